@@ -1,0 +1,442 @@
+#include "builder/build.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/golden.h"
+#include "builder/import.h"
+#include "builder/lower.h"
+#include "builder/pass.h"
+#include "builder/report.h"
+#include "builder/tune_plans.h"
+#include "builder/weights.h"
+#include "formats/checked.h"
+#include "formats/tokenizer.h"
+#include "tuner/clock.h"
+
+/* Everything a build holds; build_close releases it in any state. */
+struct build {
+    const struct build_options *options;
+    struct checkpoint checkpoint;
+    bool checkpoint_open, has_weights;
+    struct graph decode, prefill;
+    struct lowering lowering;
+    struct team *team;
+    struct machine machine;
+    struct plan plans[2 * BUILD_MAX_PLANS];
+    size_t plan_count;
+    struct manifest manifest;
+    struct tuning_cache cache;
+    bool cache_open;
+    struct tactics tactics;
+    struct engine_writer *writer;
+    struct progress progress;
+    uint64_t file_bytes;
+};
+
+void build_options_init(struct build_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->output = "model.eng";
+    options->tune = TUNE_QUICK;
+    options->out = stdout;
+}
+
+/* ---- model to graphs ---- */
+
+static bool open_checkpoint(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    build->has_weights = true;
+    build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, false, status);
+    bool plan_only = options->dry_run || options->list_candidates;
+    if (!build->checkpoint_open && plan_only && status->code == STATUS_NOT_FOUND) {
+        /* A configuration without weights can still be planned. */
+        struct status ignored = *status;
+        build->has_weights = false;
+        status_clear(status);
+        build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, true, status);
+        if (!build->checkpoint_open) *status = ignored;
+    }
+    return build->checkpoint_open;
+}
+
+static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status)
+{
+    graph_init(graph, &build->checkpoint.config, kind);
+    return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
+}
+
+static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct status *status)
+{
+    const struct build_options *options = build->options;
+    if (!make_graph(build, &build->decode, PLAN_DECODE, status) ||
+        !make_graph(build, &build->prefill, PLAN_PREFILL, status))
+        return false;
+    if (build->has_weights) {
+        if (!bind_weights(&build->decode, &build->checkpoint, options->dtype, status)) return false;
+    } else {
+        enum dtype dtype = options->dtype ? options->dtype : build->checkpoint.config.dtype;
+        assume_weights(&build->decode, dtype ? dtype : DTYPE_BF16);
+    }
+    return plan_weights(&build->decode, weights_bytes, status) && share_weights(&build->prefill, &build->decode, status);
+}
+
+/* ---- limits ---- */
+
+static uint64_t largest_batch(const struct build_options *options)
+{
+    if (options->max_batch) return options->max_batch;
+    if (options->batch_size_count) return options->batch_sizes[options->batch_size_count - 1];
+    return BUILD_DEFAULT_BATCH;
+}
+
+static bool set_geometry(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    const struct model_config *config = &build->checkpoint.config;
+    struct plan_geometry *geometry = &build->lowering.geometry;
+    if (options->max_context > config->max_position)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "--max-context: expected at most %" PRIu64 " (max_position_embeddings), found %" PRIu64,
+                           config->max_position, options->max_context);
+    geometry->slots = largest_batch(options);
+    geometry->max_context = options->max_context                            ? options->max_context
+                            : config->max_position < BUILD_DEFAULT_CONTEXT ? config->max_position
+                                                                            : BUILD_DEFAULT_CONTEXT;
+    geometry->page_tokens = BUILD_PAGE_TOKENS;
+    geometry->pages_per_slot = (geometry->max_context + BUILD_PAGE_TOKENS - 1) / BUILD_PAGE_TOKENS;
+    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : DTYPE_F32;
+    uint64_t layer_bytes = kv_layer_bytes(config, BUILD_PAGE_TOKENS, build->lowering.kv_dtype);
+    if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
+    geometry->vocab_size = config->vocab_size;
+    return true;
+}
+
+static bool lower_all(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    uint32_t batches[BUILD_MAX_PLANS], chunks[BUILD_MAX_PLANS];
+    int batch_count = 0, chunk_count = 0;
+    uint64_t slots = build->lowering.geometry.slots, context = build->lowering.geometry.max_context;
+    for (int i = 0; i < options->batch_size_count; i++) batches[batch_count++] = options->batch_sizes[i];
+    if (batch_count == 0) {
+        for (uint64_t b = 1; b < slots && batch_count < BUILD_MAX_PLANS - 1; b *= 2)
+            batches[batch_count++] = (uint32_t)b;
+        batches[batch_count++] = (uint32_t)slots;
+    }
+    /* Every sequence can end up alone, so batch size 1 is always there; and every slot must be able to decode. */
+    if (batches[0] != 1) {
+        if (batch_count == BUILD_MAX_PLANS)
+            return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most %d sizes besides 1",
+                               BUILD_MAX_PLANS - 1);
+        memmove(batches + 1, batches, (size_t)batch_count * sizeof *batches);
+        batches[0] = 1;
+        batch_count++;
+    }
+    static const uint32_t default_chunks[] = {16, 64, 256};
+    for (int i = 0; i < options->prefill_chunk_count; i++) chunks[chunk_count++] = options->prefill_chunks[i];
+    if (chunk_count == 0)
+        for (int i = 0; i < 3; i++)
+            if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
+
+    for (int i = 0; i < batch_count; i++, build->plan_count++)
+        if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))
+            return status_prefix(status, "decode plan of batch size %u", batches[i]);
+    for (int i = 0; i < chunk_count; i++, build->plan_count++)
+        if (!lower_plan(&build->prefill, &build->lowering, chunks[i], &build->plans[build->plan_count], status))
+            return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
+    return true;
+}
+
+/* ---- manifest ---- */
+
+/* The last part of the path, cut to fit; a name that is not UTF-8 (or was cut inside a character) loses its odd bytes,
+ * because the manifest is JSON. */
+static void copy_base_name(const char *path, char *out, size_t size)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    size_t length = end - begin < size - 1 ? end - begin : size - 1;
+    memcpy(out, path + begin, length);
+    out[length] = '\0';
+    json_t *valid = json_stringn(out, length);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)out[i] < 0x20 || (!valid && (unsigned char)out[i] >= 0x80)) out[i] = '?';
+    json_decref(valid);
+}
+
+static enum dtype matrix_dtype(const struct graph *graph)
+{
+    for (int w = 0; w < graph->weight_count; w++)
+        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_PANEL) return graph->weights[w].dtype;
+    return DTYPE_NONE;
+}
+
+static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct status *status)
+{
+    const struct model_config *config = &build->checkpoint.config;
+    struct manifest *m = &build->manifest;
+    struct plan_field fields[STATE_FIELD_COUNT], step_fields[STEP_FIELD_COUNT];
+    snprintf(m->builder_version, sizeof m->builder_version, "%s", BUILDER_VERSION);
+    snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
+    copy_base_name(build->checkpoint.directory, m->model_name, sizeof m->model_name);
+    m->target = TARGET_CPU;
+    snprintf(m->target_name, sizeof m->target_name, "%s", build->machine.name);
+    m->hidden_size = config->hidden_size;
+    m->intermediate_size = config->intermediate_size;
+    m->layers = config->layers;
+    m->heads = config->heads;
+    m->kv_heads = config->kv_heads;
+    m->head_dim = config->head_dim;
+    m->parameters = count_parameters(&build->decode);
+    m->weight_dtype = matrix_dtype(&build->decode);
+    m->kv_dtype = build->lowering.kv_dtype;
+    m->geometry = build->lowering.geometry;
+    m->weights_bytes = weights_bytes;
+    if (!state_layout(&m->geometry, fields, &m->state_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "the state of %" PRIu64 " sequences does not fit into 64-bit sizes",
+                           m->geometry.slots);
+    for (size_t p = 0; p < build->plan_count; p++) {
+        const struct plan_header *header = &build->plans[p].header;
+        uint64_t step_bytes;
+        if (!step_layout(header->rows, header->out_rows, m->geometry.vocab_size, step_fields, &step_bytes))
+            return status_fail(status, STATUS_INTERNAL, "step layout of a lowered plan");
+        if (header->arena_bytes > m->arena_bytes) m->arena_bytes = header->arena_bytes;
+        if (step_bytes > m->step_bytes) m->step_bytes = step_bytes;
+    }
+    m->bos_token = config->bos_token;
+    m->pad_token = config->pad_token;
+    _Static_assert((int)MANIFEST_MAX_EOS == (int)MODEL_MAX_EOS, "same limit");
+    m->eos_count = config->eos_count;
+    memcpy(m->eos_tokens, config->eos_tokens, sizeof m->eos_tokens);
+    m->temperature = config->do_sample ? config->temperature : 0;
+    m->top_p = config->top_p;
+    m->top_k = config->top_k;
+    m->repetition_penalty = config->repetition_penalty;
+    m->has_tokenizer = build->checkpoint.tokenizer_path != NULL;
+    return true;
+}
+
+/* ---- tokenizer ---- */
+
+static bool has_token(const struct tokenizer *tokenizer, const char *text)
+{
+    return tokenizer_find(tokenizer, text, strlen(text)) >= 0;
+}
+
+/* Chat models mark turns with special tokens of their own, so the tokens tell the format. */
+static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
+{
+    if (has_token(tokenizer, "<|start_header_id|>") && has_token(tokenizer, "<|eot_id|>")) return CHAT_LLAMA3;
+    if (has_token(tokenizer, "<|im_start|>") && has_token(tokenizer, "<|im_end|>")) return CHAT_CHATML;
+    if (has_token(tokenizer, "[INST]") && has_token(tokenizer, "[/INST]")) return CHAT_MISTRAL;
+    return CHAT_NONE;
+}
+
+static bool import_tokenizer(struct build *build, uint8_t **image, size_t *size, struct status *status)
+{
+    enum { MAX_TOKENIZER_BYTES = 256 << 20 };
+    const char *path = build->checkpoint.tokenizer_path;
+    char *text = NULL;
+    size_t text_size;
+    *image = NULL;
+    *size = 0;
+    if (!path) return true;
+    if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) return false;
+    bool ok = tokenizer_import(text, text_size, path, image, size, status);
+    free(text);
+    if (!ok) return false;
+    struct tokenizer *tokenizer = tokenizer_open(*image, *size, status);
+    if (!tokenizer) return status_prefix(status, "%s", path);
+    uint32_t known = tokenizer_vocab_size(tokenizer);
+    if (known > build->manifest.geometry.vocab_size)
+        ok = status_fail(status, STATUS_BAD_INPUT,
+                         "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
+                         known - 1, build->manifest.geometry.vocab_size);
+    else build->manifest.chat_format = find_chat_format(tokenizer);
+    tokenizer_close(tokenizer);
+    return ok;
+}
+
+/* ---- the file ---- */
+
+static void pack_progressed(void *context, uint64_t done, uint64_t total)
+{
+    progress_update(context, done, total, NULL);
+}
+
+static bool write_tensor_table(struct build *build, struct status *status)
+{
+    const struct graph *graph = &build->decode;
+    struct engine_tensor *tensors = calloc((size_t)graph->weight_count + 1, sizeof *tensors);
+    if (!tensors) return status_fail(status, STATUS_MACHINE, "out of memory while writing the tensor table");
+    size_t count = 0;
+    for (int w = 0; w < graph->weight_count; w++) {
+        const struct graph_weight *weight = &graph->weights[w];
+        if (!weight->used) continue;
+        struct engine_tensor *tensor = &tensors[count++];
+        bool panel = weight->form == WEIGHT_PANEL || weight->form == WEIGHT_PANEL_GATE_UP;
+        tensor->name = weight->name;
+        tensor->dtype = weight->dtype;
+        tensor->layout = panel ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
+        tensor->rank = weight->columns ? 2 : 1;
+        tensor->shape[0] = weight->rows;
+        tensor->shape[1] = weight->columns ? weight->depth : 0;
+        tensor->offset = weight->offset;
+        tensor->bytes = weight->bytes;
+    }
+    bool ok = engine_writer_tensors(build->writer, tensors, count, status);
+    free(tensors);
+    return ok;
+}
+
+static bool write_small_sections(struct build *build, const uint8_t *weights, struct status *status)
+{
+    bool ok = false;
+    char *manifest = NULL, *lines = NULL;
+    uint8_t *image = NULL;
+    size_t manifest_size, lines_size, image_size;
+    struct engine_golden golden = {0};
+    if (!import_tokenizer(build, &image, &image_size, status)) goto done;
+    progress_stage(&build->progress, "golden");
+    if (!compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team, &golden, status))
+        goto done;
+    progress_stage(&build->progress, "write");
+    if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
+        !tactics_format(&build->tactics, &lines, &lines_size, status))
+        goto done;
+    ok = engine_writer_section(build->writer, SECTION_MANIFEST, manifest, manifest_size, false, status) &&
+         write_tensor_table(build, status) &&
+         engine_writer_plans(build->writer, build->plans, build->plan_count, status) &&
+         engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
+         (!image || engine_writer_section(build->writer, SECTION_TOKENIZER, image, image_size, false, status)) &&
+         engine_writer_golden(build->writer, &golden, status);
+done:
+    free(manifest);
+    free(lines);
+    free(image);
+    golden_free(&golden);
+    return ok;
+}
+
+static bool write_engine(struct build *build, uint64_t weights_bytes, struct status *status)
+{
+    const struct build_options *options = build->options;
+    const uint8_t *weights = NULL;
+    build->writer = engine_writer_begin(options->output, status);
+    if (!build->writer) return false;
+    progress_stage(&build->progress, "pack");
+    if (!pack_weights(&build->decode, &build->checkpoint, build->writer, weights_bytes, pack_progressed,
+                      &build->progress, status) ||
+        !engine_writer_map_weights(build->writer, &weights, status))
+        return false;
+    progress_stage(&build->progress, "tune");
+    if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, options->tune,
+                    build->cache_open ? &build->cache : NULL, &build->progress, &build->tactics, status))
+        return false;
+    if (!write_small_sections(build, weights, status)) return false;
+    struct engine_writer *writer = build->writer;
+    build->writer = NULL; /* commit frees it whatever happens */
+    if (!engine_writer_commit(writer, status)) return false;
+    progress_done(&build->progress);
+    struct file_map map;
+    if (!file_map_open(&map, options->output, status)) return false;
+    build->file_bytes = map.size;
+    file_map_close(&map);
+    return true;
+}
+
+/* ---- what is printed without writing ---- */
+
+static void list_candidates(const struct build *build)
+{
+    for (size_t p = 0; p < build->plan_count; p++) {
+        const struct plan *plan = &build->plans[p];
+        char last[TUNING_KEY_BYTES] = "", key[TUNING_KEY_BYTES];
+        for (uint32_t n = 0; n < plan->header.launch_count; n++) {
+            const int64_t *params = plan->params + plan->launches[n].first_param;
+            if (plan->launches[n].op != OP_MATMUL || plan->launches[n].layer > 0) continue;
+            matmul_tuning_key(params, &build->machine, key);
+            if (strcmp(key, last) != 0) matmul_print_space(params, &build->machine, build->options->out);
+            memcpy(last, key, sizeof last);
+        }
+    }
+}
+
+static void build_close(struct build *build)
+{
+    if (build->writer) engine_writer_abandon(build->writer);
+    for (size_t p = 0; p < build->plan_count; p++) lowered_plan_free(&build->plans[p]);
+    tactics_free(&build->tactics);
+    if (build->cache_open) tuning_cache_close(&build->cache);
+    graph_free(&build->decode);
+    graph_free(&build->prefill);
+    if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
+    team_destroy(build->team);
+    free(build);
+}
+
+bool build_engine(const struct build_options *options, struct status *status)
+{
+    bool ok = false;
+    uint64_t weights_bytes;
+    double start = clock_us();
+    struct build *build = calloc(1, sizeof *build);
+    if (!build) return status_fail(status, STATUS_MACHINE, "out of memory");
+    build->options = options;
+    progress_open(&build->progress, options->progress);
+    if (options->dump_after && !pass_name_known(options->dump_after, status)) goto done;
+    if (!open_checkpoint(build, status)) goto done;
+    build->team = team_create(options->threads, status);
+    if (!build->team) goto done;
+    machine_describe(&build->machine, build->team);
+    build->lowering.isa = build->machine.isa;
+    build->lowering.threads = build->machine.threads;
+    if (!set_geometry(build, status) || !make_graphs(build, &weights_bytes, status) || !lower_all(build, status) ||
+        !fill_manifest(build, weights_bytes, status))
+        goto done;
+    if (options->list_candidates) {
+        if (!machine_probe(&build->machine, build->team, status)) goto done;
+        list_candidates(build);
+        ok = true;
+        goto done;
+    }
+    if (options->tuning_cache) {
+        build->cache_open = tuning_cache_open(&build->cache, options->tuning_cache, status);
+        if (!build->cache_open) goto done;
+        if (build->cache.damaged && options->progress)
+            fprintf(options->progress, "%s: %zu damaged records skipped; they will be measured again\n",
+                    options->tuning_cache, build->cache.damaged);
+    }
+    if (options->dry_run) {
+        /* Cached timings make the better estimate; the roofline stands in for the rest. */
+        if (!machine_probe(&build->machine, build->team, status) ||
+            !tune_plans(build->plans, build->plan_count, NULL, &build->machine, build->team, TUNE_OFF,
+                        build->cache_open ? &build->cache : NULL, &build->progress, &build->tactics, status))
+            goto done;
+    } else if (!write_engine(build, weights_bytes, status)) {
+        goto done;
+    }
+    struct build_report report = {
+        .manifest = &build->manifest,
+        .plans = build->plans,
+        .plan_count = build->plan_count,
+        .machine = &build->machine,
+        .tactics = &build->tactics,
+        .output = options->dry_run ? NULL : options->output,
+        .file_bytes = build->file_bytes,
+        .seconds = (clock_us() - start) * 1e-6,
+    };
+    ok = print_report(&report, options->json, options->out, status);
+done:
+    /* A stage that failed is not reported as done. */
+    build->progress.stage = NULL;
+    build_close(build);
+    return ok;
+}

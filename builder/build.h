@@ -1,0 +1,40 @@
+/* One build from checkpoint to engine file: the stages in order, and what they are asked for. */
+#ifndef BUILDER_BUILD_H
+#define BUILDER_BUILD_H
+
+#include "builder/progress.h"
+#include "formats/manifest.h"
+#include "tuner/tune_matmul.h"
+
+#define BUILDER_VERSION "0.1.0"
+
+enum { BUILD_MAX_PLANS = 32 };
+
+struct build_options {
+    const char *model;  /* .safetensors, .index.json or folder */
+    const char *output; /* engine file */
+    uint64_t max_batch;   /* 0: largest of batch_sizes */
+    uint64_t max_context; /* 0: the model's, at most BUILD_DEFAULT_CONTEXT */
+    uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
+    uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
+    int batch_size_count, prefill_chunk_count;
+    enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint */
+    enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU */
+    enum tune_level tune;
+    const char *tuning_cache; /* NULL: memory only */
+    bool dry_run;             /* plan and estimate, write nothing */
+    bool list_candidates;     /* print the tuner's space of every problem, write nothing */
+    const char *dump_after;   /* pass name, or NULL */
+    int threads;              /* for tuning and golden outputs; 0: all */
+    FILE *progress;           /* NULL: silent */
+    FILE *out;                /* dumps, dry-run report, summary */
+    bool json;                /* report as JSON */
+};
+enum { BUILD_DEFAULT_CONTEXT = 32768, BUILD_DEFAULT_BATCH = 8, BUILD_PAGE_TOKENS = 16 };
+
+void build_options_init(struct build_options *options);
+
+/* On failure nothing is left at options->output that was not there before. */
+bool build_engine(const struct build_options *options, struct status *status);
+
+#endif

@@ -1,0 +1,290 @@
+/* engbuild: command line of the builder. Flags in, build_options out; errors to stderr, reports to stdout. */
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/build.h"
+#include "builder/pass.h"
+#include "formats/engine_file.h"
+#include "kernels/cpu/team.h"
+
+static const char usage[] =
+    "usage: engbuild --model PATH [-o FILE] [options]\n"
+    "\n"
+    "Builds an engine file from a Hugging Face checkpoint, tuned on this machine.\n"
+    "\n"
+    "  --model PATH            .safetensors file, .index.json file or folder; config.json and the\n"
+    "                          tokenizer are found beside it\n"
+    "  -o, --output FILE       engine file (default: model.eng)\n"
+    "  --target cpu|cuda       what to build for (default: cpu; this build has no cuda target)\n"
+    "  --gpus N                GPUs to build for (needs --target cuda)\n"
+    "  --max-batch N           sequences that decode at once (default: 8)\n"
+    "  --max-context N         tokens per sequence (default: the model's, at most 32768)\n"
+    "  --batch-sizes LIST      decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)\n"
+    "  --prefill-chunks LIST   prefill plans (default: 16,64,256)\n"
+    "  --dtype auto|f32|fp16|bf16       matrices in the engine (default: auto, as in the checkpoint)\n"
+    "  --kv-dtype f32|fp16|bf16         KV cache (default: f32)\n"
+    "  --tune off|quick|full   off: nothing is measured, cached records and defaults (default: quick)\n"
+    "  --tuning-cache FILE     where tuning records are kept (default: ~/.cache/engbuild/tuning.records,\n"
+    "                          XDG_CACHE_HOME is honoured); 'none' keeps none\n"
+    "  --lean                  only our own kernels (always so for the cpu target)\n"
+    "  --threads N             threads for tuning (default: one per processor)\n"
+    "  --dry-run               print plans, exact memory and estimated times; write nothing\n"
+    "  --list-candidates       print the tuner's candidates, legal or why not; write nothing\n"
+    "  --dump-after PASS       print the graph after a pass\n"
+    "  --json                  report as JSON on stdout\n"
+    "  --quiet                 no progress on stderr\n"
+    "  --version, --help\n"
+    "\n"
+    "Exit codes: 0 done, 1 the input is bad, 2 usage, 3 the machine cannot, 4 internal.\n";
+
+enum {
+    FLAG_MODEL = 256,
+    FLAG_TARGET,
+    FLAG_GPUS,
+    FLAG_MAX_BATCH,
+    FLAG_MAX_CONTEXT,
+    FLAG_BATCH_SIZES,
+    FLAG_PREFILL_CHUNKS,
+    FLAG_DTYPE,
+    FLAG_KV_DTYPE,
+    FLAG_TUNE,
+    FLAG_TUNING_CACHE,
+    FLAG_LEAN,
+    FLAG_THREADS,
+    FLAG_DRY_RUN,
+    FLAG_LIST_CANDIDATES,
+    FLAG_DUMP_AFTER,
+    FLAG_JSON,
+    FLAG_QUIET,
+    FLAG_VERSION,
+    FLAG_HELP,
+};
+
+static const struct option flags[] = {
+    {"model", required_argument, NULL, FLAG_MODEL},
+    {"output", required_argument, NULL, 'o'},
+    {"target", required_argument, NULL, FLAG_TARGET},
+    {"gpus", required_argument, NULL, FLAG_GPUS},
+    {"max-batch", required_argument, NULL, FLAG_MAX_BATCH},
+    {"max-context", required_argument, NULL, FLAG_MAX_CONTEXT},
+    {"batch-sizes", required_argument, NULL, FLAG_BATCH_SIZES},
+    {"prefill-chunks", required_argument, NULL, FLAG_PREFILL_CHUNKS},
+    {"dtype", required_argument, NULL, FLAG_DTYPE},
+    {"kv-dtype", required_argument, NULL, FLAG_KV_DTYPE},
+    {"tune", required_argument, NULL, FLAG_TUNE},
+    {"tuning-cache", required_argument, NULL, FLAG_TUNING_CACHE},
+    {"lean", no_argument, NULL, FLAG_LEAN},
+    {"threads", required_argument, NULL, FLAG_THREADS},
+    {"dry-run", no_argument, NULL, FLAG_DRY_RUN},
+    {"list-candidates", no_argument, NULL, FLAG_LIST_CANDIDATES},
+    {"dump-after", required_argument, NULL, FLAG_DUMP_AFTER},
+    {"json", no_argument, NULL, FLAG_JSON},
+    {"quiet", no_argument, NULL, FLAG_QUIET},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+enum { MOST_BATCH = 4096, MOST_CHUNK = 16384, MOST_CONTEXT = 1 << 24 };
+
+/* A decimal number in [1, most], nothing around it. */
+static bool parse_count(const char *flag, const char *text, uint64_t most, uint64_t *out, struct status *status)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
+    if (value == 0 || *end != '\0' || errno != 0 || value > most)
+        return status_fail(status, STATUS_USAGE, "%s: expected a number from 1 to %" PRIu64 ", found '%s'", flag, most,
+                           text);
+    *out = value;
+    return true;
+}
+
+/* Comma-separated numbers; the result is sorted, repetitions are dropped. */
+static bool parse_list(const char *flag, const char *text, uint64_t most, uint32_t *list, int *count,
+                       struct status *status)
+{
+    bool ok = false;
+    *count = 0;
+    char *copy = strdup(text), *rest = copy;
+    if (!copy) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (char *item; (item = strsep(&rest, ","));) {
+        uint64_t value;
+        if (!parse_count(flag, item, most, &value, status)) goto done;
+        int at = 0;
+        while (at < *count && list[at] < value) at++;
+        if (at < *count && list[at] == value) continue;
+        if (*count == BUILD_MAX_PLANS) {
+            status_fail(status, STATUS_USAGE, "%s: expected at most %d values, found more", flag, BUILD_MAX_PLANS);
+            goto done;
+        }
+        memmove(list + at + 1, list + at, (size_t)(*count - at) * sizeof *list);
+        list[at] = (uint32_t)value;
+        ++*count;
+    }
+    ok = true;
+done:
+    free(copy);
+    return ok;
+}
+
+struct choice {
+    const char *name;
+    int value;
+};
+static const struct choice dtypes[] = {{"auto", DTYPE_NONE}, {"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16},
+                                       {NULL, 0}};
+static const struct choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
+static const struct choice tune_levels[] = {{"off", TUNE_OFF}, {"quick", TUNE_QUICK}, {"full", TUNE_FULL}, {NULL, 0}};
+static const struct choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET_CUDA}, {NULL, 0}};
+
+static bool parse_choice(const char *flag, const char *text, const struct choice *choices, int *out,
+                         struct status *status)
+{
+    char names[128] = "";
+    for (; choices->name; choices++) {
+        if (strcmp(text, choices->name) == 0) {
+            *out = choices->value;
+            return true;
+        }
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", choices->name);
+    }
+    return status_fail(status, STATUS_USAGE, "%s: expected one of %s; found '%s'", flag, names, text);
+}
+
+struct command_line {
+    struct build_options options;
+    enum engine_target target;
+    bool target_given;
+    uint64_t gpus;
+    bool quiet, help, version;
+    char *default_cache; /* owned */
+};
+
+static bool parse_flag(struct command_line *line, int flag, const char *value, struct status *status)
+{
+    struct build_options *options = &line->options;
+    uint64_t number;
+    int choice;
+    switch (flag) {
+    case FLAG_MODEL: options->model = value; return true;
+    case 'o': options->output = value; return true;
+    case FLAG_TARGET:
+        if (!parse_choice("--target", value, targets, &choice, status)) return false;
+        line->target = (enum engine_target)choice;
+        line->target_given = true;
+        return true;
+    case FLAG_GPUS: return parse_count("--gpus", value, 1024, &line->gpus, status);
+    case FLAG_MAX_BATCH: return parse_count("--max-batch", value, MOST_BATCH, &options->max_batch, status);
+    case FLAG_MAX_CONTEXT: return parse_count("--max-context", value, MOST_CONTEXT, &options->max_context, status);
+    case FLAG_BATCH_SIZES:
+        return parse_list("--batch-sizes", value, MOST_BATCH, options->batch_sizes, &options->batch_size_count, status);
+    case FLAG_PREFILL_CHUNKS:
+        return parse_list("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks,
+                          &options->prefill_chunk_count, status);
+    case FLAG_DTYPE:
+        if (!parse_choice("--dtype", value, dtypes, &choice, status)) return false;
+        options->dtype = (enum dtype)choice;
+        return true;
+    case FLAG_KV_DTYPE:
+        if (!parse_choice("--kv-dtype", value, kv_dtypes, &choice, status)) return false;
+        options->kv_dtype = (enum dtype)choice;
+        return true;
+    case FLAG_TUNE:
+        if (!parse_choice("--tune", value, tune_levels, &choice, status)) return false;
+        options->tune = (enum tune_level)choice;
+        return true;
+    case FLAG_TUNING_CACHE: options->tuning_cache = value; return true;
+    case FLAG_LEAN: return true; /* the cpu target has no other kernels */
+    case FLAG_THREADS:
+        if (!parse_count("--threads", value, TEAM_MAX_THREADS, &number, status)) return false;
+        options->threads = (int)number;
+        return true;
+    case FLAG_DRY_RUN: options->dry_run = true; return true;
+    case FLAG_LIST_CANDIDATES: options->list_candidates = true; return true;
+    case FLAG_DUMP_AFTER: options->dump_after = value; return true;
+    case FLAG_JSON: options->json = true; return true;
+    case FLAG_QUIET: line->quiet = true; return true;
+    case FLAG_VERSION: line->version = true; return true;
+    case FLAG_HELP: line->help = true; return true;
+    default: return status_fail(status, STATUS_USAGE, "unknown flag; engbuild --help lists them");
+    }
+}
+
+static bool check_line(struct command_line *line, struct status *status)
+{
+    struct build_options *options = &line->options;
+    if (!options->model) return status_fail(status, STATUS_USAGE, "--model PATH is required; engbuild --help explains");
+    if (!options->model[0]) return status_fail(status, STATUS_USAGE, "--model: expected a path, found ''");
+    if (!options->output[0]) return status_fail(status, STATUS_USAGE, "-o: expected a file name, found ''");
+    if (options->max_batch && options->batch_size_count &&
+        options->batch_sizes[options->batch_size_count - 1] > options->max_batch)
+        return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most --max-batch (%" PRIu64 "), found %u",
+                           options->max_batch, options->batch_sizes[options->batch_size_count - 1]);
+    if (options->json && options->dump_after)
+        return status_fail(status, STATUS_USAGE, "--dump-after and --json both write to stdout; choose one");
+    if (options->dump_after && !pass_name_known(options->dump_after, status)) return false;
+    if (line->target == TARGET_CUDA)
+        return status_fail(status, STATUS_MACHINE,
+                           "--target cuda: this build of engbuild has no cuda target; use --target cpu");
+    if (line->gpus)
+        return status_fail(status, STATUS_USAGE, "--gpus needs --target cuda, which this build of engbuild does not have");
+    return true;
+}
+
+/* ~/.cache/engbuild/tuning.records, as the XDG base directory specification places caches; NULL without a home. */
+static char *default_cache_path(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    int length = -1;
+    if (cache && cache[0] == '/') length = asprintf(&path, "%s/engbuild/tuning.records", cache);
+    else if (home && home[0] == '/') length = asprintf(&path, "%s/.cache/engbuild/tuning.records", home);
+    return length < 0 ? NULL : path;
+}
+
+static bool parse_line(struct command_line *line, int argc, char **argv, struct status *status)
+{
+    build_options_init(&line->options);
+    line->target = TARGET_CPU;
+    opterr = 0;
+    for (;;) {
+        int flag = getopt_long(argc, argv, ":o:", flags, NULL);
+        if (flag == -1) break;
+        if (flag == ':') return status_fail(status, STATUS_USAGE, "%s: expected a value", argv[optind - 1]);
+        if (flag == '?')
+            return status_fail(status, STATUS_USAGE, "unknown flag '%s'; engbuild --help lists them",
+                               argv[optind - 1] ? argv[optind - 1] : "");
+        if (!parse_flag(line, flag, optarg, status)) return false;
+    }
+    if (line->help || line->version) return true;
+    if (optind < argc)
+        return status_fail(status, STATUS_USAGE, "unexpected argument '%s'; engbuild --help explains", argv[optind]);
+    struct build_options *options = &line->options;
+    if (!options->tuning_cache) options->tuning_cache = line->default_cache = default_cache_path();
+    else if (strcmp(options->tuning_cache, "none") == 0) options->tuning_cache = NULL;
+    options->progress = line->quiet ? NULL : stderr;
+    return check_line(line, status);
+}
+
+int main(int argc, char **argv)
+{
+    struct command_line line = {0};
+    struct status status = {0};
+    /* A reader that goes away must not kill a build that is half done; the final flush reports it. */
+    signal(SIGPIPE, SIG_IGN);
+    bool ok = parse_line(&line, argc, argv, &status);
+    if (ok && line.help) fputs(usage, stdout);
+    else if (ok && line.version) printf("engbuild %s (engine format %d.%d)\n", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
+    else if (ok) ok = build_engine(&line.options, &status);
+    free(line.default_cache);
+    if (fflush(stdout) != 0 && ok) ok = status_fail_errno(&status, STATUS_MACHINE, errno, "cannot write to stdout");
+    if (!ok) fprintf(stderr, "engbuild: %s: %s\n", status_code_name(status.code), status.message);
+    return status_exit_code(&status);
+}

@@ -1,0 +1,14 @@
+/* Golden outputs: what the plans compute through the plain references, kept in the engine for --selftest. */
+#ifndef BUILDER_GOLDEN_H
+#define BUILDER_GOLDEN_H
+
+#include "formats/engine_file.h"
+#include "kernels/cpu/team.h"
+
+/* Runs a short prompt and a greedy continuation through the smallest prefill plan and the one-row decode plan.
+ * `weights` is the packed weight section. golden's arrays are allocated; golden_free. */
+bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
+                    const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status);
+void golden_free(struct engine_golden *golden);
+
+#endif

@@ -1,0 +1,124 @@
+/* The graph: a model as ops over named values, before rows, offsets and tunables are known.
+ *
+ * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in execution
+ * order. A node's inputs and outputs stand in fixed places that each op's comment below names; -1 = absent. */
+#ifndef BUILDER_GRAPH_H
+#define BUILDER_GRAPH_H
+
+#include <stdio.h>
+
+#include "formats/engine_file.h"
+#include "formats/model_config.h"
+#include "formats/plan.h"
+
+enum { GRAPH_MAX_INPUTS = 6, GRAPH_MAX_OUTPUTS = 2, GRAPH_MAX_PIECES = 3, GRAPH_NAME_BYTES = 64 };
+#define GRAPH_NO_LAYER UINT32_MAX
+
+/* How a weight lies in the engine file. */
+enum weight_form {
+    WEIGHT_ROW_MAJOR,     /* pieces one behind the other, as the checkpoint has them: vectors, untied embedding */
+    WEIGHT_PANEL,         /* PANEL16, rows of the pieces one behind the other */
+    WEIGHT_PANEL_GATE_UP, /* PANEL16, pieces gate and up interleaved by panels, each padded to 16 rows */
+    WEIGHT_ROWS_GATE_UP,  /* a bias vector in the row order of WEIGHT_PANEL_GATE_UP */
+    WEIGHT_CONSTANT,      /* float32 values that the builder computed */
+};
+
+/* A tensor of the checkpoint: [rows, columns], or [rows] when columns is 0. */
+struct weight_piece {
+    char *tensor; /* owned */
+    uint64_t rows, columns;
+};
+
+struct graph_weight {
+    char name[GRAPH_NAME_BYTES]; /* name in the engine file */
+    enum weight_form form;
+    struct weight_piece pieces[GRAPH_MAX_PIECES];
+    int piece_count;
+    float *constant;         /* owned; WEIGHT_CONSTANT only */
+    uint64_t rows, columns;  /* logical shape; columns 0: a vector */
+    uint64_t depth;          /* columns as stored, >= columns, the rest zeros (K of a matmul) */
+    uint32_t layer;
+    bool used;               /* set by dead_code: some node reads it */
+    /* set by bind_weights and plan_weights */
+    enum dtype dtype;        /* in the engine file */
+    uint64_t offset, bytes;  /* in the weight section */
+};
+
+/* Rows of a value: one per token of the step, or one per row that needs logits. */
+enum row_space { ROWS_TOKENS, ROWS_OUT };
+
+enum value_place { VALUE_ARENA, VALUE_LOGITS /* STEP_LOGITS */, VALUE_NEXT_TOKENS /* STEP_NEXT_TOKENS */ };
+
+struct graph_value {
+    char name[GRAPH_NAME_BYTES];
+    enum value_place place;
+    enum row_space rows;
+    uint64_t width; /* float32 elements per row */
+};
+
+/* Inputs of each op, by place:
+ *   EMBED        -                              weight                   -> x
+ *   ROPE_TABLE   -                              inv_freq                 -> table
+ *   RMS_NORM     x, residual or -1              weight                   -> y, sum (-1 without residual)
+ *   MATMUL       x, residual or -1              weight, bias or -1       -> y
+ *   ROPE_APPEND  q, k, v (fused: qkv, -1, -1), table    norm_q, norm_k or -1  -> q
+ *   ATTENTION    q                                                       -> y
+ *   SWIGLU       gate, up                                                -> y
+ *   ADD          a, b                                                    -> y
+ *   SELECT_ROWS  x                                                       -> y
+ *   SAMPLE       logits                                                  -> next tokens */
+struct graph_node {
+    enum plan_op op;
+    int inputs[GRAPH_MAX_INPUTS];   /* value ids */
+    int weights[2];                 /* weight ids */
+    int outputs[GRAPH_MAX_OUTPUTS]; /* value ids */
+    uint32_t layer;
+    bool removed;
+    bool swiglu;     /* MATMUL: fused gate/up epilogue */
+    float eps;       /* RMS_NORM, ROPE_APPEND with norms */
+    float scale;     /* ATTENTION: softmax scale; ROPE_TABLE: scaling */
+    uint64_t window; /* ATTENTION: 0 = none */
+};
+
+struct graph {
+    const struct model_config *config; /* borrowed */
+    enum plan_kind kind;
+    struct graph_node *nodes;
+    int node_count, node_capacity;
+    struct graph_value *values;
+    int value_count, value_capacity;
+    struct graph_weight *weights; /* both kinds of one model create the same weights in the same order */
+    int weight_count, weight_capacity;
+    bool out_of_memory; /* sticky: checked once after import and after each pass */
+};
+
+void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind);
+void graph_free(struct graph *graph);
+
+/* Each returns an id, -1 after an allocation failure (ids of -1 are accepted by all, so that imports need no checks).
+ * `format` gives the name; layer GRAPH_NO_LAYER outside the layers. */
+int graph_value(struct graph *graph, enum row_space rows, uint64_t width, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns, enum weight_form form,
+                 const char *tensor_format, ...) __attribute__((format(printf, 6, 7)));
+int graph_vector(struct graph *graph, uint32_t layer, uint64_t rows, const char *tensor_format, ...)
+    __attribute__((format(printf, 4, 5)));
+int graph_constant(struct graph *graph, const float *values, uint64_t count, const char *name);
+/* Appends a node with all places -1; NULL after an allocation failure. */
+struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer);
+/* Makes room for a node before position `index` (ids of values do not change). */
+struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer);
+
+int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */
+int graph_use_count(const struct graph *graph, int value); /* inputs of live nodes that name it */
+void graph_replace_uses(struct graph *graph, int from, int to);
+bool graph_is_row_wise(enum plan_op op); /* row r of the output depends on row r of the inputs alone */
+
+/* Structural check after import and each pass: ids in range, every input produced earlier, one producer per value,
+ * widths and row spaces that fit the op. A failure is a defect of ours (STATUS_INTERNAL). */
+bool graph_check(const struct graph *graph, const char *after, struct status *status);
+
+/* Text form, one node a line. */
+void graph_dump(const struct graph *graph, FILE *out);
+
+#endif

@@ -1,0 +1,38 @@
+/* Lowering: a graph and a row count become a plan. Memory planning gives every value its offset in the arena. */
+#ifndef BUILDER_LOWER_H
+#define BUILDER_LOWER_H
+
+#include "builder/graph.h"
+#include "kernels/op.h"
+
+struct lowering {
+    struct plan_geometry geometry;
+    enum dtype kv_dtype;
+    enum cpu_isa isa; /* for the default tunables */
+    int threads;      /* likewise */
+};
+
+/* Arena offsets of one plan. */
+struct memory_plan {
+    uint64_t *value_offset;     /* [value_count]; UINT64_MAX for values outside the arena */
+    uint64_t *workspace_offset; /* [node_count] */
+    uint64_t *workspace_bytes;  /* [node_count], 0: the op needs none */
+    uint64_t arena_bytes;
+};
+
+/* Bytes of a KV page's block of one layer. */
+uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype);
+
+/* Assigns offsets by lifetime: a value lives from the node that makes it to the last that reads it, takes the smallest
+ * hole that fits, and takes over the memory of an input that dies where the op's contract allows it. `rows` and
+ * `out_rows` as in the plan header. */
+bool plan_memory(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
+                 struct memory_plan *memory, struct status *status);
+void memory_plan_free(struct memory_plan *memory);
+
+/* The plan for `rows` token rows; the caller frees it with lowered_plan_free. Tunables are the defaults. */
+bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint32_t rows, struct plan *plan,
+                struct status *status);
+void lowered_plan_free(struct plan *plan);
+
+#endif

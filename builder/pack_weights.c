@@ -1,0 +1,181 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/weights.h"
+#include "kernels/matmul/panel.h"
+
+/* Rows of a weight's pieces as the engine's dtype wants them, one panel at a time. */
+struct row_source {
+    const struct graph_weight *weight;
+    const struct tensor_view *tensors[GRAPH_MAX_PIECES];
+    uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
+};
+
+static float load_element(const uint8_t *data, uint64_t index, enum dtype dtype)
+{
+    uint16_t half;
+    float value;
+    if (dtype == DTYPE_F32) {
+        memcpy(&value, data + index * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&half, data + index * sizeof half, sizeof half);
+    return dtype == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
+}
+
+static void store_element(uint8_t *data, uint64_t index, enum dtype dtype, float value)
+{
+    if (dtype == DTYPE_F32) {
+        memcpy(data + index * sizeof value, &value, sizeof value);
+        return;
+    }
+    uint16_t half = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+    memcpy(data + index * sizeof half, &half, sizeof half);
+}
+
+static void convert(const uint8_t *from, enum dtype from_dtype, uint8_t *to, enum dtype to_dtype, uint64_t count)
+{
+    if (from_dtype == to_dtype) {
+        memcpy(to, from, count * dtype_bytes(to_dtype));
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) store_element(to, i, to_dtype, load_element(from, i, from_dtype));
+}
+
+/* Row `row` of the stacked pieces, NULL for a padding row. `slot` is the row's place in the panel. */
+static const void *source_row(const struct row_source *source, uint64_t row, int slot)
+{
+    const struct graph_weight *weight = source->weight;
+    int piece = 0;
+    if (weight->form == WEIGHT_PANEL_GATE_UP) {
+        uint64_t panel = row / PANEL_ROWS;
+        piece = (int)(panel % 2);
+        row = panel / 2 * PANEL_ROWS + row % PANEL_ROWS;
+        if (row >= weight->pieces[piece].rows) return NULL;
+    } else {
+        while (piece < weight->piece_count && row >= weight->pieces[piece].rows) row -= weight->pieces[piece++].rows;
+        if (piece == weight->piece_count) return NULL;
+    }
+    const struct tensor_view *tensor = source->tensors[piece];
+    uint64_t columns = weight->columns;
+    const uint8_t *data = (const uint8_t *)tensor->data + row * columns * dtype_bytes(tensor->dtype);
+    if (tensor->dtype == weight->dtype && weight->depth == columns) return data;
+    uint64_t row_bytes = weight->depth * dtype_bytes(weight->dtype);
+    uint8_t *converted = source->converted + (uint64_t)slot * row_bytes;
+    memset(converted, 0, row_bytes);
+    convert(data, tensor->dtype, converted, weight->dtype, columns);
+    return converted;
+}
+
+struct packing {
+    struct engine_writer *writer;
+    pack_progress *progress;
+    void *context;
+    uint64_t total_bytes, written;
+};
+
+static bool emit(struct packing *packing, const void *data, uint64_t bytes, struct status *status)
+{
+    if (!engine_writer_weights_add(packing->writer, data, bytes, status)) return false;
+    packing->written += bytes;
+    if (packing->progress) packing->progress(packing->context, packing->written, packing->total_bytes);
+    return true;
+}
+
+static bool pack_panels(const struct row_source *source, struct packing *packing, struct status *status)
+{
+    enum { BATCH_BYTES = 4 << 20 };
+    const struct graph_weight *weight = source->weight;
+    uint64_t bytes = panel_bytes(weight->depth, weight->dtype), panels = panel_count(weight->rows);
+    uint64_t batch = bytes < BATCH_BYTES ? BATCH_BYTES / bytes : 1;
+    uint8_t *out = malloc(batch * bytes);
+    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    bool ok = true;
+    for (uint64_t first = 0; ok && first < panels; first += batch) {
+        uint64_t count = panels - first < batch ? panels - first : batch;
+        for (uint64_t p = 0; p < count; p++) {
+            const void *rows[PANEL_ROWS];
+            for (int i = 0; i < PANEL_ROWS; i++)
+                rows[i] = source_row(source, (first + p) * PANEL_ROWS + (uint64_t)i, i);
+            panel_pack(rows, weight->depth, weight->dtype, out + p * bytes);
+        }
+        ok = emit(packing, out, count * bytes, status);
+    }
+    free(out);
+    return ok;
+}
+
+/* Vectors, and matrices that stay row-major. */
+static bool pack_rows(const struct row_source *source, struct packing *packing, struct status *status)
+{
+    enum { BATCH_ELEMENTS = 1 << 20 };
+    const struct graph_weight *weight = source->weight;
+    for (int p = 0; p < weight->piece_count; p++) {
+        const struct tensor_view *tensor = source->tensors[p];
+        const uint8_t *data = tensor->data;
+        if (tensor->dtype == weight->dtype) {
+            if (!emit(packing, data, tensor->bytes, status)) return false;
+            continue;
+        }
+        uint64_t elements = tensor->bytes / dtype_bytes(tensor->dtype);
+        uint8_t *out = malloc(BATCH_ELEMENTS * dtype_bytes(weight->dtype));
+        if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+        bool ok = true;
+        for (uint64_t first = 0; ok && first < elements; first += BATCH_ELEMENTS) {
+            uint64_t count = elements - first < BATCH_ELEMENTS ? elements - first : BATCH_ELEMENTS;
+            convert(data + first * dtype_bytes(tensor->dtype), tensor->dtype, out, weight->dtype, count);
+            ok = emit(packing, out, count * dtype_bytes(weight->dtype), status);
+        }
+        free(out);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+/* A bias in the row order of an interleaved gate/up matrix. */
+static bool pack_gate_up_bias(const struct row_source *source, struct packing *packing, struct status *status)
+{
+    const struct graph_weight *weight = source->weight;
+    uint8_t *out = calloc(weight->rows, dtype_bytes(weight->dtype));
+    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    for (uint64_t row = 0; row < weight->rows; row++) {
+        uint64_t panel = row / PANEL_ROWS, at = panel / 2 * PANEL_ROWS + row % PANEL_ROWS;
+        const struct tensor_view *tensor = source->tensors[panel % 2];
+        if (at >= weight->pieces[panel % 2].rows) continue;
+        store_element(out, row, weight->dtype, load_element(tensor->data, at, tensor->dtype));
+    }
+    bool ok = emit(packing, out, weight->bytes, status);
+    free(out);
+    return ok;
+}
+
+static bool pack_one(const struct graph_weight *weight, const struct checkpoint *checkpoint, struct packing *packing,
+                     struct status *status)
+{
+    if (weight->form == WEIGHT_CONSTANT) return emit(packing, weight->constant, weight->bytes, status);
+    struct row_source source = {.weight = weight};
+    for (int p = 0; p < weight->piece_count; p++)
+        source.tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
+    if (weight->form == WEIGHT_ROWS_GATE_UP) return pack_gate_up_bias(&source, packing, status);
+    if (weight->form == WEIGHT_ROW_MAJOR) return pack_rows(&source, packing, status);
+    source.converted = malloc(PANEL_ROWS * weight->depth * dtype_bytes(weight->dtype));
+    if (!source.converted) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    bool ok = pack_panels(&source, packing, status);
+    free(source.converted);
+    return ok;
+}
+
+bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                  uint64_t total_bytes, pack_progress *progress, void *context, struct status *status)
+{
+    struct packing packing = {writer, progress, context, total_bytes, 0};
+    if (!engine_writer_weights_begin(writer, total_bytes, status)) return false;
+    for (int w = 0; w < graph->weight_count; w++) {
+        const struct graph_weight *weight = &graph->weights[w];
+        if (!weight->used) continue;
+        if (!engine_writer_weights_pad(writer, weight->offset, status)) return false;
+        packing.written = weight->offset;
+        if (!pack_one(weight, checkpoint, &packing, status)) return false;
+    }
+    return engine_writer_weights_pad(writer, total_bytes, status) && engine_writer_weights_end(writer, status);
+}

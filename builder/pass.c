@@ -1,0 +1,34 @@
+#include "builder/pass.h"
+
+#include <string.h>
+
+const struct pass *const passes[] = {
+    &pass_fuse_qkv,
+    &pass_fuse_gate_up,
+    &pass_last_position,
+    &pass_fuse_residual_norm,
+    &pass_dead_code,
+    NULL,
+};
+
+bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status)
+{
+    if (dump_after && strcmp(dump_after, "import") == 0) graph_dump(graph, dump);
+    for (const struct pass *const *pass = passes; *pass; pass++) {
+        if (!(*pass)->run(graph, status) || !graph_check(graph, (*pass)->name, status)) return false;
+        if (dump_after && strcmp(dump_after, (*pass)->name) == 0) graph_dump(graph, dump);
+    }
+    return true;
+}
+
+bool pass_name_known(const char *name, struct status *status)
+{
+    char names[256] = "import";
+    if (strcmp(name, "import") == 0) return true;
+    for (const struct pass *const *pass = passes; *pass; pass++) {
+        if (strcmp(name, (*pass)->name) == 0) return true;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, ", %s", (*pass)->name);
+    }
+    return status_fail(status, STATUS_USAGE, "--dump-after: expected one of %s; found '%s'", names, name);
+}

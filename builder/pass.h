@@ -1,0 +1,25 @@
+/* Passes: each rewrites the graph in place and leaves it valid. The list and its order stand in pass.c. */
+#ifndef BUILDER_PASS_H
+#define BUILDER_PASS_H
+
+#include "builder/graph.h"
+
+struct pass {
+    const char *name;
+    const char *what; /* one line for --help */
+    bool (*run)(struct graph *graph, struct status *status);
+};
+
+extern const struct pass pass_fuse_qkv, pass_fuse_gate_up, pass_last_position, pass_fuse_residual_norm,
+    pass_dead_code;
+
+extern const struct pass *const passes[]; /* in order, NULL behind the last */
+
+/* Runs all passes, checking the graph after each. With dump_after (a pass name, or "import"), the graph is printed to
+ * `dump` at that point. */
+bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status);
+
+/* False, with the known names in the message, if `name` is neither a pass nor "import". */
+bool pass_name_known(const char *name, struct status *status);
+
+#endif

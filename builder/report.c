@@ -1,0 +1,107 @@
+#include "builder/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
+{
+    enum { BARRIER_NS = 1500 }; /* between two launches of a team */
+    double us = 0;
+    for (uint32_t n = 0; n < plan->header.launch_count; n++) {
+        const struct plan_launch *launch = &plan->launches[n];
+        double floor_us = roofline_us(machine, launch->bytes, launch->flops);
+        double measured_us = tactics && launch->tactic < tactics->count ? tactics->records[launch->tactic].median_us : 0;
+        us += (measured_us > 0 ? measured_us : floor_us) + BARRIER_NS * 1e-3;
+    }
+    return us;
+}
+
+static const char *kind_name(const struct plan *plan) { return plan->header.kind == PLAN_DECODE ? "decode" : "prefill"; }
+
+static uint64_t fixed_bytes(const struct manifest *m)
+{
+    return m->weights_bytes + m->arena_bytes + m->step_bytes + m->state_bytes;
+}
+
+static void print_text(const struct build_report *report, FILE *out)
+{
+    const struct manifest *m = report->manifest;
+    const struct plan_geometry *g = &m->geometry;
+    fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
+            (double)m->parameters * 1e-6, dtype_name(m->weight_dtype), dtype_name(m->kv_dtype));
+    fprintf(out, "target     %s: %s, %d threads, %s\n", engine_target_name(m->target), m->target_name,
+            report->machine->threads, cpu_isa_name(report->machine->isa));
+    if (report->machine->read_gb_s > 0)
+        fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s float32\n", report->machine->read_gb_s,
+                report->machine->peak_gflops);
+    fprintf(out, "limits     %" PRIu64 " sequences, %" PRIu64 " tokens each, pages of %" PRIu64 " tokens\n", g->slots,
+            g->max_context, g->page_tokens);
+    fprintf(out, "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 " = %" PRIu64
+            " bytes, and %" PRIu64 " bytes per KV page (%" PRIu64 " for one full sequence)\n",
+            m->weights_bytes, m->arena_bytes, m->step_bytes, m->state_bytes, fixed_bytes(m), g->page_bytes,
+            g->page_bytes * g->pages_per_slot);
+    fprintf(out, "plans      kind     rows  launches        arena     bytes moved         flops     estimate\n");
+    for (size_t p = 0; p < report->plan_count; p++) {
+        const struct plan *plan = &report->plans[p];
+        uint64_t bytes = 0, flops = 0;
+        for (uint32_t n = 0; n < plan->header.launch_count; n++) {
+            bytes += plan->launches[n].bytes;
+            flops += plan->launches[n].flops;
+        }
+        double us = estimate_plan_us(plan, report->machine, report->tactics);
+        fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64, kind_name(plan),
+                plan->header.rows, plan->header.launch_count, plan->header.arena_bytes, bytes, flops);
+        if (report->machine->read_gb_s > 0) fprintf(out, " %9.3f ms", us * 1e-3);
+        fputc('\n', out);
+    }
+    if (report->output)
+        fprintf(out, "written    %s, %" PRIu64 " bytes, %.1f s; %zu tactics (%zu measured, %zu from the cache)\n",
+                report->output, report->file_bytes, report->seconds, report->tactics->count,
+                report->tactics->measured, report->tactics->cached);
+    else
+        fprintf(out, "dry run    nothing was written\n");
+}
+
+static bool print_json(const struct build_report *report, FILE *out, struct status *status)
+{
+    const struct manifest *m = report->manifest;
+    const struct plan_geometry *g = &m->geometry;
+    json_t *plans = json_array();
+    for (size_t p = 0; p < report->plan_count; p++) {
+        const struct plan *plan = &report->plans[p];
+        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", kind_name(plan), "rows",
+                                  (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count,
+                                  "arena_bytes", (json_int_t)plan->header.arena_bytes);
+        if (report->machine->read_gb_s > 0)
+            json_object_set_new(entry, "estimate_us",
+                                json_real(estimate_plan_us(plan, report->machine, report->tactics)));
+        json_array_append_new(plans, entry);
+    }
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "model", m->model_name,
+        "model_type", m->model_type, "target", engine_target_name(m->target), "target_name", m->target_name,
+        "parameters", (json_int_t)m->parameters, "limits", "max_batch", (json_int_t)g->slots, "max_context",
+        (json_int_t)g->max_context, "page_tokens", (json_int_t)g->page_tokens, "memory", "weights_bytes",
+        (json_int_t)m->weights_bytes, "arena_bytes", (json_int_t)m->arena_bytes, "step_bytes",
+        (json_int_t)m->step_bytes, "state_bytes", (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes,
+        "pages_per_sequence", (json_int_t)g->pages_per_slot, "plans", plans);
+    if (root && report->output) {
+        json_object_set_new(root, "output", json_string(report->output));
+        json_object_set_new(root, "file_bytes", json_integer((json_int_t)report->file_bytes));
+        json_object_set_new(root, "seconds", json_real(report->seconds));
+        json_object_set_new(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured));
+        json_object_set_new(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
+    }
+    bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0;
+    fputc('\n', out);
+    json_decref(root);
+    return ok || status_fail(status, STATUS_MACHINE, "out of memory while writing the report");
+}
+
+bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status)
+{
+    if (json) return print_json(report, out, status);
+    print_text(report, out);
+    return true;
+}

@@ -1,0 +1,26 @@
+/* What a build prints about its result: memory contract, plans, estimate. */
+#ifndef BUILDER_REPORT_H
+#define BUILDER_REPORT_H
+
+#include <stdio.h>
+
+#include "builder/tune_plans.h"
+#include "formats/manifest.h"
+
+struct build_report {
+    const struct manifest *manifest;
+    const struct plan *plans;
+    size_t plan_count;
+    const struct machine *machine; /* ceilings 0: no estimate */
+    const struct tactics *tactics;
+    const char *output;     /* NULL: nothing was written */
+    uint64_t file_bytes;    /* 0: nothing was written */
+    double seconds;
+};
+
+/* Sum over launches of the measured time where there is one, else of the roofline; microseconds per step. */
+double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics);
+
+bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status);
+
+#endif

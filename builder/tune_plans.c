@@ -1,0 +1,164 @@
+#include "builder/tune_plans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/matmul/matmul.h"
+
+enum { MAX_SITES = 64 };
+
+struct problem {
+    const int64_t *params; /* of the first launch that has it */
+    char key[TUNING_KEY_BYTES];
+    const void *weights[MAX_SITES], *biases[MAX_SITES];
+    int site_count;
+};
+
+/* Launches of other plans with the same key read the same matrices, so sites are only taken from one plan. */
+static void add_site(struct problem *problem, const struct plan *plan, const struct plan_launch *launch,
+                     const uint8_t *weights)
+{
+    if (problem->site_count == MAX_SITES || !weights) return;
+    const struct plan_operand *operands = plan->operands + launch->first_operand;
+    int bias = matmul_bias_operand(plan->params + launch->first_param);
+    problem->weights[problem->site_count] = weights + operands[MATMUL_W].offset;
+    problem->biases[problem->site_count] = bias >= 0 ? weights + operands[bias].offset : NULL;
+    problem->site_count++;
+}
+
+static struct problem *find_problem(struct problem *problems, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(problems[i].key, key) == 0) return &problems[i];
+    return NULL;
+}
+
+/* Unique problems of all plans in order; every launch's tactic becomes the problem's index. */
+static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weights, const struct machine *machine,
+                    struct problem **problems, size_t *count, struct status *status)
+{
+    size_t capacity = 0;
+    for (size_t p = 0; p < plan_count; p++) {
+        size_t first_of_plan = *count;
+        for (uint32_t n = 0; n < plans[p].header.launch_count; n++) {
+            struct plan_launch *launch = (struct plan_launch *)&plans[p].launches[n]; /* the builder owns its plans */
+            if (launch->op != OP_MATMUL) continue;
+            char key[TUNING_KEY_BYTES];
+            matmul_tuning_key(plans[p].params + launch->first_param, machine, key);
+            struct problem *problem = find_problem(*problems, *count, key);
+            if (!problem) {
+                if (*count == capacity) {
+                    capacity = capacity ? capacity * 2 : 32;
+                    struct problem *larger = realloc(*problems, capacity * sizeof *larger);
+                    if (!larger) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+                    *problems = larger;
+                }
+                problem = &(*problems)[(*count)++];
+                memset(problem, 0, sizeof *problem);
+                problem->params = plans[p].params + launch->first_param;
+                memcpy(problem->key, key, sizeof key);
+            }
+            if ((size_t)(problem - *problems) >= first_of_plan) add_site(problem, &plans[p], launch, weights);
+            launch->tactic = (uint32_t)(problem - *problems);
+        }
+    }
+    return true;
+}
+
+/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full. */
+static bool good_enough(const struct tuning_record *record, const int64_t *params, enum tune_level level)
+{
+    int64_t scratch[MATMUL_PARAMS];
+    memcpy(scratch, params, sizeof scratch);
+    if (!matmul_apply_record(record, scratch)) return false;
+    return level != TUNE_FULL || strcmp(record->level, tune_level_name(TUNE_FULL)) == 0;
+}
+
+static bool solve(const struct problem *problem, struct machine *machine, struct team *team, enum tune_level level,
+                  struct tuning_cache *cache, struct tactics *tactics, struct status *status)
+{
+    struct tuning_record *record = &tactics->records[tactics->count];
+    const struct tuning_record *known = cache ? tuning_cache_find(cache, problem->key) : NULL;
+    if (known && good_enough(known, problem->params, level)) {
+        *record = *known;
+        tactics->cached++;
+    } else {
+        bool measure = level != TUNE_OFF && problem->site_count > 0;
+        if (measure && machine->read_gb_s <= 0 && !machine_probe(machine, team, status)) return false;
+        struct matmul_problem described = {problem->params, problem->weights, problem->biases, problem->site_count};
+        if (!tune_matmul(&described, machine, team, level, record, status)) return false;
+        if (measure) {
+            tactics->measured++;
+            if (cache && !tuning_cache_add(cache, record, status)) return false;
+        }
+    }
+    tactics->count++;
+    return true;
+}
+
+bool tune_plans(struct plan *plans, size_t plan_count, const uint8_t *weights, struct machine *machine,
+                struct team *team, enum tune_level level, struct tuning_cache *cache, struct progress *progress,
+                struct tactics *tactics, struct status *status)
+{
+    bool ok = false;
+    struct problem *problems = NULL;
+    size_t count = 0;
+    memset(tactics, 0, sizeof *tactics);
+    if (!collect(plans, plan_count, weights, machine, &problems, &count, status)) goto done;
+    tactics->records = calloc(count + 1, sizeof *tactics->records);
+    if (!tactics->records) {
+        status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+        goto done;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!solve(&problems[i], machine, team, level, cache, tactics, status)) goto done;
+        char best[96];
+        const struct tuning_record *record = &tactics->records[i];
+        snprintf(best, sizeof best, "%zu/%zu best %.1f us", i + 1, count, record->median_us);
+        progress_update(progress, i + 1, count, best);
+    }
+    for (size_t p = 0; p < plan_count; p++)
+        for (uint32_t n = 0; n < plans[p].header.launch_count; n++) {
+            const struct plan_launch *launch = &plans[p].launches[n];
+            if (launch->op != OP_MATMUL) continue;
+            if (!matmul_apply_record(&tactics->records[launch->tactic],
+                                     (int64_t *)plans[p].params + launch->first_param)) {
+                status_fail(status, STATUS_INTERNAL, "tuning record '%s' does not fit its matmul",
+                            tactics->records[launch->tactic].key);
+                goto done;
+            }
+        }
+    ok = true;
+done:
+    free(problems);
+    if (!ok) tactics_free(tactics);
+    return ok;
+}
+
+bool tactics_format(const struct tactics *tactics, char **text, size_t *size, struct status *status)
+{
+    bool ok = false;
+    FILE *stream = open_memstream(text, size);
+    if (!stream) return status_fail(status, STATUS_MACHINE, "out of memory while writing tactics");
+    for (size_t i = 0; i < tactics->count; i++) {
+        char *line;
+        size_t line_size;
+        if (!tuning_record_format(&tactics->records[i], &line, &line_size, status)) goto done;
+        fwrite(line, 1, line_size, stream);
+        free(line);
+    }
+    ok = true;
+done:
+    if (fclose(stream) != 0 && ok) ok = status_fail(status, STATUS_MACHINE, "out of memory while writing tactics");
+    if (!ok) {
+        free(*text);
+        *text = NULL;
+    }
+    return ok;
+}
+
+void tactics_free(struct tactics *tactics)
+{
+    free(tactics->records);
+    memset(tactics, 0, sizeof *tactics);
+}

@@ -1,0 +1,34 @@
+/* From the checkpoint's tensors to the engine's weight section: binding, layout, streamed packing. */
+#ifndef BUILDER_WEIGHTS_H
+#define BUILDER_WEIGHTS_H
+
+#include "builder/graph.h"
+#include "formats/checkpoint.h"
+
+/* Checks that every tensor the graph names is there with its shape and a dtype that can be read, that every tensor of
+ * the checkpoint is wanted, and decides each weight's dtype: `matrix_dtype` for matrices, or the checkpoint's own for
+ * DTYPE_NONE. Vectors keep theirs. */
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
+                  struct status *status);
+
+/* Without a checkpoint (dry run on a configuration): every weight gets `dtype`. */
+void assume_weights(struct graph *graph, enum dtype dtype);
+
+/* Fixes offset and size of every weight in use. */
+bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);
+
+/* Same weights in the graph of the other plan kind: copies dtype, offset and size. */
+bool share_weights(struct graph *to, const struct graph *from, struct status *status);
+
+/* Called now and then with the bytes packed so far. */
+typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private memory: one
+ * panel and its converted rows. */
+bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                  uint64_t total_bytes, pack_progress *progress, void *context, struct status *status);
+
+/* Number of weight elements as a model card counts them (a tied embedding once, no constants). */
+uint64_t count_parameters(const struct graph *graph);
+
+#endif

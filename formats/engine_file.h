@@ -1,0 +1,111 @@
+/* The engine file (see engine_file.md, the normative spec): packed structs, the reader that verifies everything
+ * structural before it hands out a pointer, and the writer that streams. */
+#ifndef FORMATS_ENGINE_FILE_H
+#define FORMATS_ENGINE_FILE_H
+
+#include "formats/file.h"
+#include "formats/manifest.h"
+
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 0 };
+enum {
+    ENGINE_MAX_SECTIONS = 32,
+    ENGINE_SECTION_ALIGNMENT = 4096,
+    ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20 /* one XXH3-64 per chunk */
+};
+
+enum engine_section {
+    SECTION_MANIFEST = 1,
+    SECTION_TENSORS = 2,
+    SECTION_WEIGHTS = 3,
+    SECTION_WEIGHT_HASHES = 4,
+    SECTION_KERNELS = 5,
+    SECTION_PLANS = 6,
+    SECTION_COLLECTIVES = 7,
+    SECTION_TACTICS = 8,
+    SECTION_TOKENIZER = 9,
+    SECTION_GOLDEN = 10,
+    SECTION_SIGNATURE = 11,
+};
+const char *engine_section_name(unsigned id);
+
+enum tensor_layout { LAYOUT_ROW_MAJOR = 0, LAYOUT_PANEL16 = 1 /* see kernels/matmul/matmul.h */ };
+
+struct engine_tensor {
+    const char *name; /* borrowed */
+    enum dtype dtype;
+    enum tensor_layout layout;
+    int rank;
+    uint64_t shape[4]; /* logical shape */
+    uint64_t offset, bytes; /* in the weight section, PLAN_ALIGNMENT aligned */
+};
+
+/* Golden outputs: a prompt, the greedy continuation, the logits from which each token was drawn. */
+struct engine_golden {
+    uint32_t prompt_count, token_count, vocab_size;
+    float tolerance;         /* absolute, on logits */
+    const int32_t *prompt;   /* [prompt_count] */
+    const int32_t *tokens;   /* [token_count] */
+    const float *logits;     /* [token_count, vocab_size] */
+};
+
+/* An open engine. Pointers lead into the mapping or into memory the engine owns; nothing changes after open, so any
+ * number of threads may read. */
+struct engine {
+    struct file_map map;      /* data NULL when opened from memory */
+    const uint8_t *bytes;
+    uint64_t size;
+    struct manifest manifest;
+    const char *manifest_text; /* owned if inflated */
+    size_t manifest_text_size;
+    const uint8_t *weights;    /* [manifest.weights_bytes] */
+    const uint64_t *weight_hashes;
+    uint64_t weight_chunks;
+    struct engine_tensor *tensors;
+    size_t tensor_count;
+    struct plan *plans; /* decode plans by rising rows, then prefill plans by rising rows */
+    size_t plan_count;
+    const char *tactics;       /* tuning record lines */
+    size_t tactics_size;
+    const uint8_t *tokenizer;  /* image, NULL if none */
+    size_t tokenizer_size;
+    struct engine_golden golden; /* token_count 0 if none */
+    void *owned[ENGINE_MAX_SECTIONS]; /* inflated sections */
+};
+
+/* Verifies header, table, checksums of all sections but weights, and every cross reference; the weight chunks are
+ * verified by engine_verify_weights, which a loader must call (it may do so from several threads, piece by piece). */
+bool engine_open(struct engine *engine, const char *path, struct status *status);
+/* `data` must be aligned to PLAN_ALIGNMENT and outlive the engine; `name` is for messages. */
+bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, const char *name,
+                        struct status *status);
+bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count,
+                           struct status *status);
+void engine_close(struct engine *engine);
+
+/* Writer: begin, weights streamed in order, sections, end. Same calls, same bytes. The weights may come before, between
+ * or after the other sections, but as one run. A section of size 0 is left out. The manifest is parsed as it is written
+ * (the header repeats its builder version). After a failure only engine_writer_abandon makes sense. */
+struct engine_writer; /* opaque */
+struct engine_writer *engine_writer_begin(const char *path, struct status *status);
+bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, struct status *status);
+/* Appends exactly these bytes; engine_writer_weights_pad brings the next tensor to its offset. */
+bool engine_writer_weights_add(struct engine_writer *writer, const void *data, uint64_t size, struct status *status);
+/* Pads the weight section with zeros up to `offset` (relative to the section, >= what was written so far). */
+bool engine_writer_weights_pad(struct engine_writer *writer, uint64_t offset, struct status *status);
+bool engine_writer_weights_end(struct engine_writer *writer, struct status *status);
+/* A read-only mapping of the weight section, filled as far as was written at the time of the call (for tuning and golden
+ * outputs before the file is complete).
+ * Valid until the writer ends. */
+bool engine_writer_map_weights(struct engine_writer *writer, const uint8_t **weights, struct status *status);
+bool engine_writer_section(struct engine_writer *writer, enum engine_section id, const void *data, uint64_t size,
+                           bool compress, struct status *status);
+/* Tensors in any order; the section has them by rising offset. Plans in the order that struct engine demands. */
+bool engine_writer_tensors(struct engine_writer *writer, const struct engine_tensor *tensors, size_t count,
+                           struct status *status);
+bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status);
+bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
+/* Writes header and table, syncs, renames; frees the writer whatever happens. */
+bool engine_writer_commit(struct engine_writer *writer, struct status *status);
+void engine_writer_abandon(struct engine_writer *writer);
+
+#endif

@@ -1,0 +1,21 @@
+/* From verified bytes to a verified engine: what engine_read.c hands over once header, table, padding and checksums
+ * are right, and the checks of everything inside the sections. Private to the reader. */
+#ifndef FORMATS_ENGINE_VERIFY_H
+#define FORMATS_ENGINE_VERIFY_H
+
+#include "formats/engine_layout.h"
+
+/* The raw bytes of a section, 8-byte aligned; bytes NULL where the engine has none. */
+struct engine_part {
+    const uint8_t *bytes;
+    uint64_t size;
+};
+struct engine_parts {
+    struct engine_part part[SECTION_SIGNATURE + 1]; /* by enum engine_section */
+    char builder_version[32]; /* the header's */
+};
+
+/* Fills the engine from its parts. On failure the caller closes the engine. */
+bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status);
+
+#endif

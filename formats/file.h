@@ -1,0 +1,44 @@
+/* Files as this project needs them: a read-only mapping, and an output that appears whole or not at all. */
+#ifndef FORMATS_FILE_H
+#define FORMATS_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/status.h"
+
+/* A whole regular file mapped read-only (MAP_PRIVATE, so its pages stay page cache). */
+struct file_map {
+    const uint8_t *data; /* NULL when size is 0 */
+    uint64_t size;
+};
+
+bool file_map_open(struct file_map *map, const char *path, struct status *status);
+void file_map_close(struct file_map *map);
+
+/* Reads a small file whole (at most `limit` bytes) into malloc'd memory with a NUL behind; free() it. */
+bool file_read(const char *path, uint64_t limit, char **text, size_t *size, struct status *status);
+
+/* An output file: written under a temporary name in the target's folder (unlinked by the kernel if the process is
+ * killed, where O_TMPFILE is available), then fsync, rename, fsync of the folder. One thread at a time. */
+struct file_output {
+    int descriptor;      /* -1 when closed */
+    uint64_t position;   /* bytes written so far */
+    char *path;          /* owned: the final name */
+    char *temporary;     /* owned: temporary name, NULL with O_TMPFILE */
+};
+
+bool file_output_open(struct file_output *output, const char *path, struct status *status);
+bool file_output_write(struct file_output *output, const void *data, uint64_t size, struct status *status);
+/* Writes zeros up to the next multiple of `alignment` (a power of two). */
+bool file_output_pad(struct file_output *output, uint64_t alignment, struct status *status);
+/* Overwrites earlier bytes; does not move the position. */
+bool file_output_patch(struct file_output *output, uint64_t offset, const void *data, uint64_t size,
+                       struct status *status);
+/* Makes the file durable and gives it its final name. After this (success or not) the output is closed. */
+bool file_output_commit(struct file_output *output, struct status *status);
+/* Drops the output without a trace; harmless after commit. */
+void file_output_abandon(struct file_output *output);
+
+#endif

@@ -1,0 +1,44 @@
+/* The engine's manifest: everything a loader must know before it allocates, as JSON in the file.
+ * manifest_parse trusts nothing: every number is range-checked and the derived ones are recomputed. */
+#ifndef FORMATS_MANIFEST_H
+#define FORMATS_MANIFEST_H
+
+#include "formats/plan.h"
+
+enum { MANIFEST_MAX_EOS = 16, MANIFEST_TEXT_BYTES = 128 };
+
+enum engine_target { TARGET_CPU = 1, TARGET_CUDA = 2 };
+enum chat_format { CHAT_NONE, CHAT_CHATML, CHAT_LLAMA3, CHAT_MISTRAL };
+
+struct manifest {
+    /* who and what */
+    char builder_version[32];
+    char model_type[32];
+    char model_name[MANIFEST_TEXT_BYTES]; /* folder or file name of the checkpoint, for people */
+    enum engine_target target;
+    char target_name[MANIFEST_TEXT_BYTES]; /* CPU model or GPU name the tactics were measured on */
+    /* model facts, for people and tools */
+    uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
+    enum dtype weight_dtype, kv_dtype;
+    /* limits and geometry */
+    struct plan_geometry geometry;
+    /* exact memory contract, bytes */
+    uint64_t weights_bytes, arena_bytes /* largest over plans */, step_bytes /* largest over plans */, state_bytes;
+    /* tokens and defaults */
+    int64_t bos_token, pad_token; /* -1: none */
+    int32_t eos_tokens[MANIFEST_MAX_EOS];
+    int eos_count;
+    enum chat_format chat_format;
+    double temperature, top_p, repetition_penalty; /* defaults from generation_config; temperature 0: greedy */
+    uint64_t top_k;
+    bool has_tokenizer;
+};
+
+/* Canonical JSON text (sorted keys, stable numbers), malloc'd, NUL-terminated. */
+bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status);
+bool manifest_parse(struct manifest *manifest, const char *text, size_t size, struct status *status);
+
+const char *chat_format_name(enum chat_format format);
+const char *engine_target_name(enum engine_target target);
+
+#endif

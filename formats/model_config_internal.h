@@ -1,0 +1,15 @@
+/* Parts of the config.json parser that stand in files of their own; nothing outside formats/ needs them. */
+#ifndef FORMATS_MODEL_CONFIG_INTERNAL_H
+#define FORMATS_MODEL_CONFIG_INTERNAL_H
+
+#include "formats/json.h"
+#include "formats/model_config.h"
+
+/* rope_theta, rope_scaling and rope_parameters of config.json (rope_config.c). head_dim and max_position are known. */
+bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
+
+/* Token ids, sampling defaults and the other fields that steer generation. They belong into generation_config.json, but
+ * older checkpoints have them in config.json: both are read by the same rules (generation_config.c). */
+bool generation_fields_parse(struct model_config *config, struct json_reader *reader, struct status *status);
+
+#endif

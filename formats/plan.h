@@ -1,0 +1,151 @@
+/* The plan: what one step does, as data. A plan is a list of launches in order, each with operands (relocations into
+ * named memory spaces), integer parameters and the launches it depends on. The builder writes plans, the engine file
+ * carries them, the runtime binds and replays them.
+ *
+ * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch whose offsets the memory plan fixed.
+ * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (layout:
+ * step_layout). STATE: what outlives a step for each slot (layout: state_layout). */
+#ifndef FORMATS_PLAN_H
+#define FORMATS_PLAN_H
+
+#include <stddef.h>
+
+#include "formats/dtype.h"
+#include "formats/status.h"
+
+enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 32, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
+enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it unless the op says otherwise */
+#define PLAN_NO_TACTIC UINT32_MAX
+
+/* Values below are written into engine files: never reused. */
+enum plan_kind { PLAN_DECODE = 1, PLAN_PREFILL = 2 };
+enum plan_space { SPACE_WEIGHTS = 1, SPACE_ARENA = 2, SPACE_KV = 3, SPACE_STEP = 4, SPACE_STATE = 5, SPACE_COUNT };
+enum plan_access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_READ_WRITE = 3 };
+enum plan_op {
+    OP_EMBED = 1,
+    OP_ROPE_TABLE = 2,
+    OP_RMS_NORM = 3,
+    OP_MATMUL = 4,
+    OP_ROPE_APPEND = 5,
+    OP_ATTENTION = 6,
+    OP_SWIGLU = 7,
+    OP_ADD = 8,
+    OP_SELECT_ROWS = 9,
+    OP_SAMPLE = 10,
+    OP_COUNT
+};
+
+/* The structs below are also the encoding in the file: little endian, no padding. */
+struct plan_operand {
+    uint8_t space;  /* enum plan_space */
+    uint8_t access; /* enum plan_access */
+    uint16_t reserved0;
+    uint32_t reserved1;
+    uint64_t offset; /* bytes from the start of the space; KV: from the start of every page */
+    uint64_t bytes;
+};
+_Static_assert(sizeof(struct plan_operand) == 24, "encoding");
+
+struct plan_launch {
+    uint16_t op; /* enum plan_op */
+    uint16_t operand_count;
+    uint16_t param_count;
+    uint16_t dependency_count;
+    uint32_t first_operand; /* index into the plan's operand array; likewise below */
+    uint32_t first_param;
+    uint32_t first_dependency; /* dependencies are indices of earlier launches */
+    uint32_t tactic;           /* line of the tactics section, PLAN_NO_TACTIC if the op has no tunables */
+    uint32_t layer;            /* for people and traces; UINT32_MAX outside the layers */
+    uint32_t kernel;           /* device targets: index into the kernels section; 0 on the CPU */
+    uint32_t grid[3], block[3], cluster[3]; /* device targets; 0 on the CPU */
+    uint32_t shared_bytes;
+    uint32_t attributes;
+    uint32_t reserved;
+    uint64_t bytes; /* moved at full row count: each input read once, each output written once */
+    uint64_t flops;
+};
+_Static_assert(sizeof(struct plan_launch) == 96, "encoding");
+
+struct plan_header {
+    uint32_t kind;     /* enum plan_kind */
+    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; data says how many rows are valid */
+    uint32_t out_rows; /* rows that get logits: rows for DECODE, 1 for PREFILL */
+    uint32_t launch_count, operand_count, param_count, dependency_count;
+    uint32_t reserved;
+    uint64_t arena_bytes; /* what this plan needs of the arena */
+};
+_Static_assert(sizeof(struct plan_header) == 40, "encoding");
+
+/* A plan in memory. The arrays are borrowed (engine file) or owned (builder, plan_free). */
+struct plan {
+    struct plan_header header;
+    const struct plan_launch *launches;
+    const struct plan_operand *operands;
+    const int64_t *params;
+    const uint32_t *dependencies;
+};
+
+/* What all plans of an engine share; kernels check their parameters against it. All values are positive. */
+struct plan_geometry {
+    uint64_t slots;          /* sequences that can be resident at once = largest decode batch */
+    uint64_t max_context;    /* tokens per sequence */
+    uint64_t page_tokens;    /* tokens per KV page */
+    uint64_t pages_per_slot; /* ceil(max_context / page_tokens) */
+    uint64_t page_bytes;     /* one page over all layers, K and V */
+    uint64_t vocab_size;
+};
+
+/* The STEP space of a plan: byte offset and size of each field, each aligned to PLAN_ALIGNMENT. */
+enum step_field {
+    STEP_COUNTS,      /* i32[2]: valid token rows (1..rows), valid out rows (0..out_rows) */
+    STEP_TOKENS,      /* i32[rows] in [0, vocab) */
+    STEP_SLOTS,       /* i32[rows] in [0, slots) */
+    STEP_POSITIONS,   /* i32[rows] in [0, max_context) */
+    STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are wanted */
+    STEP_NEXT_TOKENS, /* i32[out_rows], output */
+    STEP_LOGITS,      /* f32[out_rows, vocab], output */
+    STEP_FIELD_COUNT
+};
+struct plan_field {
+    uint64_t offset, bytes;
+};
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
+                 uint64_t *total_bytes);
+
+/* One slot's sampler; 64 bytes. temperature 0 is greedy. The n-th draw of a slot uses the random number
+ * (seed, draw = n), so a sequence's tokens depend on nothing but its own seed and logits. */
+struct sampler_state {
+    float temperature;        /* >= 0 */
+    float top_p;              /* (0, 1]; 1 = off */
+    float repetition_penalty; /* > 0; 1 = off */
+    int32_t top_k;            /* 0 = off */
+    uint64_t seed;
+    uint64_t draw;
+    uint64_t reserved[4];
+};
+_Static_assert(sizeof(struct sampler_state) == 64, "layout");
+
+/* The STATE space. */
+enum state_field {
+    STATE_PAGE_TABLE, /* i32[slots, pages_per_slot]: page of the pool, for pages that hold tokens */
+    STATE_SAMPLERS,   /* struct sampler_state[slots] */
+    STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
+    STATE_FIELD_COUNT
+};
+bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
+                  uint64_t *total_bytes);
+
+/* Sizes of the spaces that a plan is checked against; KV counts one page. */
+struct plan_space_sizes {
+    uint64_t bytes[SPACE_COUNT];
+};
+
+/* Structural checks that need no knowledge of ops: counts, indices, spaces, access, bounds, alignment, dependencies
+ * that point backwards, reserved fields zero. (What each op demands: kernels/op.h.) `name` is for messages. */
+bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
+                 struct status *status);
+
+const char *plan_space_name(unsigned space);
+const char *plan_op_name(unsigned op);
+
+#endif

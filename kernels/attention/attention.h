@@ -1,0 +1,51 @@
+/* attention: causal grouped-query attention of each row over its sequence's KV pages.
+ *
+ *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
+ *   t from max(0, position[r] - WINDOW + 1) (WINDOW 0: from 0) to position[r] inclusive.
+ *
+ * Serves decode (rows of different slots) and prefill (rows of one slot) alike: rope_append has already stored k and v
+ * of every row of this step. Pages as in rope_append.h. Numerics contract: a row's result depends on its own sequence
+ * only, never on the other rows, the chunking of the prompt or the number of threads: tokens are taken in blocks of
+ * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. */
+#ifndef KERNELS_ATTENTION_ATTENTION_H
+#define KERNELS_ATTENTION_ATTENTION_H
+
+#include "kernels/op.h"
+
+enum { ATTENTION_BLOCK_TOKENS = 256 };
+
+enum attention_operand {
+    ATTENTION_COUNTS,
+    ATTENTION_Q,          /* f32[rows, HEADS * HEAD_DIM] */
+    ATTENTION_SLOTS,      /* i32[rows] */
+    ATTENTION_POSITIONS,  /* i32[rows] */
+    ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
+    ATTENTION_KV,         /* as ROPE_APPEND_KV, read */
+    ATTENTION_OUT,        /* f32[rows, HEADS * HEAD_DIM]; may be Q */
+    ATTENTION_WORKSPACE,  /* attention_workspace_bytes */
+    ATTENTION_OPERANDS
+};
+enum attention_param {
+    ATTENTION_ROWS,
+    ATTENTION_COUNT_INDEX,
+    ATTENTION_HEADS,
+    ATTENTION_KV_HEADS,
+    ATTENTION_HEAD_DIM,
+    ATTENTION_PAGE_TOKENS, /* this and the next three must equal the engine's geometry */
+    ATTENTION_PAGES_PER_SLOT,
+    ATTENTION_PAGE_BYTES,
+    ATTENTION_SLOT_COUNT,
+    ATTENTION_KV_DTYPE,
+    ATTENTION_WINDOW,     /* 0: none */
+    ATTENTION_SCALE_BITS, /* float bits */
+    ATTENTION_PARAMS
+};
+
+extern const struct op_descriptor op_attention;
+void attention_reference(const struct op_call *call);
+
+/* Partial results (maximum, sum, accumulated v) of one row's blocks, for sharing a long context among threads. */
+bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim,
+                               const struct plan_geometry *geometry, uint64_t *bytes);
+
+#endif

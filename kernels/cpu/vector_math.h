@@ -1,0 +1,74 @@
+/* Loads and stores by dtype and the mathematical functions, in terms of the names of vector_<isa>.h, which includes this
+ * file at its end. */
+#ifndef KERNELS_CPU_VECTOR_MATH_H
+#define KERNELS_CPU_VECTOR_MATH_H
+
+/* For bodies whose speed depends on arguments that are constant at the call: a dtype, the size of a register tile. */
+#define VEC_INLINE static inline __attribute__((always_inline))
+
+/* Elements [index, index + count) of an array of F32, F16 or BF16 as float; count <= VEC_WIDTH, zero beyond. With a
+ * constant dtype the branches vanish. */
+VEC_INLINE vec vec_load_dtype(const void *array, int64_t index, int64_t count, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32) {
+        const float *from = (const float *)array + index;
+        return count >= VEC_WIDTH ? vec_load(from) : vec_load_part(from, count);
+    }
+    const uint16_t *from = (const uint16_t *)array + index;
+    uint16_t lanes[VEC_WIDTH] = {0};
+    if (count < VEC_WIDTH) {
+        for (int64_t i = 0; i < count; i++) lanes[i] = from[i];
+        from = lanes;
+    }
+    return dtype == DTYPE_F16 ? vec_load_f16(from) : vec_load_bf16(from);
+}
+
+VEC_INLINE void vec_store_dtype(void *array, int64_t index, int64_t count, enum dtype dtype, vec value)
+{
+    if (dtype == DTYPE_F32) {
+        float *to = (float *)array + index;
+        if (count >= VEC_WIDTH)
+            vec_store(to, value);
+        else
+            vec_store_part(to, count, value);
+        return;
+    }
+    uint16_t *to = (uint16_t *)array + index;
+    uint16_t lanes[VEC_WIDTH];
+    uint16_t *into = count >= VEC_WIDTH ? to : lanes;
+    if (dtype == DTYPE_F16)
+        vec_store_f16(into, value);
+    else
+        vec_store_bf16(into, value);
+    if (count < VEC_WIDTH)
+        for (int64_t i = 0; i < count; i++) to[i] = lanes[i];
+}
+
+/* e^x to about one unit in the last place over all floats: 0 below -104, infinity above 88.8, NaN stays NaN.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p of degree 4 by interpolation of (e^r - 1 - r) / r^2 at
+ * Chebyshev nodes (relative error of the whole 1.1e-8); times 2^n in two steps, so that subnormal results come out. */
+static inline vec vec_exp(vec x)
+{
+    const vec log2_e = vec_set(0x1.715476p+0f), magic = vec_set(0x1.8p+23f);
+    const vec ln2_high = vec_set(0x1.62e4p-1f), ln2_low = vec_set(0x1.7f7d1cp-20f);
+    x = vec_min(vec_set(89.0f), vec_max(vec_set(-104.0f), x));
+    vec shifted = vec_fma(x, log2_e, magic); /* the sum's last bits are n */
+    vec n = shifted - magic;
+    vec r = vec_fma(n, -ln2_high, x); /* n * ln2_high is exact: 8 + 16 bits */
+    r = vec_fma(n, -ln2_low, r);
+    vec p = vec_set(0x1.6d117cp-10f);
+    p = vec_fma(p, r, vec_set(0x1.120be2p-7f));
+    p = vec_fma(p, r, vec_set(0x1.555518p-5f));
+    p = vec_fma(p, r, vec_set(0x1.5554dcp-3f));
+    p = vec_fma(p, r, vec_set(0.5f));
+    vec power = vec_fma(p, r * r, r) + vec_set(1.0f);
+    vec_int whole = (vec_int)shifted - (vec_int)magic;
+    vec_int half = whole >> 1;
+    vec first = (vec)((half + vec_int_set(127)) << 23), second = (vec)((whole - half + vec_int_set(127)) << 23);
+    return power * first * second;
+}
+
+/* x / (1 + e^-x) */
+static inline vec vec_silu(vec x) { return x / (vec_set(1.0f) + vec_exp(-x)); }
+
+#endif

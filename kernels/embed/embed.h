@@ -1,0 +1,28 @@
+/* embed: out[r, :] = table[tokens[r], :], as float.
+ *
+ * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. */
+#ifndef KERNELS_EMBED_EMBED_H
+#define KERNELS_EMBED_EMBED_H
+
+#include "kernels/op.h"
+
+enum embed_operand {
+    EMBED_COUNTS,
+    EMBED_TOKENS, /* i32[rows], each in [0, VOCAB): the submitter's duty */
+    EMBED_TABLE,  /* DTYPE[VOCAB, HIDDEN] in LAYOUT */
+    EMBED_OUT,    /* f32[rows, HIDDEN] */
+    EMBED_OPERANDS
+};
+enum embed_param {
+    EMBED_ROWS,
+    EMBED_COUNT_INDEX,
+    EMBED_HIDDEN,
+    EMBED_VOCAB,
+    EMBED_DTYPE,  /* enum dtype: F32, F16, BF16 */
+    EMBED_LAYOUT, /* enum tensor_layout: row-major or PANEL16 (kernels/matmul/panel.h) */
+    EMBED_PARAMS
+};
+
+extern const struct op_descriptor op_embed;
+
+#endif

@@ -1,0 +1,71 @@
+/* matmul: out[r, n] = sum over k of x[r, k] * W[n, k]  (+ bias[n]) (+ residual[r, n]),
+ * or with EPILOGUE_SWIGLU, where W holds gate and up panels in turn and N counts both:
+ *   out[r, j] = silu(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise, silu(g) = g / (1 + exp(-g)).
+ *
+ * Weights are read in place in PANEL16 layout (panel.h); accumulation is float32. Numerics contract: for a given
+ * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
+ * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. AVX512BF16
+ * splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
+ * pair of k; the other instruction sets use the float activation. */
+#ifndef KERNELS_MATMUL_MATMUL_H
+#define KERNELS_MATMUL_MATMUL_H
+
+#include "kernels/matmul/panel.h"
+#include "kernels/op.h"
+
+enum matmul_operand {
+    MATMUL_COUNTS,
+    MATMUL_X,         /* f32[rows, K] */
+    MATMUL_W,         /* DTYPE, panel_count(N) panels */
+    MATMUL_OUT,       /* f32[rows, N], SWIGLU: f32[rows, N / 2]; may be RESIDUAL, never X */
+    MATMUL_WORKSPACE, /* matmul_workspace_bytes: x in the form the instruction set wants */
+    MATMUL_OPERANDS,  /* then bias if HAS_BIAS, then residual if HAS_RESIDUAL */
+};
+enum matmul_param {
+    MATMUL_ROWS,
+    MATMUL_COUNT_INDEX,
+    MATMUL_N, /* rows of W: multiple of 32 with SWIGLU (each half padded with zero rows to a multiple of 16) */
+    MATMUL_K,
+    MATMUL_DTYPE,
+    MATMUL_EPILOGUE, /* enum matmul_epilogue */
+    MATMUL_HAS_BIAS, /* operand bias: DTYPE BIAS_DTYPE [N], ordered as the rows of W */
+    MATMUL_BIAS_DTYPE,
+    MATMUL_HAS_RESIDUAL, /* operand residual: f32[rows, N]; not with SWIGLU */
+    /* tunables: speed only */
+    MATMUL_PANELS_PER_TILE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with SWIGLU */
+    MATMUL_ROWS_PER_TILE,   /* rows of x that one register tile covers: 1, 2, 3, 4, 6, 8, 12 */
+    MATMUL_DEPTH_BLOCK,     /* k per pass over the rows of a block: multiple of 64, or 0 = all of K */
+    MATMUL_ROWS_PER_BLOCK,  /* rows whose activations stay in cache while panels stream: 0 = all */
+    MATMUL_PANELS_PER_TASK, /* panels that a thread takes at once: multiple of PANELS_PER_TILE, at most 4096 */
+    MATMUL_THREADS,         /* most members that work: 0 = all */
+    MATMUL_PARAMS
+};
+enum { MATMUL_FIRST_TUNABLE = MATMUL_PANELS_PER_TILE, MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
+enum { MATMUL_MAX_TASK_PANELS = 4096 };
+enum matmul_epilogue { MATMUL_EPILOGUE_NONE = 0, MATMUL_EPILOGUE_SWIGLU = 1 };
+
+/* With SWIGLU over an intermediate size I that is no multiple of 16, N = 2 * 16 * panel_count(I) and out has
+ * N / 2 columns, the last ones zero. */
+
+extern const struct op_descriptor op_matmul;
+
+uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
+int matmul_bias_operand(const int64_t *params);     /* operand index, -1 if none */
+int matmul_residual_operand(const int64_t *params); /* operand index, -1 if none */
+
+/* Why tunables (params[MATMUL_FIRST_TUNABLE...]) are illegal for this problem and instruction set, NULL if legal.
+ * The runtime accepts any tunables that are legal for some instruction set and clamps the register tile to what its
+ * own can hold, so an engine tuned on one processor runs on another. */
+const char *matmul_tunables_illegal(const int64_t *params, enum cpu_isa isa);
+
+/* Good tunables without measuring, and the tunables that a tuner should measure: legal ones for this problem and
+ * instruction set, the default first, the others from promising to less so, always in the same order. Returns how many,
+ * at most `capacity`. Both read params below MATMUL_FIRST_TUNABLE only; `threads`: the size of the team. */
+void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int threads, int64_t tunables[MATMUL_TUNABLES]);
+int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int64_t (*candidates)[MATMUL_TUNABLES],
+                      int capacity);
+
+/* Reference for rows [first, last) of W (panels must not be split between callers with SWIGLU). */
+void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last);
+
+#endif

@@ -1,0 +1,215 @@
+/* The part of matmul's kernels that instruction sets share, as a template. A file that includes it defines before:
+ *
+ *   MATMUL_LANES                   floats in a vector: 4, 8 or 16
+ *   typedef ... vec;               float vector of that many lanes (a GCC vector type or an intrinsic one)
+ *   vec_broadcast(pointer)         *pointer in every lane
+ *   vec_multiply_add(a, b, c)      a * b + c
+ *   vec_bf16_even(pointer), vec_bf16_odd(pointer)
+ *                                  first and second of each pair of bf16
+ *   vec_f16(pointer)               f16 to f32
+ *
+ * and gets tile_float (tiles with activations in float form) and finish (the epilogue). */
+#ifndef KERNELS_MATMUL_MATMUL_KERNELS_H
+#define KERNELS_MATMUL_MATMUL_KERNELS_H
+
+#include "kernels/matmul/matmul_tile.h"
+
+enum { VECTORS_PER_PANEL = PANEL_ROWS / MATMUL_LANES };
+
+typedef float vec_unaligned __attribute__((vector_size(4 * MATMUL_LANES), aligned(4), may_alias));
+typedef uint32_t vec_bits __attribute__((vector_size(4 * MATMUL_LANES)));
+typedef int32_t vec_mask __attribute__((vector_size(4 * MATMUL_LANES)));
+
+MATMUL_INLINE vec vec_load(const float *from) { return (vec)(*(const vec_unaligned *)from); }
+MATMUL_INLINE void vec_store(float *to, vec value) { *(vec_unaligned *)to = (vec_unaligned)value; }
+
+/* Vector `part` of a panel at the even or odd k of a pair that begins at `pair`. */
+MATMUL_INLINE vec load_weights(const unsigned char *pair, const int part, const int odd,
+                               const enum matmul_weights kind)
+{
+    if (kind == MATMUL_WEIGHTS_BF16) {
+        const void *from = pair + part * 4 * MATMUL_LANES;
+        return odd ? vec_bf16_odd(from) : vec_bf16_even(from);
+    }
+    if (kind == MATMUL_WEIGHTS_F16) return vec_f16(pair + odd * 2 * PANEL_ROWS + part * 2 * MATMUL_LANES);
+    return vec_load((const float *)(const void *)(pair + odd * 4 * PANEL_ROWS + part * 4 * MATMUL_LANES));
+}
+
+/* Adds the products of one k. The side of the tile with fewer vectors is held in registers, the other one streams. */
+MATMUL_INLINE void add_products(vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL],
+                                const unsigned char *pair, size_t panel_bytes, const float *x, const int panels,
+                                const int rows, const int odd, const enum matmul_weights kind)
+{
+    if (rows <= panels * VECTORS_PER_PANEL) {
+        vec values[MATMUL_MAX_TILE_ROWS];
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) values[row] = vec_broadcast(x + row);
+        MATMUL_UNROLL
+        for (int column = 0; column < panels * VECTORS_PER_PANEL; column++) {
+            vec weights = load_weights(pair + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
+                                       column % VECTORS_PER_PANEL, odd, kind);
+            MATMUL_UNROLL
+            for (int row = 0; row < rows; row++)
+                sums[row][column] = vec_multiply_add(weights, values[row], sums[row][column]);
+        }
+    } else {
+        vec weights[MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];
+        MATMUL_UNROLL
+        for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+            weights[column] = load_weights(pair + (size_t)(column / VECTORS_PER_PANEL) * panel_bytes,
+                                           column % VECTORS_PER_PANEL, odd, kind);
+        MATMUL_UNROLL
+        for (int row = 0; row < rows; row++) {
+            vec value = vec_broadcast(x + row);
+            MATMUL_UNROLL
+            for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+                sums[row][column] = vec_multiply_add(weights[column], value, sums[row][column]);
+        }
+    }
+}
+
+MATMUL_INLINE void tile_float(const struct matmul_tile_call *call, const int panels, const int rows,
+                              const enum matmul_weights kind)
+{
+    const size_t panel_bytes = call->panel_bytes, prefetch_step = call->prefetch_step;
+    const unsigned char *weights = call->weights, *prefetch = call->prefetch;
+    const float *x = call->activations;
+    const int pair_bytes = 2 * PANEL_ROWS * (kind == MATMUL_WEIGHTS_F32 ? 4 : 2);
+    vec sums[MATMUL_MAX_TILE_ROWS][MATMUL_MAX_TILE_PANELS * VECTORS_PER_PANEL];
+    MATMUL_UNROLL
+    for (int row = 0; row < rows; row++) {
+        MATMUL_UNROLL
+        for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+            sums[row][column] = vec_load(call->sums + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES);
+    }
+    for (int64_t pair = call->depth / 2; pair > 0; pair--) {
+        for (int line = 0; line < pair_bytes / 64; line++) {
+            MATMUL_UNROLL
+            for (int panel = 0; panel < panels; panel++) __builtin_prefetch(prefetch + (size_t)panel * panel_bytes);
+            prefetch += prefetch_step;
+        }
+        add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind);
+        add_products(sums, weights, panel_bytes, x + rows, panels, rows, 1, kind);
+        weights += pair_bytes;
+        x += 2 * rows;
+    }
+    if (call->depth % 2) add_products(sums, weights, panel_bytes, x, panels, rows, 0, kind);
+    MATMUL_UNROLL
+    for (int row = 0; row < rows; row++) {
+        MATMUL_UNROLL
+        for (int column = 0; column < panels * VECTORS_PER_PANEL; column++)
+            vec_store(call->sums + (row * panels * VECTORS_PER_PANEL + column) * MATMUL_LANES, sums[row][column]);
+    }
+}
+
+/* One tile function, and its place in the table. */
+#define MATMUL_DEFINE_TILE(PANELS, ROWS, KIND) \
+    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
+    { \
+        tile_float(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND); \
+    }
+#define MATMUL_LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
+
+/* e^x within 2 units in the last place. Only separate multiplications and additions, so that every instruction set
+ * gives the same bits. */
+MATMUL_INLINE vec vec_exp(vec x)
+{
+    /* Beyond these the result is infinite or zero; NaN passes both comparisons and stays. */
+    const vec zero = {0}, high = zero + 128.0f, low = zero - 128.0f;
+    vec_mask above = x > high, below = x < low;
+    x = (vec)(((vec_mask)x & ~above & ~below) | ((vec_mask)high & above) | ((vec_mask)low & below));
+
+    /* x = count * ln 2 + rest. Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum. */
+    const vec magic = zero + 12582912.0f;
+    vec shifted = x * 1.44269504f + magic;
+    vec count = shifted - magic;
+    vec rest = (x - count * 0.693359375f) - count * -2.12194440e-4f; /* ln 2 in two parts: count times the first is exact */
+
+    /* Taylor polynomial: |rest| <= 0.347, so the first term left out is below 2^-25. */
+    vec power = rest * (1.0f / 5040.0f) + (1.0f / 720.0f);
+    power = power * rest + (1.0f / 120.0f);
+    power = power * rest + (1.0f / 24.0f);
+    power = power * rest + (1.0f / 6.0f);
+    power = power * rest + 0.5f;
+    power = power * rest + 1.0f;
+    power = power * rest + 1.0f;
+
+    /* times 2^count in two steps, because count reaches 185: the half is shifted into the exponent field. */
+    vec_mask whole = (vec_mask)shifted - (vec_mask)magic;
+    vec_mask half = whole >> 1, other = whole - half;
+    vec first = (vec)((vec_bits)(half + 127) << 23), second = (vec)((vec_bits)(other + 127) << 23);
+    return power * first * second;
+}
+
+/* 16 biases from row n of W on as floats, zero beyond `columns`. */
+MATMUL_INLINE void load_bias(const struct matmul_problem *problem, int64_t n, int64_t columns, float bias[PANEL_ROWS])
+{
+    for (int64_t i = 0; i < PANEL_ROWS; i++) {
+        if (!problem->bias || i >= columns) bias[i] = 0;
+        else if (problem->bias_dtype == DTYPE_F32) bias[i] = ((const float *)problem->bias)[n + i];
+        else if (problem->bias_dtype == DTYPE_BF16) bias[i] = bf16_to_float(((const uint16_t *)problem->bias)[n + i]);
+        else bias[i] = f16_to_float(((const uint16_t *)problem->bias)[n + i]);
+    }
+}
+
+static void finish_swiglu(const struct matmul_finish_call *call)
+{
+    const struct matmul_problem *problem = call->problem;
+    const vec zero = {0};
+    for (int64_t panel = 0; panel < call->panels; panel += 2) {
+        int64_t n = (call->first_panel + panel) * PANEL_ROWS;
+        float gate_bias[PANEL_ROWS], up_bias[PANEL_ROWS];
+        load_bias(problem, n, PANEL_ROWS, gate_bias);
+        load_bias(problem, n + PANEL_ROWS, PANEL_ROWS, up_bias);
+        for (int64_t row = 0; row < call->rows; row++) {
+            const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
+            float *out = problem->out + (call->first_row + row) * problem->out_columns + n / 2;
+            for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
+                vec gate = vec_load(sums + i), up = vec_load(sums + PANEL_ROWS + i);
+                if (problem->bias) {
+                    gate += vec_load(gate_bias + i);
+                    up += vec_load(up_bias + i);
+                }
+                vec_store(out + i, gate / (vec_exp(zero - gate) + 1.0f) * up);
+            }
+        }
+    }
+}
+
+static void finish_plain(const struct matmul_finish_call *call)
+{
+    const struct matmul_problem *problem = call->problem;
+    for (int64_t panel = 0; panel < call->panels; panel++) {
+        int64_t n = (call->first_panel + panel) * PANEL_ROWS;
+        int64_t columns = problem->n - n < PANEL_ROWS ? problem->n - n : PANEL_ROWS;
+        float bias[PANEL_ROWS];
+        load_bias(problem, n, columns, bias);
+        for (int64_t row = 0; row < call->rows; row++) {
+            const float *sums = call->sums + (row * call->panels + panel) * PANEL_ROWS;
+            int64_t to = (call->first_row + row) * problem->n + n;
+            if (columns == PANEL_ROWS) {
+                for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
+                    vec value = vec_load(sums + i);
+                    if (problem->bias) value += vec_load(bias + i);
+                    if (problem->residual) value += vec_load(problem->residual + to + i);
+                    vec_store(problem->out + to + i, value);
+                }
+            } else {
+                for (int64_t i = 0; i < columns; i++) {
+                    float value = sums[i];
+                    if (problem->bias) value += bias[i];
+                    if (problem->residual) value += problem->residual[to + i];
+                    problem->out[to + i] = value;
+                }
+            }
+        }
+    }
+}
+
+static void finish(const struct matmul_finish_call *call)
+{
+    if (call->problem->swiglu) finish_swiglu(call);
+    else finish_plain(call);
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* What stands between the one control flow of matmul (matmul_loop.c) and the instruction sets (matmul_<isa>.c): the
+ * register tile, the preparation of activations, the epilogue. Private to this folder.
+ *
+ * A register tile is `panels` panels of W times `rows` rows of x; it adds the products of a range of k to sums in
+ * memory. Since f32 stores and loads are exact, cutting K into ranges changes no bit. Activations come in groups of
+ * `rows` rows, so that a tile reads them as one stream:
+ *   float form: f32[k][rows]
+ *   split form: {hi, lo}[k / 2][rows], hi and lo each two bf16 for k and k + 1 (0 beyond K) */
+#ifndef KERNELS_MATMUL_MATMUL_TILE_H
+#define KERNELS_MATMUL_MATMUL_TILE_H
+
+#include <stddef.h>
+
+#include "kernels/matmul/matmul.h"
+
+enum { MATMUL_MAX_TILE_PANELS = 8, MATMUL_MAX_TILE_ROWS = 12 };
+
+/* Which weights a tile function reads; the index into struct matmul_kernels.tiles. */
+enum matmul_weights { MATMUL_WEIGHTS_BF16, MATMUL_WEIGHTS_F16, MATMUL_WEIGHTS_F32, MATMUL_WEIGHTS_COUNT };
+
+struct matmul_tile_call {
+    const unsigned char *weights; /* the first panel at the first k */
+    size_t panel_bytes;           /* from one panel to the next */
+    const void *activations;      /* of this group of rows, at the first k */
+    int64_t depth;                /* how many k; odd only at the end of K */
+    const unsigned char *prefetch; /* for each 64 bytes that it reads of each panel, the tile prefetches one line here */
+    size_t prefetch_step;         /* (and panel_bytes further on for each further panel), then goes on by this */
+    float *sums;                  /* [rows][panels * PANEL_ROWS] */
+};
+typedef void matmul_tile(const struct matmul_tile_call *call);
+
+/* A launch, decoded. */
+struct matmul_problem {
+    int64_t rows; /* valid ones */
+    int64_t n, k;
+    enum matmul_weights weights_kind;
+    bool swiglu;
+    enum dtype bias_dtype;
+    const float *x;
+    int64_t activation_depth; /* K as the activations hold it: they take 4 bytes for each in both forms */
+    const unsigned char *weights;
+    size_t panel_bytes;
+    float *out;
+    int64_t out_columns;
+    const void *bias;      /* NULL: none */
+    const float *residual; /* NULL: none */
+    void *workspace;
+};
+
+/* Turns finished sums into outputs. */
+struct matmul_finish_call {
+    const struct matmul_problem *problem;
+    const float *sums; /* [rows][panels * PANEL_ROWS] */
+    int64_t first_row, rows;
+    int64_t first_panel, panels;
+};
+
+struct matmul_kernels {
+    enum cpu_isa isa;
+    bool split; /* activations in split form */
+    /* Writes k in [first, last) of a group of `rows` rows; `first` is even, and `last` too unless it is K. `out` is the
+     * group's start. NULL: float form. */
+    void (*prepare)(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out);
+    void (*finish)(const struct matmul_finish_call *call);
+    matmul_tile *tiles[MATMUL_WEIGHTS_COUNT][MATMUL_MAX_TILE_PANELS + 1][MATMUL_MAX_TILE_ROWS + 1];
+};
+
+/* Runs a launch on this member with these kernels. */
+void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels);
+
+/* Accumulators (panels times rows) that the registers of an instruction set hold beside the operands. */
+int64_t matmul_tile_limit(enum cpu_isa isa);
+
+/* Largest legal size of at most `most` panels or rows (at least 1; with `even`, at least 2). */
+int64_t matmul_panels_choice(int64_t most, bool even);
+int64_t matmul_rows_choice(int64_t most);
+
+/* Shrinks a register tile until the instruction set holds it, the longer side first. */
+void matmul_clamp_tile(enum cpu_isa isa, bool even, int64_t *panels, int64_t *rows);
+
+/* The epilogue in AVX-512 vectors, for every instruction set that has them. */
+void matmul_finish_avx512(const struct matmul_finish_call *call);
+
+op_run matmul_run_portable;
+op_run matmul_run_avx2;
+op_run matmul_run_avx512;
+op_run matmul_run_avx512bf16;
+
+#define MATMUL_INLINE static inline __attribute__((always_inline))
+/* Loops over the sides of a register tile must vanish, otherwise the sums live in memory. */
+#if defined(__clang__)
+#define MATMUL_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MATMUL_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+/* Tiles with at most 3, 6 and 24 accumulators: the lists from which each instruction set makes its tile functions. */
+#define MATMUL_TILES_3(TILE, kind) TILE(1, 1, kind) TILE(1, 2, kind) TILE(1, 3, kind) TILE(2, 1, kind) TILE(3, 1, kind)
+#define MATMUL_TILES_6(TILE, kind) \
+    MATMUL_TILES_3(TILE, kind) \
+    TILE(1, 4, kind) TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) \
+    TILE(6, 1, kind)
+#define MATMUL_TILES_24(TILE, kind) \
+    MATMUL_TILES_6(TILE, kind) \
+    TILE(1, 8, kind) TILE(1, 12, kind) TILE(2, 4, kind) TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) \
+    TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind) \
+    TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) \
+    TILE(6, 2, kind) TILE(6, 3, kind) TILE(6, 4, kind) \
+    TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
+
+#endif

@@ -1,0 +1,33 @@
+/* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight, with s = x or, with HAS_RESIDUAL, s = x + residual
+ * (also written to `sum`, which may be the same memory as x or residual). Root mean square layer normalisation,
+ * Zhang and Sennrich 2019. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on
+ * the number of rows or threads. */
+#ifndef KERNELS_RMS_NORM_RMS_NORM_H
+#define KERNELS_RMS_NORM_RMS_NORM_H
+
+#include "kernels/op.h"
+
+enum rms_norm_operand {
+    RMS_NORM_COUNTS,
+    RMS_NORM_X,        /* f32[rows, HIDDEN] */
+    RMS_NORM_WEIGHT,   /* DTYPE[HIDDEN] */
+    RMS_NORM_OUT,      /* f32[rows, HIDDEN]; may be X */
+    RMS_NORM_OPERANDS, /* without residual */
+    RMS_NORM_RESIDUAL = RMS_NORM_OPERANDS, /* f32[rows, HIDDEN] */
+    RMS_NORM_SUM,                          /* f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
+    RMS_NORM_OPERANDS_RESIDUAL
+};
+enum rms_norm_param {
+    RMS_NORM_ROWS,
+    RMS_NORM_COUNT_INDEX,
+    RMS_NORM_HIDDEN,
+    RMS_NORM_DTYPE,
+    RMS_NORM_EPS_BITS, /* float bits */
+    RMS_NORM_HAS_RESIDUAL,
+    RMS_NORM_PARAMS
+};
+
+extern const struct op_descriptor op_rms_norm;
+void rms_norm_reference(const struct op_call *call);
+
+#endif

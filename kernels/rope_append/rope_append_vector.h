@@ -1,0 +1,95 @@
+/* The body of rope_append over the vectors of one instruction set. The unit of work is one head of one row. */
+#ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_VECTOR_H
+#define KERNELS_ROPE_APPEND_ROPE_APPEND_VECTOR_H
+
+#include <math.h>
+
+#include "kernels/cpu/pages.h"
+#include "kernels/cpu/share.h"
+#include "kernels/op_check.h"
+#include "kernels/rope_append/rope_append.h"
+
+op_run rope_append_run_avx2, rope_append_run_avx512;
+
+/* out = x / sqrt(mean(x^2) + eps) * weight */
+static inline void rope_append_norm(const float *x, const void *weight, enum dtype dtype, int64_t head_dim, float eps,
+                                    float *out)
+{
+    vec squares = vec_set(0);
+    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH) {
+        vec value = vec_load_dtype(x, i, head_dim - i, DTYPE_F32);
+        squares = vec_fma(value, value, squares);
+    }
+    vec scale = vec_set(1.0f / sqrtf(vec_sum(squares) / (float)head_dim + eps));
+    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH) {
+        vec value = vec_load_dtype(x, i, head_dim - i, DTYPE_F32) * scale;
+        vec_store_dtype(out, i, head_dim - i, DTYPE_F32, value * vec_load_dtype(weight, i, head_dim - i, dtype));
+    }
+}
+
+VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t head_dim, void *out, enum dtype dtype)
+{
+    int64_t half = head_dim / 2;
+    for (int64_t i = 0; i < half; i += VEC_WIDTH) {
+        int64_t count = half - i;
+        vec low = vec_load_dtype(x, i, count, DTYPE_F32), high = vec_load_dtype(x, half + i, count, DTYPE_F32);
+        vec cosine = vec_load_dtype(table, i, count, DTYPE_F32);
+        vec sine = vec_load_dtype(table, half + i, count, DTYPE_F32);
+        vec_store_dtype(out, i, count, dtype, vec_fma(low, cosine, -(high * sine)));
+        vec_store_dtype(out, half + i, count, dtype, vec_fma(high, cosine, low * sine));
+    }
+}
+
+VEC_INLINE void rope_append_units(const struct op_call *call, struct share share, enum dtype kv_dtype)
+{
+    const int64_t *params = call->params;
+    const int64_t heads = params[ROPE_APPEND_HEADS], kv_heads = params[ROPE_APPEND_KV_HEADS];
+    const int64_t head_dim = params[ROPE_APPEND_HEAD_DIM], units = heads + 2 * kv_heads;
+    const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
+    const bool has_norm = params[ROPE_APPEND_HAS_NORM] != 0;
+    const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
+    const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
+    const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
+                                        params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS],
+                                        params[ROPE_APPEND_PAGE_BYTES], kv_heads,
+                                        head_dim * (int64_t)dtype_bytes(kv_dtype));
+    for (int64_t unit = share.first; unit < share.last; unit++) {
+        int64_t row = unit / units, head = unit % units;
+        const float *x = (const float *)call->operands[ROPE_APPEND_QKV] + unit * head_dim;
+        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + row * head_dim;
+        if (head >= heads + kv_heads) {
+            uint8_t *value = pages_key(&pages, slots[row], positions[row], head - heads - kv_heads) + pages.values;
+            for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
+                vec_store_dtype(value, i, head_dim - i, kv_dtype, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
+            continue;
+        }
+        float normal[OP_MAX_HEAD_DIM];
+        bool is_query = head < heads;
+        if (has_norm) {
+            const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
+            rope_append_norm(x, weight, norm_dtype, head_dim, eps, normal);
+            x = normal;
+        }
+        if (is_query) {
+            float *q = (float *)call->operands[ROPE_APPEND_Q] + (row * heads + head) * head_dim;
+            rope_append_rotate(x, table, head_dim, q, DTYPE_F32);
+        } else {
+            uint8_t *key = pages_key(&pages, slots[row], positions[row], head - heads);
+            rope_append_rotate(x, table, head_dim, key, kv_dtype);
+        }
+    }
+}
+
+static inline void rope_append_vector_run(const struct op_call *call, struct team_member *member)
+{
+    const int64_t *params = call->params;
+    int64_t units = op_valid_rows(call) * (params[ROPE_APPEND_HEADS] + 2 * params[ROPE_APPEND_KV_HEADS]);
+    struct share share = team_share_rows(member, units, params[ROPE_APPEND_HEAD_DIM]);
+    switch ((enum dtype)params[ROPE_APPEND_KV_DTYPE]) {
+    case DTYPE_F32: rope_append_units(call, share, DTYPE_F32); break;
+    case DTYPE_F16: rope_append_units(call, share, DTYPE_F16); break;
+    default: rope_append_units(call, share, DTYPE_BF16); break;
+    }
+}
+
+#endif

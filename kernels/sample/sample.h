@@ -1,0 +1,40 @@
+/* sample: draws the next token of each out row from its logits, by the sampler of the row's slot (formats/plan.h).
+ *
+ * Order, as transformers applies it: repetition penalty over the tokens seen in the sequence (logit > 0 is divided,
+ * else multiplied), then temperature 0 = argmax (lowest id among equals), else logits / temperature, top-k (all tokens
+ * not below the k-th largest logit), top-p (the fewest most likely tokens whose probability reaches top_p, at least
+ * one; ties by lowest id first), then one draw with the uniform number u(seed, draw) in [0, 1): the first token, in
+ * order of falling probability then rising id, whose cumulative probability exceeds u. Random numbers: Philox 4x32-10
+ * (Salmon et al. 2011), key = seed, counter = draw; u = first word's upper 24 bits / 2^24. After the draw, `draw` is
+ * incremented and the token's bit in SEEN is set. A row of NaN logits gives token 0. Logits are not changed. */
+#ifndef KERNELS_SAMPLE_SAMPLE_H
+#define KERNELS_SAMPLE_SAMPLE_H
+
+#include "kernels/op.h"
+
+enum sample_operand {
+    SAMPLE_COUNTS,
+    SAMPLE_LOGITS,      /* f32[rows, VOCAB] */
+    SAMPLE_OUT_ROWS,    /* i32[rows]: token row of each out row */
+    SAMPLE_SLOTS,       /* i32[IN_ROWS]: slot of each token row */
+    SAMPLE_SAMPLERS,    /* struct sampler_state[SLOT_COUNT], read and written */
+    SAMPLE_SEEN,        /* u8[SLOT_COUNT, ceil(VOCAB / 8)], read and written */
+    SAMPLE_NEXT_TOKENS, /* i32[rows] */
+    SAMPLE_WORKSPACE,   /* sample_workspace_bytes */
+    SAMPLE_OPERANDS
+};
+enum sample_param {
+    SAMPLE_ROWS, /* out rows */
+    SAMPLE_COUNT_INDEX,
+    SAMPLE_VOCAB,      /* equals the geometry's */
+    SAMPLE_SLOT_COUNT, /* equals the geometry's */
+    SAMPLE_IN_ROWS,
+    SAMPLE_PARAMS
+};
+
+extern const struct op_descriptor op_sample;
+void sample_reference(const struct op_call *call);
+
+uint64_t sample_workspace_bytes(uint64_t rows, uint64_t vocab);
+
+#endif

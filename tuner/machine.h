@@ -1,0 +1,25 @@
+/* What this machine can do: the two ceilings of the roofline, measured, and the name under which timings are kept. */
+#ifndef TUNER_MACHINE_H
+#define TUNER_MACHINE_H
+
+#include "kernels/cpu/team.h"
+#include "kernels/op.h"
+
+struct machine {
+    char name[128]; /* processor model, for records and people */
+    enum cpu_isa isa;
+    int threads;
+    double read_gb_s;   /* streaming reads of memory that no cache holds, whole team */
+    double peak_gflops; /* float32 multiply-adds in registers, whole team */
+};
+
+/* Fills name, isa and threads; measures nothing (the ceilings are 0). */
+void machine_describe(struct machine *machine, const struct team *team);
+
+/* Also measures both ceilings: best of several passes, about 0.3 s, 256 MB of memory given back at once. */
+bool machine_probe(struct machine *machine, struct team *team, struct status *status);
+
+/* Least time of work that moves `bytes` and computes `flops`; 0 when the ceilings are not measured. */
+double roofline_us(const struct machine *machine, uint64_t bytes, uint64_t flops);
+
+#endif
