@@ -41,7 +41,8 @@ bool json_reader_string(struct json_reader *reader, const char *key, bool requir
 bool json_reader_all_consumed(const struct json_reader *reader, struct status *status);
 
 const char *json_type_name(const json_t *value); /* "object", "string", "missing", ... for messages */
-/* A short text of the value for "found ..." (truncated to fit): scalars as JSON, containers by size, NULL as "nothing". */
+/* A short text of the value for "found ..." (truncated to fit): scalars as JSON, containers by their size, NULL as
+ * "nothing". */
 void json_value_text(const json_t *value, char *text, size_t size);
 
 #endif

@@ -37,11 +37,13 @@ struct model_config {
     bool layer_slides[MODEL_MAX_LAYERS];     /* per layer: uses sliding_window (layer_types, max_window_layers, ...) */
     enum dtype dtype;                        /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
-    /* Token ids; -1 if absent. generation_config.json overrides config.json where it names them. */
+    /* Token ids; -1 if there is none. generation_config.json overrides config.json where it names them; llama and
+     * mistral have bos 1 and eos 2 where config.json does not mention them (null means none), as in transformers. */
     int64_t bos_token, pad_token;
     int32_t eos_tokens[MODEL_MAX_EOS];
     int eos_count;
-    /* Sampling defaults of generation_config.json; do_sample false means greedy (temperature 0). */
+    /* Sampling defaults of generation_config.json; do_sample false means greedy (temperature 0). Absent values are 1;
+     * top_k 0 means no limit, and is 50 where do_sample is set without top_k, as in transformers. */
     bool do_sample;
     double temperature, top_p, repetition_penalty;
     uint64_t top_k;
@@ -52,11 +54,14 @@ struct model_config {
  * head_dim, ...), every product that later code forms is known to fit 63 bits. */
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         struct status *status);
-/* Applies generation_config.json on top. */
+/* Applies generation_config.json on top. Fields that would change which tokens come out in a way that is not
+ * implemented (beams, suppressed tokens, ...) are refused; those that only steer sampling are refused where do_sample
+ * is set; fields that GenerationConfig does not know pass, since transformers ignores them too. */
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* inv_freq[head_dim / 2] and the factor on cos and sin, exactly as transformers computes them (float32 results). */
+/* inv_freq[head_dim / 2] and the factor on cos and sin, as transformers computes them in float32: the same roundings in
+ * the same order, but for theta's power, which is rounded correctly here and to one unit in the last place there. */
 bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
                       struct status *status);
 

@@ -1,0 +1,61 @@
+/* config.json and generation_config.json: any bytes are either refused with a message or give a model whose sizes hold
+ * the limits that later code relies on. Every input is read as both. */
+#include "formats/model_config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fuzz/fuzz.h"
+
+static void require(bool condition)
+{
+    if (!condition) abort();
+}
+
+static void check_tokens(const struct model_config *config)
+{
+    require(config->bos_token >= -1 && config->bos_token < (int64_t)config->vocab_size);
+    require(config->eos_count >= 0 && config->eos_count <= MODEL_MAX_EOS);
+    for (int i = 0; i < config->eos_count; i++)
+        require(config->eos_tokens[i] >= 0 && (uint64_t)config->eos_tokens[i] < config->vocab_size);
+    require(config->temperature >= 0 && config->top_p >= 0 && config->top_p <= 1 && config->repetition_penalty > 0);
+}
+
+static void check_config(const struct model_config *config)
+{
+    float inv_freq[512], scaling;
+    struct status status = {0};
+    require(config->layers >= 1 && config->layers <= MODEL_MAX_LAYERS);
+    require(config->kv_heads >= 1 && config->heads % config->kv_heads == 0);
+    require(config->head_dim >= 2 && config->head_dim % 2 == 0 && config->head_dim / 2 <= 512);
+    require(config->layers * config->kv_heads * config->head_dim <= UINT64_C(1) << 28);
+    require(config->max_position >= 1 && config->max_position <= UINT64_C(1) << 30);
+    for (size_t i = 0; i < config->layers; i++) require(!config->layer_slides[i] || config->sliding_window);
+    check_tokens(config);
+    if (rope_frequencies(config, inv_freq, &scaling, &status))
+        for (size_t i = 0; i < config->head_dim / 2; i++) require(isfinite(inv_freq[i]));
+    else
+        require(status.code == STATUS_BAD_INPUT && status.message[0]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct model_config config; /* large: kept off the stack */
+    struct status status = {0};
+    if (model_config_parse(&config, (const char *)data, size, "config.json", &status))
+        check_config(&config);
+    else
+        require(status.code == STATUS_BAD_INPUT && status.message[0]);
+    config = (struct model_config){.vocab_size = 1000,
+                                   .bos_token = -1,
+                                   .temperature = 1,
+                                   .top_p = 1,
+                                   .repetition_penalty = 1};
+    status_clear(&status);
+    if (generation_config_parse(&config, (const char *)data, size, "generation_config.json", &status))
+        check_tokens(&config);
+    else
+        require(status.code == STATUS_BAD_INPUT && status.message[0]);
+    return 0;
+}
