@@ -291,8 +291,33 @@ static bool find_dependencies(struct emitter *e, uint64_t *reach, size_t words, 
             for (size_t w = 0; w < words; w++) mine[w] |= reach[p * words + w];
             mine[p / 64] |= UINT64_C(1) << (p % 64);
         }
+        /* Found from the latest backwards; the encoding wants them rising. */
+        uint32_t *first = e->dependencies + launch->first_dependency, *last = first + launch->dependency_count;
+        while (last - first > 1) {
+            uint32_t swap = *first;
+            *first++ = *--last;
+            *last = swap;
+        }
     }
     return true;
+}
+
+/* Bytes and operations at the context that estimates are made for. Rows of a prefill share one sequence's KV cache, which
+ * the op, knowing only rows, counts once for each. */
+static void set_cost(const struct emitter *e, const struct op_descriptor *op, const int64_t *params,
+                     struct plan_launch *launch)
+{
+    struct plan_geometry geometry = e->lowering->geometry;
+    uint64_t unused;
+    if (geometry.max_context > 2 * LOWER_COST_CONTEXT) geometry.max_context = 2 * LOWER_COST_CONTEXT;
+    op->cost(params, &geometry, &launch->bytes, &launch->flops);
+    if (op->id != OP_ATTENTION || e->graph->kind != PLAN_PREFILL) return;
+    int64_t one_row[PLAN_MAX_PARAMS];
+    memcpy(one_row, params, (size_t)op->param_count * sizeof *params);
+    one_row[OP_PARAM_ROWS] = 1;
+    op->cost(one_row, &geometry, &launch->bytes, &unused);
+    launch->bytes += 2 * (uint64_t)(params[OP_PARAM_ROWS] - 1) * (uint64_t)params[ATTENTION_HEADS] *
+                     (uint64_t)params[ATTENTION_HEAD_DIM] * sizeof(float);
 }
 
 /* ---- plan ---- */
@@ -316,7 +341,7 @@ static bool emit_node(struct emitter *e, const struct graph_node *node, struct s
     put_step(e, STEP_COUNTS, ACCESS_READ);
     emitters[node->op](e, node, params);
     launch->operand_count = (uint16_t)(e->header.operand_count - launch->first_operand);
-    op->cost(params, &e->lowering->geometry, &launch->bytes, &launch->flops);
+    set_cost(e, op, params, launch);
 
     struct plan view = {e->header, e->launches, e->operands, e->params, e->dependencies};
     if (op_verify(&view, e->header.launch_count - 1, &e->lowering->geometry, "lowering", status)) return true;

@@ -5,6 +5,9 @@
 #include "builder/graph.h"
 #include "kernels/op.h"
 
+/* Context, in tokens, at which attention's cost is counted in launches and estimates (or half the engine's, if less). */
+enum { LOWER_COST_CONTEXT = 512 };
+
 struct lowering {
     struct plan_geometry geometry;
     enum dtype kv_dtype;

@@ -4,6 +4,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "builder/lower.h"
+
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
 {
     enum { BARRIER_NS = 1500 }; /* between two launches of a team */
@@ -41,6 +43,8 @@ static void print_text(const struct build_report *report, FILE *out)
             " bytes, and %" PRIu64 " bytes per KV page (%" PRIu64 " for one full sequence)\n",
             m->weights_bytes, m->arena_bytes, m->step_bytes, m->state_bytes, fixed_bytes(m), g->page_bytes,
             g->page_bytes * g->pages_per_slot);
+    uint64_t context = g->max_context / 2 < LOWER_COST_CONTEXT ? g->max_context / 2 : LOWER_COST_CONTEXT;
+    fprintf(out, "estimates  at a context of %" PRIu64 " tokens\n", context);
     fprintf(out, "plans      kind     rows  launches        arena     bytes moved         flops     estimate\n");
     for (size_t p = 0; p < report->plan_count; p++) {
         const struct plan *plan = &report->plans[p];

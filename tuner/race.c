@@ -55,7 +55,7 @@ static int rank(const struct race_result *result, int candidates, int order[])
 
 static bool indistinguishable(const struct race_entry *best, const struct race_entry *other)
 {
-    double noise = best->spread_us > other->spread_us ? best->spread_us : other->spread_us;
+    double noise = best->spread_us + other->spread_us;
     double least = 0.01 * best->median_us; /* timers and alignment cost about this much anyway */
     return other->median_us - best->median_us <= (noise > least ? noise : least);
 }

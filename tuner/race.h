@@ -2,7 +2,7 @@
  *
  * Every round measures the survivors in turn (so that drift of the machine hits all alike) and keeps the better half by
  * median; the repetitions double from round to round. It stops early when the best is within a few per cent of the
- * floor. Among candidates whose medians lie within each other's spread, the one that comes first in the list wins, so
+ * floor. Among candidates whose medians differ by no more than their spreads together, the one that comes first in the list wins, so
  * that noise does not change choices from run to run (Jamieson and Talwalkar 2016; tie-break ours). */
 #ifndef TUNER_RACE_H
 #define TUNER_RACE_H
