@@ -94,8 +94,7 @@ bool engine_writer_weights_add(struct engine_writer *writer, const void *data, u
 bool engine_writer_weights_pad(struct engine_writer *writer, uint64_t offset, struct status *status);
 bool engine_writer_weights_end(struct engine_writer *writer, struct status *status);
 /* A read-only mapping of the weight section, filled as far as was written at the time of the call (for tuning and golden
- * outputs before the file is complete).
- * Valid until the writer ends. */
+ * outputs before the file is complete). Valid until the writer ends. */
 bool engine_writer_map_weights(struct engine_writer *writer, const uint8_t **weights, struct status *status);
 bool engine_writer_section(struct engine_writer *writer, enum engine_section id, const void *data, uint64_t size,
                            bool compress, struct status *status);

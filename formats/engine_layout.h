@@ -13,12 +13,14 @@
 #include "formats/engine_file.h"
 
 /* As in PNG, the first byte is no ASCII and the line ends show a transfer that changed them. */
-#define ENGINE_MAGIC "\x89" "ENG\r\n\x1a\n"
+#define ENGINE_MAGIC \
+    "\x89"           \
+    "ENG\r\n\x1a\n"
 
 enum {
     ENGINE_MAGIC_BYTES = 8,
-    ENGINE_PREFIX_BYTES = 64,    /* the part of the header that no version ever changes */
-    ENGINE_HEADER_SPACE = 4096,  /* header and table, then zeros */
+    ENGINE_PREFIX_BYTES = 64,   /* the part of the header that no version ever changes */
+    ENGINE_HEADER_SPACE = 4096, /* header and table, then zeros */
     ENGINE_WEIGHT_ALIGNMENT_LARGE = 2 << 20,
     ENGINE_WEIGHT_LARGE_BYTES = 32 << 20, /* from here on weights get the large alignment */
 };
@@ -29,7 +31,7 @@ struct engine_header {
     uint16_t major, minor;
     uint32_t header_bytes; /* header and section table */
     uint64_t file_bytes;
-    uint64_t header_hash; /* XXH3-64 of [0, header_bytes) with this field zero */
+    uint64_t header_hash;     /* XXH3-64 of [0, header_bytes) with this field zero */
     char builder_version[32]; /* NUL-padded text */
     /* version 1 */
     uint32_t section_count;
@@ -60,7 +62,8 @@ struct engine_section_entry {
 };
 _Static_assert(sizeof(struct engine_section_entry) == 48, "encoding");
 _Static_assert(sizeof(struct engine_header) + ENGINE_MAX_SECTIONS * sizeof(struct engine_section_entry) <=
-                   ENGINE_HEADER_SPACE, "the table fits behind the header");
+                   ENGINE_HEADER_SPACE,
+               "the table fits behind the header");
 
 /* Tensors: header, entries by rising offset, then the names, each with its NUL, in the same order. */
 struct engine_tensors_header {

@@ -12,7 +12,7 @@ struct engine_part {
 };
 struct engine_parts {
     struct engine_part part[SECTION_SIGNATURE + 1]; /* by enum engine_section */
-    char builder_version[32]; /* the header's */
+    char builder_version[32];                       /* the header's */
 };
 
 /* Fills the engine from its parts. On failure the caller closes the engine. */

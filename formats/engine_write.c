@@ -1,0 +1,315 @@
+/* Writes an engine file from front to back: the header's space first, sections as they come, header and table last. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "formats/checked.h"
+#include "formats/engine_layout.h"
+#include "formats/hash.h"
+
+struct engine_writer {
+    struct file_output output;
+    struct engine_section_entry entries[ENGINE_MAX_SECTIONS];
+    uint32_t section_count;
+    char builder_version[sizeof(((struct engine_header *)0)->builder_version)]; /* from the manifest */
+
+    /* the weight section: at most one */
+    enum { WEIGHTS_NONE, WEIGHTS_OPEN, WEIGHTS_DONE } weights;
+    uint64_t weights_offset; /* in the file */
+    uint64_t weights_total, weights_added;
+    uint8_t *chunk;         /* [ENGINE_WEIGHT_CHUNK_BYTES], the chunk being filled */
+    uint64_t chunk_used;    /* bytes of it that are filled */
+    uint64_t chunk_written; /* of these, bytes that are in the file already */
+    uint64_t *chunk_hashes;
+    uint64_t chunk_count, chunk_capacity;
+
+    void *map; /* view of the weights for the caller, NULL if none */
+    uint64_t map_bytes;
+    uint64_t map_skip; /* from the mapping's start to the weights */
+};
+
+static bool writer_misused(struct status *status, const char *what)
+{
+    return status_fail(status, STATUS_INTERNAL, "engine writer: %s", what);
+}
+
+struct engine_writer *engine_writer_begin(const char *path, struct status *status)
+{
+    static const uint8_t zeros[ENGINE_HEADER_SPACE];
+    if (!engine_host_check(status)) return NULL;
+    struct engine_writer *writer = calloc(1, sizeof *writer);
+    if (!writer) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    if (!file_output_open(&writer->output, path, status)) {
+        free(writer);
+        return NULL;
+    }
+    if (!file_output_write(&writer->output, zeros, sizeof zeros, status)) {
+        engine_writer_abandon(writer);
+        return NULL;
+    }
+    return writer;
+}
+
+/* Pads to where the section must begin and adds its entry; the caller fills in sizes and hash. */
+static struct engine_section_entry *begin_section(struct engine_writer *writer, enum engine_section type,
+                                                  uint64_t stored_bytes, struct status *status)
+{
+    uint64_t offset, alignment = ENGINE_SECTION_ALIGNMENT;
+    if (writer->section_count == ENGINE_MAX_SECTIONS) {
+        writer_misused(status, "too many sections");
+        return NULL;
+    }
+    for (uint32_t i = 0; i < writer->section_count; i++)
+        if (writer->entries[i].type == type) {
+            status_fail(status, STATUS_INTERNAL, "engine writer: section '%s' was written before",
+                        engine_section_name(type));
+            return NULL;
+        }
+    /* The place of an empty file tells the alignment. */
+    if (!engine_section_place(type, stored_bytes, 1, &alignment) ||
+        !engine_section_place(type, stored_bytes, writer->output.position, &offset)) {
+        writer_misused(status, "the file becomes too large");
+        return NULL;
+    }
+    if (!file_output_pad(&writer->output, alignment, status)) return NULL;
+    struct engine_section_entry *entry = &writer->entries[writer->section_count++];
+    *entry = (struct engine_section_entry){.type = type, .offset = offset};
+    return entry;
+}
+
+bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, struct status *status)
+{
+    if (writer->weights != WEIGHTS_NONE) return writer_misused(status, "weights begun twice");
+    if (total_bytes == 0) return writer_misused(status, "an engine without weights");
+    writer->chunk_capacity = total_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (total_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
+    writer->chunk = malloc(ENGINE_WEIGHT_CHUNK_BYTES);
+    writer->chunk_hashes = calloc(writer->chunk_capacity, sizeof *writer->chunk_hashes);
+    if (!writer->chunk || !writer->chunk_hashes) return status_fail(status, STATUS_MACHINE, "out of memory");
+    struct engine_section_entry *entry = begin_section(writer, SECTION_WEIGHTS, total_bytes, status);
+    if (!entry) return false;
+    entry->flags = SECTION_FLAG_REQUIRED | SECTION_FLAG_CHUNKED;
+    entry->stored_bytes = entry->raw_bytes = total_bytes;
+    writer->weights_offset = entry->offset;
+    writer->weights_total = total_bytes;
+    writer->weights = WEIGHTS_OPEN;
+    return true;
+}
+
+/* Writes what the chunk buffer holds and the file does not. */
+static bool flush_chunk(struct engine_writer *writer, struct status *status)
+{
+    uint64_t rest = writer->chunk_used - writer->chunk_written;
+    if (rest == 0) return true;
+    if (!file_output_write(&writer->output, writer->chunk + writer->chunk_written, rest, status)) return false;
+    writer->chunk_written = writer->chunk_used;
+    return true;
+}
+
+/* Hashes a chunk that is complete in the buffer, and empties the buffer. */
+static bool finish_chunk(struct engine_writer *writer, struct status *status)
+{
+    if (writer->chunk_used == 0) return true;
+    if (!flush_chunk(writer, status)) return false;
+    writer->chunk_hashes[writer->chunk_count++] = hash64(writer->chunk, (size_t)writer->chunk_used);
+    writer->chunk_used = writer->chunk_written = 0;
+    return true;
+}
+
+/* Appends `size` bytes; data NULL means zeros. */
+static bool append_weights(struct engine_writer *writer, const uint8_t *data, uint64_t size, struct status *status)
+{
+    uint64_t end;
+    if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights added outside of begin and end");
+    if (!checked_add(writer->weights_added, size, &end) || end > writer->weights_total)
+        return writer_misused(status, "more weights than announced");
+    while (size > 0) {
+        uint64_t room = ENGINE_WEIGHT_CHUNK_BYTES - writer->chunk_used;
+        uint64_t piece = size < room ? size : room;
+        if (data && piece == ENGINE_WEIGHT_CHUNK_BYTES) {
+            /* A whole chunk in the caller's memory needs no copy. */
+            if (!file_output_write(&writer->output, data, piece, status)) return false;
+            writer->chunk_hashes[writer->chunk_count++] = hash64(data, (size_t)piece);
+        } else {
+            if (data)
+                memcpy(writer->chunk + writer->chunk_used, data, (size_t)piece);
+            else
+                memset(writer->chunk + writer->chunk_used, 0, (size_t)piece);
+            writer->chunk_used += piece;
+            if (writer->chunk_used == ENGINE_WEIGHT_CHUNK_BYTES && !finish_chunk(writer, status)) return false;
+        }
+        if (data) data += piece;
+        size -= piece;
+        writer->weights_added += piece;
+    }
+    return true;
+}
+
+bool engine_writer_weights_add(struct engine_writer *writer, const void *data, uint64_t size, struct status *status)
+{
+    return size == 0 || append_weights(writer, data, size, status);
+}
+
+bool engine_writer_weights_pad(struct engine_writer *writer, uint64_t offset, struct status *status)
+{
+    if (offset < writer->weights_added) return writer_misused(status, "weights padded backwards");
+    return append_weights(writer, NULL, offset - writer->weights_added, status);
+}
+
+bool engine_writer_weights_end(struct engine_writer *writer, struct status *status)
+{
+    if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights ended outside of begin and end");
+    if (writer->weights_added != writer->weights_total)
+        return status_fail(status, STATUS_INTERNAL,
+                           "engine writer: %" PRIu64 " bytes of weights were announced, %" PRIu64 " written",
+                           writer->weights_total, writer->weights_added);
+    if (!finish_chunk(writer, status)) return false;
+    writer->weights = WEIGHTS_DONE;
+    free(writer->chunk);
+    writer->chunk = NULL;
+    struct engine_section_entry *weights_entry = &writer->entries[writer->section_count - 1];
+    uint64_t hashes_bytes = writer->chunk_count * sizeof *writer->chunk_hashes;
+    weights_entry->hash = hash64(writer->chunk_hashes, (size_t)hashes_bytes);
+    return engine_writer_section(writer, SECTION_WEIGHT_HASHES, writer->chunk_hashes, hashes_bytes, false, status);
+}
+
+bool engine_writer_map_weights(struct engine_writer *writer, const uint8_t **weights, struct status *status)
+{
+    if (writer->weights == WEIGHTS_NONE) return writer_misused(status, "weights mapped before they were begun");
+    if (!flush_chunk(writer, status)) return false;
+    if (!writer->map) {
+        /* Mapped once at full length: pages appear as the file grows. Weights begin at a multiple of 4 KiB, which
+         * need not be a page of this machine. */
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        writer->map_skip = writer->weights_offset % page;
+        writer->map_bytes = writer->map_skip + writer->weights_total;
+        void *map = mmap(NULL, (size_t)writer->map_bytes, PROT_READ, MAP_SHARED, writer->output.descriptor,
+                         (off_t)(writer->weights_offset - writer->map_skip));
+        if (map == MAP_FAILED)
+            return status_fail_errno(status, STATUS_MACHINE, errno, "cannot map the weights of '%s'",
+                                     writer->output.path);
+        writer->map = map;
+    }
+    *weights = (const uint8_t *)writer->map + writer->map_skip;
+    return true;
+}
+
+/* Compresses into malloc'd memory; *packed NULL where that gains nothing. */
+static bool pack_section(const void *data, uint64_t size, uint8_t **packed, uint64_t *packed_bytes,
+                         struct status *status)
+{
+    uLongf bytes = compressBound((uLong)size);
+    *packed = malloc(bytes);
+    if (!*packed) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (compress2(*packed, &bytes, data, (uLong)size, 6) != Z_OK) {
+        free(*packed);
+        *packed = NULL;
+        return status_fail(status, STATUS_MACHINE, "zlib: compression failed");
+    }
+    *packed_bytes = bytes;
+    if (bytes < size) return true;
+    free(*packed);
+    *packed = NULL;
+    return true;
+}
+
+static bool section_is_required(enum engine_section type)
+{
+    return type == SECTION_MANIFEST || type == SECTION_TENSORS || type == SECTION_WEIGHT_HASHES ||
+           type == SECTION_PLANS;
+}
+
+/* The header repeats the builder's version, so that even a reader of another major version can name it. */
+static bool take_builder_version(struct engine_writer *writer, const char *text, uint64_t size, struct status *status)
+{
+    struct manifest manifest;
+    if (!manifest_parse(&manifest, text, (size_t)size, status)) return status_prefix(status, "engine writer");
+    _Static_assert(sizeof manifest.builder_version == sizeof writer->builder_version, "one text, two places");
+    memset(writer->builder_version, 0, sizeof writer->builder_version);
+    memcpy(writer->builder_version, manifest.builder_version, strlen(manifest.builder_version));
+    return true;
+}
+
+bool engine_writer_section(struct engine_writer *writer, enum engine_section id, const void *data, uint64_t size,
+                           bool compress, struct status *status)
+{
+    uint8_t *packed = NULL;
+    uint64_t stored_bytes = size;
+    bool done = false;
+    if (size == 0) return true; /* an empty section is left out */
+    if (writer->weights == WEIGHTS_OPEN) return writer_misused(status, "a section inside the weights");
+    if (id == SECTION_WEIGHTS) return writer_misused(status, "weights are written by engine_writer_weights_*");
+    if (size > engine_section_limit(id))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "engine: section '%s' would have %" PRIu64 " bytes, at most %" PRIu64 " are possible",
+                           engine_section_name(id), size, engine_section_limit(id));
+    if (id == SECTION_MANIFEST && !take_builder_version(writer, data, size, status)) return false;
+    if (compress && !pack_section(data, size, &packed, &stored_bytes, status)) goto cleanup;
+    if (!packed) stored_bytes = size;
+    struct engine_section_entry *entry = begin_section(writer, id, stored_bytes, status);
+    if (!entry) goto cleanup;
+    entry->flags =
+        (packed ? (uint32_t)SECTION_FLAG_ZLIB : 0u) | (section_is_required(id) ? (uint32_t)SECTION_FLAG_REQUIRED : 0u);
+    entry->stored_bytes = stored_bytes;
+    entry->raw_bytes = size;
+    entry->hash = hash64(packed ? packed : data, (size_t)stored_bytes);
+    done = file_output_write(&writer->output, packed ? packed : data, stored_bytes, status);
+cleanup:
+    free(packed);
+    return done;
+}
+
+bool engine_writer_commit(struct engine_writer *writer, struct status *status)
+{
+    uint8_t space[ENGINE_HEADER_SPACE] = {0};
+    bool done = false;
+    if (writer->weights != WEIGHTS_DONE) {
+        writer_misused(status, "committed without weights");
+        goto cleanup;
+    }
+    if (writer->builder_version[0] == '\0') {
+        writer_misused(status, "committed without a manifest");
+        goto cleanup;
+    }
+    const struct engine_section_entry *last = &writer->entries[writer->section_count - 1];
+    if (last->offset + last->stored_bytes != writer->output.position) {
+        writer_misused(status, "committed after a section had failed");
+        goto cleanup;
+    }
+    size_t table_bytes = writer->section_count * sizeof writer->entries[0];
+    struct engine_header header = {
+        .magic = ENGINE_MAGIC,
+        .major = ENGINE_MAJOR,
+        .minor = ENGINE_MINOR,
+        .header_bytes = (uint32_t)(sizeof header + table_bytes),
+        .file_bytes = writer->output.position,
+        .section_count = writer->section_count,
+        .entry_bytes = sizeof writer->entries[0],
+    };
+    memcpy(header.builder_version, writer->builder_version, sizeof header.builder_version);
+    memcpy(space, &header, sizeof header);
+    memcpy(space + sizeof header, writer->entries, table_bytes);
+    header.header_hash = hash64(space, header.header_bytes);
+    memcpy(space, &header, sizeof header);
+    if (!file_output_patch(&writer->output, 0, space, sizeof space, status)) goto cleanup;
+    done = file_output_commit(&writer->output, status);
+cleanup:
+    engine_writer_abandon(writer);
+    return done;
+}
+
+void engine_writer_abandon(struct engine_writer *writer)
+{
+    if (!writer) return;
+    if (writer->map) munmap(writer->map, (size_t)writer->map_bytes);
+    file_output_abandon(&writer->output);
+    free(writer->chunk);
+    free(writer->chunk_hashes);
+    free(writer);
+}

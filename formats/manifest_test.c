@@ -1,0 +1,208 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "formats/test_engine.h"
+
+static struct test_engine engine;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    return test_engine_make(&engine, &status) ? 0 : -1;
+}
+
+static char *format(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct status status = {0};
+    if (!manifest_format(&engine.manifest, &text, &size, &status)) fail_msg("%s", status.message);
+    assert_int_equal(strlen(text), size);
+    return text;
+}
+
+static void text_is_canonical(void **state)
+{
+    (void)state;
+    char *text = format();
+    assert_string_equal(
+        text,
+        "{\"builder_version\":\"0.1.0-test\","
+        "\"kv_cache\":{\"dtype\":\"F32\",\"page_bytes\":256,\"page_tokens\":4,\"pages_per_slot\":3},"
+        "\"limits\":{\"max_context\":10,\"slots\":2},"
+        "\"memory\":{\"arena_bytes\":32768,\"state_bytes\":256,\"step_bytes\":512,\"weights_bytes\":2304},"
+        "\"model\":{\"head_dim\":8,\"heads\":2,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":1,\"layers\":1,"
+        "\"name\":\"test \xc3\xa9ngine\",\"parameters\":528,\"type\":\"llama\",\"vocab_size\":16,"
+        "\"weight_dtype\":\"F32\"},"
+        "\"sampling\":{\"repetition_penalty\":1.0,\"temperature\":0.7,\"top_k\":40,\"top_p\":0.95},"
+        "\"target\":{\"kind\":\"cpu\",\"name\":\"a processor\"},"
+        "\"tokens\":{\"bos\":1,\"chat_format\":\"chatml\",\"eos\":[2,3],\"tokenizer\":true}}");
+    free(text);
+}
+
+static void round_trip_keeps_every_field(void **state)
+{
+    (void)state;
+    engine.manifest.temperature = 0.1 + 0.2; /* needs 17 digits */
+    engine.manifest.pad_token = 15;
+    engine.manifest.bos_token = -1;
+    char *text = format();
+    struct manifest back;
+    struct status status = {0};
+    if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
+    assert_memory_equal(&back.temperature, &engine.manifest.temperature, sizeof(double));
+    assert_int_equal(back.bos_token, -1);
+    assert_int_equal(back.pad_token, 15);
+    assert_int_equal(back.eos_count, 2);
+    assert_int_equal(back.eos_tokens[1], 3);
+    assert_int_equal(back.chat_format, CHAT_CHATML);
+    assert_int_equal(back.kv_dtype, DTYPE_F32);
+    assert_int_equal(back.target, TARGET_CPU);
+    assert_true(back.has_tokenizer);
+    assert_int_equal(back.top_k, 40);
+    assert_string_equal(back.model_name, engine.manifest.model_name);
+    assert_memory_equal(&back.geometry, &engine.manifest.geometry, sizeof back.geometry);
+    /* What remains is covered by writing it again. */
+    engine.manifest = back;
+    char *again = format();
+    assert_string_equal(again, text);
+    free(again);
+    free(text);
+    assert_int_equal(setup(NULL), 0);
+}
+
+/* A replacement in the canonical text, and what the message must say; expected NULL: still good. */
+struct edit {
+    const char *from, *to, *expected;
+};
+
+static const struct edit edits[] = {
+    {"{\"builder_version\"", "[{\"builder_version\"", "not valid JSON"},
+    {"\"layers\":1", "\"layers\":0", "layers"},
+    {"\"layers\":1", "\"layers\":-1", "layers"},
+    {"\"layers\":1", "\"layers\":1.0", "layers"},
+    {"\"layers\":1", "\"layers\":\"1\"", "layers"},
+    {"\"layers\":1", "\"layers\":5000", "layers"},
+    {"\"layers\":1", "\"layers\":2", "page_bytes: expected 512 (from the other fields), found 256"},
+    {"\"layers\":1,", "", "layers"},
+    {"\"layers\":1", "\"layers\":1,\"layers\":1", "duplicate"},
+    {"\"layers\":1", "\"layers\":1,\"depth\":1", "manifest: model: field 'depth' is not understood"},
+    {"\"heads\":2", "\"heads\":3", NULL},
+    {"\"heads\":2", "\"heads\":0", "heads"},
+    {"\"kv_heads\":1", "\"kv_heads\":3", "not a multiple"},
+    {"\"head_dim\":8", "\"head_dim\":65537", "head_dim"},
+    {"\"max_context\":10", "\"max_context\":13", "pages_per_slot: expected 4 (from the other fields), found 3"},
+    {"\"max_context\":10", "\"max_context\":12", NULL},
+    {"\"slots\":2", "\"slots\":9", "state_bytes: expected"},
+    {"\"slots\":2", "\"slots\":99999999999", "slots"},
+    {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
+    {"\"page_tokens\":4", "\"page_tokens\":0", "page_tokens"},
+    {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "unknown element type 'F31'"},
+    {"\"dtype\":\"F32\"", "\"dtype\":\"F16\"", "page_bytes: expected 128"},
+    {"\"state_bytes\":256", "\"state_bytes\":320", "state_bytes: expected 256"},
+    {"\"weights_bytes\":2304", "\"weights_bytes\":0", "weights_bytes"},
+    {"\"weights_bytes\":2304", "\"weights_bytes\":9223372036854775807", "weights_bytes"},
+    {"\"weights_bytes\":2304", "\"weights_bytes\":18446744073709551616", "JSON"},
+    {"\"bos\":1", "\"bos\":16", "tokens: bos: expected 0 to 15, found 16"},
+    {"\"bos\":1,", "", NULL},
+    {"\"bos\":1", "\"bos\":-1", "bos"},
+    {"\"eos\":[2,3]", "\"eos\":[2,16]", "tokens: eos: expected 0 to 15, found 16"},
+    {"\"eos\":[2,3]", "\"eos\":[]", NULL},
+    {"\"eos\":[2,3]", "\"eos\":3", "eos: expected an array"},
+    {"\"eos\":[2,3]", "\"eos\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "eos: expected an array of at most 16"},
+    {"\"eos\":[2,3]", "\"eos\":[null]", "eos: element 0 is not a token id"},
+    {"\"chat_format\":\"chatml\"", "\"chat_format\":\"chat\"", "chat_format: unknown value"},
+    {"\"chat_format\":\"chatml\"", "\"chat_format\":\"none\"", NULL},
+    {"\"tokenizer\":true", "\"tokenizer\":1", "tokenizer"},
+    {"\"temperature\":0.7", "\"temperature\":-0.7", "temperature: expected 0 to"},
+    {"\"temperature\":0.7", "\"temperature\":0", NULL},
+    {"\"temperature\":0.7", "\"temperature\":1e999", "JSON"},
+    {"\"top_p\":0.95", "\"top_p\":0", "top_p"},
+    {"\"top_p\":0.95", "\"top_p\":1.01", "top_p"},
+    {"\"repetition_penalty\":1.0", "\"repetition_penalty\":0.0", "repetition_penalty"},
+    {"\"top_k\":40", "\"top_k\":3000000000", "top_k"},
+    {"\"kind\":\"cpu\"", "\"kind\":\"tpu\"", "kind: expected \"cpu\" or \"cuda\", found \"tpu\""},
+    {"\"kind\":\"cpu\"", "\"kind\":\"cuda\"", NULL},
+    {"\"type\":\"llama\"", "\"type\":\"\"", "type: expected 1 to 31 bytes"},
+    {"\"type\":\"llama\"", "\"type\":\"a name that is longer than the array\"", "type: expected at most 31"},
+    {"\"type\":\"llama\"", "\"type\":\"a\\u001bb\"", "control character"},
+    {"\"type\":\"llama\"", "\"type\":\"a\\u0000b\"", "JSON"},
+    {"\"target\":{", "\"target\":[{}],\"x\":{", "target: expected an object, found array"},
+    {"\"builder_version\":", "\"future\":1,\"builder_version\":", "field 'future' is not understood"},
+    {"\"builder_version\":", "\"extra\":{\"future\":[1]},\"builder_version\":", NULL},
+    {"\"builder_version\":", "\"extra\":1,\"builder_version\":", "extra: expected an object"},
+};
+
+static void every_edit_is_judged(void **state)
+{
+    (void)state;
+    char *text = format();
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        const char *at = strstr(text, edits[i].from);
+        assert_non_null(at);
+        char *edited = NULL;
+        int size = asprintf(&edited, "%.*s%s%s", (int)(at - text), text, edits[i].to, at + strlen(edits[i].from));
+        assert_true(size > 0);
+        struct manifest manifest;
+        struct status status = {0};
+        bool good = manifest_parse(&manifest, edited, (size_t)size, &status);
+        if (good != (edits[i].expected == NULL)) fail_msg("edit %zu '%s': %s", i, edits[i].to, status.message);
+        if (!good && (!strstr(status.message, edits[i].expected) || strncmp(status.message, "manifest", 8) != 0))
+            fail_msg("edit %zu: expected '%s', found '%s'", i, edits[i].expected, status.message);
+        free(edited);
+    }
+    free(text);
+}
+
+static void every_prefix_is_refused(void **state)
+{
+    (void)state;
+    char *text = format();
+    for (size_t size = 0; size < strlen(text); size++) {
+        struct manifest manifest;
+        struct status status = {0};
+        assert_false(manifest_parse(&manifest, text, size, &status));
+        assert_int_equal(status.code, STATUS_BAD_INPUT);
+    }
+    free(text);
+}
+
+static void bad_manifests_are_not_written(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    struct status status = {0};
+    engine.manifest.state_bytes++;
+    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+    assert_non_null(strstr(status.message, "manifest: memory: state_bytes"));
+    assert_null(text);
+    assert_int_equal(setup(NULL), 0);
+    engine.manifest.eos_count = MANIFEST_MAX_EOS + 1;
+    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+    assert_int_equal(setup(NULL), 0);
+    engine.manifest.model_name[0] = (char)0xff; /* not UTF-8 */
+    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+    assert_int_equal(setup(NULL), 0);
+    memset(engine.manifest.model_type, 'x', sizeof engine.manifest.model_type); /* no NUL */
+    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+    assert_int_equal(setup(NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_canonical),
+        cmocka_unit_test(round_trip_keeps_every_field),
+        cmocka_unit_test(every_edit_is_judged),
+        cmocka_unit_test(every_prefix_is_refused),
+        cmocka_unit_test(bad_manifests_are_not_written),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

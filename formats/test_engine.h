@@ -1,0 +1,57 @@
+/* A small engine for tests and fuzz targets: consistent in every field, every op in its plans, under 40 KB as a file;
+ * and the means to make a changed one consistent again as far as checksums go. */
+#ifndef FORMATS_TEST_ENGINE_H
+#define FORMATS_TEST_ENGINE_H
+
+#include "formats/engine_layout.h"
+
+enum {
+    TEST_ENGINE_TENSORS = 4,
+    TEST_ENGINE_PLANS = 3, /* decode of 1 row with every op, decode of 2 rows, prefill of 4 rows */
+    TEST_ENGINE_LAUNCHES = 10,
+    TEST_ENGINE_VOCAB = 16,
+    TEST_ENGINE_WEIGHTS = 2304,
+};
+
+struct test_plan {
+    struct plan_launch launches[TEST_ENGINE_LAUNCHES];
+    struct plan_operand operands[TEST_ENGINE_LAUNCHES * PLAN_MAX_OPERANDS];
+    int64_t params[TEST_ENGINE_LAUNCHES * PLAN_MAX_PARAMS];
+    uint32_t dependencies[TEST_ENGINE_LAUNCHES];
+};
+
+/* Holds no heap memory but points into itself: not to be copied. */
+struct test_engine {
+    struct manifest manifest;
+    struct engine_tensor tensors[TEST_ENGINE_TENSORS];
+    struct plan plans[TEST_ENGINE_PLANS];
+    size_t plan_count;
+    struct test_plan storage[TEST_ENGINE_PLANS];
+    uint8_t weights[TEST_ENGINE_WEIGHTS];
+    char tactics[1024];
+    uint8_t tokenizer[96];
+    int32_t prompt[3], tokens[2];
+    float logits[2 * TEST_ENGINE_VOCAB];
+    struct engine_golden golden;
+};
+
+bool test_engine_make(struct test_engine *engine, struct status *status);
+bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status);
+
+/* The bytes of a written file in memory that engine_open_memory accepts; free() them. NULL if it cannot be read. */
+uint8_t *test_engine_read(const char *path, size_t *size);
+
+/* A copy as engine_open_memory wants it, of exactly this size; free() it. */
+uint8_t *test_engine_copy(const uint8_t *data, size_t size);
+
+/* Reads everything that an open engine hands out, so that a sanitizer sees what leads outside. */
+void test_engine_touch(const struct engine *engine);
+
+/* Recomputes every checksum of a file that may be changed or broken in any way: chunk hashes, sections, weights, header.
+ * What is not where the table says, or does not fit, stays as it is. */
+void engine_fix_checksums(uint8_t *data, size_t size);
+
+/* First table entry of that type inside the data, NULL if there is none. */
+struct engine_section_entry *test_engine_entry(uint8_t *data, size_t size, unsigned type);
+
+#endif

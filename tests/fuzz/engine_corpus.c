@@ -1,0 +1,100 @@
+/* Writes the committed inputs of engine_fuzz, engine_fixed_fuzz, manifest_fuzz and tuning_cache_fuzz anew, for when a
+ * format changes:
+ *
+ *     engine_corpus tests/fuzz/corpus */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/test_engine.h"
+#include "formats/tuning_record.h"
+
+static void stop(const char *what)
+{
+    fprintf(stderr, "engine_corpus: %s\n", what);
+    exit(1);
+}
+
+static void write_file(const char *folder, const char *name, const char *text)
+{
+    char path[4096];
+    struct file_output output;
+    struct status status = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!file_output_open(&output, path, &status) || !file_output_write(&output, text, strlen(text), &status) ||
+        !file_output_commit(&output, &status))
+        stop(status.message);
+}
+
+static void write_engine(const char *folder, const char *name, const struct test_engine *sample, bool compress)
+{
+    char path[4096];
+    struct status status = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!test_engine_write(sample, path, compress, &status)) stop(status.message);
+}
+
+static void write_engines(const char *folder, struct test_engine *sample)
+{
+    write_engine(folder, "engine/good_plain", sample, false);
+    write_engine(folder, "engine/good_compressed", sample, true);
+    /* Compressed sections would only try zlib. */
+    write_engine(folder, "engine_fixed/good_plain", sample, false);
+    /* Fewer plans: a larger part is left for what is around them. */
+    struct plan_field fields[STEP_FIELD_COUNT];
+    const struct plan_header *prefill = &sample->plans[2].header;
+    sample->plans[1] = sample->plans[2];
+    sample->plan_count = 2;
+    if (!step_layout(prefill->rows, prefill->out_rows, TEST_ENGINE_VOCAB, fields, &sample->manifest.step_bytes))
+        stop("step layout");
+    write_engine(folder, "engine_fixed/good_two_plans", sample, false);
+}
+
+static void write_manifests(const char *folder, struct test_engine *sample)
+{
+    char *text = NULL, *copy = NULL;
+    size_t size;
+    struct status status = {0};
+    if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    write_file(folder, "manifest/good_small", text);
+    /* The same with what is optional left out or added. */
+    if (asprintf(&copy, "{\"extra\":{\"note\":[1,2.5,null]},%s", text + 1) < 0) stop("out of memory");
+    write_file(folder, "manifest/good_extra", copy);
+    sample->manifest.bos_token = -1;
+    sample->manifest.pad_token = 15;
+    sample->manifest.eos_count = 0;
+    sample->manifest.chat_format = CHAT_NONE;
+    sample->manifest.temperature = 1.0 / 3;
+    free(text);
+    if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    write_file(folder, "manifest/good_other", text);
+    text[size / 2] = '\0';
+    write_file(folder, "manifest/bad_cut", text);
+    free(text);
+    free(copy);
+}
+
+static void write_caches(const char *folder, const struct test_engine *sample)
+{
+    char *text = NULL;
+    const char *second = strchr(sample->tactics, '\n') + 1;
+    write_file(folder, "tuning_cache/good_two", sample->tactics);
+    /* A damaged line, an empty one, the first record again, and an end torn off. */
+    if (asprintf(&text, "%.*sx%s\n%s%.40s", (int)(second - sample->tactics), sample->tactics, second, sample->tactics,
+                 second) < 0)
+        stop("out of memory");
+    write_file(folder, "tuning_cache/bad_torn", text);
+    free(text);
+}
+
+int main(int argc, char **argv)
+{
+    static struct test_engine sample;
+    struct status status = {0};
+    if (argc != 2) stop("usage: engine_corpus FOLDER");
+    if (!test_engine_make(&sample, &status)) stop(status.message);
+    write_caches(argv[1], &sample);
+    write_engines(argv[1], &sample);
+    write_manifests(argv[1], &sample);
+    return 0;
+}
