@@ -6,7 +6,10 @@
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
  * on any tunable nor on the number of threads, so a sequence gives the same bits alone and in a batch. AVX512BF16
  * splits each activation into two bf16 (hi + lo, relative error 2^-17) and adds hi products before lo products of each
- * pair of k; the other instruction sets use the float activation. */
+ * pair of k; the other instruction sets use the float activation. Infinite and NaN activations stay what they are;
+ * AVX512BF16 treats subnormal numbers as zero and makes NaN of an infinite weight times a finite activation.
+ *
+ * An op call takes about 100 KiB of each member's stack. */
 #ifndef KERNELS_MATMUL_MATMUL_H
 #define KERNELS_MATMUL_MATMUL_H
 
@@ -31,13 +34,17 @@ enum matmul_param {
     MATMUL_HAS_BIAS, /* operand bias: DTYPE BIAS_DTYPE [N], ordered as the rows of W */
     MATMUL_BIAS_DTYPE,
     MATMUL_HAS_RESIDUAL, /* operand residual: f32[rows, N]; not with SWIGLU */
-    /* tunables: speed only */
+    /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
+     * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
+     * 16), 3 without (four each). Tiles exist for the sizes listed. */
     MATMUL_PANELS_PER_TILE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with SWIGLU */
     MATMUL_ROWS_PER_TILE,   /* rows of x that one register tile covers: 1, 2, 3, 4, 6, 8, 12 */
-    MATMUL_DEPTH_BLOCK,     /* k per pass over the rows of a block: multiple of 64, or 0 = all of K */
-    MATMUL_ROWS_PER_BLOCK,  /* rows whose activations stay in cache while panels stream: 0 = all */
+    MATMUL_DEPTH_BLOCK,     /* k per pass over the rows of a block: multiple of 64 (whole cache lines, whole pairs of
+                             * k), or 0 = all of K; without effect on a single tile of rows */
+    MATMUL_ROWS_PER_BLOCK,  /* rows whose activations stay in cache while panels stream: 0 = all, or at least
+                             * ROWS_PER_TILE; cut to what 64 KiB of sums hold */
     MATMUL_PANELS_PER_TASK, /* panels that a thread takes at once: multiple of PANELS_PER_TILE, at most 4096 */
-    MATMUL_THREADS,         /* most members that work: 0 = all */
+    MATMUL_THREADS,         /* most members that work: 0 = all, at most TEAM_MAX_THREADS */
     MATMUL_PARAMS
 };
 enum { MATMUL_FIRST_TUNABLE = MATMUL_PANELS_PER_TILE, MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };

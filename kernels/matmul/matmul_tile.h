@@ -87,9 +87,16 @@ op_run matmul_run_avx512;
 op_run matmul_run_avx512bf16;
 
 #define MATMUL_INLINE static inline __attribute__((always_inline))
-/* Loops over the sides of a register tile must vanish, otherwise the sums live in memory. */
-#if defined(__clang__)
+/* Loops over the sides of a register tile must vanish, otherwise the sums live in memory. Under a sanitizer speed does
+ * not matter, but the checks in a hundred unrolled tiles would cost a compiler minutes. */
+#if defined(__SANITIZE_ADDRESS__)
+#define MATMUL_UNROLL
+#elif defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define MATMUL_UNROLL
+#else
 #define MATMUL_UNROLL _Pragma("clang loop unroll(full)")
+#endif
 #else
 #define MATMUL_UNROLL _Pragma("GCC unroll 64")
 #endif

@@ -1,0 +1,428 @@
+/* The body of attention over the vectors of one instruction set: one task, block by block.
+ *
+ * For a block of tokens and the lines of a task: keys are transposed into a small buffer, so that a vector holds the
+ * same component of many tokens, and each score is one chain of fused multiply-adds over the components; then the
+ * softmax of each line relative to the block's own maximum; then each component of the result is one chain over the
+ * tokens. Neither chain depends on how lines are grouped, which is why a row gets the same bits in a batch, in a prompt
+ * chunk and alone. */
+#ifndef KERNELS_ATTENTION_ATTENTION_VECTOR_H
+#define KERNELS_ATTENTION_ATTENTION_VECTOR_H
+
+#include <math.h>
+
+#include "kernels/attention/attention_plan.h"
+#include "kernels/cpu/share.h"
+
+op_run attention_run_avx2, attention_run_avx512;
+
+enum {
+    ATTENTION_REGISTER_LINES = 4,                            /* register tile: lines ... */
+    ATTENTION_REGISTER_VECTORS = VEC_REGISTERS == 32 ? 4 : 2, /* ... by vectors of tokens or components */
+    ATTENTION_PACKED_FLOATS = 8192,
+    ATTENTION_CHUNK_TOKENS = 64, /* tokens in the buffer at a time, fewer for a large head_dim */
+};
+
+/* What a task keeps on the stack, some 160 KiB. */
+struct attention_scratch {
+    _Alignas(64) float packed[ATTENTION_PACKED_FLOATS]; /* keys [head_dim, chunk], later values [chunk, stride] */
+    float scores[ATTENTION_TILE_LINES][ATTENTION_BLOCK_TOKENS]; /* later probabilities */
+    float block_values[ATTENTION_TILE_FLOATS];                  /* [lines, stride], of this block */
+    float values[ATTENTION_TILE_FLOATS];                        /* merged */
+    float block_max[ATTENTION_TILE_LINES], block_sum[ATTENTION_TILE_LINES];
+    float max[ATTENTION_TILE_LINES], sum[ATTENTION_TILE_LINES];
+    bool started[ATTENTION_TILE_LINES]; /* some block has been merged */
+    const float *q[ATTENTION_TILE_LINES];
+    int32_t first[ATTENTION_TILE_LINES], last[ATTENTION_TILE_LINES]; /* tokens [first, last) of this block */
+    const uint8_t *keys[ATTENTION_BLOCK_TOKENS];
+    const float *value_rows[ATTENTION_BLOCK_TOKENS];
+};
+
+static inline int64_t attention_least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t attention_most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline int64_t attention_line_row(const struct attention_problem *problem, const struct attention_task *task,
+                                         int64_t line)
+{
+    return task->row + (task->first_line + line) / problem->group;
+}
+
+static inline int64_t attention_line_head(const struct attention_problem *problem, const struct attention_task *task,
+                                          int64_t line)
+{
+    return task->kv_head * problem->group + (task->first_line + line) % problem->group;
+}
+
+/* Keys [first, first + chunk) of the block, of which [low, high) exist, as packed[component][token]. */
+VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t head_dim, int64_t first, int64_t chunk,
+                                    int64_t low, int64_t high, enum dtype dtype)
+{
+    for (int64_t token = first; token < first + chunk; token += VEC_WIDTH) {
+        if (token + VEC_WIDTH <= low || token >= high) continue;
+        for (int64_t d = 0; d < head_dim; d += VEC_WIDTH) {
+            vec rows[VEC_WIDTH];
+            if (token >= low && token + VEC_WIDTH <= high && d + VEC_WIDTH <= head_dim) {
+#pragma GCC unroll 16
+                for (int i = 0; i < VEC_WIDTH; i++)
+                    rows[i] = vec_load_dtype(scratch->keys[token + i], d, VEC_WIDTH, dtype);
+            } else {
+#pragma GCC unroll 16
+                for (int i = 0; i < VEC_WIDTH; i++) {
+                    bool exists = token + i >= low && token + i < high;
+                    rows[i] = exists ? vec_load_dtype(scratch->keys[token + i], d, head_dim - d, dtype) : vec_set(0);
+                }
+            }
+            vec_transpose(rows);
+            float *to = scratch->packed + d * chunk + token - first;
+            if (d + VEC_WIDTH <= head_dim) {
+#pragma GCC unroll 16
+                for (int i = 0; i < VEC_WIDTH; i++) vec_store(to + i * chunk, rows[i]);
+            } else {
+                for (int i = 0; i < head_dim - d; i++) vec_store(to + i * chunk, rows[i]);
+            }
+        }
+    }
+}
+
+/* scores[line][0 .. vectors * VEC_WIDTH) = q[line] . keys */
+VEC_INLINE void attention_score_tile(const float *const *q, const float *packed, int64_t chunk, int64_t head_dim,
+                                     float (*scores)[ATTENTION_BLOCK_TOKENS], int64_t first, int lines, int vectors)
+{
+    vec sums[ATTENTION_REGISTER_LINES][ATTENTION_REGISTER_VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < lines; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) sums[i][j] = vec_set(0);
+    }
+    for (int64_t d = 0; d < head_dim; d++) {
+        vec keys[ATTENTION_REGISTER_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) keys[j] = vec_load(packed + d * chunk + j * VEC_WIDTH);
+#pragma GCC unroll 4
+        for (int i = 0; i < lines; i++) {
+            vec component = vec_set(q[i][d]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) sums[i][j] = vec_fma(component, keys[j], sums[i][j]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < lines; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) vec_store(scores[i] + first + j * VEC_WIDTH, sums[i][j]);
+    }
+}
+
+/* As above for up to `count` tokens (a multiple of VEC_WIDTH) in the widest register tiles that fit. */
+VEC_INLINE void attention_score_lines(const float *const *q, const float *packed, int64_t chunk, int64_t head_dim,
+                                      float (*scores)[ATTENTION_BLOCK_TOKENS], int64_t first, int64_t count, int lines)
+{
+    int64_t token = 0;
+    for (; token + ATTENTION_REGISTER_VECTORS * VEC_WIDTH <= count; token += ATTENTION_REGISTER_VECTORS * VEC_WIDTH)
+        attention_score_tile(q, packed + token, chunk, head_dim, scores, first + token, lines,
+                             ATTENTION_REGISTER_VECTORS);
+    for (; token < count; token += VEC_WIDTH)
+        attention_score_tile(q, packed + token, chunk, head_dim, scores, first + token, lines, 1);
+}
+
+/* Tokens [*low, *high) that any of the lines [line, line + count) needs. */
+static inline void attention_union(const struct attention_scratch *scratch, int64_t line, int64_t count, int64_t *low,
+                                   int64_t *high)
+{
+    *low = ATTENTION_BLOCK_TOKENS;
+    *high = 0;
+    for (int64_t i = line; i < line + count; i++) {
+        if (scratch->first[i] >= scratch->last[i]) continue;
+        *low = attention_least(*low, scratch->first[i]);
+        *high = attention_most(*high, scratch->last[i]);
+    }
+}
+
+/* Scores of one chunk for all lines; what lies outside a line's own tokens is computed too and ignored later. */
+__attribute__((noinline)) static void attention_score_chunk(struct attention_scratch *scratch, int64_t lines, int64_t head_dim,
+                                         int64_t chunk, int64_t first)
+{
+    for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES) {
+        int64_t count = attention_least(lines - line, ATTENTION_REGISTER_LINES), low, high;
+        attention_union(scratch, line, count, &low, &high);
+        low = attention_most(low, first) / VEC_WIDTH * VEC_WIDTH;
+        high = attention_least((high + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH, first + chunk);
+        if (low >= high) continue;
+        const float *const *q = scratch->q + line;
+        const float *packed = scratch->packed + low - first;
+        float(*scores)[ATTENTION_BLOCK_TOKENS] = scratch->scores + line;
+        switch (count) {
+        case 1: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 1); break;
+        case 2: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 2); break;
+        case 3: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 3); break;
+        default: attention_score_lines(q, packed, chunk, head_dim, scores, low, high - low, 4); break;
+        }
+    }
+}
+
+/* scores[first .. last) becomes e^(scale * score - maximum). Vectors are aligned to the block, so that the order of the
+ * sum depends on the line's own tokens alone. */
+static inline void attention_softmax(float *scores, int64_t first, int64_t last, float scale, float *max, float *sum)
+{
+    int64_t begin = first / VEC_WIDTH * VEC_WIDTH, end = (last + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH;
+    for (int64_t i = begin; i < first; i++) scores[i] = -INFINITY;
+    for (int64_t i = last; i < end; i++) scores[i] = -INFINITY;
+    vec factor = vec_set(scale), largest = vec_set(-INFINITY);
+    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        vec score = vec_load(scores + i) * factor;
+        vec_store(scores + i, score);
+        largest = vec_max(largest, score);
+    }
+    *max = vec_largest(largest);
+    vec offset = vec_set(*max), total = vec_set(0);
+    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        vec probability = vec_exp(vec_load(scores + i) - offset);
+        vec_store(scores + i, probability);
+        total = total + probability;
+    }
+    *sum = vec_sum(total);
+}
+
+/* out[line][0 .. vectors * VEC_WIDTH) += sum over tokens [first, last) of probability * value. With `part`, one vector
+ * of which that many components exist. */
+VEC_INLINE void attention_value_tile(float *out, int64_t stride, const float (*scores)[ATTENTION_BLOCK_TOKENS],
+                                     const float *const *values, int64_t component, int64_t first, int64_t last,
+                                     int lines, int vectors, int64_t part)
+{
+    vec sums[ATTENTION_REGISTER_LINES][ATTENTION_REGISTER_VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < lines; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) sums[i][j] = vec_load(out + i * stride + component + j * VEC_WIDTH);
+    }
+    for (int64_t t = first; t < last; t++) {
+        vec row[ATTENTION_REGISTER_VECTORS];
+        const float *value = values[t] + component;
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            row[j] = part ? vec_load_part(value, part) : vec_load(value + j * VEC_WIDTH);
+#pragma GCC unroll 4
+        for (int i = 0; i < lines; i++) {
+            vec probability = vec_set(scores[i][t]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) sums[i][j] = vec_fma(probability, row[j], sums[i][j]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < lines; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) vec_store(out + i * stride + component + j * VEC_WIDTH, sums[i][j]);
+    }
+}
+
+VEC_INLINE void attention_value_lines(float *out, int64_t stride, const float (*scores)[ATTENTION_BLOCK_TOKENS],
+                                      const float *const *values, int64_t head_dim, int64_t first, int64_t last,
+                                      int lines)
+{
+    int64_t d = 0;
+    for (; d + ATTENTION_REGISTER_VECTORS * VEC_WIDTH <= head_dim; d += ATTENTION_REGISTER_VECTORS * VEC_WIDTH)
+        attention_value_tile(out, stride, scores, values, d, first, last, lines, ATTENTION_REGISTER_VECTORS, 0);
+    for (; d + VEC_WIDTH <= head_dim; d += VEC_WIDTH)
+        attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, 0);
+    if (d < head_dim) attention_value_tile(out, stride, scores, values, d, first, last, lines, 1, head_dim - d);
+}
+
+/* Adds the tokens [first, last) of one chunk to the lines [line, line + count). Tokens that all lines see are taken
+ * together; before and after them, each line takes its own, so that no line touches a value it must not see. */
+__attribute__((noinline)) static void attention_value_group(struct attention_scratch *scratch, int64_t line, int64_t count,
+                                         int64_t head_dim, int64_t stride, int64_t first, int64_t last)
+{
+    int64_t low = first, high = last;
+    for (int64_t i = line; i < line + count; i++) {
+        low = attention_most(low, scratch->first[i]);
+        high = attention_least(high, scratch->last[i]);
+    }
+    if (low >= high) low = high = last; /* nothing in common: all of it is "before" */
+    for (int64_t i = line; i < line + count; i++) {
+        int64_t begin = attention_most(first, scratch->first[i]);
+        int64_t end = attention_least(low, scratch->last[i]);
+        if (begin < end)
+            attention_value_lines(scratch->block_values + i * stride, stride, scratch->scores + i, scratch->value_rows,
+                                  head_dim, begin, end, 1);
+    }
+    if (low < high) {
+        float *out = scratch->block_values + line * stride;
+        const float(*scores)[ATTENTION_BLOCK_TOKENS] = scratch->scores + line;
+        const float *const *rows = scratch->value_rows;
+        switch (count) {
+        case 1: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 1); break;
+        case 2: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 2); break;
+        case 3: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 3); break;
+        default: attention_value_lines(out, stride, scores, rows, head_dim, low, high, 4); break;
+        }
+    }
+    for (int64_t i = line; i < line + count; i++) {
+        int64_t begin = attention_most(high, scratch->first[i]);
+        int64_t end = attention_least(last, scratch->last[i]);
+        if (begin < end)
+            attention_value_lines(scratch->block_values + i * stride, stride, scratch->scores + i, scratch->value_rows,
+                                  head_dim, begin, end, 1);
+    }
+}
+
+/* Values [first, last) of the block as rows of floats in `packed`. */
+VEC_INLINE void attention_unpack_values(struct attention_scratch *scratch, int64_t offset, int64_t head_dim,
+                                        int64_t stride, int64_t first, int64_t last, enum dtype dtype)
+{
+    for (int64_t t = first; t < last; t++) {
+        float *to = scratch->packed + (t - first) * stride;
+        const uint8_t *from = scratch->keys[t] + offset;
+        for (int64_t d = 0; d < head_dim; d += VEC_WIDTH)
+            vec_store(to + d, vec_load_dtype(from, d, head_dim - d, dtype));
+        scratch->value_rows[t] = to;
+    }
+}
+
+/* The partial result of one block for all lines of the task: block_max, block_sum, block_values of lines with
+ * first < last. */
+static inline void attention_block(const struct attention_problem *problem, const struct attention_task *task,
+                                   int64_t block, struct attention_scratch *scratch)
+{
+    const int64_t head_dim = problem->head_dim, stride = problem->stride, lines = task->lines;
+    const int64_t start = block * ATTENTION_BLOCK_TOKENS;
+    for (int64_t line = 0; line < lines; line++) {
+        int64_t row = attention_line_row(problem, task, line);
+        int64_t first = attention_first_token(problem, row) - start, last = problem->positions[row] + 1 - start;
+        scratch->first[line] = (int32_t)attention_most(first, 0);
+        scratch->last[line] = (int32_t)attention_most(attention_least(last, ATTENTION_BLOCK_TOKENS), 0);
+        if (scratch->first[line] > scratch->last[line]) scratch->first[line] = scratch->last[line];
+    }
+    int64_t low, high;
+    attention_union(scratch, 0, lines, &low, &high);
+    if (low >= high) return;
+
+    const int64_t slot = problem->slots[task->row];
+    for (int64_t t = low; t < high; t++)
+        scratch->keys[t] = pages_key(&problem->pages, slot, start + t, task->kv_head);
+
+    const int64_t chunk = ATTENTION_CHUNK_TOKENS * stride <= ATTENTION_PACKED_FLOATS ? ATTENTION_CHUNK_TOKENS
+                                                                                    : ATTENTION_CHUNK_TOKENS / 2;
+    for (int64_t first = low / chunk * chunk; first < high; first += chunk) {
+        switch (problem->dtype) {
+        case DTYPE_F32: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_F32); break;
+        case DTYPE_F16: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_F16); break;
+        default: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_BF16); break;
+        }
+        attention_score_chunk(scratch, lines, head_dim, chunk, first);
+    }
+    for (int64_t line = 0; line < lines; line++)
+        if (scratch->first[line] < scratch->last[line])
+            attention_softmax(scratch->scores[line], scratch->first[line], scratch->last[line], problem->scale,
+                              &scratch->block_max[line], &scratch->block_sum[line]);
+
+    memset(scratch->block_values, 0, (size_t)(lines * stride) * sizeof(float));
+    const bool in_place = problem->dtype == DTYPE_F32;
+    const int64_t step = in_place ? ATTENTION_BLOCK_TOKENS : chunk;
+    for (int64_t first = low / step * step; first < high; first += step) {
+        int64_t begin = attention_most(first, low), end = attention_least(first + step, high);
+        if (in_place)
+            for (int64_t t = begin; t < end; t++)
+                scratch->value_rows[t] = (const float *)(const void *)(scratch->keys[t] + problem->pages.values);
+        else if (problem->dtype == DTYPE_F16)
+            attention_unpack_values(scratch, problem->pages.values, head_dim, stride, begin, end, DTYPE_F16);
+        else
+            attention_unpack_values(scratch, problem->pages.values, head_dim, stride, begin, end, DTYPE_BF16);
+        for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES)
+            attention_value_group(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
+                                  stride, begin, end);
+    }
+}
+
+/* (max, sum, values) takes in a later block's partial result. */
+static inline void attention_merge(float *max, float *sum, float *values, float block_max, float block_sum,
+                                   const float *block_values, int64_t stride)
+{
+    float larger = *max > block_max ? *max : block_max;
+    vec old_factor = vec_exp(vec_set(*max - larger)), new_factor = vec_exp(vec_set(block_max - larger));
+    for (int64_t i = 0; i < stride; i += VEC_WIDTH)
+        vec_store(values + i, vec_fma(vec_load(values + i), old_factor, vec_load(block_values + i) * new_factor));
+    float both[VEC_WIDTH];
+    vec_store(both, vec_fma(vec_set(*sum), old_factor, vec_set(block_sum) * new_factor));
+    *sum = both[0];
+    *max = larger;
+}
+
+static inline void attention_finish(float *out, const float *values, float sum, int64_t head_dim)
+{
+    vec divisor = vec_set(sum);
+    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
+        vec_store_dtype(out, i, head_dim - i, DTYPE_F32, vec_load(values + i) / divisor);
+}
+
+static inline void attention_task_run(const struct attention_problem *problem, const struct attention_task *task,
+                                      bool split, struct attention_scratch *scratch)
+{
+    const int64_t stride = problem->stride;
+    const size_t values_bytes = (size_t)stride * sizeof(float);
+    for (int64_t line = 0; line < task->lines; line++) {
+        int64_t row = attention_line_row(problem, task, line), head = attention_line_head(problem, task, line);
+        scratch->q[line] = problem->q + (row * problem->heads + head) * problem->head_dim;
+        scratch->started[line] = false;
+    }
+    for (int64_t block = task->first_block; block <= task->last_block; block++) {
+        attention_block(problem, task, block, scratch);
+        for (int64_t line = 0; line < task->lines; line++) {
+            if (scratch->first[line] >= scratch->last[line]) continue;
+            const float *block_values = scratch->block_values + line * stride;
+            if (split) {
+                float *partial = attention_partial(problem, attention_line_row(problem, task, line),
+                                                   attention_line_head(problem, task, line), block);
+                partial[ATTENTION_PARTIAL_MAX] = scratch->block_max[line];
+                partial[ATTENTION_PARTIAL_SUM] = scratch->block_sum[line];
+                memcpy(partial + ATTENTION_PARTIAL_VALUES, block_values, values_bytes);
+            } else if (scratch->started[line]) {
+                attention_merge(&scratch->max[line], &scratch->sum[line], scratch->values + line * stride,
+                                scratch->block_max[line], scratch->block_sum[line], block_values, stride);
+            } else {
+                scratch->started[line] = true;
+                scratch->max[line] = scratch->block_max[line];
+                scratch->sum[line] = scratch->block_sum[line];
+                memcpy(scratch->values + line * stride, block_values, values_bytes);
+            }
+        }
+    }
+    if (split) return;
+    for (int64_t line = 0; line < task->lines; line++) {
+        int64_t row = attention_line_row(problem, task, line), head = attention_line_head(problem, task, line);
+        attention_finish(problem->out + (row * problem->heads + head) * problem->head_dim,
+                         scratch->values + line * stride, scratch->sum[line], problem->head_dim);
+    }
+}
+
+/* Merges the partial results of one line in rising order, exactly as a task over all blocks does. */
+static inline void attention_merge_line(const struct attention_problem *problem, int64_t row, int64_t head,
+                                        struct attention_scratch *scratch)
+{
+    int64_t first = attention_first_block(problem, row), last = attention_last_block(problem, row);
+    const float *partial = attention_partial(problem, row, head, first);
+    float max = partial[ATTENTION_PARTIAL_MAX], sum = partial[ATTENTION_PARTIAL_SUM];
+    memcpy(scratch->values, partial + ATTENTION_PARTIAL_VALUES, (size_t)problem->stride * sizeof(float));
+    for (int64_t block = first + 1; block <= last; block++) {
+        partial = attention_partial(problem, row, head, block);
+        attention_merge(&max, &sum, scratch->values, partial[ATTENTION_PARTIAL_MAX], partial[ATTENTION_PARTIAL_SUM],
+                        partial + ATTENTION_PARTIAL_VALUES, problem->stride);
+    }
+    attention_finish(problem->out + (row * problem->heads + head) * problem->head_dim, scratch->values, sum,
+                     problem->head_dim);
+}
+
+static inline void attention_vector_run(const struct op_call *call, struct team_member *member)
+{
+    struct attention_scratch scratch;
+    const struct attention_problem problem = attention_problem_of(call);
+    const bool split = attention_is_split(&problem, member->count);
+    struct attention_cursor cursor = {0, 0};
+    struct attention_task task;
+    while (attention_task_at(&problem, split, &cursor, team_ticket(member), &task))
+        attention_task_run(&problem, &task, split, &scratch);
+    if (!split) return;
+    team_barrier(member);
+    struct share share = team_share(member, problem.rows * problem.heads, 1);
+    for (int64_t line = share.first; line < share.last; line++)
+        attention_merge_line(&problem, line / problem.heads, line % problem.heads, &scratch);
+}
+
+#endif

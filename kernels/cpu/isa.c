@@ -1,0 +1,67 @@
+/* Which instruction sets this processor has and this operating system saves across context switches. */
+#include "kernels/op.h"
+
+#include <stdatomic.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Extended control register 0: the state components that the operating system enabled (Intel SDM volume 1,
+ * chapter 13.3). */
+static uint64_t enabled_states(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static enum cpu_isa detect(void)
+{
+    enum { YMM_STATES = 0x6 /* xmm, ymm */, ZMM_STATES = 0xe6 /* and opmask, zmm0-15 upper halves, zmm16-31 */ };
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return CPU_PORTABLE;
+    bool has_os_save = ecx & bit_OSXSAVE, has_avx = ecx & bit_AVX, has_fma = ecx & bit_FMA, has_f16c = ecx & bit_F16C;
+    if (!has_os_save || !has_avx || !has_fma || !has_f16c) return CPU_PORTABLE;
+    uint64_t states = enabled_states();
+    if ((states & YMM_STATES) != YMM_STATES) return CPU_PORTABLE;
+
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return CPU_PORTABLE;
+    unsigned subleaves = eax;
+    if (!(ebx & bit_AVX2)) return CPU_PORTABLE;
+    unsigned avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+    if ((ebx & avx512) != avx512 || (states & ZMM_STATES) != ZMM_STATES) return CPU_AVX2;
+
+    enum { AVX512_BF16 = 1 << 5 }; /* leaf 7, subleaf 1, eax */
+    if (subleaves < 1 || !__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) return CPU_AVX512;
+    return eax & AVX512_BF16 ? CPU_AVX512BF16 : CPU_AVX512;
+}
+#else
+static enum cpu_isa detect(void) { return CPU_PORTABLE; }
+#endif
+
+enum cpu_isa cpu_isa_best(void)
+{
+    /* CPUID traps under a hypervisor and costs microseconds there, and the answer never changes: kept after the first
+     * call. Threads that race to be first store the same value. */
+    static _Atomic int known = -1;
+    int isa = atomic_load_explicit(&known, memory_order_relaxed);
+    if (isa < 0) {
+        isa = (int)detect();
+        atomic_store_explicit(&known, isa, memory_order_relaxed);
+    }
+    return (enum cpu_isa)isa;
+}
+
+const char *cpu_isa_name(enum cpu_isa isa)
+{
+    switch (isa) {
+    case CPU_PORTABLE: return "portable";
+    case CPU_AVX2: return "avx2";
+    case CPU_AVX512: return "avx512";
+    case CPU_AVX512BF16: return "avx512bf16";
+    case CPU_ISA_COUNT: break;
+    }
+    return "?";
+}
+
+bool cpu_isa_supported(enum cpu_isa isa) { return (int)isa >= CPU_PORTABLE && isa <= cpu_isa_best(); }

@@ -1,0 +1,187 @@
+/* The team's one primitive is a barrier of two counters: members that arrived, and the generation that the last of them
+ * advances. Workers wait between two runs in the same barrier, so starting a run is the caller's arrival. */
+#include "kernels/cpu/team.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cpu/processors.h"
+
+enum {
+    CACHE_LINE = 64,
+    /* How long a member spins before it sleeps. A wake-up through the kernel costs some 50 us, so that is what a spin
+     * may cost where every member has a processor. Where members outnumber processors, the one that is waited for may
+     * need this very processor. */
+    SPIN_NS = 60000,
+    SPIN_OVERSUBSCRIBED_NS = 2000,
+    PAUSES_PER_CLOCK = 32, /* pauses between two looks at the clock */
+};
+
+struct worker {
+    pthread_t thread;
+    struct team_member member;
+};
+
+struct team {
+    /* Each on a line of its own: spinning on one must not slow down arrivals at another. */
+    _Alignas(CACHE_LINE) _Atomic uint32_t generation; /* also the futex */
+    _Alignas(CACHE_LINE) _Atomic uint32_t arrived;
+    _Atomic uint32_t sleepers;
+    _Alignas(CACHE_LINE) _Atomic uint32_t ticket;
+    _Alignas(CACHE_LINE) int size;
+    int started; /* worker threads that exist */
+    int64_t spin_ns;
+    /* Written by the caller before the barrier that starts a run. */
+    void (*function)(void *argument, struct team_member *member);
+    void *argument;
+    bool quit;
+    struct team_member caller;
+    struct worker workers[TEAM_MAX_THREADS - 1];
+};
+
+static inline void processor_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Until the generation is no longer `generation`. */
+static void wait_for_generation(struct team *team, uint32_t generation)
+{
+    int64_t begin_ns = 0;
+    for (;;) {
+        for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
+            if (atomic_load_explicit(&team->generation, memory_order_acquire) != generation) return;
+            processor_pause();
+        }
+        int64_t time_ns = now_ns();
+        if (!begin_ns) begin_ns = time_ns;
+        if (time_ns - begin_ns >= team->spin_ns) break;
+    }
+    /* Announce, then look again, while the last arriver advances, then looks for sleepers: sequentially consistent, so
+     * that at least one of the two sees the other. The kernel compares the generation once more under its lock. */
+    atomic_fetch_add(&team->sleepers, 1);
+    while (atomic_load(&team->generation) == generation)
+        syscall(SYS_futex, &team->generation, FUTEX_WAIT_PRIVATE, generation, NULL, NULL, 0);
+    atomic_fetch_sub(&team->sleepers, 1);
+}
+
+void team_barrier(struct team_member *member)
+{
+    struct team *team = member->team;
+    uint32_t generation = atomic_load_explicit(&team->generation, memory_order_relaxed);
+    /* Release: what this member stored; acquire: what those who came before it stored, passed on by the generation. */
+    uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
+    if (before + 1 < (uint32_t)team->size) {
+        wait_for_generation(team, generation);
+        return;
+    }
+    /* All others wait for the generation, so nobody else touches the counters now. */
+    atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->ticket, 0, memory_order_relaxed);
+    atomic_fetch_add(&team->generation, 1);
+    if (atomic_load(&team->sleepers)) syscall(SYS_futex, &team->generation, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+uint32_t team_ticket(struct team_member *member)
+{
+    return atomic_fetch_add_explicit(&member->team->ticket, 1, memory_order_relaxed);
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *worker = argument;
+    struct team *team = worker->member.team;
+    for (;;) {
+        team_barrier(&worker->member);
+        if (team->quit) return NULL;
+        team->function(team->argument, &worker->member);
+        team_barrier(&worker->member);
+    }
+}
+
+/* Threads of a library must not take the signals that are meant for the program's own. */
+static int start_worker(struct worker *worker)
+{
+    sigset_t all, previous;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &previous);
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    pthread_sigmask(SIG_SETMASK, &previous, NULL);
+    return error;
+}
+
+static void stop_workers(struct team *team)
+{
+    team->quit = true;
+    team_barrier(&team->caller);
+    for (int i = 0; i < team->started; i++) pthread_join(team->workers[i].thread, NULL);
+}
+
+struct team *team_create(int threads, struct status *status)
+{
+    int processors = processors_available();
+    if (threads == 0) threads = processors < TEAM_MAX_THREADS ? processors : TEAM_MAX_THREADS;
+    if (threads < 1 || threads > TEAM_MAX_THREADS) {
+        status_fail(status, STATUS_USAGE, "the number of threads is %d, expected 1 to %d, or 0 for one per processor",
+                    threads, (int)TEAM_MAX_THREADS);
+        return NULL;
+    }
+    struct team *team = aligned_alloc(CACHE_LINE, sizeof *team);
+    if (!team) {
+        status_fail(status, STATUS_MACHINE, "out of memory for a team of %d threads", threads);
+        return NULL;
+    }
+    *team = (struct team){.size = threads, .spin_ns = threads > processors ? SPIN_OVERSUBSCRIBED_NS : SPIN_NS};
+    team->caller = (struct team_member){.team = team, .index = 0, .count = threads};
+    for (int i = 0; i < threads - 1; i++) {
+        struct worker *worker = &team->workers[i];
+        worker->member = (struct team_member){.team = team, .index = i + 1, .count = threads};
+        int error = start_worker(worker);
+        if (error) {
+            status_fail_errno(status, STATUS_MACHINE, error, "cannot start thread %d of %d", i + 2, threads);
+            /* Those that run wait at a barrier of the full size: arrive for the ones that are missing. */
+            atomic_fetch_add(&team->arrived, (uint32_t)(threads - 1 - team->started));
+            stop_workers(team);
+            free(team);
+            return NULL;
+        }
+        team->started++;
+    }
+    return team;
+}
+
+void team_destroy(struct team *team)
+{
+    if (!team) return;
+    stop_workers(team);
+    free(team);
+}
+
+int team_size(const struct team *team) { return team->size; }
+
+void team_run(struct team *team, void (*function)(void *argument, struct team_member *member), void *argument)
+{
+    team->function = function;
+    team->argument = argument;
+    team_barrier(&team->caller);
+    function(argument, &team->caller);
+    team_barrier(&team->caller);
+}

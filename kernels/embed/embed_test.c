@@ -1,0 +1,97 @@
+#include "kernels/embed/embed.h"
+#include "kernels/test_support.h"
+
+#include "formats/engine_file.h"
+#include "kernels/matmul/panel.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+/* Writes element (token, k) of a table in either layout by the definition of the layouts. */
+static void put(void *table, int64_t layout, enum dtype dtype, int64_t hidden, int64_t token, int64_t k, float value)
+{
+    uint64_t index = (uint64_t)(token * hidden + k);
+    if (layout == LAYOUT_PANEL16)
+        index = panel_index((uint64_t)token, (uint64_t)k, panel_depth((uint64_t)hidden, dtype), dtype);
+    if (dtype == DTYPE_F32)
+        ((float *)table)[index] = value;
+    else
+        ((uint16_t *)table)[index] = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+}
+
+static float get(enum dtype dtype, float value)
+{
+    if (dtype == DTYPE_F32) return value;
+    return dtype == DTYPE_F16 ? f16_to_float(f16_from_float(value)) : bf16_to_float(bf16_from_float(value));
+}
+
+static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k * 7) % 1999) * 0.013f - 9.0f; }
+
+static void gathers(void **state)
+{
+    (void)state;
+    struct test_random random = {4};
+    static const int64_t hiddens[] = {1, 2, 3, 16, 33, 64, 511, 513, 1025, 2048};
+    static const int64_t vocabs[] = {1, 15, 17, 320};
+    for (int h = 0; h < 10; h++) {
+        for (int v = 0; v < 4; v++) {
+            for (int d = 0; d < 3; d++) {
+                for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++) {
+                    int64_t hidden = hiddens[h], vocab = vocabs[v], rows = test_random_range(&random, 1, 5);
+                    int64_t valid = test_random_range(&random, 1, rows);
+                    const int64_t params[EMBED_PARAMS] = {rows, 0, hidden, vocab, dtypes[d], layout};
+                    const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8,
+                                                           .pages_per_slot = 1, .page_bytes = 64,
+                                                           .vocab_size = (uint64_t)vocab};
+                    struct test_case test;
+                    test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
+                    for (int64_t t = 0; t < vocab; t++)
+                        for (int64_t k = 0; k < hidden; k++)
+                            put(test.call.operands[EMBED_TABLE], layout, dtypes[d], hidden, t, k, value_of(t, k));
+                    int32_t *tokens = test.call.operands[EMBED_TOKENS];
+                    for (int64_t r = 0; r < valid; r++) tokens[r] = (int32_t)test_random_range(&random, 0, vocab - 1);
+                    tokens[0] = (int32_t)vocab - 1;
+                    float *out = test.call.operands[EMBED_OUT];
+                    for (int run = 0; run <= TEST_TEAMS; run++) {
+                        test_buffer_poison(&test.buffers[EMBED_OUT]);
+                        if (run == TEST_TEAMS)
+                            op_embed.reference(&test.call);
+                        else
+                            test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                        for (int64_t r = 0; r < valid; r++)
+                            for (int64_t k = 0; k < hidden; k++)
+                                if (out[r * hidden + k] != get(dtypes[d], value_of(tokens[r], k)))
+                                    fail_msg("hidden %d vocab %d %s layout %d: row %d column %d", (int)hidden,
+                                             (int)vocab, dtype_name(dtypes[d]), (int)layout, (int)r, (int)k);
+                        assert_true(test_is_poison(out + valid * hidden, (size_t)((rows - valid) * hidden) * 4));
+                    }
+                    test_case_close(&test);
+                }
+            }
+        }
+    }
+}
+
+static void hostile_params_are_refused(void **state)
+{
+    (void)state;
+    const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
+                                           .page_bytes = 64, .vocab_size = 320};
+    const int64_t params[EMBED_PARAMS] = {4, 0, 64, 320, DTYPE_BF16, LAYOUT_PANEL16};
+    test_hostile_params(&op_embed, params, &geometry);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_HIDDEN, 0);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 0);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 319); /* a token could lie outside */
+    test_assert_refused(&op_embed, params, &geometry, EMBED_DTYPE, DTYPE_I8);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_DTYPE, -1);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, 2);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gathers),
+        cmocka_unit_test(hostile_params_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+/* The control flow of matmul, the same for every instruction set: activations are brought into the form that the
+ * register tiles read, tasks are shared out by ticket, and each task runs
+ *
+ *   for each block of rows: for each tile of panels: for each block of K: for each tile of rows
+ *
+ * While a block of weights is used by several tiles of rows, they prefetch the next block between them: it would
+ * otherwise be read when the first of them needs it, with the memory idle in between. A single tile of rows reads weights
+ * as plain streams, which the hardware's prefetch alone follows best (measured: software prefetch costs it 5 % of the
+ * bandwidth in anonymous memory and 20 % in a file mapping with its 4 KiB pages). */
+#include <string.h>
+
+#include "kernels/matmul/matmul_tile.h"
+
+enum {
+    LINE_BYTES = 64,
+    /* Sums of one tile of panels over a block of rows; on the stack, meant to stay in the L2 cache. */
+    SUMS_FLOATS = 16384,
+    /* Activations up to this many bytes are prepared by each member for itself, on its stack: cheaper than the barrier
+     * behind a shared preparation. */
+    PRIVATE_BYTES = 32768,
+    /* Elements of K per ticket of a shared preparation. */
+    PREPARE_DEPTH = 1024,
+};
+
+/* How a launch is cut up. */
+struct blocking {
+    int64_t tile_panels, tile_rows;
+    int64_t block_depth, block_rows;
+    int64_t task_panels, total_panels;
+};
+
+static void decode(const struct op_call *call, struct matmul_problem *problem)
+{
+    const int64_t *params = call->params;
+    int bias = matmul_bias_operand(params), residual = matmul_residual_operand(params);
+    enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
+    *problem = (struct matmul_problem){
+        .rows = op_valid_rows(call),
+        .n = params[MATMUL_N],
+        .k = params[MATMUL_K],
+        .weights_kind = dtype == DTYPE_BF16  ? MATMUL_WEIGHTS_BF16
+                        : dtype == DTYPE_F16 ? MATMUL_WEIGHTS_F16
+                                             : MATMUL_WEIGHTS_F32,
+        .swiglu = params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU,
+        .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
+        .x = call->operands[MATMUL_X],
+        .weights = call->operands[MATMUL_W],
+        .panel_bytes = panel_bytes((uint64_t)params[MATMUL_K], dtype),
+        .out = call->operands[MATMUL_OUT],
+        .bias = bias >= 0 ? call->operands[bias] : NULL,
+        .residual = residual >= 0 ? call->operands[residual] : NULL,
+        .workspace = call->operands[MATMUL_WORKSPACE],
+    };
+    problem->out_columns = problem->swiglu ? problem->n / 2 : problem->n;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void plan_blocking(const int64_t *params, const struct matmul_problem *problem, enum cpu_isa isa,
+                          struct blocking *blocking)
+{
+    blocking->tile_panels = params[MATMUL_PANELS_PER_TILE];
+    blocking->tile_rows = params[MATMUL_ROWS_PER_TILE];
+    matmul_clamp_tile(isa, problem->swiglu, &blocking->tile_panels, &blocking->tile_rows);
+    blocking->block_depth = params[MATMUL_DEPTH_BLOCK] ? params[MATMUL_DEPTH_BLOCK] : problem->k;
+    int64_t block_rows = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : problem->rows;
+    blocking->block_rows = smaller(block_rows, SUMS_FLOATS / (blocking->tile_panels * PANEL_ROWS));
+    blocking->task_panels = params[MATMUL_PANELS_PER_TASK];
+    blocking->total_panels = (int64_t)panel_count((uint64_t)problem->n);
+}
+
+/* Rows of the next register tile when `remaining` rows of a block are left. A last single row is avoided where
+ * possible: its few chains of additions leave the processor waiting for each other. */
+static int64_t next_tile_rows(int64_t remaining, int64_t most)
+{
+    int64_t rows = matmul_rows_choice(smaller(remaining, most));
+    return remaining - rows == 1 && rows > 1 ? matmul_rows_choice(rows - 1) : rows;
+}
+
+/* The next register tile at or after `row`; blocks of rows are cut one by one. */
+static int64_t tile_rows_at(const struct matmul_problem *problem, const struct blocking *blocking, int64_t row)
+{
+    int64_t block_end = row - row % blocking->block_rows + blocking->block_rows;
+    return next_tile_rows(smaller(block_end, problem->rows) - row, blocking->tile_rows);
+}
+
+static void prepare_float(const float *x, int64_t k, int64_t rows, int64_t first, int64_t last, void *out)
+{
+    float *to = out;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = x + row * k;
+        for (int64_t i = first; i < last; i++) to[i * rows + row] = from[i];
+    }
+}
+
+static void prepare_group(const struct matmul_problem *problem, const struct matmul_kernels *kernels, int64_t row,
+                          int64_t rows, int64_t first, int64_t last, float *activations)
+{
+    float *group = activations + row * problem->activation_depth;
+    (kernels->prepare ? kernels->prepare : prepare_float)(problem->x + row * problem->k, problem->k, rows, first, last,
+                                                          group);
+}
+
+static void prepare_private(const struct matmul_problem *problem, const struct blocking *blocking,
+                            const struct matmul_kernels *kernels, float *activations)
+{
+    for (int64_t row = 0, rows; row < problem->rows; row += rows) {
+        rows = tile_rows_at(problem, blocking, row);
+        prepare_group(problem, kernels, row, rows, 0, problem->k, activations);
+    }
+}
+
+static void prepare_shared(const struct matmul_problem *problem, const struct blocking *blocking,
+                           const struct matmul_kernels *kernels, float *activations, struct team_member *member)
+{
+    int64_t ticket = team_ticket(member), item = 0;
+    for (int64_t row = 0, rows; row < problem->rows; row += rows) {
+        rows = tile_rows_at(problem, blocking, row);
+        for (int64_t first = 0; first < problem->k; first += PREPARE_DEPTH, item++) {
+            if (item != ticket) continue;
+            prepare_group(problem, kernels, row, rows, first, smaller(first + PREPARE_DEPTH, problem->k), activations);
+            ticket = team_ticket(member);
+        }
+    }
+}
+
+/* One tile of panels for one block of rows. `next_weights`: what this member reads after it, NULL if unknown. */
+static void run_panels(const struct matmul_problem *problem, const struct blocking *blocking,
+                       const struct matmul_kernels *kernels, const float *activations, int64_t first_panel,
+                       int64_t panels, int64_t first_row, int64_t rows, const unsigned char *next_weights, float *sums)
+{
+    memset(sums, 0, (size_t)(rows * panels * PANEL_ROWS) * sizeof(float));
+    int64_t tiles = 0;
+    for (int64_t row = first_row; row < first_row + rows; row += tile_rows_at(problem, blocking, row)) tiles++;
+    size_t k_bytes = PANEL_ROWS * (problem->weights_kind == MATMUL_WEIGHTS_F32 ? sizeof(float) : sizeof(uint16_t));
+    struct matmul_tile_call tile = {
+        .weights = problem->weights + (size_t)first_panel * problem->panel_bytes,
+        .panel_bytes = problem->panel_bytes,
+    };
+    /* Each of the row tiles prefetches its share of the next block. */
+    size_t step = tiles == 1 ? 0 : tiles < LINE_BYTES ? (size_t)((LINE_BYTES + tiles - 1) / tiles) : 1;
+    for (int64_t first = 0; first < problem->k; first += tile.depth) {
+        tile.depth = smaller(blocking->block_depth, problem->k - first);
+        const unsigned char *next = first + tile.depth < problem->k ? tile.weights + (size_t)tile.depth * k_bytes
+                                                                    : next_weights;
+        size_t block_bytes = (size_t)tile.depth * k_bytes, prefetched = 0;
+        for (int64_t row = first_row, tile_rows; row < first_row + rows; row += tile_rows) {
+            tile_rows = tile_rows_at(problem, blocking, row);
+            tile.prefetch_step = next && prefetched < block_bytes ? step : 0;
+            tile.prefetch = tile.prefetch_step ? next + prefetched : tile.weights; /* 0: over and over the same line */
+            tile.activations = activations + row * problem->activation_depth + first * tile_rows;
+            tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
+            kernels->tiles[problem->weights_kind][panels][tile_rows](&tile);
+            prefetched += block_bytes / LINE_BYTES * step;
+        }
+        tile.weights += (size_t)tile.depth * k_bytes;
+    }
+    const struct matmul_finish_call finish = {
+        .problem = problem,
+        .sums = sums,
+        .first_row = first_row,
+        .rows = rows,
+        .first_panel = first_panel,
+        .panels = panels,
+    };
+    kernels->finish(&finish);
+}
+
+static void run_task(const struct matmul_problem *problem, const struct blocking *blocking,
+                     const struct matmul_kernels *kernels, const float *activations, int64_t first_panel, float *sums)
+{
+    int64_t last_panel = smaller(first_panel + blocking->task_panels, blocking->total_panels);
+    for (int64_t row = 0; row < problem->rows; row += blocking->block_rows) {
+        int64_t rows = smaller(blocking->block_rows, problem->rows - row);
+        bool last_block = row + rows == problem->rows;
+        for (int64_t panel = first_panel, panels; panel < last_panel; panel += panels) {
+            panels = matmul_panels_choice(smaller(blocking->tile_panels, last_panel - panel), problem->swiglu);
+            int64_t next_panel = panel + panels < last_panel ? panel + panels : first_panel;
+            bool known = panel + panels < last_panel || !last_block;
+            run_panels(problem, blocking, kernels, activations, panel, panels, row, rows,
+                       known ? problem->weights + (size_t)next_panel * problem->panel_bytes : NULL, sums);
+        }
+    }
+}
+
+void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
+{
+    _Alignas(LINE_BYTES) float sums[SUMS_FLOATS];
+    _Alignas(LINE_BYTES) float private_activations[PRIVATE_BYTES / sizeof(float)];
+    struct matmul_problem problem;
+    struct blocking blocking;
+    decode(call, &problem);
+    if (problem.rows <= 0) return;
+    problem.activation_depth = kernels->split ? problem.k + problem.k % 2 : problem.k;
+    plan_blocking(call->params, &problem, kernels->isa, &blocking);
+    int64_t threads = call->params[MATMUL_THREADS];
+    bool works = threads == 0 || member->index < threads;
+
+    const float *activations = problem.x;
+    /* Rows one by one in float form are what x is. */
+    if (kernels->split || (problem.rows > 1 && blocking.tile_rows > 1)) {
+        if (problem.rows * problem.activation_depth <= PRIVATE_BYTES / (int64_t)sizeof(float)) {
+            if (works) prepare_private(&problem, &blocking, kernels, private_activations);
+            activations = private_activations;
+        } else {
+            if (works) prepare_shared(&problem, &blocking, kernels, problem.workspace, member);
+            team_barrier(member);
+            activations = problem.workspace;
+        }
+    }
+    if (!works) return;
+    uint32_t tasks = (uint32_t)((blocking.total_panels + blocking.task_panels - 1) / blocking.task_panels);
+    for (uint32_t task; (task = team_ticket(member)) < tasks;)
+        run_task(&problem, &blocking, kernels, activations, (int64_t)task * blocking.task_panels, sums);
+}

@@ -1,0 +1,50 @@
+/* The oracle of matmul: one output at a time, sums in double. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/matmul/matmul.h"
+
+static double element(const void *data, enum dtype dtype, uint64_t index)
+{
+    if (dtype == DTYPE_F32) return ((const float *)data)[index];
+    uint16_t half = ((const uint16_t *)data)[index];
+    return dtype == DTYPE_BF16 ? bf16_to_float(half) : f16_to_float(half);
+}
+
+/* x[row] . W[n] + bias[n] */
+static double dot(const struct op_call *call, int64_t row, int64_t n)
+{
+    const int64_t *params = call->params;
+    enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
+    uint64_t k_count = (uint64_t)params[MATMUL_K], depth = panel_depth(k_count, dtype);
+    const float *x = (const float *)call->operands[MATMUL_X] + row * params[MATMUL_K];
+    double sum = 0;
+    for (uint64_t k = 0; k < k_count; k++)
+        sum += (double)x[k] *
+               element(call->operands[MATMUL_W], dtype, panel_index((uint64_t)n, k, depth, dtype));
+    int bias = matmul_bias_operand(params);
+    if (bias >= 0) sum += element(call->operands[bias], (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);
+    return sum;
+}
+
+void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last)
+{
+    const int64_t *params = call->params;
+    int64_t rows = op_valid_rows(call), n_count = params[MATMUL_N];
+    float *out = call->operands[MATMUL_OUT];
+    int residual = matmul_residual_operand(params);
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t n = first; n < last; n++) {
+            if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
+                if (n / PANEL_ROWS % 2 != 0) continue; /* an up row: done with its gate row */
+                double gate = dot(call, row, n), up = dot(call, row, n + PANEL_ROWS);
+                int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
+                out[row * (n_count / 2) + column] = (float)(gate / (1 + exp(-gate)) * up);
+            } else {
+                double sum = dot(call, row, n);
+                if (residual >= 0) sum += (double)((const float *)call->operands[residual])[row * n_count + n];
+                out[row * n_count + n] = (float)sum;
+            }
+        }
+    }
+}

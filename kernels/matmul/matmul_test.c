@@ -1,0 +1,578 @@
+/* Tests of matmul: packing, every instruction set against the reference, bits that do not depend on how the work is
+ * cut up, refusal of hostile parameters. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/matmul/matmul.h"
+
+enum { CANARY_BYTES = 256, CANARY = 0xa5, THREADS = 3 };
+
+static struct team *team, *single; /* THREADS members, 1 member */
+
+/* A small generator of its own, so that failures repeat. */
+static uint64_t random_state = 1;
+
+static uint32_t random_bits(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33);
+}
+
+static int64_t random_below(int64_t limit) { return (int64_t)(random_bits() % (uint64_t)limit); }
+
+static float random_float(void) { return (float)((int32_t)random_bits() - (1 << 30)) * 0x1p-30f; }
+
+/* A heap block between canaries; the sanitizers see what the canaries do not. */
+static void *guarded_alloc(size_t bytes)
+{
+    size_t total = (bytes + 63) / 64 * 64 + 2 * CANARY_BYTES;
+    unsigned char *block = aligned_alloc(64, total);
+    assert_non_null(block);
+    memset(block, CANARY, total);
+    return block + CANARY_BYTES;
+}
+
+static void guarded_free(void *data, size_t bytes)
+{
+    unsigned char *begin = data;
+    for (size_t i = 1; i <= CANARY_BYTES; i++) assert_int_equal(begin[-(ptrdiff_t)i], CANARY);
+    for (size_t i = 0; i < CANARY_BYTES; i++) assert_int_equal(begin[bytes + i], CANARY);
+    free(begin - CANARY_BYTES);
+}
+
+static void store_element(void *data, enum dtype dtype, uint64_t index, float value)
+{
+    if (dtype == DTYPE_F32) ((float *)data)[index] = value;
+    else if (dtype == DTYPE_BF16) ((uint16_t *)data)[index] = bf16_from_float(value);
+    else ((uint16_t *)data)[index] = f16_from_float(value);
+}
+
+/* One launch with its own memory. */
+struct launch {
+    int64_t params[MATMUL_PARAMS];
+    struct op_call call;
+    struct op_operand operands[PLAN_MAX_OPERANDS];
+    int operand_count;
+};
+
+static const struct plan_geometry geometry = {
+    .slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
+
+static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu,
+                          enum dtype bias_dtype, bool residual)
+{
+    const int64_t params[MATMUL_PARAMS] = {
+        [MATMUL_ROWS] = rows,
+        [MATMUL_N] = n,
+        [MATMUL_K] = k,
+        [MATMUL_DTYPE] = dtype,
+        [MATMUL_EPILOGUE] = swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE,
+        [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
+        [MATMUL_BIAS_DTYPE] = bias_dtype,
+        [MATMUL_HAS_RESIDUAL] = residual,
+        [MATMUL_PANELS_PER_TILE] = 2,
+        [MATMUL_ROWS_PER_TILE] = 1,
+        [MATMUL_PANELS_PER_TASK] = 2,
+    };
+    *launch = (struct launch){.operand_count = 0};
+    memcpy(launch->params, params, sizeof params);
+    launch->call.params = launch->params;
+    struct status status;
+    status_clear(&status);
+    if (!op_matmul.check(launch->params, &geometry, launch->operands, &launch->operand_count, &status))
+        fail_msg("%s", status.message);
+    for (int i = 0; i < launch->operand_count; i++) launch->call.operands[i] = guarded_alloc(launch->operands[i].bytes);
+
+    memset(launch->call.operands[MATMUL_W], 0, launch->operands[MATMUL_W].bytes);
+    uint64_t depth = panel_depth((uint64_t)k, dtype);
+    for (uint64_t i = 0; i < (uint64_t)n; i++)
+        for (uint64_t j = 0; j < (uint64_t)k; j++)
+            store_element(launch->call.operands[MATMUL_W], dtype, panel_index(i, j, depth, dtype), random_float());
+    for (int64_t i = 0; i < rows * k; i++) ((float *)launch->call.operands[MATMUL_X])[i] = random_float();
+    if (bias_dtype != DTYPE_NONE)
+        for (int64_t i = 0; i < n; i++)
+            store_element(launch->call.operands[matmul_bias_operand(params)], bias_dtype, (uint64_t)i, random_float());
+    if (residual)
+        for (int64_t i = 0; i < rows * n; i++)
+            ((float *)launch->call.operands[matmul_residual_operand(params)])[i] = random_float();
+    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
+    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[1] = -1;
+}
+
+static void launch_destroy(struct launch *launch)
+{
+    for (int i = 0; i < launch->operand_count; i++)
+        guarded_free(launch->call.operands[i], launch->operands[i].bytes);
+}
+
+static void set_valid_rows(struct launch *launch, int64_t rows)
+{
+    ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
+}
+
+struct run {
+    op_run *function;
+    const struct op_call *call;
+};
+
+static void run_member(void *argument, struct team_member *member)
+{
+    const struct run *run = argument;
+    run->function(run->call, member);
+}
+
+/* Everything that the launch should write is NaN before, so that a hole shows. */
+static void launch_run(struct launch *launch, enum cpu_isa isa, struct team *with)
+{
+    memset(launch->call.operands[MATMUL_OUT], 0xff, launch->operands[MATMUL_OUT].bytes);
+    memset(launch->call.operands[MATMUL_WORKSPACE], 0xff, launch->operands[MATMUL_WORKSPACE].bytes);
+    struct run run = {op_runner(&op_matmul, isa), &launch->call};
+    team_run(with, run_member, &run);
+}
+
+static int64_t out_columns(const struct launch *launch)
+{
+    return launch->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? launch->params[MATMUL_N] / 2
+                                                                       : launch->params[MATMUL_N];
+}
+
+/* Tunables that are legal for some instruction set. */
+static void randomize_tunables(struct launch *launch)
+{
+    static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
+    static const int64_t depths[] = {0, 64, 128, 192, 640}, blocks[] = {0, 0, 13, 24, 100};
+    do {
+        launch->params[MATMUL_PANELS_PER_TILE] = panels[random_below(6)];
+        launch->params[MATMUL_ROWS_PER_TILE] = rows[random_below(7)];
+        launch->params[MATMUL_DEPTH_BLOCK] = depths[random_below(5)];
+        launch->params[MATMUL_ROWS_PER_BLOCK] = blocks[random_below(5)];
+        launch->params[MATMUL_PANELS_PER_TASK] = launch->params[MATMUL_PANELS_PER_TILE] * (1 + random_below(4));
+        launch->params[MATMUL_THREADS] = random_below(THREADS + 1);
+    } while (matmul_tunables_illegal(launch->params, CPU_AVX512BF16));
+}
+
+/* Largest |out| error relative to `scale`, which bounds the sum of magnitudes of the products. */
+static void compare(const struct launch *launch, const float *expected, enum cpu_isa isa, int64_t valid_rows)
+{
+    const int64_t *params = launch->params;
+    int64_t columns = out_columns(launch), k_count = params[MATMUL_K];
+    uint64_t depth = panel_depth((uint64_t)k_count, (enum dtype)params[MATMUL_DTYPE]);
+    const float *out = launch->call.operands[MATMUL_OUT], *x = launch->call.operands[MATMUL_X];
+    bool swiglu = params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU;
+    /* The hi/lo split alone costs 2^-16; the chain of k additions some more, with signs at random. */
+    double relative = (isa == CPU_AVX512BF16 && params[MATMUL_DTYPE] == DTYPE_BF16 ? 0x1p-16 : 0) + 2e-6;
+    for (int64_t row = 0; row < params[MATMUL_ROWS]; row++) {
+        for (int64_t column = 0; column < columns; column++) {
+            float value = out[row * columns + column];
+            if (row >= valid_rows) {
+                assert_int_equal(float_to_bits(value), 0xffffffffu);
+                continue;
+            }
+            double scale = 0;
+            int64_t n = swiglu ? column / PANEL_ROWS * 2 * PANEL_ROWS + column % PANEL_ROWS : column;
+            for (int half = 0; half <= (swiglu ? 1 : 0); half++) {
+                double sum = 2; /* bias and residual */
+                for (int64_t k = 0; k < k_count; k++) {
+                    uint64_t index = panel_index((uint64_t)(n + half * PANEL_ROWS), (uint64_t)k, depth,
+                                                 (enum dtype)params[MATMUL_DTYPE]);
+                    const void *w = launch->call.operands[MATMUL_W];
+                    float weight = params[MATMUL_DTYPE] == DTYPE_F32    ? ((const float *)w)[index]
+                                   : params[MATMUL_DTYPE] == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)w)[index])
+                                                                        : f16_to_float(((const uint16_t *)w)[index]);
+                    sum += fabs((double)x[row * k_count + k] * (double)weight);
+                }
+                scale = half == 0 ? sum : scale * sum; /* |d silu(g) u| <= 1.1 |dg| |u| + |g| |du| */
+            }
+            double error = fabs((double)value - (double)expected[row * columns + column]);
+            if (!(error <= 2.2 * relative * scale))
+                fail_msg("%s: [%d, %d] is %.9g, expected %.9g, error %.3g of %.3g (rows %d n %d k %d dtype %d)",
+                         cpu_isa_name(isa), (int)row, (int)column, (double)value,
+                         (double)expected[row * columns + column], error, 2.2 * relative * scale,
+                         (int)params[MATMUL_ROWS], (int)params[MATMUL_N], (int)k_count, (int)params[MATMUL_DTYPE]);
+        }
+    }
+}
+
+static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+
+static void test_pack(void **state)
+{
+    (void)state;
+    static const uint64_t depths[] = {1, 2, 3, 8, 31, 32, 33, 64, 100, 172, 515};
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++) {
+        for (int t = 0; t < 3; t++) {
+            uint64_t k = depths[d], element = dtype_bytes(dtypes[t]), depth = panel_depth(k, dtypes[t]);
+            size_t bytes = panel_bytes(k, dtypes[t]);
+            /* Rows at odd addresses, each in a block of its own so that reading beyond one shows. */
+            unsigned char *rows[PANEL_ROWS];
+            const void *pointers[PANEL_ROWS];
+            for (int i = 0; i < PANEL_ROWS; i++) {
+                rows[i] = malloc(k * element + 1);
+                assert_non_null(rows[i]);
+                for (size_t j = 0; j < k * element + 1; j++) rows[i][j] = (unsigned char)random_bits();
+                pointers[i] = (i + (int)d) % 7 == 3 ? NULL : rows[i] + 1;
+            }
+            unsigned char *out = guarded_alloc(bytes), *expected = calloc(bytes, 1);
+            assert_non_null(expected);
+            panel_pack(pointers, k, dtypes[t], out);
+            for (uint64_t i = 0; i < PANEL_ROWS; i++)
+                for (uint64_t j = 0; j < k && pointers[i]; j++)
+                    memcpy(expected + panel_index(i, j, depth, dtypes[t]) * element,
+                           (const unsigned char *)pointers[i] + j * element, element);
+            assert_memory_equal(out, expected, bytes);
+            guarded_free(out, bytes);
+            free(expected);
+            for (int i = 0; i < PANEL_ROWS; i++) free(rows[i]);
+        }
+    }
+}
+
+/* One problem on every instruction set with several tunables: close to the reference, and equal bits. */
+static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu, enum dtype bias_dtype,
+                          bool residual)
+{
+    struct launch launch;
+    launch_create(&launch, rows, n, k, dtype, swiglu, bias_dtype, residual);
+    int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
+    set_valid_rows(&launch, valid_rows);
+    size_t out_bytes = launch.operands[MATMUL_OUT].bytes;
+    float *out = launch.call.operands[MATMUL_OUT];
+    float *expected = malloc(out_bytes), *first = malloc(out_bytes);
+    assert_non_null(expected);
+    assert_non_null(first);
+    memset(out, 0xff, out_bytes);
+    op_matmul.reference(&launch.call);
+    memcpy(expected, out, out_bytes);
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        for (int repeat = 0; repeat < 4; repeat++) {
+            randomize_tunables(&launch);
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            if (repeat == 0) {
+                compare(&launch, expected, (enum cpu_isa)isa, valid_rows);
+                memcpy(first, out, out_bytes);
+            }
+            assert_memory_equal(out, first, out_bytes);
+        }
+    }
+    free(expected);
+    free(first);
+    launch_destroy(&launch);
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    static const int64_t depths[] = {1, 2, 3, 31, 33, 64, 65, 172, 700};
+    static const int64_t widths[] = {1, 15, 16, 17, 48, 100, 130};
+    static const int64_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 33, 130};
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+                if (rows[r] * widths[w] * depths[d] > 1000000) continue;
+                enum dtype bias_dtype = random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE;
+                check_problem(rows[r], widths[w], depths[d], dtypes[(d + w + r) % 3], false, bias_dtype,
+                              random_below(2) != 0);
+            }
+    check_problem(70, 512, 172, DTYPE_BF16, false, DTYPE_NONE, false);
+    check_problem(2, 33, 9001, DTYPE_BF16, false, DTYPE_BF16, true); /* more than a private preparation holds */
+}
+
+static void test_swiglu(void **state)
+{
+    (void)state;
+    static const int64_t depths[] = {1, 3, 33, 64, 172, 333};
+    static const int64_t rows[] = {1, 2, 3, 5, 6, 13, 70};
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            for (int t = 0; t < 3; t++)
+                check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], dtypes[t], true,
+                              random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
+}
+
+/* A row alone gives the bits that it gives in a batch, which is large enough for a shared preparation. */
+static void test_row_alone(void **state)
+{
+    (void)state;
+    enum { ROWS = 61, N = 80, K = 203 };
+    for (int t = 0; t < 3; t++) {
+        struct launch batch, alone;
+        launch_create(&batch, ROWS, N, K, dtypes[t], false, DTYPE_F32, false);
+        launch_create(&alone, 1, N, K, dtypes[t], false, DTYPE_F32, false);
+        memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.operands[MATMUL_W].bytes);
+        memcpy(alone.call.operands[MATMUL_OPERANDS], batch.call.operands[MATMUL_OPERANDS], N * sizeof(float));
+        for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+            if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+            randomize_tunables(&batch);
+            launch_run(&batch, (enum cpu_isa)isa, team);
+            for (int64_t row = 0; row < ROWS; row++) {
+                memcpy(alone.call.operands[MATMUL_X], (const float *)batch.call.operands[MATMUL_X] + row * K,
+                       K * sizeof(float));
+                randomize_tunables(&alone);
+                launch_run(&alone, (enum cpu_isa)isa, row % 2 ? single : team);
+                assert_memory_equal(alone.call.operands[MATMUL_OUT],
+                                    (const float *)batch.call.operands[MATMUL_OUT] + row * N, N * sizeof(float));
+            }
+        }
+        launch_destroy(&batch);
+        launch_destroy(&alone);
+    }
+}
+
+/* Out may be the residual. */
+static void test_residual_in_place(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, N = 53, K = 130 };
+    struct launch launch;
+    launch_create(&launch, ROWS, N, K, DTYPE_BF16, false, DTYPE_NONE, true);
+    size_t bytes = launch.operands[MATMUL_OUT].bytes;
+    float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_OPERANDS];
+    float *out = launch.call.operands[MATMUL_OUT];
+    assert_non_null(expected);
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        launch_run(&launch, (enum cpu_isa)isa, team);
+        memcpy(expected, out, bytes);
+        randomize_tunables(&launch);
+        memcpy(out, residual, bytes);
+        launch.call.operands[MATMUL_OPERANDS] = out;
+        struct run run = {op_runner(&op_matmul, (enum cpu_isa)isa), &launch.call};
+        team_run(team, run_member, &run);
+        launch.call.operands[MATMUL_OPERANDS] = residual;
+        assert_memory_equal(out, expected, bytes);
+    }
+    free(expected);
+    launch_destroy(&launch);
+}
+
+/* Infinity and NaN in one activation reach that row and no other; large and subnormal activations stay what they are. */
+static void test_special_values(void **state)
+{
+    (void)state;
+    enum { ROWS = 7, N = 32, K = 40 };
+    struct launch launch;
+    launch_create(&launch, ROWS, N, K, DTYPE_BF16, false, DTYPE_NONE, false);
+    float *x = launch.call.operands[MATMUL_X];
+    const float *out = launch.call.operands[MATMUL_OUT];
+    uint16_t *weights = launch.call.operands[MATMUL_W];
+    for (uint64_t n = 0; n < N; n++) {
+        for (uint64_t k = 0; k < K; k++) weights[panel_index(n, k, K, DTYPE_BF16)] = bf16_from_float(0.5f);
+    }
+    for (int64_t i = 0; i < ROWS * K; i++) x[i] = 0;
+    x[0 * K + 5] = INFINITY;
+    x[1 * K + 6] = NAN;
+    x[2 * K + 7] = 0x1.fffffep127f; /* rounds to infinity in bf16 */
+    x[3 * K + 8] = -INFINITY;
+    x[4 * K + 9] = 1.0f + 0x1p-12f;
+    x[5 * K + 1] = -0x1.fffffep127f;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        for (int repeat = 0; repeat < 5; repeat++) {
+            randomize_tunables(&launch);
+            launch_run(&launch, (enum cpu_isa)isa, team);
+            for (int n = 0; n < N; n++) {
+                assert_true(out[n] == INFINITY);
+                assert_true(isnan(out[N + n]));
+                assert_true(fabsf(out[2 * N + n] - 0x1.fffffep126f) <= 0x1p110f);
+                assert_true(out[3 * N + n] == -INFINITY);
+                assert_true(out[4 * N + n] == 0.5f + 0x1p-13f);
+                assert_true(fabsf(out[5 * N + n] + 0x1.fffffep126f) <= 0x1p110f);
+                assert_true(out[6 * N + n] == 0);
+            }
+        }
+    }
+    launch_destroy(&launch);
+}
+
+/* silu over the whole range of gates, each within a few units in the last place. */
+static void test_silu(void **state)
+{
+    (void)state;
+    enum { ROWS = 400, N = 32, K = 2 };
+    struct launch launch;
+    launch_create(&launch, ROWS, N, K, DTYPE_F32, true, DTYPE_NONE, false);
+    float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
+    const float *out = launch.call.operands[MATMUL_OUT];
+    for (uint64_t n = 0; n < N; n++) {
+        weights[panel_index(n, 0, K, DTYPE_F32)] = n < 16; /* gate = x[0], up = x[1] */
+        weights[panel_index(n, 1, K, DTYPE_F32)] = n >= 16;
+    }
+    for (int row = 0; row < ROWS; row++) {
+        x[row * K] = (float)(row - ROWS / 2) * 0.53f;
+        x[row * K + 1] = 1;
+    }
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
+        launch_run(&launch, (enum cpu_isa)isa, team);
+        for (int row = 0; row < ROWS; row++) {
+            double gate = (double)x[row * K], expected = gate / (1 + exp(-gate));
+            for (int column = 0; column < 16; column++)
+                assert_true(fabs((double)out[row * 16 + column] - expected) <= 4e-7 * fabs(expected) + 1e-36);
+        }
+    }
+    launch_destroy(&launch);
+}
+
+struct hostile {
+    int param;
+    int64_t value;
+    const char *message; /* must occur in the refusal */
+};
+
+static void test_hostile_params(void **state)
+{
+    (void)state;
+    static const int64_t good[MATMUL_PARAMS] = {
+        [MATMUL_ROWS] = 4,
+        [MATMUL_N] = 64,
+        [MATMUL_K] = 64,
+        [MATMUL_DTYPE] = DTYPE_BF16,
+        [MATMUL_PANELS_PER_TILE] = 4,
+        [MATMUL_ROWS_PER_TILE] = 4,
+        [MATMUL_PANELS_PER_TASK] = 4,
+    };
+    static const struct hostile cases[] = {
+        {MATMUL_ROWS, 0, "rows"},
+        {MATMUL_ROWS, -1, "rows"},
+        {MATMUL_ROWS, INT64_MAX, "rows"},
+        {MATMUL_COUNT_INDEX, 2, "count_index"},
+        {MATMUL_COUNT_INDEX, -1, "count_index"},
+        {MATMUL_N, 0, "parameter n "},
+        {MATMUL_N, INT64_MIN, "parameter n "},
+        {MATMUL_N, (int64_t)1 << 31, "parameter n "},
+        {MATMUL_K, 0, "parameter k "},
+        {MATMUL_K, (int64_t)1 << 31, "parameter k "},
+        {MATMUL_DTYPE, DTYPE_I8, "dtype"},
+        {MATMUL_DTYPE, DTYPE_NONE, "dtype"},
+        {MATMUL_DTYPE, ((int64_t)1 << 32) + DTYPE_BF16, "dtype"},
+        {MATMUL_EPILOGUE, 2, "epilogue"},
+        {MATMUL_HAS_BIAS, 2, "has_bias"},
+        {MATMUL_HAS_BIAS, 1, "bias_dtype"},
+        {MATMUL_BIAS_DTYPE, DTYPE_I64, "bias_dtype"},
+        {MATMUL_HAS_RESIDUAL, -1, "has_residual"},
+        {MATMUL_PANELS_PER_TILE, 0, "panels_per_tile"},
+        {MATMUL_PANELS_PER_TILE, 5, "panels_per_tile"},
+        {MATMUL_PANELS_PER_TILE, 16, "panels_per_tile"},
+        {MATMUL_ROWS_PER_TILE, -3, "rows_per_tile"},
+        {MATMUL_ROWS_PER_TILE, 5, "rows_per_tile"},
+        {MATMUL_ROWS_PER_TILE, 12, "registers"},
+        {MATMUL_DEPTH_BLOCK, 32, "depth_block"},
+        {MATMUL_DEPTH_BLOCK, -64, "depth_block"},
+        {MATMUL_DEPTH_BLOCK, (int64_t)1 << 40, "depth_block"},
+        {MATMUL_ROWS_PER_BLOCK, -1, "rows_per_block"},
+        {MATMUL_ROWS_PER_BLOCK, 3, "rows_per_block"},
+        {MATMUL_ROWS_PER_BLOCK, INT64_MAX, "rows_per_block"},
+        {MATMUL_PANELS_PER_TASK, 0, "panels_per_task"},
+        {MATMUL_PANELS_PER_TASK, 6, "panels_per_task"},
+        {MATMUL_PANELS_PER_TASK, 4100, "panels_per_task"},
+        {MATMUL_THREADS, -1, "threads"},
+        {MATMUL_THREADS, 257, "threads"},
+    };
+    int64_t params[MATMUL_PARAMS];
+    struct op_operand operands[PLAN_MAX_OPERANDS];
+    int count;
+    struct status status;
+    status_clear(&status);
+    assert_true(op_matmul.check(good, &geometry, operands, &count, &status));
+    assert_int_equal(count, MATMUL_OPERANDS);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memcpy(params, good, sizeof params);
+        params[cases[i].param] = cases[i].value;
+        status_clear(&status);
+        if (op_matmul.check(params, &geometry, operands, &count, &status)) fail_msg("case %d is accepted", (int)i);
+        assert_int_not_equal(status.code, STATUS_OK);
+        if (!strstr(status.message, cases[i].message)) fail_msg("case %d: %s", (int)i, status.message);
+    }
+
+    memcpy(params, good, sizeof params);
+    params[MATMUL_EPILOGUE] = MATMUL_EPILOGUE_SWIGLU;
+    assert_true(op_matmul.check(params, &geometry, operands, &count, &status));
+    params[MATMUL_N] = 48;
+    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_non_null(strstr(status.message, "SwiGLU"));
+    params[MATMUL_N] = 64;
+    params[MATMUL_HAS_RESIDUAL] = 1;
+    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_non_null(strstr(status.message, "SwiGLU"));
+    params[MATMUL_HAS_RESIDUAL] = 0;
+    params[MATMUL_PANELS_PER_TILE] = 1;
+    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_non_null(strstr(status.message, "SwiGLU"));
+
+    /* The largest sizes neither overflow nor shrink. */
+    memcpy(params, good, sizeof params);
+    params[MATMUL_N] = params[MATMUL_K] = INT32_MAX;
+    params[MATMUL_ROWS] = 1 << 20;
+    assert_true(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_true(operands[MATMUL_X].bytes == (uint64_t)INT32_MAX << 22);
+    assert_true(operands[MATMUL_W].bytes == (uint64_t)1 << 63);
+}
+
+/* The default and all candidates are legal, differ, and fit the instruction set. */
+static void test_candidates(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {1, 2, 4, 8, 16, 128, 512}, widths[] = {1, 64, 512, 2048, 16384, 128256};
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++)
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+            for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+                for (int t = 0; t < 3; t++)
+                    for (int swiglu = 0; swiglu <= (widths[w] % 32 == 0); swiglu++) {
+                        int64_t params[MATMUL_PARAMS] = {
+                            [MATMUL_ROWS] = rows[r],
+                            [MATMUL_N] = widths[w],
+                            [MATMUL_K] = 2048,
+                            [MATMUL_DTYPE] = dtypes[t],
+                            [MATMUL_EPILOGUE] = swiglu,
+                        };
+                        int64_t candidates[64][MATMUL_TUNABLES];
+                        size_t bytes = sizeof candidates[0];
+                        matmul_default_tunables(params, (enum cpu_isa)isa, 4, params + MATMUL_FIRST_TUNABLE);
+                        assert_null(matmul_tunables_illegal(params, (enum cpu_isa)isa));
+                        int count = matmul_candidates(params, (enum cpu_isa)isa, 4, candidates, 64);
+                        assert_true(count >= 2 && count <= 64);
+                        assert_memory_equal(candidates[0], params + MATMUL_FIRST_TUNABLE, bytes);
+                        for (int i = 0; i < count; i++) {
+                            memcpy(params + MATMUL_FIRST_TUNABLE, candidates[i], bytes);
+                            const char *illegal = matmul_tunables_illegal(params, (enum cpu_isa)isa);
+                            if (illegal) fail_msg("candidate %d: %s", i, illegal);
+                            for (int j = 0; j < i; j++)
+                                assert_memory_not_equal(candidates[i], candidates[j], bytes);
+                        }
+                        assert_int_equal(matmul_candidates(params, (enum cpu_isa)isa, 4, candidates, 2), 2);
+                    }
+}
+
+int main(void)
+{
+    struct status status;
+    team = team_create(THREADS, &status);
+    single = team_create(1, &status);
+    if (!team || !single) {
+        fprintf(stderr, "%s\n", status.message);
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_silu),
+        cmocka_unit_test(test_hostile_params),
+        cmocka_unit_test(test_candidates),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    team_destroy(team);
+    team_destroy(single);
+    return failed;
+}

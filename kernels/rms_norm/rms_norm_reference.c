@@ -1,0 +1,27 @@
+#include <math.h>
+
+#include "kernels/op_check.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+void rms_norm_reference(const struct op_call *call)
+{
+    int64_t width = call->params[RMS_NORM_HIDDEN], rows = op_valid_rows(call);
+    enum dtype dtype = (enum dtype)call->params[RMS_NORM_DTYPE];
+    double eps = (double)op_float_param(call->params, RMS_NORM_EPS_BITS);
+    bool has_residual = call->params[RMS_NORM_HAS_RESIDUAL] != 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = (const float *)call->operands[RMS_NORM_X] + r * width;
+        float *out = (float *)call->operands[RMS_NORM_OUT] + r * width;
+        if (has_residual) {
+            const float *residual = (const float *)call->operands[RMS_NORM_RESIDUAL] + r * width;
+            float *sum = (float *)call->operands[RMS_NORM_SUM] + r * width;
+            for (int64_t i = 0; i < width; i++) sum[i] = x[i] + residual[i];
+            x = sum;
+        }
+        double squares = 0;
+        for (int64_t i = 0; i < width; i++) squares += (double)x[i] * x[i];
+        double scale = 1.0 / sqrt(squares / (double)width + eps);
+        for (int64_t i = 0; i < width; i++)
+            out[i] = (float)(x[i] * scale * op_element(call->operands[RMS_NORM_WEIGHT], i, dtype));
+    }
+}

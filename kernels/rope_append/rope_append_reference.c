@@ -1,0 +1,59 @@
+#include <math.h>
+
+#include "kernels/cpu/pages.h"
+#include "kernels/op_check.h"
+#include "kernels/rope_append/rope_append.h"
+
+static void store(void *array, int64_t index, enum dtype dtype, float value)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)array)[index] = value;
+    else
+        ((uint16_t *)array)[index] = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+}
+
+static void rotate_head(const struct op_call *call, const float *x, const float *table, int norm_operand, void *out,
+                        enum dtype dtype)
+{
+    int64_t head_dim = call->params[ROPE_APPEND_HEAD_DIM], half = head_dim / 2;
+    double normal[OP_MAX_HEAD_DIM], squares = 0;
+    for (int64_t i = 0; i < head_dim; i++) squares += (double)x[i] * x[i];
+    double eps = (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS);
+    double scale = 1.0 / sqrt(squares / (double)head_dim + eps);
+    enum dtype norm_dtype = (enum dtype)call->params[ROPE_APPEND_NORM_DTYPE];
+    for (int64_t i = 0; i < head_dim; i++) {
+        normal[i] = x[i];
+        if (call->params[ROPE_APPEND_HAS_NORM])
+            normal[i] *= scale * op_element(call->operands[norm_operand], i, norm_dtype);
+    }
+    for (int64_t i = 0; i < half; i++) {
+        double cosine = table[i], sine = table[half + i];
+        store(out, i, dtype, (float)(normal[i] * cosine - normal[half + i] * sine));
+        store(out, half + i, dtype, (float)(normal[half + i] * cosine + normal[i] * sine));
+    }
+}
+
+void rope_append_reference(const struct op_call *call)
+{
+    const int64_t *params = call->params;
+    int64_t heads = params[ROPE_APPEND_HEADS], kv_heads = params[ROPE_APPEND_KV_HEADS];
+    int64_t head_dim = params[ROPE_APPEND_HEAD_DIM], rows = op_valid_rows(call);
+    const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
+    enum dtype dtype = (enum dtype)params[ROPE_APPEND_KV_DTYPE];
+    struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
+                                  params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS],
+                                  params[ROPE_APPEND_PAGE_BYTES], kv_heads, head_dim * (int64_t)dtype_bytes(dtype));
+    for (int64_t r = 0; r < rows; r++) {
+        const float *qkv = (const float *)call->operands[ROPE_APPEND_QKV] + r * (heads + 2 * kv_heads) * head_dim;
+        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * head_dim;
+        float *q = (float *)call->operands[ROPE_APPEND_Q] + r * heads * head_dim;
+        for (int64_t h = 0; h < heads; h++)
+            rotate_head(call, qkv + h * head_dim, table, ROPE_APPEND_NORM_Q, q + h * head_dim, DTYPE_F32);
+        for (int64_t g = 0; g < kv_heads; g++) {
+            uint8_t *key = pages_key(&pages, slots[r], positions[r], g);
+            rotate_head(call, qkv + (heads + g) * head_dim, table, ROPE_APPEND_NORM_K, key, dtype);
+            const float *v = qkv + (heads + kv_heads + g) * head_dim;
+            for (int64_t i = 0; i < head_dim; i++) store(key + pages.values, i, dtype, v[i]);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/test_support.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+struct shape {
+    int64_t rows, valid, heads, kv_heads, head_dim, page_tokens;
+    uint64_t slots, context;
+    enum dtype kv_dtype, norm_dtype;
+    bool has_norm;
+};
+
+enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */ };
+
+struct setup {
+    struct test_case test;
+    struct shape shape;
+    size_t block_bytes, pool_bytes;
+};
+
+static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape)
+{
+    setup->shape = *shape;
+    setup->block_bytes = (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) *
+                         dtype_bytes(shape->kv_dtype);
+    size_t aligned = (setup->block_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    struct plan_geometry geometry = {.slots = shape->slots, .max_context = shape->context,
+                                     .page_tokens = (uint64_t)shape->page_tokens, .page_bytes = LAYERS * aligned,
+                                     .vocab_size = 10};
+    geometry.pages_per_slot = (shape->context + geometry.page_tokens - 1) / geometry.page_tokens;
+    const int64_t params[ROPE_APPEND_PARAMS] = {
+        [ROPE_APPEND_ROWS] = shape->rows,
+        [ROPE_APPEND_HEADS] = shape->heads,
+        [ROPE_APPEND_KV_HEADS] = shape->kv_heads,
+        [ROPE_APPEND_HEAD_DIM] = shape->head_dim,
+        [ROPE_APPEND_PAGE_TOKENS] = shape->page_tokens,
+        [ROPE_APPEND_PAGES_PER_SLOT] = (int64_t)geometry.pages_per_slot,
+        [ROPE_APPEND_PAGE_BYTES] = (int64_t)geometry.page_bytes,
+        [ROPE_APPEND_SLOT_COUNT] = (int64_t)geometry.slots,
+        [ROPE_APPEND_KV_DTYPE] = shape->kv_dtype,
+        [ROPE_APPEND_HAS_NORM] = shape->has_norm,
+        [ROPE_APPEND_NORM_DTYPE] = shape->norm_dtype,
+        [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
+    };
+    struct test_case *test = &setup->test;
+    test_case_open(test, &op_rope_append, params, &geometry, (int32_t)shape->valid);
+    assert_int_equal(test->demands[ROPE_APPEND_KV].bytes, setup->block_bytes);
+    size_t pages = geometry.slots * geometry.pages_per_slot;
+    setup->pool_bytes = pages * (size_t)geometry.page_bytes;
+    test_case_replace(test, ROPE_APPEND_KV, setup->pool_bytes, LAYER * aligned);
+
+    /* Pages in an order of their own, every row at a place of its own. */
+    int32_t *table = test->call.operands[ROPE_APPEND_PAGE_TABLE];
+    for (size_t i = 0; i < pages; i++) table[i] = (int32_t)((i * 7 + 3) % pages);
+    if (pages % 7 == 0)
+        for (size_t i = 0; i < pages; i++) table[i] = (int32_t)(pages - 1 - i);
+    int32_t *slots = test->call.operands[ROPE_APPEND_SLOTS], *positions = test->call.operands[ROPE_APPEND_POSITIONS];
+    for (int64_t r = 0; r < shape->valid; r++) {
+        slots[r] = (int32_t)(r % (int64_t)shape->slots);
+        positions[r] = (int32_t)((r / (int64_t)shape->slots * 3 + 1) % (int64_t)shape->context);
+    }
+    size_t width = (size_t)((shape->heads + 2 * shape->kv_heads) * shape->head_dim);
+    test_fill(random, test->call.operands[ROPE_APPEND_QKV], (size_t)shape->valid * width, DTYPE_F32, -2, 2);
+    test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * shape->head_dim), DTYPE_F32, -1, 1);
+    if (shape->has_norm) {
+        test_fill(random, test->call.operands[ROPE_APPEND_NORM_Q], (size_t)shape->head_dim, shape->norm_dtype, 0.5f, 1.5f);
+        test_fill(random, test->call.operands[ROPE_APPEND_NORM_K], (size_t)shape->head_dim, shape->norm_dtype, 0.5f, 1.5f);
+    }
+}
+
+/* KV elements one by one: equal, or close where both were written. */
+static void assert_kv_close(const struct setup *setup, const uint8_t *found, const uint8_t *expected)
+{
+    size_t element = dtype_bytes(setup->shape.kv_dtype);
+    double relative = setup->shape.kv_dtype == DTYPE_F32 ? 1e-6 : setup->shape.kv_dtype == DTYPE_F16 ? 1.1e-3 : 8e-3;
+    for (size_t i = 0; i < setup->pool_bytes / element; i++) {
+        if (memcmp(found + i * element, expected + i * element, element) == 0) continue;
+        assert_false(test_is_poison(found + i * element, element));
+        assert_false(test_is_poison(expected + i * element, element));
+        float a = op_element(found, (int64_t)i, setup->shape.kv_dtype);
+        float b = op_element(expected, (int64_t)i, setup->shape.kv_dtype);
+        test_assert_close(&a, &b, 1, 2e-6, relative, "kv");
+    }
+}
+
+static void check_shape(struct test_random *random, const struct shape *shape)
+{
+    struct setup setup;
+    setup_open(&setup, random, shape);
+    struct test_case *test = &setup.test;
+    struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV], *q = &test->buffers[ROPE_APPEND_Q];
+    size_t q_count = (size_t)(shape->valid * shape->heads * shape->head_dim), q_bytes = q_count * 4;
+    uint8_t *expected_kv = malloc(setup.pool_bytes), *first_kv = malloc(setup.pool_bytes);
+    float *expected_q = malloc(q->bytes), *first_q = malloc(q->bytes);
+    op_rope_append.reference(&test->call);
+    memcpy(expected_kv, kv->data, setup.pool_bytes);
+    memcpy(expected_q, q->data, q_bytes);
+    TEST_FOR_EACH_ISA(isa) {
+        for (int team = 0; team < TEST_TEAMS; team++) {
+            test_buffer_poison(kv);
+            test_buffer_poison(q);
+            test_run(&op_rope_append, isa, &test->call, test_teams[team]);
+            test_case_assert_intact(test);
+            if (team == 0) {
+                assert_kv_close(&setup, kv->data, expected_kv);
+                test_assert_close((const float *)(const void *)q->data, expected_q, q_count, 2e-6, 1e-6, "q");
+                assert_true(test_is_poison(q->data + q_bytes, q->bytes - q_bytes));
+                memcpy(first_kv, kv->data, setup.pool_bytes);
+                memcpy(first_q, q->data, q_bytes);
+            }
+            test_assert_same_bits(kv->data, first_kv, setup.pool_bytes, "kv of another team");
+            test_assert_same_bits(q->data, first_q, q_bytes, "q of another team");
+        }
+    }
+    free(expected_kv);
+    free(expected_q);
+    free(first_kv);
+    free(first_q);
+    test_case_close(test);
+}
+
+static void equals_reference(void **state)
+{
+    (void)state;
+    struct test_random random = {7};
+    static const int64_t head_dims[] = {2, 8, 20, 64, 128, 256}, page_tokens[] = {1, 16, 5};
+    for (int round = 0; round < 108; round++) {
+        int64_t kv_heads = test_random_range(&random, 1, 3);
+        struct shape shape = {
+            .rows = test_random_range(&random, 1, round % 9 ? 6 : 70),
+            .heads = kv_heads * test_random_range(&random, 1, 8),
+            .kv_heads = kv_heads,
+            .head_dim = head_dims[round % 6],
+            .page_tokens = page_tokens[round % 3],
+            .slots = (uint64_t)test_random_range(&random, 1, 4),
+            .context = 256,
+            .kv_dtype = dtypes[round / 6 % 3],
+            .norm_dtype = dtypes[round / 18 % 3],
+            .has_norm = round % 2,
+        };
+        shape.valid = test_random_range(&random, 1, shape.rows);
+        check_shape(&random, &shape);
+    }
+}
+
+static void a_row_alone_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct test_random random = {8};
+    struct shape shape = {.rows = 6, .valid = 6, .heads = 4, .kv_heads = 2, .head_dim = 20, .page_tokens = 4,
+                          .slots = 3, .context = 32, .kv_dtype = DTYPE_BF16, .norm_dtype = DTYPE_F32, .has_norm = true};
+    TEST_FOR_EACH_ISA(isa) {
+        struct setup setup;
+        setup_open(&setup, &random, &shape);
+        struct test_case *test = &setup.test;
+        struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV], *q = &test->buffers[ROPE_APPEND_Q];
+        uint8_t *all_kv = malloc(setup.pool_bytes), *all_q = malloc(q->bytes);
+        test_run(&op_rope_append, isa, &test->call, 2);
+        memcpy(all_kv, kv->data, setup.pool_bytes);
+        memcpy(all_q, q->data, q->bytes);
+        test_buffer_poison(kv);
+        /* One row at a time, each through the first row of the operands. */
+        struct op_call call = test->call;
+        ((int32_t *)call.operands[ROPE_APPEND_COUNTS])[0] = 1;
+        for (int64_t r = 0; r < shape.rows; r++) {
+            call.operands[ROPE_APPEND_QKV] = (float *)test->call.operands[ROPE_APPEND_QKV] + r * 8 * 20;
+            call.operands[ROPE_APPEND_TABLE] = (float *)test->call.operands[ROPE_APPEND_TABLE] + r * 20;
+            call.operands[ROPE_APPEND_SLOTS] = (int32_t *)test->call.operands[ROPE_APPEND_SLOTS] + r;
+            call.operands[ROPE_APPEND_POSITIONS] = (int32_t *)test->call.operands[ROPE_APPEND_POSITIONS] + r;
+            test_run(&op_rope_append, isa, &call, 1);
+            test_assert_same_bits(q->data, all_q + r * 4 * 20 * 4, 4 * 20 * 4, "q of one row");
+        }
+        test_assert_same_bits(kv->data, all_kv, setup.pool_bytes, "kv row by row");
+        free(all_kv);
+        free(all_q);
+        test_case_close(test);
+    }
+}
+
+static void hostile_params_are_refused(void **state)
+{
+    (void)state;
+    const struct plan_geometry geometry = {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4,
+                                           .page_bytes = 65536, .vocab_size = 10};
+    const int64_t params[ROPE_APPEND_PARAMS] = {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 1, DTYPE_F32,
+                                                test_float_bits(1e-6f)};
+    test_hostile_params(&op_rope_append, params, &geometry);
+    static const struct {
+        int index;
+        int64_t value;
+    } bad[] = {
+        {ROPE_APPEND_HEADS, 0}, {ROPE_APPEND_KV_HEADS, 0}, {ROPE_APPEND_HEADS, INT64_MAX},
+        {ROPE_APPEND_HEAD_DIM, 63}, {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2}, {ROPE_APPEND_PAGE_TOKENS, 8},
+        {ROPE_APPEND_PAGES_PER_SLOT, 5}, {ROPE_APPEND_PAGE_BYTES, 65600}, {ROPE_APPEND_SLOT_COUNT, 3},
+        {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_HAS_NORM, 2}, {ROPE_APPEND_NORM_DTYPE, 0},
+        {ROPE_APPEND_EPS_BITS, -1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        test_assert_refused(&op_rope_append, params, &geometry, bad[i].index, bad[i].value);
+    struct plan_geometry short_slots = geometry;
+    short_slots.max_context = 65; /* four pages of sixteen do not hold it */
+    test_assert_refused(&op_rope_append, params, &short_slots, ROPE_APPEND_ROWS, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_reference),
+        cmocka_unit_test(a_row_alone_gives_the_same_bits),
+        cmocka_unit_test(hostile_params_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,67 @@
+/* What the sampler's implementations share: the row at hand, and its share of the workspace. */
+#ifndef KERNELS_SAMPLE_SAMPLE_ROW_H
+#define KERNELS_SAMPLE_SAMPLE_ROW_H
+
+#include <stddef.h>
+
+#include "kernels/sample/sample.h"
+
+enum {
+    SAMPLE_GROUP_VECTORS = 16,  /* vectors whose maxima, lane by lane, form one vector of maxima */
+    SAMPLE_GROUP_TOKENS = 256,  /* tokens of a group with the widest vectors; narrower ones divide it */
+};
+
+/* Floats of maxima per row: a sixteenth of the vocabulary, whatever the width of the vectors. */
+static inline uint64_t sample_maxima(uint64_t vocab)
+{
+    uint64_t groups = vocab / SAMPLE_GROUP_TOKENS + (vocab % SAMPLE_GROUP_TOKENS != 0);
+    return groups * (SAMPLE_GROUP_TOKENS / SAMPLE_GROUP_VECTORS);
+}
+
+struct sample_row {
+    const float *logits; /* [vocab] */
+    int64_t vocab;
+    struct sampler_state *sampler; /* NULL: the row does not exist (hostile out_rows) */
+    uint8_t *seen;       /* [seen_bytes] */
+    int64_t seen_bytes;
+    float *maxima;       /* workspace [sample_maxima(vocab)] */
+    uint32_t *ids;       /* workspace [vocab] */
+};
+
+static inline struct sample_row sample_row_of(const struct op_call *call, int64_t row)
+{
+    const int64_t *params = call->params;
+    int64_t vocab = params[SAMPLE_VOCAB], seen_bytes = (vocab + 7) / 8;
+    int64_t maxima = (int64_t)sample_maxima((uint64_t)vocab), rows = params[SAMPLE_ROWS];
+    float *workspace = call->operands[SAMPLE_WORKSPACE];
+    struct sample_row result = {
+        .logits = (const float *)call->operands[SAMPLE_LOGITS] + row * vocab,
+        .vocab = vocab,
+        .seen_bytes = seen_bytes,
+        .maxima = workspace + row * maxima,
+        .ids = (uint32_t *)(void *)(workspace + rows * maxima) + row * vocab,
+    };
+    int32_t in_row = ((const int32_t *)call->operands[SAMPLE_OUT_ROWS])[row];
+    if (in_row < 0 || in_row >= params[SAMPLE_IN_ROWS]) return result;
+    int32_t slot = ((const int32_t *)call->operands[SAMPLE_SLOTS])[in_row];
+    result.sampler = (struct sampler_state *)call->operands[SAMPLE_SAMPLERS] + slot;
+    result.seen = (uint8_t *)call->operands[SAMPLE_SEEN] + slot * seen_bytes;
+    return result;
+}
+
+static inline bool sample_is_seen(const struct sample_row *row, int64_t token)
+{
+    return row->seen[token / 8] >> (token % 8) & 1;
+}
+
+/* Writes the drawn token and moves the sequence's sampler on; greedy tokens count as draws too. */
+static inline void sample_commit(const struct op_call *call, int64_t row_index, const struct sample_row *row,
+                                 uint32_t token)
+{
+    ((int32_t *)call->operands[SAMPLE_NEXT_TOKENS])[row_index] = (int32_t)token;
+    if (!row->sampler) return;
+    row->sampler->draw++;
+    row->seen[token / 8] = (uint8_t)(row->seen[token / 8] | 1u << (token % 8));
+}
+
+#endif

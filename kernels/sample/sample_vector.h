@@ -1,0 +1,351 @@
+/* The body of sample over the vectors of one instruction set.
+ *
+ * First pass, shared among the members: the maximum of every small set of tokens. Second pass, one member per row.
+ * Nothing is sorted: tokens in falling order are found by radix selection on the bits of the logit, most significant
+ * first, over histograms of weight. A token's weight is its probability relative to the likeliest token's as an integer
+ * of 31 bits (less than 2^-31 of the maximum counts as never), so sums are exact and the result depends on no order of
+ * summation. Selection by rank (top-k) is the same search with every weight 1. */
+#ifndef KERNELS_SAMPLE_SAMPLE_VECTOR_H
+#define KERNELS_SAMPLE_SAMPLE_VECTOR_H
+
+#include <math.h>
+
+#include "kernels/cpu/share.h"
+#include "kernels/sample/philox.h"
+#include "kernels/sample/sample_row.h"
+
+op_run sample_run_avx2, sample_run_avx512;
+
+enum {
+    SAMPLE_CHUNK_TOKENS = 8192, /* a task of the first pass, a multiple of SAMPLE_GROUP_TOKENS */
+    SAMPLE_LEVELS = 3,
+    SAMPLE_BUCKETS = 2048,
+};
+static const int sample_shift[SAMPLE_LEVELS] = {21, 10, 0}; /* 11, 11 and 10 bits of the key */
+#define SAMPLE_KEY_LOWEST 0x007fffffu  /* of -infinity; below and above are NaNs */
+#define SAMPLE_KEY_HIGHEST 0xff800000u /* of +infinity */
+#define SAMPLE_WEIGHT_ONE 0x1p31f
+
+/* Unsigned integer that orders as the float does. */
+static inline uint32_t sample_key(float value)
+{
+    uint32_t bits = float_to_bits(value);
+    return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
+/* An array of values: the row's logits with the repetition penalty, or its maxima. */
+struct sample_source {
+    const float *values;
+    int64_t count;
+    const uint8_t *seen; /* NULL: no penalty */
+    int64_t seen_bytes;
+    float penalty;
+};
+
+/* Penalised logit, negative zero made positive so that equal values have equal keys. */
+static inline float sample_value(const struct sample_source *source, uint32_t token)
+{
+    float value = source->values[token];
+    if (source->seen && source->seen[token / 8] >> (token % 8) & 1)
+        value = value > 0 ? value / source->penalty : value * source->penalty;
+    return value + 0.0f;
+}
+
+/* The same for the tokens [first, first + count), first a multiple of VEC_WIDTH; -infinity beyond. */
+static inline vec sample_values(const struct sample_source *source, int64_t first, int64_t count)
+{
+    vec value;
+    if (count >= VEC_WIDTH)
+        value = vec_load(source->values + first);
+    else
+        value = vec_select((1u << count) - 1u, vec_load_part(source->values + first, count), vec_set(-INFINITY));
+    if (source->seen) {
+        uint32_t bits = source->seen[first / 8];
+        if (VEC_WIDTH == 16 && first / 8 + 1 < source->seen_bytes)
+            bits |= (uint32_t)source->seen[first / 8 + 1] << 8;
+        bits >>= first % 8;
+        bits &= (1u << VEC_WIDTH) - 1u;
+        if (bits) {
+            vec factor = vec_set(source->penalty);
+            vec penalised = vec_select(vec_bits_ge(value, vec_set(0)), value / factor, value * factor);
+            value = vec_select(bits, penalised, value);
+        }
+    }
+    return value + vec_set(0);
+}
+
+static inline struct sample_source sample_source_of(const struct sample_row *row)
+{
+    bool penalised = row->sampler->repetition_penalty != 1.0f;
+    return (struct sample_source){.values = row->logits,
+                                  .count = row->vocab,
+                                  .seen = penalised ? row->seen : NULL,
+                                  .seen_bytes = row->seen_bytes,
+                                  .penalty = row->sampler->repetition_penalty};
+}
+
+/* First pass over the tokens [first, last): groups of vectors to one vector of maxima each. NaN is passed over. */
+static inline void sample_find_maxima(const struct sample_row *row, int64_t first, int64_t last)
+{
+    const struct sample_source source = sample_source_of(row);
+    enum { GROUP = SAMPLE_GROUP_VECTORS * VEC_WIDTH };
+    for (int64_t group = first; group < last; group += GROUP) {
+        vec largest[2] = {vec_set(-INFINITY), vec_set(-INFINITY)};
+        int64_t end = group + GROUP < last ? group + GROUP : last, i = group;
+        if (!source.seen)
+            for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
+                largest[0] = vec_max(vec_load(source.values + i), largest[0]);
+                largest[1] = vec_max(vec_load(source.values + i + VEC_WIDTH), largest[1]);
+            }
+        for (; i < end; i += VEC_WIDTH) largest[0] = vec_max(sample_values(&source, i, end - i), largest[0]);
+        vec_store(row->maxima + group / SAMPLE_GROUP_VECTORS, vec_max(largest[0], largest[1]) + vec_set(0));
+    }
+}
+
+/* Maxima that the first pass wrote for these vectors: one per lane of each group. */
+static inline int64_t sample_maxima_written(const struct sample_row *row)
+{
+    int64_t group = SAMPLE_GROUP_VECTORS * VEC_WIDTH;
+    return (row->vocab + group - 1) / group * VEC_WIDTH;
+}
+
+static inline float sample_largest(const struct sample_row *row)
+{
+    vec largest = vec_set(-INFINITY);
+    int64_t count = sample_maxima_written(row);
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) largest = vec_max(largest, vec_load(row->maxima + i));
+    return vec_largest(largest);
+}
+
+static inline uint32_t sample_lowest_bit(uint32_t bits) { return (uint32_t)__builtin_ctz(bits); }
+
+/* Lowest token whose value is `largest`; 0 if all are NaN. */
+static inline uint32_t sample_argmax(const struct sample_row *row, const struct sample_source *source, float largest)
+{
+    const vec bound = vec_set(largest);
+    int64_t count = sample_maxima_written(row);
+    for (int64_t group = 0; group < count; group += VEC_WIDTH) {
+        if (!vec_bits_ge(vec_load(row->maxima + group), bound)) continue;
+        int64_t first = group * SAMPLE_GROUP_VECTORS, last = first + SAMPLE_GROUP_VECTORS * VEC_WIDTH;
+        if (last > row->vocab) last = row->vocab;
+        for (int64_t i = first; i < last; i += VEC_WIDTH) {
+            uint32_t bits = vec_bits_ge(sample_values(source, i, last - i), bound);
+            if (last - i < VEC_WIDTH) bits &= (1u << (last - i)) - 1u;
+            if (bits) return (uint32_t)i + sample_lowest_bit(bits);
+        }
+    }
+    return 0;
+}
+
+/* Tokens whose key lies in [low, high], among `ids` in rising order or, if NULL, among all. */
+struct sample_set {
+    const uint32_t *ids;
+    int64_t count;
+    uint32_t low, high;
+};
+
+/* How tokens are weighed: all alike, or by probability. */
+struct sample_weighing {
+    bool by_count;
+    float largest, inverse_temperature;
+};
+
+static inline vec sample_weights(const struct sample_weighing *weighing, vec value)
+{
+    const vec one = vec_set(SAMPLE_WEIGHT_ONE), largest = vec_set(weighing->largest);
+    if (weighing->by_count) return vec_set(1.0f);
+    vec weight = vec_exp((value - largest) * vec_set(weighing->inverse_temperature)) * one;
+    weight = vec_select(vec_bits_ge(weight, vec_set(1.0f)), weight, vec_set(0)); /* NaN too */
+    return vec_select(vec_bits_ge(value, largest), one, weight);                 /* infinity - infinity */
+}
+
+/* The next up to VEC_WIDTH members of the set from index i on: tokens, values. */
+static inline int64_t sample_fetch(const struct sample_source *source, const struct sample_set *set, int64_t i,
+                                   uint32_t tokens[VEC_WIDTH], vec *value)
+{
+    int64_t count = set->count - i < VEC_WIDTH ? set->count - i : VEC_WIDTH;
+    if (!set->ids) {
+        for (int j = 0; j < VEC_WIDTH; j++) tokens[j] = (uint32_t)i + (uint32_t)j;
+        *value = sample_values(source, i, count);
+        return count;
+    }
+    float lanes[VEC_WIDTH] = {0};
+    for (int64_t j = 0; j < count; j++) {
+        tokens[j] = set->ids[i + j];
+        lanes[j] = sample_value(source, tokens[j]);
+    }
+    *value = vec_load(lanes);
+    return count;
+}
+
+/* Weight per value of the key's bits at this level. */
+static inline void sample_histogram(const struct sample_source *source, const struct sample_set *set,
+                                    const struct sample_weighing *weighing, int level,
+                                    uint64_t histogram[SAMPLE_BUCKETS])
+{
+    memset(histogram, 0, SAMPLE_BUCKETS * sizeof *histogram);
+    const int shift = sample_shift[level];
+    for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
+        uint32_t tokens[VEC_WIDTH];
+        float values[VEC_WIDTH], weights[VEC_WIDTH];
+        vec value;
+        int64_t count = sample_fetch(source, set, i, tokens, &value);
+        vec_store(values, value);
+        vec_store(weights, sample_weights(weighing, value));
+        for (int64_t j = 0; j < count; j++) {
+            uint32_t key = sample_key(values[j]);
+            if (key < set->low || key > set->high) continue;
+            histogram[key >> shift & (SAMPLE_BUCKETS - 1)] += (uint64_t)weights[j];
+        }
+    }
+}
+
+/* Members of the set with a key in [low, high] go to `out`, which may be set->ids; at most `room`. */
+static inline int64_t sample_collect(const struct sample_source *source, const struct sample_set *set, uint32_t low,
+                                     uint32_t high, uint32_t *out, int64_t room)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
+        uint32_t tokens[VEC_WIDTH];
+        float values[VEC_WIDTH];
+        vec value;
+        int64_t count = sample_fetch(source, set, i, tokens, &value);
+        vec_store(values, value);
+        for (int64_t j = 0; j < count; j++) {
+            uint32_t key = sample_key(values[j]);
+            if (key >= low && key <= high && found < room) out[found++] = tokens[j];
+        }
+    }
+    return found;
+}
+
+/* A token in the order of falling value, then rising id. */
+struct sample_place {
+    uint32_t token, key;
+    uint64_t before, weight; /* weight of all that come before it, and its own */
+};
+
+/* The first token, in that order, at which the running sum of weights exceeds `target`, which must be less than the
+ * set's whole weight. `first_level` is the histogram of level 0; `scratch` has room for the set. */
+static inline struct sample_place sample_search(const struct sample_source *source, const struct sample_set *set,
+                                                const struct sample_weighing *weighing,
+                                                const uint64_t first_level[SAMPLE_BUCKETS], uint64_t target,
+                                                uint32_t *scratch, int64_t room)
+{
+    uint64_t deeper[SAMPLE_BUCKETS];
+    const uint64_t *histogram = first_level;
+    struct sample_set current = *set;
+    struct sample_place place = {0};
+    for (int level = 0; level < SAMPLE_LEVELS; level++) {
+        if (level > 0) {
+            sample_histogram(source, &current, weighing, level, deeper);
+            histogram = deeper;
+        }
+        int bucket = SAMPLE_BUCKETS - 1;
+        while (bucket > 0 && histogram[bucket] <= target - place.before) place.before += histogram[bucket--];
+        place.key |= (uint32_t)bucket << sample_shift[level];
+        uint32_t low = place.key, high = place.key | ((1u << sample_shift[level]) - 1u);
+        if (low < set->low) low = set->low;
+        if (high > set->high) high = set->high;
+        current.count = sample_collect(source, &current, low, high, scratch, room);
+        current.ids = scratch;
+        current.low = low;
+        current.high = high;
+    }
+    /* Equal values have equal weights: the rank among them is a quotient. */
+    float values[VEC_WIDTH];
+    vec_store(values, sample_weights(weighing, vec_set(sample_value(source, current.count ? scratch[0] : 0))));
+    place.weight = (uint64_t)values[0];
+    uint64_t rank = place.weight ? (target - place.before) / place.weight : 0;
+    if (rank >= (uint64_t)current.count) rank = current.count ? (uint64_t)current.count - 1 : 0;
+    place.before += rank * place.weight;
+    place.token = current.count ? scratch[rank] : 0;
+    return place;
+}
+
+/* Narrows the set to the tokens not below the k-th largest. A lower bound comes from the maxima: where there are k or
+ * more of them, the k-th largest of the maxima is not above the k-th largest value. */
+static inline void sample_keep_top_k(const struct sample_row *row, const struct sample_source *source,
+                                     struct sample_set *set, int64_t k)
+{
+    const struct sample_weighing counting = {.by_count = true};
+    uint64_t histogram[SAMPLE_BUCKETS];
+    int64_t maxima = sample_maxima_written(row);
+    uint32_t bound = SAMPLE_KEY_LOWEST;
+    if (k <= maxima && maxima <= row->vocab) {
+        const struct sample_source largest = {.values = row->maxima, .count = maxima};
+        const struct sample_set all = {.count = maxima, .low = SAMPLE_KEY_LOWEST, .high = SAMPLE_KEY_HIGHEST};
+        sample_histogram(&largest, &all, &counting, 0, histogram);
+        bound = sample_search(&largest, &all, &counting, histogram, (uint64_t)k - 1, row->ids, row->vocab).key;
+    }
+    /* The rest works on the tokens from the bound up, if these and the scratch list fit into the room for one list. */
+    int64_t room = row->vocab / 2;
+    int64_t found = sample_collect(source, set, bound, SAMPLE_KEY_HIGHEST, row->ids, room);
+    if (found < room) {
+        set->ids = row->ids;
+        set->count = found;
+    }
+    sample_histogram(source, set, &counting, 0, histogram);
+    uint64_t total = 0;
+    for (int i = 0; i < SAMPLE_BUCKETS; i++) total += histogram[i];
+    if (total < (uint64_t)k) return; /* NaNs: fewer than k are left */
+    uint32_t *scratch = set->ids ? row->ids + set->count : row->ids;
+    int64_t scratch_room = set->ids ? row->vocab - set->count : row->vocab;
+    set->low = sample_search(source, set, &counting, histogram, (uint64_t)k - 1, scratch, scratch_room).key;
+}
+
+static inline uint32_t sample_draw(const struct sample_row *row, const struct sample_source *source, float largest)
+{
+    const struct sampler_state *sampler = row->sampler;
+    const struct sample_weighing weighing = {.largest = largest, .inverse_temperature = 1.0f / sampler->temperature};
+    struct sample_set set = {.count = row->vocab, .low = SAMPLE_KEY_LOWEST, .high = SAMPLE_KEY_HIGHEST};
+    if (sampler->top_k > 0 && sampler->top_k < row->vocab) sample_keep_top_k(row, source, &set, sampler->top_k);
+    uint32_t *scratch = set.ids ? row->ids + set.count : row->ids;
+    int64_t room = set.ids ? row->vocab - set.count : row->vocab;
+
+    uint64_t histogram[SAMPLE_BUCKETS], total = 0;
+    sample_histogram(source, &set, &weighing, 0, histogram);
+    for (int i = 0; i < SAMPLE_BUCKETS; i++) total += histogram[i];
+    if (sampler->top_p < 1.0f) {
+        /* The least sum that reaches top_p of the whole; at least one token. */
+        double wanted = ceil((double)sampler->top_p * (double)total);
+        uint64_t least = wanted >= 1.0 ? (uint64_t)wanted : 1;
+        if (least > total) least = total;
+        struct sample_place last = sample_search(source, &set, &weighing, histogram, least - 1, scratch, room);
+        total = last.before + last.weight;
+    }
+    /* floor(u * total), u = uniform / 2^24, in two halves so that nothing overflows. */
+    const uint64_t uniform = philox_uniform_24(sampler->seed, sampler->draw);
+    const uint64_t low_mask = (1u << PHILOX_UNIFORM_BITS) - 1u;
+    uint64_t target = (total >> PHILOX_UNIFORM_BITS) * uniform +
+                      ((total & low_mask) * uniform >> PHILOX_UNIFORM_BITS);
+    return sample_search(source, &set, &weighing, histogram, target, scratch, room).token;
+}
+
+static inline uint32_t sample_token(const struct sample_row *row)
+{
+    if (!row->sampler) return 0;
+    const struct sample_source source = sample_source_of(row);
+    float largest = sample_largest(row);
+    if (!(row->sampler->temperature > 0) || largest == -INFINITY) return sample_argmax(row, &source, largest);
+    return sample_draw(row, &source, largest);
+}
+
+static inline void sample_vector_run(const struct op_call *call, struct team_member *member)
+{
+    const int64_t rows = op_valid_rows(call), vocab = call->params[SAMPLE_VOCAB];
+    const int64_t chunks = (vocab + SAMPLE_CHUNK_TOKENS - 1) / SAMPLE_CHUNK_TOKENS;
+    int64_t task;
+    while ((task = team_ticket(member)) < rows * chunks) {
+        struct sample_row row = sample_row_of(call, task / chunks);
+        int64_t first = task % chunks * SAMPLE_CHUNK_TOKENS, last = first + SAMPLE_CHUNK_TOKENS;
+        if (row.sampler) sample_find_maxima(&row, first, last < vocab ? last : vocab);
+    }
+    team_barrier(member);
+    while ((task = team_ticket(member)) < rows) {
+        struct sample_row row = sample_row_of(call, task);
+        sample_commit(call, task, &row, sample_token(&row));
+    }
+}
+
+#endif

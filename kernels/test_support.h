@@ -1,0 +1,85 @@
+/* What the tests of the ops share: operands of exactly the size that `check` demands, between canaries and poisoned;
+ * reproducible random data; runs on every instruction set of this machine with teams of several sizes. */
+#ifndef KERNELS_TEST_SUPPORT_H
+#define KERNELS_TEST_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/op.h"
+#include "kernels/op_check.h"
+
+/* xorshift64*: the same data on every machine. */
+struct test_random {
+    uint64_t state;
+};
+uint64_t test_random_bits(struct test_random *random);
+int64_t test_random_range(struct test_random *random, int64_t low, int64_t high); /* inclusive */
+float test_random_float(struct test_random *random, float low, float high);
+
+/* Memory between two canaries, aligned to PLAN_ALIGNMENT, filled with bytes that are NaN as F32, F16 and BF16. */
+struct test_buffer {
+    uint8_t *data;
+    size_t bytes;
+};
+struct test_buffer test_buffer_new(size_t bytes);
+void test_buffer_poison(struct test_buffer *buffer);
+void test_buffer_assert_intact(const struct test_buffer *buffer, const char *name); /* canaries */
+void test_buffer_free(struct test_buffer *buffer);
+bool test_is_poison(const void *data, size_t bytes);
+
+/* Fills with values in [low, high) of F32, F16 or BF16. */
+void test_fill(struct test_random *random, void *array, size_t count, enum dtype dtype, float low, float high);
+
+/* One launch with operands of its own. */
+struct test_case {
+    const struct op_descriptor *op;
+    int64_t params[PLAN_MAX_PARAMS];
+    struct plan_geometry geometry;
+    struct op_operand demands[PLAN_MAX_OPERANDS];
+    int operand_count;
+    struct test_buffer buffers[PLAN_MAX_OPERANDS];
+    struct op_call call;
+};
+
+/* Checks params (which must pass) and allocates the operands. counts[count_index] is set to `valid`. */
+void test_case_open(struct test_case *test, const struct op_descriptor *op, const int64_t *params,
+                    const struct plan_geometry *geometry, int32_t valid);
+void test_case_assert_intact(const struct test_case *test);
+void test_case_close(struct test_case *test);
+
+/* Replaces an operand's memory by a larger one (the KV pool); the call points `offset` bytes into it. */
+void test_case_replace(struct test_case *test, int operand, size_t bytes, size_t offset);
+
+/* Runs on a team of `members`, made for the call. */
+void test_run(const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call, int members);
+
+/* Largest |a - b| - tolerance_relative * |b| over the arrays must not exceed tolerance_absolute; NaN never passes. */
+void test_assert_close(const float *found, const float *expected, size_t count, double absolute, double relative,
+                       const char *what);
+void test_assert_same_bits(const void *found, const void *expected, size_t bytes, const char *what);
+
+/* params with params[index] = value must be refused with a message that names the op. */
+void test_assert_refused(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
+                         int index, int64_t value);
+
+/* Every parameter takes extreme values: check must refuse with a message or accept with sizes that make sense, and no
+ * sanitizer may object. */
+void test_hostile_params(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry);
+
+static inline int64_t test_float_bits(float value) { return (int64_t)float_to_bits(value); }
+
+/* Instruction sets of this machine, and teams from one thread to more than it has processors. */
+#define TEST_FOR_EACH_ISA(isa) \
+    for (enum cpu_isa isa = CPU_PORTABLE; isa <= cpu_isa_best(); isa = (enum cpu_isa)(isa + 1))
+extern const int test_teams[3];
+enum { TEST_TEAMS = 3 };
+
+#endif
