@@ -72,8 +72,8 @@ struct decode_stream {
     bool in_run, run_broken; /* inside a run of byte tokens; the run is known to be ill-formed */
     uint8_t pending[4];      /* an incomplete character                                       */
     uint8_t pending_count;
-    uint32_t strip_left;     /* leading characters that may still be stripped                 */
-    uint32_t held;           /* trailing strip characters held back: the text may end here    */
+    uint32_t strip_left; /* leading characters that may still be stripped                 */
+    uint32_t held;       /* trailing strip characters held back: the text may end here    */
 };
 /* Longest text that one push or finish can produce for this tokenizer, in bytes. */
 size_t decode_stream_max_bytes(const struct tokenizer *tokenizer);

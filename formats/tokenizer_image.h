@@ -21,26 +21,26 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the image is used in p
 enum {
     TOKENIZER_IMAGE_VERSION = 1,
     TOKENIZER_PROBE_LIMIT = 256,
-    TOKENIZER_TOKEN_LIMIT = 1 << 24,   /* ids                                                    */
+    TOKENIZER_TOKEN_LIMIT = 1 << 24, /* ids                                                    */
     TOKENIZER_MERGE_LIMIT = 1 << 26,
-    TOKENIZER_STEP_LIMIT = 32,         /* steps of the normalizer, and of the pre-tokenizer      */
-    TOKENIZER_TEMPLATE_LIMIT = 64,     /* special tokens before the text, and after it           */
+    TOKENIZER_STEP_LIMIT = 32,     /* steps of the normalizer, and of the pre-tokenizer      */
+    TOKENIZER_TEMPLATE_LIMIT = 64, /* special tokens before the text, and after it           */
     TOKENIZER_ADDED_LIMIT = 1 << 20,
     TOKENIZER_ADDED_BYTES_LIMIT = 1024, /* one added token: bounds the search at each position  */
-    TOKENIZER_TEXT_LIMIT = 1 << 16,    /* one token                                              */
-    TOKENIZER_STRIP_LIMIT = 64,        /* trailing characters that a streaming decoder holds back */
+    TOKENIZER_TEXT_LIMIT = 1 << 16,     /* one token                                              */
+    TOKENIZER_STRIP_LIMIT = 64,         /* trailing characters that a streaming decoder holds back */
 };
 
 enum tokenizer_section {
-    SECTION_STEPS,         /* struct image_step [normalizer_count + splitter_count]          */
-    SECTION_TEMPLATE,      /* uint32_t ids [prefix_count + suffix_count]                     */
-    SECTION_ADDED,         /* struct image_added [added_plain_count + added_normalized_count] */
-    SECTION_TOKENS,        /* struct image_token [token_count]                               */
-    SECTION_TOKEN_SLOTS,   /* uint32_t [token_slot_count]                                    */
-    SECTION_MERGES,        /* struct image_merge [merge_count], the lowest rank first        */
-    SECTION_MERGE_SLOTS,   /* uint32_t [merge_slot_count]                                    */
-    SECTION_POOL,          /* UTF-8 text that the other sections point into                  */
-    SECTION_DECODED,       /* bytes that tokens decode to                                    */
+    SECTION_STEPS,       /* struct image_step [normalizer_count + splitter_count]          */
+    SECTION_TEMPLATE,    /* uint32_t ids [prefix_count + suffix_count]                     */
+    SECTION_ADDED,       /* struct image_added [added_plain_count + added_normalized_count] */
+    SECTION_TOKENS,      /* struct image_token [token_count]                               */
+    SECTION_TOKEN_SLOTS, /* uint32_t [token_slot_count]                                    */
+    SECTION_MERGES,      /* struct image_merge [merge_count], the lowest rank first        */
+    SECTION_MERGE_SLOTS, /* uint32_t [merge_slot_count]                                    */
+    SECTION_POOL,        /* UTF-8 text that the other sections point into                  */
+    SECTION_DECODED,     /* bytes that tokens decode to                                    */
     SECTION_COUNT,
 };
 
@@ -53,10 +53,10 @@ enum {
 };
 
 enum {
-    DECODER_JOIN_SPACE = 1 << 0,    /* no decoder: tokens joined by single spaces                     */
-    DECODER_BYTES = 1 << 1,         /* ByteLevel: decoded bytes form characters across tokens         */
-    DECODER_BYTE_FALLBACK = 1 << 2, /* runs of TOKEN_BYTE tokens form characters                      */
-    DECODER_METASPACE = 1 << 3,     /* metaspace_character becomes a space ...                        */
+    DECODER_JOIN_SPACE = 1 << 0,     /* no decoder: tokens joined by single spaces                     */
+    DECODER_BYTES = 1 << 1,          /* ByteLevel: decoded bytes form characters across tokens         */
+    DECODER_BYTE_FALLBACK = 1 << 2,  /* runs of TOKEN_BYTE tokens form characters                      */
+    DECODER_METASPACE = 1 << 3,      /* metaspace_character becomes a space ...                        */
     DECODER_METASPACE_DROP = 1 << 4, /* ... or, in the first token, nothing                           */
     DECODER_FLAGS = (1 << 5) - 1,
 };
@@ -75,10 +75,13 @@ struct image_header {
     uint32_t model_flags;
     int32_t unknown_id; /* -1: none */
     uint32_t decoder_flags;
-    uint32_t metaspace_character; /* used with DECODER_METASPACE                                     */
-    uint32_t strip_character;     /* stripped from the whole decoded text:                            */
+    uint32_t metaspace_character;     /* used with DECODER_METASPACE                                     */
+    uint32_t strip_character;         /* stripped from the whole decoded text:                            */
     uint32_t strip_start, strip_stop; /* at most so many at its start and at its end                  */
-    uint32_t reserved[3];         /* zero */
+    /* A character that no merge result has behind another character than itself (0: none known). Merges cannot reach
+     * over the place before it, so a long text may be merged word by word. U+2581 in SentencePiece vocabularies. */
+    uint32_t word_start_character;
+    uint32_t reserved[2]; /* zero */
 };
 static_assert(sizeof(struct image_header) == 112 && sizeof(struct image_header) % 8 == 0, "part of the format");
 
@@ -134,9 +137,9 @@ static_assert(sizeof(struct image_added) == 16, "part of the format");
 
 enum {
     TOKEN_PRESENT = 1 << 0,
-    TOKEN_MODEL = 1 << 1,   /* in the model's vocabulary (an added token need not be)  */
+    TOKEN_MODEL = 1 << 1, /* in the model's vocabulary (an added token need not be)  */
     TOKEN_SPECIAL = 1 << 2,
-    TOKEN_BYTE = 1 << 3,    /* stands for one byte to DECODER_BYTE_FALLBACK: the one decoded byte */
+    TOKEN_BYTE = 1 << 3, /* stands for one byte to DECODER_BYTE_FALLBACK: the one decoded byte */
     TOKEN_FLAGS = (1 << 4) - 1,
 };
 

@@ -32,7 +32,9 @@ struct tokenizer_import {
     uint32_t template_ids[2 * TOKENIZER_TEMPLATE_LIMIT]; /* prefix, then suffix */
     struct decode_step decode_steps[TOKENIZER_STEP_LIMIT];
     uint32_t decode_step_count;
-    const char **texts; /* [token_count] model vocabulary, borrowed from the JSON; NULL: none */
+    json_t *vocabulary;      /* borrowed: token -> id. A hash table already, so lookups go through it */
+    const char **texts;      /* [vocabulary_ids] tokens of the model, borrowed from the JSON; NULL: none */
+    uint32_t vocabulary_ids; /* 1 + highest id in the model */
     size_t vocabulary_count;
     struct added_token *added;
     size_t added_count;

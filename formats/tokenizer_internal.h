@@ -24,7 +24,10 @@ struct tokenizer {
     const char *pool;
     const uint8_t *decoded;
     struct tokenizer_pattern *patterns[2 * TOKENIZER_STEP_LIMIT]; /* of normalizers, then of splitters; NULL: none */
-    uint32_t longest_decoded;                                      /* bytes */
+    uint32_t longest_decoded;                                     /* bytes */
+    bool has_holes;                                               /* some id has no token */
+    char word_start[TEXT_CHARACTER_BYTES];                        /* header->word_start_character as UTF-8 */
+    uint32_t word_start_bytes;                                    /* 0: none                               */
     uint16_t byte_characters[256];
     int32_t character_ids[CHARACTER_TABLE]; /* -1: not in the model's vocabulary */
     int32_t byte_ids[256];                  /* of <0x00> .. <0xFF>, -1: none      */
@@ -60,8 +63,8 @@ struct encode_scratch {
     struct text_buffer stages[TOKENIZER_STEP_LIMIT]; /* text written by pre-tokenizer step i */
     struct merge_scratch merge;
 };
-bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer,
-                         struct token_buffer *tokens, size_t text_size, struct status *status);
+bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer, struct token_buffer *tokens,
+                         size_t text_size, struct status *status);
 /* Accounts for `size` bytes that a step is about to write; fails when a hostile tokenizer lets text grow and grow. */
 bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
 void encode_scratch_close(struct encode_scratch *scratch);
@@ -78,6 +81,11 @@ bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size
 
 /* Id of a token with exactly this text, -1 if there is none. */
 int32_t tokenizer_lookup(const struct tokenizer *tokenizer, const char *text, size_t size);
+/* The same, given the home slot: hash64(text) masked. */
+int32_t tokenizer_lookup_from(const struct tokenizer *tokenizer, uint32_t slot, const char *text, size_t size);
+/* Where the next word begins after the first character: before a word start that follows another character. `size`
+ * when there is none. The tokenizer must have a word start. */
+size_t tokenizer_next_word(const struct tokenizer *tokenizer, const char *text, size_t size);
 /* Rank of the merge of two adjacent tokens, UINT32_MAX if there is none. */
 uint32_t tokenizer_merge_rank(const struct tokenizer *tokenizer, uint32_t left, uint32_t right);
 

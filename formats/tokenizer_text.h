@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "formats/status.h"
 #include "formats/tokenizer.h"
@@ -80,6 +81,19 @@ static inline size_t text_read(const char *text, uint32_t *character)
     *character = (uint32_t)(bytes[0] & 0x07) << 18 | (uint32_t)(bytes[1] & 0x3F) << 12 |
                  (uint32_t)(bytes[2] & 0x3F) << 6 | (bytes[3] & 0x3F);
     return 4;
+}
+
+/* First occurrence of a needle that is not empty, NULL if there is none. Needles here are short and searched for over and
+ * over in what is left of one text: memmem's set-up for each call costs more than it saves. */
+static inline const char *text_find(const char *text, size_t size, const char *needle, size_t needle_size)
+{
+    while (size >= needle_size) {
+        const char *first = memchr(text, (uint8_t)needle[0], size - needle_size + 1);
+        if (!first || memcmp(first, needle, needle_size) == 0) return first;
+        size -= (size_t)(first - text) + 1;
+        text = first + 1;
+    }
+    return NULL;
 }
 
 /* Start of the character that ends just before `at` (at > 0), in valid UTF-8. */
