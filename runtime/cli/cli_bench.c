@@ -1,0 +1,204 @@
+#include "runtime/cli/cli_bench.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_process.h"
+
+extern char **environ;
+
+/* Prompts need only be spread over the vocabulary; the same ones every time. */
+static int32_t next_token(uint32_t *state, uint32_t vocab_size)
+{
+    *state = *state * 1664525u + 1013904223u; /* Numerical Recipes, section 7.1 */
+    return (int32_t)((uint64_t)*state * vocab_size >> 32);
+}
+
+struct bench_run {
+    struct bench_engine *bench;
+    const struct bench_test *test;
+    uint32_t *slots; /* [batch] */
+    uint32_t acquired;
+    int32_t *tokens; /* [max(batch, tokens, context)] */
+    uint32_t random;
+    struct eng_error error;
+};
+
+static void fill(struct bench_run *run, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) run->tokens[i] = next_token(&run->random, run->bench->facts.vocab_size);
+}
+
+static bool prepare(struct bench_run *run)
+{
+    const struct bench_test *test = run->test;
+    for (uint32_t i = 0; i < test->batch; i++) {
+        if (eng_slot_acquire(run->bench->session, &run->slots[i], &run->error)) return false;
+        run->acquired++;
+        if (!test->context) continue;
+        fill(run, test->context);
+        if (eng_prefill(run->bench->session, run->slots[i], run->tokens, test->context, NULL, NULL, &run->error))
+            return false;
+    }
+    return true;
+}
+
+/* One measurement of `tokens` prompt tokens or decode steps; leaves the slots as they were. */
+static bool measure(struct bench_run *run, uint32_t tokens, double *seconds)
+{
+    const struct bench_test *test = run->test;
+    struct eng_session *session = run->bench->session;
+    fill(run, test->kind == BENCH_PREFILL ? tokens : test->batch);
+    double start = cli_seconds();
+    if (test->kind == BENCH_PREFILL) {
+        int32_t drawn;
+        if (eng_prefill(session, run->slots[0], run->tokens, tokens, &drawn, NULL, &run->error)) return false;
+    } else {
+        for (uint32_t i = 0; i < tokens && !cli_caught_signal(); i++)
+            if (eng_decode(session, run->slots, run->tokens, test->batch, run->tokens, NULL, &run->error)) return false;
+    }
+    *seconds = cli_seconds() - start;
+    for (uint32_t i = 0; i < test->batch; i++)
+        if (eng_slot_truncate(session, run->slots[i], test->context, &run->error)) return false;
+    return true;
+}
+
+static void mean_and_spread(const double *values, uint32_t count, double *mean, double *spread)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < count; i++) sum += values[i];
+    *mean = sum / count;
+    for (uint32_t i = 0; i < count; i++) squares += (values[i] - *mean) * (values[i] - *mean);
+    *spread = count > 1 ? sqrt(squares / (count - 1)) : 0;
+}
+
+/* Weights that a step of the decode plan for this batch reads: the smallest plan that holds it. */
+static double decode_weight_bytes(const struct bench_engine *bench, uint32_t batch)
+{
+    json_error_t error;
+    json_t *info = json_loads(eng_info(bench->engine), 0, &error), *plan;
+    size_t index;
+    double bytes = 0, rows = 0;
+    json_array_foreach (json_object_get(info, "plans"), index, plan) {
+        const char *kind = json_string_value(json_object_get(plan, "kind"));
+        if (!kind || strcmp(kind, "decode") != 0 || rows >= batch) continue;
+        rows = json_number_value(json_object_get(plan, "rows"));
+        bytes = json_number_value(json_object_get(plan, "weight_bytes"));
+    }
+    json_decref(info);
+    return bytes;
+}
+
+static void fill_row(const struct bench_run *run, const double *seconds, uint32_t repetitions, struct bench_row *row)
+{
+    const struct bench_test *test = run->test;
+    double rates[repetitions], total = 0;
+    for (uint32_t i = 0; i < repetitions; i++) {
+        rates[i] = (double)test->tokens * test->batch / seconds[i];
+        total += seconds[i];
+    }
+    *row = (struct bench_row){.test = *test, .repetitions = repetitions};
+    mean_and_spread(rates, repetitions, &row->mean, &row->spread);
+    double mean_seconds = total / repetitions;
+    row->milliseconds = mean_seconds * 1e3;
+    if (test->kind == BENCH_PREFILL) return;
+    row->milliseconds /= test->tokens;
+    row->weight_gb_per_second = decode_weight_bytes(run->bench, test->batch) * test->tokens / mean_seconds * 1e-9;
+}
+
+int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_t repetitions, struct bench_row *row)
+{
+    struct bench_run run = {.bench = bench, .test = test, .random = 1};
+    double *seconds = calloc(repetitions, sizeof *seconds);
+    uint32_t most = test->tokens > test->context ? test->tokens : test->context;
+    run.slots = calloc(test->batch, sizeof *run.slots);
+    run.tokens = calloc(most > test->batch ? most : test->batch, sizeof *run.tokens);
+    int code = CLI_MACHINE;
+    if (!seconds || !run.slots || !run.tokens) {
+        fprintf(stderr, "%s: out of memory\n", cli_program());
+        goto done;
+    }
+    code = CLI_DONE;
+    /* Once unmeasured: caches, page tables and KV pages are then as they will be. */
+    double ignored;
+    bool ok =
+        prepare(&run) && measure(&run, test->kind == BENCH_DECODE && test->tokens > 8 ? 8 : test->tokens, &ignored);
+    for (uint32_t i = 0; ok && i < repetitions && !cli_caught_signal(); i++)
+        ok = measure(&run, test->tokens, &seconds[i]);
+    if (!ok)
+        code = cli_fail_error(&run.error);
+    else if (cli_caught_signal())
+        code = CLI_SIGNAL + cli_caught_signal();
+    else
+        fill_row(&run, seconds, repetitions, row);
+
+done:
+    for (uint32_t i = 0; i < run.acquired; i++) eng_slot_release(bench->session, run.slots[i], NULL);
+    free(run.tokens);
+    free(run.slots);
+    free(seconds);
+    return code;
+}
+
+/* Wall-clock seconds from before the child exists until its first token is in the pipe. */
+static int time_child(const struct bench_engine *bench, double *seconds)
+{
+    char threads[16];
+    snprintf(threads, sizeof threads, "%u", bench->threads);
+    char *arguments[] = {"engbench", (char *)(uintptr_t)bench->path, "--first-token", "--threads", threads, NULL};
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC)) {
+        fprintf(stderr, "%s: pipe: %s\n", cli_program(), strerror(errno));
+        return CLI_MACHINE;
+    }
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    pid_t child;
+    char line[64];
+    double start = cli_seconds();
+    int failure = posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (failure) {
+        close(ends[0]);
+        fprintf(stderr, "%s: cannot start itself anew: %s\n", cli_program(), strerror(failure));
+        return CLI_MACHINE;
+    }
+    ssize_t got = read(ends[0], line, sizeof line);
+    *seconds = cli_seconds() - start;
+    close(ends[0]);
+    int status;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    if (got > 0 && WIFEXITED(status) && WEXITSTATUS(status) == CLI_DONE) return CLI_DONE;
+    if (cli_caught_signal()) return CLI_SIGNAL + cli_caught_signal();
+    fprintf(stderr, "%s: the process that measures the first token failed\n", cli_program());
+    return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : CLI_INTERNAL;
+}
+
+int bench_first_token(const struct bench_engine *bench, uint32_t repetitions, struct bench_row *row)
+{
+    double *seconds = calloc(repetitions, sizeof *seconds);
+    if (!seconds) {
+        fprintf(stderr, "%s: out of memory\n", cli_program());
+        return CLI_MACHINE;
+    }
+    int code = CLI_DONE;
+    for (uint32_t i = 0; i < repetitions && !code; i++) code = time_child(bench, &seconds[i]);
+    if (!code) {
+        *row = (struct bench_row){.test = {.kind = BENCH_FIRST_TOKEN, .tokens = 1, .batch = 1},
+                                  .repetitions = repetitions};
+        mean_and_spread(seconds, repetitions, &row->mean, &row->spread);
+        row->milliseconds = row->mean * 1e3;
+    }
+    free(seconds);
+    return code;
+}

@@ -1,0 +1,341 @@
+#include "runtime/cli/cli_generate.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/npy.h"
+#include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_process.h"
+
+struct generation {
+    const struct generate_options *options;
+    struct eng_engine *engine;
+    struct eng_session *session;
+    struct eng_sequence *sequence;
+    struct eng_text *text;
+    struct eng_engine_facts facts;
+    struct npy_writer logits;
+    bool logits_open;
+    bool at_line_start; /* nothing was printed since the last newline */
+    uint64_t prompt_tokens, answer_tokens;
+    double prompt_seconds, answer_seconds; /* steps up to an answer's first token, and behind it */
+    double first_token_age;                /* of the process, < 0: none yet */
+    struct eng_error error;
+    struct status status; /* of what is not the library's */
+};
+
+/* Both kinds of failure end in one message. */
+static int fail_error(const struct generation *run) { return cli_fail_error(&run->error); }
+
+static int fail_status(const struct generation *run) { return cli_fail_status(&run->status); }
+
+static int open_session(struct generation *run)
+{
+    struct eng_open_options open_options;
+    eng_open_options_init(&open_options);
+    open_options.threads = run->options->session.threads;
+    eng_engine_facts_init(&run->facts);
+    if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
+        eng_engine_get_facts(run->engine, &run->facts, &run->error) ||
+        eng_session_create(run->engine, &run->options->session, &run->session, &run->error))
+        return fail_error(run);
+    return CLI_DONE;
+}
+
+static int create_sequence(struct generation *run)
+{
+    const struct generate_options *options = run->options;
+    struct eng_sampling sampling;
+    eng_sampling_init(&sampling);
+    if (options->recommended && eng_sampling_recommended(run->engine, &sampling, &run->error)) return fail_error(run);
+    if (options->temperature >= 0) sampling.temperature = (float)options->temperature;
+    if (options->top_p >= 0) sampling.top_p = (float)options->top_p;
+    if (options->repetition_penalty >= 0) sampling.repetition_penalty = (float)options->repetition_penalty;
+    if (options->top_k >= 0) sampling.top_k = (uint32_t)options->top_k;
+    sampling.seed = options->seed;
+
+    struct eng_sequence_options sequence;
+    eng_sequence_options_init(&sequence);
+    sequence.sampling = &sampling;
+    sequence.max_new_tokens = options->max_new_tokens;
+    if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
+    if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
+    if (eng_sequence_create(run->session, &sequence, &run->sequence, &run->error)) return fail_error(run);
+    uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
+    if (!options->print_tokens && run->facts.has_tokenizer &&
+        eng_text_create(run->engine, flags, &run->text, &run->error))
+        return fail_error(run);
+    if (!options->logits_path) return CLI_DONE;
+    run->logits_open = npy_open(&run->logits, options->logits_path, run->facts.vocab_size, &run->status);
+    return run->logits_open ? CLI_DONE : fail_status(run);
+}
+
+static int print(struct generation *run, const char *text, size_t size)
+{
+    if (!size) return CLI_DONE;
+    run->at_line_start = text[size - 1] == '\n';
+    return cli_write(text, size, &run->status) ? CLI_DONE : fail_status(run);
+}
+
+/* One drawn token: to stdout as text or id. */
+static int print_token(struct generation *run, int32_t token)
+{
+    if (!run->text) {
+        char number[16];
+        int size = snprintf(number, sizeof number, run->at_line_start ? "%" PRId32 : " %" PRId32, token);
+        return print(run, number, (size_t)size);
+    }
+    const char *text;
+    size_t size;
+    if (eng_text_push(run->text, token, &text, &size, &run->error)) return fail_error(run);
+    return print(run, text, size);
+}
+
+static int take_tokens(struct generation *run, double *answer_start)
+{
+    int32_t token;
+    while (eng_sequence_poll(run->sequence, &token, 1)) {
+        double now = cli_seconds();
+        if (run->first_token_age < 0) run->first_token_age = cli_process_age();
+        if (*answer_start == 0) *answer_start = now;
+        run->answer_tokens++;
+        const float *logits = eng_sequence_logits(run->sequence);
+        if (run->logits_open && logits && !npy_row(&run->logits, logits, &run->status)) return fail_status(run);
+        int code = print_token(run, token);
+        if (code) return code;
+    }
+    return CLI_DONE;
+}
+
+/* Steps until the sequence is done or a signal came, printing as tokens come. */
+static int answer(struct generation *run, const int32_t *tokens, size_t count)
+{
+    double start = cli_seconds(), answer_start = 0;
+    if (eng_sequence_submit(run->sequence, tokens, count, &run->error)) return fail_error(run);
+    run->prompt_tokens += count;
+    while (eng_sequence_state(run->sequence) != ENG_STATE_DONE && !cli_caught_signal()) {
+        if (eng_step(run->session, NULL, &run->error)) return fail_error(run);
+        int code = take_tokens(run, &answer_start);
+        if (code) return code;
+    }
+    double end = cli_seconds();
+    run->prompt_seconds += (answer_start > 0 ? answer_start : end) - start;
+    run->answer_seconds += answer_start > 0 ? end - answer_start : 0;
+    if (run->text) {
+        const char *text;
+        size_t size;
+        if (eng_text_finish(run->text, &text, &size, &run->error)) return fail_error(run);
+        int code = print(run, text, size);
+        if (code) return code;
+    }
+    return run->at_line_start ? CLI_DONE : print(run, "\n", 1);
+}
+
+/* Text goes on where the prompt ends: the stream must know the prompt, or a word's leading space would be lost. */
+static int replay_prompt(struct generation *run, const int32_t *tokens, size_t count)
+{
+    const char *text;
+    size_t size;
+    for (size_t i = 0; run->text && i < count; i++)
+        if (eng_text_push(run->text, tokens[i], &text, &size, &run->error)) return fail_error(run);
+    return CLI_DONE;
+}
+
+static int read_prompt_text(const struct generation *run, char **owned, const char **text, size_t *size)
+{
+    struct status status;
+    status_clear(&status);
+    *text = run->options->prompt;
+    if (*text) {
+        *size = strlen(*text);
+        return CLI_DONE;
+    }
+    if (!cli_read_stdin(owned, size, &status)) {
+        if (cli_caught_signal()) return CLI_DONE;
+        return cli_fail_status(&status);
+    }
+    /* The newline that echo and editors put at the end is no part of the prompt. */
+    if (*size && (*owned)[*size - 1] == '\n') --*size;
+    if (*size && (*owned)[*size - 1] == '\r') --*size;
+    *text = *owned;
+    return CLI_DONE;
+}
+
+static int tokenize_prompt(struct generation *run, int32_t **tokens, size_t *count)
+{
+    char *owned = NULL;
+    const char *text = NULL;
+    size_t size = 0;
+    int code = read_prompt_text(run, &owned, &text, &size);
+    if (code || !text) goto done; /* a signal: no text */
+    eng_tokenize(run->engine, text, size, ENG_TEXT_ADD_SPECIAL, NULL, 0, count, &run->error);
+    if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) {
+        code = fail_error(run);
+        goto done;
+    }
+    *tokens = malloc((*count + 1) * sizeof **tokens);
+    if (!*tokens) {
+        status_fail(&run->status, STATUS_MACHINE, "out of memory");
+        code = fail_status(run);
+        goto done;
+    }
+    if (eng_tokenize(run->engine, text, size, ENG_TEXT_ADD_SPECIAL, *tokens, *count, count, &run->error))
+        code = fail_error(run);
+
+done:
+    free(owned);
+    return code;
+}
+
+static int given_tokens(struct generation *run, int32_t **tokens, size_t *count)
+{
+    const struct generate_options *options = run->options;
+    *tokens = malloc((options->token_count + 1) * sizeof **tokens);
+    if (!*tokens) {
+        status_fail(&run->status, STATUS_MACHINE, "out of memory");
+        return fail_status(run);
+    }
+    for (size_t i = 0; i < options->token_count; i++) (*tokens)[i] = (int32_t)options->tokens[i];
+    *count = options->token_count;
+    return CLI_DONE;
+}
+
+static int check_prompt(const struct generation *run, size_t count)
+{
+    if (count == 0) {
+        fprintf(stderr, "%s: the prompt is empty: expected at least one token\n", cli_program());
+        return CLI_BAD_INPUT;
+    }
+    if (count <= run->facts.max_context) return CLI_DONE;
+    fprintf(stderr,
+            "%s: the prompt has %zu tokens, the engine's context is %" PRIu32
+            "; shorten it, or build the engine with a larger --max-context\n",
+            cli_program(), count, run->facts.max_context);
+    return CLI_BAD_INPUT;
+}
+
+static int complete(struct generation *run)
+{
+    int32_t *tokens = NULL;
+    size_t count = 0;
+    int code = run->options->tokens ? given_tokens(run, &tokens, &count) : tokenize_prompt(run, &tokens, &count);
+    if (!code && !cli_caught_signal()) code = check_prompt(run, count);
+    if (!code && !cli_caught_signal()) code = replay_prompt(run, tokens, count);
+    if (!code && !cli_caught_signal()) code = answer(run, tokens, count);
+    free(tokens);
+    return code;
+}
+
+static int chat_tokens(struct generation *run, const char *content, bool first, bool cut, int32_t **tokens,
+                       size_t *count)
+{
+    struct eng_message messages[2];
+    size_t used = 0;
+    if (first && run->options->system) messages[used++] = (struct eng_message){"system", run->options->system};
+    messages[used++] = (struct eng_message){"user", content};
+    uint32_t flags = ENG_CHAT_ANSWER;
+    if (!first) flags |= ENG_CHAT_CONTINUE;
+    if (cut) flags |= ENG_CHAT_CLOSE;
+    eng_chat(run->engine, messages, used, flags, NULL, 0, count, &run->error);
+    if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return fail_error(run);
+    *tokens = malloc((*count + 1) * sizeof **tokens);
+    if (!*tokens) {
+        status_fail(&run->status, STATUS_MACHINE, "out of memory");
+        return fail_status(run);
+    }
+    if (eng_chat(run->engine, messages, used, flags, *tokens, *count, count, &run->error)) return fail_error(run);
+    return CLI_DONE;
+}
+
+static int chat_turn(struct generation *run, const char *content, bool first)
+{
+    int32_t *tokens = NULL;
+    size_t count = 0;
+    bool cut = !first && eng_sequence_end(run->sequence) != ENG_END_EOS;
+    int code = chat_tokens(run, content, first, cut, &tokens, &count);
+    if (!code) code = check_prompt(run, count);
+    if (!code) code = answer(run, tokens, count);
+    free(tokens);
+    return code;
+}
+
+/* With a prompt: one question. Without: every line of stdin is a turn. */
+static int converse(struct generation *run)
+{
+    if (run->options->prompt) return chat_turn(run, run->options->prompt, true);
+    char *line = NULL;
+    size_t capacity = 0;
+    int code = CLI_DONE;
+    bool terminal = isatty(STDIN_FILENO);
+    for (bool first = true; !code && !cli_caught_signal();) {
+        if (terminal) fputs("> ", stderr);
+        ssize_t size = getline(&line, &capacity, stdin);
+        if (size < 0) break;
+        while (size && (line[size - 1] == '\n' || line[size - 1] == '\r')) line[--size] = '\0';
+        if (!size) continue;
+        code = chat_turn(run, line, first);
+        first = false;
+    }
+    free(line);
+    return code;
+}
+
+static void print_timing(const struct generation *run)
+{
+    uint64_t later = run->answer_tokens > 1 ? run->answer_tokens - 1 : 0;
+    fprintf(stderr, "load:   %.3f s, of that %.3f s to verify %.1f MB of weights\n", run->facts.open_seconds,
+            run->facts.verify_seconds, (double)run->facts.weights_bytes * 1e-6);
+    fprintf(stderr, "prompt: %" PRIu64 " tokens in %.3f s, %.1f tokens/s\n", run->prompt_tokens, run->prompt_seconds,
+            run->prompt_seconds > 0 ? (double)run->prompt_tokens / run->prompt_seconds : 0);
+    fprintf(stderr, "answer: %" PRIu64 " tokens, behind the first %.1f tokens/s\n", run->answer_tokens,
+            run->answer_seconds > 0 ? (double)later / run->answer_seconds : 0);
+    if (run->first_token_age >= 0)
+        fprintf(stderr, "first token %.2f s after the start of the process\n", run->first_token_age);
+}
+
+static void close_generation(struct generation *run)
+{
+    if (run->logits_open) npy_abandon(&run->logits);
+    eng_text_destroy(&run->text);
+    eng_sequence_destroy(&run->sequence);
+    eng_session_destroy(&run->session);
+    eng_close(&run->engine);
+}
+
+int generate(const struct generate_options *options)
+{
+    struct generation run = {.options = options, .at_line_start = true, .first_token_age = -1};
+    int code = open_session(&run);
+    if (!code && !cli_caught_signal()) code = create_sequence(&run);
+    if (!code && !options->print_tokens && !run.text)
+        fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());
+    if (!code && !cli_caught_signal()) code = options->chat ? converse(&run) : complete(&run);
+    if (run.logits_open && !code) {
+        /* What was generated before a signal is whole: it is kept. */
+        run.logits_open = false;
+        if (!npy_close(&run.logits, &run.status)) code = fail_status(&run);
+    }
+    if (!code && options->timing) print_timing(&run);
+    close_generation(&run);
+    if (!code && cli_caught_signal()) code = CLI_SIGNAL + cli_caught_signal();
+    return code;
+}
+
+int generate_selftest(const struct generate_options *options)
+{
+    struct generation run = {.options = options};
+    struct eng_selftest_result result;
+    eng_selftest_result_init(&result);
+    int code = open_session(&run);
+    if (!code && eng_selftest(run.session, &result, &run.error)) code = fail_error(&run);
+    if (!code) {
+        printf("selftest passed: %" PRIu32 " tokens (%" PRIu32 " ties), largest logit error %.3g, tolerance %.3g\n",
+               result.tokens, result.ties, (double)result.largest_error, (double)result.tolerance);
+        if (!cli_flush(&run.status)) code = fail_status(&run);
+    }
+    close_generation(&run);
+    return code;
+}

@@ -1,0 +1,36 @@
+/* engrun's main work: open an engine, read a prompt, stream what the model says. */
+#ifndef RUNTIME_CLI_CLI_GENERATE_H
+#define RUNTIME_CLI_CLI_GENERATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/eng.h"
+
+struct generate_options {
+    const char *path;
+    const char *prompt;     /* NULL: from tokens or stdin */
+    const uint64_t *tokens; /* [token_count] used exactly as given; NULL: none */
+    size_t token_count;
+    const char *system;      /* with chat: the system message, NULL: none */
+    const char *logits_path; /* NULL: logits are not written */
+    bool chat;
+    bool ignore_eos;
+    bool print_tokens;       /* ids instead of text */
+    bool keep_special;       /* special tokens appear in the text */
+    bool timing;             /* a summary on stderr at the end */
+    bool recommended;        /* sampling as the checkpoint's generation_config has it, then what was given */
+    uint32_t max_new_tokens; /* 0: until an end token or the end of the context */
+    double temperature, top_p, repetition_penalty; /* < 0: not given */
+    int64_t top_k;                                 /* < 0: not given */
+    uint64_t seed;
+    struct eng_session_options session;
+};
+
+/* Returns the exit code; messages are printed. */
+int generate(const struct generate_options *options);
+/* Runs the engine's self test and prints its outcome. */
+int generate_selftest(const struct generate_options *options);
+
+#endif

@@ -1,0 +1,98 @@
+#include "runtime/cli/cli_process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t caught;
+
+static void remember(int number) { caught = number; }
+
+void cli_catch_signals(void)
+{
+    /* No SA_RESTART: a read from a terminal ends. */
+    struct sigaction action = {.sa_handler = remember, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int cli_caught_signal(void) { return caught; }
+
+bool cli_flush(struct status *status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
+    int number = errno;
+    return status_fail(status, STATUS_MACHINE, "writing to stdout: %s", strerror(number));
+}
+
+bool cli_write(const char *text, size_t size, struct status *status)
+{
+    if (size) fwrite(text, 1, size, stdout);
+    return cli_flush(status);
+}
+
+static double clock_seconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double cli_seconds(void) { return clock_seconds(CLOCK_MONOTONIC); }
+
+double cli_process_age(void)
+{
+    enum { START_TIME_FIELD = 22, NAME_FIELD = 2 };
+    char text[1024];
+    FILE *file = fopen("/proc/self/stat", "re");
+    if (!file) return -1;
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = '\0';
+    /* The name, in brackets, may hold spaces. */
+    char *at = strrchr(text, ')');
+    for (int field = NAME_FIELD; at && field < START_TIME_FIELD; field++) {
+        at = strchr(at, ' ');
+        if (at) at++;
+    }
+    if (!at) return -1;
+    double start = (double)strtoull(at, NULL, 10) / (double)sysconf(_SC_CLK_TCK);
+    return clock_seconds(CLOCK_BOOTTIME) - start;
+}
+
+bool cli_read_stdin(char **text, size_t *size, struct status *status)
+{
+    size_t used = 0, capacity = 0;
+    char *buffer = NULL;
+    for (;;) {
+        if (used + 1 >= capacity) {
+            capacity = capacity ? 2 * capacity : 65536;
+            char *larger = realloc(buffer, capacity);
+            if (!larger) {
+                status_fail(status, STATUS_MACHINE, "out of memory");
+                break;
+            }
+            buffer = larger;
+        }
+        ssize_t got = read(STDIN_FILENO, buffer + used, capacity - 1 - used);
+        if (got < 0) {
+            status_fail_errno(status, STATUS_BAD_INPUT, errno, "reading from stdin");
+            break;
+        }
+        if (got == 0) {
+            buffer[used] = '\0';
+            *text = buffer;
+            *size = used;
+            return true;
+        }
+        used += (size_t)got;
+    }
+    free(buffer);
+    return false;
+}

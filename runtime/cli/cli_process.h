@@ -1,0 +1,27 @@
+/* What a tool shares with the system around it: signals that end it cleanly, output whose loss is noticed, the time
+ * since it was started. */
+#ifndef RUNTIME_CLI_CLI_PROCESS_H
+#define RUNTIME_CLI_CLI_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "formats/status.h"
+
+/* SIGINT and SIGTERM are remembered (a second one kills), SIGPIPE becomes an error of write. */
+void cli_catch_signals(void);
+int cli_caught_signal(void); /* 0: none so far */
+
+/* Writes to stdout and flushes; a closed pipe or a full disk is STATUS_MACHINE. */
+bool cli_write(const char *text, size_t size, struct status *status);
+/* The same for what stdio still holds. Call before exit. */
+bool cli_flush(struct status *status);
+
+double cli_seconds(void); /* monotonic clock */
+/* Seconds since the system started this process, in the system's ticks of 10 ms or so; < 0: unknown. */
+double cli_process_age(void);
+
+/* All of stdin, malloc'd, NUL-terminated. Fails with STATUS_BAD_INPUT on a signal. */
+bool cli_read_stdin(char **text, size_t *size, struct status *status);
+
+#endif

@@ -1,0 +1,315 @@
+/* engbench: how fast an engine reads prompts and writes answers on this machine, as llama-bench reports it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_bench.h"
+#include "runtime/cli/cli_process.h"
+
+enum {
+    DEFAULT_PROMPT = 512,
+    DEFAULT_DECODE = 128,
+    DEFAULT_REPETITIONS = 5,
+    MOST_REPETITIONS = 1000,
+    MOST_THREADS = 256
+};
+
+static const char help[] =
+    "usage: engbench FILE [-p LIST] [-n LIST] [-b LIST] [-c CONTEXT] [-r REPS] [--json | --csv | --md]\n"
+    "\n"
+    "Measures an engine: mean and standard deviation over repetitions, one unmeasured run before them.\n"
+    "\n"
+    "  -p, --prompt LIST       prompt lengths to read in one sequence (512); 0: none\n"
+    "  -n, --decode LIST       decode steps (128); 0: none\n"
+    "  -b, --batch LIST        sequences that decode at once (1)\n"
+    "  -c, --context CONTEXT   tokens that each sequence holds before the measurement (0)\n"
+    "  -r, --repetitions REPS  measurements of each kind (5)\n"
+    "      --md                a table for people (default)\n"
+    "      --csv, --json       for programs\n"
+    "      --threads N         0 (the default): one per processor\n"
+    "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --first-token       only open the engine, read one token, draw one and print the process's age in seconds\n"
+    "      --version, --help\n"
+    "\n"
+    "ppN: prompt of N tokens. tgN: N decode steps; tokens/s counts all sequences of the batch. Weights GB/s: weights "
+    "that\n"
+    "a step reads, over its time; % of read: of the bandwidth at which all threads read plain memory, measured in the\n"
+    "same run. first token: from the start of a new process to its first token, with the file in the page cache.\n"
+    "\n"
+    "exit: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error, 130 interrupted\n";
+
+enum flag { FLAG_MD = 256, FLAG_CSV, FLAG_JSON, FLAG_THREADS, FLAG_ISA, FLAG_FIRST_TOKEN, FLAG_VERSION, FLAG_HELP };
+
+static const struct option long_flags[] = {
+    {"prompt", required_argument, NULL, 'p'},
+    {"decode", required_argument, NULL, 'n'},
+    {"batch", required_argument, NULL, 'b'},
+    {"context", required_argument, NULL, 'c'},
+    {"repetitions", required_argument, NULL, 'r'},
+    {"md", no_argument, NULL, FLAG_MD},
+    {"csv", no_argument, NULL, FLAG_CSV},
+    {"json", no_argument, NULL, FLAG_JSON},
+    {"threads", required_argument, NULL, FLAG_THREADS},
+    {"isa", required_argument, NULL, FLAG_ISA},
+    {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+struct list {
+    uint64_t *values; /* owned; NULL: the default */
+    size_t count;
+};
+
+struct arguments {
+    const char *path;
+    struct list prompts, decodes, batches;
+    uint64_t context, repetitions, threads;
+    const char *instruction_set;
+    enum bench_format format;
+    bool first_token, finished;
+};
+
+static bool read_list(const char *flag, uint64_t least, struct list *list)
+{
+    free(list->values);
+    list->values = NULL;
+    return cli_read_list(flag, optarg, least, INT32_MAX, &list->values, &list->count);
+}
+
+static int read_flag(struct arguments *arguments, int flag, char **argv)
+{
+    bool ok = true;
+    switch (flag) {
+    case 'p': ok = read_list("-p", 0, &arguments->prompts); break;
+    case 'n': ok = read_list("-n", 0, &arguments->decodes); break;
+    case 'b': ok = read_list("-b", 1, &arguments->batches); break;
+    case 'c': ok = cli_read_number("-c", optarg, 0, INT32_MAX, &arguments->context); break;
+    case 'r': ok = cli_read_number("-r", optarg, 1, MOST_REPETITIONS, &arguments->repetitions); break;
+    case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
+    case FLAG_ISA: arguments->instruction_set = optarg; break;
+    case FLAG_MD: arguments->format = BENCH_MD; break;
+    case FLAG_CSV: arguments->format = BENCH_CSV; break;
+    case FLAG_JSON: arguments->format = BENCH_JSON; break;
+    case FLAG_FIRST_TOKEN: arguments->first_token = true; break;
+    case FLAG_HELP:
+        fputs(help, stdout);
+        arguments->finished = true;
+        break;
+    case FLAG_VERSION:
+        printf("engbench %s\n", eng_version());
+        arguments->finished = true;
+        break;
+    default: return cli_bad_flag(flag, argv);
+    }
+    return ok ? CLI_DONE : CLI_USAGE;
+}
+
+static int read_arguments(int argc, char **argv, struct arguments *arguments)
+{
+    arguments->repetitions = DEFAULT_REPETITIONS;
+    opterr = 0;
+    int flag;
+    while ((flag = getopt_long(argc, argv, ":p:n:b:c:r:", long_flags, NULL)) != -1) {
+        int code = read_flag(arguments, flag, argv);
+        if (code || arguments->finished) return code;
+    }
+    if (argc == optind) return cli_usage("expected an engine file, found none");
+    if (argc - optind > 1)
+        return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
+    arguments->path = argv[optind];
+    return CLI_DONE;
+}
+
+/* Defaults shrink to the engine's context; what was asked for does not. */
+static bool default_list(struct list *list, uint64_t value, uint64_t most)
+{
+    if (list->values) return true;
+    list->values = malloc(sizeof *list->values);
+    if (!list->values) return false;
+    list->values[0] = value < most ? value : most;
+    list->count = 1;
+    return true;
+}
+
+static int check_lengths(const struct bench_engine *bench, const struct arguments *arguments, const struct list *list,
+                         const char *flag)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (arguments->context + list->values[i] <= bench->facts.max_context) continue;
+        fprintf(stderr, "%s: %s %llu behind -c %llu: at most %u tokens fit the engine's context\n", cli_program(), flag,
+                (unsigned long long)list->values[i], (unsigned long long)arguments->context, bench->facts.max_context);
+        return CLI_BAD_INPUT;
+    }
+    return CLI_DONE;
+}
+
+static int check_batches(const struct bench_engine *bench, const struct list *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->values[i] <= bench->facts.slots) continue;
+        fprintf(stderr, "%s: -b %llu: the engine decodes at most %u sequences at once (engbuild --max-batch)\n",
+                cli_program(), (unsigned long long)list->values[i], bench->facts.slots);
+        return CLI_BAD_INPUT;
+    }
+    return CLI_DONE;
+}
+
+static uint64_t largest(const struct list *list)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < list->count; i++)
+        if (list->values[i] > value) value = list->values[i];
+    return value;
+}
+
+static int open_engine(struct bench_engine *bench, struct arguments *arguments)
+{
+    struct eng_error error;
+    struct eng_open_options open_options;
+    eng_open_options_init(&open_options);
+    open_options.threads = (uint32_t)arguments->threads;
+    eng_engine_facts_init(&bench->facts);
+    if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
+        eng_engine_get_facts(bench->engine, &bench->facts, &error))
+        return cli_fail_error(&error);
+    uint64_t rest = arguments->context < bench->facts.max_context ? bench->facts.max_context - arguments->context : 0;
+    if (!default_list(&arguments->prompts, DEFAULT_PROMPT, rest) ||
+        !default_list(&arguments->decodes, DEFAULT_DECODE, rest) || !default_list(&arguments->batches, 1, 1)) {
+        fprintf(stderr, "%s: out of memory\n", cli_program());
+        return CLI_MACHINE;
+    }
+    int code = check_lengths(bench, arguments, &arguments->prompts, "-p");
+    if (!code) code = check_lengths(bench, arguments, &arguments->decodes, "-n");
+    if (!code) code = check_batches(bench, &arguments->batches);
+    return code;
+}
+
+/* The KV pool is exactly what the measurements need. */
+static int open_session(struct bench_engine *bench, const struct arguments *arguments)
+{
+    struct eng_error error;
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    uint64_t prompt = arguments->context + largest(&arguments->prompts);
+    uint64_t decode = arguments->context + largest(&arguments->decodes);
+    uint64_t page = bench->facts.page_tokens;
+    uint64_t per_batch = (decode + page - 1) / page * page * largest(&arguments->batches);
+    uint64_t single = (prompt + page - 1) / page * page;
+    options.kv_tokens = per_batch > single ? per_batch : single;
+    if (!options.kv_tokens) options.kv_tokens = 1;
+    options.threads = (uint32_t)arguments->threads;
+    options.instruction_set = arguments->instruction_set;
+    options.max_sequences = 1;
+    eng_session_facts_init(&bench->session_facts);
+    if (eng_session_create(bench->engine, &options, &bench->session, &error) ||
+        eng_session_get_facts(bench->session, &bench->session_facts, &error))
+        return cli_fail_error(&error);
+    return CLI_DONE;
+}
+
+/* What engbench starts itself for: everything up to one drawn token, as fast as a program can have it. */
+static int print_first_token(const struct arguments *arguments)
+{
+    struct bench_engine bench = {.path = arguments->path};
+    struct eng_error error;
+    struct eng_open_options open_options;
+    struct eng_session_options options;
+    eng_open_options_init(&open_options);
+    eng_session_options_init(&options);
+    open_options.threads = options.threads = (uint32_t)arguments->threads;
+    options.instruction_set = arguments->instruction_set;
+    eng_engine_facts_init(&bench.facts);
+    uint32_t slot;
+    int32_t token = 0;
+    int code = CLI_DONE;
+    if (eng_open(bench.path, &open_options, &bench.engine, &error) ||
+        eng_engine_get_facts(bench.engine, &bench.facts, &error) ||
+        eng_session_create(bench.engine, &options, &bench.session, &error) ||
+        eng_slot_acquire(bench.session, &slot, &error)) {
+        code = cli_fail_error(&error);
+    } else {
+        if (bench.facts.bos_token >= 0) token = bench.facts.bos_token;
+        if (eng_prefill(bench.session, slot, &token, 1, &token, NULL, &error)) code = cli_fail_error(&error);
+    }
+    if (!code) {
+        struct status status;
+        status_clear(&status);
+        printf("%.3f\n", cli_process_age());
+        if (!cli_flush(&status)) code = cli_fail_status(&status);
+    }
+    eng_session_destroy(&bench.session);
+    eng_close(&bench.engine);
+    return code;
+}
+
+static int run_tests(struct bench_engine *bench, const struct arguments *arguments, struct bench_row *rows,
+                     size_t *count)
+{
+    uint32_t repetitions = (uint32_t)arguments->repetitions;
+    for (size_t i = 0; i < arguments->prompts.count; i++) {
+        struct bench_test test = {BENCH_PREFILL, (uint32_t)arguments->prompts.values[i], 1,
+                                  (uint32_t)arguments->context};
+        int code = test.tokens ? bench_run(bench, &test, repetitions, &rows[*count]) : CLI_DONE;
+        if (code) return code;
+        *count += test.tokens > 0;
+    }
+    for (size_t i = 0; i < arguments->decodes.count; i++)
+        for (size_t k = 0; k < arguments->batches.count; k++) {
+            struct bench_test test = {BENCH_DECODE, (uint32_t)arguments->decodes.values[i],
+                                      (uint32_t)arguments->batches.values[k], (uint32_t)arguments->context};
+            int code = test.tokens ? bench_run(bench, &test, repetitions, &rows[*count]) : CLI_DONE;
+            if (code) return code;
+            *count += test.tokens > 0;
+        }
+    int code = bench_first_token(bench, repetitions, &rows[*count]);
+    *count += code == CLI_DONE;
+    return code;
+}
+
+static int bench_engine(struct arguments *arguments)
+{
+    struct bench_engine bench = {.path = arguments->path, .threads = (uint32_t)arguments->threads};
+    struct bench_row *rows = NULL;
+    struct status status;
+    status_clear(&status);
+    size_t count = 0;
+    int code = open_engine(&bench, arguments);
+    if (!code) code = open_session(&bench, arguments);
+    if (code) goto done;
+    rows = calloc(arguments->prompts.count + arguments->decodes.count * arguments->batches.count + 1, sizeof *rows);
+    if (!rows || !bandwidth_measure((uint32_t)arguments->threads, &bench.bandwidth, &status)) {
+        if (!rows) status_fail(&status, STATUS_MACHINE, "out of memory");
+        code = cli_fail_status(&status);
+        goto done;
+    }
+    code = run_tests(&bench, arguments, rows, &count);
+    if (!code && !bench_print(&bench, rows, count, arguments->format, &status)) code = cli_fail_status(&status);
+
+done:
+    free(rows);
+    eng_session_destroy(&bench.session);
+    eng_close(&bench.engine);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    cli_set_program("engbench");
+    cli_catch_signals();
+    struct arguments arguments = {0};
+    struct status status;
+    status_clear(&status);
+    int code = read_arguments(argc, argv, &arguments);
+    if (!code && arguments.finished) {
+        if (!cli_flush(&status)) code = cli_fail_status(&status);
+    } else if (!code) {
+        code = arguments.first_token ? print_first_token(&arguments) : bench_engine(&arguments);
+    }
+    free(arguments.prompts.values);
+    free(arguments.decodes.values);
+    free(arguments.batches.values);
+    return code;
+}

@@ -1,0 +1,207 @@
+/* enginfo: what is in an engine file, for any target; with --verify, whether all of it is as it was written. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_process.h"
+#include "runtime/info.h"
+
+static const char help[] =
+    "usage: enginfo FILE [--json] [--verify] [--tactics]\n"
+    "\n"
+    "Prints what an engine file holds. Structure and checksums of everything but the weights are always verified.\n"
+    "\n"
+    "  --verify    hash the weights, too, and check every launch of every plan\n"
+    "  --tactics   the tuner's measurements, one line each, instead of the summary\n"
+    "  --json      as JSON on stdout\n"
+    "  --version, --help\n"
+    "\n"
+    "exit: 0 done, 1 the file is bad, 2 usage, 3 the machine cannot, 4 internal error\n";
+
+enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_VERSION, FLAG_HELP };
+
+static const struct option long_flags[] = {
+    {"json", no_argument, NULL, FLAG_JSON},       {"verify", no_argument, NULL, FLAG_VERIFY},
+    {"tactics", no_argument, NULL, FLAG_TACTICS}, {"version", no_argument, NULL, FLAG_VERSION},
+    {"help", no_argument, NULL, FLAG_HELP},       {NULL, 0, NULL, 0},
+};
+
+struct arguments {
+    const char *path;
+    bool json, verify, tactics, finished;
+};
+
+struct verification {
+    bool done;
+    int threads;
+    double seconds;
+};
+
+static double megabytes(uint64_t bytes) { return (double)bytes * 1e-6; }
+
+static void print_tokens(const struct manifest *manifest)
+{
+    printf("tokens:     vocabulary %" PRIu64 ", tokenizer %s, chat format %s, bos ", manifest->geometry.vocab_size,
+           manifest->has_tokenizer ? "yes" : "no", chat_format_name(manifest->chat_format));
+    if (manifest->bos_token >= 0)
+        printf("%" PRId64 ", eos", manifest->bos_token);
+    else
+        printf("none, eos");
+    for (int i = 0; i < manifest->eos_count; i++) printf(" %" PRId32, manifest->eos_tokens[i]);
+    printf("%s\n", manifest->eos_count ? "" : " none");
+}
+
+static void print_plans(const struct engine *file, uint32_t kind, const char *name)
+{
+    printf("%-11s", name);
+    bool any = false;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        if (file->plans[i].header.kind != kind) continue;
+        printf(" %" PRIu32 " (%" PRIu32 " launches)", file->plans[i].header.rows, file->plans[i].header.launch_count);
+        any = true;
+    }
+    printf("%s\n", any ? "" : " none");
+}
+
+static void print_summary(const struct engine *file, const struct verification *verification)
+{
+    const struct manifest *manifest = &file->manifest;
+    const struct plan_geometry *geometry = &manifest->geometry;
+    printf("model:      %s (%s), %.1f M parameters, %" PRIu64 " layers, hidden %" PRIu64 ", heads %" PRIu64 "/%" PRIu64
+           " of %" PRIu64 "\n",
+           manifest->model_name, manifest->model_type, (double)manifest->parameters * 1e-6, manifest->layers,
+           manifest->hidden_size, manifest->heads, manifest->kv_heads, manifest->head_dim);
+    printf("target:     %s (%s), built by engbuild %s\n", engine_target_name(manifest->target), manifest->target_name,
+           manifest->builder_version);
+    printf("limits:     %" PRIu64 " sequences of %" PRIu64 " tokens\n", geometry->slots, geometry->max_context);
+    printf("types:      weights %s, KV cache %s\n", dtype_name(manifest->weight_dtype), dtype_name(manifest->kv_dtype));
+    printf("memory:     weights %.1f MB (mapped), scratch %.1f MB, KV cache %.3f MB per %" PRIu64
+           " tokens (full: %.1f MB)\n",
+           megabytes(manifest->weights_bytes),
+           megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes),
+           megabytes(geometry->page_bytes), geometry->page_tokens,
+           megabytes(geometry->page_bytes) * (double)geometry->pages_per_slot * (double)geometry->slots);
+    print_tokens(manifest);
+    printf("defaults:   temperature %g, top-p %g, top-k %" PRIu64 ", repetition penalty %g\n", manifest->temperature,
+           manifest->top_p, manifest->top_k, manifest->repetition_penalty);
+    print_plans(file, PLAN_DECODE, "decode:");
+    print_plans(file, PLAN_PREFILL, "prefill:");
+    size_t lines = 0;
+    for (size_t i = 0; i < file->tactics_size; i++) lines += file->tactics[i] == '\n';
+    printf("tactics:    %zu recorded\n", lines);
+    printf("golden:     %" PRIu32 " tokens, tolerance %g\n", file->golden.token_count, (double)file->golden.tolerance);
+    printf("file:       %.1f MB, %zu tensors, structure and checksums verified\n", megabytes(file->size),
+           file->tensor_count);
+    if (verification->done)
+        printf("verified:   all weights and plans, %.3f s by %d threads (%.1f GB/s)\n", verification->seconds,
+               verification->threads,
+               verification->seconds > 0 ? (double)manifest->weights_bytes / verification->seconds * 1e-9 : 0);
+}
+
+/* The records behind their checksums. */
+static json_t *tactics_json(const struct engine *file)
+{
+    enum { CHECKSUM_DIGITS = 16 };
+    json_t *list = json_array();
+    const char *at = file->tactics, *end = at + file->tactics_size;
+    while (list && at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t size = newline ? (size_t)(newline - at) : (size_t)(end - at);
+        json_error_t error;
+        json_t *record = NULL;
+        if (size > CHECKSUM_DIGITS + 1)
+            record = json_loadb(at + CHECKSUM_DIGITS + 1, size - CHECKSUM_DIGITS - 1, 0, &error);
+        if (record) json_array_append_new(list, record);
+        at += size + 1;
+    }
+    return list;
+}
+
+static bool print_json(const struct engine *file, const struct arguments *arguments,
+                       const struct verification *verification, struct status *status)
+{
+    json_t *info = info_json(file, arguments->path);
+    bool ok = info != NULL;
+    if (ok && arguments->tactics) ok = json_object_set_new(info, "tactics", tactics_json(file)) == 0;
+    if (ok && verification->done)
+        ok = json_object_set_new(info, "verified",
+                                 json_pack("{s:f, s:i}", "seconds", verification->seconds, "threads",
+                                           verification->threads)) == 0;
+    char *text = ok ? json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
+    if (text) puts(text);
+    ok = text != NULL;
+    free(text);
+    json_decref(info);
+    return ok || status_fail(status, STATUS_MACHINE, "out of memory");
+}
+
+static bool verify(const struct engine *file, struct verification *verification, struct status *status)
+{
+    struct plan_space_sizes sizes;
+    size_t decode_plans;
+    /* Launches for another target are that target's business. */
+    if (file->manifest.target == TARGET_CPU && !load_check_plans(file, &decode_plans, &sizes, status)) return false;
+    if (!load_check_weights(file, 0, &verification->threads, &verification->seconds, status)) return false;
+    verification->done = true;
+    return true;
+}
+
+static bool report(const struct arguments *arguments, struct status *status)
+{
+    struct engine file;
+    struct verification verification = {0};
+    if (!engine_open(&file, arguments->path, status)) return false;
+    bool ok =
+        !arguments->verify || verify(&file, &verification, status) || status_prefix(status, "%s", arguments->path);
+    if (ok && arguments->json)
+        ok = print_json(&file, arguments, &verification, status);
+    else if (ok && arguments->tactics)
+        fwrite(file.tactics, 1, file.tactics_size, stdout);
+    else if (ok)
+        print_summary(&file, &verification);
+    engine_close(&file);
+    return ok && cli_flush(status);
+}
+
+static int read_arguments(int argc, char **argv, struct arguments *arguments)
+{
+    opterr = 0;
+    int flag;
+    while ((flag = getopt_long(argc, argv, ":", long_flags, NULL)) != -1) {
+        switch (flag) {
+        case FLAG_JSON: arguments->json = true; break;
+        case FLAG_VERIFY: arguments->verify = true; break;
+        case FLAG_TACTICS: arguments->tactics = true; break;
+        case FLAG_HELP:
+            fputs(help, stdout);
+            arguments->finished = true;
+            return CLI_DONE;
+        case FLAG_VERSION:
+            printf("enginfo %s\n", eng_version());
+            arguments->finished = true;
+            return CLI_DONE;
+        default: return cli_bad_flag(flag, argv);
+        }
+    }
+    if (argc == optind) return cli_usage("expected an engine file, found none");
+    if (argc - optind > 1)
+        return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
+    arguments->path = argv[optind];
+    return CLI_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    cli_set_program("enginfo");
+    cli_catch_signals();
+    struct arguments arguments = {0};
+    struct status status;
+    status_clear(&status);
+    int code = read_arguments(argc, argv, &arguments);
+    if (!code && (arguments.finished ? !cli_flush(&status) : !report(&arguments, &status)))
+        code = cli_fail_status(&status);
+    return code;
+}

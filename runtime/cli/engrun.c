@@ -1,0 +1,254 @@
+/* engrun: text, tokens and logits from an engine file, and its tokenizer alone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cli/cli_args.h"
+#include "runtime/cli/cli_generate.h"
+#include "runtime/cli/cli_process.h"
+#include "runtime/cli/cli_tokenize.h"
+
+enum { DEFAULT_NEW_TOKENS = 128, MOST_THREADS = 256 };
+
+static const char help[] =
+    "usage: engrun FILE (-p TEXT | --tokens LIST | < TEXT) [flags]\n"
+    "       engrun FILE --chat [-p TEXT] [flags]\n"
+    "       engrun FILE --selftest\n"
+    "       engrun (FILE | tokenizer.json) --tokenize | --detokenize\n"
+    "\n"
+    "Continues a prompt with the engine FILE and prints the text as it comes. Greedy unless told otherwise.\n"
+    "\n"
+    "prompt:\n"
+    "  -p, --prompt TEXT         the prompt; without it and --tokens, all of stdin (less one newline at its end)\n"
+    "      --tokens LIST         token ids separated by commas, used exactly as given\n"
+    "      --chat                the prompt is a user's message; without -p, every line of stdin is one\n"
+    "      --system TEXT         with --chat: the system message\n"
+    "answer:\n"
+    "  -n, --count N             at most N tokens (128; with --chat 0); 0: until an end token or the context's end\n"
+    "      --ignore-eos          end tokens do not end the answer\n"
+    "      --temperature T       0 (the default): always the most likely token\n"
+    "      --top-k K             draw from the K likeliest tokens; 0: all\n"
+    "      --top-p P             draw from the likeliest tokens that together reach probability P; 1: all\n"
+    "      --repetition-penalty R  of tokens that occurred; 1: none\n"
+    "      --recommended         these four as the checkpoint's generation_config.json has them, unless given\n"
+    "      --seed S              of the random numbers (0)\n"
+    "output:\n"
+    "      --print-tokens        the generated ids, separated by spaces, instead of text\n"
+    "      --keep-special        special tokens appear in the text\n"
+    "      --logits FILE.npy     float32 [tokens, vocabulary]: what each token was drawn from\n"
+    "      --timing, --verbose   speed and time to the first token, on stderr\n"
+    "machine:\n"
+    "      --threads N           0 (the default): one per processor\n"
+    "      --isa NAME            portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "other work:\n"
+    "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
+    "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
+    "      --add-special         with --tokenize: add the tokens the tokenizer puts around a text\n"
+    "      --detokenize          each line of stdin, a JSON array of ids, becomes a JSON string\n"
+    "      --skip-special        with --detokenize: leave special tokens out\n"
+    "      --version, --help\n"
+    "\n"
+    "exit: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error, 130 interrupted\n";
+
+enum flag {
+    FLAG_TOKENS = 256,
+    FLAG_CHAT,
+    FLAG_SYSTEM,
+    FLAG_IGNORE_EOS,
+    FLAG_TEMPERATURE,
+    FLAG_TOP_K,
+    FLAG_TOP_P,
+    FLAG_REPETITION_PENALTY,
+    FLAG_RECOMMENDED,
+    FLAG_SEED,
+    FLAG_PRINT_TOKENS,
+    FLAG_KEEP_SPECIAL,
+    FLAG_LOGITS,
+    FLAG_TIMING,
+    FLAG_THREADS,
+    FLAG_ISA,
+    FLAG_SELFTEST,
+    FLAG_TOKENIZE,
+    FLAG_ADD_SPECIAL,
+    FLAG_DETOKENIZE,
+    FLAG_SKIP_SPECIAL,
+    FLAG_VERSION,
+    FLAG_HELP,
+};
+
+static const struct option long_flags[] = {
+    {"prompt", required_argument, NULL, 'p'},
+    {"count", required_argument, NULL, 'n'},
+    {"tokens", required_argument, NULL, FLAG_TOKENS},
+    {"chat", no_argument, NULL, FLAG_CHAT},
+    {"system", required_argument, NULL, FLAG_SYSTEM},
+    {"ignore-eos", no_argument, NULL, FLAG_IGNORE_EOS},
+    {"temperature", required_argument, NULL, FLAG_TEMPERATURE},
+    {"top-k", required_argument, NULL, FLAG_TOP_K},
+    {"top-p", required_argument, NULL, FLAG_TOP_P},
+    {"repetition-penalty", required_argument, NULL, FLAG_REPETITION_PENALTY},
+    {"recommended", no_argument, NULL, FLAG_RECOMMENDED},
+    {"seed", required_argument, NULL, FLAG_SEED},
+    {"print-tokens", no_argument, NULL, FLAG_PRINT_TOKENS},
+    {"keep-special", no_argument, NULL, FLAG_KEEP_SPECIAL},
+    {"logits", required_argument, NULL, FLAG_LOGITS},
+    {"timing", no_argument, NULL, FLAG_TIMING},
+    {"verbose", no_argument, NULL, FLAG_TIMING},
+    {"threads", required_argument, NULL, FLAG_THREADS},
+    {"isa", required_argument, NULL, FLAG_ISA},
+    {"selftest", no_argument, NULL, FLAG_SELFTEST},
+    {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
+    {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
+    {"detokenize", no_argument, NULL, FLAG_DETOKENIZE},
+    {"skip-special", no_argument, NULL, FLAG_SKIP_SPECIAL},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+struct arguments {
+    struct generate_options generate;
+    struct tokenize_options tokenize;
+    uint64_t *tokens; /* owned */
+    bool do_tokenize, selftest, count_given;
+    bool finished; /* --help or --version: nothing else to do */
+};
+
+/* One flag that has a number; false after a message. */
+static bool read_value(struct arguments *arguments, int flag)
+{
+    struct generate_options *generate = &arguments->generate;
+    uint64_t number;
+    switch (flag) {
+    case 'n':
+        if (!cli_read_number("-n", optarg, 0, INT32_MAX, &number)) return false;
+        generate->max_new_tokens = (uint32_t)number;
+        arguments->count_given = true;
+        return true;
+    case FLAG_TOKENS:
+        free(arguments->tokens);
+        arguments->tokens = NULL;
+        if (!cli_read_list("--tokens", optarg, 0, INT32_MAX, &arguments->tokens, &generate->token_count)) return false;
+        generate->tokens = arguments->tokens;
+        return true;
+    case FLAG_TEMPERATURE: return cli_read_real("--temperature", optarg, 0, 1e6, &generate->temperature);
+    case FLAG_TOP_K:
+        if (!cli_read_number("--top-k", optarg, 0, INT32_MAX, &number)) return false;
+        generate->top_k = (int64_t)number;
+        return true;
+    case FLAG_TOP_P:
+        if (!cli_read_real("--top-p", optarg, 0, 1, &generate->top_p)) return false;
+        if (generate->top_p > 0) return true;
+        cli_usage("--top-p: expected a number above 0 and at most 1, found '%s'", optarg);
+        return false;
+    case FLAG_REPETITION_PENALTY:
+        if (!cli_read_real("--repetition-penalty", optarg, 0, 1e6, &generate->repetition_penalty)) return false;
+        if (generate->repetition_penalty > 0) return true;
+        cli_usage("--repetition-penalty: expected a number above 0, found '%s'", optarg);
+        return false;
+    case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
+    default: /* FLAG_THREADS */
+        if (!cli_read_number("--threads", optarg, 0, MOST_THREADS, &number)) return false;
+        generate->session.threads = (uint32_t)number;
+        return true;
+    }
+}
+
+/* Flags of one kind of work that say nothing to another are refused: who gives one expects it to matter. */
+static int check_combination(const struct arguments *arguments)
+{
+    const struct generate_options *generate = &arguments->generate;
+    bool text_work = arguments->do_tokenize || arguments->tokenize.detokenize;
+    if (arguments->do_tokenize && arguments->tokenize.detokenize)
+        return cli_usage("expected one of --tokenize and --detokenize, found both");
+    if (text_work && arguments->selftest) return cli_usage("--selftest: not with --tokenize or --detokenize");
+    bool has_prompt = generate->prompt || generate->tokens || generate->chat;
+    if ((text_work || arguments->selftest) && (has_prompt || generate->logits_path || generate->print_tokens))
+        return cli_usage("-p, --tokens, --chat, --logits and --print-tokens: not with --selftest, --tokenize or "
+                         "--detokenize");
+    if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
+    if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
+    if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
+    if (arguments->tokenize.add_special && !arguments->do_tokenize)
+        return cli_usage("--add-special: only with --tokenize");
+    if (arguments->tokenize.skip_special && !arguments->tokenize.detokenize)
+        return cli_usage("--skip-special: only with --detokenize");
+    return CLI_DONE;
+}
+
+static int read_flag(struct arguments *arguments, int flag, char **argv)
+{
+    struct generate_options *generate = &arguments->generate;
+    switch (flag) {
+    case 'p': generate->prompt = optarg; break;
+    case FLAG_SYSTEM: generate->system = optarg; break;
+    case FLAG_LOGITS: generate->logits_path = optarg; break;
+    case FLAG_ISA: generate->session.instruction_set = optarg; break;
+    case FLAG_CHAT: generate->chat = true; break;
+    case FLAG_IGNORE_EOS: generate->ignore_eos = true; break;
+    case FLAG_RECOMMENDED: generate->recommended = true; break;
+    case FLAG_PRINT_TOKENS: generate->print_tokens = true; break;
+    case FLAG_KEEP_SPECIAL: generate->keep_special = true; break;
+    case FLAG_TIMING: generate->timing = true; break;
+    case FLAG_SELFTEST: arguments->selftest = true; break;
+    case FLAG_TOKENIZE: arguments->do_tokenize = true; break;
+    case FLAG_ADD_SPECIAL: arguments->tokenize.add_special = true; break;
+    case FLAG_DETOKENIZE: arguments->tokenize.detokenize = true; break;
+    case FLAG_SKIP_SPECIAL: arguments->tokenize.skip_special = true; break;
+    case FLAG_HELP:
+        fputs(help, stdout);
+        arguments->finished = true;
+        break;
+    case FLAG_VERSION:
+        printf("engrun %s\n", eng_version());
+        arguments->finished = true;
+        break;
+    case '?':
+    case ':': return cli_bad_flag(flag, argv);
+    default: return read_value(arguments, flag) ? CLI_DONE : CLI_USAGE;
+    }
+    return CLI_DONE;
+}
+
+static int read_arguments(int argc, char **argv, struct arguments *arguments)
+{
+    struct generate_options *generate = &arguments->generate;
+    generate->temperature = generate->top_p = generate->repetition_penalty = -1;
+    generate->top_k = -1;
+    eng_session_options_init(&generate->session);
+    generate->session.max_sequences = 1;
+    opterr = 0;
+    int flag;
+    while ((flag = getopt_long(argc, argv, ":p:n:", long_flags, NULL)) != -1) {
+        int code = read_flag(arguments, flag, argv);
+        if (code || arguments->finished) return code;
+    }
+    if (argc - optind != 1)
+        return cli_usage(argc == optind ? "expected an engine file, found none"
+                                        : "expected one engine file, found '%s' and '%s'",
+                         argv[optind], argv[optind + (argc > optind)]);
+    generate->path = arguments->tokenize.path = argv[optind];
+    if (!arguments->count_given) generate->max_new_tokens = generate->chat ? 0 : DEFAULT_NEW_TOKENS;
+    return check_combination(arguments);
+}
+
+int main(int argc, char **argv)
+{
+    cli_set_program("engrun");
+    cli_catch_signals();
+    struct arguments arguments = {0};
+    struct status status;
+    status_clear(&status);
+    int code = read_arguments(argc, argv, &arguments);
+    if (code || arguments.finished) {
+        if (!code && !cli_flush(&status)) code = cli_fail_status(&status);
+    } else if (arguments.do_tokenize || arguments.tokenize.detokenize) {
+        code = tokenize_lines(&arguments.tokenize);
+    } else if (arguments.selftest) {
+        code = generate_selftest(&arguments.generate);
+    } else {
+        code = generate(&arguments.generate);
+    }
+    free(arguments.tokens);
+    return code;
+}

@@ -1,0 +1,360 @@
+/* libeng: loads an engine file made by engbuild, checks it whole, and replays its plans.
+ *
+ * Two levels. Sequences: submit tokens, step, poll; batching goes on inside. Slots: prefill and decode on named slots,
+ * for callers with a scheduler of their own. Both may be used in one session at the same time.
+ *
+ * Ownership. What a *_create or eng_open hands out is the caller's, to be given back with the *_destroy or eng_close of
+ * the same name; these take the address of the handle and set it to NULL, and a handle that is NULL already is fine, so
+ * closing twice does no harm. What any other function returns by pointer is borrowed: it lives as long as the function's
+ * comment says. Everything a caller passes in is copied or used during the call only. Sessions and text streams keep
+ * their engine alive: the engine may be closed first. A session's sequences end with the session.
+ *
+ * Threads. [any] marks functions that any threads may call at once, on the same handle too. [session] marks those that
+ * must not run at once on the same session (a sequence and a slot belong to their session; different sessions do not
+ * disturb each other); [stream] likewise for one text stream.
+ *
+ * Errors. A function that can fail returns a status and, if `error` is not NULL, fills the caller's struct eng_error:
+ * one line that says what, where, expected, found and what to do. A call that failed changed nothing, except where its
+ * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment, and
+ * after eng_session_create allocates nothing in functions marked [no allocation].
+ *
+ * Option structs. Call the struct's *_init (it fills size and defaults), then set fields. In every one of them 0 (NULL)
+ * means the default. Fields are only ever added at the end: a program built against an older header goes on working,
+ * and one built against a newer header works as long as it leaves the fields unknown to the library at 0. */
+#ifndef ENG_H
+#define ENG_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define ENG_API __attribute__((visibility("default")))
+#else
+#define ENG_API
+#endif
+
+#define ENG_VERSION_TEXT "0.1.0"
+
+/* Version of the library that is linked, which may be newer than this header. [any] */
+ENG_API const char *eng_version(void);
+
+/* ---- Errors ---- */
+
+/* Pinned: numbers are never changed or reused. */
+enum eng_status {
+    ENG_OK = 0,
+    ENG_BAD_INPUT = 1, /* a file, a prompt or a value is wrong                                       */
+    ENG_USAGE = 2,     /* the call is wrong: NULL, a wrong struct size, a value out of range         */
+    ENG_MACHINE = 3,   /* this machine cannot: memory, threads, disk                                 */
+    ENG_INTERNAL = 4,  /* a defect of the library, or results that differ from the golden ones       */
+    ENG_NOT_FOUND = 5, /* a file that was named does not exist                                       */
+    ENG_CORRUPT = 6,   /* the engine file fails its checks                                           */
+    ENG_VERSION = 7,   /* the engine file is of a version or for a target that this library cannot run */
+    ENG_FULL = 8,      /* no free slot, page or sequence now: later it may work                      */
+    ENG_TOO_LONG = 9   /* tokens exceed the context, or a result exceeds the caller's buffer         */
+};
+
+enum { ENG_MESSAGE_BYTES = 512 };
+
+struct eng_error {
+    int32_t status;                  /* enum eng_status */
+    char message[ENG_MESSAGE_BYTES]; /* UTF-8, one line, NUL-terminated; empty after ENG_OK */
+};
+
+/* Short constant name of a status, "unknown" for any other number. [any] */
+ENG_API const char *eng_status_name(int status);
+
+/* ---- Engine ---- */
+
+struct eng_engine;
+
+struct eng_open_options {
+    size_t struct_size;
+    uint32_t threads; /* that check the weights; 0: one per processor this process may use */
+};
+static inline void eng_open_options_init(struct eng_open_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+}
+
+/* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by all threads;
+ * this also brings the weights into memory). options may be NULL. [any] */
+ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
+                                 struct eng_error *error);
+ENG_API void eng_close(struct eng_engine **engine); /* [any] */
+
+/* The engine's manifest and facts of this load as JSON text. Borrowed until eng_close. [any] */
+ENG_API const char *eng_info(const struct eng_engine *engine);
+
+enum { ENG_MAX_EOS_TOKENS = 16 };
+
+/* What a caller must know to size its buffers. Set struct_size (eng_engine_facts_init) before the call. */
+struct eng_engine_facts {
+    size_t struct_size;
+    uint32_t vocab_size;
+    uint32_t max_context; /* tokens of one sequence */
+    uint32_t slots;       /* sequences that can run at once: the largest decode batch */
+    uint32_t page_tokens; /* tokens of one KV page */
+    uint64_t page_bytes;
+    uint64_t weights_bytes;
+    uint64_t file_bytes;
+    int32_t bos_token; /* -1: none */
+    uint32_t eos_count;
+    int32_t eos_tokens[ENG_MAX_EOS_TOKENS];
+    uint32_t has_tokenizer; /* 1: tokenize, detokenize and text streams work */
+    uint32_t has_chat;      /* 1: eng_chat works */
+    uint32_t golden_tokens; /* tokens that eng_selftest compares; 0: the engine holds none */
+    uint32_t reserved;
+    double open_seconds; /* what eng_open took, and of that, checking the weights */
+    double verify_seconds;
+};
+static inline void eng_engine_facts_init(struct eng_engine_facts *facts)
+{
+    memset(facts, 0, sizeof *facts);
+    facts->struct_size = sizeof *facts;
+}
+ENG_API enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng_engine_facts *facts,
+                                             struct eng_error *error); /* [any] */
+
+/* ---- Text ---- */
+
+enum eng_text_flags {
+    ENG_TEXT_ADD_SPECIAL =
+        1, /* tokenize: add what the tokenizer puts around a text (the beginning-of-sequence token) */
+    ENG_TEXT_KEEP_SPECIAL = 2 /* detokenize, streams: special tokens appear in the text instead of being left out */
+};
+
+/* Text to ids. *count is set to the number of ids; more than `capacity` of them is ENG_TOO_LONG and none is written
+ * (call with capacity 0 to learn the size). Invalid UTF-8 is read as U+FFFD. [any] */
+ENG_API enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, size_t size, uint32_t flags,
+                                     int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error);
+
+/* Ids to text: UTF-8, NUL-terminated; *size excludes the NUL, and `capacity` must exceed it (else ENG_TOO_LONG, nothing
+ * written). [any] */
+ENG_API enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count,
+                                       uint32_t flags, char *text, size_t capacity, size_t *size,
+                                       struct eng_error *error);
+
+/* Ids to text one by one: the texts of all pushes and the finish, one behind the other, are what eng_detokenize gives
+ * for all ids, and no push ends within a character. */
+struct eng_text;
+ENG_API enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags, struct eng_text **stream,
+                                        struct eng_error *error); /* [any] */
+/* *text is borrowed until the next call on the stream, NUL-terminated, often empty. [stream] [no allocation] */
+ENG_API enum eng_status eng_text_push(struct eng_text *stream, int32_t token, const char **text, size_t *size,
+                                      struct eng_error *error);
+/* What was held back; the stream is as new afterwards. [stream] [no allocation] */
+ENG_API enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size_t *size,
+                                        struct eng_error *error);
+ENG_API void eng_text_destroy(struct eng_text **stream); /* [stream] */
+
+struct eng_message {
+    const char *role;    /* "system", "user", "assistant" */
+    const char *content; /* UTF-8, NUL-terminated */
+};
+enum eng_chat_flags {
+    ENG_CHAT_ANSWER = 1,   /* end with what makes the model answer */
+    ENG_CHAT_CONTINUE = 2, /* the messages follow an answer of the same sequence: no beginning-of-sequence token */
+    ENG_CHAT_CLOSE = 4     /* with CONTINUE: that answer was cut short, so end it first */
+};
+/* The ids of a conversation in the chat format that the engine names (chatml, llama3, mistral). Special tokens are
+ * looked up by their text, and the format's markers inside a content are recognised as such, as they are by the
+ * checkpoint's own template. Sizes as in eng_tokenize. [any] */
+ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_message *messages,
+                                 size_t message_count, uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
+                                 struct eng_error *error);
+
+/* ---- Session ---- */
+
+/* Everything that runs: threads, scratch memory, the KV pages, slots, sequences. All memory is known exactly and
+ * checked against what this machine has (free memory, control group, address space limit) before it is taken. */
+struct eng_session;
+
+struct eng_session_options {
+    size_t struct_size;
+    uint32_t threads;       /* 0: one per processor this process may use */
+    uint32_t max_sequences; /* sequences that may exist at once, waiting ones included; 0: 4 per slot, at least 64 */
+    uint64_t kv_tokens;     /* size of the KV pool in tokens (rounded up to pages); 0: by kv_bytes */
+    uint64_t kv_bytes;      /* size of the KV pool in bytes (rounded down); 0: full context for every slot or, if that
+                               takes more than half of the memory at hand, what fits there, at least one full context */
+    const char *instruction_set; /* "portable", "avx2", "avx512", "avx512bf16"; NULL: the best this processor has */
+};
+static inline void eng_session_options_init(struct eng_session_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+}
+ENG_API enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
+                                           struct eng_session **session, struct eng_error *error); /* [any] */
+ENG_API void eng_session_destroy(struct eng_session **session);                                    /* [session] */
+
+struct eng_session_facts {
+    size_t struct_size;
+    uint32_t threads;
+    uint32_t slots, free_slots;
+    uint32_t pages, free_pages;
+    uint32_t max_sequences;
+    uint64_t memory_bytes;       /* private memory of the session, all of it */
+    uint64_t kv_bytes;           /* of that, the KV pool */
+    const char *instruction_set; /* constant text */
+};
+static inline void eng_session_facts_init(struct eng_session_facts *facts)
+{
+    memset(facts, 0, sizeof *facts);
+    facts->struct_size = sizeof *facts;
+}
+ENG_API enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
+                                              struct eng_error *error); /* [session] [no allocation] */
+
+/* How tokens are drawn. The n-th draw of a sequence uses random number n of its seed, so its tokens depend on its own
+ * prompt and settings alone, never on the company it runs in. */
+struct eng_sampling {
+    size_t struct_size;
+    float temperature;        /* 0: greedy, the most likely token (lowest id among equals) */
+    float top_p;              /* keep the likeliest tokens that together reach this probability; 0 or 1: all */
+    float repetition_penalty; /* of tokens that occurred in prompt or answer; 0 or 1: none */
+    uint32_t top_k;           /* keep the k likeliest tokens; 0: all */
+    uint64_t seed;
+};
+static inline void eng_sampling_init(struct eng_sampling *sampling)
+{
+    memset(sampling, 0, sizeof *sampling);
+    sampling->struct_size = sizeof *sampling;
+}
+/* Sets temperature, top_p, top_k and repetition_penalty as the checkpoint's generation_config.json has them. [any] */
+ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct eng_sampling *sampling,
+                                                 struct eng_error *error);
+
+/* ---- Sequences ---- */
+
+/* A sequence waits, in the order of submission, until a slot is free and the pages for its whole prompt and answer are
+ * free too; they are then its own, so that a sequence that runs never stops for want of pages and none is ever evicted.
+ * Each step runs one plan: a piece of one prompt (oldest first), or one token for every sequence that decodes. When
+ * both have work they take turns, so long prompts delay answers by one piece at a time. */
+struct eng_sequence;
+
+enum eng_state {
+    ENG_STATE_IDLE = 0,    /* created, nothing submitted */
+    ENG_STATE_WAITING = 1, /* for a slot or pages */
+    ENG_STATE_PREFILL = 2, /* its prompt is being read */
+    ENG_STATE_DECODE = 3,  /* it gets a token at every decode step */
+    ENG_STATE_DONE = 4     /* see eng_sequence_end */
+};
+enum eng_end {
+    ENG_END_NONE = 0,    /* not done */
+    ENG_END_EOS = 1,     /* the last token is an end or stop token */
+    ENG_END_LENGTH = 2,  /* max_new_tokens */
+    ENG_END_CONTEXT = 3, /* the context is full */
+    ENG_END_CANCELLED = 4
+};
+
+enum { ENG_MAX_STOP_TOKENS = 16 };
+enum eng_sequence_flags {
+    ENG_SEQUENCE_IGNORE_EOS = 1, /* end tokens do not end it; stop_tokens still do */
+    ENG_SEQUENCE_KEEP = 2        /* slot and pages stay its own when it is done, so that more can be submitted */
+};
+
+struct eng_sequence_options {
+    size_t struct_size;
+    const struct eng_sampling *sampling; /* NULL: greedy */
+    const int32_t *stop_tokens;          /* [stop_count] besides the engine's end tokens */
+    uint32_t stop_count;                 /* at most ENG_MAX_STOP_TOKENS */
+    uint32_t max_new_tokens;             /* for each submit; 0: until the context is full */
+    uint32_t context_tokens;             /* tokens its pages are to hold in all; 0: prompt and answer or, with KEEP, the
+                                            engine's whole context */
+    uint32_t flags;                      /* enum eng_sequence_flags */
+};
+static inline void eng_sequence_options_init(struct eng_sequence_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+}
+
+/* ENG_FULL when max_sequences exist. [session] [no allocation] */
+ENG_API enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
+                                            struct eng_sequence **sequence, struct eng_error *error);
+
+/* Submits a prompt (at least one token) and queues the sequence. With KEEP it may be called again when the sequence is
+ * done and all its tokens have been polled: the tokens go behind what the sequence has so far, the last drawn token
+ * included. ENG_TOO_LONG when they exceed the context or context_tokens, or when the pool, empty, could never hold
+ * prompt and answer. [session] [no allocation] */
+ENG_API enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
+                                            struct eng_error *error);
+
+/* Runs one step. *unfinished (may be NULL) is the number of sequences that wait or run after it; with 0 before it, the
+ * step does nothing. ENG_FULL when sequences wait and nothing can run because slots or pages are held by kept
+ * sequences or raw slots. [session] [no allocation] */
+ENG_API enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error);
+
+/* Takes up to `capacity` tokens drawn since the last poll, in order; an end token is among them. Returns how many.
+ * [session] [no allocation] */
+ENG_API size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens, size_t capacity);
+ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); /* [session] [no allocation] */
+ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
+
+/* The logits [vocab_size] from which the last step drew this sequence's token (before penalty and temperature), NULL if
+ * it drew none. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
+ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
+
+/* Ends it now: ENG_STATE_DONE, slot and pages are free, tokens drawn so far can still be polled. [session] */
+ENG_API void eng_sequence_cancel(struct eng_sequence *sequence);
+ENG_API void eng_sequence_destroy(struct eng_sequence **sequence); /* cancels first [session] [no allocation] */
+
+/* ---- Slots ---- */
+
+/* A slot holds one sequence's KV pages and sampler. Its position is the number of tokens it holds. Pages are taken as
+ * tokens come: a call that finds too few free gives ENG_FULL before it computes anything. */
+
+/* Greedy, position 0. ENG_FULL when none is free. [session] [no allocation] */
+ENG_API enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error);
+ENG_API enum eng_status eng_slot_release(struct eng_session *session, uint32_t slot, struct eng_error *error);
+/* Sets the sampler and starts its draws anew. [session] [no allocation] */
+ENG_API enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot,
+                                              const struct eng_sampling *sampling, struct eng_error *error);
+ENG_API enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
+                                          struct eng_error *error); /* [session] [no allocation] */
+/* Forgets the tokens from `position` (at most the present one) on; the repetition penalty forgets them too. [session]
+ * [no allocation] */
+ENG_API enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
+                                          struct eng_error *error);
+
+/* Appends tokens to the slot. *next_token: the token drawn behind the last one; logits [vocab_size]: what it was drawn
+ * from; with both NULL nothing is drawn. The drawn token is not appended. [session] [no allocation] */
+ENG_API enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
+                                    int32_t *next_token, float *logits, struct eng_error *error);
+
+/* Appends tokens[i] to slots[i], all different, for `count` slots, and draws next_tokens[i]. logits: [count, vocab_size]
+ * or NULL. [session] [no allocation] */
+ENG_API enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
+                                   size_t count, int32_t *next_tokens, float *logits, struct eng_error *error);
+
+/* ---- Self test ---- */
+
+struct eng_selftest_result {
+    size_t struct_size;
+    uint32_t tokens;     /* compared */
+    uint32_t ties;       /* of them, drawn differently where two logits lie closer than the tolerance */
+    float largest_error; /* of a logit, absolute */
+    float tolerance;
+};
+static inline void eng_selftest_result_init(struct eng_selftest_result *result)
+{
+    memset(result, 0, sizeof *result);
+    result->struct_size = sizeof *result;
+}
+/* Runs the engine's golden prompt through a free slot and compares tokens and logits with the golden ones. A difference
+ * is ENG_INTERNAL; `result` (may be NULL) is filled in either case. ENG_BAD_INPUT when the engine holds none. [session] */
+ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
+                                     struct eng_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

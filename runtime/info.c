@@ -1,0 +1,88 @@
+/* eng_info: the manifest as it lies in the file and what this load was like, as one JSON object. */
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "kernels/op.h"
+#include "runtime/info.h"
+
+/* Takes the value's reference; NULL values (out of memory) are an error. */
+static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
+
+/* Weights that one replay reads. An embedding table is looked up, not read; as LM head it counts by its matmul. */
+static uint64_t weight_bytes(const struct plan *plan)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++) {
+        const struct plan_launch *launch = &plan->launches[i];
+        for (unsigned k = 0; launch->op != OP_EMBED && k < launch->operand_count; k++) {
+            const struct plan_operand *operand = &plan->operands[launch->first_operand + k];
+            if (operand->space == SPACE_WEIGHTS) bytes += operand->bytes;
+        }
+    }
+    return bytes;
+}
+
+static json_t *plans_json(const struct engine *file)
+{
+    json_t *plans = json_array();
+    for (size_t i = 0; plans && i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        uint64_t bytes = 0, flops = 0;
+        for (uint32_t launch = 0; launch < plan->header.launch_count; launch++) {
+            bytes += plan->launches[launch].bytes;
+            flops += plan->launches[launch].flops;
+        }
+        json_t *entry =
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", plan->header.kind == PLAN_DECODE ? "decode" : "prefill",
+                      "rows", (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "bytes",
+                      (json_int_t)bytes, "flops", (json_int_t)flops, "weight_bytes", (json_int_t)weight_bytes(plan));
+        if (json_array_append_new(plans, entry)) {
+            json_decref(plans);
+            return NULL;
+        }
+    }
+    return plans;
+}
+
+static json_t *load_json(const struct eng_engine *engine)
+{
+    double rate =
+        engine->verify_seconds > 0 ? (double)engine->file.manifest.weights_bytes / engine->verify_seconds * 1e-9 : 0;
+    return json_pack("{s:s, s:i, s:f, s:f, s:f, s:s}", "library", ENG_VERSION_TEXT, "threads", engine->load_threads,
+                     "open_seconds", engine->open_seconds, "verify_seconds", engine->verify_seconds,
+                     "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
+}
+
+json_t *info_json(const struct engine *file, const char *path)
+{
+    json_error_t error;
+    json_t *info = json_object();
+    json_t *manifest = json_loadb(file->manifest_text, file->manifest_text_size, 0, &error);
+    /* A path need not be UTF-8; jansson would refuse it. */
+    json_t *name = json_string(path);
+    const struct engine_golden *golden = &file->golden;
+    json_t *golden_json = json_pack("{s:I, s:I, s:f}", "prompt_tokens", (json_int_t)golden->prompt_count, "tokens",
+                                    (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance);
+    bool ok = put(info, "file", name ? name : json_null());
+    ok = put(info, "manifest", manifest) && ok;
+    ok = put(info, "plans", plans_json(file)) && ok;
+    ok = put(info, "golden", golden_json) && ok;
+    ok = put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
+    ok = put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;
+    if (ok) return info;
+    json_decref(info);
+    return NULL;
+}
+
+char *info_format(const struct eng_engine *engine, struct status *status)
+{
+    char *text = NULL;
+    json_t *info = info_json(&engine->file, engine->path);
+    if (info && put(info, "load", load_json(engine)))
+        text = json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
+    if (!text) status_fail(status, STATUS_MACHINE, "out of memory");
+    json_decref(info);
+    return text;
+}
+
+const char *eng_info(const struct eng_engine *engine) { return engine ? engine->info : NULL; }

@@ -1,0 +1,241 @@
+#include "runtime/load.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cpu/executor.h"
+#include "kernels/cpu/team.h"
+#include "runtime/info.h"
+#include "runtime/memory_limit.h"
+#include "runtime/plan_inputs.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL and pages come one by one */
+#endif
+
+/* Chunks that a thread takes at once: large enough that one call of madvise serves many pages, small enough that all
+ * threads end at the same time. */
+enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
+
+double load_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+struct weight_check {
+    const struct engine *file;
+    uint64_t pieces;
+    atomic_bool failed;
+    struct status *status; /* of the thread that set `failed` first */
+};
+
+static void advise(const struct engine *file, uint64_t offset, uint64_t bytes, int advice)
+{
+    if (offset >= file->manifest.weights_bytes) return;
+    if (bytes > file->manifest.weights_bytes - offset) bytes = file->manifest.weights_bytes - offset;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = (uintptr_t)(file->weights + offset) & ~(page - 1);
+    uintptr_t end = (uintptr_t)(file->weights + offset + bytes);
+    /* Only advice: where it is refused the pages arrive by faults. */
+    madvise((void *)first, end - first, advice);
+}
+
+static void check_pieces(void *argument, struct team_member *member)
+{
+    struct weight_check *check = argument;
+    const uint64_t piece_bytes = (uint64_t)CHUNKS_PER_PIECE * ENGINE_WEIGHT_CHUNK_BYTES;
+    uint64_t piece;
+    while ((piece = team_ticket(member)) < check->pieces &&
+           !atomic_load_explicit(&check->failed, memory_order_relaxed)) {
+        advise(check->file, (piece + READ_AHEAD_PIECES) * piece_bytes, piece_bytes, MADV_WILLNEED);
+        advise(check->file, piece * piece_bytes, piece_bytes, MADV_POPULATE_READ);
+        uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
+        struct status status;
+        status_clear(&status);
+        if (engine_verify_weights(check->file, first, count < CHUNKS_PER_PIECE ? count : CHUNKS_PER_PIECE, &status))
+            continue;
+        if (!atomic_exchange(&check->failed, true)) *check->status = status;
+    }
+}
+
+bool load_check_weights(const struct engine *file, uint32_t threads, int *used_threads, double *seconds,
+                        struct status *status)
+{
+    double start = load_seconds();
+    /* More threads than pieces would only cost their start. */
+    uint64_t pieces = (file->weight_chunks + CHUNKS_PER_PIECE - 1) / CHUNKS_PER_PIECE;
+    if (pieces <= 1) threads = 1;
+    struct team *team = team_create((int)threads, status);
+    if (!team) return false;
+    struct weight_check check = {.file = file, .pieces = pieces, .status = status};
+    atomic_init(&check.failed, false);
+    team_run(team, check_pieces, &check);
+    *used_threads = team_size(team);
+    team_destroy(team);
+    *seconds = load_seconds() - start;
+    return !atomic_load(&check.failed);
+}
+
+static bool check_target(const struct eng_engine *engine, struct status *status)
+{
+    const struct manifest *manifest = &engine->file.manifest;
+    if (manifest->target == TARGET_CPU) return true;
+    return status_fail(status, STATUS_VERSION,
+                       "expected an engine for target 'cpu', found target '%s' (%s); this library has no such device "
+                       "code: rebuild with 'engbuild --model CHECKPOINT --target cpu -o FILE'",
+                       engine_target_name(manifest->target), manifest->target_name);
+}
+
+bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
+                      struct status *status)
+{
+    const struct manifest *manifest = &file->manifest;
+    const struct plan_geometry *geometry = &manifest->geometry;
+    sizes->bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
+    sizes->bytes[SPACE_ARENA] = manifest->arena_bytes;
+    sizes->bytes[SPACE_KV] = geometry->page_bytes;
+    sizes->bytes[SPACE_STEP] = manifest->step_bytes;
+    sizes->bytes[SPACE_STATE] = manifest->state_bytes;
+
+    struct plan_field state[STATE_FIELD_COUNT], step[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    if (!state_layout(geometry, state, &bytes) || bytes > manifest->state_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "manifest: state of %" PRIu64 " bytes is too small for %" PRIu64 " slots",
+                           manifest->state_bytes, geometry->slots);
+    *decode_plans = 0;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        bool decode = plan->header.kind == PLAN_DECODE;
+        char name[64];
+        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, decode ? "decode" : "prefill", plan->header.rows);
+        if (decode && *decode_plans != i)
+            return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
+        if (decode) (*decode_plans)++;
+        if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes) ||
+            bytes > manifest->step_bytes)
+            return status_fail(status, STATUS_CORRUPT,
+                               "%s: needs a step block of %" PRIu64 " bytes, the manifest has "
+                               "%" PRIu64,
+                               name, bytes, manifest->step_bytes);
+        if (!plan_verify(plan, sizes, name, status)) return false;
+        for (uint32_t launch = 0; launch < plan->header.launch_count; launch++)
+            if (!op_verify(plan, launch, geometry, name, status)) return false;
+        if (!plan_inputs_verify(plan, geometry, name, status)) return false;
+    }
+    uint32_t largest = *decode_plans ? file->plans[*decode_plans - 1].header.rows : 0;
+    if (largest < geometry->slots)
+        return status_fail(status, STATUS_CORRUPT,
+                           "plans: the largest decode batch is %" PRIu32 ", expected %" PRIu64
+                           " (the manifest's slots)",
+                           largest, geometry->slots);
+    return true;
+}
+
+static bool load(struct eng_engine *engine, const char *path, uint32_t threads, struct status *status)
+{
+    double start = load_seconds();
+    if (threads > TEAM_MAX_THREADS)
+        return status_fail(status, STATUS_USAGE, "eng_open: threads is %" PRIu32 ", expected 0 to %d", threads,
+                           TEAM_MAX_THREADS);
+    engine->path = strdup(path);
+    if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!engine_open(&engine->file, path, status)) return false;
+    engine->file_open = true;
+    if (!check_target(engine, status) ||
+        !load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) ||
+        !memory_limit_check("weights", engine->file.manifest.weights_bytes, 0, "free memory or use a smaller model",
+                            status) ||
+        !load_check_weights(&engine->file, threads, &engine->load_threads, &engine->verify_seconds, status))
+        return status_prefix(status, "%s", path);
+    if (engine->file.tokenizer) {
+        engine->tokenizer = tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, status);
+        if (!engine->tokenizer) return status_prefix(status, "%s: tokenizer", path);
+    }
+    engine->open_seconds = load_seconds() - start;
+    engine->info = info_format(engine, status);
+    return engine->info != NULL;
+}
+
+void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed); }
+
+void load_release(struct eng_engine *engine)
+{
+    if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
+    if (engine->tokenizer) tokenizer_close(engine->tokenizer);
+    if (engine->file_open) engine_close(&engine->file);
+    free(engine->info);
+    free(engine->path);
+    free(engine);
+}
+
+enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
+                         struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    struct eng_open_options own;
+    struct eng_engine *opened = NULL;
+    if (!report_not_null(path, "eng_open", "path", &status) ||
+        !report_not_null((const void *)engine, "eng_open", "engine", &status) ||
+        !report_read_options(&own, sizeof own, options, "eng_open_options", &status))
+        goto fail;
+    opened = calloc(1, sizeof *opened);
+    if (!opened) {
+        status_fail(&status, STATUS_MACHINE, "out of memory");
+        goto fail;
+    }
+    atomic_init(&opened->references, 1);
+    if (!load(opened, path, own.threads, &status)) goto fail;
+    *engine = opened;
+    return report_ok(error);
+
+fail:
+    if (engine) *engine = NULL;
+    load_release(opened);
+    return report_status(&status, error);
+}
+
+void eng_close(struct eng_engine **engine)
+{
+    if (!engine) return;
+    load_release(*engine);
+    *engine = NULL;
+}
+
+enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng_engine_facts *facts,
+                                     struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(engine, "eng_engine_get_facts", "engine", &status) ||
+        !report_not_null(facts, "eng_engine_get_facts", "facts", &status))
+        return report_status(&status, error);
+    const struct manifest *manifest = &engine->file.manifest;
+    struct eng_engine_facts own = {
+        .vocab_size = (uint32_t)manifest->geometry.vocab_size,
+        .max_context = (uint32_t)manifest->geometry.max_context,
+        .slots = (uint32_t)manifest->geometry.slots,
+        .page_tokens = (uint32_t)manifest->geometry.page_tokens,
+        .page_bytes = manifest->geometry.page_bytes,
+        .weights_bytes = manifest->weights_bytes,
+        .file_bytes = engine->file.size,
+        .bos_token = (int32_t)manifest->bos_token,
+        .eos_count = (uint32_t)manifest->eos_count,
+        .has_tokenizer = engine->tokenizer != NULL,
+        .has_chat = engine->tokenizer && manifest->chat_format != CHAT_NONE,
+        .golden_tokens = engine->file.golden.token_count,
+        .open_seconds = engine->open_seconds,
+        .verify_seconds = engine->verify_seconds,
+    };
+    for (int i = 0; i < manifest->eos_count && i < ENG_MAX_EOS_TOKENS; i++) own.eos_tokens[i] = manifest->eos_tokens[i];
+    if (!report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status)) return report_status(&status, error);
+    return report_ok(error);
+}

@@ -1,0 +1,38 @@
+/* An open engine: the verified mapping, its tokenizer and what the load was like. Read-only after eng_open, shared by
+ * reference count between the caller, its sessions and its text streams. */
+#ifndef RUNTIME_LOAD_H
+#define RUNTIME_LOAD_H
+
+#include <stdatomic.h>
+
+#include "formats/engine_file.h"
+#include "formats/tokenizer.h"
+#include "runtime/report.h"
+
+struct eng_engine {
+    atomic_uint references;
+    char *path;
+    struct engine file;
+    bool file_open;
+    struct tokenizer *tokenizer; /* NULL if the engine has none */
+    size_t decode_plans;         /* file.plans begins with these, the rest is for prefill */
+    struct plan_space_sizes space_sizes;
+    char *info; /* JSON text */
+    int load_threads;
+    double open_seconds, verify_seconds;
+};
+
+void load_retain(struct eng_engine *engine);
+void load_release(struct eng_engine *engine);
+
+double load_seconds(void); /* monotonic clock */
+
+/* Everything a session relies on when it replays plans: they fit the manifest, every launch satisfies its op, every
+ * index that a launch reads is one that the runtime fills. */
+bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
+                      struct status *status);
+/* Brings the weights into memory and compares every chunk's hash, by `threads` threads (0: all processors). */
+bool load_check_weights(const struct engine *file, uint32_t threads, int *used_threads, double *seconds,
+                        struct status *status);
+
+#endif

@@ -1,0 +1,12 @@
+/* Checks what no single op can know: that the integers a plan reads as indices (tokens, slots, positions, row numbers,
+ * page tables, samplers) are the fields that the runtime fills, and that no launch writes over them. */
+#ifndef RUNTIME_PLAN_INPUTS_H
+#define RUNTIME_PLAN_INPUTS_H
+
+#include "formats/plan.h"
+
+/* `name` is for messages. The plan has passed plan_verify and op_verify. */
+bool plan_inputs_verify(const struct plan *plan, const struct plan_geometry *geometry, const char *name,
+                        struct status *status);
+
+#endif
