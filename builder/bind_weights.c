@@ -65,6 +65,17 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
                        tensor->name, graph->config->model_type);
 }
 
+/* rope_append reads both head norms in one dtype; a checkpoint may mix them. */
+static void unify_head_norms(struct graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (node->op != OP_ROPE_APPEND || node->weights[0] < 0) continue;
+        struct graph_weight *q = &graph->weights[node->weights[0]], *k = &graph->weights[node->weights[1]];
+        if (q->dtype != k->dtype) q->dtype = k->dtype = DTYPE_F32;
+    }
+}
+
 bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
                   struct status *status)
 {
@@ -85,6 +96,7 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum
     }
     for (size_t t = 0; t < checkpoint->tensor_count; t++)
         if (!consumed[t] && !redundant(graph, checkpoint, &checkpoint->tensors[t], status)) goto done;
+    unify_head_norms(graph);
     ok = true;
 done:
     free(consumed);

@@ -2,8 +2,10 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "builder/golden.h"
 #include "builder/import.h"
@@ -31,6 +33,8 @@ struct build {
     struct tuning_cache cache;
     bool cache_open;
     struct tactics tactics;
+    uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
+    size_t tokenizer_bytes;
     struct engine_writer *writer;
     struct progress progress;
     uint64_t file_bytes;
@@ -128,15 +132,17 @@ static bool lower_all(struct build *build, struct status *status)
             batches[batch_count++] = (uint32_t)b;
         batches[batch_count++] = (uint32_t)slots;
     }
-    /* Every sequence can end up alone, so batch size 1 is always there; and every slot must be able to decode. */
-    if (batches[0] != 1) {
-        if (batch_count == BUILD_MAX_PLANS)
-            return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most %d sizes besides 1",
-                               BUILD_MAX_PLANS - 1);
+    /* Every sequence can end up alone, and all slots can decode at once: both sizes are always there. */
+    bool lacks_one = batches[0] != 1, lacks_all = batches[batch_count - 1] != slots;
+    if (batch_count + lacks_one + lacks_all > BUILD_MAX_PLANS)
+        return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most %d sizes besides 1 and --max-batch",
+                           BUILD_MAX_PLANS - lacks_one - lacks_all);
+    if (lacks_one) {
         memmove(batches + 1, batches, (size_t)batch_count * sizeof *batches);
         batches[0] = 1;
         batch_count++;
     }
+    if (lacks_all) batches[batch_count++] = (uint32_t)slots;
     static const uint32_t default_chunks[] = {16, 64, 256};
     for (int i = 0; i < options->prefill_chunk_count; i++) chunks[chunk_count++] = options->prefill_chunks[i];
     if (chunk_count == 0)
@@ -185,7 +191,9 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     struct plan_field fields[STATE_FIELD_COUNT], step_fields[STEP_FIELD_COUNT];
     snprintf(m->builder_version, sizeof m->builder_version, "%s", BUILDER_VERSION);
     snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
-    copy_base_name(build->checkpoint.directory, m->model_name, sizeof m->model_name);
+    char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
+    copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
+    free(folder);
     m->target = TARGET_CPU;
     snprintf(m->target_name, sizeof m->target_name, "%s", build->machine.name);
     m->hidden_size = config->hidden_size;
@@ -210,11 +218,13 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
         if (header->arena_bytes > m->arena_bytes) m->arena_bytes = header->arena_bytes;
         if (step_bytes > m->step_bytes) m->step_bytes = step_bytes;
     }
-    m->bos_token = config->bos_token;
-    m->pad_token = config->pad_token;
+    /* Ids beyond the vocabulary mark nothing: no token of this model is ever equal to them. */
+    int64_t vocab = (int64_t)config->vocab_size;
+    m->bos_token = config->bos_token < vocab ? config->bos_token : -1;
+    m->pad_token = config->pad_token < vocab ? config->pad_token : -1;
     _Static_assert((int)MANIFEST_MAX_EOS == (int)MODEL_MAX_EOS, "same limit");
-    m->eos_count = config->eos_count;
-    memcpy(m->eos_tokens, config->eos_tokens, sizeof m->eos_tokens);
+    for (int i = 0; i < config->eos_count; i++)
+        if (config->eos_tokens[i] < vocab) m->eos_tokens[m->eos_count++] = config->eos_tokens[i];
     m->temperature = config->do_sample ? config->temperature : 0;
     m->top_p = config->top_p;
     m->top_k = config->top_k;
@@ -239,20 +249,18 @@ static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
     return CHAT_NONE;
 }
 
-static bool import_tokenizer(struct build *build, uint8_t **image, size_t *size, struct status *status)
+static bool import_tokenizer(struct build *build, struct status *status)
 {
     enum { MAX_TOKENIZER_BYTES = 256 << 20 };
     const char *path = build->checkpoint.tokenizer_path;
     char *text = NULL;
     size_t text_size;
-    *image = NULL;
-    *size = 0;
     if (!path) return true;
     if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) return false;
-    bool ok = tokenizer_import(text, text_size, path, image, size, status);
+    bool ok = tokenizer_import(text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
     free(text);
     if (!ok) return false;
-    struct tokenizer *tokenizer = tokenizer_open(*image, *size, status);
+    struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, status);
     if (!tokenizer) return status_prefix(status, "%s", path);
     uint32_t known = tokenizer_vocab_size(tokenizer);
     if (known > build->manifest.geometry.vocab_size)
@@ -300,10 +308,8 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
 {
     bool ok = false;
     char *manifest = NULL, *lines = NULL;
-    uint8_t *image = NULL;
-    size_t manifest_size, lines_size, image_size;
+    size_t manifest_size, lines_size;
     struct engine_golden golden = {0};
-    if (!import_tokenizer(build, &image, &image_size, status)) goto done;
     progress_stage(&build->progress, "golden");
     if (!compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team, &golden, status))
         goto done;
@@ -315,14 +321,55 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
          write_tensor_table(build, status) &&
          engine_writer_plans(build->writer, build->plans, build->plan_count, status) &&
          engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
-         (!image || engine_writer_section(build->writer, SECTION_TOKENIZER, image, image_size, false, status)) &&
-         engine_writer_golden(build->writer, &golden, status);
+         (!build->tokenizer || engine_writer_section(build->writer, SECTION_TOKENIZER, build->tokenizer,
+                                                     build->tokenizer_bytes, false, status)) &&
+         (golden.token_count == 0 || engine_writer_golden(build->writer, &golden, status));
 done:
     free(manifest);
     free(lines);
-    free(image);
     golden_free(&golden);
     return ok;
+}
+
+/* ---- tuning ---- */
+
+static void warn(struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void warn(struct build *build, const char *format, ...)
+{
+    if (!build->options->warnings) return;
+    progress_hide(&build->progress);
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("warning: ", build->options->warnings);
+    vfprintf(build->options->warnings, format, arguments);
+    fputc('\n', build->options->warnings);
+    va_end(arguments);
+}
+
+/* The cache saves time and decides nothing else, so whatever is wrong with its file costs the records and not the
+ * build. */
+static void open_cache(struct build *build)
+{
+    struct status status = {0};
+    const char *path = build->options->tuning_cache;
+    if (!path) return;
+    build->cache_open = tuning_cache_open(&build->cache, path, &status);
+    if (!build->cache_open)
+        warn(build, "%s; going on without a tuning cache", status.message);
+    else if (build->cache.damaged)
+        warn(build, "%s: %zu damaged records skipped; they will be measured again", path, build->cache.damaged);
+}
+
+static bool tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
+{
+    struct tuning_cache *cache = build->cache_open ? &build->cache : NULL;
+    if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, level, cache,
+                    &build->progress, &build->tactics, status))
+        return false;
+    if (build->tactics.unsaved)
+        warn(build, "%s; %zu of %zu tuning records were not kept and will be measured again",
+             build->tactics.cache_status.message, build->tactics.unsaved, build->tactics.measured);
+    return true;
 }
 
 static bool write_engine(struct build *build, uint64_t weights_bytes, struct status *status)
@@ -337,18 +384,14 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
         !engine_writer_map_weights(build->writer, &weights, status))
         return false;
     progress_stage(&build->progress, "tune");
-    if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, options->tune,
-                    build->cache_open ? &build->cache : NULL, &build->progress, &build->tactics, status))
-        return false;
+    if (!tune(build, weights, options->tune, status)) return false;
     if (!write_small_sections(build, weights, status)) return false;
     struct engine_writer *writer = build->writer;
     build->writer = NULL; /* commit frees it whatever happens */
     if (!engine_writer_commit(writer, status)) return false;
     progress_done(&build->progress);
-    struct file_map map;
-    if (!file_map_open(&map, options->output, status)) return false;
-    build->file_bytes = map.size;
-    file_map_close(&map);
+    struct stat information;
+    if (stat(options->output, &information) == 0) build->file_bytes = (uint64_t)information.st_size;
     return true;
 }
 
@@ -361,7 +404,8 @@ static void list_candidates(const struct build *build)
         char last[TUNING_KEY_BYTES] = "", key[TUNING_KEY_BYTES];
         for (uint32_t n = 0; n < plan->header.launch_count; n++) {
             const int64_t *params = plan->params + plan->launches[n].first_param;
-            if (plan->launches[n].op != OP_MATMUL || plan->launches[n].layer > 0) continue;
+            uint32_t layer = plan->launches[n].layer; /* the layers are alike */
+            if (plan->launches[n].op != OP_MATMUL || (layer > 0 && layer != GRAPH_NO_LAYER)) continue;
             matmul_tuning_key(params, &build->machine, key);
             if (strcmp(key, last) != 0) matmul_print_space(params, &build->machine, build->options->out);
             memcpy(last, key, sizeof last);
@@ -374,6 +418,7 @@ static void build_close(struct build *build)
     if (build->writer) engine_writer_abandon(build->writer);
     for (size_t p = 0; p < build->plan_count; p++) lowered_plan_free(&build->plans[p]);
     tactics_free(&build->tactics);
+    free(build->tokenizer);
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
     graph_free(&build->prefill);
@@ -399,7 +444,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     build->lowering.isa = build->machine.isa;
     build->lowering.threads = build->machine.threads;
     if (!set_geometry(build, status) || !make_graphs(build, &weights_bytes, status) || !lower_all(build, status) ||
-        !fill_manifest(build, weights_bytes, status))
+        !fill_manifest(build, weights_bytes, status) || !import_tokenizer(build, status))
         goto done;
     if (options->list_candidates) {
         if (!machine_probe(&build->machine, build->team, status)) goto done;
@@ -407,19 +452,10 @@ bool build_engine(const struct build_options *options, struct status *status)
         ok = true;
         goto done;
     }
-    if (options->tuning_cache) {
-        build->cache_open = tuning_cache_open(&build->cache, options->tuning_cache, status);
-        if (!build->cache_open) goto done;
-        if (build->cache.damaged && options->progress)
-            fprintf(options->progress, "%s: %zu damaged records skipped; they will be measured again\n",
-                    options->tuning_cache, build->cache.damaged);
-    }
+    open_cache(build);
     if (options->dry_run) {
         /* Cached timings make the better estimate; the roofline stands in for the rest. */
-        if (!machine_probe(&build->machine, build->team, status) ||
-            !tune_plans(build->plans, build->plan_count, NULL, &build->machine, build->team, TUNE_OFF,
-                        build->cache_open ? &build->cache : NULL, &build->progress, &build->tactics, status))
-            goto done;
+        if (!machine_probe(&build->machine, build->team, status) || !tune(build, NULL, TUNE_OFF, status)) goto done;
     } else if (!write_engine(build, weights_bytes, status)) {
         goto done;
     }
@@ -435,8 +471,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     };
     ok = print_report(&report, options->json, options->out, status);
 done:
-    /* A stage that failed is not reported as done. */
-    build->progress.stage = NULL;
+    progress_abandon(&build->progress);
     build_close(build);
     return ok;
 }

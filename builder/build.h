@@ -27,6 +27,7 @@ struct build_options {
     const char *dump_after;   /* pass name, or NULL */
     int threads;              /* for tuning and golden outputs; 0: all */
     FILE *progress;           /* NULL: silent */
+    FILE *warnings;           /* what does not stop the build; NULL: silent */
     FILE *out;                /* dumps, dry-run report, summary */
     bool json;                /* report as JSON */
 };

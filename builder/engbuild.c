@@ -161,7 +161,6 @@ static bool parse_choice(const char *flag, const char *text, const struct choice
 struct command_line {
     struct build_options options;
     enum engine_target target;
-    bool target_given;
     uint64_t gpus;
     bool quiet, help, version;
     char *default_cache; /* owned */
@@ -178,7 +177,6 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     case FLAG_TARGET:
         if (!parse_choice("--target", value, targets, &choice, status)) return false;
         line->target = (enum engine_target)choice;
-        line->target_given = true;
         return true;
     case FLAG_GPUS: return parse_count("--gpus", value, 1024, &line->gpus, status);
     case FLAG_MAX_BATCH: return parse_count("--max-batch", value, MOST_BATCH, &options->max_batch, status);
@@ -217,12 +215,23 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     }
 }
 
+static bool ends_with(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), tail = strlen(suffix);
+    return length >= tail && strcmp(text + length - tail, suffix) == 0;
+}
+
 static bool check_line(struct command_line *line, struct status *status)
 {
     struct build_options *options = &line->options;
     if (!options->model) return status_fail(status, STATUS_USAGE, "--model PATH is required; engbuild --help explains");
     if (!options->model[0]) return status_fail(status, STATUS_USAGE, "--model: expected a path, found ''");
     if (!options->output[0]) return status_fail(status, STATUS_USAGE, "-o: expected a file name, found ''");
+    if (ends_with(options->output, ".safetensors") || ends_with(options->output, ".json"))
+        return status_fail(status, STATUS_USAGE, "-o: '%s' is named as a part of a checkpoint, which an engine would replace",
+                           options->output);
+    if (options->tuning_cache && !options->tuning_cache[0])
+        return status_fail(status, STATUS_USAGE, "--tuning-cache: expected a file name or 'none', found ''");
     if (options->max_batch && options->batch_size_count &&
         options->batch_sizes[options->batch_size_count - 1] > options->max_batch)
         return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most --max-batch (%" PRIu64 "), found %u",
@@ -258,9 +267,11 @@ static bool parse_line(struct command_line *line, int argc, char **argv, struct 
         int flag = getopt_long(argc, argv, ":o:", flags, NULL);
         if (flag == -1) break;
         if (flag == ':') return status_fail(status, STATUS_USAGE, "%s: expected a value", argv[optind - 1]);
+        if (flag == '?' && optopt > 0 && optopt < FLAG_MODEL)
+            return status_fail(status, STATUS_USAGE, "unknown flag '-%c'; engbuild --help lists them", optopt);
         if (flag == '?')
-            return status_fail(status, STATUS_USAGE, "unknown flag '%s'; engbuild --help lists them",
-                               argv[optind - 1] ? argv[optind - 1] : "");
+            return status_fail(status, STATUS_USAGE, "%s '%s'; engbuild --help lists the flags",
+                               optopt ? "a flag that takes no value:" : "unknown flag", argv[optind - 1]);
         if (!parse_flag(line, flag, optarg, status)) return false;
     }
     if (line->help || line->version) return true;
@@ -270,6 +281,7 @@ static bool parse_line(struct command_line *line, int argc, char **argv, struct 
     if (!options->tuning_cache) options->tuning_cache = line->default_cache = default_cache_path();
     else if (strcmp(options->tuning_cache, "none") == 0) options->tuning_cache = NULL;
     options->progress = line->quiet ? NULL : stderr;
+    options->warnings = stderr;
     return check_line(line, status);
 }
 

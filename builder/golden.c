@@ -114,6 +114,17 @@ static void choose_prompt(const struct manifest *manifest, int32_t *prompt, uint
     if (manifest->bos_token >= 0) prompt[0] = (int32_t)manifest->bos_token;
 }
 
+/* A loader refuses golden logits that are not finite, and a model that gives them has nothing to say. */
+static bool check_finite(const struct engine_golden *golden, struct status *status)
+{
+    for (uint64_t i = 0; i < (uint64_t)golden->token_count * golden->vocab_size; i++)
+        if (!isfinite(golden->logits[i]))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "the model's logits are not finite (NaN or infinity): are the checkpoint's tensors "
+                               "damaged, or does it need another --dtype or --kv-dtype?");
+    return true;
+}
+
 /* The fast kernels round differently from the references: float32 sums in another order, activations as two bf16. A
  * KV cache in 16 bits turns a difference in the last bit into one of 2^-9 (bf16) or 2^-11 (fp16). */
 static float tolerance_for(const struct engine_golden *golden, enum dtype kv_dtype)
@@ -136,8 +147,9 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
         if (!*kept || plan->header.rows < (*kept)->header.rows) *kept = plan;
     }
     uint64_t vocab = manifest->geometry.vocab_size, context = manifest->geometry.max_context;
-    uint32_t prompt_count = context > GOLDEN_PROMPT ? GOLDEN_PROMPT : (uint32_t)context;
-    uint64_t room = context - prompt_count + 1; /* the last token drawn needs no place */
+    if (context < 2) return true; /* the format wants room for prompt and tokens together */
+    uint32_t prompt_count = context > GOLDEN_PROMPT ? GOLDEN_PROMPT : (uint32_t)context - 1;
+    uint64_t room = context - prompt_count;
     uint32_t token_count = room > GOLDEN_TOKENS ? GOLDEN_TOKENS : (uint32_t)room;
     int32_t *prompt = calloc(prompt_count, sizeof *prompt), *tokens = calloc(token_count, sizeof *tokens);
     float *logits = calloc(token_count * vocab, sizeof *logits);
@@ -163,7 +175,7 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
         if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1, logits + t * vocab, &tokens[t], status))
             goto done;
     golden->tolerance = tolerance_for(golden, manifest->kv_dtype);
-    ok = true;
+    ok = check_finite(golden, status);
 done:
     run_close(&run);
     if (!ok) golden_free(golden);

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@ struct row_source {
     const struct graph_weight *weight;
     const struct tensor_view *tensors[GRAPH_MAX_PIECES];
     uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
+    const struct tensor_view *overflowed; /* a tensor with a value that its new dtype cannot hold; NULL: none so far */
 };
 
 static float load_element(const uint8_t *data, uint64_t index, enum dtype dtype)
@@ -33,17 +35,42 @@ static void store_element(uint8_t *data, uint64_t index, enum dtype dtype, float
     memcpy(data + index * sizeof half, &half, sizeof half);
 }
 
-static void convert(const uint8_t *from, enum dtype from_dtype, uint8_t *to, enum dtype to_dtype, uint64_t count)
+/* The least magnitude that rounds to infinity. */
+static float overflow_limit(enum dtype dtype)
 {
-    if (from_dtype == to_dtype) {
-        memcpy(to, from, count * dtype_bytes(to_dtype));
+    return dtype == DTYPE_F16 ? 65520.0f : dtype == DTYPE_BF16 ? 0x1.ffp127f : INFINITY;
+}
+
+/* Converts `count` elements of `tensor`, from element `first` on. */
+static void convert(struct row_source *source, const struct tensor_view *tensor, uint64_t first, uint8_t *to,
+                    uint64_t count)
+{
+    enum dtype dtype = source->weight->dtype;
+    const uint8_t *from = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
+    if (tensor->dtype == dtype) {
+        memcpy(to, from, count * dtype_bytes(dtype));
         return;
     }
-    for (uint64_t i = 0; i < count; i++) store_element(to, i, to_dtype, load_element(from, i, from_dtype));
+    float limit = overflow_limit(dtype);
+    bool fits = true;
+    for (uint64_t i = 0; i < count; i++) {
+        float value = load_element(from, i, tensor->dtype);
+        store_element(to, i, dtype, value);
+        fits &= fabsf(value) < limit || !isfinite(value);
+    }
+    if (!fits) source->overflowed = tensor;
+}
+
+static bool check_overflow(const struct row_source *source, struct status *status)
+{
+    if (!source->overflowed) return true;
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "checkpoint: tensor '%s': a value is beyond the range of %s; choose another --dtype",
+                       source->overflowed->name, dtype_name(source->weight->dtype));
 }
 
 /* Row `row` of the stacked pieces, NULL for a padding row. `slot` is the row's place in the panel. */
-static const void *source_row(const struct row_source *source, uint64_t row, int slot)
+static const void *source_row(struct row_source *source, uint64_t row, int slot)
 {
     const struct graph_weight *weight = source->weight;
     int piece = 0;
@@ -58,12 +85,12 @@ static const void *source_row(const struct row_source *source, uint64_t row, int
     }
     const struct tensor_view *tensor = source->tensors[piece];
     uint64_t columns = weight->columns;
-    const uint8_t *data = (const uint8_t *)tensor->data + row * columns * dtype_bytes(tensor->dtype);
-    if (tensor->dtype == weight->dtype && weight->depth == columns) return data;
+    if (tensor->dtype == weight->dtype && weight->depth == columns)
+        return (const uint8_t *)tensor->data + row * columns * dtype_bytes(tensor->dtype);
     uint64_t row_bytes = weight->depth * dtype_bytes(weight->dtype);
     uint8_t *converted = source->converted + (uint64_t)slot * row_bytes;
     memset(converted, 0, row_bytes);
-    convert(data, tensor->dtype, converted, weight->dtype, columns);
+    convert(source, tensor, row * columns, converted, columns);
     return converted;
 }
 
@@ -82,7 +109,7 @@ static bool emit(struct packing *packing, const void *data, uint64_t bytes, stru
     return true;
 }
 
-static bool pack_panels(const struct row_source *source, struct packing *packing, struct status *status)
+static bool pack_panels(struct row_source *source, struct packing *packing, struct status *status)
 {
     enum { BATCH_BYTES = 4 << 20 };
     const struct graph_weight *weight = source->weight;
@@ -99,37 +126,31 @@ static bool pack_panels(const struct row_source *source, struct packing *packing
                 rows[i] = source_row(source, (first + p) * PANEL_ROWS + (uint64_t)i, i);
             panel_pack(rows, weight->depth, weight->dtype, out + p * bytes);
         }
-        ok = emit(packing, out, count * bytes, status);
+        ok = check_overflow(source, status) && emit(packing, out, count * bytes, status);
     }
     free(out);
     return ok;
 }
 
 /* Vectors, and matrices that stay row-major. */
-static bool pack_rows(const struct row_source *source, struct packing *packing, struct status *status)
+static bool pack_rows(struct row_source *source, struct packing *packing, struct status *status)
 {
     enum { BATCH_ELEMENTS = 1 << 20 };
     const struct graph_weight *weight = source->weight;
-    for (int p = 0; p < weight->piece_count; p++) {
+    uint8_t *out = malloc(BATCH_ELEMENTS * dtype_bytes(weight->dtype));
+    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    bool ok = true;
+    for (int p = 0; ok && p < weight->piece_count; p++) {
         const struct tensor_view *tensor = source->tensors[p];
-        const uint8_t *data = tensor->data;
-        if (tensor->dtype == weight->dtype) {
-            if (!emit(packing, data, tensor->bytes, status)) return false;
-            continue;
-        }
         uint64_t elements = tensor->bytes / dtype_bytes(tensor->dtype);
-        uint8_t *out = malloc(BATCH_ELEMENTS * dtype_bytes(weight->dtype));
-        if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-        bool ok = true;
         for (uint64_t first = 0; ok && first < elements; first += BATCH_ELEMENTS) {
             uint64_t count = elements - first < BATCH_ELEMENTS ? elements - first : BATCH_ELEMENTS;
-            convert(data + first * dtype_bytes(tensor->dtype), tensor->dtype, out, weight->dtype, count);
-            ok = emit(packing, out, count * dtype_bytes(weight->dtype), status);
+            convert(source, tensor, first, out, count);
+            ok = check_overflow(source, status) && emit(packing, out, count * dtype_bytes(weight->dtype), status);
         }
-        free(out);
-        if (!ok) return false;
     }
-    return true;
+    free(out);
+    return ok;
 }
 
 /* A bias in the row order of an interleaved gate/up matrix. */

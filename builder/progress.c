@@ -51,6 +51,19 @@ void progress_update(struct progress *progress, uint64_t done, uint64_t total, c
     progress->printed_us = now;
 }
 
+void progress_hide(struct progress *progress)
+{
+    if (!progress->out || !progress->stage || !progress->terminal) return;
+    fputs("\r\033[K", progress->out);
+    fflush(progress->out);
+}
+
+void progress_abandon(struct progress *progress)
+{
+    progress_hide(progress);
+    progress->stage = NULL;
+}
+
 void progress_done(struct progress *progress)
 {
     if (progress->out && progress->stage)

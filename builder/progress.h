@@ -21,5 +21,9 @@ void progress_stage(struct progress *progress, const char *stage);
 void progress_update(struct progress *progress, uint64_t done, uint64_t total, const char *detail);
 /* Ends the stage with a line that says how long it took. */
 void progress_done(struct progress *progress);
+/* Ends a stage that failed: takes the bar away and says nothing. */
+void progress_abandon(struct progress *progress);
+/* Takes the bar away, so that another line can be printed; the next update brings it back. */
+void progress_hide(struct progress *progress);
 
 #endif

@@ -100,7 +100,7 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
     bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0;
     fputc('\n', out);
     json_decref(root);
-    return ok || status_fail(status, STATUS_MACHINE, "out of memory while writing the report");
+    return ok || status_fail(status, STATUS_MACHINE, "cannot write the report");
 }
 
 bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status)

@@ -65,13 +65,22 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
     return true;
 }
 
-/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full. */
+/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full, one that was
+ * never measured (a tactic of an engine, merged by hand) nothing. */
 static bool good_enough(const struct tuning_record *record, const int64_t *params, enum tune_level level)
 {
     int64_t scratch[MATMUL_PARAMS];
     memcpy(scratch, params, sizeof scratch);
     if (!matmul_apply_record(record, scratch)) return false;
-    return level != TUNE_FULL || strcmp(record->level, tune_level_name(TUNE_FULL)) == 0;
+    if (strcmp(record->level, tune_level_name(TUNE_FULL)) == 0) return true;
+    return level != TUNE_FULL && strcmp(record->level, tune_level_name(TUNE_QUICK)) == 0;
+}
+
+/* The cache saves time and nothing else: once its file fails, the records are kept in memory. */
+static void keep_record(struct tuning_cache *cache, const struct tuning_record *record, struct tactics *tactics)
+{
+    if (tactics->unsaved == 0 && tuning_cache_add(cache, record, &tactics->cache_status)) return;
+    tactics->unsaved++;
 }
 
 static bool solve(const struct problem *problem, struct machine *machine, struct team *team, enum tune_level level,
@@ -89,7 +98,7 @@ static bool solve(const struct problem *problem, struct machine *machine, struct
         if (!tune_matmul(&described, machine, team, level, record, status)) return false;
         if (measure) {
             tactics->measured++;
-            if (cache && !tuning_cache_add(cache, record, status)) return false;
+            if (cache) keep_record(cache, record, tactics);
         }
     }
     tactics->count++;

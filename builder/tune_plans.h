@@ -9,11 +9,13 @@
 struct tactics {
     struct tuning_record *records; /* owned */
     size_t count, measured, cached;
+    size_t unsaved; /* measured, but the cache file would not take them: cache_status says why */
+    struct status cache_status;
 };
 
 /* Patches the tunables and tactic indices of all matmul launches. `weights` is the packed weight section, NULL when
  * nothing may be measured (then missing records get the defaults). `cache` receives what was measured, record by
- * record. The machine's ceilings are measured when first needed. */
+ * record; that its file cannot be written is no failure. The machine's ceilings are measured when first needed. */
 bool tune_plans(struct plan *plans, size_t plan_count, const uint8_t *weights, struct machine *machine,
                 struct team *team, enum tune_level level, struct tuning_cache *cache, struct progress *progress,
                 struct tactics *tactics, struct status *status);

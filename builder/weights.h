@@ -7,7 +7,7 @@
 
 /* Checks that every tensor the graph names is there with its shape and a dtype that can be read, that every tensor of
  * the checkpoint is wanted, and decides each weight's dtype: `matrix_dtype` for matrices, or the checkpoint's own for
- * DTYPE_NONE. Vectors keep theirs. */
+ * DTYPE_NONE. Vectors keep theirs. Where tensors of different dtypes become one weight, it is F32. */
 bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
                   struct status *status);
 
@@ -23,8 +23,8 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
 /* Called now and then with the bytes packed so far. */
 typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private memory: one
- * panel and its converted rows. */
+/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private memory: a few
+ * megabytes. A value that a narrower dtype would turn into infinity is a failure that names its tensor. */
 bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
                   uint64_t total_bytes, pack_progress *progress, void *context, struct status *status);
 

@@ -98,11 +98,12 @@ struct bench {
     struct team *team;
     op_run *run;
     int64_t (*candidates)[MATMUL_TUNABLES];
-    const int *raced; /* index in the race -> candidate */
-    int64_t params[MATMUL_PARAMS];
+    const int *raced;              /* index in the race -> candidate */
+    int64_t params[MATMUL_PARAMS]; /* of the measured call: N is that of a slice */
     int32_t counts[2];
     float *x, *out, *workspace;
     float *residual;
+    uint64_t next_slice, slice_count; /* whole slices of one matrix */
     int next_site;
     struct op_call call;
 };
@@ -113,23 +114,47 @@ static void run_call(void *argument, struct team_member *member)
     bench->run(&bench->call, member);
 }
 
+/* The next slice of the next matrix, so that no call finds in a cache what the one before it read. */
+static void choose_weights(struct bench *bench)
+{
+    const int64_t *params = bench->params;
+    uint64_t first_row = bench->next_slice * (uint64_t)params[MATMUL_N];
+    const uint8_t *weights = bench->problem->weights[bench->next_site];
+    uint64_t row_bytes = panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]) / PANEL_ROWS;
+    bench->call.operands[MATMUL_W] = (void *)(weights + first_row * row_bytes);
+    int bias = matmul_bias_operand(params);
+    if (bias >= 0) {
+        const uint8_t *values = bench->problem->biases[bench->next_site];
+        uint64_t element_bytes = dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
+        bench->call.operands[bias] = (void *)(values + first_row * element_bytes);
+    }
+    bench->next_site = (bench->next_site + 1) % bench->problem->site_count;
+    if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
+}
+
+/* The candidate as it would share out the slice among the team as it shares out the whole matrix: a thread gets as many
+ * tasks, each of fewer panels. */
+static void set_tunables(struct bench *bench, const int64_t *tunables)
+{
+    int64_t *params = bench->params, whole = bench->problem->params[MATMUL_N];
+    memcpy(params + MATMUL_FIRST_TUNABLE, tunables, MATMUL_TUNABLES * sizeof *tunables);
+    int64_t tile = params[MATMUL_PANELS_PER_TILE];
+    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * params[MATMUL_N] + whole / 2) / whole;
+    params[MATMUL_PANELS_PER_TASK] = tile * (tiles > 0 ? tiles : 1);
+}
+
 static double run_candidate(void *context, int index)
 {
     struct bench *bench = context;
-    memcpy(bench->params + MATMUL_FIRST_TUNABLE, bench->candidates[bench->raced[index]],
-           MATMUL_TUNABLES * sizeof(int64_t));
-    int site = bench->next_site;
-    bench->next_site = (site + 1) % bench->problem->site_count;
-    bench->call.operands[MATMUL_W] = (void *)bench->problem->weights[site];
-    int bias = matmul_bias_operand(bench->params);
-    if (bias >= 0) bench->call.operands[bias] = (void *)bench->problem->biases[site];
+    set_tunables(bench, bench->candidates[bench->raced[index]]);
+    choose_weights(bench);
     double start = clock_us();
     team_run(bench->team, run_call, bench);
     return clock_us() - start;
 }
 
 /* Fewer panels for a measurement than the problem has, so that one call takes milliseconds: time is proportional to
- * panels once they no longer fit a cache. A multiple of 96 panels divides evenly into every legal tile and task. */
+ * panels once they no longer fit a cache. A multiple of 96 panels divides evenly into every legal tile. */
 static int64_t sliced_rows(const int64_t *params, const struct level *level)
 {
     uint64_t n = (uint64_t)params[MATMUL_N], bytes, flops;
@@ -162,6 +187,7 @@ static bool bench_open(struct bench *bench, const struct matmul_problem *problem
     bench->params[MATMUL_N] = sliced_rows(problem->params, level);
     uint64_t rows = (uint64_t)bench->params[MATMUL_ROWS], n = (uint64_t)bench->params[MATMUL_N];
     uint64_t k = (uint64_t)bench->params[MATMUL_K];
+    bench->slice_count = (uint64_t)problem->params[MATMUL_N] / n;
     bench->problem = problem;
     bench->team = team;
     bench->run = op_runner(&op_matmul, machine->isa);
@@ -301,11 +327,12 @@ void matmul_print_space(const int64_t *problem, const struct machine *machine, F
     char key[TUNING_KEY_BYTES];
     matmul_tuning_key(params, machine, key);
     fprintf(out, "# %s: register tiles (the rest as in the default)\n", key);
+    int64_t task = params[MATMUL_PANELS_PER_TASK];
     for (size_t p = 0; p < sizeof panels / sizeof *panels; p++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             params[MATMUL_PANELS_PER_TILE] = panels[p];
             params[MATMUL_ROWS_PER_TILE] = rows[r];
-            params[MATMUL_PANELS_PER_TASK] = (params[MATMUL_PANELS_PER_TASK] + panels[p] - 1) / panels[p] * panels[p];
+            params[MATMUL_PANELS_PER_TASK] = task < panels[p] ? panels[p] : task / panels[p] * panels[p];
             print_candidate(params, machine, out);
         }
     int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES];

@@ -1,0 +1,178 @@
+/* After eng_session_create, nothing that eng.h marks [no allocation] allocates: every call of the allocator is counted
+ * while sequences and slots are created, run, polled, cut and destroyed. */
+#include "tests/test_fables.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+static atomic_bool counting;
+static atomic_ulong allocations;
+
+static void count_allocation(void)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&allocations, 1);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+
+#ifdef ADDRESS_SANITIZER
+/* From sanitizer/allocator_interface.h, which gcc does not ship. */
+extern int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *memory, size_t size),
+                                                     void (*on_free)(const volatile void *memory));
+
+static void on_malloc(const volatile void *memory, size_t size)
+{
+    (void)memory;
+    (void)size;
+    count_allocation();
+}
+
+static void on_free(const volatile void *memory) { (void)memory; }
+
+static void install(void) { __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free); }
+#else
+/* The program's own definitions come before the C library's, for the libraries it uses, too. */
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+
+void *malloc(size_t size)
+{
+    count_allocation();
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    count_allocation();
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *memory, size_t size)
+{
+    count_allocation();
+    return __libc_realloc(memory, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    count_allocation();
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **memory, size_t alignment, size_t size)
+{
+    count_allocation();
+    *memory = __libc_memalign(alignment, size);
+    return *memory ? 0 : ENOMEM;
+}
+
+static void install(void) {}
+#endif
+
+enum { SEQUENCES = 6, PROMPT = 70 };
+
+static void run_sequences(struct eng_session *session, struct eng_text *stream)
+{
+    struct eng_error error;
+    struct eng_sequence *sequences[SEQUENCES];
+    struct eng_sequence_options options;
+    struct eng_sampling sampling;
+    int32_t prompt[PROMPT], token;
+    fables_tokens(1, prompt, PROMPT);
+    eng_sampling_init(&sampling);
+    eng_sequence_options_init(&options);
+    sampling.temperature = 1;
+    sampling.top_p = 0.9f;
+    sampling.top_k = 40;
+    sampling.repetition_penalty = 1.2f;
+    options.sampling = &sampling;
+    options.max_new_tokens = 10;
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        CHECK(eng_sequence_create(session, &options, &sequences[i], &error));
+        CHECK(eng_sequence_submit(sequences[i], prompt, PROMPT - 10 * i, &error));
+    }
+    uint32_t unfinished = 1;
+    const char *text;
+    size_t size;
+    while (unfinished) {
+        CHECK(eng_step(session, &unfinished, &error));
+        for (size_t i = 0; i < SEQUENCES; i++)
+            while (eng_sequence_poll(sequences[i], &token, 1))
+                CHECK(eng_text_push(stream, token, &text, &size, &error));
+        eng_sequence_cancel(sequences[3]);
+    }
+    CHECK(eng_text_finish(stream, &text, &size, &error));
+    for (size_t i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
+}
+
+static void run_slots(struct eng_session *session, float *logits)
+{
+    struct eng_error error;
+    uint32_t slots[2], position;
+    int32_t prompt[PROMPT], next[2];
+    fables_tokens(2, prompt, PROMPT);
+    for (int i = 0; i < 2; i++) {
+        CHECK(eng_slot_acquire(session, &slots[i], &error));
+        CHECK(eng_slot_set_sampling(session, slots[i], NULL, &error));
+        CHECK(eng_prefill(session, slots[i], prompt, PROMPT, &next[i], logits, &error));
+    }
+    for (int i = 0; i < 20; i++) CHECK(eng_decode(session, slots, next, 2, next, logits, &error));
+    CHECK(eng_slot_truncate(session, slots[0], 10, &error));
+    CHECK(eng_slot_position(session, slots[0], &position, &error));
+    assert_int_not_equal(eng_prefill(session, slots[0], prompt, 0, next, logits, &error), ENG_OK); /* errors, too */
+    for (int i = 0; i < 2; i++) CHECK(eng_slot_release(session, slots[i], &error));
+}
+
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 2;
+    struct eng_session *session = fables_session(engine, &options);
+    struct eng_text *stream;
+    CHECK(eng_text_create(engine, 0, &stream, &error));
+    struct eng_engine_facts facts;
+    eng_engine_facts_init(&facts);
+    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    float *logits = malloc(2 * facts.vocab_size * sizeof *logits);
+
+    atomic_store(&counting, true);
+    run_sequences(session, stream);
+    run_slots(session, logits);
+    atomic_store(&counting, false);
+    assert_int_equal(atomic_load(&allocations), 0);
+
+    /* The counter counts. */
+    atomic_store(&counting, true);
+    free(logits);
+    logits = malloc(facts.vocab_size);
+    assert_non_null(logits);
+    atomic_store(&counting, false);
+    assert_int_equal(atomic_load(&allocations), 1);
+    free(logits);
+    eng_text_destroy(&stream);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+int main(void)
+{
+    install();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_allocation),
+    };
+    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+}

@@ -1,0 +1,225 @@
+"""Checks the rules that hold the source tree together: which folder may include which, what a file may be called
+and contain. Each rule also has a self-test below that plants a violation in a small tree and expects it found."""
+
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+# folder -> folders whose headers it may include, besides its own. Anything else is a defect.
+MAY_INCLUDE = {
+    "formats": set(),
+    "kernels": {"formats"},
+    "tuner": {"kernels", "formats"},
+    "builder": {"tuner", "kernels", "formats"},
+    "runtime": {"formats", "kernels"},
+    "tests": {"builder", "runtime", "kernels", "tuner", "formats"},
+}
+
+# Libraries that parse or pack data belong behind formats/; reports are written with jansson elsewhere too.
+MAY_USE_LIBRARY = {
+    "jansson.h": {"formats", "builder", "runtime", "tests"},
+    "pcre2.h": {"formats", "tests"},
+    "utf8proc.h": {"formats", "tests"},
+    "xxhash.h": {"formats", "tests"},
+    "zlib.h": {"formats", "tests"},
+}
+
+C_SOURCES = (".c", ".h")
+DEVICE_SOURCES = (".cu", ".cuh")
+HOST_CXX = (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".C", ".H")
+TEXT = C_SOURCES + DEVICE_SOURCES + (".py", ".sh", ".md", ".map", "BUILD")
+
+ISA_FILE = re.compile(r"_(avx2|avx512|avx512bf16)\.[ch]$")
+ISA_CODE = re.compile(r"\b_mm(256|512)_\w+|\b__m(256|512)[id]?\b|<(imm|avx\w*|x86)intrin\.h>|__attribute__\s*\(\(\s*target\b")
+ISA_FLAG = re.compile(r"-m(avx|fma|f16c|arch=|tune=|sse|prefer-vector)")
+UNSAFE_MATH = re.compile(r"-ffast-math|-Ofast|#\s*pragma\s+GCC\s+optimize|__attribute__\s*\(\(\s*optimize\b")
+
+# A library neither ends the process nor prints.
+ENDS_OR_PRINTS = re.compile(
+    r"\b(exit|_exit|_Exit|quick_exit|abort|assert|printf|vprintf|fprintf|vfprintf|puts|fputs|putchar|perror)\s*\(")
+
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"]) + r")\b")
+
+MAX_LINES = 800
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+
+
+def without_comments_and_strings(text):
+    """The same lines with comments and literals blanked, so that prose about exit() is not a call of it."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(pattern, lambda match: "\n" * match.group().count("\n") or " ", text, flags=re.S)
+
+
+def source_files(root):
+    """(folder, path from the root) of every file to look at."""
+    for folder in sorted(MAY_INCLUDE):
+        for where, folders, files in os.walk(os.path.join(root, folder)):
+            # Models, corpora and recorded data are not sources.
+            folders[:] = sorted(f for f in folders if f not in ("models", "corpus", "testdata", "data", "__pycache__"))
+            for file in sorted(files):
+                yield folder, os.path.relpath(os.path.join(where, file), root)
+
+
+def check_includes(folder, path, lines):
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quoted, system = match.groups()
+        if folder not in MAY_USE_LIBRARY.get(system, MAY_INCLUDE):
+            yield "%s:%d: %s/ may not use <%s>: only %s may" % (
+                path, number, folder, system, ", ".join(sorted(MAY_USE_LIBRARY[system])))
+        if not quoted:
+            continue
+        target = quoted.split("/")[0]
+        if "/" not in quoted or target not in MAY_INCLUDE:
+            yield '%s:%d: "%s" must be written from the root of the tree, as "%s/..."' % (path, number, quoted, folder)
+        elif target != folder and target not in MAY_INCLUDE[folder]:
+            yield "%s:%d: %s/ may not include %s/ (allowed: %s)" % (
+                path, number, folder, target, ", ".join(sorted(MAY_INCLUDE[folder])) or "no folder of ours")
+        elif path.startswith("runtime/") and not path.startswith("runtime/cli/") and quoted.startswith("runtime/cli/"):
+            yield "%s:%d: the library may not include its programs (%s)" % (path, number, quoted)
+
+
+def check_code(folder, path, text):
+    is_test = path.endswith("_test.c") or os.path.basename(path).startswith("test_") or folder == "tests"
+    for number, line in enumerate(without_comments_and_strings(text).split("\n"), 1):
+        if not ISA_FILE.search(path) and ISA_CODE.search(line):
+            yield "%s:%d: instruction-set code belongs in *_avx2.c, *_avx512.c or *_avx512bf16.c: %s" % (
+                path, number, ISA_CODE.search(line).group())
+        if UNSAFE_MATH.search(line):
+            yield "%s:%d: results may not depend on the optimizer: %s" % (path, number, UNSAFE_MATH.search(line).group())
+        if folder == "runtime" and not path.startswith("runtime/cli/") and not is_test:
+            match = ENDS_OR_PRINTS.search(line)
+            if match:
+                yield "%s:%d: the library may neither end the process nor print: %s" % (path, number, match.group(1))
+
+
+def check_file(root, folder, path):
+    if path.endswith(HOST_CXX):
+        yield "%s: host code is C11, not C++" % path
+        return
+    if path.endswith(DEVICE_SOURCES) and folder not in ("kernels", "tests"):
+        yield "%s: device code belongs in kernels/" % path
+    if not path.endswith(TEXT):
+        return
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        text = file.read()
+    lines = text.split("\n")
+    if len(lines) - 1 > MAX_LINES:
+        yield "%s: %d lines; a file has one subject and at most %d" % (path, len(lines) - 1, MAX_LINES)
+    for number, line in enumerate(lines, 1):
+        if UNFINISHED.search(line):
+            yield "%s:%d: unfinished: %s" % (path, number, UNFINISHED.search(line).group())
+        if os.path.basename(path) == "BUILD" and (ISA_FLAG.search(line) or UNSAFE_MATH.search(line)):
+            yield "%s:%d: compiler flags for instruction sets and arithmetic stand in one place, not here" % (path, number)
+    if path.endswith(C_SOURCES + DEVICE_SOURCES):
+        yield from check_includes(folder, path, lines)
+    if path.endswith(C_SOURCES):
+        yield from check_code(folder, path, text)
+
+
+def check_tree(root):
+    return [defect for folder, path in source_files(root) for defect in check_file(root, folder, path)]
+
+
+def tree_root():
+    runfiles = os.environ.get("TEST_SRCDIR")
+    if runfiles:
+        return os.path.join(runfiles, os.environ.get("TEST_WORKSPACE", "eng"))
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Tree(unittest.TestCase):
+    def test_every_rule_holds(self):
+        defects = check_tree(tree_root())
+        self.assertEqual(defects, [], "\n" + "\n".join(defects))
+
+    def test_every_folder_is_seen(self):
+        seen = {folder for folder, _ in source_files(tree_root())}
+        self.assertEqual(seen, set(MAY_INCLUDE))
+
+
+class PlantedViolation(unittest.TestCase):
+    """Each rule fails where it should, and names the file and the line."""
+
+    def planted(self, path, text):
+        with tempfile.TemporaryDirectory() as root:
+            clean = {
+                "formats/a.h": "#pragma once\n",
+                "kernels/op/op.h": '#include "formats/a.h"\n',
+                "runtime/run.c": '#include "kernels/op/op.h"\n// exit() and printf() in prose, "abort()" in text\n',
+                "tests/all_test.c": '#include "builder/b.h"\n#include "runtime/run.h"\n',
+            }
+            for name, content in list(clean.items()) + [(path, text)]:
+                os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write(content)
+            return check_tree(root)
+
+    def assert_found(self, path, text, line, expected):
+        defects = self.planted(path, text)
+        self.assertEqual(len(defects), 1, defects)
+        self.assertIn("%s:%d:" % (path, line) if line else path + ":", defects[0])
+        self.assertIn(expected, defects[0])
+
+    def test_clean_tree_passes(self):
+        self.assertEqual(self.planted("formats/b.c", '#include "formats/a.h"\n#include <jansson.h>\n'), [])
+        self.assertEqual(self.planted("kernels/op/op_avx2.c", "#include <immintrin.h>\n__m256 x;\n"), [])
+        self.assertEqual(self.planted("runtime/cli/engrun.c", 'int main(void) { printf("x"); exit(1); }\n'), [])
+        self.assertEqual(self.planted("runtime/name.c", 'snprintf(text, sizeof(text), "%d", 1);\n'), [])
+
+    def test_every_forbidden_arrow(self):
+        for folder, allowed in MAY_INCLUDE.items():
+            for target in set(MAY_INCLUDE) - allowed - {folder}:
+                with self.subTest(folder=folder, target=target):
+                    text = '#include <stdio.h>\n#include "%s/x.h"\n' % target
+                    self.assert_found("%s/planted.c" % folder, text, 2, "may not include %s/" % target)
+                    self.assert_found("%s/planted_test.c" % folder, text, 2, "may not include %s/" % target)
+
+    def test_include_not_from_the_root(self):
+        self.assert_found("formats/b.c", '#include "a.h"\n', 1, "from the root")
+        self.assert_found("formats/b.c", '#include "../formats/a.h"\n', 1, "from the root")
+
+    def test_library_header_outside_formats(self):
+        self.assert_found("runtime/b.c", "#include <zlib.h>\n", 1, "may not use")
+        self.assert_found("kernels/b.c", "#include <jansson.h>\n", 1, "may not use")
+
+    def test_library_includes_program(self):
+        self.assert_found("runtime/b.c", '#include "runtime/cli/cli_text.h"\n', 1, "its programs")
+
+    def test_host_cxx(self):
+        self.assert_found("builder/b.cpp", "", 0, "not C++")
+
+    def test_device_code_elsewhere(self):
+        self.assert_found("runtime/b.cu", "", 0, "kernels/")
+
+    def test_instruction_set_code_in_portable_file(self):
+        self.assert_found("kernels/op/op.c", "\nstatic __m256 x;\n", 2, "__m256")
+        self.assert_found("kernels/op/op.c", "#include <immintrin.h>\n", 1, "immintrin")
+        self.assert_found("kernels/op/op.c", '__attribute__((target("avx2"))) void f(void);\n', 1, "target")
+
+    def test_instruction_set_flag_in_build_file(self):
+        self.assert_found("kernels/BUILD", 'copts = ["-mavx2"],\n', 1, "flags")
+
+    def test_unsafe_math(self):
+        self.assert_found("kernels/op/op.c", '#pragma GCC optimize("fast-math")\n', 1, "optimizer")
+
+    def test_library_ends_or_prints(self):
+        for call in ("exit(1)", "abort()", "printf(s)", "fprintf(stderr, s)", "puts(s)", "assert(x)"):
+            with self.subTest(call=call):
+                self.assert_found("runtime/b.c", "void f(void)\n{\n    %s;\n}\n" % call, 3, call.split("(")[0])
+
+    def test_unfinished_mark(self):
+        self.assert_found("tuner/b.h", "// TO" + "DO: more\n", 1, "unfinished")
+
+    def test_long_file(self):
+        self.assert_found("tuner/b.c", "int x;\n" * (MAX_LINES + 1), 0, "801 lines")
+        self.assertEqual(self.planted("tuner/b.c", "\n" * MAX_LINES), [])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

@@ -1,0 +1,160 @@
+"""The tarball of //:dist: complete, relocatable, usable from a C program; and what libeng.so shows and needs."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WORKSPACE", "bazel-bin"))
+TARBALL = os.path.join(ROOT, "eng.tar.gz")
+
+MAX_LIBRARY_BYTES = 500 * 1024
+
+# What libeng.so may open: the C library, and what the README names.
+C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NAMED_LIBRARIES = {"libjansson.so.4", "libpcre2-8.so.0", "libutf8proc.so.2", "libz.so.1"}
+
+# A library neither ends the process nor prints, in none of the code that it holds.
+FORBIDDEN_CALLS = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "puts",
+                   "putchar", "perror", "vprintf", "stdout", "stderr"}
+
+PROGRAM = """
+#include <eng.h>
+#include <stdio.h>
+int main(void)
+{
+    printf("%s\\n", eng_version());
+    return 0;
+}
+"""
+
+
+def output(command, **kwargs):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+    if done.returncode != 0:
+        raise AssertionError("%s: exit %d\n%s" % (command, done.returncode, done.stderr.decode()))
+    return done.stdout.decode()
+
+
+class Unpacked(unittest.TestCase):
+    """The tarball, unpacked elsewhere."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        with tarfile.open(TARBALL) as archive:
+            cls.members = archive.getmembers()
+            archive.extractall(cls.folder.name)
+        names = sorted(os.listdir(cls.folder.name))
+        assert len(names) == 1, names
+        cls.top = os.path.join(cls.folder.name, names[0])
+        cls.version = names[0][len("eng-"):]
+        # Moved once, so that a path fixed at build or unpacking time would show.
+        moved = os.path.join(cls.folder.name, "moved")
+        os.rename(cls.top, moved)
+        cls.top = moved
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def path(self, *parts):
+        return os.path.join(self.top, *parts)
+
+
+class Tarball(Unpacked):
+    def test_holds_everything(self):
+        for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "lib/libeng.so", "lib/libeng.a",
+                     "lib/pkgconfig/eng.pc", "include/eng.h", "share/eng/models/fables/config.json",
+                     "share/doc/eng/README.md", "share/doc/eng/engine_file.md"):
+            self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_same_bytes_each_time(self):
+        names = [member.name for member in self.members]
+        self.assertEqual(names, sorted(names, key=lambda name: name.split("/")))
+        for member in self.members:
+            self.assertEqual((member.mtime, member.uid, member.gid), (0, 0, 0), member.name)
+
+    def test_programs_run_elsewhere(self):
+        for program in ("engbuild", "engrun", "engbench", "enginfo"):
+            text = output([self.path("bin", program), "--version"], cwd="/", env={"PATH": "/usr/bin:/bin"})
+            self.assertIn(self.version, text)
+
+    def test_brings_its_libraries(self):
+        for file in ("bin/engbuild", "bin/engrun", "lib/libeng.so"):
+            for line in output(["ldd", self.path(file)]).splitlines():
+                name = line.split()[0]
+                if name in NAMED_LIBRARIES:
+                    self.assertIn(os.path.realpath(self.top), os.path.realpath(line.split("=>")[1].split()[0]), line)
+
+    def test_speaks_from_the_shipped_model(self):
+        engine = os.path.join(self.folder.name, "fables.eng")
+        output([self.path("bin/engbuild"), "--model", self.path("share/eng/models/fables"), "--target", "cpu",
+                "--tune", "off", "-o", engine])
+        text = output([self.path("bin/engrun"), engine, "-p", "Once upon a time", "-n", "16"])
+        self.assertTrue(text.strip())
+
+    def compile(self, name, *words, source=None):
+        program = os.path.join(self.folder.name, name)
+        if source is None:
+            source = program + ".c"
+            with open(source, "w") as file:
+                file.write(PROGRAM)
+        output(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", source, "-o", program, *words])
+        return program
+
+    def flags(self, *words):
+        env = {**os.environ, "PKG_CONFIG_PATH": self.path("lib/pkgconfig")}
+        text = output(["pkg-config", *words, "eng"], env=env)
+        return [word.replace("\\", "") for word in re.findall(r"(?:\\.|\S)+", text)]
+
+    def test_pkg_config_shared(self):
+        self.assertEqual(self.flags("--modversion"), [self.version])
+        program = self.compile("shared", *self.flags("--cflags", "--libs"))
+        text = output([program], env={"LD_LIBRARY_PATH": self.path("lib")})
+        self.assertEqual(text.strip(), self.version)
+
+    def test_pkg_config_static(self):
+        private = [word for word in self.flags("--static", "--libs-only-l") if word != "-leng"]
+        program = self.compile("static", *self.flags("--cflags"), self.path("lib/libeng.a"), *private)
+        self.assertEqual(output([program]).strip(), self.version)
+
+    def test_examples_compile(self):
+        folder = self.path("share/doc/eng/examples")
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+            self.compile("example-" + name, *self.flags("--cflags", "--libs"), source=os.path.join(folder, name))
+
+
+class Library(Unpacked):
+    """What libeng.so and libeng.a show to others, and what they need."""
+
+    def names(self, *words):
+        lines = output(["nm", "--format=posix", *words]).splitlines()
+        return {line.split()[0].split("@")[0] for line in lines if len(line.split()) > 1}
+
+    def test_size(self):
+        size = os.path.getsize(self.path("lib/libeng.so"))
+        self.assertLessEqual(size, MAX_LIBRARY_BYTES)
+
+    def test_exports(self):
+        for words in (["-D", "--defined-only", self.path("lib/libeng.so")],
+                      ["-g", "--defined-only", self.path("lib/libeng.a")]):
+            names = self.names(*words)
+            self.assertIn("eng_version", names)
+            self.assertEqual([name for name in sorted(names) if not name.startswith("eng_")], [], words)
+
+    def test_libraries_needed(self):
+        text = output(["readelf", "-d", self.path("lib/libeng.so")])
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+        self.assertEqual(needed - C_LIBRARY - NAMED_LIBRARIES, set())
+
+    def test_neither_ends_the_process_nor_prints(self):
+        undefined = self.names("-D", "--undefined-only", self.path("lib/libeng.so"))
+        self.assertEqual(undefined & FORBIDDEN_CALLS, set())
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

@@ -1,0 +1,278 @@
+"""What the end-to-end tests share: where the programs are, how to run them, readers for .npy and .npz.
+
+A test is a Python file of the standard library alone, next to this one, named *_test.py:
+
+    import unittest
+    from harness import ENGRUN, fables_engine, run
+
+    class Generate(unittest.TestCase):
+        def test_speaks(self):
+            result = run([ENGRUN, fables_engine(), "-p", "Once upon a time", "-n", "8"])
+            self.assertEqual(result.rc, 0, result.stderr)
+
+    if __name__ == "__main__":
+        unittest.main()
+
+It runs under `bazel test //tests:e2e/NAME_test`, or by hand (`python3 tests/e2e/NAME_test.py`) after
+`bazel build //...`.
+"""
+
+import array
+import ast
+import collections
+import functools
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import zipfile
+
+
+def _find_roots():
+    """(folder of sources, folder of built files): one and the same inside a Bazel test."""
+    runfiles = os.environ.get("TEST_SRCDIR")
+    if runfiles:
+        root = os.path.join(runfiles, os.environ.get("TEST_WORKSPACE", "eng"))
+        return root, root
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return root, os.path.join(root, "bazel-bin")
+
+
+_SOURCES, _BUILT = _find_roots()
+
+ENGBUILD = os.path.join(_BUILT, "builder", "engbuild")
+ENGRUN = os.path.join(_BUILT, "runtime", "engrun")
+ENGBENCH = os.path.join(_BUILT, "runtime", "engbench")
+ENGINFO = os.path.join(_BUILT, "runtime", "enginfo")
+LIBENG = os.path.join(_BUILT, "runtime", "libeng.so")
+MAKE_CHECKPOINT = os.path.join(_BUILT, "tests", "make_checkpoint")
+ENG_H = os.path.join(_SOURCES, "runtime", "eng.h")
+
+# The shipped model.
+FABLES = os.path.join(_SOURCES, "tests", "models", "fables")
+
+# Folder of larger models and tokenizers, or None: a test that needs it carries @needs_shared.
+SHARED = os.environ.get("ENG_SHARED") or None
+
+# Built with sanitizers: time limits must be generous, libeng.so cannot be loaded into a plain process.
+SANITIZED = os.environ.get("ENG_SANITIZED") == "1"
+
+Result = collections.namedtuple("Result", "rc stdout stderr seconds")
+
+
+def shared(*parts):
+    """A path in the shared folder."""
+    return os.path.join(SHARED or "", *parts)
+
+
+def needs_shared(*parts):
+    """Decorator: skips a test where the shared folder, or that path in it, is missing."""
+    missing = SHARED is None or not os.path.exists(shared(*parts))
+    return unittest.skipIf(missing, "needs ENG_SHARED/" + "/".join(parts))
+
+
+def _environment(variables=None):
+    """The environment of the programs: the user's own tuning cache is neither read nor written."""
+    return {**os.environ, "XDG_CACHE_HOME": os.path.join(_process_scratch().name, "cache"), **(variables or {})}
+
+
+def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_file_bytes=None, max_memory_bytes=None):
+    """Runs a program to its end. Result.rc is negative for a signal, as in subprocess.
+
+    input: text or bytes for stdin; without it stdin is empty. text=False leaves the outputs as bytes.
+    env: variables added to the environment. max_file_bytes: writes past it fail, as on a full disk (EFBIG).
+    max_memory_bytes: limit of the address space (not under sanitizers)."""
+
+    def limits():
+        if max_file_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+        if max_memory_bytes is not None and not SANITIZED:
+            resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
+
+    words = [os.fspath(word) for word in command]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            words,
+            input=input.encode() if isinstance(input, str) else input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=timeout,
+            env=_environment(env),
+            cwd=cwd,
+            preexec_fn=limits,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError("no end after %g s: %s" % (timeout, " ".join(words))) from error
+    seconds = time.monotonic() - start
+    if not text:
+        return Result(done.returncode, done.stdout, done.stderr, seconds)
+    return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), seconds)
+
+
+def start(command, **kwargs):
+    """A running program (subprocess.Popen) with piped output, for tests that kill it."""
+    return subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=_environment(), **kwargs)
+
+
+def scratch():
+    """A new empty folder, removed at the end of the process: `with scratch() as folder` removes it earlier."""
+    return tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+
+
+@functools.lru_cache(maxsize=None)
+def _process_scratch():
+    return scratch()
+
+
+@functools.lru_cache(maxsize=None)
+def build_engine(model, *options):
+    """Path of an engine for the CPU; the same model and options are built once for each test process. Untuned unless
+    the options say otherwise: what an engine computes does not depend on tuning."""
+    name = "engine-%d.eng" % build_engine.cache_info().misses
+    path = os.path.join(_process_scratch().name, name)
+    defaults = [] if "--tune" in options else ["--tune", "off"]
+    result = run([ENGBUILD, "--model", model, "--target", "cpu", "-o", path, *defaults, *options], timeout=900)
+    if result.rc != 0:
+        raise AssertionError("engbuild %s: exit %d\n%s" % (model, result.rc, result.stderr))
+    return path
+
+
+def fables_engine():
+    """An engine of the shipped model with default limits."""
+    return build_engine(FABLES)
+
+
+def tally(what, count):
+    """Says in the log how many cases a test tried: a loop over nothing would pass, too."""
+    if not count:
+        raise AssertionError("%s: no cases" % what)
+    print("%s: %d cases" % (what, count), file=sys.stderr)
+
+
+# ---- numpy files -------------------------------------------------------------------------------------------------
+
+_TYPECODES = {"f4": "f", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
+
+# values: a flat array.array in row-major order.
+Array = collections.namedtuple("Array", "shape values")
+
+
+def parse_npy(data):
+    """An Array from the bytes of a .npy file (versions 1 to 3, numbers, C order)."""
+    if data[:6] != b"\x93NUMPY":
+        raise ValueError("not a .npy file: begins with %r" % data[:6])
+    if data[6] == 1:
+        (length,), at = struct.unpack_from("<H", data, 8), 10
+    else:
+        (length,), at = struct.unpack_from("<I", data, 8), 12
+    header = ast.literal_eval(data[at:at + length].decode("utf-8"))
+    order, kind = header["descr"][0], header["descr"][1:]
+    if header["fortran_order"] and len(header["shape"]) > 1:
+        raise ValueError("Fortran order is not supported")
+    if kind == "b1":
+        kind = "u1"
+    if kind not in _TYPECODES:
+        raise ValueError("dtype %s is not supported" % header["descr"])
+    values = array.array(_TYPECODES[kind])
+    count = 1
+    for extent in header["shape"]:
+        count *= extent
+    body = data[at + length:]
+    if len(body) != count * values.itemsize:
+        raise ValueError("expected %d bytes of data, found %d" % (count * values.itemsize, len(body)))
+    values.frombytes(body)
+    if (order == ">") == (sys.byteorder == "little") and order in "<>" and values.itemsize > 1:
+        values.byteswap()
+    return Array(tuple(header["shape"]), values)
+
+
+def read_npy(path):
+    with open(path, "rb") as file:
+        return parse_npy(file.read())
+
+
+def read_npz(path):
+    """{name: Array} of a .npz file."""
+    with zipfile.ZipFile(path) as archive:
+        return {name[:-len(".npy")]: parse_npy(archive.read(name)) for name in archive.namelist() if name.endswith(".npy")}
+
+
+def rows(matrix):
+    """The rows of an Array of two dimensions, as lists."""
+    width = matrix.shape[1]
+    return [matrix.values[i * width:(i + 1) * width].tolist() for i in range(matrix.shape[0])]
+
+
+# ---- comparisons with recorded outputs ---------------------------------------------------------------------------
+
+LOGIT_TOLERANCE = 1e-3
+# Two logits that are each off by at most the tolerance may change places when they are closer than twice that.
+TIE_GAP = 2 * LOGIT_TOLERANCE
+
+INSTRUCTION_SETS = ["portable", "avx2", "avx512", "avx512bf16"]
+
+
+def read_json(*parts):
+    with open(os.path.join(*parts), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def runs_here(engine, instruction_set):
+    """Whether this processor has an instruction set."""
+    return run([ENGRUN, engine, "--tokens", "1", "-n", "1", "--isa", instruction_set]).rc != 3
+
+
+class ReferenceTest(unittest.TestCase):
+    """Comparisons with recorded greedy tokens and logits."""
+
+    def generate(self, engine, tokens, count, *flags):
+        """Greedy ids behind the given ones."""
+        result = run([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens", *flags])
+        self.assertEqual(result.rc, 0, result.stderr)
+        self.assertEqual(result.stdout.count("\n"), 1, "all ids on one line: %r" % result.stdout)
+        return [int(word) for word in result.stdout.split()]
+
+    def logits(self, engine, tokens, count=1, *flags):
+        """(ids, rows of logits from which they were drawn)."""
+        with scratch() as folder:
+            path = os.path.join(folder, "logits.npy")
+            ids = self.generate(engine, tokens, count, "--ignore-eos", "--logits", path, *flags)
+            found = read_npy(path)
+        self.assertEqual(found.values.typecode, "f")
+        self.assertEqual(found.shape[0], len(ids), "a row of logits for each token")
+        return ids, rows(found)
+
+    def check_logits(self, found, expected, tolerance, what):
+        self.assertEqual(len(found), len(expected), what)
+        error, at = max((abs(a - b), i) for i, (a, b) in enumerate(zip(found, expected)))
+        self.assertLessEqual(error, tolerance, "%s: logit %d: expected %r, found %r" % (what, at, expected[at], found[at]))
+
+    def check_greedy(self, engine, prompt, greedy, gaps, *flags, tie_gap=TIE_GAP):
+        """The continuation equals `greedy`. Behind a tie, the comparison goes on with the reference's token, so that
+        every position counts. Returns how many ties there were."""
+        done = ties = 0
+        while done < len(greedy):
+            expected = greedy[done:]
+            found = self.generate(engine, prompt + greedy[:done], len(expected), "--ignore-eos", *flags)
+            self.assertEqual(len(found), len(expected))
+            if found == expected:
+                break
+            at = next(i for i in range(len(expected)) if found[i] != expected[i])
+            step = done + at
+            self.assertLess(gaps[step], tie_gap, "prompt %s: step %d: expected token %d, found %d; distance of the two "
+                            "best logits %g" % (prompt[:8], step, greedy[step], found[at], gaps[step]))
+            _, (row,) = self.logits(engine, prompt + greedy[:step], 1, *flags)
+            self.assertLess(abs(row[greedy[step]] - row[found[at]]), tie_gap, "step %d is no tie" % step)
+            ties += 1
+            done = step + 1
+        return ties

@@ -1,0 +1,437 @@
+/* Continuous batching through the public API: whatever runs beside a sequence, its tokens are those it gets alone. */
+#include "tests/test_fables.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQUENCES = 8, ANSWER = 20, LONGEST_PROMPT = 200 };
+
+/* Lengths below, at and above the prefill chunks of 8 and 64. */
+static const size_t prompt_lengths[SEQUENCES] = {1, 7, 8, 9, 64, 65, 130, LONGEST_PROMPT};
+
+static void make_options(size_t index, struct eng_sampling *sampling, struct eng_sequence_options *options)
+{
+    eng_sampling_init(sampling);
+    eng_sequence_options_init(options);
+    if (index % 2) {
+        sampling->temperature = 0.9f;
+        sampling->top_p = 0.95f;
+        sampling->top_k = 50;
+        sampling->repetition_penalty = 1.1f;
+        sampling->seed = 1000 + index;
+    }
+    options->sampling = sampling;
+    options->max_new_tokens = ANSWER;
+    options->flags = ENG_SEQUENCE_IGNORE_EOS;
+}
+
+static struct eng_sequence *start(struct eng_session *session, size_t index)
+{
+    struct eng_error error;
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[LONGEST_PROMPT];
+    make_options(index, &sampling, &options);
+    fables_tokens((uint32_t)index, prompt, prompt_lengths[index]);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, prompt_lengths[index], &error));
+    return sequence;
+}
+
+static void finish(struct eng_session *session)
+{
+    struct eng_error error;
+    uint32_t unfinished = 1;
+    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
+}
+
+/* The answers each sequence gives with the session to itself. */
+static void run_alone(struct eng_engine *engine, const struct eng_session_options *options,
+                      int32_t answers[SEQUENCES][ANSWER])
+{
+    struct eng_session *session = fables_session(engine, options);
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        struct eng_sequence *sequence = start(session, i);
+        finish(session);
+        assert_int_equal(eng_sequence_poll(sequence, answers[i], ANSWER), ANSWER);
+        assert_int_equal(eng_sequence_state(sequence), ENG_STATE_DONE);
+        assert_int_equal(eng_sequence_end(sequence), ENG_END_LENGTH);
+        eng_sequence_destroy(&sequence);
+    }
+    eng_session_destroy(&session);
+}
+
+/* Sequence i joins at step 3 * i; each one's tokens are taken as they come. */
+static void run_together(struct eng_engine *engine, const struct eng_session_options *options,
+                         int32_t answers[SEQUENCES][ANSWER])
+{
+    enum { STEPS_BETWEEN = 3 };
+    struct eng_error error;
+    struct eng_session *session = fables_session(engine, options);
+    struct eng_sequence *sequences[SEQUENCES] = {NULL};
+    size_t counts[SEQUENCES] = {0}, joined = 0;
+    uint32_t unfinished = 1;
+    for (size_t step = 0; unfinished || joined < SEQUENCES; step++) {
+        if (joined < SEQUENCES && step == joined * STEPS_BETWEEN) {
+            sequences[joined] = start(session, joined);
+            joined++;
+        }
+        CHECK(eng_step(session, &unfinished, &error));
+        for (size_t i = 0; i < joined; i++)
+            counts[i] += eng_sequence_poll(sequences[i], answers[i] + counts[i], ANSWER - counts[i]);
+    }
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        assert_int_equal(counts[i], ANSWER);
+        eng_sequence_destroy(&sequences[i]);
+    }
+    eng_session_destroy(&session);
+}
+
+static void assert_same(int32_t a[SEQUENCES][ANSWER], int32_t b[SEQUENCES][ANSWER])
+{
+    for (size_t i = 0; i < SEQUENCES; i++) assert_memory_equal(a[i], b[i], sizeof a[i]);
+}
+
+static void test_together_as_alone(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
+    run_alone(engine, NULL, alone);
+    run_together(engine, NULL, together);
+    assert_same(alone, together);
+    eng_close(&engine);
+}
+
+static void test_any_number_of_threads(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = {1, 2, 5};
+    struct eng_engine *engine = fables_open();
+    int32_t answers[3][SEQUENCES][ANSWER];
+    for (size_t i = 0; i < 3; i++) {
+        struct eng_session_options options;
+        eng_session_options_init(&options);
+        options.threads = threads[i];
+        run_together(engine, &options, answers[i]);
+    }
+    assert_same(answers[0], answers[1]);
+    assert_same(answers[0], answers[2]);
+    eng_close(&engine);
+}
+
+static void test_every_instruction_set(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    struct eng_engine *engine = fables_open();
+    for (size_t i = 0; i < 4; i++) {
+        struct eng_session_options options;
+        struct eng_session *session;
+        eng_session_options_init(&options);
+        options.instruction_set = names[i];
+        enum eng_status status = eng_session_create(engine, &options, &session, NULL);
+        if (status == ENG_MACHINE) continue; /* this processor does not have it */
+        assert_int_equal(status, ENG_OK);
+        eng_session_destroy(&session);
+        int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
+        run_alone(engine, &options, alone);
+        run_together(engine, &options, together);
+        assert_same(alone, together);
+    }
+    eng_close(&engine);
+}
+
+static void test_small_pool_makes_sequences_wait(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.kv_tokens = LONGEST_PROMPT + ANSWER;
+    int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
+    run_alone(engine, NULL, alone);
+    run_together(engine, &options, together);
+    assert_same(alone, together);
+    eng_close(&engine);
+}
+
+static void test_waits_in_order_then_runs(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session_options options;
+    struct eng_session_facts facts;
+    eng_session_options_init(&options);
+    eng_session_facts_init(&facts);
+    options.kv_tokens = LONGEST_PROMPT + ANSWER;
+    struct eng_session *session = fables_session(engine, &options);
+    struct eng_sequence *longest = start(session, 7), *small = start(session, 0);
+    uint32_t unfinished;
+    CHECK(eng_step(session, &unfinished, &error));
+    assert_int_equal(unfinished, 2);
+    assert_int_equal(eng_sequence_state(longest), ENG_STATE_PREFILL);
+    assert_int_equal(eng_sequence_state(small), ENG_STATE_WAITING);
+    /* A raw slot finds no page, either; that is an answer, and nothing changes. */
+    uint32_t slot;
+    int32_t prompt[64], next;
+    fables_tokens(1, prompt, 64);
+    CHECK(eng_slot_acquire(session, &slot, &error));
+    assert_int_equal(eng_prefill(session, slot, prompt, 64, &next, NULL, &error), ENG_FULL);
+    assert_non_null(strstr(error.message, "pages"));
+    CHECK(eng_slot_release(session, slot, &error));
+    eng_sequence_cancel(longest);
+    assert_int_equal(eng_sequence_end(longest), ENG_END_CANCELLED);
+    CHECK(eng_step(session, &unfinished, &error));
+    assert_int_equal(eng_sequence_state(small), ENG_STATE_DECODE);
+    finish(session);
+    eng_sequence_destroy(&longest);
+    eng_sequence_destroy(&small);
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_int_equal(facts.free_pages, facts.pages);
+    assert_int_equal(facts.free_slots, facts.slots);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_leaving_changes_nothing_for_others(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    int32_t alone[SEQUENCES][ANSWER], answer[ANSWER];
+    run_alone(engine, NULL, alone);
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence *sequences[SEQUENCES];
+    for (size_t i = 0; i < SEQUENCES; i++) sequences[i] = start(session, i);
+    /* Odd ones leave: one while it waits for its turn, one in the middle of its prompt, others while they decode. */
+    uint32_t unfinished;
+    eng_sequence_destroy(&sequences[1]);
+    for (int i = 0; i < 15; i++) CHECK(eng_step(session, &unfinished, &error));
+    eng_sequence_cancel(sequences[3]);
+    eng_sequence_destroy(&sequences[7]);
+    for (int i = 0; i < 5; i++) CHECK(eng_step(session, &unfinished, &error));
+    eng_sequence_cancel(sequences[5]);
+    sequences[1] = start(session, 1); /* and one joins again */
+    finish(session);
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        if (!sequences[i] || i == 3 || i == 5) continue;
+        assert_int_equal(eng_sequence_poll(sequences[i], answer, ANSWER), ANSWER);
+        assert_memory_equal(answer, alone[i], sizeof answer);
+    }
+    /* What a cancelled sequence said before is right, too. */
+    size_t count = eng_sequence_poll(sequences[3], answer, ANSWER);
+    assert_memory_equal(answer, alone[3], count * sizeof *answer);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_long_prompt_does_not_starve(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence *talker = start(session, 0);
+    uint32_t unfinished;
+    CHECK(eng_step(session, &unfinished, &error));
+    int32_t tokens[ANSWER];
+    assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
+    struct eng_sequence *reader = start(session, 7);
+    /* 200 tokens are 64 + 64 + 64 + 8: at every second step the talker gets a token. */
+    for (int i = 0; i < 3; i++) {
+        CHECK(eng_step(session, &unfinished, &error));
+        CHECK(eng_step(session, &unfinished, &error));
+        assert_int_equal(eng_sequence_state(reader), ENG_STATE_PREFILL);
+        assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
+    }
+    finish(session);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_context_end(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[FABLES_CONTEXT + 1], answer[FABLES_CONTEXT];
+    fables_tokens(5, prompt, FABLES_CONTEXT + 1);
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    static const size_t lengths[] = {FABLES_CONTEXT - 10, FABLES_CONTEXT - 1, FABLES_CONTEXT};
+    for (size_t i = 0; i < 3; i++) {
+        CHECK(eng_sequence_create(session, &options, &sequence, &error));
+        CHECK(eng_sequence_submit(sequence, prompt, lengths[i], &error));
+        finish(session);
+        /* Every position of the context is used, and one more token is drawn from the last. */
+        assert_int_equal(eng_sequence_poll(sequence, answer, FABLES_CONTEXT), FABLES_CONTEXT - lengths[i] + 1);
+        assert_int_equal(eng_sequence_end(sequence), ENG_END_CONTEXT);
+        eng_sequence_destroy(&sequence);
+    }
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    assert_int_equal(eng_sequence_submit(sequence, prompt, FABLES_CONTEXT + 1, &error), ENG_TOO_LONG);
+    assert_int_equal(eng_sequence_state(sequence), ENG_STATE_IDLE);
+    CHECK(eng_sequence_submit(sequence, prompt, 1, &error)); /* the refusal changed nothing */
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_kept_sequence_goes_on(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence_options options;
+    struct eng_sequence *kept, *whole;
+    int32_t prompt[30], more[12], all[64], first[5], second[5], expected[5];
+    fables_tokens(8, prompt, 30);
+    fables_tokens(9, more, 12);
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP;
+    options.max_new_tokens = 5;
+    options.context_tokens = 64;
+    CHECK(eng_sequence_create(session, &options, &kept, &error));
+    CHECK(eng_sequence_submit(kept, prompt, 30, &error));
+    assert_int_equal(eng_sequence_submit(kept, more, 12, &error), ENG_USAGE); /* not done */
+    finish(session);
+    assert_int_equal(eng_sequence_submit(kept, more, 12, &error), ENG_USAGE); /* not polled */
+    assert_int_equal(eng_sequence_poll(kept, first, 2), 2);
+    assert_int_equal(eng_sequence_poll(kept, first + 2, 5), 3);
+    CHECK(eng_sequence_submit(kept, more, 12, &error));
+    finish(session);
+    assert_int_equal(eng_sequence_poll(kept, second, 5), 5);
+    /* 30 + 5 + 12 + 5 = 52 tokens: 13 more exceed context_tokens. */
+    assert_int_equal(eng_sequence_submit(kept, prompt, 13, &error), ENG_TOO_LONG);
+
+    memcpy(all, prompt, sizeof prompt);
+    memcpy(all + 30, first, sizeof first);
+    memcpy(all + 35, more, sizeof more);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    CHECK(eng_sequence_create(session, &options, &whole, &error));
+    CHECK(eng_sequence_submit(whole, all, 47, &error));
+    finish(session);
+    assert_int_equal(eng_sequence_poll(whole, expected, 5), 5);
+    assert_memory_equal(second, expected, sizeof second);
+    assert_int_equal(eng_sequence_submit(whole, more, 1, &error), ENG_USAGE); /* not kept */
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_kept_sequences_can_block(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_sequence_options options;
+    struct eng_sequence *kept[FABLES_BATCH], *late;
+    int32_t prompt[4], token;
+    uint32_t unfinished;
+    fables_tokens(1, prompt, 4);
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_KEEP;
+    options.max_new_tokens = 1;
+    for (size_t i = 0; i < FABLES_BATCH; i++) {
+        CHECK(eng_sequence_create(session, &options, &kept[i], &error));
+        CHECK(eng_sequence_submit(kept[i], prompt, 4, &error));
+    }
+    finish(session);
+    CHECK(eng_sequence_create(session, &options, &late, &error));
+    CHECK(eng_sequence_submit(late, prompt, 4, &error));
+    assert_int_equal(eng_step(session, &unfinished, &error), ENG_FULL);
+    assert_int_equal(unfinished, 1);
+    eng_sequence_destroy(&kept[3]);
+    finish(session);
+    assert_int_equal(eng_sequence_poll(late, &token, 1), 1);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+static void test_stop_tokens_and_logits(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_engine_facts facts;
+    eng_engine_facts_init(&facts);
+    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    int32_t alone[SEQUENCES][ANSWER], answer[ANSWER];
+    run_alone(engine, NULL, alone);
+    size_t stop_at = 5;
+    for (size_t i = 0; i < stop_at; i++) /* the first occurrence ends it */
+        if (alone[4][i] == alone[4][stop_at]) stop_at = i;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[LONGEST_PROMPT];
+    fables_tokens(4, prompt, prompt_lengths[4]);
+    eng_sequence_options_init(&options);
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    options.stop_tokens = &alone[4][stop_at];
+    options.stop_count = 1;
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, prompt_lengths[4], &error));
+    size_t count = 0;
+    while (eng_sequence_state(sequence) != ENG_STATE_DONE) {
+        CHECK(eng_step(session, NULL, &error));
+        const float *logits = eng_sequence_logits(sequence);
+        size_t polled = eng_sequence_poll(sequence, answer + count, ANSWER - count);
+        assert_true(polled == 0 || logits);
+        for (uint32_t i = 0; polled && i < facts.vocab_size; i++)
+            assert_true(logits[i] <= logits[answer[count]]); /* greedy: the largest */
+        count += polled;
+    }
+    assert_int_equal(count, stop_at + 1);
+    assert_int_equal(eng_sequence_end(sequence), ENG_END_EOS);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+struct parallel {
+    struct eng_engine *engine;
+    int32_t answers[SEQUENCES][ANSWER];
+};
+
+static void *run_session(void *argument)
+{
+    struct parallel *parallel = argument;
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 1;
+    run_together(parallel->engine, &options, parallel->answers);
+    return NULL;
+}
+
+static void test_two_sessions_at_once(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    struct parallel parallel[2] = {{.engine = engine}, {.engine = engine}};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, run_session, &parallel[1]), 0);
+    run_session(&parallel[0]);
+    pthread_join(thread, NULL);
+    assert_same(parallel[0].answers, parallel[1].answers);
+    eng_close(&engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_together_as_alone),           cmocka_unit_test(test_any_number_of_threads),
+        cmocka_unit_test(test_every_instruction_set),       cmocka_unit_test(test_small_pool_makes_sequences_wait),
+        cmocka_unit_test(test_waits_in_order_then_runs),    cmocka_unit_test(test_leaving_changes_nothing_for_others),
+        cmocka_unit_test(test_long_prompt_does_not_starve), cmocka_unit_test(test_context_end),
+        cmocka_unit_test(test_kept_sequence_goes_on),       cmocka_unit_test(test_kept_sequences_can_block),
+        cmocka_unit_test(test_stop_tokens_and_logits),      cmocka_unit_test(test_two_sessions_at_once),
+    };
+    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+}

@@ -1,0 +1,78 @@
+#include "tests/test_fables.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "builder/build.h"
+
+static char folder[256], path[300];
+
+int fables_build(void **state)
+{
+    (void)state;
+    const char *root = getenv("TEST_TMPDIR");
+    snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/fables.eng", folder);
+    struct build_options options;
+    struct status status;
+    status_clear(&status);
+    build_options_init(&options);
+    options.model = "tests/models/fables";
+    options.output = path;
+    options.max_context = FABLES_CONTEXT;
+    options.max_batch = FABLES_BATCH;
+    options.prefill_chunks[0] = 8;
+    options.prefill_chunks[1] = FABLES_LARGEST_CHUNK;
+    options.prefill_chunk_count = 2;
+    options.tune = TUNE_OFF;
+    options.tuning_cache = NULL;
+    options.progress = NULL;
+    options.out = fopen("/dev/null", "w");
+    bool ok = options.out && build_engine(&options, &status);
+    if (options.out) fclose(options.out);
+    if (!ok) fprintf(stderr, "build of %s: %s\n", options.model, status.message);
+    return ok ? 0 : -1;
+}
+
+int fables_remove(void **state)
+{
+    (void)state;
+    unlink(path);
+    rmdir(folder);
+    return 0;
+}
+
+const char *fables_path(void) { return path; }
+
+void expect_ok(enum eng_status status, const struct eng_error *error, const char *call)
+{
+    if (status != ENG_OK) fail_msg("%s: %s: %s", call, eng_status_name((int)status), error->message);
+}
+
+struct eng_engine *fables_open(void)
+{
+    struct eng_engine *engine = NULL;
+    struct eng_error error;
+    CHECK(eng_open(path, NULL, &engine, &error));
+    return engine;
+}
+
+struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options)
+{
+    struct eng_session *session = NULL;
+    struct eng_error error;
+    CHECK(eng_session_create(engine, options, &session, &error));
+    return session;
+}
+
+void fables_tokens(uint32_t seed, int32_t *tokens, size_t count)
+{
+    enum { FIRST_ORDINARY = 256, ORDINARY = 1024 };
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        tokens[i] = FIRST_ORDINARY + (int32_t)((seed >> 8) % ORDINARY);
+    }
+}

@@ -1,0 +1,32 @@
+/* An engine of the shipped model for tests that go through the public API: built once for each test program. */
+#ifndef TESTS_TEST_FABLES_H
+#define TESTS_TEST_FABLES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "runtime/eng.h"
+
+enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64 };
+
+/* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
+int fables_build(void **state);
+int fables_remove(void **state);
+const char *fables_path(void);
+
+/* Ends the test with the message unless the call returned ENG_OK. */
+void expect_ok(enum eng_status status, const struct eng_error *error, const char *call);
+#define CHECK(call) expect_ok((call), &error, #call)
+
+/* An open engine and a session on it; options may be NULL. */
+struct eng_engine *fables_open(void);
+struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options);
+
+/* `count` token ids that depend on `seed`, ordinary text of the model. */
+void fables_tokens(uint32_t seed, int32_t *tokens, size_t count);
+
+#endif
