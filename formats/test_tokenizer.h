@@ -28,12 +28,12 @@
 
 /* Every part is JSON; NULL leaves it out ("null", an empty list, no options). */
 struct fixture {
-    bool
-        sentencepiece; /* vocabulary: <unk> <s> </s> <0x00>..<0xFF> and letters; else the byte alphabet and a few more */
+    /* vocabulary: <unk> <s> </s> <0x00>..<0xFF> and letters; else the byte alphabet and a few more */
+    bool sentencepiece;
     const char *added, *normalizer, *pre_tokenizer, *post_processor, *decoder;
     const char *options;        /* of the model, each followed by a comma      */
-    const char *vocab, *merges; /* replace the whole list               */
-    const char *top;            /* more top-level fields, each followed by a comma */
+    const char *vocab, *merges; /* replace the whole list                      */
+    const char *top;            /* more top-level fields, each with a comma    */
 };
 
 static inline char *fixture_vocabulary(bool sentencepiece)

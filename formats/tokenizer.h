@@ -45,8 +45,8 @@ struct text_buffer {
 void token_buffer_free(struct token_buffer *buffer);
 void text_buffer_free(struct text_buffer *buffer);
 
-/* Encodes `size` bytes of text. Appends nothing before clearing: tokens->count starts at 0. Added tokens in the text are
- * recognised as Hugging Face does. With `add_special`, the post-processor's template is applied (BOS ...). Invalid
+/* Encodes `size` bytes of text into tokens, whose former content is dropped. Added tokens in the text are recognised as
+ * Hugging Face does. With `add_special`, the post-processor's template is applied (BOS ...). Invalid
  * UTF-8 is replaced by U+FFFD per maximal subpart before encoding. */
 bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                       struct token_buffer *tokens, struct status *status);

@@ -1,4 +1,5 @@
-/* Feature by feature: small tokenizer.json files, and the ids and text that Hugging Face tokenizers 0.23 gives for them. */
+/* Feature by feature: small tokenizer.json files, and the ids and text that Hugging Face tokenizers 0.23 gives for
+ * them. */
 #include "formats/test_tokenizer.h"
 
 struct encode_case {

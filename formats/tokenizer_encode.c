@@ -8,7 +8,7 @@
 
 /* Bytes that all steps together may write. Real tokenizers write each byte of text a few times, some three times as
  * long; a hostile one multiplies in every step. */
-enum { WORK_BASE = 1 << 20, WORK_PER_BYTE = 256 };
+enum { WORK_BASE = 1 << 16, WORK_PER_BYTE = 256 };
 
 void token_buffer_free(struct token_buffer *buffer)
 {

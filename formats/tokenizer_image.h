@@ -27,7 +27,7 @@ enum {
     TOKENIZER_TEMPLATE_LIMIT = 64, /* special tokens before the text, and after it           */
     TOKENIZER_ADDED_LIMIT = 1 << 20,
     TOKENIZER_ADDED_BYTES_LIMIT = 1024, /* one added token: bounds the search at each position  */
-    TOKENIZER_TEXT_LIMIT = 1 << 16,     /* one token                                              */
+    TOKENIZER_TEXT_LIMIT = 1 << 16,     /* bytes of one token, and of what it decodes to           */
     TOKENIZER_STRIP_LIMIT = 64,         /* trailing characters that a streaming decoder holds back */
 };
 

@@ -160,7 +160,7 @@ static bool normalize_added(struct tokenizer_import *import)
                                      .pool = import->pool,
                                      .tokens = &lone};
     uint8_t *image = NULL;
-    size_t image_size = 0;
+    size_t image_size = 0, text_size = 0;
     struct tokenizer *tokenizer = NULL;
     struct encode_scratch scratch;
     bool open = false, good = false;
@@ -174,7 +174,8 @@ static bool normalize_added(struct tokenizer_import *import)
     if (!draft.token_slots || !draft.merge_slots || !tokenizer_import_assemble(&draft, &image, &image_size)) goto done;
     tokenizer = tokenizer_open(image, image_size, import->status);
     if (!tokenizer) goto done;
-    open = encode_scratch_open(&scratch, tokenizer, NULL, 0, import->status);
+    for (size_t i = 0; i < import->added_count; i++) text_size += import->added[i].content_size;
+    open = encode_scratch_open(&scratch, tokenizer, NULL, text_size, import->status);
     if (!open) goto done;
     for (size_t i = 0; i < import->added_count; i++) {
         struct added_token *added = &import->added[i];

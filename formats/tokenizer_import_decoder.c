@@ -214,13 +214,12 @@ struct replacement {
 static bool replace_segment(void *context, size_t start, size_t end, bool matched)
 {
     struct replacement *replacement = context;
-    if (replacement->out->size > TOKENIZER_TEXT_LIMIT) /* stops growth from step to step, too */
+    const char *bytes = matched ? replacement->content : replacement->text + start;
+    size_t size = matched ? strlen(bytes) : end - start;
+    if (size > TOKENIZER_TEXT_LIMIT - replacement->out->size) /* stops growth from step to step, too */
         return status_fail(replacement->status, STATUS_BAD_INPUT, "the decoder makes more than %d bytes of one token",
                            TOKENIZER_TEXT_LIMIT);
-    return matched
-               ? tokenizer_text_append(replacement->out, replacement->content, strlen(replacement->content),
-                                       replacement->status)
-               : tokenizer_text_append(replacement->out, replacement->text + start, end - start, replacement->status);
+    return tokenizer_text_append(replacement->out, bytes, size, replacement->status);
 }
 
 static int hex_digit(char c)

@@ -1,5 +1,6 @@
 /* Reads the "normalizer", "pre_tokenizer" and "post_processor" of tokenizer.json into steps of the image. Compound
- * steps come apart here: ByteLevel is a prefix space, a split and the byte alphabet; Metaspace a rewrite and a split. */
+ * steps come apart here: ByteLevel is a prefix space, a split and the byte alphabet; Metaspace a rewrite and a
+ * split. */
 #include <string.h>
 
 #include "formats/tokenizer_import.h"

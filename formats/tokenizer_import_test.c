@@ -123,6 +123,16 @@ static void test_decoder(void **state)
     REFUSED("'sometimes'",
             .decoder = "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\"}");
     REFUSED("not understood", .decoder = "{\"type\":\"Fuse\",\"x\":1}");
+    char *large = NULL, content[4001];
+    memset(content, 'c', 4000);
+    content[4000] = '\0';
+    assert_true(
+        asprintf(&large,
+                 "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                 "\"content\":\"%s\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"c\"},\"content\":\"%s\"}]}",
+                 content, content) > 0);
+    REFUSED("more than 65536 bytes of one token", .decoder = large);
+    free(large);
     REFUSED("unfinished group", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}");
 }
 

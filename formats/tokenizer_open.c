@@ -147,7 +147,7 @@ static bool check_tokens(struct tokenizer *tokenizer, struct status *status)
         if (token->text_bytes > TOKENIZER_TEXT_LIMIT || !pool_text(tokenizer, token->text_offset, token->text_bytes))
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: text of token %u out of range", id);
         if (!checked_range(token->decoded_offset, token->decoded_bytes, header->decoded_bytes) ||
-            token->decoded_bytes > (1u << 24) || ((token->flags & TOKEN_BYTE) && token->decoded_bytes != 1))
+            token->decoded_bytes > TOKENIZER_TEXT_LIMIT || ((token->flags & TOKEN_BYTE) && token->decoded_bytes != 1))
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: decoded text of token %u out of range", id);
         if (token->decoded_bytes > tokenizer->longest_decoded) tokenizer->longest_decoded = token->decoded_bytes;
     }

@@ -8,6 +8,10 @@
  *  - An option without a group, (?i)x, reaches over alternatives in Oniguruma: accepted at the start alone.
  *  - Case folding: Oniguruma also folds to several characters (ss for sharp s) and folds property classes, PCRE2 does
  *    not. Where (?i) holds, only ASCII letters that cannot begin such a folding are accepted.
+ * What the translation cannot settle is the version of Unicode: Hugging Face 0.23 knows version 16, PCRE2 the one that
+ * it was built with (10.42: 14). The engines agree on every character that both know; one that PCRE2 does not know is
+ * to it neither letter nor number.
+ *
  * Groups never capture: without back-references nobody can tell. */
 #include "formats/tokenizer_pattern.h"
 

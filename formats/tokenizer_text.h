@@ -83,8 +83,8 @@ static inline size_t text_read(const char *text, uint32_t *character)
     return 4;
 }
 
-/* First occurrence of a needle that is not empty, NULL if there is none. Needles here are short and searched for over and
- * over in what is left of one text: memmem's set-up for each call costs more than it saves. */
+/* First occurrence of a needle that is not empty, NULL if there is none. Needles here are short and searched for over
+ * and over in what is left of one text: memmem's set-up for each call costs more than it saves. */
 static inline const char *text_find(const char *text, size_t size, const char *needle, size_t needle_size)
 {
     while (size >= needle_size) {

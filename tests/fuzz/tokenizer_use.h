@@ -1,5 +1,5 @@
-/* What both tokenizer fuzz targets do with a tokenizer that opened: encode and decode, and check what must hold whatever
- * the tokenizer is. */
+/* What both tokenizer fuzz targets do with a tokenizer that opened: encode and decode, and check what must hold
+ * whatever the tokenizer is. */
 #ifndef TESTS_FUZZ_TOKENIZER_USE_H
 #define TESTS_FUZZ_TOKENIZER_USE_H
 
