@@ -28,8 +28,9 @@ static bool check_tensor(const struct weight_piece *piece, const struct tensor_v
         char expected[64], found[128];
         shape_text(wanted, rank, expected, sizeof expected);
         shape_text(tensor->shape, tensor->rank, found, sizeof found);
-        return status_fail(status, STATUS_BAD_INPUT, "checkpoint: tensor '%s': expected shape %s from config.json, found %s",
-                           piece->tensor, expected, found);
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "checkpoint: tensor '%s': expected shape %s from config.json, found %s", piece->tensor,
+                           expected, found);
     }
     if (!readable(tensor->dtype))
         return status_fail(status, STATUS_BAD_INPUT,

@@ -85,7 +85,8 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         enum dtype dtype = options->dtype ? options->dtype : build->checkpoint.config.dtype;
         assume_weights(&build->decode, dtype ? dtype : DTYPE_BF16);
     }
-    return plan_weights(&build->decode, weights_bytes, status) && share_weights(&build->prefill, &build->decode, status);
+    return plan_weights(&build->decode, weights_bytes, status) &&
+           share_weights(&build->prefill, &build->decode, status);
 }
 
 /* ---- limits ---- */
@@ -107,9 +108,9 @@ static bool set_geometry(struct build *build, struct status *status)
                            "--max-context: expected at most %" PRIu64 " (max_position_embeddings), found %" PRIu64,
                            config->max_position, options->max_context);
     geometry->slots = largest_batch(options);
-    geometry->max_context = options->max_context                            ? options->max_context
+    geometry->max_context = options->max_context                           ? options->max_context
                             : config->max_position < BUILD_DEFAULT_CONTEXT ? config->max_position
-                                                                            : BUILD_DEFAULT_CONTEXT;
+                                                                           : BUILD_DEFAULT_CONTEXT;
     geometry->page_tokens = BUILD_PAGE_TOKENS;
     geometry->pages_per_slot = (geometry->max_context + BUILD_PAGE_TOKENS - 1) / BUILD_PAGE_TOKENS;
     build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : DTYPE_F32;
@@ -160,8 +161,8 @@ static bool lower_all(struct build *build, struct status *status)
 
 /* ---- manifest ---- */
 
-/* The last part of the path, cut to fit; a name that is not UTF-8 (or was cut inside a character) loses its odd bytes,
- * because the manifest is JSON. */
+/* The last part of the path, cut to fit; a name that is not UTF-8 (or was cut inside a character) loses its
+ * odd bytes, because the manifest is JSON. */
 static void copy_base_name(const char *path, char *out, size_t size)
 {
     size_t end = strlen(path);
@@ -208,8 +209,8 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->geometry = build->lowering.geometry;
     m->weights_bytes = weights_bytes;
     if (!state_layout(&m->geometry, fields, &m->state_bytes))
-        return status_fail(status, STATUS_BAD_INPUT, "the state of %" PRIu64 " sequences does not fit into 64-bit sizes",
-                           m->geometry.slots);
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "the state of %" PRIu64 " sequences does not fit into 64-bit sizes", m->geometry.slots);
     for (size_t p = 0; p < build->plan_count; p++) {
         const struct plan_header *header = &build->plans[p].header;
         uint64_t step_bytes;
@@ -267,7 +268,8 @@ static bool import_tokenizer(struct build *build, struct status *status)
         ok = status_fail(status, STATUS_BAD_INPUT,
                          "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
                          known - 1, build->manifest.geometry.vocab_size);
-    else build->manifest.chat_format = find_chat_format(tokenizer);
+    else
+        build->manifest.chat_format = find_chat_format(tokenizer);
     tokenizer_close(tokenizer);
     return ok;
 }

@@ -11,10 +11,10 @@
 enum { BUILD_MAX_PLANS = 32 };
 
 struct build_options {
-    const char *model;  /* .safetensors, .index.json or folder */
-    const char *output; /* engine file */
-    uint64_t max_batch;   /* 0: largest of batch_sizes */
-    uint64_t max_context; /* 0: the model's, at most BUILD_DEFAULT_CONTEXT */
+    const char *model;                        /* .safetensors, .index.json or folder */
+    const char *output;                       /* engine file */
+    uint64_t max_batch;                       /* 0: largest of batch_sizes */
+    uint64_t max_context;                     /* 0: the model's, at most BUILD_DEFAULT_CONTEXT */
     uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
     int batch_size_count, prefill_chunk_count;

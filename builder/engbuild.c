@@ -137,7 +137,10 @@ struct choice {
     const char *name;
     int value;
 };
-static const struct choice dtypes[] = {{"auto", DTYPE_NONE}, {"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16},
+static const struct choice dtypes[] = {{"auto", DTYPE_NONE},
+                                       {"f32", DTYPE_F32},
+                                       {"fp16", DTYPE_F16},
+                                       {"bf16", DTYPE_BF16},
                                        {NULL, 0}};
 static const struct choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
 static const struct choice tune_levels[] = {{"off", TUNE_OFF}, {"quick", TUNE_QUICK}, {"full", TUNE_FULL}, {NULL, 0}};
@@ -184,8 +187,8 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     case FLAG_BATCH_SIZES:
         return parse_list("--batch-sizes", value, MOST_BATCH, options->batch_sizes, &options->batch_size_count, status);
     case FLAG_PREFILL_CHUNKS:
-        return parse_list("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks,
-                          &options->prefill_chunk_count, status);
+        return parse_list("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks, &options->prefill_chunk_count,
+                          status);
     case FLAG_DTYPE:
         if (!parse_choice("--dtype", value, dtypes, &choice, status)) return false;
         options->dtype = (enum dtype)choice;
@@ -228,7 +231,8 @@ static bool check_line(struct command_line *line, struct status *status)
     if (!options->model[0]) return status_fail(status, STATUS_USAGE, "--model: expected a path, found ''");
     if (!options->output[0]) return status_fail(status, STATUS_USAGE, "-o: expected a file name, found ''");
     if (ends_with(options->output, ".safetensors") || ends_with(options->output, ".json"))
-        return status_fail(status, STATUS_USAGE, "-o: '%s' is named as a part of a checkpoint, which an engine would replace",
+        return status_fail(status, STATUS_USAGE,
+                           "-o: '%s' is named as a part of a checkpoint, which an engine would replace",
                            options->output);
     if (options->tuning_cache && !options->tuning_cache[0])
         return status_fail(status, STATUS_USAGE, "--tuning-cache: expected a file name or 'none', found ''");
@@ -243,7 +247,8 @@ static bool check_line(struct command_line *line, struct status *status)
         return status_fail(status, STATUS_MACHINE,
                            "--target cuda: this build of engbuild has no cuda target; use --target cpu");
     if (line->gpus)
-        return status_fail(status, STATUS_USAGE, "--gpus needs --target cuda, which this build of engbuild does not have");
+        return status_fail(status, STATUS_USAGE,
+                           "--gpus needs --target cuda, which this build of engbuild does not have");
     return true;
 }
 
@@ -253,8 +258,10 @@ static char *default_cache_path(void)
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char *path = NULL;
     int length = -1;
-    if (cache && cache[0] == '/') length = asprintf(&path, "%s/engbuild/tuning.records", cache);
-    else if (home && home[0] == '/') length = asprintf(&path, "%s/.cache/engbuild/tuning.records", home);
+    if (cache && cache[0] == '/')
+        length = asprintf(&path, "%s/engbuild/tuning.records", cache);
+    else if (home && home[0] == '/')
+        length = asprintf(&path, "%s/.cache/engbuild/tuning.records", home);
     return length < 0 ? NULL : path;
 }
 
@@ -278,8 +285,10 @@ static bool parse_line(struct command_line *line, int argc, char **argv, struct 
     if (optind < argc)
         return status_fail(status, STATUS_USAGE, "unexpected argument '%s'; engbuild --help explains", argv[optind]);
     struct build_options *options = &line->options;
-    if (!options->tuning_cache) options->tuning_cache = line->default_cache = default_cache_path();
-    else if (strcmp(options->tuning_cache, "none") == 0) options->tuning_cache = NULL;
+    if (!options->tuning_cache)
+        options->tuning_cache = line->default_cache = default_cache_path();
+    else if (strcmp(options->tuning_cache, "none") == 0)
+        options->tuning_cache = NULL;
     options->progress = line->quiet ? NULL : stderr;
     options->warnings = stderr;
     return check_line(line, status);
@@ -291,10 +300,14 @@ int main(int argc, char **argv)
     struct status status = {0};
     /* A reader that goes away must not kill a build that is half done; the final flush reports it. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* too large a file is an error like a full disk */
     bool ok = parse_line(&line, argc, argv, &status);
-    if (ok && line.help) fputs(usage, stdout);
-    else if (ok && line.version) printf("engbuild %s (engine format %d.%d)\n", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
-    else if (ok) ok = build_engine(&line.options, &status);
+    if (ok && line.help)
+        fputs(usage, stdout);
+    else if (ok && line.version)
+        printf("engbuild %s (engine format %d.%d)\n", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
+    else if (ok)
+        ok = build_engine(&line.options, &status);
     free(line.default_cache);
     if (fflush(stdout) != 0 && ok) ok = status_fail_errno(&status, STATUS_MACHINE, errno, "cannot write to stdout");
     if (!ok) fprintf(stderr, "engbuild: %s: %s\n", status_code_name(status.code), status.message);

@@ -172,7 +172,8 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
         if (!run_step(&run, run.prefill, prompt + first, count, first, last ? logits : NULL, tokens, status)) goto done;
     }
     for (uint32_t t = 1; t < token_count; t++)
-        if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1, logits + t * vocab, &tokens[t], status))
+        if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1, logits + t * vocab, &tokens[t],
+                      status))
             goto done;
     golden->tolerance = tolerance_for(golden, manifest->kv_dtype);
     ok = check_finite(golden, status);

@@ -1,7 +1,8 @@
 /* The graph: a model as ops over named values, before rows, offsets and tunables are known.
  *
- * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in execution
- * order. A node's inputs and outputs stand in fixed places that each op's comment below names; -1 = absent. */
+ * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in
+ * execution order. A node's inputs and outputs stand in fixed places that each op's comment below names; -1 =
+ * absent. */
 #ifndef BUILDER_GRAPH_H
 #define BUILDER_GRAPH_H
 
@@ -34,14 +35,14 @@ struct graph_weight {
     enum weight_form form;
     struct weight_piece pieces[GRAPH_MAX_PIECES];
     int piece_count;
-    float *constant;         /* owned; WEIGHT_CONSTANT only */
-    uint64_t rows, columns;  /* logical shape; columns 0: a vector */
-    uint64_t depth;          /* columns as stored, >= columns, the rest zeros (K of a matmul) */
+    float *constant;        /* owned; WEIGHT_CONSTANT only */
+    uint64_t rows, columns; /* logical shape; columns 0: a vector */
+    uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
-    bool used;               /* set by dead_code: some node reads it */
+    bool used; /* set by dead_code: some node reads it */
     /* set by bind_weights and plan_weights */
-    enum dtype dtype;        /* in the engine file */
-    uint64_t offset, bytes;  /* in the weight section */
+    enum dtype dtype;       /* in the engine file */
+    uint64_t offset, bytes; /* in the weight section */
 };
 
 /* Rows of a value: one per token of the step, or one per row that needs logits. */

@@ -21,7 +21,8 @@
 
 static const char *const configs[] = {
     "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], " COMMON "}",
-    "{\"model_type\": \"llama\", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true, " COMMON "}",
+    "{\"model_type\": \"llama\", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true, " COMMON
+    "}",
     "{\"model_type\": \"mistral\", \"sliding_window\": 16, " COMMON "}",
     "{\"model_type\": \"qwen2\", " COMMON "}",
     "{\"model_type\": \"qwen3\", \"head_dim\": 32, " COMMON "}",

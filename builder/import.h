@@ -5,7 +5,7 @@
 #include "builder/graph.h"
 
 struct architecture {
-    const char *model_type; /* config.json: model_type */
+    const char *model_type;   /* config.json: model_type */
     const char *architecture; /* config.json: architectures[0] */
     bool (*import)(struct graph *graph, struct status *status);
 };

@@ -120,9 +120,9 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     uint64_t hidden = config->hidden_size, vocab = config->vocab_size;
 
     /* A tied embedding is stored once, in the LM head's layout; embed can read both. */
-    int embedding = graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden,
-                                 config->tie_word_embeddings ? WEIGHT_PANEL : WEIGHT_ROW_MAJOR,
-                                 "model.embed_tokens.weight");
+    int embedding =
+        graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden,
+                     config->tie_word_embeddings ? WEIGHT_PANEL : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     if (embed) {

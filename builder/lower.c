@@ -44,10 +44,7 @@ static struct plan_operand operand(enum plan_space space, enum plan_access acces
     return (struct plan_operand){.space = (uint8_t)space, .access = (uint8_t)access, .offset = offset, .bytes = bytes};
 }
 
-static void put(struct emitter *e, struct plan_operand value)
-{
-    e->operands[e->header.operand_count++] = value;
-}
+static void put(struct emitter *e, struct plan_operand value) { e->operands[e->header.operand_count++] = value; }
 
 static void put_step(struct emitter *e, enum step_field field, enum plan_access access)
 {
@@ -249,9 +246,15 @@ static void emit_sample(struct emitter *e, const struct graph_node *node, int64_
 
 typedef void emit_op(struct emitter *e, const struct graph_node *node, int64_t *params);
 static emit_op *const emitters[OP_COUNT] = {
-    [OP_EMBED] = emit_embed,         [OP_ROPE_TABLE] = emit_rope_table, [OP_RMS_NORM] = emit_rms_norm,
-    [OP_MATMUL] = emit_matmul,       [OP_ROPE_APPEND] = emit_rope_append, [OP_ATTENTION] = emit_attention,
-    [OP_SWIGLU] = emit_binary,       [OP_ADD] = emit_binary,            [OP_SELECT_ROWS] = emit_select_rows,
+    [OP_EMBED] = emit_embed,
+    [OP_ROPE_TABLE] = emit_rope_table,
+    [OP_RMS_NORM] = emit_rms_norm,
+    [OP_MATMUL] = emit_matmul,
+    [OP_ROPE_APPEND] = emit_rope_append,
+    [OP_ATTENTION] = emit_attention,
+    [OP_SWIGLU] = emit_binary,
+    [OP_ADD] = emit_binary,
+    [OP_SELECT_ROWS] = emit_select_rows,
     [OP_SAMPLE] = emit_sample,
 };
 
@@ -272,8 +275,8 @@ static bool launches_conflict(const struct emitter *e, const struct plan_launch 
     return false;
 }
 
-/* Direct predecessors only: from the latest launch backwards, one that an already found predecessor waits for (bit set
- * in `reach`) adds nothing. */
+/* Direct predecessors only: from the latest launch backwards, one that an already found predecessor waits for
+ * (bit set in `reach`) adds nothing. */
 static bool find_dependencies(struct emitter *e, uint64_t *reach, size_t words, struct status *status)
 {
     for (uint32_t n = 0; n < e->header.launch_count; n++) {
@@ -302,8 +305,8 @@ static bool find_dependencies(struct emitter *e, uint64_t *reach, size_t words, 
     return true;
 }
 
-/* Bytes and operations at the context that estimates are made for. Rows of a prefill share one sequence's KV cache, which
- * the op, knowing only rows, counts once for each. */
+/* Bytes and operations at the context that estimates are made for. Rows of a prefill share one sequence's KV
+ * cache, which the op, knowing only rows, counts once for each. */
 static void set_cost(const struct emitter *e, const struct op_descriptor *op, const int64_t *params,
                      struct plan_launch *launch)
 {

@@ -5,7 +5,8 @@
 #include "builder/graph.h"
 #include "kernels/op.h"
 
-/* Context, in tokens, at which attention's cost is counted in launches and estimates (or half the engine's, if less). */
+/* Context, in tokens, at which attention's cost is counted in launches and estimates (or half the engine's, if
+ * less). */
 enum { LOWER_COST_CONTEXT = 512 };
 
 struct lowering {
@@ -26,9 +27,9 @@ struct memory_plan {
 /* Bytes of a KV page's block of one layer. */
 uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype);
 
-/* Assigns offsets by lifetime: a value lives from the node that makes it to the last that reads it, takes the smallest
- * hole that fits, and takes over the memory of an input that dies where the op's contract allows it. `rows` and
- * `out_rows` as in the plan header. */
+/* Assigns offsets by lifetime: a value lives from the node that makes it to the last that reads it, takes the
+ * smallest hole that fits, and takes over the memory of an input that dies where the op's contract allows it.
+ * `rows` and `out_rows` as in the plan header. */
 bool plan_memory(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
                  struct memory_plan *memory, struct status *status);
 void memory_plan_free(struct memory_plan *memory);

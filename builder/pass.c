@@ -3,12 +3,7 @@
 #include <string.h>
 
 const struct pass *const passes[] = {
-    &pass_fuse_qkv,
-    &pass_fuse_gate_up,
-    &pass_last_position,
-    &pass_fuse_residual_norm,
-    &pass_dead_code,
-    NULL,
+    &pass_fuse_qkv, &pass_fuse_gate_up, &pass_last_position, &pass_fuse_residual_norm, &pass_dead_code, NULL,
 };
 
 bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status)

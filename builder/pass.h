@@ -10,8 +10,7 @@ struct pass {
     bool (*run)(struct graph *graph, struct status *status);
 };
 
-extern const struct pass pass_fuse_qkv, pass_fuse_gate_up, pass_last_position, pass_fuse_residual_norm,
-    pass_dead_code;
+extern const struct pass pass_fuse_qkv, pass_fuse_gate_up, pass_last_position, pass_fuse_residual_norm, pass_dead_code;
 
 extern const struct pass *const passes[]; /* in order, NULL behind the last */
 

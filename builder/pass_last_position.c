@@ -1,6 +1,6 @@
-/* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last row, so the
- * selection moves up past everything that works row by row: through the final norm and the last layer's MLP and output
- * projection, as far as that layer's attention. */
+/* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last
+ * row, so the selection moves up past everything that works row by row: through the final norm and the last
+ * layer's MLP and output projection, as far as that layer's attention. */
 #include "builder/pass.h"
 
 /* Decode: row o of the out rows is token row o. */
@@ -22,8 +22,8 @@ static bool only_selected(const struct graph *graph, int value)
     return true;
 }
 
-/* The selected form of `value`, as a new value or the one that an earlier selection made; a new selection stands right
- * before node `before`, and the index of that node may move. */
+/* The selected form of `value`, as a new value or the one that an earlier selection made; a new selection
+ * stands right before node `before`, and the index of that node may move. */
 static int selected_form(struct graph *graph, int value, int *before)
 {
     for (int n = 0; n < *before; n++)
@@ -69,8 +69,10 @@ static bool run(struct graph *graph, struct status *status)
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *node = &graph->nodes[n];
         if (node->removed || node->op != OP_SELECT_ROWS) continue;
-        if (graph->kind == PLAN_DECODE) drop_selection(graph, node);
-        else if (hoist(graph, n)) n = -1; /* the graph changed: look again from the start */
+        if (graph->kind == PLAN_DECODE)
+            drop_selection(graph, node);
+        else if (hoist(graph, n))
+            n = -1; /* the graph changed: look again from the start */
     }
     return true;
 }

@@ -13,7 +13,7 @@ enum { NOWHERE = -1 };
 struct arena {
     struct block {
         uint64_t offset, bytes;
-    } *blocks;
+    } * blocks;
     size_t count;
     uint64_t high_water;
 };
@@ -77,12 +77,12 @@ static bool workspace_bytes(const struct graph *graph, const struct graph_node *
     return checked_align(*bytes, PLAN_ALIGNMENT, bytes);
 }
 
-static int last_reader(const struct graph *graph, int value)
+static void find_last_uses(const struct graph *graph, int *last_use)
 {
-    for (int n = graph->node_count - 1; n >= 0; n--)
+    for (int v = 0; v < graph->value_count; v++) last_use[v] = NOWHERE;
+    for (int n = 0; n < graph->node_count; n++)
         for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
-            if (graph->nodes[n].inputs[i] == value) return n;
-    return NOWHERE;
+            if (graph->nodes[n].inputs[i] >= 0) last_use[graph->nodes[n].inputs[i]] = n;
 }
 
 /* The input whose memory output `o` of this node may take over, by the contracts in kernels/; -1 if none. */
@@ -166,9 +166,9 @@ bool plan_memory(const struct graph *graph, const struct lowering *lowering, uin
         status_fail(status, STATUS_MACHINE, "out of memory while planning memory");
         goto done;
     }
+    find_last_uses(graph, planner.last_use);
     for (size_t v = 0; v < values; v++) {
         memory->value_offset[v] = UINT64_MAX;
-        planner.last_use[v] = last_reader(graph, (int)v);
         if (!value_bytes(graph, (int)v, rows, out_rows, &planner.bytes[v])) {
             status_fail(status, STATUS_BAD_INPUT, "value '%s' of %llu rows does not fit into 64-bit sizes",
                         graph->values[v].name, (unsigned long long)rows);

@@ -13,13 +13,17 @@ double estimate_plan_us(const struct plan *plan, const struct machine *machine, 
     for (uint32_t n = 0; n < plan->header.launch_count; n++) {
         const struct plan_launch *launch = &plan->launches[n];
         double floor_us = roofline_us(machine, launch->bytes, launch->flops);
-        double measured_us = tactics && launch->tactic < tactics->count ? tactics->records[launch->tactic].median_us : 0;
+        double measured_us =
+            tactics && launch->tactic < tactics->count ? tactics->records[launch->tactic].median_us : 0;
         us += (measured_us > 0 ? measured_us : floor_us) + BARRIER_NS * 1e-3;
     }
     return us;
 }
 
-static const char *kind_name(const struct plan *plan) { return plan->header.kind == PLAN_DECODE ? "decode" : "prefill"; }
+static const char *kind_name(const struct plan *plan)
+{
+    return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
+}
 
 static uint64_t fixed_bytes(const struct manifest *m)
 {
@@ -39,7 +43,8 @@ static void print_text(const struct build_report *report, FILE *out)
                 report->machine->peak_gflops);
     fprintf(out, "limits     %" PRIu64 " sequences, %" PRIu64 " tokens each, pages of %" PRIu64 " tokens\n", g->slots,
             g->max_context, g->page_tokens);
-    fprintf(out, "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 " = %" PRIu64
+    fprintf(out,
+            "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 " = %" PRIu64
             " bytes, and %" PRIu64 " bytes per KV page (%" PRIu64 " for one full sequence)\n",
             m->weights_bytes, m->arena_bytes, m->step_bytes, m->state_bytes, fixed_bytes(m), g->page_bytes,
             g->page_bytes * g->pages_per_slot);
@@ -61,8 +66,8 @@ static void print_text(const struct build_report *report, FILE *out)
     }
     if (report->output)
         fprintf(out, "written    %s, %" PRIu64 " bytes, %.1f s; %zu tactics (%zu measured, %zu from the cache)\n",
-                report->output, report->file_bytes, report->seconds, report->tactics->count,
-                report->tactics->measured, report->tactics->cached);
+                report->output, report->file_bytes, report->seconds, report->tactics->count, report->tactics->measured,
+                report->tactics->cached);
     else
         fprintf(out, "dry run    nothing was written\n");
 }
@@ -82,14 +87,14 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
                                 json_real(estimate_plan_us(plan, report->machine, report->tactics)));
         json_array_append_new(plans, entry);
     }
-    json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "model", m->model_name,
-        "model_type", m->model_type, "target", engine_target_name(m->target), "target_name", m->target_name,
-        "parameters", (json_int_t)m->parameters, "limits", "max_batch", (json_int_t)g->slots, "max_context",
-        (json_int_t)g->max_context, "page_tokens", (json_int_t)g->page_tokens, "memory", "weights_bytes",
-        (json_int_t)m->weights_bytes, "arena_bytes", (json_int_t)m->arena_bytes, "step_bytes",
-        (json_int_t)m->step_bytes, "state_bytes", (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes,
-        "pages_per_sequence", (json_int_t)g->pages_per_slot, "plans", plans);
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "model",
+                  m->model_name, "model_type", m->model_type, "target", engine_target_name(m->target), "target_name",
+                  m->target_name, "parameters", (json_int_t)m->parameters, "limits", "max_batch", (json_int_t)g->slots,
+                  "max_context", (json_int_t)g->max_context, "page_tokens", (json_int_t)g->page_tokens, "memory",
+                  "weights_bytes", (json_int_t)m->weights_bytes, "arena_bytes", (json_int_t)m->arena_bytes,
+                  "step_bytes", (json_int_t)m->step_bytes, "state_bytes", (json_int_t)m->state_bytes, "page_bytes",
+                  (json_int_t)g->page_bytes, "pages_per_sequence", (json_int_t)g->pages_per_slot, "plans", plans);
     if (root && report->output) {
         json_object_set_new(root, "output", json_string(report->output));
         json_object_set_new(root, "file_bytes", json_integer((json_int_t)report->file_bytes));

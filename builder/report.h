@@ -13,8 +13,8 @@ struct build_report {
     size_t plan_count;
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;
-    const char *output;     /* NULL: nothing was written */
-    uint64_t file_bytes;    /* 0: nothing was written */
+    const char *output;  /* NULL: nothing was written */
+    uint64_t file_bytes; /* 0: nothing was written */
     double seconds;
 };
 

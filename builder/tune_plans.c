@@ -65,8 +65,8 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
     return true;
 }
 
-/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full, one that was
- * never measured (a tactic of an engine, merged by hand) nothing. */
+/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full,
+ * one that was never measured (a tactic of an engine, merged by hand) nothing. */
 static bool good_enough(const struct tuning_record *record, const int64_t *params, enum tune_level level)
 {
     int64_t scratch[MATMUL_PARAMS];

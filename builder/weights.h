@@ -23,8 +23,9 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
 /* Called now and then with the bytes packed so far. */
 typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private memory: a few
- * megabytes. A value that a narrower dtype would turn into infinity is a failure that names its tensor. */
+/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private
+ * memory: a few megabytes. A value that a narrower dtype would turn into infinity is a failure that names its
+ * tensor. */
 bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
                   uint64_t total_bytes, pack_progress *progress, void *context, struct status *status);
 

@@ -16,9 +16,12 @@ static void processor_name(char *out, size_t size)
         if (!colon) continue;
         char *value = colon + 1 + strspn(colon + 1, " \t");
         value[strcspn(value, "\n")] = '\0';
-        if (strncmp(line, "model name", 10) == 0) snprintf(name, sizeof name, "%s", value);
-        else if (strncmp(line, "cpu family", 10) == 0) snprintf(family, sizeof family, "%s", value);
-        else if (strncmp(line, "model\t", 6) == 0) snprintf(model, sizeof model, "%s", value);
+        if (strncmp(line, "model name", 10) == 0)
+            snprintf(name, sizeof name, "%s", value);
+        else if (strncmp(line, "cpu family", 10) == 0)
+            snprintf(family, sizeof family, "%s", value);
+        else if (strncmp(line, "model\t", 6) == 0)
+            snprintf(model, sizeof model, "%s", value);
     }
     fclose(file);
     /* Hypervisors often give one vague name to several processors: family and model tell them apart. */

@@ -33,8 +33,10 @@ static void sample(race_run *run, void *context, int candidate, struct race_entr
 {
     if (entry->out || entry->samples == RACE_MAX_SAMPLES) return;
     double us = run(context, candidate);
-    if (us < 0) entry->out = true;
-    else entry->us[entry->samples++] = us;
+    if (us < 0)
+        entry->out = true;
+    else
+        entry->us[entry->samples++] = us;
 }
 
 /* Survivors by rising median; equal medians keep the order of the list. Returns how many. */
@@ -60,8 +62,7 @@ static bool indistinguishable(const struct race_entry *best, const struct race_e
     return other->median_us - best->median_us <= (noise > least ? noise : least);
 }
 
-void race(race_run *run, void *context, int candidates, const struct race_options *options,
-          struct race_result *result)
+void race(race_run *run, void *context, int candidates, const struct race_options *options, struct race_result *result)
 {
     int order[RACE_MAX_CANDIDATES] = {0};
     double start = clock_us();

@@ -1,9 +1,10 @@
 /* Racing candidates: successive halving over noisy timings, whatever it is that is timed.
  *
- * Every round measures the survivors in turn (so that drift of the machine hits all alike) and keeps the better half by
- * median; the repetitions double from round to round. It stops early when the best is within a few per cent of the
- * floor. Among candidates whose medians differ by no more than their spreads together, the one that comes first in the list wins, so
- * that noise does not change choices from run to run (Jamieson and Talwalkar 2016; tie-break ours). */
+ * Every round measures the survivors in turn (so that drift of the machine hits all alike) and keeps the
+ * better half by median; the repetitions double from round to round. It stops early when the best is within a
+ * few per cent of the floor. Among candidates whose medians differ by no more than their spreads together, the
+ * one that comes first in the list wins, so that noise does not change choices from run to run (Jamieson and
+ * Talwalkar 2016; tie-break ours). */
 #ifndef TUNER_RACE_H
 #define TUNER_RACE_H
 
@@ -15,9 +16,9 @@ enum { RACE_MAX_CANDIDATES = 256, RACE_MAX_SAMPLES = 64 };
 typedef double race_run(void *context, int candidate);
 
 struct race_options {
-    double budget_us;     /* no new round begins once it is spent */
-    double floor_us;      /* roofline; 0: unknown */
-    double good_enough;   /* stop when best <= floor * good_enough; 0: never */
+    double budget_us;      /* no new round begins once it is spent */
+    double floor_us;       /* roofline; 0: unknown */
+    double good_enough;    /* stop when best <= floor * good_enough; 0: never */
     int first_repetitions; /* samples per candidate in the first round */
 };
 
@@ -35,7 +36,6 @@ struct race_result {
     struct race_entry entries[RACE_MAX_CANDIDATES];
 };
 
-void race(race_run *run, void *context, int candidates, const struct race_options *options,
-          struct race_result *result);
+void race(race_run *run, void *context, int candidates, const struct race_options *options, struct race_result *result);
 
 #endif

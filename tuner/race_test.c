@@ -62,7 +62,7 @@ static void ties_go_to_the_first(void **state)
     const double base[] = {200, 100.4, 100, 100.2, 300};
     for (uint64_t seed = 1; seed < 30; seed++) {
         struct script script = {.base = base, .noise = 0.06, .state = seed};
-        struct race_options options = {.budget_us = 0, .first_repetitions = 16};
+        struct race_options options = {.budget_us = 0, .first_repetitions = RACE_MAX_SAMPLES};
         struct race_result *result = run_race(&script, 5, &options);
         assert_int_equal(result->winner, 1);
         free(result);
@@ -124,8 +124,10 @@ static void budget_ends_the_rounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_fastest_and_halves), cmocka_unit_test(ties_go_to_the_first),
-        cmocka_unit_test(failures_are_out),             cmocka_unit_test(stops_at_the_floor),
+        cmocka_unit_test(finds_the_fastest_and_halves),
+        cmocka_unit_test(ties_go_to_the_first),
+        cmocka_unit_test(failures_are_out),
+        cmocka_unit_test(stops_at_the_floor),
         cmocka_unit_test(budget_ends_the_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,9 +17,9 @@ static const double good_enough = 1.05;
 
 struct level {
     const char *name;
-    double budget_us;         /* of one problem */
-    uint64_t slice_bytes;     /* a measured call reads at most about this much of the matrix ... */
-    uint64_t slice_flops;     /* ... and computes at most about this much */
+    double budget_us;     /* of one problem */
+    uint64_t slice_bytes; /* a measured call reads at most about this much of the matrix ... */
+    uint64_t slice_flops; /* ... and computes at most about this much */
     int candidates, repetitions;
 };
 static const struct level levels[] = {
@@ -49,14 +49,15 @@ double matmul_model_us(const int64_t *params, const struct machine *machine)
     int64_t block = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : rows;
     int64_t tile_rows = params[MATMUL_ROWS_PER_TILE] < rows ? params[MATMUL_ROWS_PER_TILE] : rows;
     int64_t tile_panels = params[MATMUL_PANELS_PER_TILE];
-    uint64_t weight_bytes =
-        panel_count((uint64_t)params[MATMUL_N]) * panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]);
+    uint64_t weight_bytes = panel_count((uint64_t)params[MATMUL_N]) *
+                            panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]);
 
     /* The matrix streams once per block of rows. */
     int64_t passes = (rows + block - 1) / block;
     bytes += weight_bytes * (uint64_t)(passes - 1);
-    /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts; rows that do not fill
-     * the last tile are computed with a smaller one, at its worse ratio, which the second factor stands for. */
+    /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts; rows that do
+     * not fill the last tile are computed with a smaller one, at its worse ratio, which the second factor
+     * stands for. */
     double ratio = (double)(tile_panels * tile_rows) / (double)(tile_panels * tile_rows + tile_panels + tile_rows);
     int64_t tiles = (rows + tile_rows - 1) / tile_rows;
     double filled = (double)rows / (double)(tiles * tile_rows);
@@ -132,8 +133,8 @@ static void choose_weights(struct bench *bench)
     if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
 }
 
-/* The candidate as it would share out the slice among the team as it shares out the whole matrix: a thread gets as many
- * tasks, each of fewer panels. */
+/* The candidate as it would share out the slice among the team as it shares out the whole matrix: a thread
+ * gets as many tasks, each of fewer panels. */
 static void set_tunables(struct bench *bench, const int64_t *tunables)
 {
     int64_t *params = bench->params, whole = bench->problem->params[MATMUL_N];
@@ -196,8 +197,7 @@ static bool bench_open(struct bench *bench, const struct matmul_problem *problem
     bench->out = random_floats(rows * n, 2);
     bench->workspace = random_floats(matmul_workspace_bytes(rows, k) / sizeof(float) + 1, 3);
     if (bench->params[MATMUL_HAS_RESIDUAL]) bench->residual = random_floats(rows * n, 4);
-    if (!bench->x || !bench->out || !bench->workspace ||
-        (bench->params[MATMUL_HAS_RESIDUAL] && !bench->residual))
+    if (!bench->x || !bench->out || !bench->workspace || (bench->params[MATMUL_HAS_RESIDUAL] && !bench->residual))
         return status_fail(status, STATUS_MACHINE, "out of memory while tuning a matmul of %" PRIu64 " rows", rows);
     bench->call.params = bench->params;
     bench->call.operands[MATMUL_COUNTS] = bench->counts;
@@ -237,8 +237,7 @@ static int prune(const struct matmul_problem *problem, const struct machine *mac
 }
 
 /* The default first, then the listed candidates that differ from it. */
-static int list_candidates(const int64_t *params, const struct machine *machine,
-                           int64_t (*candidates)[MATMUL_TUNABLES])
+static int list_candidates(const int64_t *params, const struct machine *machine, int64_t (*candidates)[MATMUL_TUNABLES])
 {
     matmul_default_tunables(params, machine->isa, machine->threads, candidates[0]);
     int listed = matmul_candidates(params, machine->isa, machine->threads, candidates + 1, MAX_CANDIDATES - 1);
@@ -313,8 +312,10 @@ static void print_candidate(const int64_t *params, const struct machine *machine
     for (int i = MATMUL_FIRST_TUNABLE; i < MATMUL_PARAMS; i++)
         fprintf(out, "%s=%" PRId64 " ", op_matmul.param_names[i], params[i]);
     const char *reason = matmul_tunables_illegal(params, machine->isa);
-    if (reason) fprintf(out, "illegal: %s\n", reason);
-    else fprintf(out, "legal, predicted %.1f us\n", matmul_model_us(params, machine));
+    if (reason)
+        fprintf(out, "illegal: %s\n", reason);
+    else
+        fprintf(out, "legal, predicted %.1f us\n", matmul_model_us(params, machine));
 }
 
 void matmul_print_space(const int64_t *problem, const struct machine *machine, FILE *out)

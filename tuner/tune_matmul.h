@@ -11,12 +11,12 @@
 enum tune_level { TUNE_OFF, TUNE_QUICK, TUNE_FULL };
 const char *tune_level_name(enum tune_level level);
 
-/* One problem: parameters of a launch, and where matrices of exactly this shape lie, so that measurements walk through
- * several of them as a step does and no cache keeps what a step would not find there. */
+/* One problem: parameters of a launch, and where matrices of exactly this shape lie, so that measurements walk
+ * through several of them as a step does and no cache keeps what a step would not find there. */
 struct matmul_problem {
-    const int64_t *params;       /* [MATMUL_PARAMS]; the tunables in it are ignored */
-    const void *const *weights;  /* [site_count] packed matrices, each as the launch's operand */
-    const void *const *biases;   /* [site_count] if MATMUL_HAS_BIAS */
+    const int64_t *params;      /* [MATMUL_PARAMS]; the tunables in it are ignored */
+    const void *const *weights; /* [site_count] packed matrices, each as the launch's operand */
+    const void *const *biases;  /* [site_count] if MATMUL_HAS_BIAS */
     int site_count;
 };
 

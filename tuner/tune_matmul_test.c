@@ -36,7 +36,7 @@ static void keys_name_everything_that_matters(void **state)
     fill_params(a, 1, 64, 32, DTYPE_BF16, false);
     matmul_tuning_key(a, &machine, key);
     assert_non_null(strstr(key, "matmul rows=1 n=64 k=32 dtype=BF16 epilogue=none"));
-    const enum matmul_param varied[] = {MATMUL_ROWS, MATMUL_N, MATMUL_K, MATMUL_DTYPE, MATMUL_HAS_BIAS,
+    const enum matmul_param varied[] = {MATMUL_ROWS,         MATMUL_N,       MATMUL_K, MATMUL_DTYPE, MATMUL_HAS_BIAS,
                                         MATMUL_HAS_RESIDUAL, MATMUL_EPILOGUE};
     for (size_t i = 0; i < sizeof varied / sizeof *varied; i++) {
         memcpy(b, a, sizeof b);
@@ -72,7 +72,7 @@ static void off_measures_nothing_and_repeats(void **state)
     assert_true(matmul_apply_record(&first, params));
 }
 
-static void tune_one(enum dtype dtype, bool swiglu, int64_t rows, int64_t n, int64_t k)
+static struct tuning_record tune_one(enum dtype dtype, bool swiglu, int64_t rows, int64_t n, int64_t k)
 {
     struct status status = {0};
     struct team *team = team_create(2, &status);
@@ -98,6 +98,7 @@ static void tune_one(enum dtype dtype, bool swiglu, int64_t rows, int64_t n, int
     assert_null(matmul_tunables_illegal(params, machine.isa));
     free(weights);
     team_destroy(team);
+    return record;
 }
 
 static void quick_gives_a_legal_measured_record(void **state)
@@ -106,6 +107,16 @@ static void quick_gives_a_legal_measured_record(void **state)
     tune_one(DTYPE_BF16, false, 1, 512, 256);
     tune_one(DTYPE_BF16, true, 16, 512, 256);
     tune_one(DTYPE_F32, false, 3, 100, 33);
+}
+
+/* Too much work for one call: two slices of 96 panels are measured in turn (the last of 193 panels in none),
+ * and the time is scaled to the whole. */
+static void large_problems_are_sliced(void **state)
+{
+    (void)state;
+    struct tuning_record record = tune_one(DTYPE_BF16, false, 192, 3088, 1024);
+    /* Twice a slice, were this machine to compute 4 TFLOP/s. */
+    assert_true(record.median_us > 2.0 * 192 * 3088 * 1024 / 4e6);
 }
 
 static void foreign_records_are_refused(void **state)
@@ -188,9 +199,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_name_everything_that_matters),   cmocka_unit_test(off_measures_nothing_and_repeats),
-        cmocka_unit_test(quick_gives_a_legal_measured_record), cmocka_unit_test(foreign_records_are_refused),
-        cmocka_unit_test(model_knows_the_directions),          cmocka_unit_test(space_is_printable_with_reasons),
-        cmocka_unit_test(probe_measures_plausible_ceilings),
+        cmocka_unit_test(quick_gives_a_legal_measured_record), cmocka_unit_test(large_problems_are_sliced),
+        cmocka_unit_test(foreign_records_are_refused),         cmocka_unit_test(model_knows_the_directions),
+        cmocka_unit_test(space_is_printable_with_reasons),     cmocka_unit_test(probe_measures_plausible_ceilings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,345 @@
+/* Whole builds: what stands in the engine, what is printed, that the same input gives the same bytes, and that
+ * failures leave nothing behind. */
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "builder/build.h"
+#include "builder/test_model.h"
+#include "formats/engine_file.h"
+
+/* One folder with a checkpoint, and the streams of a build. */
+struct fixture {
+    char *folder;
+    struct build_options options;
+    char model[300], output[300], cache[300];
+    char *out, *warnings;
+    size_t out_bytes, warnings_bytes;
+    struct status status;
+};
+
+static void open_fixture(struct fixture *fixture, enum test_family family, enum dtype dtype)
+{
+    struct test_model model;
+    *fixture = (struct fixture){.folder = test_folder()};
+    snprintf(fixture->model, sizeof fixture->model, "%s/tiny model", fixture->folder);
+    snprintf(fixture->output, sizeof fixture->output, "%s/out/x.eng", fixture->folder);
+    snprintf(fixture->cache, sizeof fixture->cache, "%s/cache/a/records", fixture->folder);
+    assert_int_equal(mkdir(fixture->model, 0777), 0);
+    assert_int_equal(mkdir(test_path(fixture->folder, "out"), 0777), 0);
+    assert_int_equal(mkdir(test_path(fixture->folder, "cache"), 0777), 0);
+    test_model_init(&model, family, dtype);
+    test_model_write(&model, fixture->model);
+    build_options_init(&fixture->options);
+    fixture->options.model = fixture->model;
+    fixture->options.output = fixture->output;
+    fixture->options.tune = TUNE_OFF;
+    fixture->options.threads = 2;
+}
+
+static void close_fixture(struct fixture *fixture)
+{
+    free(fixture->out);
+    free(fixture->warnings);
+    test_folder_remove(fixture->folder);
+}
+
+static bool build(struct fixture *fixture)
+{
+    free(fixture->out);
+    free(fixture->warnings);
+    fixture->status = (struct status){0};
+    fixture->options.out = open_memstream(&fixture->out, &fixture->out_bytes);
+    fixture->options.warnings = open_memstream(&fixture->warnings, &fixture->warnings_bytes);
+    assert_true(fixture->options.out && fixture->options.warnings);
+    bool ok = build_engine(&fixture->options, &fixture->status);
+    fclose(fixture->options.out);
+    fclose(fixture->options.warnings);
+    return ok;
+}
+
+static void expect_build(struct fixture *fixture) { test_expect_success(build(fixture), &fixture->status); }
+
+static void expect_nothing_written(const struct fixture *fixture)
+{
+    assert_int_equal(test_count_entries(test_path(fixture->folder, "out")), 0);
+}
+
+static void expect_out(const struct fixture *fixture, const char *words)
+{
+    if (!strstr(fixture->out, words)) fail_msg("'%s' is not in: %s", words, fixture->out);
+}
+
+static char *read_output(const struct fixture *fixture, size_t *size)
+{
+    char *bytes;
+    struct status status = {0};
+    test_expect_success(file_read(fixture->output, 1 << 26, &bytes, size, &status), &status);
+    return bytes;
+}
+
+static void engine_holds_what_was_asked_for(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++) {
+        struct fixture fixture;
+        struct engine engine;
+        open_fixture(&fixture, (enum test_family)family, DTYPE_BF16);
+        expect_build(&fixture);
+        test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
+        test_expect_success(engine_verify_weights(&engine, 0, engine.weight_chunks, &fixture.status), &fixture.status);
+        const struct manifest *m = &engine.manifest;
+        assert_string_equal(m->model_name, "tiny model");
+        assert_string_equal(m->builder_version, BUILDER_VERSION);
+        assert_true(m->hidden_size == TEST_HIDDEN && m->intermediate_size == TEST_INNER && m->layers == TEST_LAYERS);
+        assert_true(m->heads == TEST_HEADS && m->kv_heads == TEST_KV_HEADS && m->head_dim == TEST_HEAD_DIM);
+        assert_true(m->weight_dtype == DTYPE_BF16 && m->kv_dtype == DTYPE_F32 && m->target == TARGET_CPU);
+        assert_true(m->geometry.slots == 8 && m->geometry.max_context == 64 && m->geometry.pages_per_slot == 4);
+        assert_int_equal(m->geometry.page_bytes, TEST_LAYERS * 2 * TEST_KV_HEADS * TEST_HEAD_DIM * 16 * 4);
+        assert_true(m->bos_token == 1 && m->eos_count == 1 && m->eos_tokens[0] == 2 && m->temperature == 0);
+        assert_false(m->has_tokenizer);
+        const uint32_t rows[] = {1, 2, 4, 8, 16, 64}; /* no chunk of 256: the context is 64 */
+        assert_int_equal(engine.plan_count, 6);
+        for (size_t p = 0; p < 6; p++) {
+            assert_int_equal(engine.plans[p].header.rows, rows[p]);
+            assert_int_equal(engine.plans[p].header.kind, p < 4 ? PLAN_DECODE : PLAN_PREFILL);
+            assert_true(engine.plans[p].header.arena_bytes <= m->arena_bytes);
+        }
+        assert_int_equal(engine.plans[0].header.arena_bytes < m->arena_bytes, true);
+        expect_out(&fixture, "written");
+        engine_close(&engine);
+        close_fixture(&fixture);
+    }
+}
+
+static void expect_plans(struct fixture *fixture, const uint32_t *decode, size_t decode_count, const uint32_t *prefill,
+                         size_t prefill_count)
+{
+    struct engine engine;
+    expect_build(fixture);
+    test_expect_success(engine_open(&engine, fixture->output, &fixture->status), &fixture->status);
+    assert_int_equal(engine.plan_count, decode_count + prefill_count);
+    for (size_t p = 0; p < engine.plan_count; p++)
+        assert_int_equal(engine.plans[p].header.rows, p < decode_count ? decode[p] : prefill[p - decode_count]);
+    engine_close(&engine);
+}
+
+static void limits_make_plans(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
+    struct build_options *options = &fixture.options;
+    options->max_batch = 1;
+    options->max_context = 1;
+    expect_plans(&fixture, (const uint32_t[]){1}, 1, (const uint32_t[]){16}, 1);
+    options->max_context = 17;
+    expect_plans(&fixture, (const uint32_t[]){1}, 1, (const uint32_t[]){16, 64}, 2);
+    options->max_batch = 6;
+    options->prefill_chunk_count = 2;
+    options->prefill_chunks[0] = 1;
+    options->prefill_chunks[1] = 7;
+    expect_plans(&fixture, (const uint32_t[]){1, 2, 4, 6}, 4, (const uint32_t[]){1, 7}, 2);
+    /* A sequence alone and all of them at once can always be decoded. */
+    options->batch_size_count = 2;
+    options->batch_sizes[0] = 3;
+    options->batch_sizes[1] = 5;
+    expect_plans(&fixture, (const uint32_t[]){1, 3, 5, 6}, 4, (const uint32_t[]){1, 7}, 2);
+    options->max_batch = 0;
+    expect_plans(&fixture, (const uint32_t[]){1, 3, 5}, 3, (const uint32_t[]){1, 7}, 2);
+    close_fixture(&fixture);
+}
+
+static void every_dtype_builds(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    struct fixture fixture;
+    open_fixture(&fixture, TEST_LLAMA_BIASED_TIED, DTYPE_F32);
+    for (size_t w = 0; w < 3; w++)
+        for (size_t k = 0; k < 3; k++) {
+            struct engine engine;
+            fixture.options.dtype = dtypes[w];
+            fixture.options.kv_dtype = dtypes[k];
+            expect_build(&fixture);
+            test_expect_success(engine_open(&engine, fixture.output, &fixture.status), &fixture.status);
+            assert_true(engine.manifest.weight_dtype == dtypes[w] && engine.manifest.kv_dtype == dtypes[k]);
+            engine_close(&engine);
+        }
+    close_fixture(&fixture);
+}
+
+static void same_input_same_bytes(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    size_t first_bytes, second_bytes;
+    open_fixture(&fixture, TEST_QWEN3, DTYPE_BF16);
+    fixture.options.tune = TUNE_QUICK;
+    fixture.options.tuning_cache = fixture.cache;
+    fixture.options.max_batch = 2;
+    expect_build(&fixture);
+    if (strstr(fixture.out, "(0 measured")) fail_msg("nothing was measured: %s", fixture.out);
+    expect_out(&fixture, ", 0 from the cache)");
+    char *first = read_output(&fixture, &first_bytes);
+    /* Over the old file, with the records that the first build left. */
+    for (int round = 0; round < 2; round++) {
+        fixture.options.threads = 2;
+        expect_build(&fixture);
+        expect_out(&fixture, "(0 measured");
+        char *second = read_output(&fixture, &second_bytes);
+        assert_int_equal(first_bytes, second_bytes);
+        assert_memory_equal(first, second, first_bytes);
+        free(second);
+    }
+    assert_int_equal(test_count_entries(test_path(fixture.folder, "out")), 1);
+    free(first);
+    close_fixture(&fixture);
+}
+
+static void cache_is_no_condition(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
+    fixture.options.tune = TUNE_QUICK;
+    fixture.options.max_batch = 1;
+    fixture.options.prefill_chunk_count = 1;
+    fixture.options.prefill_chunks[0] = 4;
+    /* Nobody can write it, not even root. */
+    fixture.options.tuning_cache = "/proc/no/such/folder/records";
+    expect_build(&fixture);
+    if (!strstr(fixture.warnings, "tuning cache")) fail_msg("no warning: %s", fixture.warnings);
+    if (!strstr(fixture.warnings, "not kept")) fail_msg("no warning: %s", fixture.warnings);
+    /* A folder cannot be read. */
+    fixture.options.tuning_cache = fixture.folder;
+    expect_build(&fixture);
+    if (!strstr(fixture.warnings, "without a tuning cache")) fail_msg("no warning: %s", fixture.warnings);
+    /* Damage costs the record. */
+    test_write_text(test_path(fixture.folder, "damaged"), "0123456789abcdef {\"key\": \"x\"}\nnonsense\n");
+    fixture.options.tuning_cache = test_path(fixture.folder, "damaged");
+    expect_build(&fixture);
+    if (!strstr(fixture.warnings, "2 damaged records")) fail_msg("no warning: %s", fixture.warnings);
+    close_fixture(&fixture);
+}
+
+static void failures_leave_nothing(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct test_model model;
+    open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
+    struct build_options *options = &fixture.options;
+
+    options->max_context = 65;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "--max-context|64|65");
+    options->max_context = 0;
+    options->dump_after = "nonsense";
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE, "nonsense|fuse_qkv");
+    options->dump_after = NULL;
+    options->model = "/no/such/model";
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_NOT_FOUND, "/no/such/model");
+    options->model = fixture.model;
+    options->output = "/no/such/folder/x.eng";
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_NOT_FOUND, "/no/such/folder");
+    options->output = test_path(fixture.folder, "out");
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "directory");
+    options->output = fixture.output;
+
+    /* The tokenizer is looked at before the long work begins. */
+    test_write_text(test_path(fixture.model, "tokenizer.json"), "{\"model\": {\"type\": \"Unigram\"}}");
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "tokenizer.json");
+    options->dry_run = true;
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "tokenizer.json");
+    options->dry_run = false;
+    assert_int_equal(unlink(test_path(fixture.model, "tokenizer.json")), 0);
+
+    test_model_init(&model, TEST_LLAMA, DTYPE_BF16);
+    test_model_remove(&model, "model.norm.weight");
+    test_model_write(&model, fixture.model);
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "model.norm.weight|missing");
+
+    /* A model that computes infinities would give an engine that no loader accepts. */
+    test_model_init(&model, TEST_LLAMA, DTYPE_F32);
+    test_model_find(&model, "lm_head.weight")->scale = INFINITY;
+    test_model_write(&model, fixture.model);
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "not finite");
+    expect_nothing_written(&fixture);
+    close_fixture(&fixture);
+}
+
+/* The disk is full at any point: the limit on file sizes stands in for it. */
+static void full_disk_leaves_nothing(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct rlimit saved, limit;
+    open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &saved), 0);
+    for (rlim_t bytes = 0; bytes < 24000; bytes += 4000) {
+        limit = (struct rlimit){bytes, saved.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        bool ok = build(&fixture);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &saved), 0);
+        test_expect_failure(ok, &fixture.status, STATUS_MACHINE, "cannot write");
+        expect_nothing_written(&fixture);
+    }
+    /* What was there before stays. */
+    test_write_text(fixture.output, "an older engine");
+    limit = (struct rlimit){8000, saved.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_false(build(&fixture));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &saved), 0);
+    size_t size;
+    char *text = read_output(&fixture, &size);
+    assert_string_equal(text, "an older engine");
+    free(text);
+    close_fixture(&fixture);
+}
+
+static void looking_writes_nothing(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    open_fixture(&fixture, TEST_QWEN2, DTYPE_BF16);
+    fixture.options.dry_run = true;
+    fixture.options.tuning_cache = fixture.cache;
+    expect_build(&fixture);
+    expect_out(&fixture, "nothing was written");
+    expect_out(&fixture, "prefill    64");
+    fixture.options.json = true;
+    expect_build(&fixture);
+    expect_out(&fixture, "\"pages_per_sequence\": 4");
+    /* A configuration alone can be planned too. */
+    assert_int_equal(unlink(test_path(fixture.model, "model.safetensors")), 0);
+    expect_build(&fixture);
+    expect_out(&fixture, "\"model\": \"tiny model\"");
+    fixture.options.json = false;
+    fixture.options.dry_run = false;
+    fixture.options.list_candidates = true;
+    expect_build(&fixture);
+    expect_out(&fixture, "illegal: ");
+    expect_out(&fixture, "n=37 "); /* the LM head, too */
+    fixture.options.list_candidates = false;
+    assert_false(build(&fixture));
+    expect_nothing_written(&fixture);
+    assert_int_equal(test_count_entries(test_path(fixture.folder, "cache")), 0);
+    close_fixture(&fixture);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(engine_holds_what_was_asked_for),
+        cmocka_unit_test(limits_make_plans),
+        cmocka_unit_test(every_dtype_builds),
+        cmocka_unit_test(same_input_same_bytes),
+        cmocka_unit_test(cache_is_no_condition),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(full_disk_leaves_nothing),
+        cmocka_unit_test(looking_writes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

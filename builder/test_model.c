@@ -1,0 +1,146 @@
+#include "builder/test_model.h"
+
+#include <math.h>
+
+#include "formats/safetensors.h"
+
+#define SIZES                                                                                                \
+    "\"hidden_size\": 23, \"intermediate_size\": 19, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
+    "\"num_key_value_heads\": 1, \"head_dim\": 8, \"vocab_size\": 37, \"max_position_embeddings\": 64, "     \
+    "\"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"bos_token_id\": 1, "       \
+    "\"eos_token_id\": 2"
+
+const char *test_family_config(enum test_family family)
+{
+    static const char *const configs[TEST_FAMILIES] = {
+        [TEST_LLAMA] = "{\"model_type\": \"llama\", " SIZES "}",
+        [TEST_LLAMA_BIASED_TIED] = "{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, "
+                                   "\"tie_word_embeddings\": true, " SIZES "}",
+        [TEST_MISTRAL] = "{\"model_type\": \"mistral\", \"sliding_window\": 4, " SIZES "}",
+        [TEST_QWEN2] = "{\"model_type\": \"qwen2\", \"tie_word_embeddings\": true, " SIZES "}",
+        [TEST_QWEN3] = "{\"model_type\": \"qwen3\", " SIZES "}",
+    };
+    return configs[family];
+}
+
+void test_model_add(struct test_model *model, const char *name, enum dtype dtype, uint64_t rows, uint64_t columns)
+{
+    assert_true(model->count < TEST_MAX_TENSORS);
+    struct test_tensor *tensor = &model->tensors[model->count++];
+    *tensor = (struct test_tensor){.dtype = dtype, .rows = rows, .columns = columns, .scale = 1};
+    snprintf(tensor->name, sizeof tensor->name, "%s", name);
+}
+
+static void add_in_layer(struct test_model *model, int layer, const char *name, enum dtype dtype, uint64_t rows,
+                         uint64_t columns)
+{
+    char full[80];
+    snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+    test_model_add(model, full, dtype, rows, columns);
+}
+
+void test_model_init(struct test_model *model, enum test_family family, enum dtype dtype)
+{
+    const uint64_t hidden = TEST_HIDDEN, inner = TEST_INNER, q = TEST_HEADS * TEST_HEAD_DIM;
+    const uint64_t kv = TEST_KV_HEADS * TEST_HEAD_DIM;
+    bool biased = family == TEST_LLAMA_BIASED_TIED;
+    *model = (struct test_model){.family = family};
+    test_model_add(model, "model.embed_tokens.weight", dtype, TEST_VOCAB, hidden);
+    for (int layer = 0; layer < TEST_LAYERS; layer++) {
+        add_in_layer(model, layer, "input_layernorm.weight", dtype, hidden, 0);
+        add_in_layer(model, layer, "self_attn.q_proj.weight", dtype, q, hidden);
+        add_in_layer(model, layer, "self_attn.k_proj.weight", dtype, kv, hidden);
+        add_in_layer(model, layer, "self_attn.v_proj.weight", dtype, kv, hidden);
+        add_in_layer(model, layer, "self_attn.o_proj.weight", dtype, hidden, q);
+        if (biased || family == TEST_QWEN2) {
+            add_in_layer(model, layer, "self_attn.q_proj.bias", dtype, q, 0);
+            add_in_layer(model, layer, "self_attn.k_proj.bias", dtype, kv, 0);
+            add_in_layer(model, layer, "self_attn.v_proj.bias", dtype, kv, 0);
+        }
+        if (family == TEST_QWEN3) {
+            add_in_layer(model, layer, "self_attn.q_norm.weight", dtype, TEST_HEAD_DIM, 0);
+            add_in_layer(model, layer, "self_attn.k_norm.weight", dtype, TEST_HEAD_DIM, 0);
+        }
+        add_in_layer(model, layer, "post_attention_layernorm.weight", dtype, hidden, 0);
+        add_in_layer(model, layer, "mlp.gate_proj.weight", dtype, inner, hidden);
+        add_in_layer(model, layer, "mlp.up_proj.weight", dtype, inner, hidden);
+        add_in_layer(model, layer, "mlp.down_proj.weight", dtype, hidden, inner);
+        if (!biased) continue;
+        add_in_layer(model, layer, "self_attn.o_proj.bias", dtype, hidden, 0);
+        add_in_layer(model, layer, "mlp.gate_proj.bias", dtype, inner, 0);
+        add_in_layer(model, layer, "mlp.up_proj.bias", dtype, inner, 0);
+        add_in_layer(model, layer, "mlp.down_proj.bias", dtype, hidden, 0);
+    }
+    test_model_add(model, "model.norm.weight", dtype, hidden, 0);
+    if (family != TEST_LLAMA_BIASED_TIED && family != TEST_QWEN2)
+        test_model_add(model, "lm_head.weight", dtype, TEST_VOCAB, hidden);
+}
+
+struct test_tensor *test_model_find(struct test_model *model, const char *name)
+{
+    for (size_t t = 0; t < model->count; t++)
+        if (strcmp(model->tensors[t].name, name) == 0) return &model->tensors[t];
+    return NULL;
+}
+
+void test_model_remove(struct test_model *model, const char *name)
+{
+    struct test_tensor *tensor = test_model_find(model, name);
+    assert_non_null(tensor);
+    *tensor = model->tensors[--model->count];
+}
+
+static uint16_t half_bits(enum dtype dtype, float value)
+{
+    return dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+}
+
+float test_tensor_value(const struct test_tensor *tensor, uint64_t index)
+{
+    uint64_t state = index;
+    for (const char *c = tensor->twin ? tensor->twin : tensor->name; *c; c++)
+        state = (state ^ (uint64_t)(unsigned char)*c) * UINT64_C(0x100000001b3);
+    state = (state ^ (state >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
+    float value = (float)((int64_t)state >> 40) * 0x1p-23f * tensor->scale;
+    if (tensor->dtype == DTYPE_F16) return f16_to_float(f16_from_float(value));
+    return tensor->dtype == DTYPE_BF16 ? bf16_to_float(bf16_from_float(value)) : value;
+}
+
+static uint64_t element_count(const struct test_tensor *tensor)
+{
+    return tensor->rows * (tensor->columns ? tensor->columns : 1);
+}
+
+static void write_tensor(struct file_output *output, const struct test_tensor *tensor)
+{
+    struct status status = {0};
+    for (uint64_t i = 0; i < element_count(tensor); i++) {
+        float value = test_tensor_value(tensor, i);
+        uint16_t half = half_bits(tensor->dtype, value);
+        bool wide = tensor->dtype == DTYPE_F32;
+        test_expect_success(file_output_write(output, wide ? (void *)&value : (void *)&half, wide ? 4 : 2, &status),
+                            &status);
+    }
+}
+
+void test_model_write(const struct test_model *model, const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    struct tensor_view views[TEST_MAX_TENSORS] = {{0}};
+    test_write_text(test_path(folder, "config.json"), test_family_config(model->family));
+    for (size_t t = 0; t < model->count; t++) {
+        const struct test_tensor *tensor = &model->tensors[t];
+        views[t] = (struct tensor_view){
+            .name = tensor->name,
+            .dtype = tensor->dtype,
+            .rank = tensor->columns ? 2 : 1,
+            .shape = {tensor->rows, tensor->columns},
+            .bytes = element_count(tensor) * dtype_bytes(tensor->dtype),
+        };
+    }
+    test_expect_success(file_output_open(&output, test_path(folder, "model.safetensors"), &status), &status);
+    test_expect_success(safetensors_write_header(&output, views, model->count, &status), &status);
+    for (size_t t = 0; t < model->count; t++) write_tensor(&output, &model->tensors[t]);
+    test_expect_success(file_output_commit(&output, &status), &status);
+}

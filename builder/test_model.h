@@ -1,0 +1,54 @@
+/* Small checkpoints for the tests of the builder: written from lists of tensor names that stand here, not
+ * taken from the import files, with odd sizes (K odd, rows of q, k and v that end inside a panel). */
+#ifndef BUILDER_TEST_MODEL_H
+#define BUILDER_TEST_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/dtype.h"
+#include "formats/test_support.h"
+
+enum {
+    TEST_HIDDEN = 23,
+    TEST_INNER = 19,
+    TEST_HEADS = 3,
+    TEST_KV_HEADS = 1,
+    TEST_HEAD_DIM = 8,
+    TEST_VOCAB = 37,
+    TEST_LAYERS = 2,
+    TEST_WINDOW = 4,
+    TEST_MAX_TENSORS = 64,
+};
+
+enum test_family { TEST_LLAMA, TEST_LLAMA_BIASED_TIED, TEST_MISTRAL, TEST_QWEN2, TEST_QWEN3, TEST_FAMILIES };
+
+struct test_tensor {
+    char name[80];
+    enum dtype dtype;
+    uint64_t rows, columns; /* columns 0: a vector */
+    float scale;            /* of its values */
+    const char *twin;       /* has the values of the tensor of this name; NULL: its own */
+};
+
+struct test_model {
+    enum test_family family;
+    struct test_tensor tensors[TEST_MAX_TENSORS];
+    size_t count;
+};
+
+/* All tensors of a checkpoint of the family in this dtype. */
+void test_model_init(struct test_model *model, enum test_family family, enum dtype dtype);
+void test_model_add(struct test_model *model, const char *name, enum dtype dtype, uint64_t rows, uint64_t columns);
+void test_model_remove(struct test_model *model, const char *name);
+/* NULL if there is none. */
+struct test_tensor *test_model_find(struct test_model *model, const char *name);
+const char *test_family_config(enum test_family family);
+
+/* Element `index` as it stands in the checkpoint. */
+float test_tensor_value(const struct test_tensor *tensor, uint64_t index);
+
+/* Writes config.json and model.safetensors. */
+void test_model_write(const struct test_model *model, const char *folder);
+
+#endif
