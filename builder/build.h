@@ -20,6 +20,7 @@ struct build_options {
     int batch_size_count, prefill_chunk_count;
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU */
+    bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool dry_run;             /* plan and estimate, write nothing */

@@ -21,6 +21,9 @@ struct rope_config {
     double attention_factor;        /* yarn: 0 = derive from factor (and mscale, mscale_all_dim) */
     double mscale, mscale_all_dim;  /* yarn: 0 = absent */
     bool truncate;                  /* yarn: default true */
+    /* Not a field of config.json: frequencies rounded to bf16, as in a model that was cast to bf16 as a whole, buffers
+     * included. transformers keeps them in float32 when it loads such a checkpoint, and so does the default here. */
+    bool frequencies_in_bf16;
 };
 
 enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
