@@ -41,14 +41,17 @@ static bool grow(struct graph *graph, void **array, int count, int *capacity, si
 
 int graph_value(struct graph *graph, enum row_space rows, uint64_t width, const char *format, ...)
 {
+    /* Formatted before the array may move: the arguments can be names of other values. */
+    char name[GRAPH_NAME_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
     if (!grow(graph, (void **)&graph->values, graph->value_count, &graph->value_capacity, sizeof *graph->values))
         return -1;
     struct graph_value *value = &graph->values[graph->value_count];
     memset(value, 0, sizeof *value);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(value->name, sizeof value->name, format, arguments);
-    va_end(arguments);
+    memcpy(value->name, name, sizeof name);
     value->rows = rows;
     value->width = width;
     return graph->value_count++;

@@ -2,11 +2,9 @@
  *
  *   chatml   <|im_start|>ROLE\nCONTENT<|im_end|>\n ...                          answer: <|im_start|>assistant\n
  *   llama3   BOS <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>  answer: the header of 'assistant'
- *   mistral  BOS [INST] SYSTEM\n\nUSER [/INST] ANSWER</s> ...                   answer: nothing; tokenizers that have
- *            [INST] as a token (version 3) write [INST] USER[/INST] instead
+ *   mistral  BOS [INST] SYSTEM\n\nUSER[/INST] ANSWER</s> ...                    answer: nothing
  *
- * Text between special tokens is encoded piece by piece. A mistral conversation is one text for the tokenizer, because
- * its markers may be ordinary text whose pieces join with their neighbours. */
+ * Text between special tokens is encoded piece by piece. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +120,6 @@ static bool llama3(struct chat *chat, const struct eng_message *messages, size_t
 
 static bool mistral(struct chat *chat, const struct eng_message *messages, size_t count, uint32_t flags)
 {
-    bool marker_tokens = tokenizer_find(chat->engine->tokenizer, "[INST]", strlen("[INST]")) >= 0;
     const char *system = NULL; /* goes into the next user message */
     if ((flags & ENG_CHAT_CLOSE) && !add_special(chat, "</s>")) return false;
     if (!(flags & ENG_CHAT_CONTINUE) && !add_bos(chat)) return false;
@@ -130,8 +127,9 @@ static bool mistral(struct chat *chat, const struct eng_message *messages, size_
         if (!strcmp(messages[i].role, "system")) {
             system = messages[i].content;
         } else if (!strcmp(messages[i].role, "user")) {
-            if (!add_text(chat, "[INST] ") || (system && (!add_trimmed(chat, system) || !add_text(chat, "\n\n"))) ||
-                !add_trimmed(chat, messages[i].content) || !add_text(chat, marker_tokens ? "[/INST]" : " [/INST]"))
+            if (!add_special(chat, "[INST]") || !add_text(chat, " ") ||
+                (system && (!add_trimmed(chat, system) || !add_text(chat, "\n\n"))) ||
+                !add_trimmed(chat, messages[i].content) || !add_special(chat, "[/INST]"))
                 return false;
             system = NULL;
         } else if (!add_text(chat, " ") || !add_trimmed(chat, messages[i].content) || !add_special(chat, "</s>")) {
@@ -139,6 +137,18 @@ static bool mistral(struct chat *chat, const struct eng_message *messages, size_
         }
     }
     return true;
+}
+
+int32_t chat_end_token(const struct eng_engine *engine)
+{
+    const char *name = NULL;
+    switch (engine->file.manifest.chat_format) {
+    case CHAT_CHATML: name = "<|im_end|>"; break;
+    case CHAT_LLAMA3: name = "<|eot_id|>"; break;
+    case CHAT_MISTRAL: name = "</s>"; break;
+    case CHAT_NONE: break;
+    }
+    return name && engine->tokenizer ? tokenizer_find(engine->tokenizer, name, strlen(name)) : -1;
 }
 
 static bool check_messages(const struct eng_message *messages, size_t count, struct status *status)

@@ -5,9 +5,9 @@
  *
  * Ownership. What a *_create or eng_open hands out is the caller's, to be given back with the *_destroy or eng_close of
  * the same name; these take the address of the handle and set it to NULL, and a handle that is NULL already is fine, so
- * closing twice does no harm. What any other function returns by pointer is borrowed: it lives as long as the function's
- * comment says. Everything a caller passes in is copied or used during the call only. Sessions and text streams keep
- * their engine alive: the engine may be closed first. A session's sequences end with the session.
+ * closing twice does no harm. What any other function returns by pointer is borrowed: it lives as long as that
+ * function's comment says. Everything a caller passes in is copied or used during the call only. Sessions and text
+ * streams keep their engine alive: the engine may be closed first. A session's sequences end with the session.
  *
  * Threads. [any] marks functions that any threads may call at once, on the same handle too. [session] marks those that
  * must not run at once on the same session (a sequence and a slot belong to their session; different sessions do not
@@ -110,8 +110,8 @@ struct eng_engine_facts {
     uint32_t has_tokenizer; /* 1: tokenize, detokenize and text streams work */
     uint32_t has_chat;      /* 1: eng_chat works */
     uint32_t golden_tokens; /* tokens that eng_selftest compares; 0: the engine holds none */
-    uint32_t reserved;
-    double open_seconds; /* what eng_open took, and of that, checking the weights */
+    int32_t chat_end_token; /* ends an answer in the chat format: a stop token for chats; -1: none */
+    double open_seconds;    /* what eng_open took, and of that, checking the weights */
     double verify_seconds;
 };
 static inline void eng_engine_facts_init(struct eng_engine_facts *facts)
@@ -329,8 +329,8 @@ ENG_API enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t 
 ENG_API enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                                     int32_t *next_token, float *logits, struct eng_error *error);
 
-/* Appends tokens[i] to slots[i], all different, for `count` slots, and draws next_tokens[i]. logits: [count, vocab_size]
- * or NULL. [session] [no allocation] */
+/* Appends tokens[i] to slots[i], all different, for `count` slots, and draws next_tokens[i]. logits:
+ * [count, vocab_size] or NULL. [session] [no allocation] */
 ENG_API enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
                                    size_t count, int32_t *next_tokens, float *logits, struct eng_error *error);
 
@@ -349,7 +349,8 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *result)
     result->struct_size = sizeof *result;
 }
 /* Runs the engine's golden prompt through a free slot and compares tokens and logits with the golden ones. A difference
- * is ENG_INTERNAL; `result` (may be NULL) is filled in either case. ENG_BAD_INPUT when the engine holds none. [session] */
+ * is ENG_INTERNAL; `result` (may be NULL) is filled in either case. ENG_BAD_INPUT when the engine holds none.
+ * [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
                                      struct eng_error *error);
 

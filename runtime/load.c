@@ -231,6 +231,7 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .eos_count = (uint32_t)manifest->eos_count,
         .has_tokenizer = engine->tokenizer != NULL,
         .has_chat = engine->tokenizer && manifest->chat_format != CHAT_NONE,
+        .chat_end_token = chat_end_token(engine),
         .golden_tokens = engine->file.golden.token_count,
         .open_seconds = engine->open_seconds,
         .verify_seconds = engine->verify_seconds,

@@ -25,6 +25,8 @@ struct eng_engine {
 void load_retain(struct eng_engine *engine);
 void load_release(struct eng_engine *engine);
 
+int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token that ends an answer, -1: none */
+
 double load_seconds(void); /* monotonic clock */
 
 /* Everything a session relies on when it replays plans: they fit the manifest, every launch satisfies its op, every

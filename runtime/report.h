@@ -16,8 +16,8 @@ enum eng_status report_ok(struct eng_error *error);
 /* ENG_USAGE for an argument that must not be NULL. */
 bool report_not_null(const void *argument, const char *function, const char *name, struct status *status);
 
-/* Copies a caller's option struct (NULL: all defaults) into `own`, which is own_size bytes and becomes all zero where the
- * caller's is shorter. Fails when the size cannot be right or when fields unknown to this library are set. */
+/* Copies a caller's option struct (NULL: all defaults) into `own`, which is own_size bytes and becomes all zero where
+ * the caller's is shorter. Fails when the size cannot be right or when fields unknown to this library are set. */
 bool report_read_options(void *own, size_t own_size, const void *given, const char *name, struct status *status);
 
 /* Copies `own` into a caller's struct as far as its size reaches; what lies behind is zeroed. */

@@ -69,10 +69,14 @@ static bool kv_pages(const struct eng_session *session, const struct eng_session
     } else if (options->kv_bytes) {
         *pages = options->kv_bytes / geometry->page_bytes;
     } else {
-        struct memory_limit memory;
+        struct memory_limit memory, space;
         memory_limit_available("", &memory);
+        memory_limit_address_space(&space);
+        /* The weights have their address space already, and must keep their place in memory. */
         uint64_t taken = sizes->total + session->engine->file.manifest.weights_bytes;
-        uint64_t half = (memory.bytes > taken ? memory.bytes - taken : 0) / 2;
+        uint64_t left = memory.bytes > taken ? memory.bytes - taken : 0;
+        uint64_t space_left = space.bytes > sizes->total ? space.bytes - sizes->total : 0;
+        uint64_t half = (left < space_left ? left : space_left) / 2;
         *pages = half / geometry->page_bytes;
         least = geometry->pages_per_slot;
         if (*pages < least) *pages = least;

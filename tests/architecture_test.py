@@ -36,7 +36,8 @@ ISA_CODE = re.compile(r"\b_mm(256|512)_\w+|\b__m(256|512)[id]?\b|<(imm|avx\w*|x8
 ISA_FLAG = re.compile(r"-m(avx|fma|f16c|arch=|tune=|sse|prefer-vector)")
 UNSAFE_MATH = re.compile(r"-ffast-math|-Ofast|#\s*pragma\s+GCC\s+optimize|__attribute__\s*\(\(\s*optimize\b")
 
-# A library neither ends the process nor prints.
+# A library neither ends the process nor prints; its programs do.
+PROGRAMS = ("runtime/cli/", "runtime/examples/")
 ENDS_OR_PRINTS = re.compile(
     r"\b(exit|_exit|_Exit|quick_exit|abort|assert|printf|vprintf|fprintf|vfprintf|puts|fputs|putchar|perror)\s*\(")
 
@@ -80,7 +81,7 @@ def check_includes(folder, path, lines):
         elif target != folder and target not in MAY_INCLUDE[folder]:
             yield "%s:%d: %s/ may not include %s/ (allowed: %s)" % (
                 path, number, folder, target, ", ".join(sorted(MAY_INCLUDE[folder])) or "no folder of ours")
-        elif path.startswith("runtime/") and not path.startswith("runtime/cli/") and quoted.startswith("runtime/cli/"):
+        elif path.startswith("runtime/") and not path.startswith(PROGRAMS) and quoted.startswith("runtime/cli/"):
             yield "%s:%d: the library may not include its programs (%s)" % (path, number, quoted)
 
 
@@ -92,7 +93,7 @@ def check_code(folder, path, text):
                 path, number, ISA_CODE.search(line).group())
         if UNSAFE_MATH.search(line):
             yield "%s:%d: results may not depend on the optimizer: %s" % (path, number, UNSAFE_MATH.search(line).group())
-        if folder == "runtime" and not path.startswith("runtime/cli/") and not is_test:
+        if folder == "runtime" and not path.startswith(PROGRAMS) and not is_test:
             match = ENDS_OR_PRINTS.search(line)
             if match:
                 yield "%s:%d: the library may neither end the process nor print: %s" % (path, number, match.group(1))

@@ -52,12 +52,29 @@ static inline int64_t attention_line_head(const struct attention_problem *proble
     return task->kv_head * problem->group + (task->first_line + line) % problem->group;
 }
 
+/* Pages lie anywhere, so the processor's own prefetching sees streams of a few cache lines only. While one vector of
+ * tokens is rearranged, the next one's keys are fetched, and this one's values, which are needed when the block's
+ * probabilities are known. */
+VEC_INLINE void attention_prefetch(const struct attention_scratch *scratch, int64_t token, int64_t high,
+                                   int64_t token_bytes, int64_t values)
+{
+    enum { CACHE_LINE = 64 };
+    for (int64_t i = token; i < attention_least(token + VEC_WIDTH, high); i++)
+        for (int64_t byte = 0; byte < token_bytes; byte += CACHE_LINE)
+            __builtin_prefetch(scratch->keys[i] + values + byte, 0, 2);
+    for (int64_t i = token + VEC_WIDTH; i < attention_least(token + 2 * VEC_WIDTH, high); i++)
+        for (int64_t byte = 0; byte < token_bytes; byte += CACHE_LINE)
+            __builtin_prefetch(scratch->keys[i] + byte, 0, 3);
+}
+
 /* Keys [first, first + chunk) of the block, of which [low, high) exist, as packed[component][token]. */
 VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t head_dim, int64_t first, int64_t chunk,
-                                    int64_t low, int64_t high, enum dtype dtype)
+                                    int64_t low, int64_t high, int64_t values, enum dtype dtype)
 {
+    const int64_t token_bytes = head_dim * (int64_t)(dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
     for (int64_t token = first; token < first + chunk; token += VEC_WIDTH) {
         if (token + VEC_WIDTH <= low || token >= high) continue;
+        attention_prefetch(scratch, attention_most(token, low), high, token_bytes, values);
         for (int64_t d = 0; d < head_dim; d += VEC_WIDTH) {
             vec rows[VEC_WIDTH];
             if (token >= low && token + VEC_WIDTH <= high && d + VEC_WIDTH <= head_dim) {
@@ -294,7 +311,7 @@ static inline void attention_block(const struct attention_problem *problem, cons
     attention_union(scratch, 0, lines, &low, &high);
     if (low >= high) return;
 
-    const int64_t slot = problem->slots[task->row];
+    const int64_t slot = problem->slots[task->row], values = problem->pages.values;
     for (int64_t t = low; t < high; t++)
         scratch->keys[t] = pages_key(&problem->pages, slot, start + t, task->kv_head);
 
@@ -302,9 +319,9 @@ static inline void attention_block(const struct attention_problem *problem, cons
                                                                                     : ATTENTION_CHUNK_TOKENS / 2;
     for (int64_t first = low / chunk * chunk; first < high; first += chunk) {
         switch (problem->dtype) {
-        case DTYPE_F32: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_F32); break;
-        case DTYPE_F16: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_F16); break;
-        default: attention_pack_keys(scratch, head_dim, first, chunk, low, high, DTYPE_BF16); break;
+        case DTYPE_F32: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_F32); break;
+        case DTYPE_F16: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_F16); break;
+        default: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_BF16); break;
         }
         attention_score_chunk(scratch, lines, head_dim, chunk, first);
     }
@@ -320,11 +337,11 @@ static inline void attention_block(const struct attention_problem *problem, cons
         int64_t begin = attention_most(first, low), end = attention_least(first + step, high);
         if (in_place)
             for (int64_t t = begin; t < end; t++)
-                scratch->value_rows[t] = (const float *)(const void *)(scratch->keys[t] + problem->pages.values);
+                scratch->value_rows[t] = (const float *)(const void *)(scratch->keys[t] + values);
         else if (problem->dtype == DTYPE_F16)
-            attention_unpack_values(scratch, problem->pages.values, head_dim, stride, begin, end, DTYPE_F16);
+            attention_unpack_values(scratch, values, head_dim, stride, begin, end, DTYPE_F16);
         else
-            attention_unpack_values(scratch, problem->pages.values, head_dim, stride, begin, end, DTYPE_BF16);
+            attention_unpack_values(scratch, values, head_dim, stride, begin, end, DTYPE_BF16);
         for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES)
             attention_value_group(scratch, line, attention_least(lines - line, ATTENTION_REGISTER_LINES), head_dim,
                                   stride, begin, end);

@@ -64,6 +64,13 @@ static inline vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c)
 static inline vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec vec_min(vec a, vec b) { return _mm256_min_ps(a, b); }
 
+static inline vec vec_scale(vec value, vec n)
+{
+    vec_int whole = (vec_int)_mm256_cvtps_epi32(n), half = whole >> 1;
+    vec first = (vec)((half + vec_int_set(127)) << 23), second = (vec)((whole - half + vec_int_set(127)) << 23);
+    return value * first * second;
+}
+
 static inline float vec_sum(vec v)
 {
     __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -59,6 +59,8 @@ static inline vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c)
 static inline vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 
+static inline vec vec_scale(vec value, vec n) { return _mm512_scalef_ps(value, n); }
+
 static inline float vec_sum(vec v)
 {
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

@@ -46,14 +46,13 @@ VEC_INLINE void vec_store_dtype(void *array, int64_t index, int64_t count, enum 
 
 /* e^x to about one unit in the last place over all floats: 0 below -104, infinity above 88.8, NaN stays NaN.
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p of degree 4 by interpolation of (e^r - 1 - r) / r^2 at
- * Chebyshev nodes (relative error of the whole 1.1e-8); times 2^n in two steps, so that subnormal results come out. */
+ * Chebyshev nodes (relative error of the whole 1.1e-8). */
 static inline vec vec_exp(vec x)
 {
     const vec log2_e = vec_set(0x1.715476p+0f), magic = vec_set(0x1.8p+23f);
     const vec ln2_high = vec_set(0x1.62e4p-1f), ln2_low = vec_set(0x1.7f7d1cp-20f);
     x = vec_min(vec_set(89.0f), vec_max(vec_set(-104.0f), x));
-    vec shifted = vec_fma(x, log2_e, magic); /* the sum's last bits are n */
-    vec n = shifted - magic;
+    vec n = vec_fma(x, log2_e, magic) - magic; /* the sum has no bits left for a fraction */
     vec r = vec_fma(n, -ln2_high, x); /* n * ln2_high is exact: 8 + 16 bits */
     r = vec_fma(n, -ln2_low, r);
     vec p = vec_set(0x1.6d117cp-10f);
@@ -61,11 +60,7 @@ static inline vec vec_exp(vec x)
     p = vec_fma(p, r, vec_set(0x1.555518p-5f));
     p = vec_fma(p, r, vec_set(0x1.5554dcp-3f));
     p = vec_fma(p, r, vec_set(0.5f));
-    vec power = vec_fma(p, r * r, r) + vec_set(1.0f);
-    vec_int whole = (vec_int)shifted - (vec_int)magic;
-    vec_int half = whole >> 1;
-    vec first = (vec)((half + vec_int_set(127)) << 23), second = (vec)((whole - half + vec_int_set(127)) << 23);
-    return power * first * second;
+    return vec_scale(vec_fma(p, r * r, r) + vec_set(1.0f), n);
 }
 
 /* x / (1 + e^-x) */

@@ -76,6 +76,14 @@ static inline vec vec_min(vec a, vec b)
     return (vec)(((vec_int)a & less) | ((vec_int)b & ~less));
 }
 
+/* value * 2^n for whole n in [-160, 160], subnormal results included: in two steps, each exponent in range. */
+static inline vec vec_scale(vec value, vec n)
+{
+    vec_int whole = (vec_int)(n + vec_set(0x1.8p+23f)) - (vec_int)vec_set(0x1.8p+23f), half = whole >> 1;
+    vec first = (vec)((half + vec_int_set(127)) << 23), second = (vec)((whole - half + vec_int_set(127)) << 23);
+    return value * first * second;
+}
+
 /* Sum and maximum over the lanes, in one fixed order. */
 static inline float vec_sum(vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 

@@ -57,8 +57,8 @@ enum matmul_epilogue { MATMUL_EPILOGUE_NONE = 0, MATMUL_EPILOGUE_SWIGLU = 1 };
 extern const struct op_descriptor op_matmul;
 
 uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
-int matmul_bias_operand(const int64_t *params);     /* operand index, -1 if none */
-int matmul_residual_operand(const int64_t *params); /* operand index, -1 if none */
+int matmul_bias_operand(const int64_t *params);             /* operand index, -1 if none */
+int matmul_residual_operand(const int64_t *params);         /* operand index, -1 if none */
 
 /* Why tunables (params[MATMUL_FIRST_TUNABLE...]) are illegal for this problem and instruction set, NULL if legal.
  * The runtime accepts any tunables that are legal for some instruction set and clamps the register tile to what its

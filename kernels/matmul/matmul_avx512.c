@@ -36,8 +36,5 @@ static const struct matmul_kernels kernels = {
                   MATMUL_TILES_24(MATMUL_LIST_TILE, F32)},
 };
 
-void matmul_run_avx512(const struct op_call *call, struct team_member *member)
-{
-    matmul_loop(call, member, &kernels);
-}
+void matmul_run_avx512(const struct op_call *call, struct team_member *member) { matmul_loop(call, member, &kernels); }
 #endif

@@ -114,10 +114,7 @@ MATMUL_INLINE void tile_split(const struct matmul_tile_call *call, const int pan
 }
 
 #define DEFINE_TILE(PANELS, ROWS, KIND) \
-    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
-    { \
-        tile_split(call, PANELS, ROWS); \
-    }
+    static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) { tile_split(call, PANELS, ROWS); }
 #define LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
 
 MATMUL_TILES_24(DEFINE_TILE, BF16)
@@ -132,7 +129,9 @@ static const struct matmul_kernels kernels = {
 
 void matmul_run_avx512bf16(const struct op_call *call, struct team_member *member)
 {
-    if (call->params[MATMUL_DTYPE] == DTYPE_BF16) matmul_loop(call, member, &kernels);
-    else matmul_run_avx512(call, member);
+    if (call->params[MATMUL_DTYPE] == DTYPE_BF16)
+        matmul_loop(call, member, &kernels);
+    else
+        matmul_run_avx512(call, member);
 }
 #endif

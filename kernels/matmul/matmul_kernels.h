@@ -24,8 +24,7 @@ MATMUL_INLINE vec vec_load(const float *from) { return (vec)(*(const vec_unalign
 MATMUL_INLINE void vec_store(float *to, vec value) { *(vec_unaligned *)to = (vec_unaligned)value; }
 
 /* Vector `part` of a panel at the even or odd k of a pair that begins at `pair`. */
-MATMUL_INLINE vec load_weights(const unsigned char *pair, const int part, const int odd,
-                               const enum matmul_weights kind)
+MATMUL_INLINE vec load_weights(const unsigned char *pair, const int part, const int odd, const enum matmul_weights kind)
 {
     if (kind == MATMUL_WEIGHTS_BF16) {
         const void *from = pair + part * 4 * MATMUL_LANES;
@@ -103,10 +102,10 @@ MATMUL_INLINE void tile_float(const struct matmul_tile_call *call, const int pan
 }
 
 /* One tile function, and its place in the table. */
-#define MATMUL_DEFINE_TILE(PANELS, ROWS, KIND) \
+#define MATMUL_DEFINE_TILE(PANELS, ROWS, KIND)                                       \
     static void tile_##KIND##_##PANELS##x##ROWS(const struct matmul_tile_call *call) \
-    { \
-        tile_float(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND); \
+    {                                                                                \
+        tile_float(call, PANELS, ROWS, MATMUL_WEIGHTS_##KIND);                       \
     }
 #define MATMUL_LIST_TILE(PANELS, ROWS, KIND) [MATMUL_WEIGHTS_##KIND][PANELS][ROWS] = tile_##KIND##_##PANELS##x##ROWS,
 
@@ -123,7 +122,8 @@ MATMUL_INLINE vec vec_exp(vec x)
     const vec magic = zero + 12582912.0f;
     vec shifted = x * 1.44269504f + magic;
     vec count = shifted - magic;
-    vec rest = (x - count * 0.693359375f) - count * -2.12194440e-4f; /* ln 2 in two parts: count times the first is exact */
+    vec rest =
+        (x - count * 0.693359375f) - count * -2.12194440e-4f; /* ln 2 in two parts: count times the first is exact */
 
     /* Taylor polynomial: |rest| <= 0.347, so the first term left out is below 2^-25. */
     vec power = rest * (1.0f / 5040.0f) + (1.0f / 720.0f);
@@ -145,10 +145,14 @@ MATMUL_INLINE vec vec_exp(vec x)
 MATMUL_INLINE void load_bias(const struct matmul_problem *problem, int64_t n, int64_t columns, float bias[PANEL_ROWS])
 {
     for (int64_t i = 0; i < PANEL_ROWS; i++) {
-        if (!problem->bias || i >= columns) bias[i] = 0;
-        else if (problem->bias_dtype == DTYPE_F32) bias[i] = ((const float *)problem->bias)[n + i];
-        else if (problem->bias_dtype == DTYPE_BF16) bias[i] = bf16_to_float(((const uint16_t *)problem->bias)[n + i]);
-        else bias[i] = f16_to_float(((const uint16_t *)problem->bias)[n + i]);
+        if (!problem->bias || i >= columns)
+            bias[i] = 0;
+        else if (problem->bias_dtype == DTYPE_F32)
+            bias[i] = ((const float *)problem->bias)[n + i];
+        else if (problem->bias_dtype == DTYPE_BF16)
+            bias[i] = bf16_to_float(((const uint16_t *)problem->bias)[n + i]);
+        else
+            bias[i] = f16_to_float(((const uint16_t *)problem->bias)[n + i]);
     }
 }
 
@@ -208,8 +212,10 @@ static void finish_plain(const struct matmul_finish_call *call)
 
 static void finish(const struct matmul_finish_call *call)
 {
-    if (call->problem->swiglu) finish_swiglu(call);
-    else finish_plain(call);
+    if (call->problem->swiglu)
+        finish_swiglu(call);
+    else
+        finish_plain(call);
 }
 
 #endif

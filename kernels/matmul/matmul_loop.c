@@ -4,9 +4,9 @@
  *   for each block of rows: for each tile of panels: for each block of K: for each tile of rows
  *
  * While a block of weights is used by several tiles of rows, they prefetch the next block between them: it would
- * otherwise be read when the first of them needs it, with the memory idle in between. A single tile of rows reads weights
- * as plain streams, which the hardware's prefetch alone follows best (measured: software prefetch costs it 5 % of the
- * bandwidth in anonymous memory and 20 % in a file mapping with its 4 KiB pages). */
+ * otherwise be read when the first of them needs it, with the memory idle in between. A single tile of rows reads
+ * weights as plain streams, which the hardware's prefetch alone follows best (measured: software prefetch costs it 5 %
+ * of the bandwidth in anonymous memory and 20 % in a file mapping with its 4 KiB pages). */
 #include <string.h>
 
 #include "kernels/matmul/matmul_tile.h"
@@ -141,8 +141,8 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
     size_t step = tiles == 1 ? 0 : tiles < LINE_BYTES ? (size_t)((LINE_BYTES + tiles - 1) / tiles) : 1;
     for (int64_t first = 0; first < problem->k; first += tile.depth) {
         tile.depth = smaller(blocking->block_depth, problem->k - first);
-        const unsigned char *next = first + tile.depth < problem->k ? tile.weights + (size_t)tile.depth * k_bytes
-                                                                    : next_weights;
+        const unsigned char *next =
+            first + tile.depth < problem->k ? tile.weights + (size_t)tile.depth * k_bytes : next_weights;
         size_t block_bytes = (size_t)tile.depth * k_bytes, prefetched = 0;
         for (int64_t row = first_row, tile_rows; row < first_row + rows; row += tile_rows) {
             tile_rows = tile_rows_at(problem, blocking, row);

@@ -20,8 +20,7 @@ static double dot(const struct op_call *call, int64_t row, int64_t n)
     const float *x = (const float *)call->operands[MATMUL_X] + row * params[MATMUL_K];
     double sum = 0;
     for (uint64_t k = 0; k < k_count; k++)
-        sum += (double)x[k] *
-               element(call->operands[MATMUL_W], dtype, panel_index((uint64_t)n, k, depth, dtype));
+        sum += (double)x[k] * element(call->operands[MATMUL_W], dtype, panel_index((uint64_t)n, k, depth, dtype));
     int bias = matmul_bias_operand(params);
     if (bias >= 0) sum += element(call->operands[bias], (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);
     return sum;

@@ -49,9 +49,12 @@ static void guarded_free(void *data, size_t bytes)
 
 static void store_element(void *data, enum dtype dtype, uint64_t index, float value)
 {
-    if (dtype == DTYPE_F32) ((float *)data)[index] = value;
-    else if (dtype == DTYPE_BF16) ((uint16_t *)data)[index] = bf16_from_float(value);
-    else ((uint16_t *)data)[index] = f16_from_float(value);
+    if (dtype == DTYPE_F32)
+        ((float *)data)[index] = value;
+    else if (dtype == DTYPE_BF16)
+        ((uint16_t *)data)[index] = bf16_from_float(value);
+    else
+        ((uint16_t *)data)[index] = f16_from_float(value);
 }
 
 /* One launch with its own memory. */
@@ -62,8 +65,8 @@ struct launch {
     int operand_count;
 };
 
-static const struct plan_geometry geometry = {
-    .slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
+static const struct plan_geometry geometry =
+    {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
 
 static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu,
                           enum dtype bias_dtype, bool residual)
@@ -108,8 +111,7 @@ static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_
 
 static void launch_destroy(struct launch *launch)
 {
-    for (int i = 0; i < launch->operand_count; i++)
-        guarded_free(launch->call.operands[i], launch->operands[i].bytes);
+    for (int i = 0; i < launch->operand_count; i++) guarded_free(launch->call.operands[i], launch->operands[i].bytes);
 }
 
 static void set_valid_rows(struct launch *launch, int64_t rows)
@@ -140,7 +142,7 @@ static void launch_run(struct launch *launch, enum cpu_isa isa, struct team *wit
 static int64_t out_columns(const struct launch *launch)
 {
     return launch->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? launch->params[MATMUL_N] / 2
-                                                                       : launch->params[MATMUL_N];
+                                                                     : launch->params[MATMUL_N];
 }
 
 /* Tunables that are legal for some instruction set. */
@@ -353,7 +355,7 @@ static void test_residual_in_place(void **state)
     launch_destroy(&launch);
 }
 
-/* Infinity and NaN in one activation reach that row and no other; large and subnormal activations stay what they are. */
+/* Infinity and NaN in one activation reach that row and no other; the largest numbers stay what they are. */
 static void test_special_values(void **state)
 {
     (void)state;
@@ -527,11 +529,8 @@ static void test_candidates(void **state)
                 for (int t = 0; t < 3; t++)
                     for (int swiglu = 0; swiglu <= (widths[w] % 32 == 0); swiglu++) {
                         int64_t params[MATMUL_PARAMS] = {
-                            [MATMUL_ROWS] = rows[r],
-                            [MATMUL_N] = widths[w],
-                            [MATMUL_K] = 2048,
-                            [MATMUL_DTYPE] = dtypes[t],
-                            [MATMUL_EPILOGUE] = swiglu,
+                            [MATMUL_ROWS] = rows[r],    [MATMUL_N] = widths[w],     [MATMUL_K] = 2048,
+                            [MATMUL_DTYPE] = dtypes[t], [MATMUL_EPILOGUE] = swiglu,
                         };
                         int64_t candidates[64][MATMUL_TUNABLES];
                         size_t bytes = sizeof candidates[0];
@@ -544,8 +543,7 @@ static void test_candidates(void **state)
                             memcpy(params + MATMUL_FIRST_TUNABLE, candidates[i], bytes);
                             const char *illegal = matmul_tunables_illegal(params, (enum cpu_isa)isa);
                             if (illegal) fail_msg("candidate %d: %s", i, illegal);
-                            for (int j = 0; j < i; j++)
-                                assert_memory_not_equal(candidates[i], candidates[j], bytes);
+                            for (int j = 0; j < i; j++) assert_memory_not_equal(candidates[i], candidates[j], bytes);
                         }
                         assert_int_equal(matmul_candidates(params, (enum cpu_isa)isa, 4, candidates, 2), 2);
                     }

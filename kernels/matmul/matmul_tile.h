@@ -23,9 +23,10 @@ struct matmul_tile_call {
     size_t panel_bytes;           /* from one panel to the next */
     const void *activations;      /* of this group of rows, at the first k */
     int64_t depth;                /* how many k; odd only at the end of K */
-    const unsigned char *prefetch; /* for each 64 bytes that it reads of each panel, the tile prefetches one line here */
-    size_t prefetch_step;         /* (and panel_bytes further on for each further panel), then goes on by this */
-    float *sums;                  /* [rows][panels * PANEL_ROWS] */
+    const unsigned char
+        *prefetch;        /* for each 64 bytes that it reads of each panel, the tile prefetches one line here */
+    size_t prefetch_step; /* (and panel_bytes further on for each further panel), then goes on by this */
+    float *sums;          /* [rows][panels * PANEL_ROWS] */
 };
 typedef void matmul_tile(const struct matmul_tile_call *call);
 
@@ -104,15 +105,15 @@ op_run matmul_run_avx512bf16;
 /* Tiles with at most 3, 6 and 24 accumulators: the lists from which each instruction set makes its tile functions. */
 #define MATMUL_TILES_3(TILE, kind) TILE(1, 1, kind) TILE(1, 2, kind) TILE(1, 3, kind) TILE(2, 1, kind) TILE(3, 1, kind)
 #define MATMUL_TILES_6(TILE, kind) \
-    MATMUL_TILES_3(TILE, kind) \
-    TILE(1, 4, kind) TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) \
-    TILE(6, 1, kind)
-#define MATMUL_TILES_24(TILE, kind) \
-    MATMUL_TILES_6(TILE, kind) \
-    TILE(1, 8, kind) TILE(1, 12, kind) TILE(2, 4, kind) TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) \
-    TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind) \
-    TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) \
-    TILE(6, 2, kind) TILE(6, 3, kind) TILE(6, 4, kind) \
-    TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
+    MATMUL_TILES_3(TILE, kind)     \
+    TILE(1, 4, kind)               \
+    TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) TILE(6, 1, kind)
+#define MATMUL_TILES_24(TILE, kind)                                                                           \
+    MATMUL_TILES_6(TILE, kind)                                                                                \
+    TILE(1, 8, kind)                                                                                          \
+    TILE(1, 12, kind)                                                                                         \
+    TILE(2, 4, kind) TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) TILE(3, 3, kind) TILE(3, 4, kind)    \
+        TILE(3, 6, kind) TILE(3, 8, kind) TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) \
+            TILE(6, 2, kind) TILE(6, 3, kind) TILE(6, 4, kind) TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
 
 #endif

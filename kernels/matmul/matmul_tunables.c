@@ -31,10 +31,10 @@ int64_t matmul_rows_choice(int64_t most)
 int64_t matmul_tile_limit(enum cpu_isa isa)
 {
     switch (isa) {
-    case CPU_AVX2: return 6;        /* 12 of 16 registers, two to a panel */
-    case CPU_AVX512:                /* 24 of 32 */
+    case CPU_AVX2: return 6; /* 12 of 16 registers, two to a panel */
+    case CPU_AVX512:         /* 24 of 32 */
     case CPU_AVX512BF16: return 24;
-    default: return 3;              /* 12 of SSE2's 16, four to a panel */
+    default: return 3; /* 12 of SSE2's 16, four to a panel */
     }
 }
 
@@ -45,7 +45,8 @@ void matmul_clamp_tile(enum cpu_isa isa, bool even, int64_t *panels, int64_t *ro
     while (*panels * *rows > limit) {
         if (*panels > least_panels && (*panels >= *rows || *rows == 1))
             *panels = matmul_panels_choice(*panels - 1, even);
-        else *rows = matmul_rows_choice(*rows - 1);
+        else
+            *rows = matmul_rows_choice(*rows - 1);
     }
 }
 
@@ -115,7 +116,7 @@ void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int thread
     default_tile(params, isa, threads, &tile_panels, &tile_rows);
     tunables[PANELS] = tile_panels;
     tunables[ROWS] = tile_rows;
-    /* Several tiles of rows share a block of weights (32 KiB of 16-bit ones), small enough to stay near the L1 cache. */
+    /* Several tiles of rows share a block of weights (32 KiB of 16-bit ones), small enough to stay near the L1. */
     tunables[DEPTH] = tile_rows < rows && params[MATMUL_K] > 256 ? 256 : 0;
     tunables[BLOCK] = 0;
     tunables[TASK] = task_panels(params, threads, tile_panels, DEFAULT_TASKS_PER_THREAD);
@@ -138,8 +139,8 @@ static void append(struct collection *to, const int64_t tunables[MATMUL_TUNABLES
     int64_t params[MATMUL_PARAMS];
     int64_t rows = to->params[MATMUL_ROWS];
     bool one_tile = tunables[ROWS] >= rows && matmul_rows_choice(rows) == rows;
-    if (to->count >= to->capacity || (one_tile && tunables[DEPTH] != 0) ||
-        tunables[DEPTH] >= to->params[MATMUL_K] || tunables[BLOCK] >= rows)
+    if (to->count >= to->capacity || (one_tile && tunables[DEPTH] != 0) || tunables[DEPTH] >= to->params[MATMUL_K] ||
+        tunables[BLOCK] >= rows)
         return;
     memcpy(params, to->params, MATMUL_FIRST_TUNABLE * sizeof params[0]);
     memcpy(params + MATMUL_FIRST_TUNABLE, tunables, MATMUL_TUNABLES * sizeof params[0]);
@@ -200,7 +201,8 @@ int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int6
     append_values(&to, base, TASK, tasks, 4);
     /* What takes less time than waking and joining a team is better done by a part of it. */
     const int64_t parts[] = {1, 2, threads / 2};
-    if (params[MATMUL_ROWS] * params[MATMUL_N] * params[MATMUL_K] < 4000000) append_values(&to, base, THREADS, parts, 3);
+    if (params[MATMUL_ROWS] * params[MATMUL_N] * params[MATMUL_K] < 4000000)
+        append_values(&to, base, THREADS, parts, 3);
     append_tiles(&to, base);
     append_values(&to, base, DEPTH, depths, DEPTHS);
     if (params[MATMUL_ROWS] > 24) append_values(&to, base, BLOCK, blocks, BLOCKS);

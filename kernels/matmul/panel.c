@@ -63,8 +63,10 @@ static void transpose_units16(const unsigned char *const rows[4], uint16_t *out)
 static void transpose_block(const unsigned char *const rows[PANEL_ROWS], bool units32, unsigned char *out)
 {
     for (int row = 0; row < PANEL_ROWS; row += 4) {
-        if (units32) transpose_units32(rows + row, (uint32_t *)(void *)out + row);
-        else transpose_units16(rows + row, (uint16_t *)(void *)out + row);
+        if (units32)
+            transpose_units32(rows + row, (uint32_t *)(void *)out + row);
+        else
+            transpose_units16(rows + row, (uint16_t *)(void *)out + row);
     }
 }
 
@@ -81,7 +83,7 @@ void panel_pack(const void *const rows[PANEL_ROWS], uint64_t k, enum dtype dtype
     for (; offset + LINE_BYTES <= row_bytes; offset += LINE_BYTES) {
         for (int row = 0; row < PANEL_ROWS; row++) {
             lines[row] = rows[row] ? (const unsigned char *)rows[row] + offset : zeros;
-            /* Sixteen streams are more than the hardware follows; the line may lie beyond the row, which is harmless. */
+            /* Sixteen streams are more than the hardware follows. */
             if (offset + PREFETCH_BYTES < row_bytes) __builtin_prefetch(lines[row] + PREFETCH_BYTES);
         }
         transpose_block(lines, units32, to + offset * PANEL_ROWS);

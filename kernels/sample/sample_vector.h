@@ -3,7 +3,7 @@
  * First pass, shared among the members: the maximum of every small set of tokens. Second pass, one member per row.
  * Nothing is sorted: tokens in falling order are found by radix selection on the bits of the logit, most significant
  * first, over histograms of weight. A token's weight is its probability relative to the likeliest token's as an integer
- * of 31 bits (less than 2^-31 of the maximum counts as never), so sums are exact and the result depends on no order of
+ * of 30 bits (less than 2^-30 of the maximum counts as never), so sums are exact and the result depends on no order of
  * summation. Selection by rank (top-k) is the same search with every weight 1. */
 #ifndef KERNELS_SAMPLE_SAMPLE_VECTOR_H
 #define KERNELS_SAMPLE_SAMPLE_VECTOR_H
@@ -20,17 +20,23 @@ enum {
     SAMPLE_CHUNK_TOKENS = 8192, /* a task of the first pass, a multiple of SAMPLE_GROUP_TOKENS */
     SAMPLE_LEVELS = 3,
     SAMPLE_BUCKETS = 2048,
+    SAMPLE_BANDS = 4,
 };
 static const int sample_shift[SAMPLE_LEVELS] = {21, 10, 0}; /* 11, 11 and 10 bits of the key */
 #define SAMPLE_KEY_LOWEST 0x007fffffu  /* of -infinity; below and above are NaNs */
 #define SAMPLE_KEY_HIGHEST 0xff800000u /* of +infinity */
-#define SAMPLE_WEIGHT_ONE 0x1p31f
+#define SAMPLE_WEIGHT_ONE 0x1p30f
 
 /* Unsigned integer that orders as the float does. */
 static inline uint32_t sample_key(float value)
 {
     uint32_t bits = float_to_bits(value);
     return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
+static inline float sample_key_value(uint32_t key)
+{
+    return float_from_bits(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
 }
 
 /* An array of values: the row's logits with the repetition penalty, or its maxima. */
@@ -159,23 +165,27 @@ static inline vec sample_weights(const struct sample_weighing *weighing, vec val
     return vec_select(vec_bits_ge(value, largest), one, weight);                 /* infinity - infinity */
 }
 
-/* The next up to VEC_WIDTH members of the set from index i on: tokens, values. */
+/* Values of the up to VEC_WIDTH tokens from index i of the set on; how many. */
 static inline int64_t sample_fetch(const struct sample_source *source, const struct sample_set *set, int64_t i,
-                                   uint32_t tokens[VEC_WIDTH], vec *value)
+                                   vec *value)
 {
     int64_t count = set->count - i < VEC_WIDTH ? set->count - i : VEC_WIDTH;
     if (!set->ids) {
-        for (int j = 0; j < VEC_WIDTH; j++) tokens[j] = (uint32_t)i + (uint32_t)j;
         *value = sample_values(source, i, count);
         return count;
     }
     float lanes[VEC_WIDTH] = {0};
-    for (int64_t j = 0; j < count; j++) {
-        tokens[j] = set->ids[i + j];
-        lanes[j] = sample_value(source, tokens[j]);
-    }
+    for (int64_t j = 0; j < count; j++) lanes[j] = sample_value(source, set->ids[i + j]);
     *value = vec_load(lanes);
     return count;
+}
+
+/* Bit j: the j-th of `count` fetched values is a member of the set. NaN never is. */
+static inline uint32_t sample_members(const struct sample_set *set, vec value, int64_t count)
+{
+    uint32_t bits = vec_bits_ge(value, vec_set(sample_key_value(set->low)));
+    bits &= vec_bits_ge(vec_set(sample_key_value(set->high)), value);
+    return count < VEC_WIDTH ? bits & ((1u << count) - 1u) : bits;
 }
 
 /* Weight per value of the key's bits at this level. */
@@ -186,34 +196,33 @@ static inline void sample_histogram(const struct sample_source *source, const st
     memset(histogram, 0, SAMPLE_BUCKETS * sizeof *histogram);
     const int shift = sample_shift[level];
     for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
-        uint32_t tokens[VEC_WIDTH];
         float values[VEC_WIDTH], weights[VEC_WIDTH];
         vec value;
-        int64_t count = sample_fetch(source, set, i, tokens, &value);
+        int64_t count = sample_fetch(source, set, i, &value);
+        uint32_t bits = sample_members(set, value, count);
+        if (!bits) continue;
+        vec weight = sample_weights(weighing, value);
+        bits &= vec_bits_ge(weight, vec_set(1.0f));
         vec_store(values, value);
-        vec_store(weights, sample_weights(weighing, value));
-        for (int64_t j = 0; j < count; j++) {
-            uint32_t key = sample_key(values[j]);
-            if (key < set->low || key > set->high) continue;
-            histogram[key >> shift & (SAMPLE_BUCKETS - 1)] += (uint64_t)weights[j];
+        vec_store(weights, weight);
+        for (; bits; bits &= bits - 1) {
+            uint32_t j = sample_lowest_bit(bits);
+            histogram[sample_key(values[j]) >> shift & (SAMPLE_BUCKETS - 1)] += (uint64_t)weights[j];
         }
     }
 }
 
-/* Members of the set with a key in [low, high] go to `out`, which may be set->ids; at most `room`. */
-static inline int64_t sample_collect(const struct sample_source *source, const struct sample_set *set, uint32_t low,
-                                     uint32_t high, uint32_t *out, int64_t room)
+/* Members of the set go to `out`, which may be set->ids, in rising order; at most `room`. */
+static inline int64_t sample_collect(const struct sample_source *source, const struct sample_set *set, uint32_t *out,
+                                     int64_t room)
 {
     int64_t found = 0;
     for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
-        uint32_t tokens[VEC_WIDTH];
-        float values[VEC_WIDTH];
         vec value;
-        int64_t count = sample_fetch(source, set, i, tokens, &value);
-        vec_store(values, value);
-        for (int64_t j = 0; j < count; j++) {
-            uint32_t key = sample_key(values[j]);
-            if (key >= low && key <= high && found < room) out[found++] = tokens[j];
+        int64_t count = sample_fetch(source, set, i, &value);
+        for (uint32_t bits = sample_members(set, value, count); bits; bits &= bits - 1) {
+            int64_t index = i + sample_lowest_bit(bits);
+            if (found < room) out[found++] = set->ids ? set->ids[index] : (uint32_t)index;
         }
     }
     return found;
@@ -226,31 +235,24 @@ struct sample_place {
 };
 
 /* The first token, in that order, at which the running sum of weights exceeds `target`, which must be less than the
- * set's whole weight. `first_level` is the histogram of level 0; `scratch` has room for the set. */
+ * set's whole weight. `scratch` has room for the set. */
 static inline struct sample_place sample_search(const struct sample_source *source, const struct sample_set *set,
-                                                const struct sample_weighing *weighing,
-                                                const uint64_t first_level[SAMPLE_BUCKETS], uint64_t target,
+                                                const struct sample_weighing *weighing, uint64_t target,
                                                 uint32_t *scratch, int64_t room)
 {
-    uint64_t deeper[SAMPLE_BUCKETS];
-    const uint64_t *histogram = first_level;
+    uint64_t histogram[SAMPLE_BUCKETS];
     struct sample_set current = *set;
     struct sample_place place = {0};
     for (int level = 0; level < SAMPLE_LEVELS; level++) {
-        if (level > 0) {
-            sample_histogram(source, &current, weighing, level, deeper);
-            histogram = deeper;
-        }
+        sample_histogram(source, &current, weighing, level, histogram);
         int bucket = SAMPLE_BUCKETS - 1;
         while (bucket > 0 && histogram[bucket] <= target - place.before) place.before += histogram[bucket--];
         place.key |= (uint32_t)bucket << sample_shift[level];
-        uint32_t low = place.key, high = place.key | ((1u << sample_shift[level]) - 1u);
-        if (low < set->low) low = set->low;
-        if (high > set->high) high = set->high;
-        current.count = sample_collect(source, &current, low, high, scratch, room);
+        uint32_t highest = place.key | ((1u << sample_shift[level]) - 1u);
+        current.low = place.key > set->low ? place.key : set->low;
+        current.high = highest < set->high ? highest : set->high;
+        current.count = sample_collect(source, &current, scratch, room);
         current.ids = scratch;
-        current.low = low;
-        current.high = high;
     }
     /* Equal values have equal weights: the rank among them is a quotient. */
     float values[VEC_WIDTH];
@@ -263,35 +265,97 @@ static inline struct sample_place sample_search(const struct sample_source *sour
     return place;
 }
 
-/* Narrows the set to the tokens not below the k-th largest. A lower bound comes from the maxima: where there are k or
- * more of them, the k-th largest of the maxima is not above the k-th largest value. */
-static inline void sample_keep_top_k(const struct sample_row *row, const struct sample_source *source,
-                                     struct sample_set *set, int64_t k)
+/* Writes the members of the set as a list, unless it is too long to leave room for another list of the same length.
+ * What is left of the room is *scratch. */
+static inline struct sample_set sample_list(const struct sample_source *source, const struct sample_set *set,
+                                            uint32_t *ids, int64_t room, uint32_t **scratch, int64_t *scratch_room)
+{
+    struct sample_set list = *set;
+    int64_t found = sample_collect(source, set, ids, room / 2);
+    *scratch = ids;
+    *scratch_room = room;
+    if (found >= room / 2) return list;
+    list.ids = ids;
+    list.count = found;
+    *scratch = ids + found;
+    *scratch_room = room - found;
+    return list;
+}
+
+/* Narrows the set to the tokens not below the k-th largest, as a list if that is short. A lower bound comes from the
+ * maxima: where there are k or more of them, the k-th largest of the maxima is not above the k-th largest value. */
+static inline struct sample_set sample_keep_top_k(const struct sample_row *row, const struct sample_source *source,
+                                                  struct sample_set set, int64_t k, uint32_t **scratch, int64_t *room)
 {
     const struct sample_weighing counting = {.by_count = true};
-    uint64_t histogram[SAMPLE_BUCKETS];
     int64_t maxima = sample_maxima_written(row);
-    uint32_t bound = SAMPLE_KEY_LOWEST;
     if (k <= maxima && maxima <= row->vocab) {
         const struct sample_source largest = {.values = row->maxima, .count = maxima};
         const struct sample_set all = {.count = maxima, .low = SAMPLE_KEY_LOWEST, .high = SAMPLE_KEY_HIGHEST};
-        sample_histogram(&largest, &all, &counting, 0, histogram);
-        bound = sample_search(&largest, &all, &counting, histogram, (uint64_t)k - 1, row->ids, row->vocab).key;
+        set.low = sample_search(&largest, &all, &counting, (uint64_t)k - 1, row->ids, row->vocab).key;
     }
-    /* The rest works on the tokens from the bound up, if these and the scratch list fit into the room for one list. */
-    int64_t room = row->vocab / 2;
-    int64_t found = sample_collect(source, set, bound, SAMPLE_KEY_HIGHEST, row->ids, room);
-    if (found < room) {
-        set->ids = row->ids;
-        set->count = found;
+    set = sample_list(source, &set, row->ids, row->vocab, scratch, room);
+    int64_t members = set.count;
+    if (!set.ids) {
+        members = 0;
+        for (int64_t i = 0; i < set.count; i += VEC_WIDTH) {
+            int64_t count = set.count - i < VEC_WIDTH ? set.count - i : VEC_WIDTH;
+            members += __builtin_popcount(sample_members(&set, sample_values(source, i, count), count));
+        }
     }
-    sample_histogram(source, set, &counting, 0, histogram);
-    uint64_t total = 0;
-    for (int i = 0; i < SAMPLE_BUCKETS; i++) total += histogram[i];
-    if (total < (uint64_t)k) return; /* NaNs: fewer than k are left */
-    uint32_t *scratch = set->ids ? row->ids + set->count : row->ids;
-    int64_t scratch_room = set->ids ? row->vocab - set->count : row->vocab;
-    set->low = sample_search(source, set, &counting, histogram, (uint64_t)k - 1, scratch, scratch_room).key;
+    /* NaNs may leave fewer than k. */
+    if (members > k) set.low = sample_search(source, &set, &counting, (uint64_t)k - 1, *scratch, *room).key;
+    return set;
+}
+
+/* Weight of all members whose value is not below each of some bounds, the last of which is below everything. */
+struct sample_bands {
+    float bound[SAMPLE_BANDS];
+    uint64_t weight[SAMPLE_BANDS];
+};
+
+static inline void sample_weigh_bands(const struct sample_source *source, const struct sample_set *set,
+                                      const struct sample_weighing *weighing, struct sample_bands *bands)
+{
+    /* Sums of 16-bit halves in 32-bit lanes, emptied before they can overflow. */
+    enum { STEPS_PER_FLUSH = 1 << 14 };
+    memset(bands->weight, 0, sizeof bands->weight);
+    for (int64_t begin = 0; begin < set->count; begin += STEPS_PER_FLUSH * VEC_WIDTH) {
+        int64_t end = begin + STEPS_PER_FLUSH * VEC_WIDTH < set->count ? begin + STEPS_PER_FLUSH * VEC_WIDTH : set->count;
+        vec_int low[SAMPLE_BANDS], high[SAMPLE_BANDS];
+        for (int b = 0; b < SAMPLE_BANDS; b++) low[b] = high[b] = vec_int_set(0);
+        for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+            vec value;
+            int64_t count = sample_fetch(source, set, i, &value);
+            uint32_t bits = sample_members(set, value, count);
+            if (!bits) continue;
+            vec weight = vec_select(bits, sample_weights(weighing, value), vec_set(0));
+#pragma GCC unroll 4
+            for (int b = 0; b < SAMPLE_BANDS; b++) {
+                vec inside = vec_select(vec_bits_ge(value, vec_set(bands->bound[b])), weight, vec_set(0));
+                vec_int whole = __builtin_convertvector(inside, vec_int);
+                low[b] += whole & vec_int_set(0xffff);
+                high[b] += whole >> 16;
+            }
+        }
+        for (int b = 0; b < SAMPLE_BANDS; b++)
+            for (int j = 0; j < VEC_WIDTH; j++)
+                bands->weight[b] += (uint64_t)(uint32_t)low[b][j] + ((uint64_t)(uint32_t)high[b][j] << 16);
+    }
+}
+
+/* sample_search among the members of the highest band that reaches the target, mostly few. */
+static inline struct sample_place sample_search_bands(const struct sample_source *source, const struct sample_set *set,
+                                                      const struct sample_weighing *weighing,
+                                                      const struct sample_bands *bands, uint64_t target,
+                                                      uint32_t *scratch, int64_t room)
+{
+    int band = 0;
+    while (band < SAMPLE_BANDS - 1 && bands->weight[band] <= target) band++;
+    struct sample_set narrow = *set;
+    uint32_t low = sample_key(bands->bound[band] + 0.0f);
+    if (low > narrow.low) narrow.low = low;
+    return sample_search(source, &narrow, weighing, target, scratch, room);
 }
 
 static inline uint32_t sample_draw(const struct sample_row *row, const struct sample_source *source, float largest)
@@ -299,19 +363,30 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
     const struct sampler_state *sampler = row->sampler;
     const struct sample_weighing weighing = {.largest = largest, .inverse_temperature = 1.0f / sampler->temperature};
     struct sample_set set = {.count = row->vocab, .low = SAMPLE_KEY_LOWEST, .high = SAMPLE_KEY_HIGHEST};
-    if (sampler->top_k > 0 && sampler->top_k < row->vocab) sample_keep_top_k(row, source, &set, sampler->top_k);
-    uint32_t *scratch = set.ids ? row->ids + set.count : row->ids;
-    int64_t room = set.ids ? row->vocab - set.count : row->vocab;
+    uint32_t *scratch = row->ids;
+    int64_t room = row->vocab;
+    if (sampler->top_k > 0 && sampler->top_k < row->vocab)
+        set = sample_keep_top_k(row, source, set, sampler->top_k, &scratch, &room);
 
-    uint64_t histogram[SAMPLE_BUCKETS], total = 0;
-    sample_histogram(source, &set, &weighing, 0, histogram);
-    for (int i = 0; i < SAMPLE_BUCKETS; i++) total += histogram[i];
+    /* e^-22 is less than 2^-30: tokens below that weigh nothing and need not be looked at again. */
+    float least_value = largest - 22.0f * sampler->temperature;
+    if (least_value < largest && sample_key(least_value + 0.0f) > set.low) set.low = sample_key(least_value + 0.0f);
+
+    /* Bounds in units of the temperature below the maximum: probabilities of e^-2, e^-5 and e^-9 relative to it. */
+    struct sample_bands bands = {.bound = {-2, -5, -9, -INFINITY}};
+    for (int b = 0; b < SAMPLE_BANDS - 1; b++) {
+        float bound = largest + bands.bound[b] * sampler->temperature;
+        bands.bound[b] = isnan(bound) ? largest : bound;
+    }
+    sample_weigh_bands(source, &set, &weighing, &bands);
+    uint64_t total = bands.weight[SAMPLE_BANDS - 1];
     if (sampler->top_p < 1.0f) {
         /* The least sum that reaches top_p of the whole; at least one token. */
         double wanted = ceil((double)sampler->top_p * (double)total);
         uint64_t least = wanted >= 1.0 ? (uint64_t)wanted : 1;
         if (least > total) least = total;
-        struct sample_place last = sample_search(source, &set, &weighing, histogram, least - 1, scratch, room);
+        struct sample_place last =
+            sample_search_bands(source, &set, &weighing, &bands, least - 1, scratch, room);
         total = last.before + last.weight;
     }
     /* floor(u * total), u = uniform / 2^24, in two halves so that nothing overflows. */
@@ -319,7 +394,7 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
     const uint64_t low_mask = (1u << PHILOX_UNIFORM_BITS) - 1u;
     uint64_t target = (total >> PHILOX_UNIFORM_BITS) * uniform +
                       ((total & low_mask) * uniform >> PHILOX_UNIFORM_BITS);
-    return sample_search(source, &set, &weighing, histogram, target, scratch, room).token;
+    return sample_search_bands(source, &set, &weighing, &bands, target, scratch, room).token;
 }
 
 static inline uint32_t sample_token(const struct sample_row *row)

@@ -32,16 +32,24 @@ static int fail_error(const struct generation *run) { return cli_fail_error(&run
 
 static int fail_status(const struct generation *run) { return cli_fail_status(&run->status); }
 
-static int open_session(struct generation *run)
+static int open_engine(struct generation *run)
 {
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = run->options->session.threads;
     eng_engine_facts_init(&run->facts);
     if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
-        eng_engine_get_facts(run->engine, &run->facts, &run->error) ||
-        eng_session_create(run->engine, &run->options->session, &run->session, &run->error))
+        eng_engine_get_facts(run->engine, &run->facts, &run->error))
         return fail_error(run);
+    return CLI_DONE;
+}
+
+/* With KV pages for so many tokens: one sequence needs no pool for all slots. */
+static int open_session(struct generation *run, uint64_t tokens)
+{
+    struct eng_session_options options = run->options->session;
+    options.kv_tokens = tokens < run->facts.max_context ? tokens : run->facts.max_context;
+    if (eng_session_create(run->engine, &options, &run->session, &run->error)) return fail_error(run);
     return CLI_DONE;
 }
 
@@ -63,6 +71,9 @@ static int create_sequence(struct generation *run)
     sequence.max_new_tokens = options->max_new_tokens;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
+    /* The checkpoint's end tokens need not include the one that ends a turn. */
+    sequence.stop_tokens = &run->facts.chat_end_token;
+    sequence.stop_count = options->chat && run->facts.chat_end_token >= 0;
     if (eng_sequence_create(run->session, &sequence, &run->sequence, &run->error)) return fail_error(run);
     uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
     if (!options->print_tokens && run->facts.has_tokenizer &&
@@ -222,7 +233,10 @@ static int complete(struct generation *run)
     int32_t *tokens = NULL;
     size_t count = 0;
     int code = run->options->tokens ? given_tokens(run, &tokens, &count) : tokenize_prompt(run, &tokens, &count);
+    uint32_t most = run->options->max_new_tokens;
     if (!code && !cli_caught_signal()) code = check_prompt(run, count);
+    if (!code && !cli_caught_signal()) code = open_session(run, most ? count + most : run->facts.max_context);
+    if (!code && !cli_caught_signal()) code = create_sequence(run);
     if (!code && !cli_caught_signal()) code = replay_prompt(run, tokens, count);
     if (!code && !cli_caught_signal()) code = answer(run, tokens, count);
     free(tokens);
@@ -265,6 +279,9 @@ static int chat_turn(struct generation *run, const char *content, bool first)
 /* With a prompt: one question. Without: every line of stdin is a turn. */
 static int converse(struct generation *run)
 {
+    int opened = open_session(run, run->facts.max_context);
+    if (!opened) opened = create_sequence(run);
+    if (opened) return opened;
     if (run->options->prompt) return chat_turn(run, run->options->prompt, true);
     char *line = NULL;
     size_t capacity = 0;
@@ -308,9 +325,8 @@ static void close_generation(struct generation *run)
 int generate(const struct generate_options *options)
 {
     struct generation run = {.options = options, .at_line_start = true, .first_token_age = -1};
-    int code = open_session(&run);
-    if (!code && !cli_caught_signal()) code = create_sequence(&run);
-    if (!code && !options->print_tokens && !run.text)
+    int code = open_engine(&run);
+    if (!code && !options->print_tokens && !run.facts.has_tokenizer)
         fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());
     if (!code && !cli_caught_signal()) code = options->chat ? converse(&run) : complete(&run);
     if (run.logits_open && !code) {
@@ -329,7 +345,8 @@ int generate_selftest(const struct generate_options *options)
     struct generation run = {.options = options};
     struct eng_selftest_result result;
     eng_selftest_result_init(&result);
-    int code = open_session(&run);
+    int code = open_engine(&run);
+    if (!code) code = open_session(&run, run.facts.max_context);
     if (!code && eng_selftest(run.session, &result, &run.error)) code = fail_error(&run);
     if (!code) {
         printf("selftest passed: %" PRIu32 " tokens (%" PRIu32 " ties), largest logit error %.3g, tolerance %.3g\n",

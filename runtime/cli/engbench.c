@@ -221,6 +221,7 @@ static int print_first_token(const struct arguments *arguments)
     eng_session_options_init(&options);
     open_options.threads = options.threads = (uint32_t)arguments->threads;
     options.instruction_set = arguments->instruction_set;
+    options.kv_tokens = options.max_sequences = 1;
     eng_engine_facts_init(&bench.facts);
     uint32_t slot;
     int32_t token = 0;

@@ -69,17 +69,17 @@ static struct timing summarize(double *seconds, int count)
 }
 
 /* Independent sums, so that nothing but the loads costs time. */
-#define READ_PIECE \
+#define READ_PIECE                                                      \
     typedef uint64_t lanes __attribute__((vector_size(64), may_alias)); \
-    lanes a = {0}, b = a, c = a, d = a; \
-    const lanes *from = (const lanes *)(const void *)data; \
-    for (size_t i = 0; i + 4 <= bytes / 64; i += 4) { \
-        a |= from[i]; \
-        b |= from[i + 1]; \
-        c |= from[i + 2]; \
-        d |= from[i + 3]; \
-    } \
-    a |= b | c | d; \
+    lanes a = {0}, b = a, c = a, d = a;                                 \
+    const lanes *from = (const lanes *)(const void *)data;              \
+    for (size_t i = 0; i + 4 <= bytes / 64; i += 4) {                   \
+        a |= from[i];                                                   \
+        b |= from[i + 1];                                               \
+        c |= from[i + 2];                                               \
+        d |= from[i + 3];                                               \
+    }                                                                   \
+    a |= b | c | d;                                                     \
     return a[0] | a[1] | a[2] | a[3] | a[4] | a[5] | a[6] | a[7];
 
 #if defined(__x86_64__)
@@ -104,8 +104,8 @@ static void probe_member(void *argument, struct team_member *member)
     const struct probe *probe = argument;
     uint64_t sum = 0;
     for (size_t offset; (offset = (size_t)team_ticket(member) * PIECE_BYTES) < probe->bytes;)
-        sum |= read_piece(probe->data + offset,
-                          probe->bytes - offset < PIECE_BYTES ? probe->bytes - offset : PIECE_BYTES);
+        sum |=
+            read_piece(probe->data + offset, probe->bytes - offset < PIECE_BYTES ? probe->bytes - offset : PIECE_BYTES);
     volatile uint64_t sink = sum;
     (void)sink;
 }
@@ -166,8 +166,7 @@ static void measure(struct bench *bench, const int64_t *params)
            params[MATMUL_ROWS_PER_BLOCK], params[MATMUL_PANELS_PER_TASK], params[MATMUL_THREADS], 1e6 * op.best_s,
            1e6 * op.median_s, gigabytes / op.best_s, gigabytes / op.median_s, gigabytes / probe.best_s,
            gigabytes / probe.median_s, 100 * probe.best_s / op.best_s,
-           100 * summarize(share, bench->options.rounds).median_s,
-           gigaflops / op.best_s, gigaflops / op.median_s);
+           100 * summarize(share, bench->options.rounds).median_s, gigaflops / op.best_s, gigaflops / op.median_s);
     fflush(stdout);
 }
 
@@ -183,8 +182,10 @@ static void measure_problem(struct bench *bench, int64_t rows, int64_t n, int64_
     if (options->has_tunables) {
         memcpy(params + MATMUL_FIRST_TUNABLE, options->tunables, sizeof options->tunables);
         const char *illegal = matmul_tunables_illegal(params, options->isa);
-        if (illegal) printf("%s\n", illegal);
-        else measure(bench, params);
+        if (illegal)
+            printf("%s\n", illegal);
+        else
+            measure(bench, params);
         return;
     }
     int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
@@ -247,9 +248,8 @@ static bool parse_options(int argc, char **argv, struct options *options)
         case 's': ok = sscanf(optarg, "%" SCNd64 "x%" SCNd64, &options->n, &options->k) == 2; break;
         case 'T':
             options->has_tunables = true;
-            ok = sscanf(optarg,
-                        "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, t, t + 1, t + 2, t + 3,
-                        t + 4, t + 5) == MATMUL_TUNABLES;
+            ok = sscanf(optarg, "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, t, t + 1, t + 2,
+                        t + 3, t + 4, t + 5) == MATMUL_TUNABLES;
             break;
         case 'f': options->file = optarg; break;
         case 'a': options->all_candidates = true; break;
@@ -303,13 +303,15 @@ int main(int argc, char **argv)
     }
     /* Small numbers of every type, so that no subnormal or NaN slows a round: 0x3cxx is about 0.01 in bf16 and f32 and
      * 1 in f16. */
-    for (size_t i = 0; i < POOL_BYTES / 2; i++) ((uint16_t *)(void *)bench.pool)[i] = (uint16_t)(0x3c00 + i * 7919 % 256);
+    for (size_t i = 0; i < POOL_BYTES / 2; i++)
+        ((uint16_t *)(void *)bench.pool)[i] = (uint16_t)(0x3c00 + i * 7919 % 256);
     for (size_t i = 0; i < (size_t)MAX_ROWS * MAX_DEPTH; i++) bench.x[i] = (float)(i * 7919 % 1000) * 1e-3f;
 
     printf("%s, %d threads, %d rounds; each pair is best and median\n", cpu_isa_name(bench.options.isa),
            team_size(bench.team), bench.options.rounds);
-    printf("rows      N x K     type P,R,depth block task threads |       microseconds |    weight GB/s |     probe GB/s"
-           " |  %% of probe |       GFLOP/s\n");
+    printf(
+        "rows      N x K     type P,R,depth block task threads |       microseconds |    weight GB/s |     probe GB/s"
+        " |  %% of probe |       GFLOP/s\n");
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         int64_t n = bench.options.n ? bench.options.n : shapes[s][0];
         int64_t k = bench.options.k ? bench.options.k : shapes[s][1];

@@ -110,7 +110,8 @@ class ForwardPass:
         x = self.weights["model.embed_tokens.weight"][token]
         for layer in range(self.config["num_hidden_layers"]):
             weight = functools.partial(self.layer_weight, layer)
-            x = list(map(add, x, self.attention(layer, position, rms_norm(x, weight("input_layernorm.weight"), epsilon))))
+            y = rms_norm(x, weight("input_layernorm.weight"), epsilon)
+            x = list(map(add, x, self.attention(layer, position, y)))
             y = rms_norm(x, weight("post_attention_layernorm.weight"), epsilon)
             gate, up = matmul(weight("mlp.gate_proj.weight"), y), matmul(weight("mlp.up_proj.weight"), y)
             gated = [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up)]
@@ -290,7 +291,8 @@ class Architectures(ReferenceTest):
         """The same tokens whatever the threads, the chunks a prompt is read in, and wider weights."""
         for name in SUPPORTED:
             prompt, _, greedy, gaps = computed(name)[3]
-            for options in (["--dtype", "f32"], ["--prefill-chunks", "7"], ["--max-batch", "1", "--max-context", "128"]):
+            for options in (["--dtype", "f32"], ["--prefill-chunks", "7"],
+                            ["--max-batch", "1", "--max-context", "128"]):
                 with self.subTest(name, options=options):
                     self.check_greedy(build_engine(folder_of(name), *options), prompt, greedy, gaps)
             for threads in ("1", "2", "5"):

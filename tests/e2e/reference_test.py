@@ -99,7 +99,8 @@ class Fables(ReferenceTest):
         lines = "".join(json.dumps(case["prompt"]) + "\n" for case in self.cases)
         result = run([ENGRUN, self.engine, "--tokenize", "--add-special"], input=lines)
         self.assertEqual(result.rc, 0, result.stderr)
-        self.assertEqual([json.loads(line) for line in result.stdout.splitlines()], [case["ids"] for case in self.cases])
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual(found, [case["ids"] for case in self.cases])
         tally("fables: prompts", len(self.cases))
 
     def test_tokens(self):
@@ -109,7 +110,8 @@ class Fables(ReferenceTest):
     def test_text(self):
         for case in self.cases:
             with self.subTest(case["prompt"]):
-                result = run([ENGRUN, self.engine, "-p", case["prompt"], "-n", str(len(case["greedy"])), "--ignore-eos"])
+                count = str(len(case["greedy"]))
+                result = run([ENGRUN, self.engine, "-p", case["prompt"], "-n", count, "--ignore-eos"])
                 self.assertEqual(result.rc, 0, result.stderr)
                 self.assertEqual(result.stdout, case["text"] + "\n")
 
@@ -161,8 +163,9 @@ class Fables(ReferenceTest):
 
     def test_options(self):
         case = self.cases[0]
-        for options in (["--dtype", "f32"], ["--dtype", "bf16"], ["--prefill-chunks", "1"], ["--prefill-chunks", "3,300"],
-                        ["--batch-sizes", "3"], ["--max-batch", "1"], ["--max-context", "128"]):
+        for options in (["--dtype", "f32"], ["--dtype", "bf16"], ["--prefill-chunks", "1"],
+                        ["--prefill-chunks", "3,300"], ["--batch-sizes", "3"], ["--max-batch", "1"],
+                        ["--max-context", "128"]):
             with self.subTest(options=options):
                 engine = build_engine(FABLES, *options)
                 self.check_greedy(engine, case["ids"], case["greedy"], case["gaps"])

@@ -13,10 +13,10 @@ from harness import ENGRUN, FABLES, build_engine, fables_engine, needs_shared, r
 TOKENIZERS = ["gpt2", "llama2", "llama3", "qwen2.5"]
 
 # Characters of every length in UTF-8, marks that combine, joined emoji, and every kind of space.
-TEXTS = ["", " ", "\n", "a", "Once upon a time", "  two  spaces  ", "tab\tand\r\nnewline", "\u00e9 e\u0301 \u00df \u0130",
-         "\u4f60\u597d, \u4e16\u754c", "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\u0928\u092e\u0938\u094d\u0924\u0947",
-         "\u00a0\u2003\u3000\u200b", "nul \u0000 inside", "\ufffd\ufeff", "<|end|><|begin|>", "1234567890" * 20,
-         "x" * 5000, "'s 't 'RE don't I'LL"]
+TEXTS = ["", " ", "\n", "a", "Once upon a time", "  two  spaces  ", "tab\tand\r\nnewline",
+         "\u00e9 e\u0301 \u00df \u0130", "\u4f60\u597d, \u4e16\u754c", "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+         "\u0928\u092e\u0938\u094d\u0924\u0947", "\u00a0\u2003\u3000\u200b", "nul \u0000 inside", "\ufffd\ufeff",
+         "<|end|><|begin|>", "1234567890" * 20, "x" * 5000, "'s 't 'RE don't I'LL"]
 
 
 def tensor_bytes(shape):
