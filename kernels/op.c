@@ -71,8 +71,7 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
 }
 
 static bool verify_operand(const struct plan *plan, const struct plan_geometry *geometry,
-                           const struct op_operand *demand, const struct plan_operand *operand,
-                           struct status *status)
+                           const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
 {
     if (operand->space >= SPACE_COUNT || !(demand->space_mask & (1u << operand->space)))
         return status_fail(status, STATUS_CORRUPT, "operand %s lies in the %s space, which this op does not allow",
@@ -84,8 +83,9 @@ static bool verify_operand(const struct plan *plan, const struct plan_geometry *
         return status_fail(status, STATUS_CORRUPT, "operand %s has %" PRIu64 " bytes, expected at least %" PRIu64,
                            demand->name, operand->bytes, demand->bytes);
     if (operand->offset % PLAN_ALIGNMENT)
-        return status_fail(status, STATUS_CORRUPT, "operand %s begins at offset %" PRIu64
-                           ", which is not a multiple of %d", demand->name, operand->offset, (int)PLAN_ALIGNMENT);
+        return status_fail(status, STATUS_CORRUPT,
+                           "operand %s begins at offset %" PRIu64 ", which is not a multiple of %d", demand->name,
+                           operand->offset, (int)PLAN_ALIGNMENT);
     return verify_fields(plan, geometry, demand, operand, status);
 }
 
@@ -97,8 +97,7 @@ static bool verify_overlap(const struct op_operand *demands, const struct plan_o
         for (int j = 0; j < i; j++) {
             const struct plan_operand *a = &operands[i], *b = &operands[j];
             if (a->space != b->space || !((a->access | b->access) & ACCESS_WRITE) || a->offset == b->offset) continue;
-            bool apart = a->offset < b->offset ? b->offset - a->offset >= a->bytes
-                                               : a->offset - b->offset >= b->bytes;
+            bool apart = a->offset < b->offset ? b->offset - a->offset >= a->bytes : a->offset - b->offset >= b->bytes;
             if (!apart)
                 return status_fail(status, STATUS_CORRUPT, "operands %s and %s overlap in part", demands[j].name,
                                    demands[i].name);

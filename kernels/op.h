@@ -12,19 +12,19 @@ enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_ISA_COUNT
 /* What an op demands of one operand. */
 struct op_operand {
     const char *name;
-    uint8_t space_mask;  /* bit (1 << enum plan_space) for every space it may lie in */
-    uint8_t access;      /* enum plan_access */
-    uint64_t bytes;      /* least size */
-    uint8_t field;       /* OP_FIELD(...): the very field of STEP or STATE that it must be; 0: any place in its space */
+    uint8_t space_mask; /* bit (1 << enum plan_space) for every space it may lie in */
+    uint8_t access;     /* enum plan_access */
+    uint64_t bytes;     /* least size */
+    uint8_t field;      /* OP_FIELD(...): the very field of STEP or STATE that it must be; 0: any place in its space */
 };
 /* Index data (tokens, slots, positions, pages) is trusted by the ops, so it may only come from where the submitter
  * put it: these operands are pinned to their field. */
 #define OP_FIELD(field) ((uint8_t)(1 + (field)))
-#define OP_IN_WEIGHTS (1u << SPACE_WEIGHTS)
-#define OP_IN_ARENA (1u << SPACE_ARENA)
-#define OP_IN_KV (1u << SPACE_KV)
-#define OP_IN_STEP (1u << SPACE_STEP)
-#define OP_IN_STATE (1u << SPACE_STATE)
+#define OP_IN_WEIGHTS   (1u << SPACE_WEIGHTS)
+#define OP_IN_ARENA     (1u << SPACE_ARENA)
+#define OP_IN_KV        (1u << SPACE_KV)
+#define OP_IN_STEP      (1u << SPACE_STEP)
+#define OP_IN_STATE     (1u << SPACE_STATE)
 
 /* A launch with its operands resolved to addresses. KV operands are the address in page 0 of the pool. */
 struct op_call {

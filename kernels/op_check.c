@@ -8,9 +8,8 @@ bool op_check_range(const struct op_descriptor *op, const int64_t *params, int i
                     struct status *status)
 {
     if (params[index] >= low && params[index] <= high) return true;
-    return status_fail(status, STATUS_CORRUPT,
-                       "%s: parameter %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, op->name,
-                       op->param_names[index], params[index], low, high);
+    return status_fail(status, STATUS_CORRUPT, "%s: parameter %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                       op->name, op->param_names[index], params[index], low, high);
 }
 
 bool op_check_equal(const struct op_descriptor *op, const int64_t *params, int index, uint64_t expected,
@@ -37,10 +36,11 @@ bool op_check_pages(const struct op_descriptor *op, const int64_t *params, int f
         return status_fail(status, STATUS_CORRUPT, "%s: pages of %" PRIu64 " bytes are no multiple of %d", op->name,
                            geometry->page_bytes, (int)PLAN_ALIGNMENT);
     uint64_t tokens;
-    if (geometry->max_context > INT32_MAX ||
-        !checked_mul(geometry->page_tokens, geometry->pages_per_slot, &tokens) || tokens < geometry->max_context)
-        return status_fail(status, STATUS_CORRUPT, "%s: the pages of a slot hold fewer tokens than its context of %"
-                           PRIu64, op->name, geometry->max_context);
+    if (geometry->max_context > INT32_MAX || !checked_mul(geometry->page_tokens, geometry->pages_per_slot, &tokens) ||
+        tokens < geometry->max_context)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: the pages of a slot hold fewer tokens than its context of %" PRIu64, op->name,
+                           geometry->max_context);
     return true;
 }
 
@@ -55,9 +55,8 @@ bool op_check_float_dtype(const struct op_descriptor *op, const int64_t *params,
     int64_t dtype = params[index];
     if (dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16) return true;
     const char *name = dtype >= 0 && dtype < DTYPE_COUNT ? dtype_name((enum dtype)dtype) : "unknown";
-    return status_fail(status, STATUS_CORRUPT,
-                       "%s: parameter %s is %" PRId64 " (%s), expected F32, F16 or BF16", op->name,
-                       op->param_names[index], dtype, name);
+    return status_fail(status, STATUS_CORRUPT, "%s: parameter %s is %" PRId64 " (%s), expected F32, F16 or BF16",
+                       op->name, op->param_names[index], dtype, name);
 }
 
 bool op_check_float_bits(const struct op_descriptor *op, const int64_t *params, int index, struct status *status)

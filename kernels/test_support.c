@@ -14,7 +14,7 @@
 #if defined(TEST_ADDRESS_SANITIZER)
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_POISON_MEMORY_REGION(address, size)   ((void)(address), (void)(size))
 #define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
 #endif
 
@@ -121,8 +121,7 @@ void test_case_open(struct test_case *test, const struct op_descriptor *op, cons
 
 void test_case_assert_intact(const struct test_case *test)
 {
-    for (int i = 0; i < test->operand_count; i++)
-        test_buffer_assert_intact(&test->buffers[i], test->demands[i].name);
+    for (int i = 0; i < test->operand_count; i++) test_buffer_assert_intact(&test->buffers[i], test->demands[i].name);
 }
 
 void test_case_close(struct test_case *test)
@@ -194,8 +193,23 @@ void test_assert_refused(const struct op_descriptor *op, const int64_t *params, 
 
 void test_hostile_params(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry)
 {
-    static const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, -1, 0, 1, 2, 3, 5, 7, 255, 257, INT32_MAX,
-                                       (int64_t)INT32_MAX + 1, UINT32_MAX, (int64_t)1 << 40, INT64_MAX - 1, INT64_MAX};
+    static const int64_t extremes[] = {INT64_MIN,
+                                       INT64_MIN + 1,
+                                       -1,
+                                       0,
+                                       1,
+                                       2,
+                                       3,
+                                       5,
+                                       7,
+                                       255,
+                                       257,
+                                       INT32_MAX,
+                                       (int64_t)INT32_MAX + 1,
+                                       UINT32_MAX,
+                                       (int64_t)1 << 40,
+                                       INT64_MAX - 1,
+                                       INT64_MAX};
     enum { EXTREMES = sizeof extremes / sizeof extremes[0] };
     struct test_random random = {77};
     for (int round = 0; round < 4000; round++) {

@@ -1,8 +1,8 @@
 #include "kernels/add/add.h"
 #include "kernels/test_support.h"
 
-static const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                              .page_bytes = 64, .vocab_size = 10};
+static const struct plan_geometry geometry =
+    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 
 static void adds(void **state)
 {
@@ -13,7 +13,8 @@ static void adds(void **state)
         int64_t valid = test_random_range(&random, 0, rows);
         const int64_t params[ADD_PARAMS] = {rows, 0, width};
         int alias = round % 3; /* out apart, out = a, out = b */
-        TEST_FOR_EACH_ISA(isa) {
+        TEST_FOR_EACH_ISA(isa)
+        {
             struct test_case test;
             test_case_open(&test, &op_add, params, &geometry, (int32_t)valid);
             size_t count = (size_t)(valid * width), all = (size_t)(rows * width);

@@ -36,7 +36,8 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
         return status_fail(status, STATUS_CORRUPT, "attention: %d heads cannot share %d kv heads evenly",
                            (int)params[ATTENTION_HEADS], (int)params[ATTENTION_KV_HEADS]);
     if (!(op_float_param(params, ATTENTION_SCALE_BITS) > 0))
-        return status_fail(status, STATUS_CORRUPT, "attention: parameter scale_bits holds 0, expected a positive float");
+        return status_fail(status, STATUS_CORRUPT,
+                           "attention: parameter scale_bits holds 0, expected a positive float");
 
     uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
     uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS], head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
@@ -45,12 +46,18 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
     if (!attention_workspace_bytes(rows, heads, head_dim, geometry, &workspace_bytes))
         return status_fail(status, STATUS_CORRUPT, "attention: the size of operand workspace overflows 64 bits");
     const struct op_operand q = {.name = "q", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand slots = {
-        .name = "slots", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_SLOTS)};
-    const struct op_operand positions = {
-        .name = "positions", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_POSITIONS)};
-    const struct op_operand page_table = {
-        .name = "page_table", .space_mask = OP_IN_STATE, .access = ACCESS_READ, .field = OP_FIELD(STATE_PAGE_TABLE)};
+    const struct op_operand slots = {.name = "slots",
+                                     .space_mask = OP_IN_STEP,
+                                     .access = ACCESS_READ,
+                                     .field = OP_FIELD(STEP_SLOTS)};
+    const struct op_operand positions = {.name = "positions",
+                                         .space_mask = OP_IN_STEP,
+                                         .access = ACCESS_READ,
+                                         .field = OP_FIELD(STEP_POSITIONS)};
+    const struct op_operand page_table = {.name = "page_table",
+                                          .space_mask = OP_IN_STATE,
+                                          .access = ACCESS_READ,
+                                          .field = OP_FIELD(STATE_PAGE_TABLE)};
     const struct op_operand kv = {.name = "kv", .space_mask = OP_IN_KV, .access = ACCESS_READ};
     const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
     const struct op_operand workspace = {.name = "workspace", .space_mask = OP_IN_ARENA, .access = ACCESS_READ_WRITE};
@@ -84,8 +91,8 @@ static void cost(const int64_t *params, const struct plan_geometry *geometry, ui
 static void run_portable(const struct op_call *call, struct team_member *member) { attention_vector_run(call, member); }
 
 static const char *const param_names[ATTENTION_PARAMS] = {
-    "rows",       "count_index", "heads",    "kv_heads", "head_dim",   "page_tokens", "pages_per_slot",
-    "page_bytes", "slot_count",  "kv_dtype", "window",   "scale_bits",
+    "rows",           "count_index", "heads",      "kv_heads", "head_dim", "page_tokens",
+    "pages_per_slot", "page_bytes",  "slot_count", "kv_dtype", "window",   "scale_bits",
 };
 
 const struct op_descriptor op_attention = {
@@ -96,11 +103,12 @@ const struct op_descriptor op_attention = {
     .check = check,
     .cost = cost,
     .reference = attention_reference,
-    .run = {
-        [CPU_PORTABLE] = run_portable,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
 #if defined(__x86_64__)
-        [CPU_AVX2] = attention_run_avx2,
-        [CPU_AVX512] = attention_run_avx512,
+            [CPU_AVX2] = attention_run_avx2,
+            [CPU_AVX512] = attention_run_avx512,
 #endif
-    },
+        },
 };

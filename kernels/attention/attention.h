@@ -6,7 +6,8 @@
  * Serves decode (rows of different slots) and prefill (rows of one slot) alike: rope_append has already stored k and v
  * of every row of this step. Pages as in rope_append.h. Numerics contract: a row's result depends on its own sequence
  * only, never on the other rows, the chunking of the prompt or the number of threads: tokens are taken in blocks of
- * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. */
+ * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. HEAD_DIM is at most
+ * OP_MAX_HEAD_DIM (kernels/op_check.h), SCALE positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 
@@ -44,8 +45,9 @@ enum attention_param {
 extern const struct op_descriptor op_attention;
 void attention_reference(const struct op_call *call);
 
-/* Partial results (maximum, sum, accumulated v) of one row's blocks, for sharing a long context among threads. */
-bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim,
-                               const struct plan_geometry *geometry, uint64_t *bytes);
+/* Partial results (maximum, sum, accumulated v) of the blocks of up to 16 rows, for sharing long contexts among threads;
+ * with more rows there is work enough for all without that. False: the size overflows. */
+bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim, const struct plan_geometry *geometry,
+                               uint64_t *bytes);
 
 #endif

@@ -2,8 +2,5 @@
 #include "kernels/cpu/vector_avx2.h"
 #include "kernels/attention/attention_vector.h"
 
-void attention_run_avx2(const struct op_call *call, struct team_member *member)
-{
-    attention_vector_run(call, member);
-}
+void attention_run_avx2(const struct op_call *call, struct team_member *member) { attention_vector_run(call, member); }
 #endif

@@ -12,11 +12,11 @@
 #include "kernels/op_check.h"
 
 enum {
-    ATTENTION_TILE_LINES = 64,       /* most lines of a task */
-    ATTENTION_TILE_FLOATS = 8192,    /* most floats of accumulated values of a task */
-    ATTENTION_STRIDE_FLOATS = 16,    /* accumulators are padded to a multiple, so that full vectors may be stored */
-    ATTENTION_SPLIT_ROWS = 16,       /* rows for which the workspace has room */
-    ATTENTION_PARTIAL_MAX = 0,       /* a partial result: maximum, sum, then the values at a multiple of 64 bytes */
+    ATTENTION_TILE_LINES = 64,    /* most lines of a task */
+    ATTENTION_TILE_FLOATS = 8192, /* most floats of accumulated values of a task */
+    ATTENTION_STRIDE_FLOATS = 16, /* accumulators are padded to a multiple, so that full vectors may be stored */
+    ATTENTION_SPLIT_ROWS = 16,    /* rows for which the workspace has room */
+    ATTENTION_PARTIAL_MAX = 0,    /* a partial result: maximum, sum, then the values at a multiple of 64 bytes */
     ATTENTION_PARTIAL_SUM = 1,
     ATTENTION_PARTIAL_VALUES = 16,
 };
@@ -50,8 +50,8 @@ static inline struct attention_problem attention_problem_of(const struct op_call
         .slots = call->operands[ATTENTION_SLOTS],
         .positions = call->operands[ATTENTION_POSITIONS],
         .pages = pages_of(call->operands[ATTENTION_KV], call->operands[ATTENTION_PAGE_TABLE],
-                          params[ATTENTION_PAGES_PER_SLOT], params[ATTENTION_PAGE_TOKENS],
-                          params[ATTENTION_PAGE_BYTES], kv_heads, head_dim * (int64_t)dtype_bytes(dtype)),
+                          params[ATTENTION_PAGES_PER_SLOT], params[ATTENTION_PAGE_TOKENS], params[ATTENTION_PAGE_BYTES],
+                          kv_heads, head_dim * (int64_t)dtype_bytes(dtype)),
         .dtype = dtype,
         .rows = op_valid_rows(call),
         .heads = heads,
@@ -138,7 +138,7 @@ static inline bool attention_is_split(const struct attention_problem *problem, i
 }
 
 struct attention_task {
-    int64_t row;                     /* first row of the run */
+    int64_t row; /* first row of the run */
     int64_t kv_head;
     int64_t first_line, lines;       /* of this run and kv head */
     int64_t first_block, last_block; /* inclusive */

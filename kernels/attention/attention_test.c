@@ -29,8 +29,10 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     size_t element = dtype_bytes(shape->kv_dtype);
     size_t block = (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) * element;
     size_t aligned = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
-    struct plan_geometry geometry = {.slots = shape->slots, .max_context = shape->context,
-                                     .page_tokens = (uint64_t)shape->page_tokens, .page_bytes = 2 * aligned,
+    struct plan_geometry geometry = {.slots = shape->slots,
+                                     .max_context = shape->context,
+                                     .page_tokens = (uint64_t)shape->page_tokens,
+                                     .page_bytes = 2 * aligned,
                                      .vocab_size = 10};
     geometry.pages_per_slot = (shape->context + geometry.page_tokens - 1) / geometry.page_tokens;
     const int64_t params[ATTENTION_PARAMS] = {
@@ -60,9 +62,9 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
     setup->row_floats = (size_t)(heads * shape->head_dim);
     test_fill(random, test->call.operands[ATTENTION_Q], (size_t)shape->rows * setup->row_floats, DTYPE_F32, -1, 1);
-    setup->pages = pages_of(test->call.operands[ATTENTION_KV], table, (int64_t)geometry.pages_per_slot,
-                            shape->page_tokens, (int64_t)geometry.page_bytes, shape->kv_heads,
-                            shape->head_dim * (int64_t)element);
+    setup->pages =
+        pages_of(test->call.operands[ATTENTION_KV], table, (int64_t)geometry.pages_per_slot, shape->page_tokens,
+                 (int64_t)geometry.page_bytes, shape->kv_heads, shape->head_dim * (int64_t)element);
 }
 
 /* Row r is at `position` of `slot`; tokens up to there exist. */
@@ -107,7 +109,8 @@ static void check_setup(struct setup *setup)
     memcpy(expected, out, bytes);
     double largest_score = fabs((double)setup->shape.scale) * (double)setup->shape.head_dim;
     static const int teams[] = {1, 2, 5, 16};
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         for (size_t team = 0; team < sizeof teams / sizeof teams[0]; team++) {
             run_checked(setup, isa, teams[team]);
             if (team == 0) {
@@ -145,10 +148,16 @@ static void decode_equals_reference(void **state)
     static const int64_t head_dims[] = {8, 20, 64, 128, 1, 256}, page_tokens[] = {1, 16, 7};
     static const int64_t windows[] = {0, 1, 16, 300};
     for (int round = 0; round < 72; round++) {
-        struct shape shape = {.rows = test_random_range(&random, 1, 6), .kv_heads = test_random_range(&random, 1, 3),
-                              .group = test_random_range(&random, 1, 8), .head_dim = head_dims[round % 6],
-                              .page_tokens = page_tokens[round % 3], .window = windows[round / 6 % 4], .slots = 6,
-                              .context = 700, .kv_dtype = dtypes[round / 2 % 3], .scale = round % 5 ? 0.3f : 2.0f};
+        struct shape shape = {.rows = test_random_range(&random, 1, 6),
+                              .kv_heads = test_random_range(&random, 1, 3),
+                              .group = test_random_range(&random, 1, 8),
+                              .head_dim = head_dims[round % 6],
+                              .page_tokens = page_tokens[round % 3],
+                              .window = windows[round / 6 % 4],
+                              .slots = 6,
+                              .context = 700,
+                              .kv_dtype = dtypes[round / 2 % 3],
+                              .scale = round % 5 ? 0.3f : 2.0f};
         shape.valid = test_random_range(&random, 1, shape.rows);
         struct setup setup;
         setup_open(&setup, &random, &shape);
@@ -169,10 +178,16 @@ static void prefill_equals_reference(void **state)
     static const int64_t head_dims[] = {64, 20, 128, 8}, starts[] = {0, 1, 200, 250, 560};
     static const int64_t windows[] = {0, 16, 1, 100};
     for (int round = 0; round < 24; round++) {
-        struct shape shape = {.rows = test_random_range(&random, 2, 70), .kv_heads = test_random_range(&random, 1, 2),
-                              .group = 1 + round % 8, .head_dim = head_dims[round % 4], .page_tokens = round % 2 ? 16 : 1,
-                              .window = windows[round / 4 % 4], .slots = 2, .context = 640,
-                              .kv_dtype = dtypes[round % 3], .scale = 0.25f};
+        struct shape shape = {.rows = test_random_range(&random, 2, 70),
+                              .kv_heads = test_random_range(&random, 1, 2),
+                              .group = 1 + round % 8,
+                              .head_dim = head_dims[round % 4],
+                              .page_tokens = round % 2 ? 16 : 1,
+                              .window = windows[round / 4 % 4],
+                              .slots = 2,
+                              .context = 640,
+                              .kv_dtype = dtypes[round % 3],
+                              .scale = 0.25f};
         shape.valid = test_random_range(&random, 2, shape.rows);
         struct setup setup;
         setup_open(&setup, &random, &shape);
@@ -188,9 +203,17 @@ static void mixed_rows_equal_reference(void **state)
     (void)state;
     struct test_random random = {11};
     for (int round = 0; round < 8; round++) {
-        struct shape shape = {.rows = 40, .valid = 37, .kv_heads = 2, .group = 1 + round, .head_dim = 32,
-                              .page_tokens = 16, .window = round % 2 ? 0 : 70, .slots = 3, .context = 600,
-                              .kv_dtype = DTYPE_F32, .scale = 0.2f};
+        struct shape shape = {.rows = 40,
+                              .valid = 37,
+                              .kv_heads = 2,
+                              .group = 1 + round,
+                              .head_dim = 32,
+                              .page_tokens = 16,
+                              .window = round % 2 ? 0 : 70,
+                              .slots = 3,
+                              .context = 600,
+                              .kv_dtype = DTYPE_F32,
+                              .scale = 0.2f};
         struct setup setup;
         setup_open(&setup, &random, &shape);
         for (int64_t r = 0; r < shape.valid; r++) {
@@ -207,9 +230,18 @@ static void large_scores_are_stable(void **state)
 {
     (void)state;
     struct test_random random = {12};
-    struct shape shape = {.rows = 1, .valid = 1, .kv_heads = 1, .group = 2, .head_dim = 16, .page_tokens = 16,
-                          .slots = 1, .context = 600, .kv_dtype = DTYPE_F32, .scale = 1000.0f};
-    TEST_FOR_EACH_ISA(isa) {
+    struct shape shape = {.rows = 1,
+                          .valid = 1,
+                          .kv_heads = 1,
+                          .group = 2,
+                          .head_dim = 16,
+                          .page_tokens = 16,
+                          .slots = 1,
+                          .context = 600,
+                          .kv_dtype = DTYPE_F32,
+                          .scale = 1000.0f};
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct setup setup;
         setup_open(&setup, &random, &shape);
         place_row(&setup, &random, 0, 0, 599);
@@ -228,19 +260,30 @@ static void large_scores_are_stable(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const struct plan_geometry geometry = {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4,
-                                           .page_bytes = 65536, .vocab_size = 10};
+    const struct plan_geometry geometry =
+        {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
     const int64_t params[ATTENTION_PARAMS] = {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 0, test_float_bits(0.125f)};
     test_hostile_params(&op_attention, params, &geometry);
     static const struct {
         int index;
         int64_t value;
     } bad[] = {
-        {ATTENTION_HEADS, 7}, {ATTENTION_HEADS, 0}, {ATTENTION_KV_HEADS, 0}, {ATTENTION_KV_HEADS, 3},
-        {ATTENTION_KV_HEADS, 16}, {ATTENTION_HEAD_DIM, 0}, {ATTENTION_HEAD_DIM, OP_MAX_HEAD_DIM + 1},
-        {ATTENTION_PAGE_TOKENS, 32}, {ATTENTION_PAGES_PER_SLOT, 3}, {ATTENTION_PAGE_BYTES, 1},
-        {ATTENTION_SLOT_COUNT, 1}, {ATTENTION_KV_DTYPE, DTYPE_I32}, {ATTENTION_WINDOW, -1},
-        {ATTENTION_WINDOW, (int64_t)1 << 31}, {ATTENTION_SCALE_BITS, 0}, {ATTENTION_SCALE_BITS, 0x7fc00000},
+        {ATTENTION_HEADS, 7},
+        {ATTENTION_HEADS, 0},
+        {ATTENTION_KV_HEADS, 0},
+        {ATTENTION_KV_HEADS, 3},
+        {ATTENTION_KV_HEADS, 16},
+        {ATTENTION_HEAD_DIM, 0},
+        {ATTENTION_HEAD_DIM, OP_MAX_HEAD_DIM + 1},
+        {ATTENTION_PAGE_TOKENS, 32},
+        {ATTENTION_PAGES_PER_SLOT, 3},
+        {ATTENTION_PAGE_BYTES, 1},
+        {ATTENTION_SLOT_COUNT, 1},
+        {ATTENTION_KV_DTYPE, DTYPE_I32},
+        {ATTENTION_WINDOW, -1},
+        {ATTENTION_WINDOW, (int64_t)1 << 31},
+        {ATTENTION_SCALE_BITS, 0},
+        {ATTENTION_SCALE_BITS, 0x7fc00000},
         {ATTENTION_SCALE_BITS, 0xbf800000},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
@@ -259,10 +302,8 @@ static void hostile_params_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_equals_reference),
-        cmocka_unit_test(prefill_equals_reference),
-        cmocka_unit_test(mixed_rows_equal_reference),
-        cmocka_unit_test(large_scores_are_stable),
+        cmocka_unit_test(decode_equals_reference),    cmocka_unit_test(prefill_equals_reference),
+        cmocka_unit_test(mixed_rows_equal_reference), cmocka_unit_test(large_scores_are_stable),
         cmocka_unit_test(hostile_params_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,7 @@
 op_run attention_run_avx2, attention_run_avx512;
 
 enum {
-    ATTENTION_REGISTER_LINES = 4,                            /* register tile: lines ... */
+    ATTENTION_REGISTER_LINES = 4,                             /* register tile: lines ... */
     ATTENTION_REGISTER_VECTORS = VEC_REGISTERS == 32 ? 4 : 2, /* ... by vectors of tokens or components */
     ATTENTION_PACKED_FLOATS = 8192,
     ATTENTION_CHUNK_TOKENS = 64, /* tokens in the buffer at a time, fewer for a large head_dim */
@@ -154,8 +154,8 @@ static inline void attention_union(const struct attention_scratch *scratch, int6
 }
 
 /* Scores of one chunk for all lines; what lies outside a line's own tokens is computed too and ignored later. */
-__attribute__((noinline)) static void attention_score_chunk(struct attention_scratch *scratch, int64_t lines, int64_t head_dim,
-                                         int64_t chunk, int64_t first)
+__attribute__((noinline)) static void attention_score_chunk(struct attention_scratch *scratch, int64_t lines,
+                                                            int64_t head_dim, int64_t chunk, int64_t first)
 {
     for (int64_t line = 0; line < lines; line += ATTENTION_REGISTER_LINES) {
         int64_t count = attention_least(lines - line, ATTENTION_REGISTER_LINES), low, high;
@@ -214,8 +214,7 @@ VEC_INLINE void attention_value_tile(float *out, int64_t stride, const float (*s
         vec row[ATTENTION_REGISTER_VECTORS];
         const float *value = values[t] + component;
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++)
-            row[j] = part ? vec_load_part(value, part) : vec_load(value + j * VEC_WIDTH);
+        for (int j = 0; j < vectors; j++) row[j] = part ? vec_load_part(value, part) : vec_load(value + j * VEC_WIDTH);
 #pragma GCC unroll 4
         for (int i = 0; i < lines; i++) {
             vec probability = vec_set(scores[i][t]);
@@ -244,8 +243,9 @@ VEC_INLINE void attention_value_lines(float *out, int64_t stride, const float (*
 
 /* Adds the tokens [first, last) of one chunk to the lines [line, line + count). Tokens that all lines see are taken
  * together; before and after them, each line takes its own, so that no line touches a value it must not see. */
-__attribute__((noinline)) static void attention_value_group(struct attention_scratch *scratch, int64_t line, int64_t count,
-                                         int64_t head_dim, int64_t stride, int64_t first, int64_t last)
+__attribute__((noinline)) static void attention_value_group(struct attention_scratch *scratch, int64_t line,
+                                                            int64_t count, int64_t head_dim, int64_t stride,
+                                                            int64_t first, int64_t last)
 {
     int64_t low = first, high = last;
     for (int64_t i = line; i < line + count; i++) {
@@ -312,11 +312,10 @@ static inline void attention_block(const struct attention_problem *problem, cons
     if (low >= high) return;
 
     const int64_t slot = problem->slots[task->row], values = problem->pages.values;
-    for (int64_t t = low; t < high; t++)
-        scratch->keys[t] = pages_key(&problem->pages, slot, start + t, task->kv_head);
+    for (int64_t t = low; t < high; t++) scratch->keys[t] = pages_key(&problem->pages, slot, start + t, task->kv_head);
 
     const int64_t chunk = ATTENTION_CHUNK_TOKENS * stride <= ATTENTION_PACKED_FLOATS ? ATTENTION_CHUNK_TOKENS
-                                                                                    : ATTENTION_CHUNK_TOKENS / 2;
+                                                                                     : ATTENTION_CHUNK_TOKENS / 2;
     for (int64_t first = low / chunk * chunk; first < high; first += chunk) {
         switch (problem->dtype) {
         case DTYPE_F32: attention_pack_keys(scratch, head_dim, first, chunk, low, high, values, DTYPE_F32); break;

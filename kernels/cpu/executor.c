@@ -32,8 +32,9 @@ bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct
                            cpu_isa_name(isa));
     if (!plan_verify(plan, sizes, name, status)) return false;
     if (sizes->bytes[SPACE_KV] > geometry->page_bytes)
-        return status_fail(status, STATUS_CORRUPT, "%s: verified against pages of %" PRIu64 " bytes, but a page has %"
-                           PRIu64, name, sizes->bytes[SPACE_KV], geometry->page_bytes);
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: verified against pages of %" PRIu64 " bytes, but a page has %" PRIu64, name,
+                           sizes->bytes[SPACE_KV], geometry->page_bytes);
     uint32_t count = plan->header.launch_count;
     for (uint32_t i = 0; i < count; i++)
         if (!op_verify(plan, i, geometry, name, status)) return false;

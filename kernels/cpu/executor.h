@@ -10,8 +10,8 @@ struct cpu_memory {
 };
 
 struct cpu_plan {
-    struct op_call *calls;   /* owned */
-    op_run **runners;        /* owned */
+    struct op_call *calls;            /* owned */
+    op_run **runners;                 /* owned */
     const struct op_descriptor **ops; /* owned */
     uint32_t launch_count;
 };

@@ -54,13 +54,15 @@ static struct plan_operand arena(struct world *world, uint64_t floats)
 
 static struct plan_operand step_field(const struct world *world, enum step_field field)
 {
-    return (struct plan_operand){.space = SPACE_STEP, .offset = world->step[field].offset,
+    return (struct plan_operand){.space = SPACE_STEP,
+                                 .offset = world->step[field].offset,
                                  .bytes = world->step[field].bytes};
 }
 
 static struct plan_operand state_field(const struct world *world, enum state_field field)
 {
-    return (struct plan_operand){.space = SPACE_STATE, .offset = world->state[field].offset,
+    return (struct plan_operand){.space = SPACE_STATE,
+                                 .offset = world->state[field].offset,
                                  .bytes = world->state[field].bytes};
 }
 
@@ -90,8 +92,8 @@ static void launch(struct world *world, const struct op_descriptor *op, const in
     header->launch_count++;
 }
 
-#define LAUNCH(world, op, params, ...)                                                            \
-    launch(world, op, params, (struct plan_operand[]){__VA_ARGS__},                               \
+#define LAUNCH(world, op, params, ...)                              \
+    launch(world, op, params, (struct plan_operand[]){__VA_ARGS__}, \
            (int)(sizeof((struct plan_operand[]){__VA_ARGS__}) / sizeof(struct plan_operand)))
 
 static struct plan_operand weights(struct world *world, uint64_t n, uint64_t k)
@@ -104,9 +106,16 @@ static void matmul(struct world *world, int64_t count_index, int64_t n, int64_t 
                    const struct plan_operand *residual)
 {
     const int64_t params[MATMUL_PARAMS] = {
-        [MATMUL_ROWS] = ROWS, [MATMUL_COUNT_INDEX] = count_index, [MATMUL_N] = n, [MATMUL_K] = k,
-        [MATMUL_DTYPE] = DTYPE_F32, [MATMUL_EPILOGUE] = epilogue, [MATMUL_HAS_RESIDUAL] = residual != NULL,
-        [MATMUL_PANELS_PER_TILE] = 2, [MATMUL_ROWS_PER_TILE] = 1, [MATMUL_PANELS_PER_TASK] = 2,
+        [MATMUL_ROWS] = ROWS,
+        [MATMUL_COUNT_INDEX] = count_index,
+        [MATMUL_N] = n,
+        [MATMUL_K] = k,
+        [MATMUL_DTYPE] = DTYPE_F32,
+        [MATMUL_EPILOGUE] = epilogue,
+        [MATMUL_HAS_RESIDUAL] = residual != NULL,
+        [MATMUL_PANELS_PER_TILE] = 2,
+        [MATMUL_ROWS_PER_TILE] = 1,
+        [MATMUL_PANELS_PER_TASK] = 2,
     };
     struct plan_operand operands[5] = {x, w, out, scratch};
     if (residual) operands[4] = *residual;
@@ -117,10 +126,15 @@ static void world_open(struct world *world)
 {
     memset(world, 0, sizeof *world);
     world->plan = (struct plan){.header = {.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS},
-                                .launches = world->launches, .operands = world->operands, .params = world->params};
+                                .launches = world->launches,
+                                .operands = world->operands,
+                                .params = world->params};
     uint64_t block = 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * sizeof(float);
-    world->geometry = (struct plan_geometry){.slots = ROWS, .max_context = CONTEXT, .page_tokens = PAGE_TOKENS,
-                                             .pages_per_slot = CONTEXT / PAGE_TOKENS, .page_bytes = block,
+    world->geometry = (struct plan_geometry){.slots = ROWS,
+                                             .max_context = CONTEXT,
+                                             .page_tokens = PAGE_TOKENS,
+                                             .pages_per_slot = CONTEXT / PAGE_TOKENS,
+                                             .page_bytes = block,
                                              .vocab_size = VOCAB};
     uint64_t *bytes = world->sizes.bytes;
     assert_true(step_layout(ROWS, ROWS, VOCAB, world->step, &bytes[SPACE_STEP]));
@@ -153,7 +167,8 @@ static void world_open(struct world *world)
     LAUNCH(world, &op_rms_norm, ((int64_t[]){ROWS, 0, HIDDEN, DTYPE_F32, eps, 0}), x, norm, normal);
     matmul(world, 0, (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, 0, normal, w_qkv, qkv, scratch, NULL);
     LAUNCH(world, &op_rope_append,
-           ((int64_t[]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS, DTYPE_F32, 0, 0, 0}),
+           ((int64_t[]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS, DTYPE_F32, 0, 0,
+                        0}),
            qkv, table, slots, positions, pages, kv, q);
     LAUNCH(world, &op_attention,
            ((int64_t[]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS, DTYPE_F32, 0,
@@ -176,7 +191,8 @@ static void world_open(struct world *world)
     uint64_t pool = block * ROWS * (CONTEXT / PAGE_TOKENS);
     for (int space = SPACE_WEIGHTS; space < SPACE_COUNT; space++) {
         size_t size = (size_t)(space == SPACE_KV ? pool : bytes[space]);
-        world->memory.base[space] = aligned_alloc(PLAN_ALIGNMENT, (size + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT);
+        world->memory.base[space] =
+            aligned_alloc(PLAN_ALIGNMENT, (size + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT);
         assert_non_null(world->memory.base[space]);
     }
     struct test_random random = {18};
@@ -212,8 +228,8 @@ static void play(struct world *world, enum cpu_isa isa, int members, enum mode m
     struct sampler_state *samplers =
         (void *)((uint8_t *)world->memory.base[SPACE_STATE] + world->state[STATE_SAMPLERS].offset);
     for (int s = 0; s < ROWS; s++)
-        samplers[s] = (struct sampler_state){.temperature = s == 2 ? 0.9f : 0, .top_p = 1, .repetition_penalty = 1,
-                                             .seed = 5};
+        samplers[s] =
+            (struct sampler_state){.temperature = s == 2 ? 0.9f : 0, .top_p = 1, .repetition_penalty = 1, .seed = 5};
     struct status status = {0};
     struct cpu_plan bound;
     if (!cpu_plan_bind(&bound, &world->plan, &world->geometry, &world->sizes, &world->memory, isa, "test", &status))
@@ -251,7 +267,8 @@ static void replay_equals_reference(void **state)
     world_open(&world);
     struct transcript reference, found, again;
     play(&world, CPU_PORTABLE, 3, MODE_REFERENCE, NULL, &reference);
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         play(&world, isa, 2, MODE_RUN, &reference, &found);
         test_assert_close(&found.logits[0][0][0], &reference.logits[0][0][0], STEPS * ROWS * VOCAB, 3e-5, 1e-5,
                           cpu_isa_name(isa));
@@ -300,12 +317,12 @@ static void assert_bind_refused(struct world *world, const char *words, int line
 }
 
 /* Damages a fresh world by `change` and demands a refusal whose message has `words`. */
-#define REFUSED(change, words)                         \
-    do {                                               \
-        world_open(&world);                            \
-        change;                                        \
-        assert_bind_refused(&world, words, __LINE__);  \
-        world_close(&world);                           \
+#define REFUSED(change, words)                        \
+    do {                                              \
+        world_open(&world);                           \
+        change;                                       \
+        assert_bind_refused(&world, words, __LINE__); \
+        world_close(&world);                          \
     } while (0)
 
 static void damaged_plans_are_refused(void **state)
@@ -329,7 +346,8 @@ static void damaged_plans_are_refused(void **state)
     REFUSED(find_operand(&world, OP_ADD, ADD_A)->space = SPACE_COUNT, "");
     REFUSED(find_operand(&world, OP_ADD, ADD_OUT)->access = ACCESS_READ, "operand out");
     REFUSED(find_operand(&world, OP_ADD, ADD_A)->access = ACCESS_READ_WRITE, "operand a");
-    REFUSED(find_operand(&world, OP_ADD, ADD_B)->offset = find_operand(&world, OP_ADD, ADD_OUT)->offset + 64, "overlap");
+    REFUSED(find_operand(&world, OP_ADD, ADD_B)->offset = find_operand(&world, OP_ADD, ADD_OUT)->offset + 64,
+            "overlap");
     REFUSED(find_operand(&world, OP_ADD, ADD_B)->offset += 4, "");
     REFUSED(find_operand(&world, OP_ADD, ADD_B)->offset = UINT64_MAX - 63, "");
     /* Indices that an op trusts, taken from where a plan could have written them. */
@@ -354,7 +372,12 @@ static void damaged_plans_are_refused(void **state)
     REFUSED(world.params[find_launch(&world, OP_ATTENTION)->first_param + ATTENTION_PAGE_BYTES] = 64, "page_bytes");
     REFUSED(world.sizes.bytes[SPACE_KV] *= 2, "page");
     /* Memory that is missing or badly aligned, an instruction set that does not exist. */
-    REFUSED({ free(world.memory.base[SPACE_ARENA]); world.memory.base[SPACE_ARENA] = NULL; }, "arena");
+    REFUSED(
+        {
+            free(world.memory.base[SPACE_ARENA]);
+            world.memory.base[SPACE_ARENA] = NULL;
+        },
+        "arena");
     world_open(&world);
     struct cpu_plan bound;
     struct status status = {0};
@@ -380,7 +403,10 @@ static void random_damage_is_refused_or_harmless(void **state)
         damaged.plan.operands = damaged.operands;
         damaged.plan.params = damaged.params;
         const struct plan_header *header = &world.plan.header;
-        struct { uint8_t *data; size_t bytes; } areas[] = {
+        struct {
+            uint8_t *data;
+            size_t bytes;
+        } areas[] = {
             {(uint8_t *)damaged.launches, header->launch_count * sizeof(struct plan_launch)},
             {(uint8_t *)damaged.operands, header->operand_count * sizeof(struct plan_operand)},
             {(uint8_t *)damaged.params, header->param_count * sizeof(int64_t)},

@@ -10,9 +10,9 @@ struct pages {
     const int32_t *table;     /* [slots, per_slot] */
     int64_t per_slot, tokens; /* pages per slot, tokens per page */
     int64_t page_bytes;
-    int64_t token_bytes;      /* one head's k or v of one token */
-    int64_t head_bytes;       /* one head's k or v of a page */
-    int64_t values;           /* from a k to the v of the same head and token */
+    int64_t token_bytes; /* one head's k or v of one token */
+    int64_t head_bytes;  /* one head's k or v of a page */
+    int64_t values;      /* from a k to the v of the same head and token */
 };
 
 static inline struct pages pages_of(void *first, const void *table, int64_t per_slot, int64_t tokens,

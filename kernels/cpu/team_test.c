@@ -32,7 +32,8 @@ static void rotate_values(void *argument, struct team_member *member)
         shared->slots[member->index][0] = (uint64_t)round * 1000 + (uint64_t)member->index;
         team_barrier(member);
         for (int other = 0; other < member->count; other++)
-            if (shared->slots[other][0] != (uint64_t)round * 1000 + (uint64_t)other) atomic_fetch_add(&shared->errors, 1);
+            if (shared->slots[other][0] != (uint64_t)round * 1000 + (uint64_t)other)
+                atomic_fetch_add(&shared->errors, 1);
         team_barrier(member);
     }
 }
@@ -227,14 +228,10 @@ static void quotas_of_both_versions_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_order_memory),
-        cmocka_unit_test(tickets_are_unique_and_start_anew),
-        cmocka_unit_test(oversubscribed_team_is_fast),
-        cmocka_unit_test(barrier_time_is_shown),
-        cmocka_unit_test(sleeping_members_wake),
-        cmocka_unit_test(bad_sizes_are_refused),
-        cmocka_unit_test(shares_cover_everything_once),
-        cmocka_unit_test(quotas_of_both_versions_are_found),
+        cmocka_unit_test(barriers_order_memory),        cmocka_unit_test(tickets_are_unique_and_start_anew),
+        cmocka_unit_test(oversubscribed_team_is_fast),  cmocka_unit_test(barrier_time_is_shown),
+        cmocka_unit_test(sleeping_members_wake),        cmocka_unit_test(bad_sizes_are_refused),
+        cmocka_unit_test(shares_cover_everything_once), cmocka_unit_test(quotas_of_both_versions_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

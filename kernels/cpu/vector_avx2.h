@@ -31,10 +31,7 @@ static inline void vec_store_part(float *to, int64_t count, vec value)
     _mm256_maskstore_ps(to, vec_part_mask(count), value);
 }
 
-static inline vec vec_load_f16(const uint16_t *from)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
-}
+static inline vec vec_load_f16(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from)); }
 
 static inline vec vec_load_bf16(const uint16_t *from)
 {
@@ -85,7 +82,10 @@ static inline float vec_largest(vec v)
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
 }
 
-static inline uint32_t vec_bits_ge(vec a, vec b) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
+static inline uint32_t vec_bits_ge(vec a, vec b)
+{
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
+}
 
 static inline vec vec_select(uint32_t bits, vec a, vec b)
 {

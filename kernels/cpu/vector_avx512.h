@@ -98,9 +98,9 @@ static inline void vec_transpose(vec rows[VEC_WIDTH])
     /* Then a 4 x 4 transpose of the quarters for each j. */
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        pair[j] = _mm512_shuffle_f32x4(quad[j], quad[4 + j], 0x44);           /* columns j, 4 + j of rows 0..7 */
-        pair[4 + j] = _mm512_shuffle_f32x4(quad[8 + j], quad[12 + j], 0x44);  /* of rows 8..15 */
-        pair[8 + j] = _mm512_shuffle_f32x4(quad[j], quad[4 + j], 0xee);       /* columns 8 + j, 12 + j */
+        pair[j] = _mm512_shuffle_f32x4(quad[j], quad[4 + j], 0x44);          /* columns j, 4 + j of rows 0..7 */
+        pair[4 + j] = _mm512_shuffle_f32x4(quad[8 + j], quad[12 + j], 0x44); /* of rows 8..15 */
+        pair[8 + j] = _mm512_shuffle_f32x4(quad[j], quad[4 + j], 0xee);      /* columns 8 + j, 12 + j */
         pair[12 + j] = _mm512_shuffle_f32x4(quad[8 + j], quad[12 + j], 0xee);
         rows[j] = _mm512_shuffle_f32x4(pair[j], pair[4 + j], 0x88);
         rows[4 + j] = _mm512_shuffle_f32x4(pair[j], pair[4 + j], 0xdd);

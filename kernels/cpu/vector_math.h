@@ -53,7 +53,7 @@ static inline vec vec_exp(vec x)
     const vec ln2_high = vec_set(0x1.62e4p-1f), ln2_low = vec_set(0x1.7f7d1cp-20f);
     x = vec_min(vec_set(89.0f), vec_max(vec_set(-104.0f), x));
     vec n = vec_fma(x, log2_e, magic) - magic; /* the sum has no bits left for a fraction */
-    vec r = vec_fma(n, -ln2_high, x); /* n * ln2_high is exact: 8 + 16 bits */
+    vec r = vec_fma(n, -ln2_high, x);          /* n * ln2_high is exact: 8 + 16 bits */
     r = vec_fma(n, -ln2_low, r);
     vec p = vec_set(0x1.6d117cp-10f);
     p = vec_fma(p, r, vec_set(0x1.120be2p-7f));

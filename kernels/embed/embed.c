@@ -19,18 +19,20 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
     uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
     uint64_t vocab = (uint64_t)params[EMBED_VOCAB];
     enum dtype dtype = (enum dtype)params[EMBED_DTYPE];
-    const struct op_operand tokens = {
-        .name = "tokens", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_TOKENS)};
+    const struct op_operand tokens = {.name = "tokens",
+                                      .space_mask = OP_IN_STEP,
+                                      .access = ACCESS_READ,
+                                      .field = OP_FIELD(STEP_TOKENS)};
     const struct op_operand table = {.name = "table", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
     const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
     bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
     *operand_count = 0;
     return op_add_counts(op, operands, operand_count, status) &&
            op_add_operand(op, operands, operand_count, tokens, sizeof(int32_t), rows, 1, 1, status) &&
-           (panels ? op_add_operand(op, operands, operand_count, table, 1, panel_count(vocab),
-                                    panel_bytes(hidden, dtype), 1, status)
-                   : op_add_operand(op, operands, operand_count, table, dtype_bytes(dtype), vocab, hidden, 1,
-                                    status)) &&
+           (panels
+                ? op_add_operand(op, operands, operand_count, table, 1, panel_count(vocab), panel_bytes(hidden, dtype),
+                                 1, status)
+                : op_add_operand(op, operands, operand_count, table, dtype_bytes(dtype), vocab, hidden, 1, status)) &&
            op_add_operand(op, operands, operand_count, out, sizeof(float), rows, hidden, 1, status);
 }
 
@@ -61,8 +63,7 @@ static void gather_panel(const void *table, uint64_t token, uint64_t depth, enum
         return;
     }
     uint64_t base = panel_index(token, 0, depth, dtype);
-    for (int64_t k = first; k < last; k++)
-        out[k] = op_element(table, (int64_t)base + k * PANEL_ROWS, dtype);
+    for (int64_t k = first; k < last; k++) out[k] = op_element(table, (int64_t)base + k * PANEL_ROWS, dtype);
 }
 
 static void copy_row_major(const void *table, uint64_t token, uint64_t hidden, enum dtype dtype, int64_t first,
@@ -115,8 +116,8 @@ static void reference(const struct op_call *call)
     for (int64_t r = 0; r < rows; r++) {
         uint64_t token = (uint64_t)tokens[r];
         for (uint64_t k = 0; k < hidden; k++) {
-            uint64_t index = params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(token, k, depth, dtype)
-                                                                    : token * hidden + k;
+            uint64_t index =
+                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(token, k, depth, dtype) : token * hidden + k;
             out[(uint64_t)r * hidden + k] = op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype);
         }
     }

@@ -39,8 +39,11 @@ static void gathers(void **state)
                     int64_t hidden = hiddens[h], vocab = vocabs[v], rows = test_random_range(&random, 1, 5);
                     int64_t valid = test_random_range(&random, 1, rows);
                     const int64_t params[EMBED_PARAMS] = {rows, 0, hidden, vocab, dtypes[d], layout};
-                    const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8,
-                                                           .pages_per_slot = 1, .page_bytes = 64,
+                    const struct plan_geometry geometry = {.slots = 1,
+                                                           .max_context = 8,
+                                                           .page_tokens = 8,
+                                                           .pages_per_slot = 1,
+                                                           .page_bytes = 64,
                                                            .vocab_size = (uint64_t)vocab};
                     struct test_case test;
                     test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
@@ -74,8 +77,8 @@ static void gathers(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                           .page_bytes = 64, .vocab_size = 320};
+    const struct plan_geometry geometry =
+        {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[EMBED_PARAMS] = {4, 0, 64, 320, DTYPE_BF16, LAYOUT_PANEL16};
     test_hostile_params(&op_embed, params, &geometry);
     test_assert_refused(&op_embed, params, &geometry, EMBED_HIDDEN, 0);

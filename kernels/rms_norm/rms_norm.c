@@ -53,11 +53,12 @@ const struct op_descriptor op_rms_norm = {
     .check = check,
     .cost = cost,
     .reference = rms_norm_reference,
-    .run = {
-        [CPU_PORTABLE] = run_portable,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
 #if defined(__x86_64__)
-        [CPU_AVX2] = rms_norm_run_avx2,
-        [CPU_AVX512] = rms_norm_run_avx512,
+            [CPU_AVX2] = rms_norm_run_avx2,
+            [CPU_AVX512] = rms_norm_run_avx512,
 #endif
-    },
+        },
 };

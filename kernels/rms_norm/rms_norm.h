@@ -9,10 +9,10 @@
 
 enum rms_norm_operand {
     RMS_NORM_COUNTS,
-    RMS_NORM_X,        /* f32[rows, HIDDEN] */
-    RMS_NORM_WEIGHT,   /* DTYPE[HIDDEN] */
-    RMS_NORM_OUT,      /* f32[rows, HIDDEN]; may be X */
-    RMS_NORM_OPERANDS, /* without residual */
+    RMS_NORM_X,                            /* f32[rows, HIDDEN] */
+    RMS_NORM_WEIGHT,                       /* DTYPE[HIDDEN] */
+    RMS_NORM_OUT,                          /* f32[rows, HIDDEN]; may be X */
+    RMS_NORM_OPERANDS,                     /* without residual */
     RMS_NORM_RESIDUAL = RMS_NORM_OPERANDS, /* f32[rows, HIDDEN] */
     RMS_NORM_SUM,                          /* f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
     RMS_NORM_OPERANDS_RESIDUAL

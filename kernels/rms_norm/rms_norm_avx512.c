@@ -2,8 +2,5 @@
 #include "kernels/cpu/vector_avx512.h"
 #include "kernels/rms_norm/rms_norm_vector.h"
 
-void rms_norm_run_avx512(const struct op_call *call, struct team_member *member)
-{
-    rms_norm_vector_run(call, member);
-}
+void rms_norm_run_avx512(const struct op_call *call, struct team_member *member) { rms_norm_vector_run(call, member); }
 #endif

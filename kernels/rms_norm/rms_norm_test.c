@@ -1,8 +1,8 @@
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/test_support.h"
 
-static const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                              .page_bytes = 64, .vocab_size = 10};
+static const struct plan_geometry geometry =
+    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 enum alias { ALIAS_NONE, ALIAS_OUT_X, ALIAS_SUM_RESIDUAL, ALIAS_SUM_X, ALIAS_BOTH, ALIAS_COUNT };
@@ -43,7 +43,8 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
     memcpy(data.out, test.call.operands[RMS_NORM_OUT], bytes);
     if (has_residual) memcpy(data.sum, test.call.operands[RMS_NORM_SUM], bytes);
 
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         float *first = malloc(all * sizeof *first);
         for (enum alias alias = ALIAS_NONE; alias < ALIAS_COUNT; alias++) {
             load_inputs(&test, &data, bytes, alias, has_residual);
@@ -97,7 +98,8 @@ static void zeros_give_zeros(void **state)
 {
     (void)state;
     const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f), 0};
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct test_case test;
         test_case_open(&test, &op_rms_norm, params, &geometry, 1);
         memset(test.call.operands[RMS_NORM_X], 0, 160);

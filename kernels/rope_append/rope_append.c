@@ -8,8 +8,7 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
                   struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
 {
     const struct op_descriptor *op = &op_rope_append;
-    if (!op_check_rows(op, params, status) ||
-        !op_check_range(op, params, ROPE_APPEND_HEADS, 1, OP_MAX_HEADS, status) ||
+    if (!op_check_rows(op, params, status) || !op_check_range(op, params, ROPE_APPEND_HEADS, 1, OP_MAX_HEADS, status) ||
         !op_check_range(op, params, ROPE_APPEND_KV_HEADS, 1, OP_MAX_HEADS, status) ||
         !op_check_range(op, params, ROPE_APPEND_HEAD_DIM, 2, OP_MAX_HEAD_DIM, status) ||
         !op_check_pages(op, params, ROPE_APPEND_PAGE_TOKENS, geometry, status) ||
@@ -28,12 +27,18 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
     size_t kv_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_KV_DTYPE]);
     const struct op_operand qkv = {.name = "qkv", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
     const struct op_operand table = {.name = "table", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand slots = {
-        .name = "slots", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_SLOTS)};
-    const struct op_operand positions = {
-        .name = "positions", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_POSITIONS)};
-    const struct op_operand page_table = {
-        .name = "page_table", .space_mask = OP_IN_STATE, .access = ACCESS_READ, .field = OP_FIELD(STATE_PAGE_TABLE)};
+    const struct op_operand slots = {.name = "slots",
+                                     .space_mask = OP_IN_STEP,
+                                     .access = ACCESS_READ,
+                                     .field = OP_FIELD(STEP_SLOTS)};
+    const struct op_operand positions = {.name = "positions",
+                                         .space_mask = OP_IN_STEP,
+                                         .access = ACCESS_READ,
+                                         .field = OP_FIELD(STEP_POSITIONS)};
+    const struct op_operand page_table = {.name = "page_table",
+                                          .space_mask = OP_IN_STATE,
+                                          .access = ACCESS_READ,
+                                          .field = OP_FIELD(STATE_PAGE_TABLE)};
     const struct op_operand kv = {.name = "kv", .space_mask = OP_IN_KV, .access = ACCESS_WRITE};
     const struct op_operand q = {.name = "q", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
     const struct op_operand norm_q = {.name = "norm_q", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
@@ -87,11 +92,12 @@ const struct op_descriptor op_rope_append = {
     .check = check,
     .cost = cost,
     .reference = rope_append_reference,
-    .run = {
-        [CPU_PORTABLE] = run_portable,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
 #if defined(__x86_64__)
-        [CPU_AVX2] = rope_append_run_avx2,
-        [CPU_AVX512] = rope_append_run_avx512,
+            [CPU_AVX2] = rope_append_run_avx2,
+            [CPU_AVX512] = rope_append_run_avx512,
 #endif
-    },
+        },
 };

@@ -33,11 +33,11 @@ enum rope_append_param {
     ROPE_APPEND_HEADS,
     ROPE_APPEND_KV_HEADS,
     ROPE_APPEND_HEAD_DIM,
-    ROPE_APPEND_PAGE_TOKENS,    /* this and the next two must equal the engine's geometry */
+    ROPE_APPEND_PAGE_TOKENS, /* this and the next two must equal the engine's geometry */
     ROPE_APPEND_PAGES_PER_SLOT,
     ROPE_APPEND_PAGE_BYTES,
-    ROPE_APPEND_SLOT_COUNT,     /* likewise */
-    ROPE_APPEND_KV_DTYPE,       /* F32, F16, BF16 */
+    ROPE_APPEND_SLOT_COUNT, /* likewise */
+    ROPE_APPEND_KV_DTYPE,   /* F32, F16, BF16 */
     ROPE_APPEND_HAS_NORM,
     ROPE_APPEND_NORM_DTYPE,
     ROPE_APPEND_EPS_BITS,

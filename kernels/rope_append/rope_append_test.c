@@ -21,11 +21,13 @@ struct setup {
 static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape)
 {
     setup->shape = *shape;
-    setup->block_bytes = (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) *
-                         dtype_bytes(shape->kv_dtype);
+    setup->block_bytes =
+        (size_t)(2 * shape->kv_heads * shape->page_tokens * shape->head_dim) * dtype_bytes(shape->kv_dtype);
     size_t aligned = (setup->block_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
-    struct plan_geometry geometry = {.slots = shape->slots, .max_context = shape->context,
-                                     .page_tokens = (uint64_t)shape->page_tokens, .page_bytes = LAYERS * aligned,
+    struct plan_geometry geometry = {.slots = shape->slots,
+                                     .max_context = shape->context,
+                                     .page_tokens = (uint64_t)shape->page_tokens,
+                                     .page_bytes = LAYERS * aligned,
                                      .vocab_size = 10};
     geometry.pages_per_slot = (shape->context + geometry.page_tokens - 1) / geometry.page_tokens;
     const int64_t params[ROPE_APPEND_PARAMS] = {
@@ -61,10 +63,13 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
     size_t width = (size_t)((shape->heads + 2 * shape->kv_heads) * shape->head_dim);
     test_fill(random, test->call.operands[ROPE_APPEND_QKV], (size_t)shape->valid * width, DTYPE_F32, -2, 2);
-    test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * shape->head_dim), DTYPE_F32, -1, 1);
+    test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * shape->head_dim), DTYPE_F32, -1,
+              1);
     if (shape->has_norm) {
-        test_fill(random, test->call.operands[ROPE_APPEND_NORM_Q], (size_t)shape->head_dim, shape->norm_dtype, 0.5f, 1.5f);
-        test_fill(random, test->call.operands[ROPE_APPEND_NORM_K], (size_t)shape->head_dim, shape->norm_dtype, 0.5f, 1.5f);
+        test_fill(random, test->call.operands[ROPE_APPEND_NORM_Q], (size_t)shape->head_dim, shape->norm_dtype, 0.5f,
+                  1.5f);
+        test_fill(random, test->call.operands[ROPE_APPEND_NORM_K], (size_t)shape->head_dim, shape->norm_dtype, 0.5f,
+                  1.5f);
     }
 }
 
@@ -95,7 +100,8 @@ static void check_shape(struct test_random *random, const struct shape *shape)
     op_rope_append.reference(&test->call);
     memcpy(expected_kv, kv->data, setup.pool_bytes);
     memcpy(expected_q, q->data, q_bytes);
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         for (int team = 0; team < TEST_TEAMS; team++) {
             test_buffer_poison(kv);
             test_buffer_poison(q);
@@ -147,9 +153,19 @@ static void a_row_alone_gives_the_same_bits(void **state)
 {
     (void)state;
     struct test_random random = {8};
-    struct shape shape = {.rows = 6, .valid = 6, .heads = 4, .kv_heads = 2, .head_dim = 20, .page_tokens = 4,
-                          .slots = 3, .context = 32, .kv_dtype = DTYPE_BF16, .norm_dtype = DTYPE_F32, .has_norm = true};
-    TEST_FOR_EACH_ISA(isa) {
+    struct shape shape = {.rows = 6,
+                          .valid = 6,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 20,
+                          .page_tokens = 4,
+                          .slots = 3,
+                          .context = 32,
+                          .kv_dtype = DTYPE_BF16,
+                          .norm_dtype = DTYPE_F32,
+                          .has_norm = true};
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct setup setup;
         setup_open(&setup, &random, &shape);
         struct test_case *test = &setup.test;
@@ -180,19 +196,27 @@ static void a_row_alone_gives_the_same_bits(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const struct plan_geometry geometry = {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4,
-                                           .page_bytes = 65536, .vocab_size = 10};
-    const int64_t params[ROPE_APPEND_PARAMS] = {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 1, DTYPE_F32,
-                                                test_float_bits(1e-6f)};
+    const struct plan_geometry geometry =
+        {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
+    const int64_t params[ROPE_APPEND_PARAMS] =
+        {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 1, DTYPE_F32, test_float_bits(1e-6f)};
     test_hostile_params(&op_rope_append, params, &geometry);
     static const struct {
         int index;
         int64_t value;
     } bad[] = {
-        {ROPE_APPEND_HEADS, 0}, {ROPE_APPEND_KV_HEADS, 0}, {ROPE_APPEND_HEADS, INT64_MAX},
-        {ROPE_APPEND_HEAD_DIM, 63}, {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2}, {ROPE_APPEND_PAGE_TOKENS, 8},
-        {ROPE_APPEND_PAGES_PER_SLOT, 5}, {ROPE_APPEND_PAGE_BYTES, 65600}, {ROPE_APPEND_SLOT_COUNT, 3},
-        {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_HAS_NORM, 2}, {ROPE_APPEND_NORM_DTYPE, 0},
+        {ROPE_APPEND_HEADS, 0},
+        {ROPE_APPEND_KV_HEADS, 0},
+        {ROPE_APPEND_HEADS, INT64_MAX},
+        {ROPE_APPEND_HEAD_DIM, 63},
+        {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2},
+        {ROPE_APPEND_PAGE_TOKENS, 8},
+        {ROPE_APPEND_PAGES_PER_SLOT, 5},
+        {ROPE_APPEND_PAGE_BYTES, 65600},
+        {ROPE_APPEND_SLOT_COUNT, 3},
+        {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3},
+        {ROPE_APPEND_HAS_NORM, 2},
+        {ROPE_APPEND_NORM_DTYPE, 0},
         {ROPE_APPEND_EPS_BITS, -1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)

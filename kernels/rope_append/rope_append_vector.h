@@ -49,10 +49,10 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const bool has_norm = params[ROPE_APPEND_HAS_NORM] != 0;
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
-    const struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
-                                        params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS],
-                                        params[ROPE_APPEND_PAGE_BYTES], kv_heads,
-                                        head_dim * (int64_t)dtype_bytes(kv_dtype));
+    const struct pages pages =
+        pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
+                 params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS], params[ROPE_APPEND_PAGE_BYTES],
+                 kv_heads, head_dim * (int64_t)dtype_bytes(kv_dtype));
     for (int64_t unit = share.first; unit < share.last; unit++) {
         int64_t row = unit / units, head = unit % units;
         const float *x = (const float *)call->operands[ROPE_APPEND_QKV] + unit * head_dim;

@@ -18,8 +18,10 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
         return status_fail(status, STATUS_CORRUPT, "rope_table: parameter head_dim is %d, expected an even number",
                            (int)params[ROPE_TABLE_HEAD_DIM]);
     uint64_t rows = (uint64_t)params[ROPE_TABLE_ROWS], head_dim = (uint64_t)params[ROPE_TABLE_HEAD_DIM];
-    const struct op_operand positions = {
-        .name = "positions", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_POSITIONS)};
+    const struct op_operand positions = {.name = "positions",
+                                         .space_mask = OP_IN_STEP,
+                                         .access = ACCESS_READ,
+                                         .field = OP_FIELD(STEP_POSITIONS)};
     const struct op_operand inv_freq = {.name = "inv_freq", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
     const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
     *operand_count = 0;

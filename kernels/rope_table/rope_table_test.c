@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static const struct plan_geometry geometry = {.slots = 1, .max_context = 200000, .page_tokens = 16,
-                                              .pages_per_slot = 12500, .page_bytes = 64, .vocab_size = 10};
+static const struct plan_geometry geometry =
+    {.slots = 1, .max_context = 200000, .page_tokens = 16, .pages_per_slot = 12500, .page_bytes = 64, .vocab_size = 10};
 
 static void tables_are_right(void **state)
 {
@@ -48,7 +48,8 @@ static void hostile_params_are_refused(void **state)
     const int64_t params[ROPE_TABLE_PARAMS] = {4, 0, 64, test_float_bits(1)};
     test_hostile_params(&op_rope_table, params, &geometry);
     static const int64_t head_dims[] = {0, -2, 63, 1, OP_MAX_HEAD_DIM + 2, INT64_MAX};
-    for (int i = 0; i < 6; i++) test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_HEAD_DIM, head_dims[i]);
+    for (int i = 0; i < 6; i++)
+        test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_HEAD_DIM, head_dims[i]);
     static const float scalings[] = {-1.0f, INFINITY, NAN, -NAN, 1e30f};
     for (int i = 0; i < 5; i++)
         test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, test_float_bits(scalings[i]));

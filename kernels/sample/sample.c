@@ -22,16 +22,23 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
         return false;
     uint64_t rows = (uint64_t)params[SAMPLE_ROWS], vocab = (uint64_t)params[SAMPLE_VOCAB];
     uint64_t slot_count = (uint64_t)params[SAMPLE_SLOT_COUNT], in_rows = (uint64_t)params[SAMPLE_IN_ROWS];
-    const struct op_operand logits = {
-        .name = "logits", .space_mask = OP_IN_STEP | OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand out_rows = {
-        .name = "out_rows", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_OUT_ROWS)};
-    const struct op_operand slots = {
-        .name = "slots", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_SLOTS)};
-    const struct op_operand samplers = {
-        .name = "samplers", .space_mask = OP_IN_STATE, .access = ACCESS_READ_WRITE, .field = OP_FIELD(STATE_SAMPLERS)};
-    const struct op_operand seen = {
-        .name = "seen", .space_mask = OP_IN_STATE, .access = ACCESS_READ_WRITE, .field = OP_FIELD(STATE_SEEN)};
+    const struct op_operand logits = {.name = "logits", .space_mask = OP_IN_STEP | OP_IN_ARENA, .access = ACCESS_READ};
+    const struct op_operand out_rows = {.name = "out_rows",
+                                        .space_mask = OP_IN_STEP,
+                                        .access = ACCESS_READ,
+                                        .field = OP_FIELD(STEP_OUT_ROWS)};
+    const struct op_operand slots = {.name = "slots",
+                                     .space_mask = OP_IN_STEP,
+                                     .access = ACCESS_READ,
+                                     .field = OP_FIELD(STEP_SLOTS)};
+    const struct op_operand samplers = {.name = "samplers",
+                                        .space_mask = OP_IN_STATE,
+                                        .access = ACCESS_READ_WRITE,
+                                        .field = OP_FIELD(STATE_SAMPLERS)};
+    const struct op_operand seen = {.name = "seen",
+                                    .space_mask = OP_IN_STATE,
+                                    .access = ACCESS_READ_WRITE,
+                                    .field = OP_FIELD(STATE_SEEN)};
     const struct op_operand next_tokens = {.name = "next_tokens",
                                            .space_mask = OP_IN_STEP,
                                            .access = ACCESS_WRITE,
@@ -46,8 +53,7 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
                           status) &&
            op_add_operand(op, operands, operand_count, seen, 1, slot_count, (vocab + 7) / 8, 1, status) &&
            op_add_operand(op, operands, operand_count, next_tokens, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, workspace, 1, sample_workspace_bytes(rows, vocab), 1, 1,
-                          status);
+           op_add_operand(op, operands, operand_count, workspace, 1, sample_workspace_bytes(rows, vocab), 1, 1, status);
 }
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -70,11 +76,12 @@ const struct op_descriptor op_sample = {
     .check = check,
     .cost = cost,
     .reference = sample_reference,
-    .run = {
-        [CPU_PORTABLE] = run_portable,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
 #if defined(__x86_64__)
-        [CPU_AVX2] = sample_run_avx2,
-        [CPU_AVX512] = sample_run_avx512,
+            [CPU_AVX2] = sample_run_avx2,
+            [CPU_AVX512] = sample_run_avx512,
 #endif
-    },
+        },
 };

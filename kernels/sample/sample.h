@@ -6,7 +6,11 @@
  * one; ties by lowest id first), then one draw with the uniform number u(seed, draw) in [0, 1): the first token, in
  * order of falling probability then rising id, whose cumulative probability exceeds u. Random numbers: Philox 4x32-10
  * (Salmon et al. 2011), key = seed, counter = draw; u = first word's upper 24 bits / 2^24. After the draw, `draw` is
- * incremented and the token's bit in SEEN is set. A row of NaN logits gives token 0. Logits are not changed. */
+ * incremented and the token's bit in SEEN is set, for greedy tokens too. A row of NaN logits gives token 0, a NaN among
+ * others is never drawn, a temperature that is not above 0 is greedy. Logits are not changed.
+ *
+ * Probabilities are exp((logit - largest logit) / temperature) as integers in units of 2^-30, so their sums are exact in
+ * any order; a token more than 22 temperatures below the largest is never drawn. */
 #ifndef KERNELS_SAMPLE_SAMPLE_H
 #define KERNELS_SAMPLE_SAMPLE_H
 

@@ -2,8 +2,5 @@
 #include "kernels/cpu/vector_avx2.h"
 #include "kernels/sample/sample_vector.h"
 
-void sample_run_avx2(const struct op_call *call, struct team_member *member)
-{
-    sample_vector_run(call, member);
-}
+void sample_run_avx2(const struct op_call *call, struct team_member *member) { sample_vector_run(call, member); }
 #endif

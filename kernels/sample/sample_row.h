@@ -7,8 +7,8 @@
 #include "kernels/sample/sample.h"
 
 enum {
-    SAMPLE_GROUP_VECTORS = 16,  /* vectors whose maxima, lane by lane, form one vector of maxima */
-    SAMPLE_GROUP_TOKENS = 256,  /* tokens of a group with the widest vectors; narrower ones divide it */
+    SAMPLE_GROUP_VECTORS = 16, /* vectors whose maxima, lane by lane, form one vector of maxima */
+    SAMPLE_GROUP_TOKENS = 256, /* tokens of a group with the widest vectors; narrower ones divide it */
 };
 
 /* Floats of maxima per row: a sixteenth of the vocabulary, whatever the width of the vectors. */
@@ -22,10 +22,10 @@ struct sample_row {
     const float *logits; /* [vocab] */
     int64_t vocab;
     struct sampler_state *sampler; /* NULL: the row does not exist (hostile out_rows) */
-    uint8_t *seen;       /* [seen_bytes] */
+    uint8_t *seen;                 /* [seen_bytes] */
     int64_t seen_bytes;
-    float *maxima;       /* workspace [sample_maxima(vocab)] */
-    uint32_t *ids;       /* workspace [vocab] */
+    float *maxima; /* workspace [sample_maxima(vocab)] */
+    uint32_t *ids; /* workspace [vocab] */
 };
 
 static inline struct sample_row sample_row_of(const struct op_call *call, int64_t row)

@@ -20,8 +20,12 @@ static const struct sampler_state plain = {.temperature = 1, .top_p = 1, .repeti
 /* As many slots and token rows as out rows; out row r draws for slot rows - 1 - r through token row r. */
 static void setup_open(struct setup *setup, int64_t rows, int64_t vocab)
 {
-    struct plan_geometry geometry = {.slots = (uint64_t)rows, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                     .page_bytes = 64, .vocab_size = (uint64_t)vocab};
+    struct plan_geometry geometry = {.slots = (uint64_t)rows,
+                                     .max_context = 8,
+                                     .page_tokens = 8,
+                                     .pages_per_slot = 1,
+                                     .page_bytes = 64,
+                                     .vocab_size = (uint64_t)vocab};
     const int64_t params[SAMPLE_PARAMS] = {rows, 1, vocab, rows, rows};
     struct test_case *test = &setup->test;
     test_case_open(test, &op_sample, params, &geometry, (int32_t)rows);
@@ -85,7 +89,8 @@ static void greedy_takes_the_lowest_of_the_largest(void **state)
     for (int v = 0; v < 9; v++) {
         for (int round = 0; round < 6; round++) {
             int64_t rows = 1 + round % 3;
-            TEST_FOR_EACH_ISA(isa) {
+            TEST_FOR_EACH_ISA(isa)
+            {
                 struct setup setup;
                 setup_open(&setup, rows, vocabs[v]);
                 random_logits(&setup, &random, rows, 3, round % 2);
@@ -114,16 +119,14 @@ static void odd_logits_have_an_answer(void **state)
 {
     (void)state;
     static const float rows[6][5] = {
-        {NAN, NAN, NAN, NAN, NAN},
-        {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY},
-        {NAN, -INFINITY, NAN, NAN, NAN},
-        {0, INFINITY, 5, -INFINITY, NAN},
-        {-0.0f, 0.0f, -1, -2, -INFINITY},
-        {1e38f, -1e38f, 3e38f, 0, NAN},
+        {NAN, NAN, NAN, NAN, NAN},        {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY},
+        {NAN, -INFINITY, NAN, NAN, NAN},  {0, INFINITY, 5, -INFINITY, NAN},
+        {-0.0f, 0.0f, -1, -2, -INFINITY}, {1e38f, -1e38f, 3e38f, 0, NAN},
     };
     static const int32_t expected[6] = {0, 0, 1, 1, 0, 2};
     for (int sampled = 0; sampled < 2; sampled++) {
-        TEST_FOR_EACH_ISA(isa) {
+        TEST_FOR_EACH_ISA(isa)
+        {
             for (int r = 0; r < 6; r++) {
                 struct setup setup;
                 setup_open(&setup, 1, 5);
@@ -209,7 +212,8 @@ static void rows_do_not_depend_on_each_other(void **state)
     (void)state;
     struct test_random random = {15};
     enum { ROWS = 7, VOCAB = 5000 };
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct setup all, one;
         setup_open(&all, ROWS, VOCAB);
         setup_open(&one, 1, VOCAB);
@@ -342,7 +346,8 @@ static void top_k_and_top_p_cut_where_they_should(void **state)
 static void repetition_penalty_applies_to_seen_tokens(void **state)
 {
     (void)state;
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct setup setup;
         setup_open(&setup, 1, 40);
         for (int t = 0; t < 40; t++) setup.logits[t] = -50;
@@ -410,8 +415,8 @@ static void hostile_samplers_are_harmless(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const struct plan_geometry geometry = {.slots = 8, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                           .page_bytes = 64, .vocab_size = 320};
+    const struct plan_geometry geometry =
+        {.slots = 8, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[SAMPLE_PARAMS] = {4, 1, 320, 8, 4};
     test_hostile_params(&op_sample, params, &geometry);
     test_assert_refused(&op_sample, params, &geometry, SAMPLE_COUNT_INDEX, 0);

@@ -23,9 +23,9 @@ enum {
     SAMPLE_BANDS = 4,
 };
 static const int sample_shift[SAMPLE_LEVELS] = {21, 10, 0}; /* 11, 11 and 10 bits of the key */
-#define SAMPLE_KEY_LOWEST 0x007fffffu  /* of -infinity; below and above are NaNs */
-#define SAMPLE_KEY_HIGHEST 0xff800000u /* of +infinity */
-#define SAMPLE_WEIGHT_ONE 0x1p30f
+#define SAMPLE_KEY_LOWEST  0x007fffffu                      /* of -infinity; below and above are NaNs */
+#define SAMPLE_KEY_HIGHEST 0xff800000u                      /* of +infinity */
+#define SAMPLE_WEIGHT_ONE  0x1p30f
 
 /* Unsigned integer that orders as the float does. */
 static inline uint32_t sample_key(float value)
@@ -46,6 +46,7 @@ struct sample_source {
     const uint8_t *seen; /* NULL: no penalty */
     int64_t seen_bytes;
     float penalty;
+    const float *maxima; /* of each group of vectors, as the first pass left them; NULL: none */
 };
 
 /* Penalised logit, negative zero made positive so that equal values have equal keys. */
@@ -67,8 +68,7 @@ static inline vec sample_values(const struct sample_source *source, int64_t firs
         value = vec_select((1u << count) - 1u, vec_load_part(source->values + first, count), vec_set(-INFINITY));
     if (source->seen) {
         uint32_t bits = source->seen[first / 8];
-        if (VEC_WIDTH == 16 && first / 8 + 1 < source->seen_bytes)
-            bits |= (uint32_t)source->seen[first / 8 + 1] << 8;
+        if (VEC_WIDTH == 16 && first / 8 + 1 < source->seen_bytes) bits |= (uint32_t)source->seen[first / 8 + 1] << 8;
         bits >>= first % 8;
         bits &= (1u << VEC_WIDTH) - 1u;
         if (bits) {
@@ -87,7 +87,8 @@ static inline struct sample_source sample_source_of(const struct sample_row *row
                                   .count = row->vocab,
                                   .seen = penalised ? row->seen : NULL,
                                   .seen_bytes = row->seen_bytes,
-                                  .penalty = row->sampler->repetition_penalty};
+                                  .penalty = row->sampler->repetition_penalty,
+                                  .maxima = row->maxima};
 }
 
 /* First pass over the tokens [first, last): groups of vectors to one vector of maxima each. NaN is passed over. */
@@ -180,6 +181,18 @@ static inline int64_t sample_fetch(const struct sample_source *source, const str
     return count;
 }
 
+/* First index from i on (a multiple of VEC_WIDTH) where members may be: whole groups whose maxima are too low are
+ * passed over. */
+static inline int64_t sample_next(const struct sample_source *source, const struct sample_set *set, int64_t i)
+{
+    enum { GROUP = SAMPLE_GROUP_VECTORS * VEC_WIDTH };
+    if (set->ids || !source->maxima) return i;
+    const vec low = vec_set(sample_key_value(set->low));
+    while (i % GROUP == 0 && i < set->count && !vec_bits_ge(vec_load(source->maxima + i / SAMPLE_GROUP_VECTORS), low))
+        i += GROUP;
+    return i;
+}
+
 /* Bit j: the j-th of `count` fetched values is a member of the set. NaN never is. */
 static inline uint32_t sample_members(const struct sample_set *set, vec value, int64_t count)
 {
@@ -195,7 +208,7 @@ static inline void sample_histogram(const struct sample_source *source, const st
 {
     memset(histogram, 0, SAMPLE_BUCKETS * sizeof *histogram);
     const int shift = sample_shift[level];
-    for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
+    for (int64_t i = sample_next(source, set, 0); i < set->count; i = sample_next(source, set, i + VEC_WIDTH)) {
         float values[VEC_WIDTH], weights[VEC_WIDTH];
         vec value;
         int64_t count = sample_fetch(source, set, i, &value);
@@ -217,7 +230,7 @@ static inline int64_t sample_collect(const struct sample_source *source, const s
                                      int64_t room)
 {
     int64_t found = 0;
-    for (int64_t i = 0; i < set->count; i += VEC_WIDTH) {
+    for (int64_t i = sample_next(source, set, 0); i < set->count; i = sample_next(source, set, i + VEC_WIDTH)) {
         vec value;
         int64_t count = sample_fetch(source, set, i, &value);
         for (uint32_t bits = sample_members(set, value, count); bits; bits &= bits - 1) {
@@ -318,22 +331,27 @@ static inline void sample_weigh_bands(const struct sample_source *source, const 
                                       const struct sample_weighing *weighing, struct sample_bands *bands)
 {
     /* Sums of 16-bit halves in 32-bit lanes, emptied before they can overflow. */
-    enum { STEPS_PER_FLUSH = 1 << 14 };
+    enum { STEPS_PER_FLUSH = 1 << 14, LOWEST = SAMPLE_BANDS - 1 };
+    const vec next_bound = vec_set(bands->bound[LOWEST - 1]);
     memset(bands->weight, 0, sizeof bands->weight);
-    for (int64_t begin = 0; begin < set->count; begin += STEPS_PER_FLUSH * VEC_WIDTH) {
-        int64_t end = begin + STEPS_PER_FLUSH * VEC_WIDTH < set->count ? begin + STEPS_PER_FLUSH * VEC_WIDTH : set->count;
+    int64_t i = sample_next(source, set, 0);
+    while (i < set->count) {
         vec_int low[SAMPLE_BANDS], high[SAMPLE_BANDS];
         for (int b = 0; b < SAMPLE_BANDS; b++) low[b] = high[b] = vec_int_set(0);
-        for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        for (int step = 0; step < STEPS_PER_FLUSH && i < set->count; step++) {
             vec value;
             int64_t count = sample_fetch(source, set, i, &value);
+            i = sample_next(source, set, i + VEC_WIDTH);
             uint32_t bits = sample_members(set, value, count);
             if (!bits) continue;
             vec weight = vec_select(bits, sample_weights(weighing, value), vec_set(0));
-#pragma GCC unroll 4
-            for (int b = 0; b < SAMPLE_BANDS; b++) {
+            vec_int whole = __builtin_convertvector(weight, vec_int);
+            low[LOWEST] += whole & vec_int_set(0xffff);
+            high[LOWEST] += whole >> 16;
+            if (!vec_bits_ge(value, next_bound)) continue; /* as in most vectors */
+            for (int b = 0; b < LOWEST; b++) {
                 vec inside = vec_select(vec_bits_ge(value, vec_set(bands->bound[b])), weight, vec_set(0));
-                vec_int whole = __builtin_convertvector(inside, vec_int);
+                whole = __builtin_convertvector(inside, vec_int);
                 low[b] += whole & vec_int_set(0xffff);
                 high[b] += whole >> 16;
             }
@@ -385,15 +403,13 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
         double wanted = ceil((double)sampler->top_p * (double)total);
         uint64_t least = wanted >= 1.0 ? (uint64_t)wanted : 1;
         if (least > total) least = total;
-        struct sample_place last =
-            sample_search_bands(source, &set, &weighing, &bands, least - 1, scratch, room);
+        struct sample_place last = sample_search_bands(source, &set, &weighing, &bands, least - 1, scratch, room);
         total = last.before + last.weight;
     }
     /* floor(u * total), u = uniform / 2^24, in two halves so that nothing overflows. */
     const uint64_t uniform = philox_uniform_24(sampler->seed, sampler->draw);
     const uint64_t low_mask = (1u << PHILOX_UNIFORM_BITS) - 1u;
-    uint64_t target = (total >> PHILOX_UNIFORM_BITS) * uniform +
-                      ((total & low_mask) * uniform >> PHILOX_UNIFORM_BITS);
+    uint64_t target = (total >> PHILOX_UNIFORM_BITS) * uniform + ((total & low_mask) * uniform >> PHILOX_UNIFORM_BITS);
     return sample_search_bands(source, &set, &weighing, &bands, target, scratch, room).token;
 }
 

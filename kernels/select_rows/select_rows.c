@@ -8,16 +8,17 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
 {
     (void)geometry;
     const struct op_descriptor *op = &op_select_rows;
-    if (!op_check_rows(op, params, status) ||
-        !op_check_range(op, params, SELECT_ROWS_COUNT_INDEX, 1, 1, status) ||
+    if (!op_check_rows(op, params, status) || !op_check_range(op, params, SELECT_ROWS_COUNT_INDEX, 1, 1, status) ||
         !op_check_range(op, params, SELECT_ROWS_WIDTH, 1, OP_MAX_WIDTH, status) ||
         !op_check_range(op, params, SELECT_ROWS_IN_ROWS, 1, OP_MAX_ROWS, status))
         return false;
     uint64_t rows = (uint64_t)params[SELECT_ROWS_ROWS], width = (uint64_t)params[SELECT_ROWS_WIDTH];
     uint64_t in_rows = (uint64_t)params[SELECT_ROWS_IN_ROWS];
     const struct op_operand x = {.name = "x", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand index = {
-        .name = "index", .space_mask = OP_IN_STEP, .access = ACCESS_READ, .field = OP_FIELD(STEP_OUT_ROWS)};
+    const struct op_operand index = {.name = "index",
+                                     .space_mask = OP_IN_STEP,
+                                     .access = ACCESS_READ,
+                                     .field = OP_FIELD(STEP_OUT_ROWS)};
     const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
     *operand_count = 0;
     return op_add_counts(op, operands, operand_count, status) &&

@@ -43,11 +43,12 @@ const struct op_descriptor op_swiglu = {
     .check = check,
     .cost = cost,
     .reference = swiglu_reference,
-    .run = {
-        [CPU_PORTABLE] = run_portable,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
 #if defined(__x86_64__)
-        [CPU_AVX2] = swiglu_run_avx2,
-        [CPU_AVX512] = swiglu_run_avx512,
+            [CPU_AVX2] = swiglu_run_avx2,
+            [CPU_AVX512] = swiglu_run_avx512,
 #endif
-    },
+        },
 };

@@ -4,8 +4,8 @@
 #include <float.h>
 #include <math.h>
 
-static const struct plan_geometry geometry = {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1,
-                                              .page_bytes = 64, .vocab_size = 10};
+static const struct plan_geometry geometry =
+    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 
 static void equals_reference(void **state)
 {
@@ -16,7 +16,8 @@ static void equals_reference(void **state)
         int64_t valid = test_random_range(&random, 0, rows);
         const int64_t params[SWIGLU_PARAMS] = {rows, 0, width};
         float range = round % 2 ? 4.0f : 100.0f;
-        TEST_FOR_EACH_ISA(isa) {
+        TEST_FOR_EACH_ISA(isa)
+        {
             struct test_case test;
             test_case_open(&test, &op_swiglu, params, &geometry, (int32_t)valid);
             size_t count = (size_t)(valid * width), all = (size_t)(rows * width), bytes = count * sizeof(float);
@@ -49,7 +50,8 @@ static void silu_is_accurate(void **state)
     (void)state;
     enum { COUNT = 1 << 18 };
     const int64_t params[SWIGLU_PARAMS] = {1, 0, COUNT};
-    TEST_FOR_EACH_ISA(isa) {
+    TEST_FOR_EACH_ISA(isa)
+    {
         struct test_case test;
         test_case_open(&test, &op_swiglu, params, &geometry, 1);
         float *gate = test.call.operands[SWIGLU_GATE], *up = test.call.operands[SWIGLU_UP];

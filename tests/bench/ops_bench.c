@@ -96,7 +96,8 @@ static void report(const struct bench *bench, const struct op_descriptor *op, co
 
 static void *allocate(uint64_t bytes)
 {
-    void *memory = aligned_alloc(PLAN_ALIGNMENT, (size_t)((bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT));
+    void *memory =
+        aligned_alloc(PLAN_ALIGNMENT, (size_t)((bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT));
     if (!memory) {
         fprintf(stderr, "ops_bench: out of memory\n");
         exit(3);
@@ -115,7 +116,8 @@ static void fill(void *array, size_t count, float scale)
 }
 
 /* A call with operands of its own; KV stays NULL. */
-static struct op_call call_of(const struct bench *bench, const struct op_descriptor *op, const int64_t *params, int valid)
+static struct op_call call_of(const struct bench *bench, const struct op_descriptor *op, const int64_t *params,
+                              int valid)
 {
     struct op_operand operands[PLAN_MAX_OPERANDS] = {{0}};
     int operand_count = 0;
@@ -190,8 +192,8 @@ struct kv_pool {
     uint64_t layer_bytes;
 };
 
-static void set_rows(const struct bench *bench, struct op_call *call, int slots, int positions, int page_table, int rows,
-                     int first_position, bool one_slot)
+static void set_rows(const struct bench *bench, struct op_call *call, int slots, int positions, int page_table,
+                     int rows, int first_position, bool one_slot)
 {
     for (int r = 0; r < rows; r++) {
         ((int32_t *)call->operands[slots])[r] = one_slot ? 0 : r;
@@ -199,15 +201,26 @@ static void set_rows(const struct bench *bench, struct op_call *call, int slots,
     }
     int32_t *table = call->operands[page_table];
     for (uint64_t i = 0; i < bench->geometry.slots * bench->geometry.pages_per_slot; i++)
-        table[i] = (int32_t)(i % bench->geometry.pages_per_slot * bench->geometry.slots + i / bench->geometry.pages_per_slot);
+        table[i] =
+            (int32_t)(i % bench->geometry.pages_per_slot * bench->geometry.slots + i / bench->geometry.pages_per_slot);
 }
 
 static void bench_rope_append(const struct bench *bench, const struct kv_pool *pool, int rows, bool one_slot)
 {
     const struct plan_geometry *geometry = &bench->geometry;
-    const int64_t params[ROPE_APPEND_PARAMS] = {rows, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS,
-                                                (int64_t)geometry->pages_per_slot, (int64_t)geometry->page_bytes,
-                                                (int64_t)geometry->slots, DTYPE_F32, 0, 0, 0};
+    const int64_t params[ROPE_APPEND_PARAMS] = {rows,
+                                                0,
+                                                HEADS,
+                                                KV_HEADS,
+                                                HEAD_DIM,
+                                                PAGE_TOKENS,
+                                                (int64_t)geometry->pages_per_slot,
+                                                (int64_t)geometry->page_bytes,
+                                                (int64_t)geometry->slots,
+                                                DTYPE_F32,
+                                                0,
+                                                0,
+                                                0};
     struct op_call call = call_of(bench, &op_rope_append, params, rows);
     set_rows(bench, &call, ROPE_APPEND_SLOTS, ROPE_APPEND_POSITIONS, ROPE_APPEND_PAGE_TABLE, rows, 200, one_slot);
     call.operands[ROPE_APPEND_KV] = pool->pages;
@@ -223,9 +236,17 @@ static void bench_rope_append(const struct bench *bench, const struct kv_pool *p
 static void bench_attention(const struct bench *bench, const struct kv_pool *pool, int rows, int context, bool one_slot)
 {
     const struct plan_geometry *geometry = &bench->geometry;
-    const int64_t params[ATTENTION_PARAMS] = {rows, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS,
-                                              (int64_t)geometry->pages_per_slot, (int64_t)geometry->page_bytes,
-                                              (int64_t)geometry->slots, DTYPE_F32, 0,
+    const int64_t params[ATTENTION_PARAMS] = {rows,
+                                              0,
+                                              HEADS,
+                                              KV_HEADS,
+                                              HEAD_DIM,
+                                              PAGE_TOKENS,
+                                              (int64_t)geometry->pages_per_slot,
+                                              (int64_t)geometry->page_bytes,
+                                              (int64_t)geometry->slots,
+                                              DTYPE_F32,
+                                              0,
                                               (int64_t)float_to_bits(0.125f)};
     struct op_call call = call_of(bench, &op_attention, params, rows), calls[LAYERS];
     int first = one_slot ? context - rows : context - 1;
@@ -252,12 +273,14 @@ static void bench_sample(const struct bench *bench, int rows, const char *name, 
     float *logits = call.operands[SAMPLE_LOGITS];
     /* Like a language model's: most tokens near a normal distribution (deviation 2.5, as a sum of uniform numbers), a few
      * dozen that stand out. */
-    float noise[8];
+    uint64_t state = 1;
     for (size_t i = 0; i < (size_t)rows * VOCAB; i++) {
-        for (int j = 0; j < 8; j++) noise[j] = (float)((uint32_t)(i * 8 + (size_t)j) * 2654435761u >> 8) * 0x1p-24f - 0.5f;
         logits[i] = 0;
-        for (int j = 0; j < 8; j++) logits[i] += noise[j] * 3.1f;
-        if (i % 2500 == 17) logits[i] += 10.0f + noise[0] * 8.0f;
+        for (int j = 0; j < 8; j++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            logits[i] += ((float)(state >> 40) * 0x1p-24f - 0.5f) * 3.06f;
+        }
+        if (i % 2500 == 17) logits[i] += 15.0f;
     }
     for (int r = 0; r < rows; r++) {
         ((int32_t *)call.operands[SAMPLE_OUT_ROWS])[r] = r;

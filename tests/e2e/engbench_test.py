@@ -1,0 +1,67 @@
+"""engbench's tables say what was measured, in all three forms."""
+
+import csv
+import io
+import json
+import unittest
+
+from harness import ENGBENCH, fables_engine, run
+
+QUICK = ["-p", "16,40", "-n", "4", "-b", "1,3", "-c", "32", "-r", "2"]
+TESTS = [("pp16", 1, 32), ("pp40", 1, 32), ("tg4", 1, 32), ("tg4", 3, 32), ("first token", 1, 0)]
+
+
+class Bench(unittest.TestCase):
+    def bench(self, *flags):
+        result = run([ENGBENCH, fables_engine(), *QUICK, *flags])
+        self.assertEqual((result.rc, result.stderr), (0, ""))
+        return result.stdout
+
+    def test_json(self):
+        report = json.loads(self.bench("--json", "--threads", "1"))
+        self.assertEqual(report["threads"], 1)
+        self.assertGreater(report["read_bandwidth"]["best_gb_per_second"], 0)
+        self.assertGreaterEqual(report["read_bandwidth"]["best_gb_per_second"],
+                                report["read_bandwidth"]["median_gb_per_second"])
+        rows = report["results"]
+        self.assertEqual([(row["test"], row["batch"], row["context"]) for row in rows], TESTS)
+        for row in rows:
+            self.assertEqual(row["repetitions"], 2)
+            self.assertGreater(row["mean"], 0)
+            self.assertGreaterEqual(row["spread"], 0)
+            decode = row["test"].startswith("tg")
+            self.assertEqual(row["weight_gb_per_second"] > 0, decode)
+            if decode:
+                # Steps a second times the weights that a step reads; a mean of rates is not a rate of means.
+                expected = row["mean"] / row["batch"] * report["weights_bytes"] * 1e-9
+                self.assertLess(row["weight_gb_per_second"], expected * 2)
+                self.assertAlmostEqual(row["read_percent"], 100 * row["weight_gb_per_second"] /
+                                       report["read_bandwidth"]["best_gb_per_second"], places=3)
+        self.assertEqual([row["unit"] for row in rows], ["tokens/s"] * 4 + ["seconds"])
+
+    def test_csv(self):
+        rows = list(csv.DictReader(io.StringIO(self.bench("--csv"))))
+        self.assertEqual([(row["test"], int(row["batch"]), int(row["context"])) for row in rows], TESTS)
+        for row in rows:
+            self.assertGreater(float(row["mean"]), 0)
+            self.assertNotIn(None, row)
+
+    def test_md(self):
+        lines = self.bench("--md").splitlines()
+        table = [line for line in lines if line.startswith("|")]
+        self.assertEqual(len(table), 2 + len(TESTS))
+        self.assertEqual(len({len(line) for line in table}), 1, "columns are aligned")
+        self.assertEqual({line.count("|") for line in table}, {8})
+
+    def test_selection(self):
+        report = json.loads(run([ENGBENCH, fables_engine(), "-p", "0", "-n", "3", "-r", "1", "--json"]).stdout)
+        self.assertEqual([row["test"] for row in report["results"]], ["tg3", "first token"])
+
+    def test_first_token(self):
+        result = run([ENGBENCH, fables_engine(), "--first-token"])
+        self.assertEqual(result.rc, 0, result.stderr)
+        self.assertGreaterEqual(float(result.stdout), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+"""enginfo says what is in the file, in words and as JSON, and --verify finds changed weights."""
+
+import json
+import os
+import unittest
+
+from harness import ENGINFO, FABLES, build_engine, fables_engine, run, scratch
+
+
+class Info(unittest.TestCase):
+    def info(self, *flags):
+        result = run([ENGINFO, fables_engine(), *flags])
+        self.assertEqual((result.rc, result.stderr), (0, ""))
+        return result.stdout
+
+    def test_json_says_what_was_built(self):
+        engine = build_engine(FABLES, "--max-batch", "3", "--max-context", "200", "--prefill-chunks", "8,32")
+        result = run([ENGINFO, engine, "--json"])
+        self.assertEqual(result.rc, 0, result.stderr)
+        info = json.loads(result.stdout)
+        self.assertEqual(info["file_bytes"], os.path.getsize(engine))
+        self.assertEqual([plan["rows"] for plan in info["plans"] if plan["kind"] == "prefill"], [8, 32])
+        self.assertEqual(max(plan["rows"] for plan in info["plans"] if plan["kind"] == "decode"), 3)
+        text = json.dumps(info["manifest"])
+        for fact in ("llama", "cpu", "1536", "200"):
+            self.assertIn(fact, text)
+        self.assertGreater(info["golden"]["tokens"], 0)
+        self.assertNotIn("verified", info)
+        self.assertNotIn("tactics", info)
+
+    def test_weights_of_a_step(self):
+        """A decode step reads every weight once, but for the norms' table lookups: the embedding doubles as LM head."""
+        info = json.loads(self.info("--json"))
+        with open(os.path.join(FABLES, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+        heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+        matrices = layers * (hidden * width * (2 * heads + 2 * kv_heads) + 3 * hidden * config["intermediate_size"])
+        matrices += hidden * config["vocab_size"]
+        for plan in info["plans"]:
+            self.assertGreaterEqual(plan["weight_bytes"], 2 * matrices)
+            self.assertLess(plan["weight_bytes"], 2 * matrices * 1.02)
+
+    def test_words(self):
+        text = self.info()
+        for word in ("model:", "fables", "llama", "memory:", "decode:", "prefill:", "golden:"):
+            self.assertIn(word, text)
+        self.assertNotIn("verified:", text)
+        self.assertIn("verified:", self.info("--verify"))
+        self.assertIn("seconds", json.loads(self.info("--verify", "--json"))["verified"])
+
+    def test_tactics(self):
+        lines = self.info("--tactics").splitlines()
+        tactics = json.loads(self.info("--tactics", "--json"))["tactics"]
+        self.assertEqual(len(lines), len(tactics))
+        self.assertGreater(len(tactics), 0)
+        for line, tactic in zip(lines, tactics):
+            self.assertEqual(json.loads(line.split(" ", 1)[1]), tactic)
+
+    def test_changed_weights(self):
+        with open(fables_engine(), "rb") as file:
+            data = bytearray(file.read())
+        data[len(data) // 2] ^= 1
+        with scratch() as folder:
+            path = os.path.join(folder, "changed.eng")
+            with open(path, "wb") as file:
+                file.write(data)
+            self.assertEqual(run([ENGINFO, path]).rc, 0, "weights are not hashed without --verify")
+            result = run([ENGINFO, path, "--verify"])
+        self.assertEqual((result.rc, result.stdout), (1, ""))
+        self.assertIn("weights", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,193 @@
+"""engrun as a person and a script meet it: streaming, interruption, lost pipes, chat, sampling. Flags and bad inputs are
+in cli_errors_test.py, numbers in reference_test.py."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import ENGRUN, FABLES, build_engine, fables_engine, read_npy, run, scratch, start
+
+PROMPT = "Once upon a time"
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def chatml_engine():
+    """The shipped model with its two special tokens renamed, so that it counts as a chat model. What it says is
+    nonsense; how turns follow each other is not."""
+    if not hasattr(chatml_engine, "path"):
+        chatml_engine.folder = scratch()
+        model = os.path.join(chatml_engine.folder.name, "chatml")
+        shutil.copytree(FABLES, model)
+        path = os.path.join(model, "tokenizer.json")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        os.chmod(path, 0o600)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", "<|im_end|>"))
+        chatml_engine.path = build_engine(model)
+    return chatml_engine.path
+
+
+class Streaming(unittest.TestCase):
+    def test_text_comes_piece_by_piece(self):
+        """The first words are in the pipe long before the last."""
+        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "600", "--ignore-eos"])
+        first = os.read(process.stdout.fileno(), 65536)
+        rest = process.stdout.read()
+        process.wait()
+        process.stderr.close()
+        process.stdout.close()
+        self.assertEqual(process.returncode, 0)
+        self.assertTrue(0 < len(first) < len(first + rest) / 2, (len(first), len(rest)))
+        self.assertTrue((first + rest).endswith(b"\n"))
+
+    def test_prompt_from_stdin(self):
+        given = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "20"])
+        for text in (PROMPT, PROMPT + "\n", PROMPT + "\r\n"):
+            piped = run([ENGRUN, fables_engine(), "-n", "20"], input=text)
+            self.assertEqual((piped.rc, piped.stdout), (0, given.stdout))
+
+    def test_nothing_but_the_answer_on_stdout(self):
+        plain = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "12"])
+        timed = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "12", "--timing"])
+        self.assertEqual(plain.stderr, "")
+        self.assertEqual(timed.stdout, plain.stdout)
+        self.assertRegex(timed.stderr, r"tokens/s")
+        self.assertRegex(timed.stderr, r"first token [0-9.]+ s after the start")
+
+    def test_tokens_text_and_logits_agree(self):
+        with scratch() as folder:
+            path = os.path.join(folder, "logits.npy")
+            flags = [ENGRUN, fables_engine(), "-p", PROMPT, "-n", "15", "--ignore-eos"]
+            text = run(flags).stdout
+            ids = [int(word) for word in run(flags + ["--print-tokens", "--logits", path]).stdout.split()]
+            logits = read_npy(path)
+        self.assertEqual(len(ids), 15)
+        self.assertEqual(logits.shape[0], 15)
+        for row, token in enumerate(ids):
+            values = logits.values[row * logits.shape[1]:(row + 1) * logits.shape[1]]
+            self.assertEqual(max(range(len(values)), key=values.__getitem__), token)
+        prompt_ids = json.loads(run([ENGRUN, fables_engine(), "--tokenize"], input=json.dumps(PROMPT)).stdout)
+        whole = run([ENGRUN, fables_engine(), "--detokenize"], input=json.dumps(prompt_ids + ids)).stdout
+        self.assertEqual(json.loads(whole), PROMPT + text[:-1])
+
+
+class Interruption(unittest.TestCase):
+    def interrupt(self, number):
+        with scratch() as folder:
+            path = os.path.join(folder, "logits.npy")
+            # The terminal would send it to the process alone, too: no shell stands between.
+            process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos", "--print-tokens",
+                             "--logits", path])
+            first = os.read(process.stdout.fileno(), 64)
+            process.send_signal(number)
+            rest = process.stdout.read()
+            errors = process.stderr.read()
+            process.stdout.close()
+            process.stderr.close()
+            self.assertEqual(process.wait(), 128 + number, errors)
+            self.assertEqual(errors, b"")
+            output = (first + rest).decode()
+            self.assertTrue(output.endswith("\n"))
+            self.assertEqual(read_npy(path).shape[0], len(output.split()), "the logits of what was said are kept")
+
+    def test_ctrl_c(self):
+        self.interrupt(signal.SIGINT)
+
+    def test_terminate(self):
+        self.interrupt(signal.SIGTERM)
+
+    def test_while_it_waits_for_a_prompt(self):
+        process = subprocess.Popen([ENGRUN, fables_engine()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output), (INTERRUPTED, b""))
+
+    def test_closed_pipe(self):
+        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos"])
+        os.read(process.stdout.fileno(), 1)
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        process.stderr.close()
+        self.assertEqual(process.wait(), 3)
+        self.assertIn("stdout", errors)
+
+
+class Sampling(unittest.TestCase):
+    def ids(self, *flags):
+        result = run([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "30", "--ignore-eos", "--print-tokens", *flags])
+        self.assertEqual(result.rc, 0, result.stderr)
+        return result.stdout
+
+    def test_seeds(self):
+        flags = ["--temperature", "1.2", "--top-p", "0.98"]
+        self.assertEqual(self.ids(*flags, "--seed", "7"), self.ids(*flags, "--seed", "7"))
+        self.assertGreater(len({self.ids(*flags, "--seed", str(seed)) for seed in range(4)}), 1)
+
+    def test_what_amounts_to_greedy(self):
+        greedy = self.ids()
+        self.assertEqual(self.ids("--temperature", "0", "--seed", "3"), greedy)
+        self.assertEqual(self.ids("--temperature", "2", "--top-k", "1"), greedy)
+        self.assertEqual(self.ids("--recommended"), greedy)  # the checkpoint names no sampling
+
+    def test_repetition_penalty(self):
+        words = self.ids("--repetition-penalty", "1000").split()
+        self.assertEqual(len(words), len(set(words)), "no token twice under such a penalty")
+
+    def test_threads_change_nothing(self):
+        self.assertEqual(self.ids("--threads", "1"), self.ids("--threads", "3"))
+
+
+class Chat(unittest.TestCase):
+    def test_model_without_chat_format(self):
+        result = run([ENGRUN, fables_engine(), "--chat", "-p", "hi"])
+        self.assertEqual(result.rc, 1)
+        self.assertIn("chat format", result.stderr)
+
+    def test_turns(self):
+        """Every line is a turn; the first answer is that of the same question alone."""
+        flags = [ENGRUN, chatml_engine(), "--chat", "-n", "10"]
+        alone = run(flags + ["-p", "Tell me a tale."])
+        self.assertEqual(alone.rc, 0, alone.stderr)
+        both = run(flags, input="Tell me a tale.\n\nAnd another.\n")
+        self.assertEqual(both.rc, 0, both.stderr)
+        self.assertTrue(both.stdout.startswith(alone.stdout))
+        self.assertGreater(len(both.stdout), len(alone.stdout))
+
+    def test_prompt_is_the_format(self):
+        """--chat -p TEXT continues exactly the ids of the rendered text."""
+        rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+        ids = json.loads(run([ENGRUN, chatml_engine(), "--tokenize"], input=json.dumps(rendered)).stdout)
+        flags = ["-n", "12", "--print-tokens"]
+        chat = run([ENGRUN, chatml_engine(), "--chat", "--system", "Be brief.", "-p", "Hello", *flags])
+        plain = run([ENGRUN, chatml_engine(), "--tokens", ",".join(map(str, ids)), *flags])
+        self.assertEqual((chat.rc, chat.stdout), (0, plain.stdout))
+
+    def test_conversation_beyond_the_context(self):
+        engine = build_engine(os.path.dirname(chatml_engine_model()), "--max-context", "64")
+        result = run([ENGRUN, engine, "--chat", "-n", "20"], input="One.\nTwo.\nThree.\nFour.\nFive.\n")
+        self.assertEqual(result.rc, 1)
+        self.assertIn("context", result.stderr)
+        self.assertNotEqual(result.stdout, "")
+
+
+def chatml_engine_model():
+    chatml_engine()
+    return os.path.join(chatml_engine.folder.name, "chatml", "config.json")
+
+
+class Selftest(unittest.TestCase):
+    def test_passes(self):
+        result = run([ENGRUN, fables_engine(), "--selftest"])
+        self.assertEqual(result.rc, 0, result.stderr)
+        self.assertIn("selftest passed", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
