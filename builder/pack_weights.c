@@ -197,6 +197,10 @@ bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint
         if (!engine_writer_weights_pad(writer, weight->offset, status)) return false;
         packing.written = weight->offset;
         if (!pack_one(weight, checkpoint, &packing, status)) return false;
+        for (int p = 0; p < weight->piece_count; p++) {
+            const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
+            file_map_release(tensor->data, tensor->bytes);
+        }
     }
     return engine_writer_weights_pad(writer, total_bytes, status) && engine_writer_weights_end(writer, status);
 }

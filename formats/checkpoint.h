@@ -6,12 +6,12 @@
 #include "formats/safetensors.h"
 
 struct checkpoint {
-    char *directory;              /* owned: folder that holds config.json and the tokenizer */
-    char *tokenizer_path;         /* owned: tokenizer.json, NULL if the folder has none */
-    struct model_config config;   /* config.json with generation_config.json merged in */
-    struct tensor_view *tensors;  /* owned array over all shards, sorted by name */
+    char *directory;             /* owned: folder that holds config.json and the tokenizer */
+    char *tokenizer_path;        /* owned: tokenizer.json, NULL if the folder has none */
+    struct model_config config;  /* config.json with generation_config.json merged in */
+    struct tensor_view *tensors; /* owned array over all shards, sorted by name */
     size_t tensor_count;
-    uint64_t tensor_bytes;        /* sum over all tensors */
+    uint64_t tensor_bytes;           /* sum over all tensors */
     struct checkpoint_shard *shards; /* owned: one mapping + parsed header per file */
     size_t shard_count;
 };

@@ -22,10 +22,10 @@ enum dtype {
     DTYPE_COUNT
 };
 
-size_t dtype_bytes(enum dtype dtype);      /* bytes per element, 0 for an unknown value */
-const char *dtype_name(enum dtype dtype);  /* safetensors spelling: "F32", "BF16", ...; "?" if unknown */
-enum dtype dtype_from_name(const char *name);        /* safetensors spelling; DTYPE_NONE if unknown */
-enum dtype dtype_from_torch_name(const char *name);  /* "float32", "bfloat16", "torch.float16"; DTYPE_NONE if unknown */
+size_t dtype_bytes(enum dtype dtype);               /* bytes per element, 0 for an unknown value */
+const char *dtype_name(enum dtype dtype);           /* safetensors spelling: "F32", "BF16", ...; "?" if unknown */
+enum dtype dtype_from_name(const char *name);       /* safetensors spelling; DTYPE_NONE if unknown */
+enum dtype dtype_from_torch_name(const char *name); /* "float32", "bfloat16", "torch.float16"; DTYPE_NONE if unknown */
 
 static inline float float_from_bits(uint32_t bits)
 {

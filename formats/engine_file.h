@@ -35,40 +35,40 @@ struct engine_tensor {
     enum dtype dtype;
     enum tensor_layout layout;
     int rank;
-    uint64_t shape[4]; /* logical shape */
+    uint64_t shape[4];      /* logical shape */
     uint64_t offset, bytes; /* in the weight section, PLAN_ALIGNMENT aligned */
 };
 
 /* Golden outputs: a prompt, the greedy continuation, the logits from which each token was drawn. */
 struct engine_golden {
     uint32_t prompt_count, token_count, vocab_size;
-    float tolerance;         /* absolute, on logits */
-    const int32_t *prompt;   /* [prompt_count] */
-    const int32_t *tokens;   /* [token_count] */
-    const float *logits;     /* [token_count, vocab_size] */
+    float tolerance;       /* absolute, on logits */
+    const int32_t *prompt; /* [prompt_count] */
+    const int32_t *tokens; /* [token_count] */
+    const float *logits;   /* [token_count, vocab_size] */
 };
 
 /* An open engine. Pointers lead into the mapping or into memory the engine owns; nothing changes after open, so any
  * number of threads may read. */
 struct engine {
-    struct file_map map;      /* data NULL when opened from memory */
+    struct file_map map; /* data NULL when opened from memory */
     const uint8_t *bytes;
     uint64_t size;
     struct manifest manifest;
     const char *manifest_text; /* owned if inflated */
     size_t manifest_text_size;
-    const uint8_t *weights;    /* [manifest.weights_bytes] */
+    const uint8_t *weights; /* [manifest.weights_bytes] */
     const uint64_t *weight_hashes;
     uint64_t weight_chunks;
     struct engine_tensor *tensors;
     size_t tensor_count;
     struct plan *plans; /* decode plans by rising rows, then prefill plans by rising rows */
     size_t plan_count;
-    const char *tactics;       /* tuning record lines */
+    const char *tactics; /* tuning record lines */
     size_t tactics_size;
-    const uint8_t *tokenizer;  /* image, NULL if none */
+    const uint8_t *tokenizer; /* image, NULL if none */
     size_t tokenizer_size;
-    struct engine_golden golden; /* token_count 0 if none */
+    struct engine_golden golden;      /* token_count 0 if none */
     void *owned[ENGINE_MAX_SECTIONS]; /* inflated sections */
 };
 

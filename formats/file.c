@@ -63,6 +63,14 @@ void file_map_close(struct file_map *map)
     *map = (struct file_map){0};
 }
 
+void file_map_release(const void *data, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + (uintptr_t)bytes;
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 bool file_read(const char *path, uint64_t limit, char **text, size_t *size, struct status *status)
 {
     bool done = false;

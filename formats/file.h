@@ -17,16 +17,20 @@ struct file_map {
 bool file_map_open(struct file_map *map, const char *path, struct status *status);
 void file_map_close(struct file_map *map);
 
+/* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
+ * page cache and come back when read again. Keeps a program that streams through a large file small. */
+void file_map_release(const void *data, uint64_t bytes);
+
 /* Reads a small file whole (at most `limit` bytes) into malloc'd memory with a NUL behind; free() it. */
 bool file_read(const char *path, uint64_t limit, char **text, size_t *size, struct status *status);
 
 /* An output file: written under a temporary name in the target's folder (unlinked by the kernel if the process is
  * killed, where O_TMPFILE is available), then fsync, rename, fsync of the folder. One thread at a time. */
 struct file_output {
-    int descriptor;      /* -1 when closed */
-    uint64_t position;   /* bytes written so far */
-    char *path;          /* owned: the final name */
-    char *temporary;     /* owned: temporary name, NULL with O_TMPFILE */
+    int descriptor;    /* -1 when closed */
+    uint64_t position; /* bytes written so far */
+    char *path;        /* owned: the final name */
+    char *temporary;   /* owned: temporary name, NULL with O_TMPFILE */
 };
 
 bool file_output_open(struct file_output *output, const char *path, struct status *status);

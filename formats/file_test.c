@@ -429,10 +429,39 @@ static void test_size_limit(void **state)
     run_in_child(write_beyond_size_limit);
 }
 
+static void test_map_release(void **state)
+{
+    (void)state;
+    enum { BYTES = 100000 };
+    struct status status;
+    struct file_map map;
+    struct file_output output;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/released", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    uint8_t *bytes = malloc(BYTES);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 31 >> 3);
+    assert_true(file_output_open(&output, path, &status) && file_output_write(&output, bytes, BYTES, &status) &&
+                file_output_commit(&output, &status));
+    assert_true(file_map_open(&map, path, &status));
+    /* Pieces of every alignment: what was released is read again from the file, and neighbours are untouched. */
+    const size_t offsets[] = {0, 1, 4095, 4096, 5000, 99999};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        assert_memory_equal(map.data, bytes, BYTES);
+        file_map_release(map.data + offsets[i], BYTES - offsets[i]);
+        file_map_release(map.data + offsets[i], 0);
+        assert_memory_equal(map.data, bytes, BYTES);
+    }
+    file_map_close(&map);
+    assert_int_equal(unlink(path), 0);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_map),
+        cmocka_unit_test(test_map_release),
         cmocka_unit_test(test_read),
         cmocka_unit_test(test_output),
         cmocka_unit_test(test_pad_large),

@@ -36,9 +36,9 @@ struct model_config {
     bool tie_word_embeddings;
     bool attention_bias; /* llama: q,k,v,o projections have biases; qwen2 always has q,k,v biases (import decides) */
     bool mlp_bias;
-    uint64_t sliding_window;                 /* 0: none */
-    bool layer_slides[MODEL_MAX_LAYERS];     /* per layer: uses sliding_window (layer_types, max_window_layers, ...) */
-    enum dtype dtype;                        /* torch_dtype / dtype, DTYPE_NONE if absent */
+    uint64_t sliding_window;             /* 0: none */
+    bool layer_slides[MODEL_MAX_LAYERS]; /* per layer: uses sliding_window (layer_types, max_window_layers, ...) */
+    enum dtype dtype;                    /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
     /* Token ids; -1 if there is none. generation_config.json overrides config.json where it names them; llama and
      * mistral have bos 1 and eos 2 where config.json does not mention them (null means none), as in transformers. */

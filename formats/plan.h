@@ -53,10 +53,10 @@ struct plan_launch {
     uint16_t dependency_count;
     uint32_t first_operand; /* index into the plan's operand array; likewise below */
     uint32_t first_param;
-    uint32_t first_dependency; /* dependencies are indices of earlier launches */
-    uint32_t tactic;           /* line of the tactics section, PLAN_NO_TACTIC if the op has no tunables */
-    uint32_t layer;            /* for people and traces; UINT32_MAX outside the layers */
-    uint32_t kernel;           /* device targets: index into the kernels section; 0 on the CPU */
+    uint32_t first_dependency;              /* dependencies are indices of earlier launches */
+    uint32_t tactic;                        /* line of the tactics section, PLAN_NO_TACTIC if the op has no tunables */
+    uint32_t layer;                         /* for people and traces; UINT32_MAX outside the layers */
+    uint32_t kernel;                        /* device targets: index into the kernels section; 0 on the CPU */
     uint32_t grid[3], block[3], cluster[3]; /* device targets; 0 on the CPU */
     uint32_t shared_bytes;
     uint32_t attributes;

@@ -1,6 +1,8 @@
 /* eng.h as a caller meets it: arguments, struct sizes, ownership, slots, text. */
 #include "tests/test_fables.h"
 
+#include "builder/build.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@ static void test_statuses_are_pinned(void **state)
     assert_string_equal(eng_status_name(ENG_FULL), "full");
     assert_string_equal(eng_status_name(12345), "unknown");
     assert_string_equal(eng_version(), ENG_VERSION_TEXT);
+    assert_string_equal(BUILDER_VERSION, ENG_VERSION_TEXT); /* one release, one number */
 }
 
 static void test_open_refuses(void **state)

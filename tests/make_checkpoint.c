@@ -38,8 +38,10 @@ static uint64_t next_random(struct generator *generator)
 static void store(struct generator *generator, uint64_t index, float value)
 {
     uint16_t half = generator->dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
-    if (generator->dtype == DTYPE_F32) memcpy(generator->buffer + index * sizeof value, &value, sizeof value);
-    else memcpy(generator->buffer + index * sizeof half, &half, sizeof half);
+    if (generator->dtype == DTYPE_F32)
+        memcpy(generator->buffer + index * sizeof value, &value, sizeof value);
+    else
+        memcpy(generator->buffer + index * sizeof half, &half, sizeof half);
 }
 
 /* Uniform in [centre - reach, centre + reach]. */
@@ -138,18 +140,24 @@ done:
 
 int main(int argc, char **argv)
 {
-    static const struct option flags[] = {{"config", required_argument, NULL, 'c'}, {"output", required_argument, NULL, 'o'},
-                                          {"dtype", required_argument, NULL, 'd'},  {"seed", required_argument, NULL, 's'},
-                                          {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+    static const struct option flags[] = {{"config", required_argument, NULL, 'c'},
+                                          {"output", required_argument, NULL, 'o'},
+                                          {"dtype", required_argument, NULL, 'd'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     const char *config = NULL, *folder = NULL;
     enum dtype dtype = DTYPE_BF16;
     uint64_t seed = 1;
     struct status status = {0};
     for (int flag; (flag = getopt_long(argc, argv, "o:", flags, NULL)) != -1;) {
         char *end = "";
-        if (flag == 'c') config = optarg;
-        else if (flag == 'o') folder = optarg;
-        else if (flag == 's') seed = strtoull(optarg, &end, 10);
+        if (flag == 'c')
+            config = optarg;
+        else if (flag == 'o')
+            folder = optarg;
+        else if (flag == 's')
+            seed = strtoull(optarg, &end, 10);
         else if (flag == 'd')
             dtype = strcmp(optarg, "bf16") == 0   ? DTYPE_BF16
                     : strcmp(optarg, "fp16") == 0 ? DTYPE_F16
@@ -160,7 +168,8 @@ int main(int argc, char **argv)
             return flag == 'h' ? 0 : 2;
         }
         if (dtype == DTYPE_NONE || *end) {
-            fprintf(stderr, "make_checkpoint: expected --dtype bf16, fp16 or f32 and --seed NUMBER, found '%s'\n", optarg);
+            fprintf(stderr, "make_checkpoint: expected --dtype bf16, fp16 or f32 and --seed NUMBER, found '%s'\n",
+                    optarg);
             return 2;
         }
     }

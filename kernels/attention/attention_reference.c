@@ -17,7 +17,8 @@ void attention_reference(const struct op_call *call)
     const struct attention_problem problem = attention_problem_of(call);
     const int64_t head_dim = problem.head_dim;
     for (int64_t r = 0; r < problem.rows; r++) {
-        int64_t slot = problem.slots[r], last = problem.positions[r], first = attention_first_token(&problem, r);
+        int64_t slot = problem.slots[r], last = problem.positions[r], first = 0;
+        if (problem.window && last >= problem.window) first = last - problem.window + 1;
         for (int64_t h = 0; h < problem.heads; h++) {
             const float *q = problem.q + (r * problem.heads + h) * head_dim;
             float *out = problem.out + (r * problem.heads + h) * head_dim;

@@ -76,7 +76,8 @@ static void read_pieces(void *argument, struct team_member *member)
 {
     struct probe *probe = argument;
     uint64_t total = 0, piece;
-    while ((piece = team_ticket(member)) < probe->pieces) total ^= probe->sum(probe->memory + piece * PROBE_PIECE_BYTES);
+    while ((piece = team_ticket(member)) < probe->pieces)
+        total ^= probe->sum(probe->memory + piece * PROBE_PIECE_BYTES);
     atomic_fetch_xor(&probe->sink, total);
 }
 

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -22,6 +23,11 @@ enum {
     SPIN_NS = 60000,
     SPIN_OVERSUBSCRIBED_NS = 2000,
     PAUSES_PER_CLOCK = 32, /* pauses between two looks at the clock */
+};
+
+/* Where a member was when it last arrived: generation of that barrier << 32 | processor. */
+struct arrival {
+    _Alignas(CACHE_LINE) _Atomic uint64_t at;
 };
 
 struct worker {
@@ -44,6 +50,7 @@ struct team {
     bool quit;
     struct team_member caller;
     struct worker workers[TEAM_MAX_THREADS - 1];
+    struct arrival arrivals[TEAM_MAX_THREADS];
 };
 
 static inline void processor_pause(void)
@@ -62,8 +69,20 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+/* Whether a member that has not arrived was last seen on this processor: on a busy machine the scheduler may well keep
+ * two members on one, and then each would wait for the other's spin to end at every barrier. */
+static bool blocks_another(struct team *team, int index, uint32_t generation)
+{
+    int processor = sched_getcpu();
+    for (int i = 0; i < team->size; i++) {
+        uint64_t at = atomic_load_explicit(&team->arrivals[i].at, memory_order_relaxed);
+        if (i != index && (uint32_t)(at >> 32) != generation && (int)(uint32_t)at == processor) return processor >= 0;
+    }
+    return false;
+}
+
 /* Until the generation is no longer `generation`. */
-static void wait_for_generation(struct team *team, uint32_t generation)
+static void wait_for_generation(struct team *team, int index, uint32_t generation)
 {
     int64_t begin_ns = 0;
     for (;;) {
@@ -73,7 +92,7 @@ static void wait_for_generation(struct team *team, uint32_t generation)
         }
         int64_t time_ns = now_ns();
         if (!begin_ns) begin_ns = time_ns;
-        if (time_ns - begin_ns >= team->spin_ns) break;
+        if (time_ns - begin_ns >= team->spin_ns || blocks_another(team, index, generation)) break;
     }
     /* Announce, then look again, while the last arriver advances, then looks for sleepers: sequentially consistent, so
      * that at least one of the two sees the other. The kernel compares the generation once more under its lock. */
@@ -87,10 +106,12 @@ void team_barrier(struct team_member *member)
 {
     struct team *team = member->team;
     uint32_t generation = atomic_load_explicit(&team->generation, memory_order_relaxed);
+    uint64_t at = (uint64_t)generation << 32 | (uint32_t)sched_getcpu();
+    atomic_store_explicit(&team->arrivals[member->index].at, at, memory_order_relaxed);
     /* Release: what this member stored; acquire: what those who came before it stored, passed on by the generation. */
     uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
     if (before + 1 < (uint32_t)team->size) {
-        wait_for_generation(team, generation);
+        wait_for_generation(team, member->index, generation);
         return;
     }
     /* All others wait for the generation, so nobody else touches the counters now. */

@@ -88,6 +88,33 @@ static void assert_kv_close(const struct setup *setup, const uint8_t *found, con
     }
 }
 
+/* The layout of the pool, written out once more: v of the last valid row must lie where rope_append.h says. */
+static void assert_layout(const struct setup *setup, const uint8_t *kv)
+{
+    const struct shape *shape = &setup->shape;
+    const struct plan_geometry *geometry = &setup->test.geometry;
+    int64_t row = shape->valid - 1;
+    int32_t slot = ((const int32_t *)setup->test.call.operands[ROPE_APPEND_SLOTS])[row];
+    int32_t position = ((const int32_t *)setup->test.call.operands[ROPE_APPEND_POSITIONS])[row];
+    const int32_t *table = setup->test.call.operands[ROPE_APPEND_PAGE_TABLE];
+    int32_t page = table[slot * (int64_t)geometry->pages_per_slot + position / shape->page_tokens];
+    const uint8_t *block = kv + (size_t)page * geometry->page_bytes + LAYER * geometry->page_bytes / LAYERS;
+    const float *v = (const float *)setup->test.call.operands[ROPE_APPEND_QKV] +
+                     (row * (shape->heads + 2 * shape->kv_heads) + shape->heads + shape->kv_heads) * shape->head_dim;
+    for (int64_t g = 0; g < shape->kv_heads; g++) {
+        for (int64_t i = 0; i < shape->head_dim; i++) {
+            int64_t k_index = (g * shape->page_tokens + position % shape->page_tokens) * shape->head_dim + i;
+            int64_t v_index = k_index + shape->kv_heads * shape->page_tokens * shape->head_dim;
+            float expected = v[g * shape->head_dim + i];
+            if (shape->kv_dtype == DTYPE_F16) expected = f16_to_float(f16_from_float(expected));
+            if (shape->kv_dtype == DTYPE_BF16) expected = bf16_to_float(bf16_from_float(expected));
+            assert_true(op_element(block, v_index, shape->kv_dtype) == expected);
+            assert_false(
+                test_is_poison(block + (size_t)k_index * dtype_bytes(shape->kv_dtype), dtype_bytes(shape->kv_dtype)));
+        }
+    }
+}
+
 static void check_shape(struct test_random *random, const struct shape *shape)
 {
     struct setup setup;
@@ -109,6 +136,7 @@ static void check_shape(struct test_random *random, const struct shape *shape)
             test_case_assert_intact(test);
             if (team == 0) {
                 assert_kv_close(&setup, kv->data, expected_kv);
+                assert_layout(&setup, kv->data);
                 test_assert_close((const float *)(const void *)q->data, expected_q, q_count, 2e-6, 1e-6, "q");
                 assert_true(test_is_poison(q->data + q_bytes, q->bytes - q_bytes));
                 memcpy(first_kv, kv->data, setup.pool_bytes);
