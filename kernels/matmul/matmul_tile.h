@@ -113,8 +113,9 @@ op_run matmul_run_avx512bf16;
     TILE(1, 8, kind)                                                                                          \
     TILE(1, 12, kind)                                                                                         \
     TILE(2, 4, kind)                                                                                          \
-    TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind)    \
-        TILE(3, 8, kind) TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) TILE(6, 2, kind) \
-            TILE(6, 3, kind) TILE(6, 4, kind) TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
+    TILE(2, 6, kind)                                                                                          \
+    TILE(2, 8, kind) TILE(2, 12, kind) TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind)    \
+        TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) TILE(6, 2, kind) TILE(6, 3, kind) \
+            TILE(6, 4, kind) TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
 
 #endif
