@@ -94,7 +94,9 @@ VEC_INLINE void attention_pack_keys(struct attention_scratch *scratch, int64_t h
 #pragma GCC unroll 16
                 for (int i = 0; i < VEC_WIDTH; i++) vec_store(to + i * chunk, rows[i]);
             } else {
-                for (int i = 0; i < head_dim - d; i++) vec_store(to + i * chunk, rows[i]);
+#pragma GCC unroll 16
+                for (int i = 0; i < VEC_WIDTH; i++)
+                    if (i < head_dim - d) vec_store(to + i * chunk, rows[i]);
             }
         }
     }
@@ -312,7 +314,12 @@ static inline void attention_block(const struct attention_problem *problem, cons
     if (low >= high) return;
 
     const int64_t slot = problem->slots[task->row], values = problem->pages.values;
-    for (int64_t t = low; t < high; t++) scratch->keys[t] = pages_key(&problem->pages, slot, start + t, task->kv_head);
+    for (int64_t t = low; t < high;) { /* page by page: a division per token would cost more than its arithmetic */
+        const uint8_t *key = pages_key(&problem->pages, slot, start + t, task->kv_head);
+        int64_t rest = problem->pages.tokens - (start + t) % problem->pages.tokens;
+        for (int64_t end = attention_least(t + rest, high); t < end; t++, key += problem->pages.token_bytes)
+            scratch->keys[t] = key;
+    }
 
     const int64_t chunk = ATTENTION_CHUNK_TOKENS * stride <= ATTENTION_PACKED_FLOATS ? ATTENTION_CHUNK_TOKENS
                                                                                      : ATTENTION_CHUNK_TOKENS / 2;

@@ -94,7 +94,7 @@ static inline vec vec_select(uint32_t bits, vec a, vec b)
     return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lane_bit)));
 }
 
-static inline void vec_transpose(vec rows[VEC_WIDTH])
+static inline __attribute__((always_inline)) void vec_transpose(vec rows[VEC_WIDTH])
 {
     vec quad[8];
 #pragma GCC unroll 8

@@ -80,7 +80,7 @@ static inline float vec_largest(vec v)
 static inline uint32_t vec_bits_ge(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 static inline vec vec_select(uint32_t bits, vec a, vec b) { return _mm512_mask_blend_ps((__mmask16)bits, b, a); }
 
-static inline void vec_transpose(vec rows[VEC_WIDTH])
+static inline __attribute__((always_inline)) void vec_transpose(vec rows[VEC_WIDTH])
 {
     vec quad[16], pair[16];
 #pragma GCC unroll 4

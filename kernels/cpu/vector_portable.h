@@ -109,7 +109,7 @@ static inline vec vec_select(uint32_t bits, vec a, vec b)
 }
 
 /* rows[i][j] <-> rows[j][i] of VEC_WIDTH x VEC_WIDTH floats. */
-static inline void vec_transpose(vec rows[VEC_WIDTH])
+static inline __attribute__((always_inline)) void vec_transpose(vec rows[VEC_WIDTH])
 {
     vec a = rows[0], b = rows[1], c = rows[2], d = rows[3];
     rows[0] = (vec){a[0], b[0], c[0], d[0]};

@@ -1,0 +1,27 @@
+/* What the two targets on engine files do with one input: open it, and use all of what opens. */
+#pragma once
+
+#include <stdlib.h>
+
+#include "formats/test_engine.h"
+#include "kernels/op.h"
+
+static int try_engine(const uint8_t *data, size_t size)
+{
+    struct engine engine;
+    struct status status = {0};
+    uint8_t *copy = test_engine_copy(data, size);
+    if (!copy) return 0;
+    if (engine_open_memory(&engine, copy, size, "engine", &status)) {
+        test_engine_touch(&engine);
+        for (size_t p = 0; p < engine.plan_count; p++)
+            for (uint32_t launch = 0; launch < engine.plans[p].header.launch_count; launch++)
+                op_verify(&engine.plans[p], launch, &engine.manifest.geometry, "plan", &status);
+        engine_verify_weights(&engine, 0, engine.weight_chunks, &status);
+        engine_close(&engine);
+    } else if (status.code == STATUS_OK || status.message[0] == '\0') {
+        abort(); /* refused without a reason */
+    }
+    free(copy);
+    return 0;
+}
