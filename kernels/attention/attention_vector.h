@@ -52,19 +52,20 @@ static inline int64_t attention_line_head(const struct attention_problem *proble
     return task->kv_head * problem->group + (task->first_line + line) % problem->group;
 }
 
-/* Pages lie anywhere, so the processor's own prefetching sees streams of a few cache lines only. While one vector of
- * tokens is rearranged, the next one's keys are fetched, and this one's values, which are needed when the block's
- * probabilities are known. */
+/* Pages lie anywhere, so the processor's own prefetching sees streams of a few cache lines only. While the keys of one
+ * vector of tokens are rearranged, those of the vector after the next are fetched into the second-level cache (into the
+ * first, too many misses would be outstanding), and the values of this one, needed once its probabilities are known. */
 VEC_INLINE void attention_prefetch(const struct attention_scratch *scratch, int64_t token, int64_t high,
                                    int64_t token_bytes, int64_t values)
 {
-    enum { CACHE_LINE = 64 };
+    enum { CACHE_LINE = 64, SECOND_LEVEL = 2, VECTORS_AHEAD = 2 };
+    const int64_t ahead = token + VECTORS_AHEAD * VEC_WIDTH;
     for (int64_t i = token; i < attention_least(token + VEC_WIDTH, high); i++)
         for (int64_t byte = 0; byte < token_bytes; byte += CACHE_LINE)
-            __builtin_prefetch(scratch->keys[i] + values + byte, 0, 2);
-    for (int64_t i = token + VEC_WIDTH; i < attention_least(token + 2 * VEC_WIDTH, high); i++)
+            __builtin_prefetch(scratch->keys[i] + values + byte, 0, SECOND_LEVEL);
+    for (int64_t i = ahead; i < attention_least(ahead + VEC_WIDTH, high); i++)
         for (int64_t byte = 0; byte < token_bytes; byte += CACHE_LINE)
-            __builtin_prefetch(scratch->keys[i] + byte, 0, 3);
+            __builtin_prefetch(scratch->keys[i] + byte, 0, SECOND_LEVEL);
 }
 
 /* Keys [first, first + chunk) of the block, of which [low, high) exist, as packed[component][token]. */

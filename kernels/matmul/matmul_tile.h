@@ -103,19 +103,20 @@ op_run matmul_run_avx512bf16;
 #endif
 
 /* Tiles with at most 3, 6 and 24 accumulators: the lists from which each instruction set makes its tile functions. */
-#define MATMUL_TILES_3(TILE, kind) TILE(1, 1, kind) TILE(1, 2, kind) TILE(1, 3, kind) TILE(2, 1, kind) TILE(3, 1, kind)
+/* (panels, rows); the formatter finds no rest in such lists. */
+/* clang-format off */
+#define MATMUL_TILES_3(TILE, kind) \
+    TILE(1, 1, kind) TILE(1, 2, kind) TILE(1, 3, kind) TILE(2, 1, kind) TILE(3, 1, kind)
 #define MATMUL_TILES_6(TILE, kind) \
-    MATMUL_TILES_3(TILE, kind)     \
-    TILE(1, 4, kind)               \
-    TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) TILE(6, 1, kind)
-#define MATMUL_TILES_24(TILE, kind)                                                                           \
-    MATMUL_TILES_6(TILE, kind)                                                                                \
-    TILE(1, 8, kind)                                                                                          \
-    TILE(1, 12, kind)                                                                                         \
-    TILE(2, 4, kind)                                                                                          \
-    TILE(2, 6, kind)                                                                                          \
-    TILE(2, 8, kind) TILE(2, 12, kind) TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind)    \
-        TILE(4, 2, kind) TILE(4, 3, kind) TILE(4, 4, kind) TILE(4, 6, kind) TILE(6, 2, kind) TILE(6, 3, kind) \
-            TILE(6, 4, kind) TILE(8, 1, kind) TILE(8, 2, kind) TILE(8, 3, kind)
+    MATMUL_TILES_3(TILE, kind) \
+    TILE(1, 4, kind) TILE(1, 6, kind) TILE(2, 2, kind) TILE(2, 3, kind) TILE(3, 2, kind) TILE(4, 1, kind) \
+    TILE(6, 1, kind)
+#define MATMUL_TILES_24(TILE, kind) \
+    MATMUL_TILES_6(TILE, kind) \
+    TILE(1, 8, kind) TILE(1, 12, kind) TILE(2, 4, kind) TILE(2, 6, kind) TILE(2, 8, kind) TILE(2, 12, kind) \
+    TILE(3, 3, kind) TILE(3, 4, kind) TILE(3, 6, kind) TILE(3, 8, kind) TILE(4, 2, kind) TILE(4, 3, kind) \
+    TILE(4, 4, kind) TILE(4, 6, kind) TILE(6, 2, kind) TILE(6, 3, kind) TILE(6, 4, kind) TILE(8, 1, kind) \
+    TILE(8, 2, kind) TILE(8, 3, kind)
+/* clang-format on */
 
 #endif
