@@ -33,10 +33,10 @@ const char *tune_level_name(enum tune_level level) { return levels[level].name; 
 void matmul_tuning_key(const int64_t *params, const struct machine *machine, char key[TUNING_KEY_BYTES])
 {
     snprintf(key, TUNING_KEY_BYTES,
-             "cpu '%s' isa=%s threads=%d matmul rows=%" PRId64 " n=%" PRId64 " k=%" PRId64
+             "cpu '%s' isa=%s threads=%d revision=%d matmul rows=%" PRId64 " n=%" PRId64 " k=%" PRId64
              " dtype=%s epilogue=%s bias=%" PRId64 " residual=%" PRId64,
-             machine->name, cpu_isa_name(machine->isa), machine->threads, params[MATMUL_ROWS], params[MATMUL_N],
-             params[MATMUL_K], dtype_name((enum dtype)params[MATMUL_DTYPE]),
+             machine->name, cpu_isa_name(machine->isa), machine->threads, MATMUL_REVISION, params[MATMUL_ROWS],
+             params[MATMUL_N], params[MATMUL_K], dtype_name((enum dtype)params[MATMUL_DTYPE]),
              params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? "swiglu" : "none", params[MATMUL_HAS_BIAS],
              params[MATMUL_HAS_RESIDUAL]);
 }

@@ -54,6 +54,10 @@ enum matmul_epilogue { MATMUL_EPILOGUE_NONE = 0, MATMUL_EPILOGUE_SWIGLU = 1 };
 /* With SWIGLU over an intermediate size I that is no multiple of 16, N = 2 * 16 * panel_count(I) and out has
  * N / 2 columns, the last ones zero. */
 
+/* Raised whenever a change of the kernels can change which tunables are best: timings of older revisions are then
+ * measured anew. */
+enum { MATMUL_REVISION = 1 };
+
 extern const struct op_descriptor op_matmul;
 
 uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
