@@ -1,6 +1,6 @@
 """The CUDA toolkit of the machine as repository @cuda, or its absence.
 
-@cuda//:defs.bzl  CUDA_FOUND, CUDA_VERSION ("13.0"), CUDA_NVCC (path), CUDA_INCLUDES (paths)
+@cuda//:defs.bzl  CUDA_VERSION ("13.0"; "" without a toolkit), CUDA_NVCC (path), CUDA_ARCHITECTURES (["sm_90", ...])
 @cuda//:headers   driver, runtime and library headers for host C; empty without a toolkit
 
 Looked for in: $CUDA_HOME, /usr/local/cuda, the folder of an nvcc in PATH, pip wheels (nvidia-cuda-nvcc, ...)."""
@@ -46,6 +46,15 @@ def _version(rctx, nvcc):
             return words[i + 1]
     fail("%s --version prints no release number" % nvcc)
 
+def _architectures(rctx, nvcc):
+    """What nvcc compiles for; the variants with a letter ("sm_90a") come with their number."""
+    if not nvcc:
+        return []
+    listed = rctx.execute([nvcc, "--list-gpu-arch"])
+    if listed.return_code != 0:
+        fail("%s --list-gpu-arch: %s" % (nvcc, listed.stderr))
+    return [word.strip().replace("compute_", "sm_") for word in listed.stdout.split("\n") if word.strip()]
+
 _BUILD = """
 cc_library(
     name = "headers",
@@ -67,10 +76,9 @@ def _cuda_toolkit_impl(rctx):
         rctx.symlink(include, links[-1])
     rctx.file("BUILD", _BUILD.format(includes = repr(links)))
     rctx.file("defs.bzl", "\n".join([
-        "CUDA_FOUND = %r" % bool(nvcc),
         "CUDA_VERSION = %r" % version,
         "CUDA_NVCC = %r" % (nvcc or ""),
-        "CUDA_INCLUDES = %r" % includes,
+        "CUDA_ARCHITECTURES = %r" % _architectures(rctx, nvcc),
         "",
     ]))
 

@@ -66,12 +66,13 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
                        tensor->name, graph->config->model_type);
 }
 
-/* rope_append reads both head norms in one dtype; a checkpoint may mix them. */
+/* rope_append and rope_attention read both head norms in one dtype; a checkpoint may mix them. */
 static void unify_head_norms(struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        if (node->op != OP_ROPE_APPEND || node->weights[0] < 0) continue;
+        bool rope = node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION;
+        if (!rope || node->weights[0] < 0) continue;
         struct graph_weight *q = &graph->weights[node->weights[0]], *k = &graph->weights[node->weights[1]];
         if (q->dtype != k->dtype) q->dtype = k->dtype = DTYPE_F32;
     }
@@ -110,10 +111,11 @@ void assume_weights(struct graph *graph, enum dtype dtype)
         if (graph->weights[w].form != WEIGHT_CONSTANT) graph->weights[w].dtype = dtype;
 }
 
-static uint64_t packed_bytes(const struct graph_weight *weight)
+static uint64_t packed_bytes(const struct graph *graph, const struct graph_weight *weight)
 {
-    if (weight->form == WEIGHT_PANEL || weight->form == WEIGHT_PANEL_GATE_UP)
-        return panel_count(weight->rows) * panel_bytes(weight->depth, weight->dtype);
+    if (weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP)
+        return graph_has_panels(graph) ? panel_count(weight->rows) * panel_bytes(weight->depth, weight->dtype)
+                                       : weight->rows * weight->depth * dtype_bytes(weight->dtype);
     return weight->rows * (weight->columns ? weight->columns : 1) * dtype_bytes(weight->dtype);
 }
 
@@ -124,8 +126,10 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
     for (int w = 0; w < graph->weight_count; w++) {
         struct graph_weight *weight = &graph->weights[w];
         if (!weight->used) continue;
-        weight->bytes = packed_bytes(weight);
-        uint64_t alignment = weight->bytes >= BIG_BYTES ? BIG_ALIGNMENT : PLAN_ALIGNMENT;
+        weight->bytes = packed_bytes(graph, weight);
+        /* Devices copy in whole 128-byte lines and like to begin on one. */
+        uint64_t small = graph->target == TARGET_CPU ? PLAN_ALIGNMENT : 4 * PLAN_ALIGNMENT;
+        uint64_t alignment = weight->bytes >= BIG_BYTES ? BIG_ALIGNMENT : small;
         if (!checked_align(end, alignment, &weight->offset) || !checked_add(weight->offset, weight->bytes, &end))
             return status_fail(status, STATUS_BAD_INPUT, "the weights do not fit into 64-bit sizes");
     }

@@ -7,43 +7,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "builder/build_cuda.h"
 #include "builder/golden.h"
 #include "builder/import.h"
-#include "builder/lower.h"
 #include "builder/pass.h"
 #include "builder/report.h"
-#include "builder/tune_plans.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
 #include "formats/tokenizer.h"
 #include "tuner/clock.h"
 
-/* Everything a build holds; build_close releases it in any state. */
-struct build {
-    const struct build_options *options;
-    struct checkpoint checkpoint;
-    bool checkpoint_open, has_weights;
-    struct graph decode, prefill;
-    struct lowering lowering;
-    struct team *team;
-    struct machine machine;
-    struct plan plans[2 * BUILD_MAX_PLANS];
-    size_t plan_count;
-    struct manifest manifest;
-    struct tuning_cache cache;
-    bool cache_open;
-    struct tactics tactics;
-    uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
-    size_t tokenizer_bytes;
-    struct engine_writer *writer;
-    struct progress progress;
-    uint64_t file_bytes;
-};
-
 void build_options_init(struct build_options *options)
 {
     memset(options, 0, sizeof *options);
     options->output = "model.eng";
+    options->target = TARGET_CPU;
     options->tune = TUNE_QUICK;
     options->out = stdout;
 }
@@ -68,26 +46,41 @@ static bool open_checkpoint(struct build *build, struct status *status)
     return build->checkpoint_open;
 }
 
-static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, struct status *status)
+/* Matrices and 16-bit activations of a device have one dtype: as asked, else the checkpoint's, bf16 for a wider one. */
+static enum dtype half_dtype(const struct build *build)
+{
+    if (build->options->dtype) return build->options->dtype;
+    return build->checkpoint.config.dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
+static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool narrow,
+                       struct status *status)
 {
     graph_init(graph, &build->checkpoint.config, kind);
+    graph->target = build->target;
+    graph->half = half_dtype(build);
+    graph->narrow = narrow;
     return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
 }
 
 static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct status *status)
 {
     const struct build_options *options = build->options;
-    if (!make_graph(build, &build->decode, PLAN_DECODE, status) ||
-        !make_graph(build, &build->prefill, PLAN_PREFILL, status))
+    bool cuda = build->target == TARGET_CUDA;
+    if (!make_graph(build, &build->decode, PLAN_DECODE, false, status) ||
+        (cuda && !make_graph(build, &build->narrow, PLAN_DECODE, true, status)) ||
+        !make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
         return false;
+    enum dtype matrices = cuda ? half_dtype(build) : options->dtype;
     if (build->has_weights) {
-        if (!bind_weights(&build->decode, &build->checkpoint, options->dtype, status)) return false;
+        if (!bind_weights(&build->decode, &build->checkpoint, matrices, status)) return false;
     } else {
-        enum dtype dtype = options->dtype ? options->dtype : build->checkpoint.config.dtype;
+        enum dtype dtype = matrices ? matrices : build->checkpoint.config.dtype;
         assume_weights(&build->decode, dtype ? dtype : DTYPE_BF16);
     }
     return plan_weights(&build->decode, weights_bytes, status) &&
-           share_weights(&build->prefill, &build->decode, status);
+           share_weights(&build->prefill, &build->decode, status) &&
+           (!cuda || share_weights(&build->narrow, &build->decode, status));
 }
 
 /* ---- limits ---- */
@@ -96,7 +89,7 @@ static uint64_t largest_batch(const struct build_options *options)
 {
     if (options->max_batch) return options->max_batch;
     if (options->batch_size_count) return options->batch_sizes[options->batch_size_count - 1];
-    return BUILD_DEFAULT_BATCH;
+    return options->target == TARGET_CUDA ? BUILD_DEFAULT_BATCH_CUDA : BUILD_DEFAULT_BATCH;
 }
 
 static bool set_geometry(struct build *build, struct status *status)
@@ -112,10 +105,11 @@ static bool set_geometry(struct build *build, struct status *status)
     geometry->max_context = options->max_context                           ? options->max_context
                             : config->max_position < BUILD_DEFAULT_CONTEXT ? config->max_position
                                                                            : BUILD_DEFAULT_CONTEXT;
-    geometry->page_tokens = BUILD_PAGE_TOKENS;
-    geometry->pages_per_slot = (geometry->max_context + BUILD_PAGE_TOKENS - 1) / BUILD_PAGE_TOKENS;
-    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : DTYPE_F32;
-    uint64_t layer_bytes = kv_layer_bytes(config, BUILD_PAGE_TOKENS, build->lowering.kv_dtype);
+    bool cuda = build->target == TARGET_CUDA;
+    geometry->page_tokens = cuda ? BUILD_PAGE_TOKENS_CUDA : BUILD_PAGE_TOKENS;
+    geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
+    build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : cuda ? half_dtype(build) : DTYPE_F32;
+    uint64_t layer_bytes = kv_layer_bytes(config, geometry->page_tokens, build->lowering.kv_dtype);
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->vocab_size = config->vocab_size;
@@ -145,12 +139,16 @@ static bool lower_all(struct build *build, struct status *status)
         batch_count++;
     }
     if (lacks_all) batches[batch_count++] = (uint32_t)slots;
-    static const uint32_t default_chunks[] = {16, 64, 256};
+    enum { DEFAULT_CHUNKS = 4 };
+    static const uint32_t cpu_chunks[DEFAULT_CHUNKS] = {16, 64, 256},
+                          cuda_chunks[DEFAULT_CHUNKS] = {32, 128, 512, 2048};
+    const uint32_t *default_chunks = build->target == TARGET_CUDA ? cuda_chunks : cpu_chunks;
     for (int i = 0; i < options->prefill_chunk_count; i++) chunks[chunk_count++] = options->prefill_chunks[i];
     if (chunk_count == 0)
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
             if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
 
+    if (build->target == TARGET_CUDA) return build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
     for (int i = 0; i < batch_count; i++, build->plan_count++)
         if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);
@@ -182,7 +180,7 @@ static void copy_base_name(const char *path, char *out, size_t size)
 static enum dtype matrix_dtype(const struct graph *graph)
 {
     for (int w = 0; w < graph->weight_count; w++)
-        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_PANEL) return graph->weights[w].dtype;
+        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_MATRIX) return graph->weights[w].dtype;
     return DTYPE_NONE;
 }
 
@@ -196,8 +194,10 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
     copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
     free(folder);
-    m->target = TARGET_CPU;
-    snprintf(m->target_name, sizeof m->target_name, "%s", build->machine.name);
+    m->target = build->target;
+    m->target_capability = (uint64_t)build->cuda.device.facts.capability;
+    snprintf(m->target_name, sizeof m->target_name, "%s",
+             build->target == TARGET_CUDA ? build->cuda.device.facts.name : build->machine.name);
     m->hidden_size = config->hidden_size;
     m->intermediate_size = config->intermediate_size;
     m->layers = config->layers;
@@ -292,7 +292,7 @@ static bool write_tensor_table(struct build *build, struct status *status)
         const struct graph_weight *weight = &graph->weights[w];
         if (!weight->used) continue;
         struct engine_tensor *tensor = &tensors[count++];
-        bool panel = weight->form == WEIGHT_PANEL || weight->form == WEIGHT_PANEL_GATE_UP;
+        bool panel = graph_has_panels(graph) && (weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP);
         tensor->name = weight->name;
         tensor->dtype = weight->dtype;
         tensor->layout = panel ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
@@ -314,7 +314,9 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
     size_t manifest_size, lines_size;
     struct engine_golden golden = {0};
     progress_stage(&build->progress, "golden");
-    if (!compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team, &golden, status))
+    if (build->target == TARGET_CUDA
+            ? !build_cuda_golden(build, &golden, status)
+            : !compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team, &golden, status))
         goto done;
     progress_stage(&build->progress, "write");
     if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
@@ -322,6 +324,7 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
         goto done;
     ok = engine_writer_section(build->writer, SECTION_MANIFEST, manifest, manifest_size, false, status) &&
          write_tensor_table(build, status) &&
+         (build->target != TARGET_CUDA || build_cuda_write_kernels(build, status)) &&
          engine_writer_plans(build->writer, build->plans, build->plan_count, status) &&
          engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
          (!build->tokenizer || engine_writer_section(build->writer, SECTION_TOKENIZER, build->tokenizer,
@@ -366,8 +369,10 @@ static void open_cache(struct build *build)
 static bool tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
     struct tuning_cache *cache = build->cache_open ? &build->cache : NULL;
-    if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, level, cache,
-                    &build->progress, &build->tactics, status))
+    if (build->target == TARGET_CUDA) {
+        if (!build_cuda_tune(build, weights, level, status)) return false;
+    } else if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, level, cache,
+                           &build->progress, &build->tactics, status))
         return false;
     if (build->tactics.unsaved)
         warn(build, "%s; %zu of %zu tuning records were not kept and will be measured again",
@@ -420,10 +425,12 @@ static void build_close(struct build *build)
 {
     if (build->writer) engine_writer_abandon(build->writer);
     for (size_t p = 0; p < build->plan_count; p++) lowered_plan_free(&build->plans[p]);
+    build_cuda_close(build);
     tactics_free(&build->tactics);
     free(build->tokenizer);
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
+    graph_free(&build->narrow);
     graph_free(&build->prefill);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
@@ -438,6 +445,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     struct build *build = calloc(1, sizeof *build);
     if (!build) return status_fail(status, STATUS_MACHINE, "out of memory");
     build->options = options;
+    build->target = options->target;
     progress_open(&build->progress, options->progress);
     if (options->dump_after && !pass_name_known(options->dump_after, status)) goto done;
     if (!open_checkpoint(build, status)) goto done;
@@ -446,6 +454,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     machine_describe(&build->machine, build->team);
     build->lowering.isa = build->machine.isa;
     build->lowering.threads = build->machine.threads;
+    if (build->target == TARGET_CUDA && !build_cuda_open(build, status)) goto done;
     if (!set_geometry(build, status) || !make_graphs(build, &weights_bytes, status) || !lower_all(build, status) ||
         !fill_manifest(build, weights_bytes, status) || !import_tokenizer(build, status))
         goto done;
@@ -458,7 +467,8 @@ bool build_engine(const struct build_options *options, struct status *status)
     open_cache(build);
     if (options->dry_run) {
         /* Cached timings make the better estimate; the roofline stands in for the rest. */
-        if (!machine_probe(&build->machine, build->team, status) || !tune(build, NULL, TUNE_OFF, status)) goto done;
+        if (build->target == TARGET_CPU && !machine_probe(&build->machine, build->team, status)) goto done;
+        if (!tune(build, NULL, TUNE_OFF, status)) goto done;
     } else if (!write_engine(build, weights_bytes, status)) {
         goto done;
     }

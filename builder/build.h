@@ -18,8 +18,11 @@ struct build_options {
     uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
     int batch_size_count, prefill_chunk_count;
-    enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint */
-    enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU */
+    enum engine_target target;
+    int device;          /* CUDA: ordinal of the GPU to build on */
+    bool lean;           /* only our own kernels */
+    enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
+    enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
@@ -33,6 +36,7 @@ struct build_options {
     bool json;                /* report as JSON */
 };
 enum { BUILD_DEFAULT_CONTEXT = 32768, BUILD_DEFAULT_BATCH = 8, BUILD_PAGE_TOKENS = 16 };
+enum { BUILD_DEFAULT_BATCH_CUDA = 32, BUILD_PAGE_TOKENS_CUDA = 64 };
 
 void build_options_init(struct build_options *options);
 

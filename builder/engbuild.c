@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "builder/build.h"
 #include "builder/pass.h"
 #include "formats/engine_file.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cuda/device.h"
 
 static const char usage[] =
     "usage: engbuild --model PATH [-o FILE] [options]\n"
@@ -20,20 +22,22 @@ static const char usage[] =
     "  --model PATH            .safetensors file, .index.json file or folder; config.json and the\n"
     "                          tokenizer are found beside it\n"
     "  -o, --output FILE       engine file (default: model.eng)\n"
-    "  --target cpu|cuda       what to build for (default: cpu; this build has no cuda target)\n"
-    "  --gpus N                GPUs to build for (needs --target cuda)\n"
-    "  --max-batch N           sequences that decode at once (default: 8)\n"
+    "  --target cpu|cuda       what to build for (default: cuda where there is a GPU, else cpu)\n"
+    "  --gpus N                GPUs to build for; this version: 1\n"
+    "  --device N              the GPU to build on (default: 0)\n"
+    "  --max-batch N           sequences that decode at once (default: 8; cuda: 32)\n"
     "  --max-context N         tokens per sequence (default: the model's, at most 32768)\n"
     "  --batch-sizes LIST      decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)\n"
-    "  --prefill-chunks LIST   prefill plans (default: 16,64,256)\n"
-    "  --dtype auto|f32|fp16|bf16       matrices in the engine (default: auto, as in the checkpoint)\n"
-    "  --kv-dtype f32|fp16|bf16         KV cache (default: f32)\n"
+    "  --prefill-chunks LIST   prefill plans (default: 16,64,256; cuda: 32,128,512,2048)\n"
+    "  --dtype auto|f32|fp16|bf16       matrices in the engine (default: auto, as in the checkpoint;\n"
+    "                          cuda: bf16 or fp16)\n"
+    "  --kv-dtype f32|fp16|bf16         KV cache (default: f32; cuda: as the matrices)\n"
     "  --rope-dtype f32|bf16   rotary frequencies: f32 as transformers loads a checkpoint, bf16 as in a\n"
     "                          model that was cast to bf16 with its buffers (default: f32)\n"
     "  --tune off|quick|full   off: nothing is measured, cached records and defaults (default: quick)\n"
     "  --tuning-cache FILE     where tuning records are kept (default: ~/.cache/engbuild/tuning.records,\n"
     "                          XDG_CACHE_HOME is honoured); 'none' keeps none\n"
-    "  --lean                  only our own kernels (always so for the cpu target)\n"
+    "  --lean                  only our own kernels (this version has no others)\n"
     "  --threads N             threads for tuning (default: one per processor)\n"
     "  --dry-run               print plans, exact memory and estimated times; write nothing\n"
     "  --list-candidates       print the tuner's candidates, legal or why not; write nothing\n"
@@ -48,6 +52,7 @@ enum {
     FLAG_MODEL = 256,
     FLAG_TARGET,
     FLAG_GPUS,
+    FLAG_DEVICE,
     FLAG_MAX_BATCH,
     FLAG_MAX_CONTEXT,
     FLAG_BATCH_SIZES,
@@ -73,6 +78,7 @@ static const struct option flags[] = {
     {"output", required_argument, NULL, 'o'},
     {"target", required_argument, NULL, FLAG_TARGET},
     {"gpus", required_argument, NULL, FLAG_GPUS},
+    {"device", required_argument, NULL, FLAG_DEVICE},
     {"max-batch", required_argument, NULL, FLAG_MAX_BATCH},
     {"max-context", required_argument, NULL, FLAG_MAX_CONTEXT},
     {"batch-sizes", required_argument, NULL, FLAG_BATCH_SIZES},
@@ -168,8 +174,8 @@ static bool parse_choice(const char *flag, const char *text, const struct choice
 
 struct command_line {
     struct build_options options;
-    enum engine_target target;
-    uint64_t gpus;
+    bool target_given;
+    uint64_t gpus; /* 0: not given */
     bool quiet, help, version;
     char *default_cache; /* owned */
 };
@@ -184,9 +190,15 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     case 'o': options->output = value; return true;
     case FLAG_TARGET:
         if (!parse_choice("--target", value, targets, &choice, status)) return false;
-        line->target = (enum engine_target)choice;
+        options->target = (enum engine_target)choice;
+        line->target_given = true;
         return true;
     case FLAG_GPUS: return parse_count("--gpus", value, 1024, &line->gpus, status);
+    case FLAG_DEVICE:
+        /* Ordinals begin at 0. */
+        if (strcmp(value, "0") != 0 && !parse_count("--device", value, 1024, &number, status)) return false;
+        options->device = strcmp(value, "0") != 0 ? (int)number : 0;
+        return true;
     case FLAG_MAX_BATCH: return parse_count("--max-batch", value, MOST_BATCH, &options->max_batch, status);
     case FLAG_MAX_CONTEXT: return parse_count("--max-context", value, MOST_CONTEXT, &options->max_context, status);
     case FLAG_BATCH_SIZES:
@@ -211,7 +223,7 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
         options->tune = (enum tune_level)choice;
         return true;
     case FLAG_TUNING_CACHE: options->tuning_cache = value; return true;
-    case FLAG_LEAN: return true; /* the cpu target has no other kernels */
+    case FLAG_LEAN: options->lean = true; return true;
     case FLAG_THREADS:
         if (!parse_count("--threads", value, TEAM_MAX_THREADS, &number, status)) return false;
         options->threads = (int)number;
@@ -233,6 +245,18 @@ static bool ends_with(const char *text, const char *suffix)
     return length >= tail && strcmp(text + length - tail, suffix) == 0;
 }
 
+/* What a build without --target is for. A GPU that cannot be used is worth a word: somebody bought it. */
+static bool has_gpu(const struct build_options *options)
+{
+    struct device device;
+    struct status status = {0};
+    bool usable = device_open(&device, options->device, &status);
+    device_close(&device);
+    if (!usable && access("/dev/nvidiactl", F_OK) == 0)
+        fprintf(stderr, "note: building for the cpu target: %s\n", status.message);
+    return usable;
+}
+
 static bool check_line(struct command_line *line, struct status *status)
 {
     struct build_options *options = &line->options;
@@ -252,12 +276,11 @@ static bool check_line(struct command_line *line, struct status *status)
     if (options->json && options->dump_after)
         return status_fail(status, STATUS_USAGE, "--dump-after and --json both write to stdout; choose one");
     if (options->dump_after && !pass_name_known(options->dump_after, status)) return false;
-    if (line->target == TARGET_CUDA)
-        return status_fail(status, STATUS_MACHINE,
-                           "--target cuda: this build of engbuild has no cuda target; use --target cpu");
-    if (line->gpus)
-        return status_fail(status, STATUS_USAGE,
-                           "--gpus needs --target cuda, which this build of engbuild does not have");
+    if (line->gpus > 1)
+        return status_fail(status, STATUS_USAGE, "--gpus: this version builds for 1 GPU, found %" PRIu64, line->gpus);
+    if (line->gpus && line->target_given && options->target == TARGET_CPU)
+        return status_fail(status, STATUS_USAGE, "--gpus needs --target cuda, found --target cpu");
+    if (!line->target_given) options->target = line->gpus || has_gpu(options) ? TARGET_CUDA : TARGET_CPU;
     return true;
 }
 
@@ -277,7 +300,6 @@ static char *default_cache_path(void)
 static bool parse_line(struct command_line *line, int argc, char **argv, struct status *status)
 {
     build_options_init(&line->options);
-    line->target = TARGET_CPU;
     opterr = 0;
     for (;;) {
         int flag = getopt_long(argc, argv, ":o:", flags, NULL);

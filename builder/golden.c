@@ -127,25 +127,14 @@ static bool check_finite(const struct engine_golden *golden, struct status *stat
 
 /* The fast kernels round differently from the references: float32 sums in another order, activations as two bf16. A
  * KV cache in 16 bits turns a difference in the last bit into one of 2^-9 (bf16) or 2^-11 (fp16). */
-static float tolerance_for(const struct engine_golden *golden, enum dtype kv_dtype)
+static float tolerance_for(enum dtype kv_dtype)
 {
-    float largest = 1.0f;
-    for (uint64_t i = 0; i < (uint64_t)golden->token_count * golden->vocab_size; i++)
-        largest = fmaxf(largest, fabsf(golden->logits[i]));
-    return largest * (kv_dtype == DTYPE_F32 ? 1e-3f : kv_dtype == DTYPE_F16 ? 5e-3f : 2e-2f);
+    return kv_dtype == DTYPE_F32 ? 1e-3f : kv_dtype == DTYPE_F16 ? 5e-3f : 2e-2f;
 }
 
-bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
-                    const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status)
+bool golden_begin(const struct manifest *manifest, struct engine_golden *golden, struct status *status)
 {
-    bool ok = false;
-    struct golden_run run = {.manifest = manifest, .team = team};
     memset(golden, 0, sizeof *golden);
-    for (size_t p = 0; p < plan_count; p++) {
-        const struct plan *plan = &plans[p];
-        const struct plan **kept = plan->header.kind == PLAN_DECODE ? &run.decode : &run.prefill;
-        if (!*kept || plan->header.rows < (*kept)->header.rows) *kept = plan;
-    }
     uint64_t vocab = manifest->geometry.vocab_size, context = manifest->geometry.max_context;
     if (context < 2) return true; /* the format wants room for prompt and tokens together */
     uint32_t prompt_count = context > GOLDEN_PROMPT ? GOLDEN_PROMPT : (uint32_t)context - 1;
@@ -160,23 +149,51 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
     golden->token_count = token_count;
     golden->vocab_size = (uint32_t)vocab;
     if (!prompt || !tokens || !logits) {
-        status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
-        goto done;
+        golden_free(golden);
+        return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
     }
     choose_prompt(manifest, prompt, prompt_count);
-    if (!run_open(&run, prompt_count + token_count, weights, status)) goto done;
+    return true;
+}
+
+bool golden_end(struct engine_golden *golden, float relative, struct status *status)
+{
+    float largest = 1.0f;
+    if (!check_finite(golden, status)) return false;
+    for (uint64_t i = 0; i < (uint64_t)golden->token_count * golden->vocab_size; i++)
+        largest = fmaxf(largest, fabsf(golden->logits[i]));
+    golden->tolerance = largest * relative;
+    return true;
+}
+
+bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
+                    const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status)
+{
+    bool ok = false;
+    struct golden_run run = {.manifest = manifest, .team = team};
+    for (size_t p = 0; p < plan_count; p++) {
+        const struct plan *plan = &plans[p];
+        const struct plan **kept = plan->header.kind == PLAN_DECODE ? &run.decode : &run.prefill;
+        if (!*kept || plan->header.rows < (*kept)->header.rows) *kept = plan;
+    }
+    if (!golden_begin(manifest, golden, status)) return false;
+    if (golden->token_count == 0) return true;
+    uint32_t prompt_count = golden->prompt_count;
+    int32_t *tokens = (int32_t *)golden->tokens;
+    float *logits = (float *)golden->logits;
+    if (!run_open(&run, prompt_count + golden->token_count, weights, status)) goto done;
     uint32_t chunk = run.prefill->header.rows;
     for (uint32_t first = 0; first < prompt_count; first += chunk) {
         uint32_t count = prompt_count - first < chunk ? prompt_count - first : chunk;
         bool last = first + count == prompt_count;
-        if (!run_step(&run, run.prefill, prompt + first, count, first, last ? logits : NULL, tokens, status)) goto done;
-    }
-    for (uint32_t t = 1; t < token_count; t++)
-        if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1, logits + t * vocab, &tokens[t],
-                      status))
+        if (!run_step(&run, run.prefill, golden->prompt + first, count, first, last ? logits : NULL, tokens, status))
             goto done;
-    golden->tolerance = tolerance_for(golden, manifest->kv_dtype);
-    ok = check_finite(golden, status);
+    }
+    for (uint32_t t = 1; t < golden->token_count; t++)
+        if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1,
+                      logits + (uint64_t)t * golden->vocab_size, &tokens[t], status))
+            goto done;
+    ok = golden_end(golden, tolerance_for(manifest->kv_dtype), status);
 done:
     run_close(&run);
     if (!ok) golden_free(golden);

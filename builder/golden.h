@@ -10,6 +10,11 @@
  * context is too short for both. Logits that are not finite are a failure. */
 bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
                     const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status);
+
+/* The steps of it that every target shares. Begin: sizes, memory and the prompt; token_count 0 where the context is too
+ * short. End: checks that all logits are finite, and sets the tolerance to `relative` of the largest one (at least 1). */
+bool golden_begin(const struct manifest *manifest, struct engine_golden *golden, struct status *status);
+bool golden_end(struct engine_golden *golden, float relative, struct status *status);
 void golden_free(struct engine_golden *golden);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/matmul/panel.h"
+
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind)
 {
     memset(graph, 0, sizeof *graph);
@@ -54,6 +56,7 @@ int graph_value(struct graph *graph, enum row_space rows, uint64_t width, const 
     memcpy(value->name, name, sizeof name);
     value->rows = rows;
     value->width = width;
+    value->dtype = DTYPE_F32;
     return graph->value_count++;
 }
 
@@ -136,13 +139,24 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
     node->layer = layer;
     for (int i = 0; i < GRAPH_MAX_INPUTS; i++) node->inputs[i] = -1;
     for (int i = 0; i < GRAPH_MAX_OUTPUTS; i++) node->outputs[i] = -1;
-    node->weights[0] = node->weights[1] = -1;
+    for (int i = 0; i < GRAPH_MAX_WEIGHTS; i++) node->weights[i] = -1;
     return node;
 }
 
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer)
 {
     return graph_insert(graph, graph->node_count, op, layer);
+}
+
+uint64_t graph_interleave(const struct graph *graph) { return graph->target == TARGET_CPU ? PANEL_ROWS : 8; }
+
+bool graph_has_panels(const struct graph *graph) { return graph->target == TARGET_CPU; }
+
+bool graph_is_narrow(const struct graph *graph, int value)
+{
+    /* Out rows of a prefill: the last token. */
+    if (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) return true;
+    return graph->narrow;
 }
 
 int graph_producer(const struct graph *graph, int value)
@@ -190,6 +204,7 @@ static const char *node_fault(const struct graph *graph, const struct graph_node
     case OP_ADD: required_inputs = 2; break;
     case OP_ROPE_APPEND:
     case OP_ATTENTION:
+    case OP_ROPE_ATTENTION:
     case OP_SELECT_ROWS:
     case OP_SAMPLE: required_inputs = 1; break;
     default: return "is of an unknown op";
@@ -200,7 +215,7 @@ static const char *node_fault(const struct graph *graph, const struct graph_node
         if (node->outputs[i] < 0) return "lacks an output";
     for (int i = 0; i < required_weights; i++)
         if (node->weights[i] < 0) return "lacks a weight";
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < GRAPH_MAX_WEIGHTS; i++)
         if (node->weights[i] >= graph->weight_count) return "names a weight that is not there";
     if (graph_is_row_wise(node->op)) {
         for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
@@ -265,7 +280,7 @@ static void dump_value(const struct graph *graph, int id, FILE *out)
 
 static void dump_weight(const struct graph *graph, int id, FILE *out)
 {
-    static const char *const forms[] = {"row-major", "panel16", "panel16 gate/up", "rows gate/up", "constant"};
+    static const char *const forms[] = {"row-major", "matrix", "gate/up", "bias gate/up", "constant"};
     const struct graph_weight *weight = &graph->weights[id];
     fprintf(out, "@%s[%llu", weight->name, (unsigned long long)weight->rows);
     if (weight->columns) fprintf(out, ",%llu", (unsigned long long)weight->columns);
@@ -293,7 +308,7 @@ void graph_dump(const struct graph *graph, FILE *out)
             fprintf(out, "%s%%%s", separator, graph->values[node->inputs[i]].name);
             separator = ", ";
         }
-        for (int w = 0; w < 2; w++) {
+        for (int w = 0; w < GRAPH_MAX_WEIGHTS; w++) {
             if (node->weights[w] < 0) continue;
             fputs(separator, out);
             dump_weight(graph, node->weights[w], out);
@@ -302,8 +317,10 @@ void graph_dump(const struct graph *graph, FILE *out)
         fputs(")", out);
         if (node->op == OP_MATMUL && node->swiglu) fputs(" epilogue=swiglu", out);
         if (node->op == OP_MATMUL && node->inputs[1] >= 0) fputs(" epilogue=residual", out);
-        if (node->op == OP_RMS_NORM) fprintf(out, " eps=%g", (double)node->eps);
-        if (node->op == OP_ATTENTION) {
+        if (node->op == OP_MATMUL && node->weights[2] >= 0) fputs(" prologue=rms_norm", out);
+        if (node->op == OP_RMS_NORM || (node->op == OP_MATMUL && node->weights[2] >= 0))
+            fprintf(out, " eps=%g", (double)node->eps);
+        if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
             fprintf(out, " scale=%.9g", (double)node->scale);
             if (node->window) fprintf(out, " window=%llu", (unsigned long long)node->window);
         }

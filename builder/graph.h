@@ -12,16 +12,23 @@
 #include "formats/model_config.h"
 #include "formats/plan.h"
 
-enum { GRAPH_MAX_INPUTS = 6, GRAPH_MAX_OUTPUTS = 2, GRAPH_MAX_PIECES = 3, GRAPH_NAME_BYTES = 64 };
+enum {
+    GRAPH_MAX_INPUTS = 6,
+    GRAPH_MAX_OUTPUTS = 2,
+    GRAPH_MAX_PIECES = 3,
+    GRAPH_MAX_WEIGHTS = 3,
+    GRAPH_NAME_BYTES = 64
+};
 #define GRAPH_NO_LAYER UINT32_MAX
 
-/* How a weight lies in the engine file. */
+/* How a weight lies in the engine file. Matrices for matmul have the layout that the target's kernels read: PANEL16 on
+ * the CPU, row-major on devices. */
 enum weight_form {
-    WEIGHT_ROW_MAJOR,     /* pieces one behind the other, as the checkpoint has them: vectors, untied embedding */
-    WEIGHT_PANEL,         /* PANEL16, rows of the pieces one behind the other */
-    WEIGHT_PANEL_GATE_UP, /* PANEL16, pieces gate and up interleaved by panels, each padded to 16 rows */
-    WEIGHT_ROWS_GATE_UP,  /* a bias vector in the row order of WEIGHT_PANEL_GATE_UP */
-    WEIGHT_CONSTANT,      /* float32 values that the builder computed */
+    WEIGHT_ROW_MAJOR,    /* pieces one behind the other, as the checkpoint has them: vectors, untied embedding */
+    WEIGHT_MATRIX,       /* the target's layout, rows of the pieces one behind the other */
+    WEIGHT_GATE_UP,      /* the target's layout, pieces gate and up interleaved by graph_interleave rows, each padded */
+    WEIGHT_GATE_UP_BIAS, /* a bias vector in the row order of WEIGHT_GATE_UP */
+    WEIGHT_CONSTANT,     /* float32 values that the builder computed */
 };
 
 /* A tensor of the checkpoint: [rows, columns], or [rows] when columns is 0. */
@@ -54,15 +61,17 @@ struct graph_value {
     char name[GRAPH_NAME_BYTES];
     enum value_place place;
     enum row_space rows;
-    uint64_t width; /* float32 elements per row */
+    uint64_t width;   /* elements per row */
+    enum dtype dtype; /* F32; on devices also that of the weights: pass_activation_dtypes */
 };
 
 /* Inputs of each op, by place:
  *   EMBED        -                              weight                   -> x
  *   ROPE_TABLE   -                              inv_freq                 -> table
  *   RMS_NORM     x, residual or -1              weight                   -> y, sum (-1 without residual)
- *   MATMUL       x, residual or -1              weight, bias or -1       -> y
+ *   MATMUL       x, residual or -1              weight, bias or -1, norm or -1 (RMS norm of x)  -> y
  *   ROPE_APPEND  q, k, v (fused: qkv, -1, -1), table    norm_q, norm_k or -1  -> q
+ *   ROPE_ATTENTION  qkv, -1, -1, table          norm_q, norm_k or -1     -> y
  *   ATTENTION    q                                                       -> y
  *   SWIGLU       gate, up                                                -> y
  *   ADD          a, b                                                    -> y
@@ -71,12 +80,12 @@ struct graph_value {
 struct graph_node {
     enum plan_op op;
     int inputs[GRAPH_MAX_INPUTS];   /* value ids */
-    int weights[2];                 /* weight ids */
+    int weights[GRAPH_MAX_WEIGHTS]; /* weight ids */
     int outputs[GRAPH_MAX_OUTPUTS]; /* value ids */
     uint32_t layer;
     bool removed;
     bool swiglu;     /* MATMUL: fused gate/up epilogue */
-    float eps;       /* RMS_NORM, ROPE_APPEND with norms */
+    float eps;       /* RMS_NORM, MATMUL with a norm, ROPE_APPEND with norms */
     float scale;     /* ATTENTION: softmax scale; ROPE_TABLE: scaling */
     uint64_t window; /* ATTENTION: 0 = none */
 };
@@ -84,6 +93,9 @@ struct graph_node {
 struct graph {
     const struct model_config *config; /* borrowed */
     enum plan_kind kind;
+    enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
+    enum dtype half;           /* devices: dtype of matrices and of 16-bit values, F16 or BF16 */
+    bool narrow;               /* devices: at most GRAPH_NARROW_ROWS token rows, so that fusions for few rows pay */
     struct graph_node *nodes;
     int node_count, node_capacity;
     struct graph_value *values;
@@ -92,6 +104,8 @@ struct graph {
     int weight_count, weight_capacity;
     bool out_of_memory; /* sticky: checked once after import and after each pass */
 };
+
+enum { GRAPH_NARROW_ROWS = 8 };
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind);
 void graph_free(struct graph *graph);
@@ -109,6 +123,14 @@ int graph_constant(struct graph *graph, const float *values, uint64_t count, con
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer);
 /* Makes room for a node before position `index` (ids of values do not change). */
 struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer);
+
+/* Rows of gate, then of up, that alternate in a WEIGHT_GATE_UP: a panel on the CPU; on devices half of the 16 rows of a
+ * matrix instruction, so that both halves of a product meet in one thread. */
+uint64_t graph_interleave(const struct graph *graph);
+/* Whether matrices for matmul are in PANEL16 layout. */
+bool graph_has_panels(const struct graph *graph);
+/* At most GRAPH_NARROW_ROWS rows, for sure. */
+bool graph_is_narrow(const struct graph *graph, int value);
 
 int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */
 int graph_use_count(const struct graph *graph, int value); /* inputs of live nodes that name it */

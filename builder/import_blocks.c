@@ -7,7 +7,7 @@
 static int linear(struct graph *graph, int x, uint32_t layer, uint64_t rows, uint64_t columns, bool bias,
                   const char *label, const char *module)
 {
-    int weight = graph_matrix(graph, layer, rows, columns, WEIGHT_PANEL, "model.layers.%u.%s.weight", layer, module);
+    int weight = graph_matrix(graph, layer, rows, columns, WEIGHT_MATRIX, "model.layers.%u.%s.weight", layer, module);
     int bias_weight = bias ? graph_vector(graph, layer, rows, "model.layers.%u.%s.bias", layer, module) : -1;
     int y = graph_value(graph, ROWS_TOKENS, rows, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
@@ -122,7 +122,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     /* A tied embedding is stored once, in the LM head's layout; embed can read both. */
     int embedding =
         graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden,
-                     config->tie_word_embeddings ? WEIGHT_PANEL : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
+                     config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     if (embed) {
@@ -147,7 +147,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     x = rms_norm(graph, x, GRAPH_NO_LAYER, weight, "final");
     int head = config->tie_word_embeddings
                    ? embedding
-                   : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_PANEL, "lm_head.weight");
+                   : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX, "lm_head.weight");
     int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     if (select) {

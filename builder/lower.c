@@ -1,4 +1,4 @@
-#include "builder/lower.h"
+#include "builder/operands.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,19 +15,13 @@
 #include "kernels/select_rows/select_rows.h"
 #include "kernels/swiglu/swiglu.h"
 
-/* Which of STEP_COUNTS a row space's valid count is. */
-enum { COUNT_TOKENS = 0, COUNT_OUT = 1 };
-
 struct emitter {
     const struct graph *graph;
     const struct lowering *lowering;
-    const struct memory_plan *memory;
-    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
-    uint32_t rows, out_rows;
+    struct operand_writer out;
     /* what is being built; capacities are the worst case */
     struct plan_header header;
     struct plan_launch *launches;
-    struct plan_operand *operands;
     int64_t *params;
     uint32_t *dependencies;
 };
@@ -37,67 +31,7 @@ uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens,
     return 2 * config->kv_heads * page_tokens * config->head_dim * dtype_bytes(kv_dtype);
 }
 
-/* ---- operands ---- */
-
-static struct plan_operand operand(enum plan_space space, enum plan_access access, uint64_t offset, uint64_t bytes)
-{
-    return (struct plan_operand){.space = (uint8_t)space, .access = (uint8_t)access, .offset = offset, .bytes = bytes};
-}
-
-static void put(struct emitter *e, struct plan_operand value) { e->operands[e->header.operand_count++] = value; }
-
-static void put_step(struct emitter *e, enum step_field field, enum plan_access access)
-{
-    put(e, operand(SPACE_STEP, access, e->step[field].offset, e->step[field].bytes));
-}
-
-static void put_state(struct emitter *e, enum state_field field, enum plan_access access)
-{
-    put(e, operand(SPACE_STATE, access, e->state[field].offset, e->state[field].bytes));
-}
-
-static void put_weight(struct emitter *e, int id)
-{
-    const struct graph_weight *weight = &e->graph->weights[id];
-    put(e, operand(SPACE_WEIGHTS, ACCESS_READ, weight->offset, weight->bytes));
-}
-
-static void put_value(struct emitter *e, int id, enum plan_access access)
-{
-    const struct graph_value *value = &e->graph->values[id];
-    if (value->place == VALUE_LOGITS) {
-        put_step(e, STEP_LOGITS, access);
-    } else if (value->place == VALUE_NEXT_TOKENS) {
-        put_step(e, STEP_NEXT_TOKENS, access);
-    } else {
-        uint64_t rows = value->rows == ROWS_TOKENS ? e->rows : e->out_rows;
-        put(e, operand(SPACE_ARENA, access, e->memory->value_offset[id], rows * value->width * sizeof(float)));
-    }
-}
-
-static void put_workspace(struct emitter *e, const struct graph_node *node)
-{
-    size_t n = (size_t)(node - e->graph->nodes);
-    put(e, operand(SPACE_ARENA, ACCESS_READ_WRITE, e->memory->workspace_offset[n], e->memory->workspace_bytes[n]));
-}
-
-static void put_kv(struct emitter *e, const struct graph_node *node, enum plan_access access)
-{
-    uint64_t bytes = kv_layer_bytes(e->graph->config, e->lowering->geometry.page_tokens, e->lowering->kv_dtype);
-    put(e, operand(SPACE_KV, access, node->layer * bytes, bytes));
-}
-
 /* ---- ops: parameters and operands in the order of each contract ---- */
-
-static uint32_t rows_of(const struct emitter *e, int value)
-{
-    return e->graph->values[value].rows == ROWS_TOKENS ? e->rows : e->out_rows;
-}
-
-static int64_t count_of(const struct emitter *e, int value)
-{
-    return e->graph->values[value].rows == ROWS_TOKENS ? COUNT_TOKENS : COUNT_OUT;
-}
 
 static int64_t float_param(float value) { return (int64_t)float_to_bits(value); }
 
@@ -107,19 +41,19 @@ static void emit_embed(struct emitter *e, const struct graph_node *node, int64_t
     params[EMBED_HIDDEN] = (int64_t)table->columns;
     params[EMBED_VOCAB] = (int64_t)table->rows;
     params[EMBED_DTYPE] = table->dtype;
-    params[EMBED_LAYOUT] = table->form == WEIGHT_PANEL ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
-    put_step(e, STEP_TOKENS, ACCESS_READ);
-    put_weight(e, node->weights[0]);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    params[EMBED_LAYOUT] = table->form == WEIGHT_MATRIX ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
+    put_step(&e->out, STEP_TOKENS, ACCESS_READ);
+    put_weight(&e->out, node->weights[0]);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
 static void emit_rope_table(struct emitter *e, const struct graph_node *node, int64_t *params)
 {
     params[ROPE_TABLE_HEAD_DIM] = (int64_t)e->graph->config->head_dim;
     params[ROPE_TABLE_SCALING_BITS] = float_param(node->scale);
-    put_step(e, STEP_POSITIONS, ACCESS_READ);
-    put_weight(e, node->weights[0]);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    put_step(&e->out, STEP_POSITIONS, ACCESS_READ);
+    put_weight(&e->out, node->weights[0]);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
 static void emit_rms_norm(struct emitter *e, const struct graph_node *node, int64_t *params)
@@ -128,12 +62,12 @@ static void emit_rms_norm(struct emitter *e, const struct graph_node *node, int6
     params[RMS_NORM_DTYPE] = e->graph->weights[node->weights[0]].dtype;
     params[RMS_NORM_EPS_BITS] = float_param(node->eps);
     params[RMS_NORM_HAS_RESIDUAL] = node->inputs[1] >= 0;
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_weight(e, node->weights[0]);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_weight(&e->out, node->weights[0]);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
     if (node->inputs[1] >= 0) {
-        put_value(e, node->inputs[1], ACCESS_READ);
-        put_value(e, node->outputs[1], ACCESS_WRITE);
+        put_value(&e->out, node->inputs[1], ACCESS_READ);
+        put_value(&e->out, node->outputs[1], ACCESS_WRITE);
     }
 }
 
@@ -149,12 +83,12 @@ static void emit_matmul(struct emitter *e, const struct graph_node *node, int64_
     params[MATMUL_BIAS_DTYPE] = bias ? (int64_t)e->graph->weights[node->weights[1]].dtype : DTYPE_NONE;
     params[MATMUL_HAS_RESIDUAL] = residual;
     matmul_default_tunables(params, e->lowering->isa, e->lowering->threads, params + MATMUL_FIRST_TUNABLE);
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_weight(e, node->weights[0]);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
-    put_workspace(e, node);
-    if (bias) put_weight(e, node->weights[1]);
-    if (residual) put_value(e, node->inputs[1], ACCESS_READ);
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_weight(&e->out, node->weights[0]);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    put_workspace(&e->out, node);
+    if (bias) put_weight(&e->out, node->weights[1]);
+    if (residual) put_value(&e->out, node->inputs[1], ACCESS_READ);
 }
 
 static void emit_rope_append(struct emitter *e, const struct graph_node *node, int64_t *params)
@@ -173,16 +107,16 @@ static void emit_rope_append(struct emitter *e, const struct graph_node *node, i
     params[ROPE_APPEND_HAS_NORM] = norm;
     params[ROPE_APPEND_NORM_DTYPE] = norm ? (int64_t)e->graph->weights[node->weights[0]].dtype : DTYPE_NONE;
     params[ROPE_APPEND_EPS_BITS] = float_param(norm ? node->eps : 0.0f);
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_value(e, node->inputs[3], ACCESS_READ);
-    put_step(e, STEP_SLOTS, ACCESS_READ);
-    put_step(e, STEP_POSITIONS, ACCESS_READ);
-    put_state(e, STATE_PAGE_TABLE, ACCESS_READ);
-    put_kv(e, node, ACCESS_WRITE);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_value(&e->out, node->inputs[3], ACCESS_READ);
+    put_step(&e->out, STEP_SLOTS, ACCESS_READ);
+    put_step(&e->out, STEP_POSITIONS, ACCESS_READ);
+    put_state(&e->out, STATE_PAGE_TABLE, ACCESS_READ);
+    put_kv(&e->out, node, ACCESS_WRITE);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
     if (norm) {
-        put_weight(e, node->weights[0]);
-        put_weight(e, node->weights[1]);
+        put_weight(&e->out, node->weights[0]);
+        put_weight(&e->out, node->weights[1]);
     }
 }
 
@@ -200,13 +134,13 @@ static void emit_attention(struct emitter *e, const struct graph_node *node, int
     params[ATTENTION_KV_DTYPE] = e->lowering->kv_dtype;
     params[ATTENTION_WINDOW] = (int64_t)node->window;
     params[ATTENTION_SCALE_BITS] = float_param(node->scale);
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_step(e, STEP_SLOTS, ACCESS_READ);
-    put_step(e, STEP_POSITIONS, ACCESS_READ);
-    put_state(e, STATE_PAGE_TABLE, ACCESS_READ);
-    put_kv(e, node, ACCESS_READ);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
-    put_workspace(e, node);
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_step(&e->out, STEP_SLOTS, ACCESS_READ);
+    put_step(&e->out, STEP_POSITIONS, ACCESS_READ);
+    put_state(&e->out, STATE_PAGE_TABLE, ACCESS_READ);
+    put_kv(&e->out, node, ACCESS_READ);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    put_workspace(&e->out, node);
 }
 
 /* SWIGLU and ADD have the same form. */
@@ -214,34 +148,34 @@ static void emit_binary(struct emitter *e, const struct graph_node *node, int64_
 {
     _Static_assert((int)SWIGLU_WIDTH == (int)ADD_WIDTH, "one form");
     params[ADD_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_value(e, node->inputs[1], ACCESS_READ);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_value(&e->out, node->inputs[1], ACCESS_READ);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
 static void emit_select_rows(struct emitter *e, const struct graph_node *node, int64_t *params)
 {
     params[SELECT_ROWS_WIDTH] = (int64_t)e->graph->values[node->inputs[0]].width;
-    params[SELECT_ROWS_IN_ROWS] = e->rows;
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_step(e, STEP_OUT_ROWS, ACCESS_READ);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
+    params[SELECT_ROWS_IN_ROWS] = e->out.rows;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_step(&e->out, STEP_OUT_ROWS, ACCESS_READ);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
 static void emit_sample(struct emitter *e, const struct graph_node *node, int64_t *params)
 {
-    params[SAMPLE_ROWS] = e->out_rows;
+    params[SAMPLE_ROWS] = e->out.out_rows;
     params[SAMPLE_COUNT_INDEX] = COUNT_OUT;
     params[SAMPLE_VOCAB] = (int64_t)e->lowering->geometry.vocab_size;
     params[SAMPLE_SLOT_COUNT] = (int64_t)e->lowering->geometry.slots;
-    params[SAMPLE_IN_ROWS] = e->rows;
-    put_value(e, node->inputs[0], ACCESS_READ);
-    put_step(e, STEP_OUT_ROWS, ACCESS_READ);
-    put_step(e, STEP_SLOTS, ACCESS_READ);
-    put_state(e, STATE_SAMPLERS, ACCESS_READ_WRITE);
-    put_state(e, STATE_SEEN, ACCESS_READ_WRITE);
-    put_value(e, node->outputs[0], ACCESS_WRITE);
-    put_workspace(e, node);
+    params[SAMPLE_IN_ROWS] = e->out.rows;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_step(&e->out, STEP_OUT_ROWS, ACCESS_READ);
+    put_step(&e->out, STEP_SLOTS, ACCESS_READ);
+    put_state(&e->out, STATE_SAMPLERS, ACCESS_READ_WRITE);
+    put_state(&e->out, STATE_SEEN, ACCESS_READ_WRITE);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    put_workspace(&e->out, node);
 }
 
 typedef void emit_op(struct emitter *e, const struct graph_node *node, int64_t *params);
@@ -271,7 +205,7 @@ static bool launches_conflict(const struct emitter *e, const struct plan_launch 
 {
     for (uint32_t i = 0; i < a->operand_count; i++)
         for (uint32_t j = 0; j < b->operand_count; j++)
-            if (conflict(&e->operands[a->first_operand + i], &e->operands[b->first_operand + j])) return true;
+            if (conflict(&e->out.operands[a->first_operand + i], &e->out.operands[b->first_operand + j])) return true;
     return false;
 }
 
@@ -331,7 +265,7 @@ static bool emit_node(struct emitter *e, const struct graph_node *node, struct s
     struct plan_launch *launch = &e->launches[e->header.launch_count++];
     memset(launch, 0, sizeof *launch);
     launch->op = (uint16_t)node->op;
-    launch->first_operand = e->header.operand_count;
+    launch->first_operand = e->out.count;
     launch->first_param = e->header.param_count;
     launch->param_count = (uint16_t)op->param_count;
     launch->tactic = PLAN_NO_TACTIC;
@@ -339,14 +273,15 @@ static bool emit_node(struct emitter *e, const struct graph_node *node, struct s
     int64_t *params = e->params + launch->first_param;
     memset(params, 0, (size_t)op->param_count * sizeof *params);
     e->header.param_count += (uint32_t)op->param_count;
-    params[OP_PARAM_ROWS] = rows_of(e, node->outputs[0]);
-    params[OP_PARAM_COUNT_INDEX] = count_of(e, node->outputs[0]);
-    put_step(e, STEP_COUNTS, ACCESS_READ);
+    params[OP_PARAM_ROWS] = operand_rows(&e->out, node->outputs[0]);
+    params[OP_PARAM_COUNT_INDEX] = operand_count_index(&e->out, node->outputs[0]);
+    put_step(&e->out, STEP_COUNTS, ACCESS_READ);
     emitters[node->op](e, node, params);
-    launch->operand_count = (uint16_t)(e->header.operand_count - launch->first_operand);
+    launch->operand_count = (uint16_t)(e->out.count - launch->first_operand);
+    e->header.operand_count = e->out.count;
     set_cost(e, op, params, launch);
 
-    struct plan view = {e->header, e->launches, e->operands, e->params, e->dependencies};
+    struct plan view = {e->header, e->launches, e->out.operands, e->params, e->dependencies};
     if (op_verify(&view, e->header.launch_count - 1, &e->lowering->geometry, "lowering", status)) return true;
     /* Sizes that no op can take come from the configuration or the flags, so they are the user's to mend. */
     status->code = STATUS_BAD_INPUT;
@@ -370,39 +305,36 @@ bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint
     bool ok = false;
     size_t nodes = (size_t)graph->node_count, words = nodes / 64 + 1;
     struct memory_plan memory = {0};
-    uint64_t *reach = NULL, step_bytes, state_bytes;
-    struct emitter e = {.graph = graph, .lowering = lowering, .memory = &memory, .rows = rows};
-    e.out_rows = graph->kind == PLAN_DECODE ? rows : 1;
+    uint64_t *reach = NULL;
+    struct emitter e = {.graph = graph, .lowering = lowering};
     memset(plan, 0, sizeof *plan);
-    if (!lowerable(graph, status)) return false;
-    if (!step_layout(rows, e.out_rows, lowering->geometry.vocab_size, e.step, &step_bytes) ||
-        !state_layout(&lowering->geometry, e.state, &state_bytes))
-        return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);
-    if (!plan_memory(graph, lowering, rows, e.out_rows, &memory, status)) return false;
+    if (!lowerable(graph, status) || !operands_begin(&e.out, graph, lowering, &memory, rows, NULL, status))
+        return false;
+    if (!plan_memory(graph, lowering, rows, e.out.out_rows, &memory, status)) return false;
 
     e.launches = calloc(nodes + 1, sizeof *e.launches);
-    e.operands = calloc(nodes * PLAN_MAX_OPERANDS + 1, sizeof *e.operands);
+    e.out.operands = calloc(nodes * PLAN_MAX_OPERANDS + 1, sizeof *e.out.operands);
     e.params = calloc(nodes * PLAN_MAX_PARAMS + 1, sizeof *e.params);
     e.dependencies = calloc(nodes * PLAN_MAX_DEPENDENCIES + 1, sizeof *e.dependencies);
     reach = calloc(nodes * words + 1, sizeof *reach);
-    if (!e.launches || !e.operands || !e.params || !e.dependencies || !reach) {
+    if (!e.launches || !e.out.operands || !e.params || !e.dependencies || !reach) {
         status_fail(status, STATUS_MACHINE, "out of memory while lowering");
         goto done;
     }
     e.header.kind = graph->kind;
     e.header.rows = rows;
-    e.header.out_rows = e.out_rows;
+    e.header.out_rows = e.out.out_rows;
     e.header.arena_bytes = memory.arena_bytes;
     for (size_t n = 0; n < nodes; n++)
         if (!emit_node(&e, &graph->nodes[n], status)) goto done;
     if (!find_dependencies(&e, reach, words, status)) goto done;
-    *plan = (struct plan){e.header, e.launches, e.operands, e.params, e.dependencies};
+    *plan = (struct plan){e.header, e.launches, e.out.operands, e.params, e.dependencies};
     ok = true;
 done:
     free(reach);
     memory_plan_free(&memory);
     if (!ok) {
-        struct plan partial = {e.header, e.launches, e.operands, e.params, e.dependencies};
+        struct plan partial = {e.header, e.launches, e.out.operands, e.params, e.dependencies};
         lowered_plan_free(&partial);
     }
     return ok;

@@ -14,6 +14,9 @@ struct lowering {
     enum dtype kv_dtype;
     enum cpu_isa isa; /* for the default tunables */
     int threads;      /* likewise */
+    /* Devices: bytes at the start of the arena that no value gets, for kernels that keep counters there between launches;
+     * zero in every engine at load, and at the end of each launch. Multiple of PLAN_ALIGNMENT. */
+    uint64_t scratch_bytes;
 };
 
 /* Arena offsets of one plan. */

@@ -8,6 +8,7 @@
 /* Rows of a weight's pieces as the engine's dtype wants them, one panel at a time. */
 struct row_source {
     const struct graph_weight *weight;
+    uint64_t interleave; /* rows of gate, then of up, that alternate */
     const struct tensor_view *tensors[GRAPH_MAX_PIECES];
     uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
     const struct tensor_view *overflowed; /* a tensor with a value that its new dtype cannot hold; NULL: none so far */
@@ -74,10 +75,10 @@ static const void *source_row(struct row_source *source, uint64_t row, int slot)
 {
     const struct graph_weight *weight = source->weight;
     int piece = 0;
-    if (weight->form == WEIGHT_PANEL_GATE_UP) {
-        uint64_t panel = row / PANEL_ROWS;
-        piece = (int)(panel % 2);
-        row = panel / 2 * PANEL_ROWS + row % PANEL_ROWS;
+    if (weight->form == WEIGHT_GATE_UP) {
+        uint64_t group = row / source->interleave;
+        piece = (int)(group % 2);
+        row = group / 2 * source->interleave + row % source->interleave;
         if (row >= weight->pieces[piece].rows) return NULL;
     } else {
         while (piece < weight->piece_count && row >= weight->pieces[piece].rows) row -= weight->pieces[piece++].rows;
@@ -132,7 +133,32 @@ static bool pack_panels(struct row_source *source, struct packing *packing, stru
     return ok;
 }
 
-/* Vectors, and matrices that stay row-major. */
+/* A matrix with its rows in another order, or with padding. */
+static bool pack_matrix(struct row_source *source, struct packing *packing, struct status *status)
+{
+    enum { BATCH_BYTES = 4 << 20 };
+    const struct graph_weight *weight = source->weight;
+    uint64_t bytes = weight->depth * dtype_bytes(weight->dtype);
+    uint64_t batch = bytes < BATCH_BYTES ? BATCH_BYTES / bytes : 1;
+    uint8_t *out = malloc(batch * bytes);
+    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    bool ok = true;
+    for (uint64_t first = 0; ok && first < weight->rows; first += batch) {
+        uint64_t count = weight->rows - first < batch ? weight->rows - first : batch;
+        for (uint64_t r = 0; r < count; r++) {
+            const void *row = source_row(source, first + r, 0);
+            if (row)
+                memcpy(out + r * bytes, row, bytes);
+            else
+                memset(out + r * bytes, 0, bytes);
+        }
+        ok = check_overflow(source, status) && emit(packing, out, count * bytes, status);
+    }
+    free(out);
+    return ok;
+}
+
+/* Vectors, and matrices as the checkpoint has them. */
 static bool pack_rows(struct row_source *source, struct packing *packing, struct status *status)
 {
     enum { BATCH_ELEMENTS = 1 << 20 };
@@ -160,9 +186,9 @@ static bool pack_gate_up_bias(const struct row_source *source, struct packing *p
     uint8_t *out = calloc(weight->rows, dtype_bytes(weight->dtype));
     if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
     for (uint64_t row = 0; row < weight->rows; row++) {
-        uint64_t panel = row / PANEL_ROWS, at = panel / 2 * PANEL_ROWS + row % PANEL_ROWS;
-        const struct tensor_view *tensor = source->tensors[panel % 2];
-        if (at >= weight->pieces[panel % 2].rows) continue;
+        uint64_t group = row / source->interleave, at = group / 2 * source->interleave + row % source->interleave;
+        const struct tensor_view *tensor = source->tensors[group % 2];
+        if (at >= weight->pieces[group % 2].rows) continue;
         store_element(out, row, weight->dtype, load_element(tensor->data, at, tensor->dtype));
     }
     bool ok = emit(packing, out, weight->bytes, status);
@@ -170,18 +196,19 @@ static bool pack_gate_up_bias(const struct row_source *source, struct packing *p
     return ok;
 }
 
-static bool pack_one(const struct graph_weight *weight, const struct checkpoint *checkpoint, struct packing *packing,
-                     struct status *status)
+static bool pack_one(const struct graph *graph, const struct graph_weight *weight, const struct checkpoint *checkpoint,
+                     struct packing *packing, struct status *status)
 {
     if (weight->form == WEIGHT_CONSTANT) return emit(packing, weight->constant, weight->bytes, status);
-    struct row_source source = {.weight = weight};
+    struct row_source source = {.weight = weight, .interleave = graph_interleave(graph)};
     for (int p = 0; p < weight->piece_count; p++)
         source.tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-    if (weight->form == WEIGHT_ROWS_GATE_UP) return pack_gate_up_bias(&source, packing, status);
-    if (weight->form == WEIGHT_ROW_MAJOR) return pack_rows(&source, packing, status);
+    if (weight->form == WEIGHT_GATE_UP_BIAS) return pack_gate_up_bias(&source, packing, status);
+    bool as_it_is = weight->form == WEIGHT_MATRIX && !graph_has_panels(graph) && weight->depth == weight->columns;
+    if (weight->form == WEIGHT_ROW_MAJOR || as_it_is) return pack_rows(&source, packing, status);
     source.converted = malloc(PANEL_ROWS * weight->depth * dtype_bytes(weight->dtype));
     if (!source.converted) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    bool ok = pack_panels(&source, packing, status);
+    bool ok = graph_has_panels(graph) ? pack_panels(&source, packing, status) : pack_matrix(&source, packing, status);
     free(source.converted);
     return ok;
 }
@@ -196,7 +223,7 @@ bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint
         if (!weight->used) continue;
         if (!engine_writer_weights_pad(writer, weight->offset, status)) return false;
         packing.written = weight->offset;
-        if (!pack_one(weight, checkpoint, &packing, status)) return false;
+        if (!pack_one(graph, weight, checkpoint, &packing, status)) return false;
         for (int p = 0; p < weight->piece_count; p++) {
             const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
             file_map_release(tensor->data, tensor->bytes);

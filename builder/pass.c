@@ -3,13 +3,23 @@
 #include <string.h>
 
 const struct pass *const passes[] = {
-    &pass_fuse_qkv, &pass_fuse_gate_up, &pass_last_position, &pass_fuse_residual_norm, &pass_dead_code, NULL,
+    &pass_fuse_qkv,
+    &pass_fuse_gate_up,
+    &pass_last_position,
+    &pass_fuse_residual_norm,   /* CPU */
+    &pass_fuse_residual_matmul, /* devices, down to activation_dtypes */
+    &pass_fuse_norm_matmul,
+    &pass_fuse_rope_attention,
+    &pass_activation_dtypes,
+    &pass_dead_code,
+    NULL,
 };
 
 bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status)
 {
     if (dump_after && strcmp(dump_after, "import") == 0) graph_dump(graph, dump);
     for (const struct pass *const *pass = passes; *pass; pass++) {
+        if ((*pass)->targets && !((*pass)->targets & PASS_FOR(graph->target))) continue;
         if (!(*pass)->run(graph, status) || !graph_check(graph, (*pass)->name, status)) return false;
         if (dump_after && strcmp(dump_after, (*pass)->name) == 0) graph_dump(graph, dump);
     }

@@ -4,7 +4,7 @@
 
 static bool has_effect(const struct graph *graph, const struct graph_node *node)
 {
-    if (node->op == OP_ROPE_APPEND || node->op == OP_SAMPLE) return true;
+    if (node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION || node->op == OP_SAMPLE) return true;
     for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++)
         if (node->outputs[o] >= 0 && graph->values[node->outputs[o]].place != VALUE_ARENA) return true;
     return false;
@@ -25,7 +25,7 @@ static bool run(struct graph *graph, struct status *status)
     int kept = 0;
     for (int n = 0; n < graph->node_count; n++) {
         if (graph->nodes[n].removed) continue;
-        for (int w = 0; w < 2; w++)
+        for (int w = 0; w < GRAPH_MAX_WEIGHTS; w++)
             if (graph->nodes[n].weights[w] >= 0) graph->weights[graph->nodes[n].weights[w]].used = true;
         graph->nodes[kept++] = graph->nodes[n];
     }
@@ -33,4 +33,4 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_dead_code = {"dead_code", "drops what nobody reads", run};
+const struct pass pass_dead_code = {"dead_code", "drops what nobody reads", run, 0};

@@ -1,7 +1,6 @@
 /* gate, up and their activation become one matmul whose epilogue forms silu(gate) * up in registers: the rows of both
- * matrices are interleaved by panels, so both halves of a product meet in one register tile. */
+ * matrices are interleaved, so both halves of a product meet in one register tile. */
 #include "builder/pass.h"
-#include "kernels/matmul/panel.h"
 
 static bool fusible(const struct graph *graph, const struct graph_node *gate, const struct graph_node *up)
 {
@@ -11,7 +10,7 @@ static bool fusible(const struct graph *graph, const struct graph_node *gate, co
            graph_use_count(graph, gate->outputs[0]) == 1 && graph_use_count(graph, up->outputs[0]) == 1;
 }
 
-/* The output is padded to whole panels; every consumer must be a matmul whose K can be padded with zero columns. */
+/* The output is padded to whole groups of interleaved rows; every consumer must be a matmul whose K can be padded with zero columns. */
 static bool consumers_can_pad(const struct graph *graph, int value)
 {
     for (int n = 0; n < graph->node_count; n++) {
@@ -42,16 +41,17 @@ static bool run(struct graph *graph, struct status *status)
         int out = swiglu->outputs[0];
         if (!fusible(graph, gate, up) || !consumers_can_pad(graph, out)) continue;
 
-        uint64_t padded = panel_count(graph->values[out].width) * PANEL_ROWS;
+        uint64_t group = graph_interleave(graph);
+        uint64_t padded = (graph->values[out].width + group - 1) / group * group;
         for (int i = 0; i < graph->node_count; i++)
             if (!graph->nodes[i].removed && graph->nodes[i].inputs[0] == out)
                 graph->weights[graph->nodes[i].weights[0]].depth = padded;
         graph->values[out].width = padded;
-        interleave(&graph->weights[gate->weights[0]], &graph->weights[up->weights[0]], WEIGHT_PANEL_GATE_UP, padded);
+        interleave(&graph->weights[gate->weights[0]], &graph->weights[up->weights[0]], WEIGHT_GATE_UP, padded);
         snprintf(graph->weights[gate->weights[0]].name, GRAPH_NAME_BYTES, "model.layers.%u.mlp.gate_up_proj.weight",
                  swiglu->layer);
         if (gate->weights[1] >= 0) {
-            interleave(&graph->weights[gate->weights[1]], &graph->weights[up->weights[1]], WEIGHT_ROWS_GATE_UP, padded);
+            interleave(&graph->weights[gate->weights[1]], &graph->weights[up->weights[1]], WEIGHT_GATE_UP_BIAS, padded);
             snprintf(graph->weights[gate->weights[1]].name, GRAPH_NAME_BYTES, "model.layers.%u.mlp.gate_up_proj.bias",
                      swiglu->layer);
         }
@@ -63,4 +63,4 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_fuse_gate_up = {"fuse_gate_up", "one matmul with a SwiGLU epilogue for gate and up", run};
+const struct pass pass_fuse_gate_up = {"fuse_gate_up", "one matmul with a SwiGLU epilogue for gate and up", run, 0};

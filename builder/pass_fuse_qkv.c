@@ -52,4 +52,4 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_fuse_qkv = {"fuse_qkv", "one matmul for the q, k and v projections of a layer", run};
+const struct pass pass_fuse_qkv = {"fuse_qkv", "one matmul for the q, k and v projections of a layer", run, 0};

@@ -25,4 +25,4 @@ static bool run(struct graph *graph, struct status *status)
 }
 
 const struct pass pass_fuse_residual_norm = {"fuse_residual_norm", "the residual addition inside the norm after it",
-                                             run};
+                                             run, PASS_FOR(TARGET_CPU)};

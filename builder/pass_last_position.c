@@ -77,4 +77,5 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_last_position = {"last_position", "prefill: only the last row beyond the last attention", run};
+const struct pass pass_last_position = {"last_position", "prefill: only the last row beyond the last attention", run,
+                                        0};

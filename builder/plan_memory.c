@@ -56,7 +56,7 @@ static void arena_give_back(struct arena *arena, uint64_t offset)
 static bool value_bytes(const struct graph *graph, int value, uint64_t rows, uint64_t out_rows, uint64_t *bytes)
 {
     const struct graph_value *v = &graph->values[value];
-    uint64_t factors[] = {v->rows == ROWS_TOKENS ? rows : out_rows, v->width, sizeof(float)};
+    uint64_t factors[] = {v->rows == ROWS_TOKENS ? rows : out_rows, v->width, dtype_bytes(v->dtype)};
     return checked_product(factors, 3, bytes) && checked_align(*bytes, PLAN_ALIGNMENT, bytes) &&
            *bytes < UINT64_MAX / 4;
 }
@@ -66,6 +66,7 @@ static bool workspace_bytes(const struct graph *graph, const struct graph_node *
 {
     const struct model_config *config = graph->config;
     *bytes = 0;
+    if (graph->target != TARGET_CPU) return true;
     if (node->op == OP_MATMUL) {
         const struct graph_value *x = &graph->values[node->inputs[0]];
         *bytes = matmul_workspace_bytes(x->rows == ROWS_TOKENS ? rows : out_rows, x->width);
@@ -86,8 +87,9 @@ static void find_last_uses(const struct graph *graph, int *last_use)
 }
 
 /* The input whose memory output `o` of this node may take over, by the contracts in kernels/; -1 if none. */
-static int alias_candidate(const struct graph_node *node, int o)
+static int alias_candidate(const struct graph *graph, const struct graph_node *node, int o)
 {
+    if (graph->target != TARGET_CPU) return node->op == OP_MATMUL ? node->inputs[1] : -1;
     switch (node->op) {
     case OP_RMS_NORM: return o == 0 ? node->inputs[0] : node->inputs[1];
     case OP_ATTENTION:
@@ -112,7 +114,7 @@ static bool place_output(struct planner *planner, int n, int o)
     const struct graph_node *node = &planner->graph->nodes[n];
     int value = node->outputs[o];
     if (value < 0 || planner->graph->values[value].place != VALUE_ARENA) return true;
-    int input = alias_candidate(node, o);
+    int input = alias_candidate(planner->graph, node, o);
     if (input >= 0 && planner->last_use[input] == n && !planner->taken_over[input] &&
         planner->bytes[input] == planner->bytes[value] && planner->memory->value_offset[input] != UINT64_MAX) {
         planner->memory->value_offset[value] = planner->memory->value_offset[input];
@@ -164,6 +166,11 @@ bool plan_memory(const struct graph *graph, const struct lowering *lowering, uin
     if (!memory->value_offset || !memory->workspace_offset || !memory->workspace_bytes || !planner.bytes ||
         !planner.last_use || !planner.taken_over || !planner.arena.blocks) {
         status_fail(status, STATUS_MACHINE, "out of memory while planning memory");
+        goto done;
+    }
+    uint64_t scratch;
+    if (lowering->scratch_bytes && !arena_take(&planner.arena, lowering->scratch_bytes, &scratch)) {
+        status_fail(status, STATUS_BAD_INPUT, "the scratch memory does not fit into 64-bit sizes");
         goto done;
     }
     find_last_uses(graph, planner.last_use);

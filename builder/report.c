@@ -36,11 +36,15 @@ static void print_text(const struct build_report *report, FILE *out)
     const struct plan_geometry *g = &m->geometry;
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, dtype_name(m->weight_dtype), dtype_name(m->kv_dtype));
-    fprintf(out, "target     %s: %s, %d threads, %s\n", engine_target_name(m->target), m->target_name,
-            report->machine->threads, cpu_isa_name(report->machine->isa));
+    if (m->target == TARGET_CUDA)
+        fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "\n", engine_target_name(m->target),
+                m->target_name, m->target_capability / 10, m->target_capability % 10);
+    else
+        fprintf(out, "target     %s: %s, %d threads, %s\n", engine_target_name(m->target), m->target_name,
+                report->machine->threads, cpu_isa_name(report->machine->isa));
     if (report->machine->read_gb_s > 0)
-        fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s float32\n", report->machine->read_gb_s,
-                report->machine->peak_gflops);
+        fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s %s\n", report->machine->read_gb_s,
+                report->machine->peak_gflops, m->target == TARGET_CUDA ? "on tensor cores (nominal)" : "float32");
     fprintf(out, "limits     %" PRIu64 " sequences, %" PRIu64 " tokens each, pages of %" PRIu64 " tokens\n", g->slots,
             g->max_context, g->page_tokens);
     fprintf(out,

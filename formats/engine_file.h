@@ -6,7 +6,7 @@
 #include "formats/file.h"
 #include "formats/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 0 };
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 1 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
@@ -48,6 +48,14 @@ struct engine_golden {
     const float *logits;   /* [token_count, vocab_size] */
 };
 
+/* One kernel of a device target: the one entry of a cubin. */
+struct engine_kernel {
+    const char *entry; /* borrowed */
+    const void *cubin; /* borrowed, 16-byte aligned */
+    uint64_t cubin_bytes;
+    uint32_t operand_count; /* its parameters: pointers, and tensor maps where a launch's operand has one */
+};
+
 /* An open engine. Pointers lead into the mapping or into memory the engine owns; nothing changes after open, so any
  * number of threads may read. */
 struct engine {
@@ -62,6 +70,8 @@ struct engine {
     uint64_t weight_chunks;
     struct engine_tensor *tensors;
     size_t tensor_count;
+    struct engine_kernel *kernels; /* device targets */
+    size_t kernel_count;
     struct plan *plans; /* decode plans by rising rows, then prefill plans by rising rows */
     size_t plan_count;
     const char *tactics; /* tuning record lines */
@@ -102,6 +112,9 @@ bool engine_writer_section(struct engine_writer *writer, enum engine_section id,
 bool engine_writer_tensors(struct engine_writer *writer, const struct engine_tensor *tensors, size_t count,
                            struct status *status);
 bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status);
+/* Compressed. Two kernels may have the same entry name: launches refer to them by index. */
+bool engine_writer_kernels(struct engine_writer *writer, const struct engine_kernel *kernels, size_t count,
+                           struct status *status);
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
 /* Writes header and table, syncs, renames; frees the writer whatever happens. */
 bool engine_writer_commit(struct engine_writer *writer, struct status *status);

@@ -33,6 +33,7 @@ uint64_t engine_section_limit(unsigned type)
     switch (type) {
     case SECTION_MANIFEST: return UINT64_C(1) << 20;
     case SECTION_TENSORS: return UINT64_C(64) << 20;
+    case SECTION_KERNELS:
     case SECTION_PLANS: return UINT64_C(1) << 30;
     case SECTION_TACTICS:
     case SECTION_TOKENIZER: return UINT64_C(256) << 20;

@@ -90,6 +90,24 @@ struct engine_plans_header {
 };
 _Static_assert(sizeof(struct engine_plans_header) == 8, "encoding");
 
+/* Kernels: header, entries, the names each with its NUL in the same order, zeros to a multiple of 64, then the cubins in
+ * the same order, each from a multiple of 64 on, zeros between them and to a multiple of 64 at the end. */
+enum { ENGINE_CUBIN_ALIGNMENT = 64, ENGINE_MAX_KERNELS = 65536 };
+struct engine_kernels_header {
+    uint32_t kernel_count;
+    uint32_t name_bytes; /* all names with their NULs */
+};
+_Static_assert(sizeof(struct engine_kernels_header) == 8, "encoding");
+
+struct engine_kernel_entry {
+    uint32_t name_offset; /* into the names: the sum of the lengths before it */
+    uint32_t name_bytes;  /* without the NUL */
+    uint32_t operand_count;
+    uint32_t reserved;
+    uint64_t offset, bytes; /* of the cubin, from the start of the section */
+};
+_Static_assert(sizeof(struct engine_kernel_entry) == 32, "encoding");
+
 /* Golden outputs: header, prompt, tokens, logits, as in struct engine_golden. */
 struct engine_golden_header {
     uint32_t prompt_count, token_count, vocab_size;

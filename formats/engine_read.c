@@ -119,6 +119,7 @@ static bool section_is_known(uint32_t type)
     case SECTION_TENSORS:
     case SECTION_WEIGHTS:
     case SECTION_WEIGHT_HASHES:
+    case SECTION_KERNELS:
     case SECTION_PLANS:
     case SECTION_TACTICS:
     case SECTION_TOKENIZER:
@@ -343,6 +344,7 @@ void engine_close(struct engine *engine)
 {
     for (size_t i = 0; i < ENGINE_MAX_SECTIONS; i++) free(engine->owned[i]);
     free(engine->tensors);
+    free(engine->kernels);
     free(engine->plans);
     file_map_close(&engine->map);
     *engine = (struct engine){0};

@@ -24,11 +24,10 @@ static bool verify_manifest(struct engine *engine, const struct engine_parts *pa
     if (strcmp(manifest->builder_version, parts->builder_version) != 0)
         return status_fail(status, STATUS_CORRUPT, "builder version: expected '%s' as in the header, found '%s'",
                            parts->builder_version, manifest->builder_version);
-    if (manifest->target != TARGET_CPU)
-        return status_fail(status, STATUS_VERSION,
-                           "target: expected 'cpu', found '%s': format %d.%d has no other target; rebuild with "
-                           "--target cpu or use a newer runtime",
-                           engine_target_name(manifest->target), ENGINE_MAJOR, ENGINE_MINOR);
+    if ((manifest->target == TARGET_CUDA) != (parts->part[SECTION_KERNELS].bytes != NULL))
+        return status_fail(status, STATUS_CORRUPT, "target '%s': section 'kernels' is %s",
+                           engine_target_name(manifest->target),
+                           manifest->target == TARGET_CUDA ? "missing" : "there, but only device targets have one");
     uint64_t weights_bytes = parts->part[SECTION_WEIGHTS].size;
     if (manifest->weights_bytes != weights_bytes)
         return status_fail(status, STATUS_CORRUPT,
@@ -183,10 +182,16 @@ static bool verify_tactics(struct engine *engine, const struct engine_part *part
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 /* What only an engine can know of a launch: its target and its tactics. */
-static bool verify_launch(const struct plan_launch *launch, uint64_t tactic_count, struct status *status)
+static bool verify_launch(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
+                          uint64_t tactic_count, struct status *status)
 {
     if (launch->tactic != PLAN_NO_TACTIC && launch->tactic >= tactic_count)
         return status_fail(status, STATUS_CORRUPT, "tactic %" PRIu32 " of %" PRIu64, launch->tactic, tactic_count);
+    if (engine->manifest.target == TARGET_CUDA) return engine_verify_device_launch(engine, plan, launch, status);
+    for (uint32_t i = 0; i < launch->operand_count; i++)
+        if (plan->operands[launch->first_operand + i].tensor_map != 0)
+            return status_fail(status, STATUS_CORRUPT,
+                               "operand %" PRIu32 ": a tensor map, which only device targets have", i);
     uint32_t device = launch->kernel | launch->shared_bytes | launch->attributes;
     for (int i = 0; i < 3; i++) device |= launch->grid[i] | launch->block[i] | launch->cluster[i];
     if (device != 0) return status_fail(status, STATUS_CORRUPT, "a field for device targets is not zero");
@@ -213,7 +218,7 @@ static bool verify_plan(const struct engine *engine, size_t index, uint64_t tact
                                            }};
     if (!plan_verify(plan, &sizes, name, status)) return false;
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
-        if (!verify_launch(&plan->launches[i], tactic_count, status))
+        if (!verify_launch(engine, plan, &plan->launches[i], tactic_count, status))
             return status_prefix(status, "%s: launch %" PRIu32, name, i);
     if (plan->header.kind == PLAN_DECODE && plan->header.rows > manifest->geometry.slots)
         return status_fail(status, STATUS_CORRUPT, "%s: more rows than the engine's %" PRIu64 " slots", name,
@@ -379,6 +384,8 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
         return status_prefix(status, "section 'tensors'");
     if (!verify_tactics(engine, &parts->part[SECTION_TACTICS], &tactic_count, status))
         return status_prefix(status, "section 'tactics'");
+    if (!engine_verify_kernels(engine, &parts->part[SECTION_KERNELS], status))
+        return status_prefix(status, "section 'kernels'");
     if (!verify_plans(engine, &parts->part[SECTION_PLANS], tactic_count, status))
         return status_prefix(status, "section 'plans'");
     if (!verify_golden(engine, &parts->part[SECTION_GOLDEN], status)) return status_prefix(status, "section 'golden'");

@@ -126,6 +126,16 @@ static bool check_text(const char *key, const char *text, size_t capacity, struc
     return true;
 }
 
+/* Code for a compute capability runs on no other, so an engine states it; a processor has none. */
+static bool check_capability(const struct manifest *manifest, struct status *status)
+{
+    enum { LEAST = 50, MOST = 999 };
+    uint64_t found = manifest->target_capability;
+    if (manifest->target == TARGET_CPU ? found == 0 : found >= LEAST && found <= MOST) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "target: capability: expected %s, found %" PRIu64,
+                       manifest->target == TARGET_CPU ? "none for a processor" : "50 to 999", found);
+}
+
 static bool check_fields(const struct manifest *manifest, struct status *status)
 {
     if (!check_text("builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
@@ -221,7 +231,8 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
 
 static bool manifest_check(const struct manifest *manifest, struct status *status)
 {
-    return check_fields(manifest, status) && check_tokens(manifest, status) && check_geometry(manifest, status);
+    return check_fields(manifest, status) && check_capability(manifest, status) && check_tokens(manifest, status) &&
+           check_geometry(manifest, status);
 }
 
 /* 15 digits print what people wrote (0.7 stays 0.7); 17 always read back the same. */
@@ -294,6 +305,9 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
         if (good && group == GROUP_TOKENS) good = format_tokens(manifest, object);
         if (good && group == GROUP_TARGET)
             good = json_object_set_new(object, "kind", json_string(engine_target_name(manifest->target))) == 0;
+        if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
+            good =
+                json_object_set_new(object, "capability", json_integer((json_int_t)manifest->target_capability)) == 0;
     }
     if (good) *text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
     json_decref(root);
@@ -324,14 +338,15 @@ static bool parse_dtype(struct json_reader *reader, const char *key, enum dtype 
     return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type '%.32s'", reader->path, key, text);
 }
 
-static bool parse_target(struct json_reader *reader, enum engine_target *out, struct status *status)
+static bool parse_target(struct json_reader *reader, struct manifest *manifest, struct status *status)
 {
     const char *text = NULL;
     if (!json_reader_string(reader, "kind", true, &text, status)) return false;
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         if (strcmp(text, engine_target_name((enum engine_target)target)) != 0) continue;
-        *out = (enum engine_target)target;
-        return true;
+        manifest->target = (enum engine_target)target;
+        return target == TARGET_CPU ||
+               json_reader_u64(reader, "capability", true, 0, INT32_MAX, &manifest->target_capability, status);
     }
     return status_fail(status, STATUS_VERSION, "%s: kind: expected \"cpu\" or \"cuda\", found \"%.32s\"", reader->path,
                        text);
@@ -402,7 +417,7 @@ static bool parse_group_fields(struct json_reader *reader, enum group group, str
             !parse_dtype(reader, dtype_fields[i].key, field_at(manifest, dtype_fields[i].offset), status))
             return false;
     if (group == GROUP_TOKENS) return parse_tokens(reader, manifest, status);
-    if (group == GROUP_TARGET) return parse_target(reader, &manifest->target, status);
+    if (group == GROUP_TARGET) return parse_target(reader, manifest, status);
     return true;
 }
 

@@ -17,6 +17,7 @@ struct manifest {
     char model_name[MANIFEST_TEXT_BYTES]; /* folder or file name of the checkpoint, for people */
     enum engine_target target;
     char target_name[MANIFEST_TEXT_BYTES]; /* CPU model or GPU name the tactics were measured on */
+    uint64_t target_capability;            /* CUDA: compute capability its code is for, 10 * major + minor; CPU: 0 */
     /* model facts, for people and tools */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
     enum dtype weight_dtype, kv_dtype;

@@ -26,6 +26,7 @@ const char *plan_op_name(unsigned op)
         [OP_ADD] = "add",
         [OP_SELECT_ROWS] = "select_rows",
         [OP_SAMPLE] = "sample",
+        [OP_ROPE_ATTENTION] = "rope_attention",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }
@@ -119,8 +120,7 @@ static bool verify_operand(const struct plan_operand *operand, uint64_t arena_by
         return status_fail(status, STATUS_CORRUPT, "unknown access %u", operand->access);
     if (operand->space == SPACE_WEIGHTS && operand->access != ACCESS_READ)
         return status_fail(status, STATUS_CORRUPT, "writes to the weights");
-    if (operand->reserved0 != 0 || operand->reserved1 != 0)
-        return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
+    if (operand->reserved0 != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
     if (operand->offset % PLAN_ALIGNMENT != 0)
         return status_fail(status, STATUS_CORRUPT, "offset %" PRIu64 " is not a multiple of %d", operand->offset,
                            PLAN_ALIGNMENT);
@@ -157,6 +157,16 @@ static bool verify_slices(const struct plan_header *header, const struct plan_la
     return true;
 }
 
+/* A tensor map stands among the launch's parameters; whether it describes the operand is for the target to check. */
+static bool verify_tensor_map(const struct plan_launch *launch, const struct plan_operand *operand,
+                              struct status *status)
+{
+    if (operand->tensor_map == 0 || checked_range(operand->tensor_map - 1, PLAN_TENSOR_MAP_PARAMS, launch->param_count))
+        return true;
+    return status_fail(status, STATUS_CORRUPT, "tensor map at parameter %" PRIu32 " leaves the launch's %u parameters",
+                       operand->tensor_map - 1, launch->param_count);
+}
+
 static bool verify_launch(const struct plan *plan, uint32_t index, const struct plan_space_sizes *sizes,
                           struct status *status)
 {
@@ -166,7 +176,8 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
     if (launch->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
     if (!verify_slices(&plan->header, launch, status)) return false;
     for (uint32_t i = 0; i < launch->operand_count; i++)
-        if (!verify_operand(&plan->operands[launch->first_operand + i], plan->header.arena_bytes, sizes, status))
+        if (!verify_operand(&plan->operands[launch->first_operand + i], plan->header.arena_bytes, sizes, status) ||
+            !verify_tensor_map(launch, &plan->operands[launch->first_operand + i], status))
             return status_prefix(status, "operand %" PRIu32, i);
     /* Strictly rising indices below the launch's own: no cycle, no duplicate. */
     int64_t previous = -1;

@@ -13,7 +13,7 @@
 #include "formats/dtype.h"
 #include "formats/status.h"
 
-enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 32, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
+enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
 enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it unless the op says otherwise */
 #define PLAN_NO_TACTIC UINT32_MAX
 
@@ -32,7 +32,14 @@ enum plan_op {
     OP_ADD = 8,
     OP_SELECT_ROWS = 9,
     OP_SAMPLE = 10,
+    OP_ROPE_ATTENTION = 11, /* rope_append and attention in one: device targets */
     OP_COUNT
+};
+
+/* struct plan_launch.attributes, device targets */
+enum plan_attribute {
+    LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits by itself */
+    LAUNCH_ATTRIBUTES_KNOWN = 1,
 };
 
 /* The structs below are also the encoding in the file: little endian, no padding. */
@@ -40,8 +47,9 @@ struct plan_operand {
     uint8_t space;  /* enum plan_space */
     uint8_t access; /* enum plan_access */
     uint16_t reserved0;
-    uint32_t reserved1;
-    uint64_t offset; /* bytes from the start of the space; KV: from the start of every page */
+    uint32_t tensor_map; /* device targets: 1 + index, among the launch's parameters, of a struct plan_tensor_map that
+                          * describes the operand; 0: the operand is passed as a pointer */
+    uint64_t offset;     /* bytes from the start of the space; KV: from the start of every page */
     uint64_t bytes;
 };
 _Static_assert(sizeof(struct plan_operand) == 24, "encoding");
@@ -65,6 +73,16 @@ struct plan_launch {
     uint64_t flops;
 };
 _Static_assert(sizeof(struct plan_launch) == 96, "encoding");
+
+/* A matrix for the tensor memory accelerator, as parameters of a launch: encoded by the loader over the operand. */
+struct plan_tensor_map {
+    int64_t dtype;         /* enum dtype */
+    int64_t columns, rows; /* rows 0: all that the space behind the operand's offset holds (the KV pool) */
+    int64_t pitch;         /* bytes between rows */
+    int64_t box_columns, box_rows;
+    int64_t swizzle; /* bytes: 0, 32, 64, 128 */
+};
+enum { PLAN_TENSOR_MAP_PARAMS = sizeof(struct plan_tensor_map) / sizeof(int64_t) };
 
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */

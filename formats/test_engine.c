@@ -315,6 +315,9 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
            engine_writer_section(writer, SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer, compress,
                                  status) &&
            engine_writer_golden(writer, &engine->golden, status);
+    if (engine->kernel_count)
+        done = done && engine_writer_section(writer, SECTION_KERNELS, engine->kernels_section,
+                                             sizeof engine->kernels_section, compress, status);
     free(text);
     if (done) return engine_writer_commit(writer, status);
     engine_writer_abandon(writer);
@@ -356,6 +359,10 @@ void test_engine_touch(const struct engine *engine)
     for (size_t i = 0; i < engine->tensor_count; i++) {
         touch(engine->tensors[i].name, strlen(engine->tensors[i].name));
         touch(engine->weights + engine->tensors[i].offset, engine->tensors[i].bytes);
+    }
+    for (size_t i = 0; i < engine->kernel_count; i++) {
+        touch(engine->kernels[i].entry, strlen(engine->kernels[i].entry));
+        touch(engine->kernels[i].cubin, engine->kernels[i].cubin_bytes);
     }
     for (size_t i = 0; i < engine->plan_count; i++) {
         const struct plan *plan = &engine->plans[i];

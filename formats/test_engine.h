@@ -11,6 +11,8 @@ enum {
     TEST_ENGINE_LAUNCHES = 10,
     TEST_ENGINE_VOCAB = 16,
     TEST_ENGINE_WEIGHTS = 2304,
+    TEST_ENGINE_KERNELS = 3, /* two of them under one name; they differ in the number of operands */
+    TEST_ENGINE_KERNELS_BYTES = 640,
 };
 
 struct test_plan {
@@ -23,6 +25,10 @@ struct test_plan {
 /* Holds no heap memory but points into itself: not to be copied. */
 struct test_engine {
     struct manifest manifest;
+    /* test_engine_make_device: the kernels, and their section as the specification has it; none on the CPU */
+    struct engine_kernel kernels[TEST_ENGINE_KERNELS];
+    size_t kernel_count;
+    uint8_t kernels_section[TEST_ENGINE_KERNELS_BYTES];
     struct engine_tensor tensors[TEST_ENGINE_TENSORS];
     struct plan plans[TEST_ENGINE_PLANS];
     size_t plan_count;
@@ -36,6 +42,15 @@ struct test_engine {
 };
 
 bool test_engine_make(struct test_engine *engine, struct status *status);
+/* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights and attention the KV pool
+ * through tensor maps (test_engine_map). What the cubins hold is no machine code. */
+bool test_engine_make_device(struct test_engine *engine, struct status *status);
+
+/* The first launch of that op in a plan, NULL if it has none. */
+struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, enum plan_op op);
+/* Where the parameters of a plan's launch hold the tensor map of its operand. */
+int64_t *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch, uint32_t operand);
+
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status);
 
 /* The bytes of a written file in memory that engine_open_memory accepts; free() them. NULL if it cannot be read. */

@@ -35,25 +35,28 @@ static uint64_t next_random(struct generator *generator)
     return z ^ (z >> 31);
 }
 
-static void store(struct generator *generator, uint64_t index, float value)
-{
-    uint16_t half = generator->dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
-    if (generator->dtype == DTYPE_F32)
-        memcpy(generator->buffer + index * sizeof value, &value, sizeof value);
-    else
-        memcpy(generator->buffer + index * sizeof half, &half, sizeof half);
-}
-
 /* Uniform in [centre - reach, centre + reach]. */
 static bool write_tensor(struct generator *generator, struct file_output *output, uint64_t elements, float centre,
                          float reach, struct status *status)
 {
+    enum { VALUES = 1 << 16 }; /* that 16 random bits can choose */
+    static float wide[VALUES];
+    static uint16_t narrow[VALUES];
+    float *floats = (float *)(void *)generator->buffer;
+    uint16_t *halves = (uint16_t *)(void *)generator->buffer;
     uint64_t bits = 0;
+    for (int i = 0; i < VALUES; i++) {
+        wide[i] = centre + reach * ((float)(int16_t)i * 0x1p-15f);
+        narrow[i] = generator->dtype == DTYPE_F16 ? f16_from_float(wide[i]) : bf16_from_float(wide[i]);
+    }
     for (uint64_t first = 0; first < elements; first += BUFFER_ELEMENTS) {
         uint64_t count = elements - first < BUFFER_ELEMENTS ? elements - first : BUFFER_ELEMENTS;
         for (uint64_t i = 0; i < count; i++) {
             if (i % 4 == 0) bits = next_random(generator);
-            store(generator, i, centre + reach * ((float)(int16_t)(bits & 0xffff) * 0x1p-15f));
+            if (generator->dtype == DTYPE_F32)
+                floats[i] = wide[bits & 0xffff];
+            else
+                halves[i] = narrow[bits & 0xffff];
             bits >>= 16;
         }
         if (!file_output_write(output, generator->buffer, count * dtype_bytes(generator->dtype), status)) return false;

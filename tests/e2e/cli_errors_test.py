@@ -124,7 +124,7 @@ class BuildFlags(ErrorTest):
 
     def test_combinations(self):
         self.fails(USAGE, ["--dump-after", "--json"], *self.BUILD, "--json", "--dump-after", "import")
-        self.fails(USAGE, ["--gpus", "cuda"], *self.BUILD, "--gpus", "2")
+        self.fails(USAGE, ["--gpus", "1 GPU"], *self.BUILD, "--gpus", "2")
         self.fails(MACHINE, ["cuda", "--target cpu"], *self.BUILD, "--target", "cuda")
 
     def test_unknown(self):

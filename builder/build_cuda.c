@@ -1,0 +1,137 @@
+#include "builder/build_cuda.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "builder/tune_cuda.h"
+
+
+/* ~/.cache/engbuild/kernels, beside the tuning records; NULL: no cache. */
+static char *kernel_cache_path(const struct build_options *options)
+{
+    char *path = NULL;
+    const char *records = options->tuning_cache;
+    const char *slash = records ? strrchr(records, '/') : NULL;
+    int length = -1;
+    if (slash)
+        length = asprintf(&path, "%.*s/kernels", (int)(slash - records), records);
+    else if (records)
+        length = asprintf(&path, "kernels");
+    return length < 0 ? NULL : path;
+}
+
+bool build_cuda_open(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    if (options->dtype && options->dtype != DTYPE_BF16 && options->dtype != DTYPE_F16)
+        return status_fail(status, STATUS_USAGE, "--dtype: the cuda target has bf16 and fp16 matrices, found %s",
+                           dtype_name(options->dtype));
+    if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
+        return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
+                           dtype_name(options->kv_dtype));
+    if (!device_open(&build->cuda.device, options->device, status)) return false;
+    char *cache = kernel_cache_path(options);
+    build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
+    free(cache);
+    return build->cuda.nvrtc != NULL;
+}
+
+void build_cuda_close(struct build *build)
+{
+    struct cuda_build *cuda = &build->cuda;
+    struct status ignored;
+    status_clear(&ignored);
+    for (size_t p = 0; p < build->plan_count; p++) device_plan_free(&cuda->plans[p]);
+    kernel_set_free(&cuda->kernels);
+    if (cuda->weights && device_enter(&cuda->device, &ignored)) {
+        cuda->device.driver.MemFree(cuda->weights);
+        device_leave(&cuda->device);
+    }
+    if (cuda->nvrtc) nvrtc_close(cuda->nvrtc);
+    device_close(&cuda->device);
+}
+
+/* ---- lowering ---- */
+
+static bool lower_one(struct build *build, const struct graph *graph, uint32_t rows, struct status *status)
+{
+    struct device_plan *plan = &build->cuda.plans[build->plan_count];
+    if (!lower_device_plan(graph, &build->lowering, &build->cuda.device.facts, rows, plan, status)) return false;
+    build->plans[build->plan_count++].header = plan->header;
+    return true;
+}
+
+bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_count, const uint32_t *chunks,
+                      int chunk_count, struct status *status)
+{
+    build->lowering.scratch_bytes = 0;
+    for (int i = 0; i < batch_count; i++) {
+        const struct graph *graph = batches[i] <= GRAPH_NARROW_ROWS ? &build->narrow : &build->decode;
+        uint64_t bytes = device_scratch_bytes(graph, &build->lowering, &build->cuda.device.facts, batches[i]);
+        if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
+    }
+    for (int i = 0; i < batch_count; i++)
+        if (!lower_one(build, batches[i] <= GRAPH_NARROW_ROWS ? &build->narrow : &build->decode, batches[i], status))
+            return status_prefix(status, "decode plan of batch size %u", batches[i]);
+    for (int i = 0; i < chunk_count; i++)
+        if (!lower_one(build, &build->prefill, chunks[i], status))
+            return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
+    return true;
+}
+
+/* ---- tactics and kernels ---- */
+
+static void compile_progressed(void *context, uint64_t done, uint64_t total)
+{
+    progress_update(context, done, total, NULL);
+}
+
+static bool upload_weights(struct build *build, const uint8_t *weights, struct status *status)
+{
+    enum { PIECE_BYTES = 256 << 20 };
+    struct device *device = &build->cuda.device;
+    uint64_t bytes = build->manifest.weights_bytes, free_bytes = 0;
+    if (!device_free_memory(device, &free_bytes, status)) return false;
+    if (bytes > free_bytes)
+        return status_fail(status, STATUS_MACHINE,
+                           "the weights need %" PRIu64 " bytes of GPU memory to be tuned, %" PRIu64
+                           " are free; end other programs on the GPU, or use a larger one",
+                           bytes, free_bytes);
+    if (!device_enter(device, status)) return false;
+    bool ok = cuda_ok(&device->driver, device->driver.MemAlloc(&build->cuda.weights, bytes), status,
+                      "allocating %" PRIu64 " bytes for the weights", bytes);
+    for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
+        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        ok = cuda_ok(&device->driver,
+                     device->driver.MemcpyHtoDAsync(build->cuda.weights + done, weights + done, piece, device->stream),
+                     status, "copying the weights") &&
+             cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "copying the weights");
+    }
+    device_leave(device);
+    return ok;
+}
+
+bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
+{
+    struct cuda_build *cuda = &build->cuda;
+    if (weights && !upload_weights(build, weights, status)) return false;
+    if (!tune_cuda(build, level, status)) return false;
+    for (size_t p = 0; p < build->plan_count; p++)
+        if (!finish_device_plan(&cuda->plans[p], &cuda->device.facts, &cuda->kernels, &build->plans[p], status))
+            return status_prefix(status, "plan %zu", p);
+    if (!weights) return true;
+    progress_stage(&build->progress, "compile");
+    return kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
+                              compile_progressed, &build->progress, status);
+}
+
+bool build_cuda_write_kernels(struct build *build, struct status *status)
+{
+    struct engine_kernel *kernels = kernel_set_view(&build->cuda.kernels);
+    if (!kernels) return status_fail(status, STATUS_MACHINE, "out of memory while writing the kernels");
+    bool ok = engine_writer_kernels(build->writer, kernels, build->cuda.kernels.count, status);
+    free(kernels);
+    return ok;
+}

@@ -1,0 +1,24 @@
+/* The stages of a build that are different for a GPU. Private to build*.c. */
+#ifndef BUILDER_BUILD_CUDA_H
+#define BUILDER_BUILD_CUDA_H
+
+#include "builder/build_state.h"
+
+/* Opens the GPU and the run-time compiler. */
+bool build_cuda_open(struct build *build, struct status *status);
+void build_cuda_close(struct build *build);
+
+/* Lowers every plan with default tactics; build->plans get headers only, which is what the manifest needs. */
+bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_count, const uint32_t *chunks,
+                      int chunk_count, struct status *status);
+
+/* Chooses tactics, then compiles what was chosen and finishes build->plans. `weights` is the packed weight section,
+ * NULL when nothing may be measured. */
+bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status);
+
+/* Golden outputs, computed by the engine's own plans on the GPU: the prompt once through the smallest prefill plan and
+ * once token by token, which must agree. */
+bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status);
+bool build_cuda_write_kernels(struct build *build, struct status *status);
+
+#endif

@@ -1,0 +1,45 @@
+/* What a build holds between its stages. Private to build*.c. */
+#ifndef BUILDER_BUILD_STATE_H
+#define BUILDER_BUILD_STATE_H
+
+#include "builder/build.h"
+#include "builder/device_plan.h"
+#include "builder/lower.h"
+#include "builder/tune_plans.h"
+#include "formats/checkpoint.h"
+
+/* The device half of a build: all zero for the CPU target. */
+struct cuda_build {
+    struct device device;
+    struct nvrtc *nvrtc;
+    struct device_plan plans[2 * BUILD_MAX_PLANS]; /* as struct build.plans */
+    struct kernel_set kernels;
+    cu_deviceptr weights; /* on the device, for tuning and golden outputs; 0: not there */
+};
+
+/* build_close releases it in any state. */
+struct build {
+    const struct build_options *options;
+    enum engine_target target;
+    struct checkpoint checkpoint;
+    bool checkpoint_open, has_weights;
+    struct graph decode, prefill;
+    struct graph narrow; /* devices: decode of few rows */
+    struct lowering lowering;
+    struct team *team;
+    struct machine machine;
+    struct cuda_build cuda;
+    struct plan plans[2 * BUILD_MAX_PLANS]; /* decode plans, then prefill plans */
+    size_t plan_count;
+    struct manifest manifest;
+    struct tuning_cache cache;
+    bool cache_open;
+    struct tactics tactics;
+    uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
+    size_t tokenizer_bytes;
+    struct engine_writer *writer;
+    struct progress progress;
+    uint64_t file_bytes;
+};
+
+#endif

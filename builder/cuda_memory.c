@@ -1,0 +1,123 @@
+#include "builder/cuda_memory.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/checked.h"
+
+static bool write_state(const struct cuda_memory *memory, const struct build *build, uint64_t kv_pages,
+                        struct status *status)
+{
+    const struct plan_geometry *geometry = &build->manifest.geometry;
+    const struct device *device = &build->cuda.device;
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t bytes;
+    if (!state_layout(geometry, fields, &bytes)) return status_fail(status, STATUS_INTERNAL, "state layout");
+    uint8_t *state = calloc(1, bytes);
+    if (!state) return status_fail(status, STATUS_MACHINE, "out of memory");
+    int32_t *table = (int32_t *)(void *)(state + fields[STATE_PAGE_TABLE].offset);
+    for (uint64_t i = 0; i < geometry->slots * geometry->pages_per_slot; i++) table[i] = (int32_t)(i % kv_pages);
+    struct sampler_state *samplers = (struct sampler_state *)(void *)(state + fields[STATE_SAMPLERS].offset);
+    for (uint64_t s = 0; s < geometry->slots; s++)
+        samplers[s] = (struct sampler_state){.top_p = 1, .repetition_penalty = 1};
+    bool ok = cuda_ok(&device->driver,
+                      device->driver.MemcpyHtoDAsync(memory->base[SPACE_STATE], state, bytes, device->stream), status,
+                      "writing the state") &&
+              cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the state");
+    free(state);
+    return ok;
+}
+
+bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status)
+{
+    const struct manifest *manifest = &build->manifest;
+    const struct device *device = &build->cuda.device;
+    const struct cuda_driver *driver = &device->driver;
+    memset(memory, 0, sizeof *memory);
+    memory->base[SPACE_WEIGHTS] = build->cuda.weights;
+    memory->bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
+    memory->bytes[SPACE_ARENA] = manifest->arena_bytes;
+    memory->bytes[SPACE_STEP] = manifest->step_bytes;
+    memory->bytes[SPACE_STATE] = manifest->state_bytes;
+    if (!checked_mul(kv_pages, manifest->geometry.page_bytes, &memory->bytes[SPACE_KV]))
+        return status_fail(status, STATUS_MACHINE, "the KV pages do not fit into 64-bit sizes");
+    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
+        if (!cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
+                     "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s)) ||
+            !cuda_ok(driver, driver->MemsetD8Async(memory->base[s], 0, memory->bytes[s], device->stream), status,
+                     "clearing memory (%s)", plan_space_name((unsigned)s)))
+            goto failed;
+    if (write_state(memory, build, kv_pages, status)) return true;
+failed:
+    cuda_memory_close(memory, build);
+    return false;
+}
+
+void cuda_memory_close(struct cuda_memory *memory, const struct build *build)
+{
+    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
+        if (memory->base[s]) build->cuda.device.driver.MemFree(memory->base[s]);
+    memset(memory, 0, sizeof *memory);
+}
+
+bool cuda_memory_randomise(const struct cuda_memory *memory, const struct build *build, enum plan_space space,
+                           struct status *status)
+{
+    enum { PATTERN_BYTES = 8 << 20 };
+    const struct device *device = &build->cuda.device;
+    uint16_t *pattern = malloc(PATTERN_BYTES);
+    if (!pattern) return status_fail(status, STATUS_MACHINE, "out of memory");
+    uint64_t state = 1;
+    for (size_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i++) {
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407); /* Knuth, MMIX */
+        /* Sign, an exponent that is about 2^-8 to 1 as BF16 and F32 and 2^-2 to 2 as F16, random mantissa. */
+        uint16_t bits = (uint16_t)(state >> 48);
+        pattern[i] = (uint16_t)((bits & 0x8000u) | (0x3b80u + (bits & 0x03ffu)));
+    }
+    bool ok = true;
+    for (uint64_t done = 0; ok && done < memory->bytes[space]; done += PATTERN_BYTES) {
+        uint64_t piece = memory->bytes[space] - done < PATTERN_BYTES ? memory->bytes[space] - done : PATTERN_BYTES;
+        ok = cuda_ok(&device->driver,
+                     device->driver.MemcpyHtoDAsync(memory->base[space] + done, pattern, piece, device->stream), status,
+                     "filling memory (%s)", plan_space_name(space));
+    }
+    ok = ok && cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "filling memory (%s)",
+                       plan_space_name(space));
+    free(pattern);
+    return ok;
+}
+
+bool cuda_inputs_open(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
+                      struct status *status)
+{
+    uint64_t total;
+    memset(inputs, 0, sizeof *inputs);
+    if (!step_layout(header->rows, header->out_rows, build->manifest.geometry.vocab_size, inputs->fields, &total))
+        return status_fail(status, STATUS_INTERNAL, "step layout");
+    inputs->size = inputs->fields[STEP_NEXT_TOKENS].offset; /* the outputs come behind */
+    inputs->bytes = calloc(1, inputs->size);
+    if (!inputs->bytes) return status_fail(status, STATUS_MACHINE, "out of memory");
+    inputs->counts = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_COUNTS].offset);
+    inputs->tokens = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_TOKENS].offset);
+    inputs->slots = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_SLOTS].offset);
+    inputs->positions = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_POSITIONS].offset);
+    inputs->out_rows = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_OUT_ROWS].offset);
+    return true;
+}
+
+void cuda_inputs_close(struct cuda_inputs *inputs)
+{
+    free(inputs->bytes);
+    memset(inputs, 0, sizeof *inputs);
+}
+
+bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct build *build,
+                       struct status *status)
+{
+    const struct device *device = &build->cuda.device;
+    return cuda_ok(&device->driver,
+                   device->driver.MemcpyHtoDAsync(memory->base[SPACE_STEP], inputs->bytes, inputs->size,
+                                                  device->stream),
+                   status, "writing the step's inputs");
+}

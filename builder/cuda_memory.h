@@ -1,0 +1,31 @@
+/* Device memory in which a build runs plans: to compute golden outputs and to measure. */
+#ifndef BUILDER_CUDA_MEMORY_H
+#define BUILDER_CUDA_MEMORY_H
+
+#include "builder/build_state.h"
+#include "kernels/cuda/executor.h"
+
+/* Allocates and clears arena, KV pool, step and state as the manifest says; the weights are the build's. Entry j of slot
+ * s of the page table is page (s * pages_per_slot + j) mod kv_pages, all samplers are greedy. The device's context must
+ * be current for all of these. */
+bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status);
+void cuda_memory_close(struct cuda_memory *memory, const struct build *build);
+
+/* Fills a space with random 16-bit values, half of them negative, that are moderate numbers as F32, F16 and BF16. */
+bool cuda_memory_randomise(const struct cuda_memory *memory, const struct build *build, enum plan_space space,
+                           struct status *status);
+
+/* Input fields of the step of a plan, filled by the caller and then written to the device. */
+struct cuda_inputs {
+    uint8_t *bytes; /* owned */
+    size_t size;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    int32_t *counts, *tokens, *slots, *positions, *out_rows;
+};
+bool cuda_inputs_open(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
+                      struct status *status);
+void cuda_inputs_close(struct cuda_inputs *inputs);
+bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct build *build,
+                       struct status *status);
+
+#endif

@@ -1,0 +1,33 @@
+/* Devices: which values are 16-bit. What tensor cores multiply is of the weights' dtype; the residual stream, the
+ * rotary table and the logits stay float32. */
+#include "builder/pass.h"
+
+static bool is_half(const struct graph *graph, const struct graph_node *node)
+{
+    switch (node->op) {
+    case OP_RMS_NORM:
+    case OP_ROPE_APPEND:
+    case OP_ATTENTION:
+    case OP_ROPE_ATTENTION:
+    case OP_SWIGLU: return true;
+    case OP_MATMUL: return node->inputs[1] < 0 && graph->values[node->outputs[0]].place != VALUE_LOGITS;
+    case OP_SELECT_ROWS: return graph->values[node->inputs[0]].dtype != DTYPE_F32;
+    default: return false;
+    }
+}
+
+static bool run(struct graph *graph, struct status *status)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        if (node->removed) continue;
+        if (node->op == OP_ADD || (node->op == OP_RMS_NORM && node->inputs[1] >= 0))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "the model adds values that no matmul produces, which the cuda target cannot; use "
+                               "--target cpu");
+        graph->values[node->outputs[0]].dtype = is_half(graph, node) ? graph->half : DTYPE_F32;
+    }
+    return true;
+}
+
+const struct pass pass_activation_dtypes = {"activation_dtypes", "which values are 16-bit", run, PASS_FOR(TARGET_CUDA)};

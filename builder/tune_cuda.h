@@ -1,0 +1,12 @@
+/* Tuning an engine on the GPU it is built for: every unique problem of all plans once, cache first, then a race of
+ * tactics inside graphs over the engine's own weights. Private to build*.c. */
+#ifndef BUILDER_TUNE_CUDA_H
+#define BUILDER_TUNE_CUDA_H
+
+#include "builder/build_state.h"
+
+/* Puts the winning tactic into every launch of build->cuda.plans and fills build->tactics. With level TUNE_OFF, or
+ * without weights on the device, nothing is measured: cached records where there are any, else the first candidate. */
+bool tune_cuda(struct build *build, enum tune_level level, struct status *status);
+
+#endif

@@ -1,0 +1,270 @@
+#include "kernels/attention/attention_device.h"
+
+enum {
+    MOST_ROWS = 1 << 20,
+    MOST_HEADS = 1 << 12,
+    MOST_HEAD_DIM = 256,
+    MOST_TOKENS = 1 << 30, /* of a slot */
+    MOST_SLOTS = 1 << 20,
+    WARP = 32,
+    WARPGROUP = 128,
+    ALIGNMENT = 16, /* of asynchronous copies and of tensor maps */
+};
+static const int64_t most_page_bytes = (int64_t)1 << 40;
+
+static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
+
+static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
+
+static int64_t element_bytes(int64_t dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
+
+/* Products of the checked parameters fit 64 bits: 2 * 2^12 * 2^30 * 2^8 * 4. */
+static const char *illegal(const int64_t *params)
+{
+    const int64_t heads = params[ATTENTION_DEVICE_HEADS], kv_heads = params[ATTENTION_DEVICE_KV_HEADS];
+    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const int64_t page_bytes = params[ATTENTION_DEVICE_PAGE_BYTES], scale = params[ATTENTION_DEVICE_SCALE_BITS];
+    if (!in_range(params[ATTENTION_DEVICE_ROWS], 1, MOST_ROWS)) return "ROWS is not in 1..2^20";
+    if (!in_range(params[ATTENTION_DEVICE_COUNT_INDEX], 0, 1)) return "COUNT_INDEX is not 0 or 1";
+    if (!in_range(heads, 1, MOST_HEADS)) return "HEADS is not in 1..2^12";
+    if (!in_range(kv_heads, 1, MOST_HEADS)) return "KV_HEADS is not in 1..2^12";
+    if (heads % kv_heads) return "HEADS is not a multiple of KV_HEADS";
+    if (!in_range(head_dim, 2, MOST_HEAD_DIM) || head_dim % 2) return "HEAD_DIM is not even in 2..256";
+    if (!in_range(page_tokens, 1, MOST_TOKENS)) return "PAGE_TOKENS is not in 1..2^30";
+    if (!in_range(params[ATTENTION_DEVICE_PAGES_PER_SLOT], 1, MOST_TOKENS / page_tokens))
+        return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";
+    if (!in_range(params[ATTENTION_DEVICE_SLOT_COUNT], 1, MOST_SLOTS)) return "SLOT_COUNT is not in 1..2^20";
+    if (!is_float(params[ATTENTION_DEVICE_KV_DTYPE])) return "KV_DTYPE is not F32, F16 or BF16";
+    if (!is_float(params[ATTENTION_DEVICE_X_DTYPE])) return "X_DTYPE is not F32, F16 or BF16";
+    if (!in_range(page_bytes, 1, most_page_bytes) || page_bytes % ALIGNMENT)
+        return "PAGE_BYTES is not a multiple of 16 in 1..2^40";
+    if (page_bytes < 2 * kv_heads * page_tokens * head_dim * element_bytes(params[ATTENTION_DEVICE_KV_DTYPE]))
+        return "PAGE_BYTES is less than K and V of a page";
+    if (!in_range(params[ATTENTION_DEVICE_WINDOW], 0, INT32_MAX)) return "WINDOW is not in 0..2^31-1";
+    if (!in_range(scale, 1, 0x7f7fffff)) return "SCALE_BITS are not of a finite float > 0"; /* FLT_MAX */
+    return NULL;
+}
+
+/* Each input read once: q, out, and the context's k and v once for all rows, as the rows of a chunk share them. */
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    const uint64_t rows = (uint64_t)params[ATTENTION_DEVICE_ROWS], heads = (uint64_t)params[ATTENTION_DEVICE_HEADS];
+    const uint64_t kv_heads = (uint64_t)params[ATTENTION_DEVICE_KV_HEADS];
+    const uint64_t head_dim = (uint64_t)params[ATTENTION_DEVICE_HEAD_DIM];
+    const uint64_t window = (uint64_t)params[ATTENTION_DEVICE_WINDOW];
+    const uint64_t x_bytes = (uint64_t)element_bytes(params[ATTENTION_DEVICE_X_DTYPE]);
+    const uint64_t kv_bytes = (uint64_t)element_bytes(params[ATTENTION_DEVICE_KV_DTYPE]);
+    uint64_t seen = context; /* tokens that a row attends to, on average */
+    if (window && window < seen) seen = window;
+    *bytes = 2 * rows * heads * head_dim * x_bytes + 2 * context * kv_heads * head_dim * kv_bytes;
+    *flops = 4 * rows * heads * seen * head_dim;
+}
+
+static const char *shared_limit(int64_t bytes, const struct device_facts *gpu)
+{
+    return bytes > gpu->shared_per_block ? "the tiles do not fit shared memory" : NULL;
+}
+
+/* attention_generic */
+
+static bool one_of_1_2_4(int64_t value) { return value == 1 || value == 2 || value == 4; }
+
+static bool generic_is_halves(const int64_t *params)
+{
+    return params[ATTENTION_DEVICE_X_DTYPE] == params[ATTENTION_DEVICE_KV_DTYPE] &&
+           params[ATTENTION_DEVICE_X_DTYPE] != DTYPE_F32;
+}
+
+static const char *generic_launch(const int64_t *params, const struct device_facts *gpu,
+                                  struct device_geometry *geometry)
+{
+    const int64_t warps_q = params[ATTENTION_GENERIC_WARPS_Q], split = params[ATTENTION_GENERIC_SPLIT];
+    const int64_t key_tile = params[ATTENTION_GENERIC_KEY_TILE];
+    const char *why = illegal(params);
+    if (why) return why;
+    if (!one_of_1_2_4(warps_q)) return "WARPS_Q is not 1, 2 or 4";
+    if (!one_of_1_2_4(split)) return "SPLIT is not 1, 2 or 4";
+    if ((key_tile != 16 && key_tile != 32 && key_tile != 64) || key_tile < 16 * split)
+        return "KEY_TILE is not 16, 32 or 64, or less than 16 * SPLIT";
+    const int64_t group = params[ATTENTION_DEVICE_HEADS] / params[ATTENTION_DEVICE_KV_HEADS], tile = 16 * warps_q;
+    const int64_t dim = (params[ATTENTION_DEVICE_HEAD_DIM] + 15) / 16 * 16;
+    const int64_t row_bytes = dim * (generic_is_halves(params) ? 2 : 4) + ALIGNMENT;
+    const int64_t entries = params[ATTENTION_DEVICE_ROWS] * group;
+    if (entries > INT32_MAX - tile) return "ROWS * (HEADS / KV_HEADS) is too large";
+    int64_t stages = 4 * key_tile * row_bytes, partials = (split - 1) * tile * (dim + 2) * (int64_t)sizeof(float);
+    int64_t shared = tile * row_bytes + (stages > partials ? stages : partials);
+    why = shared_limit(shared + 2 * tile * (int64_t)sizeof(int32_t), gpu); /* slots and positions are static */
+    if (why) return why;
+    *geometry = (struct device_geometry){
+        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_DEVICE_KV_HEADS], 1},
+        .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
+        .cluster = {1, 1, 1},
+        .shared_bytes = (uint32_t)shared,
+    };
+    return NULL;
+}
+
+/* Copies the problem and `tunables` to the next place if they are legal. */
+static int add_candidate(const struct device_kernel *kernel, const int64_t *params, const int64_t *tunables,
+                         const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS], int count,
+                         int capacity)
+{
+    int64_t candidate[PLAN_MAX_PARAMS] = {0};
+    struct device_geometry geometry;
+    if (count >= capacity) return count;
+    for (int i = 0; i < kernel->param_count; i++)
+        candidate[i] = i < kernel->first_tunable ? params[i] : tunables[i - kernel->first_tunable];
+    if (kernel->launch(candidate, gpu, &geometry)) return count;
+    for (int i = 0; i < PLAN_MAX_PARAMS; i++) params_out[count][i] = candidate[i];
+    return count + 1;
+}
+
+int attention_generic_candidates(const int64_t *params, const struct device_facts *gpu,
+                                 int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+{
+    static const int64_t many[][3] = {{4, 1, 64}, {4, 1, 32}, {2, 2, 64}, {1, 4, 64}, {1, 2, 32}, {1, 1, 16}};
+    static const int64_t few[][3] = {{1, 4, 64}, {2, 2, 64}, {4, 1, 64}, {4, 1, 32}, {1, 2, 32}, {1, 1, 16}};
+    if (illegal(params)) return 0;
+    /* Few rows leave most of the GPU idle unless blocks are small. */
+    bool is_many =
+        params[ATTENTION_DEVICE_ROWS] * params[ATTENTION_DEVICE_HEADS] >= 64 * 4 * (int64_t)gpu->multiprocessors;
+    int count = 0;
+    for (size_t i = 0; i < sizeof many / sizeof many[0]; i++)
+        count = add_candidate(&device_attention_generic, params, is_many ? many[i] : few[i], gpu, params_out, count,
+                              capacity);
+    return count;
+}
+
+#define PARAM_NAMES                                                                                        \
+    "ROWS", "COUNT_INDEX", "HEADS", "KV_HEADS", "HEAD_DIM", "PAGE_TOKENS", "PAGES_PER_SLOT", "PAGE_BYTES", \
+        "SLOT_COUNT", "KV_DTYPE", "X_DTYPE", "WINDOW", "SCALE_BITS"
+
+static const char *const generic_param_names[ATTENTION_GENERIC_PARAMS] = {PARAM_NAMES, "WARPS_Q", "SPLIT", "KEY_TILE"};
+
+const struct device_kernel device_attention_generic = {
+    .name = "attention_generic",
+    .source = "kernels/attention/attention_generic.cu",
+    .op = OP_ATTENTION,
+    .least_capability = 80,
+    .param_count = ATTENTION_GENERIC_PARAMS,
+    .param_names = generic_param_names,
+    .first_tunable = ATTENTION_DEVICE_FIRST_TUNABLE,
+    .operand_count = ATTENTION_DEVICE_OPERANDS,
+    .launch = generic_launch,
+    .candidates = attention_generic_candidates,
+    .cost = cost,
+};
+
+/* attention_prefill */
+
+enum { BOX_COLUMNS = 64, SWIZZLE = 128, BOX_MOST_ROWS = 256, BARRIER_BYTES = 1024 };
+
+static const char *prefill_launch(const int64_t *params, const struct device_facts *gpu,
+                                  struct device_geometry *geometry)
+{
+    const int64_t tile_q = params[ATTENTION_PREFILL_TILE_Q], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
+    const int64_t stages = params[ATTENTION_PREFILL_STAGES], blocks = params[ATTENTION_PREFILL_BLOCKS_PER_SM];
+    const int64_t split = params[ATTENTION_PREFILL_SPLIT];
+    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const char *why = illegal(params);
+    if (why) return why;
+    if (head_dim % 16) return "HEAD_DIM is not a multiple of 16";
+    if (!in_range(page_tokens, 16, BOX_MOST_ROWS) || (page_tokens & (page_tokens - 1)))
+        return "PAGE_TOKENS is not a power of two in 16..256";
+    if (params[ATTENTION_DEVICE_PAGE_BYTES] % (head_dim * 2)) return "PAGE_BYTES is not a multiple of HEAD_DIM * 2";
+    if (params[ATTENTION_DEVICE_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is not F16 or BF16";
+    if (params[ATTENTION_DEVICE_KV_DTYPE] != params[ATTENTION_DEVICE_X_DTYPE]) return "KV_DTYPE is not X_DTYPE";
+    if (tile_q != 64 && tile_q != 128 && tile_q != 192) return "TILE_Q is not 64, 128 or 192";
+    if (key_tile != 64 && key_tile != 128) return "KEY_TILE is not 64 or 128";
+    if (!in_range(stages, 2, 4)) return "STAGES is not in 2..4";
+    if (!in_range(params[ATTENTION_PREFILL_PING_PONG], 0, 1)) return "PING_PONG is not 0 or 1";
+    if (!in_range(blocks, 1, 2)) return "BLOCKS_PER_SM is not 1 or 2";
+    if (split != 1 && split != 2 && split != 4 && split != 8) return "SPLIT is not 1, 2, 4 or 8";
+    /* What a thread holds: scores, p, the accumulated v and some. */
+    const int64_t threads = tile_q * 2 + WARPGROUP;
+    const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + 32;
+    const int64_t budget = (65536 / blocks - 24 * WARPGROUP) / (tile_q * 2);
+    if (registers > budget || registers > 255) return "the accumulators do not fit the registers";
+    const int64_t row_bytes = (head_dim + BOX_COLUMNS - 1) / BOX_COLUMNS * SWIZZLE;
+    const int64_t shared = BARRIER_BYTES + (tile_q + 2 * stages * key_tile) * row_bytes + SWIZZLE * 8;
+    why = shared_limit(shared, gpu);
+    if (why) return why;
+    if (shared * blocks > gpu->shared_per_sm) return "so many blocks do not fit the shared memory of an SM";
+    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + tile_q - 1) / tile_q * params[ATTENTION_DEVICE_HEADS];
+    const int64_t resident = blocks * gpu->multiprocessors;
+    if (tiles > INT32_MAX / 16 || resident < 1) return "too many tiles";
+    *geometry = (struct device_geometry){
+        /* A cluster has one tile of q; blocks without one are persistent. */
+        .grid = {(uint32_t)(split > 1 || tiles < resident ? tiles * split : resident), 1, 1},
+        .block = {(uint32_t)threads, 1, 1},
+        .cluster = {(uint32_t)split, 1, 1},
+        .shared_bytes = (uint32_t)shared,
+    };
+    return NULL;
+}
+
+static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
+{
+    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
+    const int64_t page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const int64_t columns = operand == ATTENTION_DEVICE_Q ? params[ATTENTION_DEVICE_HEADS] * head_dim : head_dim;
+    if (operand != ATTENTION_DEVICE_Q && operand != ATTENTION_DEVICE_KV) return false;
+    *map = (struct plan_tensor_map){
+        .dtype = params[ATTENTION_DEVICE_X_DTYPE],
+        .columns = columns,
+        .pitch = columns * 2,
+        .box_columns = BOX_COLUMNS,
+        .swizzle = SWIZZLE,
+    };
+    if (operand == ATTENTION_DEVICE_Q) {
+        map->rows = params[ATTENTION_DEVICE_ROWS];
+        map->box_rows = 64;
+    } else {
+        map->box_rows = page_tokens < key_tile ? page_tokens : key_tile; /* rows 0: the whole pool */
+    }
+    return true;
+}
+
+int attention_prefill_candidates(const int64_t *params, const struct device_facts *gpu,
+                                 int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+{
+    /* TILE_Q, KEY_TILE, STAGES, PING_PONG, SPLIT, BLOCKS_PER_SM */
+    static const int64_t many[][6] = {
+        {128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}, {192, 128, 2, 1, 1, 1},
+        {64, 128, 2, 0, 1, 2},  {64, 64, 2, 0, 1, 2},  {64, 64, 2, 0, 2, 2},
+    };
+    static const int64_t few[][6] = {
+        {64, 64, 2, 0, 4, 2}, {64, 64, 2, 0, 2, 2},  {64, 64, 2, 0, 8, 2},  {64, 64, 2, 0, 1, 2},
+        {64, 64, 2, 0, 4, 1}, {64, 128, 2, 0, 4, 1}, {64, 128, 2, 0, 1, 1}, {128, 128, 2, 1, 1, 1},
+    };
+    if (illegal(params) || gpu->capability != 90) return 0;
+    /* Tiles of 128 rows that leave SMs idle are too large. */
+    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + 127) / 128 * params[ATTENTION_DEVICE_HEADS];
+    const bool is_few = tiles < gpu->multiprocessors;
+    const size_t length = is_few ? sizeof few / sizeof few[0] : sizeof many / sizeof many[0];
+    int count = 0;
+    for (size_t i = 0; i < length; i++)
+        count = add_candidate(&device_attention_prefill, params, is_few ? few[i] : many[i], gpu, params_out, count,
+                              capacity);
+    return count;
+}
+
+static const char *const prefill_param_names[ATTENTION_PREFILL_PARAMS] = {
+    PARAM_NAMES, "TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT", "BLOCKS_PER_SM",
+};
+
+const struct device_kernel device_attention_prefill = {
+    .name = "attention_prefill",
+    .source = "kernels/attention/attention_prefill.cu",
+    .op = OP_ATTENTION,
+    .least_capability = 90,
+    .most_capability = 90,
+    .param_count = ATTENTION_PREFILL_PARAMS,
+    .param_names = prefill_param_names,
+    .first_tunable = ATTENTION_DEVICE_FIRST_TUNABLE,
+    .operand_count = ATTENTION_DEVICE_OPERANDS,
+    .launch = prefill_launch,
+    .candidates = attention_prefill_candidates,
+    .tensor_map = prefill_tensor_map,
+    .cost = cost,
+};

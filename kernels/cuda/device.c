@@ -1,0 +1,132 @@
+#include "kernels/cuda/device.h"
+
+#include <stdio.h>
+
+void device_architecture(int capability, char name[16])
+{
+    /* From Hopper on, what makes a kernel fast (wgmma, setmaxnreg) is there only for the exact architecture. */
+    snprintf(name, 16, "sm_%d%s", capability, capability >= 90 ? "a" : "");
+}
+
+static void format_uuid(const struct cu_uuid *uuid, char *text, size_t bytes)
+{
+    size_t used = (size_t)snprintf(text, bytes, "GPU");
+    for (int i = 0; i < 16 && used < bytes; i++) {
+        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        used += (size_t)snprintf(text + used, bytes - used, "%s%02x", dash ? "-" : "", (unsigned)uuid->bytes[i]);
+    }
+}
+
+static bool read_facts(struct device *device, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    struct device_facts *facts = &device->facts;
+    int major = 0, minor = 0, ordinal = device->ordinal;
+    const struct {
+        int attribute;
+        int *value;
+        const char *what;
+    } attributes[] = {
+        {CU_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, "compute capability"},
+        {CU_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, "compute capability"},
+        {CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, &facts->multiprocessors, "number of multiprocessors"},
+        {CU_ATTRIBUTE_MAX_SHARED_PER_MULTIPROCESSOR, &facts->shared_per_sm, "shared memory of a multiprocessor"},
+        {CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN, &facts->shared_per_block, "shared memory of a block"},
+        {CU_ATTRIBUTE_L2_CACHE_SIZE, &facts->l2_bytes, "size of the L2 cache"},
+    };
+    if (!cuda_ok(driver, driver->DeviceGetName(facts->name, (int)sizeof facts->name, device->handle), status,
+                 "GPU %d: name", ordinal))
+        return false;
+    facts->name[sizeof facts->name - 1] = '\0';
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+        cu_result result = driver->DeviceGetAttribute(attributes[i].value, attributes[i].attribute, device->handle);
+        if (!cuda_ok(driver, result, status, "GPU %d: %s", ordinal, attributes[i].what)) return false;
+    }
+    struct cu_uuid uuid = {{0}};
+    size_t bytes = 0;
+    if (!cuda_ok(driver, driver->DeviceGetUuid(&uuid, device->handle), status, "GPU %d: UUID", ordinal)) return false;
+    if (!cuda_ok(driver, driver->DeviceTotalMem(&bytes, device->handle), status, "GPU %d: size of memory", ordinal))
+        return false;
+    format_uuid(&uuid, facts->uuid, sizeof facts->uuid);
+    facts->memory_bytes = bytes;
+    facts->capability = 10 * major + minor;
+    facts->driver_version = driver->version;
+    return true;
+}
+
+static bool find(struct device *device, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    int count = 0;
+    if (!cuda_ok(driver, driver->DeviceGetCount(&count), status, "counting the GPUs")) return false;
+    if (count <= 0)
+        return status_fail(status, STATUS_MACHINE,
+                           "expected a GPU, found none; check that nvidia-smi lists one, that this container has one "
+                           "and that CUDA_VISIBLE_DEVICES hides none, or use --target cpu");
+    if (device->ordinal < 0 || device->ordinal >= count)
+        return status_fail(status, STATUS_MACHINE,
+                           "GPU %d: expected a number below %d, the count of GPUs that the driver shows; choose "
+                           "another, or check CUDA_VISIBLE_DEVICES",
+                           device->ordinal, count);
+    return cuda_ok(driver, driver->DeviceGet(&device->handle, device->ordinal), status, "GPU %d", device->ordinal);
+}
+
+bool device_open(struct device *device, int ordinal, struct status *status)
+{
+    *device = (struct device){.ordinal = ordinal};
+    const struct cuda_driver *driver = &device->driver;
+    if (!cuda_driver_open(&device->driver, status)) return false;
+    if (!find(device, status) || !read_facts(device, status)) goto failed;
+    cu_context context = NULL;
+    if (!cuda_ok(driver, driver->DevicePrimaryCtxRetain(&context, device->handle), status, "GPU %d: making a context",
+                 ordinal))
+        goto failed;
+    device->context = context;
+    if (!device_enter(device, status)) goto failed;
+    cu_stream stream = NULL;
+    cu_result result = driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    device_leave(device);
+    if (!cuda_ok(driver, result, status, "GPU %d: making a stream", ordinal)) goto failed;
+    device->stream = stream;
+    return true;
+failed:
+    device_close(device);
+    return false;
+}
+
+void device_close(struct device *device)
+{
+    const struct cuda_driver *driver = &device->driver;
+    /* On a GPU that was lost every call fails: there is nobody left to tell. */
+    if (device->stream) {
+        bool entered = device_enter(device, NULL);
+        driver->StreamDestroy(device->stream);
+        if (entered) device_leave(device);
+    }
+    if (device->context) driver->DevicePrimaryCtxRelease(device->handle);
+    cuda_driver_close(&device->driver);
+    *device = (struct device){0};
+}
+
+bool device_enter(const struct device *device, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    return cuda_ok(driver, driver->CtxPushCurrent(device->context), status, "GPU %d: entering its context",
+                   device->ordinal);
+}
+
+void device_leave(const struct device *device)
+{
+    cu_context context;
+    device->driver.CtxPopCurrent(&context);
+}
+
+bool device_free_memory(const struct device *device, uint64_t *free_bytes, struct status *status)
+{
+    size_t free_now = 0, total = 0;
+    if (!device_enter(device, status)) return false;
+    cu_result result = device->driver.MemGetInfo(&free_now, &total);
+    device_leave(device);
+    *free_bytes = free_now;
+    return cuda_ok(&device->driver, result, status, "GPU %d: free memory", device->ordinal);
+}

@@ -1,0 +1,39 @@
+/* One GPU, opened: its context, the facts that decide what runs on it, and a stream. */
+#ifndef KERNELS_CUDA_DEVICE_H
+#define KERNELS_CUDA_DEVICE_H
+
+#include "kernels/cuda/driver.h"
+
+struct device_facts {
+    char name[96];
+    char uuid[40];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    int capability;       /* 10 * major + minor: 90 for Hopper */
+    int multiprocessors;  /* SMs */
+    int shared_per_sm;    /* bytes */
+    int shared_per_block; /* bytes, with opt-in */
+    int l2_bytes;
+    int driver_version;    /* as cuDriverGetVersion */
+    uint64_t memory_bytes; /* of the device, in all */
+};
+
+struct device {
+    struct cuda_driver driver;
+    struct device_facts facts;
+    int ordinal;
+    cu_device handle;
+    cu_context context; /* the primary one */
+    cu_stream stream;   /* non-blocking */
+};
+
+/* Opens the driver and the GPU `ordinal`. STATUS_MACHINE with expected, found and remedy: no driver, no GPU, no such
+ * ordinal. The context is current on the calling thread only between device_enter and device_leave, which nest. */
+bool device_open(struct device *device, int ordinal, struct status *status);
+void device_close(struct device *device); /* harmless on a device that is all zero */
+bool device_enter(const struct device *device, struct status *status);
+void device_leave(const struct device *device);
+bool device_free_memory(const struct device *device, uint64_t *free_bytes, struct status *status);
+
+/* "sm_90a" for 90, "sm_80" for 80, ...: what code for this GPU is compiled for. */
+void device_architecture(int capability, char name[16]);
+
+#endif

@@ -1,0 +1,352 @@
+#include "kernels/cuda/executor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/checked.h"
+
+/* ---- kernels ---- */
+
+static bool read_parameters(struct cuda_kernel *kernel, const struct device *device, cu_kernel handle,
+                            const char *entry, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    size_t offset, bytes;
+    for (uint32_t i = 0; i < kernel->operand_count; i++) {
+        if (!cuda_ok(driver, driver->KernelGetParamInfo(handle, i, &offset, &bytes), status,
+                     "kernel '%s': parameter %" PRIu32 " of %" PRIu32, entry, i, kernel->operand_count))
+            return false;
+        if (bytes != sizeof(cu_deviceptr) && bytes != sizeof(struct cu_tensor_map))
+            return status_fail(status, STATUS_CORRUPT,
+                               "kernel '%s': parameter %" PRIu32 " has %zu bytes, expected %zu or %zu", entry, i, bytes,
+                               sizeof(cu_deviceptr), sizeof(struct cu_tensor_map));
+        kernel->parameter_bytes[i] = (uint32_t)bytes;
+    }
+    /* One parameter more than the launches fill would be read from whatever lies behind. */
+    if (driver->KernelGetParamInfo(handle, kernel->operand_count, &offset, &bytes) == CU_SUCCESS)
+        return status_fail(status, STATUS_CORRUPT, "kernel '%s': has more parameters than the %" PRIu32 " stated",
+                           entry, kernel->operand_count);
+    return true;
+}
+
+static bool load_kernel(struct cuda_kernel *kernel, const struct device *device, const struct engine_kernel *entry,
+                        struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    cu_kernel handle = NULL;
+    int threads = 0, shared = 0;
+    cu_result result = driver->LibraryLoadData(&kernel->library, entry->cubin, NULL, NULL, 0, NULL, NULL, 0);
+    if (result == CU_ERROR_NO_BINARY_FOR_GPU)
+        return status_fail(status, STATUS_VERSION,
+                           "kernel '%s': its code is for another GPU than '%s' (compute capability %d.%d); build the "
+                           "engine on this machine",
+                           entry->entry, device->facts.name, device->facts.capability / 10,
+                           device->facts.capability % 10);
+    kernel->operand_count = entry->operand_count;
+    if (!cuda_ok(driver, result, status, "kernel '%s': loading its code", entry->entry) ||
+        !cuda_ok(driver, driver->LibraryGetKernel(&handle, kernel->library, entry->entry), status,
+                 "kernel '%s': looking it up", entry->entry) ||
+        !read_parameters(kernel, device, handle, entry->entry, status) ||
+        !cuda_ok(driver,
+                 driver->KernelGetAttribute(&threads, CU_FUNCTION_MAX_THREADS_PER_BLOCK, handle, device->handle),
+                 status, "kernel '%s': threads", entry->entry) ||
+        !cuda_ok(driver, driver->KernelGetAttribute(&shared, CU_FUNCTION_SHARED_SIZE_BYTES, handle, device->handle),
+                 status, "kernel '%s': shared memory", entry->entry))
+        return false;
+    kernel->max_threads = (uint32_t)threads;
+    kernel->static_shared_bytes = (uint32_t)shared;
+    int dynamic = device->facts.shared_per_block - shared;
+    return cuda_ok(driver,
+                   driver->KernelSetAttribute(CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic, handle,
+                                              device->handle),
+                   status, "kernel '%s': %d bytes of dynamic shared memory", entry->entry, dynamic) &&
+           cuda_ok(driver,
+                   driver->KernelSetAttribute(CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle, device->handle),
+                   status, "kernel '%s': large clusters", entry->entry) &&
+           cuda_ok(driver, driver->KernelGetFunction(&kernel->function, handle), status,
+                   "kernel '%s': bringing it to the device", entry->entry);
+}
+
+bool cuda_kernels_load(struct cuda_kernels *kernels, const struct device *device, const struct engine_kernel *entries,
+                       size_t count, struct status *status)
+{
+    memset(kernels, 0, sizeof *kernels);
+    if (!device_enter(device, status)) return false;
+    bool ok = false;
+    kernels->kernels = calloc(count ? count : 1, sizeof *kernels->kernels);
+    if (!kernels->kernels) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        goto done;
+    }
+    for (; kernels->count < count; kernels->count++)
+        if (!load_kernel(&kernels->kernels[kernels->count], device, &entries[kernels->count], status)) {
+            kernels->count++; /* its library may be loaded */
+            goto done;
+        }
+    ok = true;
+done:
+    device_leave(device);
+    if (!ok) cuda_kernels_free(kernels, device);
+    return ok;
+}
+
+void cuda_kernels_free(struct cuda_kernels *kernels, const struct device *device)
+{
+    struct status ignored;
+    status_clear(&ignored);
+    if (kernels->kernels && device_enter(device, &ignored)) {
+        for (size_t i = 0; i < kernels->count; i++)
+            if (kernels->kernels[i].library) device->driver.LibraryUnload(kernels->kernels[i].library);
+        device_leave(device);
+    }
+    free(kernels->kernels);
+    memset(kernels, 0, sizeof *kernels);
+}
+
+/* ---- one launch ---- */
+
+/* The parameters of a launch as the driver takes them. */
+struct arguments {
+    cu_deviceptr pointers[PLAN_MAX_OPERANDS];
+    struct cu_tensor_map maps[PLAN_MAX_OPERANDS];
+    void *values[PLAN_MAX_OPERANDS];
+};
+
+static bool encode_map(struct cu_tensor_map *encoded, const struct device *device, const int64_t *params,
+                       cu_deviceptr address, uint64_t space_bytes, struct status *status)
+{
+    struct plan_tensor_map map;
+    memcpy(&map, params, sizeof map);
+    int type = map.dtype == DTYPE_BF16  ? CU_TENSOR_MAP_BFLOAT16
+               : map.dtype == DTYPE_F16 ? CU_TENSOR_MAP_FLOAT16
+                                        : CU_TENSOR_MAP_FLOAT32;
+    int swizzle = map.swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                  : map.swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                  : map.swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                      : CU_TENSOR_MAP_SWIZZLE_NONE;
+    uint64_t rows = map.rows ? (uint64_t)map.rows : space_bytes / (uint64_t)map.pitch;
+    const uint64_t dimensions[2] = {(uint64_t)map.columns, rows}, strides[1] = {(uint64_t)map.pitch};
+    const unsigned box[2] = {(unsigned)map.box_columns, (unsigned)map.box_rows}, element_strides[2] = {1, 1};
+    return cuda_ok(&device->driver,
+                   device->driver.TensorMapEncodeTiled(encoded, type, 2, (void *)(uintptr_t)address, dimensions,
+                                                       strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                       swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                       CU_TENSOR_MAP_OOB_FILL_NONE),
+                   status, "tensor map of %" PRIu64 " x %" PRId64 " elements", rows, map.columns);
+}
+
+static bool check_launch(const struct plan_launch *launch, const struct cuda_kernel *kernel,
+                         const struct device_facts *gpu, struct status *status)
+{
+    uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
+    uint64_t shared = (uint64_t)launch->shared_bytes + kernel->static_shared_bytes;
+    if (threads > kernel->max_threads)
+        return status_fail(status, STATUS_MACHINE, "%" PRIu64 " threads a block, at most %" PRIu32 " are possible",
+                           threads, kernel->max_threads);
+    if (shared > (uint64_t)gpu->shared_per_block)
+        return status_fail(status, STATUS_MACHINE, "%" PRIu64 " bytes of shared memory a block, the GPU '%s' has %d",
+                           shared, gpu->name, gpu->shared_per_block);
+    return true;
+}
+
+static bool resolve(struct arguments *arguments, const struct device *device, const struct cuda_kernel *kernel,
+                    const struct plan *plan, const struct plan_launch *launch, const struct cuda_memory *memory,
+                    struct status *status)
+{
+    if (!check_launch(launch, kernel, &device->facts, status)) return false;
+    for (uint32_t i = 0; i < launch->operand_count; i++) {
+        const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+        uint32_t expected = operand->tensor_map ? sizeof arguments->maps[i] : sizeof arguments->pointers[i];
+        if (kernel->parameter_bytes[i] != expected)
+            return status_fail(status, STATUS_CORRUPT,
+                               "operand %" PRIu32 ": the kernel takes %" PRIu32 " bytes, the plan passes %" PRIu32, i,
+                               kernel->parameter_bytes[i], expected);
+        arguments->pointers[i] = memory->base[operand->space] + operand->offset;
+        arguments->values[i] = &arguments->pointers[i];
+        if (!operand->tensor_map) continue;
+        arguments->values[i] = &arguments->maps[i];
+        if (!encode_map(&arguments->maps[i], device, plan->params + launch->first_param + operand->tensor_map - 1,
+                        arguments->pointers[i], memory->bytes[operand->space] - operand->offset, status))
+            return status_prefix(status, "operand %" PRIu32, i);
+    }
+    return true;
+}
+
+static bool has_cluster(const struct plan_launch *launch)
+{
+    return launch->cluster[0] > 1 || launch->cluster[1] > 1 || launch->cluster[2] > 1;
+}
+
+/* ---- graphs ---- */
+
+static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, const struct device *device,
+                     const struct cuda_kernels *kernels, const struct plan *plan, const struct cuda_memory *memory,
+                     struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    const struct plan_launch *launch = &plan->launches[index];
+    const struct cuda_kernel *kernel = &kernels->kernels[launch->kernel];
+    const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
+    bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
+    struct arguments arguments;
+    if (!resolve(&arguments, device, kernel, plan, launch, memory, status)) return false;
+    if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
+        return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
+
+    cu_graph_node before[PLAN_MAX_DEPENDENCIES];
+    struct cu_graph_edge edges[PLAN_MAX_DEPENDENCIES];
+    memset(edges, 0, sizeof edges);
+    for (uint32_t d = 0; d < launch->dependency_count; d++) {
+        before[d] = nodes[dependencies[d]];
+        if (!programmatic) continue;
+        edges[d].from_port = CU_GRAPH_PORT_PROGRAMMATIC;
+        edges[d].type = CU_GRAPH_EDGE_PROGRAMMATIC;
+    }
+    struct cu_graph_node_params params;
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    params.kernel.function = kernel->function;
+    memcpy(params.kernel.grid, launch->grid, sizeof params.kernel.grid);
+    memcpy(params.kernel.block, launch->block, sizeof params.kernel.block);
+    params.kernel.shared_bytes = launch->shared_bytes;
+    params.kernel.params = arguments.values;
+    if (!cuda_ok(driver, driver->GraphAddNode(&nodes[index], graph, before, edges, launch->dependency_count, &params),
+                 status, "adding it to the graph"))
+        return false;
+    if (!has_cluster(launch)) return true;
+    union cu_launch_attribute_value value;
+    memset(&value, 0, sizeof value);
+    value.cluster.x = launch->cluster[0];
+    value.cluster.y = launch->cluster[1];
+    value.cluster.z = launch->cluster[2];
+    return cuda_ok(driver,
+                   driver->GraphKernelNodeSetAttribute(nodes[index], CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value),
+                   status, "clusters of %" PRIu32 " blocks",
+                   launch->cluster[0] * launch->cluster[1] * launch->cluster[2]);
+}
+
+static bool check_indices(const struct cuda_kernels *kernels, const struct plan_launch *launch, struct status *status)
+{
+    if (launch->kernel < kernels->count && launch->operand_count == kernels->kernels[launch->kernel].operand_count)
+        return true;
+    return status_fail(status, STATUS_INTERNAL, "kernel %" PRIu32 " of %zu with %u operands", launch->kernel,
+                       kernels->count, launch->operand_count);
+}
+
+bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
+                    const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    bool ok = false;
+    cu_graph graph = NULL;
+    memset(bound, 0, sizeof *bound);
+    cu_graph_node *nodes = calloc(plan->header.launch_count, sizeof(cu_graph_node));
+    if (!nodes) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!device_enter(device, status)) {
+        free(nodes);
+        return false;
+    }
+    if (!cuda_ok(driver, driver->GraphCreate(&graph, 0), status, "%s: creating a graph", name)) goto done;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+        if (!check_indices(kernels, &plan->launches[i], status) ||
+            !add_node(graph, nodes, i, device, kernels, plan, memory, status)) {
+            status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));
+            goto done;
+        }
+    ok = cuda_ok(driver, driver->GraphInstantiate(&bound->exec, graph, 0), status, "%s: instantiating the graph",
+                 name) &&
+         cuda_ok(driver, driver->GraphUpload(bound->exec, device->stream), status, "%s: uploading the graph", name);
+    bound->launch_count = plan->header.launch_count;
+done:
+    if (graph) driver->GraphDestroy(graph);
+    device_leave(device);
+    free(nodes);
+    if (!ok) cuda_plan_free(bound, device);
+    return ok;
+}
+
+void cuda_plan_free(struct cuda_plan *bound, const struct device *device)
+{
+    struct status ignored;
+    status_clear(&ignored);
+    if (bound->exec && device_enter(device, &ignored)) {
+        device->driver.GraphExecDestroy(bound->exec);
+        device_leave(device);
+    }
+    memset(bound, 0, sizeof *bound);
+}
+
+bool cuda_plan_launch(const struct cuda_plan *bound, const struct device *device, struct status *status)
+{
+    if (!device_enter(device, status)) return false;
+    bool ok = cuda_ok(&device->driver, device->driver.GraphLaunch(bound->exec, device->stream), status,
+                      "launching a graph of %" PRIu32 " kernels", bound->launch_count);
+    device_leave(device);
+    return ok;
+}
+
+/* ---- one after the other ---- */
+
+static bool launch_alone(const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
+                         uint32_t index, const struct cuda_memory *memory, struct status *status)
+{
+    const struct plan_launch *launch = &plan->launches[index];
+    struct arguments arguments;
+    if (!check_indices(kernels, launch, status) ||
+        !resolve(&arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status))
+        return false;
+    struct cu_launch_attribute cluster;
+    memset(&cluster, 0, sizeof cluster);
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.cluster.x = launch->cluster[0];
+    cluster.value.cluster.y = launch->cluster[1];
+    cluster.value.cluster.z = launch->cluster[2];
+    struct cu_launch_config config = {.shared_bytes = launch->shared_bytes, .stream = device->stream};
+    memcpy(config.grid, launch->grid, sizeof config.grid);
+    memcpy(config.block, launch->block, sizeof config.block);
+    config.attributes = &cluster;
+    config.attribute_count = has_cluster(launch);
+    return cuda_ok(&device->driver,
+                   device->driver.LaunchKernelEx(&config, kernels->kernels[launch->kernel].function, arguments.values,
+                                                 NULL),
+                   status, "launching it");
+}
+
+bool cuda_plan_run_timed(const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
+                         const struct cuda_memory *memory, double *launch_us, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    uint32_t count = plan->header.launch_count, made = 0;
+    bool ok = false;
+    cu_event *events = calloc((size_t)count + 1, sizeof(cu_event));
+    if (!events) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!device_enter(device, status)) {
+        free(events);
+        return false;
+    }
+    for (; made <= count; made++)
+        if (!cuda_ok(driver, driver->EventCreate(&events[made], CU_EVENT_DEFAULT), status, "creating an event"))
+            goto done;
+    for (uint32_t i = 0; i <= count; i++) {
+        if (!cuda_ok(driver, driver->EventRecord(events[i], device->stream), status, "recording an event")) goto done;
+        if (i < count && !launch_alone(device, kernels, plan, i, memory, status)) {
+            status_prefix(status, "launch %" PRIu32 " (%s)", i, plan_op_name(plan->launches[i].op));
+            goto done;
+        }
+    }
+    if (!cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "waiting for the launches")) goto done;
+    for (uint32_t i = 0; i < count; i++) {
+        float milliseconds = 0;
+        if (!cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[i], events[i + 1]), status,
+                     "reading a time"))
+            goto done;
+        launch_us[i] = (double)milliseconds * 1e3;
+    }
+    ok = true;
+done:
+    for (uint32_t i = 0; i < made; i++) driver->EventDestroy(events[i]);
+    device_leave(device);
+    free(events);
+    return ok;
+}

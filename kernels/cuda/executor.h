@@ -1,0 +1,56 @@
+/* Plans as CUDA graphs: the device target's counterpart of kernels/cpu/executor.h. Each launch becomes a kernel node. A
+ * launch with LAUNCH_PROGRAMMATIC depends on the one before it, and on nothing else, by a programmatic edge: it may begin
+ * early, and its kernel waits until that launch, and so the whole chain behind it, has completed. Other launches depend
+ * by full edges. Graphs come from the plan's data alone: no capture, no JIT, no warm-up.
+ *
+ * All functions enter the device's context themselves. A kernel set and its plans belong to one device and are used by one
+ * thread at a time. */
+#ifndef KERNELS_CUDA_EXECUTOR_H
+#define KERNELS_CUDA_EXECUTOR_H
+
+#include "formats/engine_file.h"
+#include "kernels/cuda/device.h"
+
+/* Device addresses and sizes of the spaces; KV: the whole pool. */
+struct cuda_memory {
+    cu_deviceptr base[SPACE_COUNT];
+    uint64_t bytes[SPACE_COUNT];
+};
+
+/* A kernel of an engine on the device, and what its parameters are. */
+struct cuda_kernel {
+    cu_library library;
+    cu_function function;
+    uint32_t operand_count;
+    uint32_t parameter_bytes[PLAN_MAX_OPERANDS]; /* 8: pointer, 128: tensor map */
+    uint32_t max_threads, static_shared_bytes;
+};
+struct cuda_kernels {
+    struct cuda_kernel *kernels; /* owned, as the engine's kernels section */
+    size_t count;
+};
+
+/* Loads every cubin and looks up every entry; raises the limit of dynamic shared memory to what the device allows. */
+bool cuda_kernels_load(struct cuda_kernels *kernels, const struct device *device, const struct engine_kernel *entries,
+                       size_t count, struct status *status);
+void cuda_kernels_free(struct cuda_kernels *kernels, const struct device *device);
+
+struct cuda_plan {
+    cu_graph_exec exec;
+    uint32_t launch_count;
+};
+
+/* Builds and instantiates the graph. The plan must have passed the checks of engine_open; what only
+ * the device knows is checked here: shared memory, threads, the kernels' parameters, the chain of dependencies. */
+bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
+                    const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status);
+void cuda_plan_free(struct cuda_plan *bound, const struct device *device);
+
+/* Queues one replay on the device's stream and returns. */
+bool cuda_plan_launch(const struct cuda_plan *bound, const struct device *device, struct status *status);
+
+/* Runs the launches one after the other outside a graph and measures each: launch_us[i] is set. For traces. */
+bool cuda_plan_run_timed(const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
+                         const struct cuda_memory *memory, double *launch_us, struct status *status);
+
+#endif

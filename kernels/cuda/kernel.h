@@ -1,0 +1,46 @@
+/* Device kernels as data: for every .cu file what it computes, which macros specialise it, how it is launched.
+ *
+ * A .cu file has one entry, `extern "C" __global__`, named as the file. Its parameters are the launch's operands in the
+ * order of the contract: pointers, or by value a tensor map (struct tensor_map, __grid_constant__) where the kernel's
+ * host file says so. All shapes, dtypes and tunables are macros, the names of which are `param_names`; each has a
+ * default in the file, so that nvcc compiles the file as it is. Outputs of a launch become visible to the next launch
+ * as programmatic dependent launch says: every kernel calls device_wait() before it touches what an earlier launch
+ * writes or writes what one reads, and device_trigger() early. */
+#ifndef KERNELS_CUDA_KERNEL_H
+#define KERNELS_CUDA_KERNEL_H
+
+#include "formats/plan.h"
+#include "kernels/cuda/device.h"
+
+struct device_geometry {
+    uint32_t grid[3], block[3], cluster[3]; /* cluster 1, 1, 1: none */
+    uint32_t shared_bytes;                  /* dynamic */
+};
+
+struct device_kernel {
+    const char *name;   /* entry, and the file's name without ".cu" */
+    const char *source; /* from the root of the tree: "kernels/rms_norm/rms_norm.cu" */
+    enum plan_op op;
+    int least_capability; /* 80, 90, ... */
+    int most_capability;  /* 90 for code that uses wgmma; 0: no limit */
+    int param_count;      /* at most PLAN_MAX_PARAMS */
+    const char *const *param_names;
+    int first_tunable; /* params from here on change speed alone */
+    int operand_count; /* most; trailing optional operands are left out as the contract says */
+
+    /* Why these parameters are illegal on this GPU, NULL if they are legal; then *geometry is filled. Never trusts a
+     * parameter: products are overflow-checked. */
+    const char *(*launch)(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry);
+    /* Complete legal params for the problem in params[0..first_tunable): the best guess first, the others from promising to
+     * less so, always in the same order. Returns how many, at most `capacity`; 0: not a problem of this kernel. NULL: the
+     * kernel has no tunables. */
+    int (*candidates)(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity);
+    /* Operand `operand` is passed as a tensor map: fills it and returns true. NULL: all are pointers. */
+    bool (*tensor_map)(const int64_t *params, int operand, struct plan_tensor_map *map);
+    /* Bytes moved, each input read once and each output written once, and floating point operations, at full row count.
+     * Attention: at a context of `context` tokens. */
+    void (*cost)(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
+};
+
+#endif

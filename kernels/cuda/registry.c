@@ -1,0 +1,109 @@
+#include "kernels/cuda/registry.h"
+
+#include <string.h>
+
+#include "kernels/attention/attention_device.h"
+#include "kernels/embed/embed_device.h"
+#include "kernels/matmul/matmul_device.h"
+#include "kernels/rms_norm/rms_norm_device.h"
+#include "kernels/rope_append/rope_append_device.h"
+#include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_table/rope_table_device.h"
+#if __has_include("kernels/sample/sample_device.h")
+#include "kernels/sample/sample_device.h"
+#define HAVE_SAMPLE
+#endif
+#if __has_include("kernels/matmul/matmul_mma.h")
+#include "kernels/matmul/matmul_mma.h"
+#define HAVE_MMA
+#endif
+#include "kernels/matmul/matmul_wgmma.h"
+#include "kernels/select_rows/select_rows_device.h"
+#include "kernels/swiglu/swiglu_device.h"
+
+enum { MOST_KERNELS = 4 };
+
+static const struct device_kernel *const registry[OP_COUNT][MOST_KERNELS] = {
+    [OP_EMBED] = {&device_embed},
+    [OP_ROPE_TABLE] = {&device_rope_table},
+    [OP_RMS_NORM] = {&device_rms_norm},
+    [OP_MATMUL] = {&device_matmul_gemv, &device_matmul_wgmma,
+#ifdef HAVE_MMA
+ &device_matmul_mma
+#endif
+},
+    [OP_ROPE_APPEND] = {&device_rope_append},
+    [OP_ATTENTION] = {&device_attention_prefill, &device_attention_generic},
+    [OP_SWIGLU] = {&device_swiglu},
+    [OP_SELECT_ROWS] = {&device_select_rows},
+#ifdef HAVE_SAMPLE
+    [OP_SAMPLE] = {&device_sample},
+#endif
+    [OP_ROPE_ATTENTION] = {&device_rope_attention},
+};
+
+const struct device_kernel *const *device_kernels(enum plan_op op)
+{
+    return op < OP_COUNT && registry[op][0] ? registry[op] : NULL;
+}
+
+const struct device_kernel *device_kernel_find(const char *name)
+{
+    for (int op = 0; op < OP_COUNT; op++)
+        for (int i = 0; i < MOST_KERNELS && registry[op][i]; i++)
+            if (strcmp(registry[op][i]->name, name) == 0) return registry[op][i];
+    return NULL;
+}
+
+bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu)
+{
+    return gpu->capability >= kernel->least_capability &&
+           (kernel->most_capability == 0 || gpu->capability <= kernel->most_capability);
+}
+
+static int kernel_tactics(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
+                          struct device_tactic *tactics, int capacity)
+{
+    enum { MOST = 64 };
+    int64_t found[MOST][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    int count = 0;
+    if (kernel->candidates) {
+        memset(found, 0, sizeof found);
+        count = kernel->candidates(params, gpu, found, capacity < MOST ? capacity : MOST);
+    } else if (!kernel->launch(params, gpu, &geometry)) {
+        memcpy(found[0], params, (size_t)kernel->param_count * sizeof *params);
+        count = 1;
+    }
+    for (int i = 0; i < count; i++) {
+        tactics[i].kernel = kernel;
+        memset(tactics[i].params, 0, sizeof tactics[i].params);
+        memcpy(tactics[i].params, found[i], (size_t)kernel->param_count * sizeof *params);
+    }
+    return count;
+}
+
+int device_tactics(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
+                   struct device_tactic *tactics, int capacity)
+{
+    int count = 0;
+    const struct device_kernel *const *kernels = device_kernels(op);
+    for (int i = 0; kernels && i < MOST_KERNELS && kernels[i] && count < capacity; i++)
+        if (device_kernel_runs_on(kernels[i], gpu))
+            count += kernel_tactics(kernels[i], params, gpu, tactics + count, capacity - count);
+    return count;
+}
+
+const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu)
+{
+    struct device_geometry geometry;
+    const struct device_kernel *const *kernels = device_kernels(op);
+    if (!kernels) return "there is no device code for it";
+    const char *reason = NULL;
+    for (int i = 0; i < MOST_KERNELS && kernels[i]; i++) {
+        if (!device_kernel_runs_on(kernels[i], gpu)) continue;
+        reason = kernels[i]->launch(params, gpu, &geometry);
+        if (reason) return reason;
+    }
+    return reason ? reason : "no kernel runs on this GPU";
+}

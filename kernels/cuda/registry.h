@@ -1,0 +1,26 @@
+/* Which device kernels exist for an op. The kernels of an op share operands and the parameters before their tunables, so
+ * that they can race each other. */
+#ifndef KERNELS_CUDA_REGISTRY_H
+#define KERNELS_CUDA_REGISTRY_H
+
+#include "kernels/cuda/kernel.h"
+
+/* In order of preference, NULL behind the last; NULL for an op without device code. */
+const struct device_kernel *const *device_kernels(enum plan_op op);
+const struct device_kernel *device_kernel_find(const char *name); /* NULL if there is none */
+bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu);
+
+/* One way to compute a problem. */
+struct device_tactic {
+    const struct device_kernel *kernel;
+    int64_t params[PLAN_MAX_PARAMS];
+};
+
+/* Legal tactics of all kernels of `op` for the problem in params (those before the tunables), the best guess first.
+ * Returns how many, at most `capacity`; 0: no kernel can. */
+int device_tactics(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
+                   struct device_tactic *tactics, int capacity);
+/* Why no kernel takes the problem: the reason of the first kernel. For messages, after device_tactics returned 0. */
+const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu);
+
+#endif

@@ -1,0 +1,60 @@
+/* What the tests of device kernels share: one GPU, one compiler, launches between canaries, timing. Every test program
+ * that uses it must call test_device() first; where there is no GPU it returns NULL and the test is skipped. */
+#ifndef KERNELS_CUDA_TEST_DEVICE_H
+#define KERNELS_CUDA_TEST_DEVICE_H
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/test_support.h"
+
+struct test_device {
+    struct device device;
+    struct nvrtc *nvrtc;
+};
+/* The GPU, opened on first use and shared by all tests of the program; NULL and one line on stderr if there is none. */
+struct test_device *test_device(void);
+/* if (!test_device()) skip(); for cmocka tests. */
+#define TEST_NEEDS_DEVICE()         \
+    do {                            \
+        if (!test_device()) skip(); \
+    } while (0)
+
+/* Device memory between canaries, filled with poison (NaN in every float type). */
+struct test_device_buffer {
+    cu_deviceptr data;
+    size_t bytes;
+    cu_deviceptr base; /* of the allocation */
+};
+struct test_device_buffer test_device_buffer_new(size_t bytes);
+void test_device_buffer_free(struct test_device_buffer *buffer);
+void test_device_buffer_poison(struct test_device_buffer *buffer);
+void test_device_write(struct test_device_buffer *buffer, const void *from, size_t bytes);
+void test_device_read(const struct test_device_buffer *buffer, void *to, size_t bytes);
+void test_device_assert_intact(const struct test_device_buffer *buffer, const char *what);
+
+/* A specialised kernel, ready to launch. Fails the test with the compiler's messages. */
+struct test_kernel {
+    const struct device_kernel *kernel;
+    int64_t params[PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    cu_library library;
+    cu_function function;
+    int registers, local_bytes, static_shared_bytes; /* local_bytes > 0: the kernel spills */
+};
+void test_kernel_open(struct test_kernel *test, const struct device_kernel *kernel, const int64_t *params);
+void test_kernel_close(struct test_kernel *test);
+/* One launch with operands at these addresses (operands that are tensor maps are encoded over them; map.rows 0 takes
+ * space_rows), then a synchronisation that must succeed. */
+void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int count, uint64_t space_rows);
+
+/* Median microseconds of a launch inside a graph of `copies` launches, each with its own operand set (rotated, so that
+ * the L2 cache is cold when the sets exceed it), joined by programmatic edges as in an engine. operand_sets:
+ * [copies][count]. For benchmarks. */
+double test_kernel_time(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
+                        uint64_t space_rows);
+
+/* float <-> bf16/f16 arrays on the host: values rounded through dtype, so that the reference sees what the device sees. */
+void test_encode(const float *from, void *to, size_t count, enum dtype dtype);
+void test_decode(const void *from, float *to, size_t count, enum dtype dtype);
+
+#endif

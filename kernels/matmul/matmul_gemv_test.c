@@ -1,0 +1,383 @@
+/* matmul_gemv against a double loop over the same rounded inputs. */
+#include <math.h>
+
+#include "kernels/cuda/test_device.h"
+#include "kernels/matmul/matmul_device.h"
+
+struct problem {
+    int64_t rows, n, k;
+    enum dtype dtype, out_dtype;
+    int epilogue;
+    enum dtype bias, norm; /* DTYPE_NONE: without */
+    bool residual;
+};
+
+static const float epsilon = 1e-5f;
+
+static void problem_params(const struct problem *problem, int64_t params[PLAN_MAX_PARAMS])
+{
+    memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
+    params[MATMUL_DEVICE_ROWS] = problem->rows;
+    params[MATMUL_DEVICE_N] = problem->n;
+    params[MATMUL_DEVICE_K] = problem->k;
+    params[MATMUL_DEVICE_DTYPE] = problem->dtype;
+    params[MATMUL_DEVICE_OUT_DTYPE] = problem->out_dtype;
+    params[MATMUL_DEVICE_EPILOGUE] = problem->epilogue;
+    params[MATMUL_DEVICE_HAS_BIAS] = problem->bias != DTYPE_NONE;
+    params[MATMUL_DEVICE_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32;
+    params[MATMUL_DEVICE_HAS_RESIDUAL] = problem->residual;
+    params[MATMUL_DEVICE_HAS_NORM] = problem->norm != DTYPE_NONE;
+    params[MATMUL_DEVICE_NORM_DTYPE] = problem->norm ? problem->norm : DTYPE_F32;
+    params[MATMUL_DEVICE_EPS_BITS] = problem->norm ? test_float_bits(epsilon) : 0;
+}
+
+static enum dtype operand_dtype(const struct problem *problem, const int64_t *params, int operand)
+{
+    if (operand == MATMUL_DEVICE_X) return problem->norm ? DTYPE_F32 : problem->dtype;
+    if (operand == MATMUL_DEVICE_W) return problem->dtype;
+    if (operand == MATMUL_DEVICE_OUT) return problem->out_dtype;
+    if (operand == matmul_device_bias_operand(params)) return problem->bias;
+    if (operand == matmul_device_norm_operand(params)) return problem->norm;
+    return DTYPE_F32;
+}
+
+/* One problem: its operands on the host, as the device sees them, and on the device; what is expected. */
+struct example {
+    struct problem problem;
+    int64_t params[PLAN_MAX_PARAMS];
+    int operands;
+    float *host[MATMUL_DEVICE_MOST_OPERANDS];
+    struct test_device_buffer device[MATMUL_DEVICE_MOST_OPERANDS];
+    size_t outputs;
+    double *expected, *tolerance;
+};
+
+static float round_to(float value, enum dtype dtype)
+{
+    uint8_t bytes[4];
+    test_encode(&value, bytes, 1, dtype);
+    test_decode(bytes, &value, 1, dtype);
+    return value;
+}
+
+/* Half a unit in the last place, relative. */
+static double roundoff(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 0x1p-24 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+/* The product before epilogues that combine columns, and its tolerance. What differs from the device: float32 sums of
+ * about K / 16 products of 16 terms, each cut off at 2^-23 of the largest magnitude that occurs, which is at most the
+ * sum of the absolute terms; such errors add up like a random walk, of which four standard deviations are allowed. The
+ * inputs are rounded as the device rounds them, x * norm included, and the row's factor is off by few 2^-23. */
+static void expect_column(const struct example *example, const float *x, double factor, int64_t row, int64_t column,
+                          double *value, double *tolerance)
+{
+    const int64_t k = example->problem.k;
+    const float *w = example->host[MATMUL_DEVICE_W] + column * k;
+    const int bias = matmul_device_bias_operand(example->params),
+              residual = matmul_device_residual_operand(example->params);
+    double sum = 0, magnitude = 0;
+    for (int64_t i = 0; i < k; i++) {
+        const double term = (double)x[i] * (double)w[i];
+        sum += term;
+        magnitude += fabs(term);
+    }
+    *value = sum * factor;
+    *tolerance = 4 * sqrt((double)k / 16 + 16) * 0x1p-23 * magnitude * factor + 1e-30;
+    if (bias >= 0) *value += (double)example->host[bias][column];
+    if (residual >= 0) *value += (double)example->host[residual][row * example->problem.n + column];
+    *tolerance += 0x1p-22 * fabs(*value);
+}
+
+static void expect(struct example *example)
+{
+    const struct problem *problem = &example->problem;
+    const bool swiglu = problem->epilogue == MATMUL_EPILOGUE_SWIGLU;
+    const int64_t columns = swiglu ? problem->n / 2 : problem->n;
+    const int norm = matmul_device_norm_operand(example->params);
+    float *x = malloc((size_t)problem->k * sizeof *x);
+    assert_non_null(x);
+    for (int64_t row = 0; row < problem->rows; row++) {
+        double squares = 0, factor = 1;
+        for (int64_t i = 0; i < problem->k; i++) {
+            x[i] = example->host[MATMUL_DEVICE_X][row * problem->k + i];
+            squares += (double)x[i] * (double)x[i];
+            if (norm >= 0) x[i] = round_to(x[i] * example->host[norm][i], problem->dtype);
+        }
+        if (norm >= 0) factor = 1 / sqrt(squares / (double)problem->k + (double)epsilon);
+        for (int64_t j = 0; j < columns; j++) {
+            double value, tolerance, up, up_tolerance;
+            expect_column(example, x, factor, row, swiglu ? j / 8 * 16 + j % 8 : j, &value, &tolerance);
+            if (swiglu) { /* the slope of silu is below 1.1; 2^-20 for the device's exp and division */
+                expect_column(example, x, factor, row, j / 8 * 16 + 8 + j % 8, &up, &up_tolerance);
+                const double silu = value / (1 + exp(-value));
+                tolerance = 1.1 * tolerance * (fabs(up) + up_tolerance) + fabs(silu) * up_tolerance;
+                value = silu * up;
+                tolerance += 0x1p-20 * fabs(value);
+            }
+            example->expected[row * columns + j] = value;
+            example->tolerance[row * columns + j] = tolerance + 1.01 * roundoff(problem->out_dtype) * fabs(value);
+        }
+    }
+    free(x);
+}
+
+static void example_open(struct example *example, const struct problem *problem)
+{
+    struct test_random random = {.state = 88172645463325252u + (uint64_t)(problem->n * 31 + problem->k)};
+    *example = (struct example){.problem = *problem};
+    problem_params(problem, example->params);
+    assert_null(matmul_device_illegal(example->params));
+    example->operands = matmul_device_operand_count(example->params);
+    for (int i = 0; i < example->operands; i++) {
+        const size_t bytes = matmul_device_operand_bytes(example->params, i);
+        example->device[i] = test_device_buffer_new(bytes);
+        if (i == MATMUL_DEVICE_COUNTS) {
+            const int32_t counts[2] = {(int32_t)problem->rows, (int32_t)problem->rows};
+            test_device_write(&example->device[i], counts, sizeof counts);
+            continue;
+        }
+        const enum dtype dtype = operand_dtype(problem, example->params, i);
+        const size_t count = bytes / dtype_bytes(dtype);
+        void *encoded = malloc(bytes);
+        example->host[i] = malloc(count * sizeof(float));
+        assert_true(encoded && example->host[i]);
+        for (size_t j = 0; j < count; j++) example->host[i][j] = test_random_float(&random, -1, 1);
+        test_encode(example->host[i], encoded, count, dtype);
+        test_decode(encoded, example->host[i], count, dtype);
+        if (i != MATMUL_DEVICE_OUT) test_device_write(&example->device[i], encoded, bytes);
+        free(encoded);
+    }
+    example->outputs =
+        matmul_device_operand_bytes(example->params, MATMUL_DEVICE_OUT) / dtype_bytes(problem->out_dtype);
+    example->expected = malloc(example->outputs * sizeof(double));
+    example->tolerance = malloc(example->outputs * sizeof(double));
+    assert_true(example->expected && example->tolerance);
+    expect(example);
+}
+
+static void example_close(struct example *example)
+{
+    for (int i = 0; i < example->operands; i++) {
+        test_device_buffer_free(&example->device[i]);
+        free(example->host[i]);
+    }
+    free(example->expected);
+    free(example->tolerance);
+}
+
+/* Runs it and compares; with a residual twice, the second time in place. Then once more: the same bits. */
+static void example_run(struct example *example, const int64_t *params)
+{
+    struct test_kernel kernel;
+    const enum dtype dtype = example->problem.out_dtype;
+    const size_t bytes = example->outputs * dtype_bytes(dtype);
+    const int residual = matmul_device_residual_operand(params);
+    void *encoded = malloc(bytes), *first = malloc(bytes);
+    float *found = malloc(example->outputs * sizeof *found);
+    cu_deviceptr operands[MATMUL_DEVICE_MOST_OPERANDS];
+    assert_true(encoded && first && found);
+    test_kernel_open(&kernel, &device_matmul_gemv, params);
+    if (kernel.local_bytes) fail_msg("%d bytes of local memory", kernel.local_bytes);
+    for (int run = 0; run < 2; run++) {
+        for (int i = 0; i < example->operands; i++) operands[i] = example->device[i].data;
+        test_device_buffer_poison(&example->device[MATMUL_DEVICE_OUT]);
+        if (run && residual >= 0) {
+            test_device_write(&example->device[MATMUL_DEVICE_OUT], example->host[residual], bytes);
+            operands[residual] = operands[MATMUL_DEVICE_OUT];
+        }
+        test_kernel_run(&kernel, operands, example->operands, 0);
+        test_device_read(&example->device[MATMUL_DEVICE_OUT], encoded, bytes);
+        if (run) test_assert_same_bits(encoded, first, bytes, "second run");
+        memcpy(first, encoded, bytes);
+    }
+    for (int i = 0; i < example->operands; i++) test_device_assert_intact(&example->device[i], "operand");
+    test_decode(encoded, found, example->outputs, dtype);
+    for (size_t i = 0; i < example->outputs; i++)
+        if (!(fabs((double)found[i] - example->expected[i]) <= example->tolerance[i])) {
+            fprintf(stderr, "params:");
+            for (int j = 0; j < MATMUL_GEMV_PARAMS; j++)
+                fprintf(stderr, " %s=%lld", device_matmul_gemv.param_names[j], (long long)params[j]);
+            fail_msg("\noutput %zu: expected %.9g, found %.9g, tolerance %.3g", i, example->expected[i],
+                     (double)found[i], example->tolerance[i]);
+        }
+    test_kernel_close(&kernel);
+    free(encoded);
+    free(first);
+    free(found);
+}
+
+enum { MOST_CANDIDATES = 64 };
+
+/* The first `count` candidates, or all of them. */
+static void run_candidates(const struct problem *problem, int count)
+{
+    int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    struct example example;
+    example_open(&example, problem);
+    const int found = matmul_gemv_candidates(example.params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
+    assert_true(found > 0);
+    for (int i = 0; i < found && i < count; i++) example_run(&example, candidates[i]);
+    example_close(&example);
+}
+
+#define NONE DTYPE_NONE
+#define F32  DTYPE_F32
+#define F16  DTYPE_F16
+#define BF16 DTYPE_BF16
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    static const struct problem problems[] = {
+        {1, 1, 8, BF16, F32, 0, NONE, NONE, false},         {1, 17, 8, F16, F16, 0, F16, F32, false},
+        {8, 64, 64, BF16, BF16, 0, F32, F16, false},        {3, 17, 176, BF16, F32, 0, BF16, BF16, true},
+        {1, 352, 176, BF16, BF16, 1, NONE, BF16, false},    {5, 2 * 352, 176, F16, F16, 1, BF16, F32, false},
+        {8, 2 * 352, 168, F16, F32, 1, F32, NONE, false},   {2, 33, 24, BF16, F32, 0, F16, NONE, true},
+        {4, 200, 1000, F16, F32, 0, F32, F16, true},        {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false},
+        {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},    {6, 2048, 2048, F16, F32, 0, F32, NONE, true},
+        {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},    {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
+        {8, 272, 14336, F16, F32, 0, NONE, F32, true},      {8, 100, 28672, BF16, F32, 0, NONE, BF16, false},
+        {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},   {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
+        {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false},
+    };
+    TEST_NEEDS_DEVICE();
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
+}
+
+static void test_every_row_count(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    for (int64_t rows = 1; rows <= MATMUL_GEMV_MOST_ROWS; rows++) {
+        const struct problem plain = {rows, 515, 776, BF16, F32, 0, BF16, BF16, true};
+        const struct problem swiglu = {rows, 528, 512, F16, F16, 1, NONE, NONE, false};
+        run_candidates(&plain, 1);
+        run_candidates(&swiglu, 1);
+    }
+}
+
+static void test_every_candidate(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    const struct problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, true};
+    const struct problem swiglu = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
+    run_candidates(&plain, MOST_CANDIDATES);
+    run_candidates(&swiglu, MOST_CANDIDATES);
+}
+
+/* Corners of the tunables that no candidate takes. */
+static void test_odd_tunables(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const int64_t tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
+        {1, 2, 64, 1, 1, 1, 1, 0},   {3, 3, 192, 1, 2, 2, 1, 1},  {2, 64, 64, 1, 1, 4, 0, 1000},
+        {16, 2, 512, 3, 1, 1, 0, 0}, {8, 2, 256, 5, 2, 2, 1, 10}, {4, 4, 1024, 4, 1, 1, 1, 0},
+        {6, 2, 576, 7, 2, 3, 0, 5},
+    };
+    const struct problem problems[] = {{5, 1043, 2056, BF16, F32, 0, F32, BF16, true},
+                                       {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, false}};
+    for (size_t p = 0; p < sizeof problems / sizeof *problems; p++) {
+        struct example example;
+        example_open(&example, &problems[p]);
+        for (size_t i = 0; i < sizeof tunables / sizeof *tunables; i++) {
+            memcpy(example.params + MATMUL_DEVICE_FIRST_TUNABLE, tunables[i], sizeof tunables[i]);
+            if (test_device()->device.facts.capability < 90) example.params[MATMUL_GEMV_SPLIT_K] = 1;
+            example_run(&example, example.params);
+        }
+        example_close(&example);
+    }
+}
+
+static const struct device_facts h200 = {
+    .capability = 90,
+    .multiprocessors = 132,
+    .shared_per_sm = 233472,
+    .shared_per_block = 232448,
+};
+static const struct device_facts a10 = {
+    .capability = 86,
+    .multiprocessors = 72,
+    .shared_per_sm = 102400,
+    .shared_per_block = 101376,
+};
+
+static void test_every_problem_has_a_candidate(void **state)
+{
+    (void)state;
+    static const int64_t ks[] = {8, 64, 176, 2048, 4096, 14336, 28672, 53248, 65528, 65536};
+    static const int64_t ns[] = {16, 4096, 128256, MATMUL_DEVICE_MOST_N};
+    const struct device_facts *facts[] = {&h200, &a10};
+    int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    for (size_t f = 0; f < 2; f++)
+        for (int64_t rows = 1; rows <= 8; rows++)
+            for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
+                for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
+                    const struct problem problem = {rows, ns[j], ks[i], BF16, F32, (int)(rows % 2), F32, BF16, false};
+                    problem_params(&problem, params);
+                    const int count = matmul_gemv_candidates(params, facts[f], candidates, MOST_CANDIDATES);
+                    assert_in_range(count, 1, 32);
+                    for (int c = 0; c < count; c++) {
+                        const char *illegal = device_matmul_gemv.launch(candidates[c], facts[f], &geometry);
+                        if (illegal) fail_msg("%s", illegal);
+                        assert_memory_equal(candidates[c], params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+                    }
+                    assert_int_equal(matmul_gemv_candidates(params, facts[f], candidates, 1), 1);
+                }
+}
+
+static void test_hostile(void **state)
+{
+    (void)state;
+    static const int64_t values[] = {INT64_MIN, INT32_MIN, -1, 0, 1, 2, 3, 7, 8, 9, 1 << 20, INT32_MAX, INT64_MAX};
+    const struct problem problem = {8, 4096, 4096, BF16, F32, 0, F32, BF16, true};
+    int64_t params[PLAN_MAX_PARAMS], candidate[1][PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    problem_params(&problem, params);
+    assert_int_equal(matmul_gemv_candidates(params, &h200, candidate, 1), 1);
+    for (int i = 0; i < MATMUL_GEMV_PARAMS; i++)
+        for (size_t j = 0; j < sizeof values / sizeof *values; j++)
+            for (int i2 = 0; i2 < MATMUL_GEMV_PARAMS; i2++)
+                for (size_t j2 = 0; j2 < sizeof values / sizeof *values; j2++) {
+                    int64_t hostile[PLAN_MAX_PARAMS];
+                    memcpy(hostile, candidate[0], sizeof hostile);
+                    hostile[i] = values[j];
+                    hostile[i2] = values[j2];
+                    if (device_matmul_gemv.launch(hostile, &h200, &geometry)) continue;
+                    assert_in_range(geometry.grid[0], 1, 4 * 132);
+                    assert_in_range(geometry.block[0], 96, 1024);
+                    assert_in_range(geometry.shared_bytes, 1, h200.shared_per_block);
+                    assert_int_equal(geometry.grid[0] % geometry.cluster[0], 0);
+                }
+    static const int64_t illegal[][2] = {
+        {MATMUL_DEVICE_ROWS, 0},      {MATMUL_DEVICE_ROWS, 9},      {MATMUL_DEVICE_K, 4097},
+        {MATMUL_DEVICE_K, 65544},     {MATMUL_DEVICE_N, 0},         {MATMUL_DEVICE_DTYPE, DTYPE_F32},
+        {MATMUL_DEVICE_OUT_DTYPE, 2}, {MATMUL_DEVICE_EPILOGUE, 1},  {MATMUL_DEVICE_EPS_BITS, -1},
+        {MATMUL_GEMV_STAGES, 1},      {MATMUL_GEMV_CHUNK, 96},      {MATMUL_GEMV_SPLIT_K, 9},
+        {MATMUL_GEMV_GROUPS, 3},      {MATMUL_GEMV_CTAS_PER_SM, 0}, {MATMUL_GEMV_WARPS, 17},
+        {MATMUL_GEMV_X_SHARED, 2},    {MATMUL_GEMV_TRIGGER, -1},
+    };
+    for (size_t i = 0; i < sizeof illegal / sizeof *illegal; i++) {
+        int64_t hostile[PLAN_MAX_PARAMS];
+        memcpy(hostile, candidate[0], sizeof hostile);
+        hostile[illegal[i][0]] = illegal[i][1];
+        assert_non_null(device_matmul_gemv.launch(hostile, &h200, &geometry));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_problem_has_a_candidate),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_every_row_count),
+        cmocka_unit_test(test_odd_tunables),
+        cmocka_unit_test(test_every_candidate),
+    };
+    return cmocka_run_group_tests_name("matmul_gemv", tests, NULL, NULL);
+}

@@ -1,0 +1,89 @@
+#include "kernels/rope_append/rope_append_device.h"
+
+#include "kernels/op_check.h"
+
+enum { THREADS = 256, FLT_MAX_BITS = 0x7f7fffff, MAX_PAGE_TOKENS = 65536 };
+
+static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
+
+/* Lanes that work on one head, as the kernel has it. */
+static int64_t lanes_of(int64_t half)
+{
+    const int64_t vector = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
+    int64_t lanes = 1;
+    while (lanes < half / vector && lanes < 32) lanes *= 2;
+    return lanes;
+}
+
+static const char *illegal(const int64_t *params)
+{
+    const int64_t rows = params[ROPE_APPEND_DEVICE_ROWS], count_index = params[ROPE_APPEND_DEVICE_COUNT_INDEX];
+    const int64_t heads = params[ROPE_APPEND_DEVICE_HEADS], kv_heads = params[ROPE_APPEND_DEVICE_KV_HEADS];
+    const int64_t head_dim = params[ROPE_APPEND_DEVICE_HEAD_DIM], tokens = params[ROPE_APPEND_DEVICE_PAGE_TOKENS];
+    const int64_t pages = params[ROPE_APPEND_DEVICE_PAGES_PER_SLOT], slots = params[ROPE_APPEND_DEVICE_SLOT_COUNT];
+    const int64_t page_bytes = params[ROPE_APPEND_DEVICE_PAGE_BYTES], norm = params[ROPE_APPEND_DEVICE_NORM_DTYPE];
+    const int64_t has_norm = params[ROPE_APPEND_DEVICE_HAS_NORM], eps = params[ROPE_APPEND_DEVICE_EPS_BITS];
+    if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
+    if (count_index < 0 || count_index > 1) return "COUNT_INDEX is not 0 or 1";
+    if (kv_heads < 1 || kv_heads > OP_MAX_HEADS) return "KV_HEADS is not in 1..65536";
+    if (heads < kv_heads || heads > OP_MAX_HEADS || heads % kv_heads)
+        return "HEADS is not a multiple of KV_HEADS up to 65536";
+    if (head_dim < 2 || head_dim > OP_MAX_HEAD_DIM || head_dim % 2) return "HEAD_DIM is not an even number in 2..256";
+    if (tokens < 1 || tokens > MAX_PAGE_TOKENS) return "PAGE_TOKENS is not in 1..65536";
+    if (pages < 1 || pages > INT32_MAX / tokens) return "PAGE_TOKENS * PAGES_PER_SLOT is not in 1..2^31-1";
+    if (slots < 1 || slots > OP_MAX_ROWS) return "SLOT_COUNT is not in 1..2^20";
+    if (page_bytes < 4 * kv_heads * tokens * head_dim || page_bytes > INT32_MAX)
+        return "PAGE_BYTES is less than the layer's block or above 2^31-1";
+    if (page_bytes % 16) return "PAGE_BYTES is not a multiple of 16";
+    if (!is_half(params[ROPE_APPEND_DEVICE_KV_DTYPE])) return "KV_DTYPE is not F16 or BF16";
+    if (!is_half(params[ROPE_APPEND_DEVICE_X_DTYPE])) return "X_DTYPE is not F16 or BF16";
+    if (has_norm != 0 && has_norm != 1) return "HAS_NORM is not 0 or 1";
+    if (!is_half(norm) && norm != DTYPE_F32) return "NORM_DTYPE is not F32, F16 or BF16";
+    if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
+    return NULL;
+}
+
+static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    (void)gpu;
+    const char *why = illegal(params);
+    if (why) return why;
+    const int64_t heads = params[ROPE_APPEND_DEVICE_HEADS] + 2 * params[ROPE_APPEND_DEVICE_KV_HEADS];
+    const int64_t groups = THREADS / lanes_of(params[ROPE_APPEND_DEVICE_HEAD_DIM] / 2);
+    const int64_t blocks = (params[ROPE_APPEND_DEVICE_ROWS] * heads + groups - 1) / groups;
+    if (blocks > INT32_MAX) return "ROWS * HEADS is too large for one grid";
+    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};
+    return NULL;
+}
+
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    (void)context;
+    const uint64_t rows = (uint64_t)params[ROPE_APPEND_DEVICE_ROWS], half_bytes = 2, index_fields = 3;
+    const uint64_t heads = (uint64_t)params[ROPE_APPEND_DEVICE_HEADS];
+    const uint64_t kv_heads = (uint64_t)params[ROPE_APPEND_DEVICE_KV_HEADS];
+    const uint64_t head_dim = (uint64_t)params[ROPE_APPEND_DEVICE_HEAD_DIM];
+    const uint64_t flops_per_element = params[ROPE_APPEND_DEVICE_HAS_NORM] ? 7 : 3;
+    *bytes = rows * (2 * (heads + 2 * kv_heads) * head_dim * half_bytes + head_dim * sizeof(float) +
+                     index_fields * sizeof(int32_t));
+    *flops = rows * (heads + kv_heads) * head_dim * flops_per_element;
+}
+
+static const char *const param_names[ROPE_APPEND_DEVICE_PARAMS] = {"ROWS",           "COUNT_INDEX", "HEADS",
+                                                                   "KV_HEADS",       "HEAD_DIM",    "PAGE_TOKENS",
+                                                                   "PAGES_PER_SLOT", "PAGE_BYTES",  "SLOT_COUNT",
+                                                                   "KV_DTYPE",       "X_DTYPE",     "HAS_NORM",
+                                                                   "NORM_DTYPE",     "EPS_BITS"};
+
+const struct device_kernel device_rope_append = {
+    .name = "rope_append",
+    .source = "kernels/rope_append/rope_append.cu",
+    .op = OP_ROPE_APPEND,
+    .least_capability = 80,
+    .param_count = ROPE_APPEND_DEVICE_PARAMS,
+    .param_names = param_names,
+    .first_tunable = ROPE_APPEND_DEVICE_PARAMS,
+    .operand_count = ROPE_APPEND_DEVICE_OPERANDS_NORM,
+    .launch = launch,
+    .cost = cost,
+};

@@ -1,0 +1,76 @@
+/* rope_attention: decode attention in one launch (device targets): head norms, rotary embedding, append of k and v to
+ * their page, grouped-query attention over the sequence's pages.
+ *
+ * For each valid row r (rows belong to different slots), with q, k, v the row's heads in QKV:
+ *
+ *   q, k = rope(norm(q)), rope(norm(k))                  norm if HAS_NORM; both as in rope_append.h
+ *   page of positions[r] takes k and v, rounded to KV_DTYPE   pages as in rope_append.h
+ *   out[r, h, :] = sum over t of softmax_t(SCALE * q[h] . k[t, g]) * v[t, g],   g = h / (HEADS / KV_HEADS),
+ *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r], the new token as rounded.
+ *
+ * q and the softmax weights are rounded to KV_DTYPE, sums are float32. Tolerance against op_rope_append.reference and
+ * op_attention.reference on the same rounded inputs: 1 % of the largest |out| of the row with bf16, 0.2 % with f16.
+ *
+ * COUNTS, SLOTS, POSITIONS, PAGE_TABLE and KV of earlier tokens are read before the launches before have completed: no
+ * launch of the same graph may write them, but for KV this launch itself and those of other layers. TABLE and QKV are
+ * read after the wait. Results are the same bits in every run, whatever the other rows are. */
+#ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
+#define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
+
+#include "kernels/cuda/kernel.h"
+
+enum rope_attention_operand {
+    ROPE_ATTENTION_COUNTS,
+    ROPE_ATTENTION_QKV,        /* X_DTYPE[rows, (HEADS + 2 KV_HEADS) * HEAD_DIM] */
+    ROPE_ATTENTION_TABLE,      /* f32[rows, HEAD_DIM]: rope_table's output */
+    ROPE_ATTENTION_SLOTS,      /* i32[rows] */
+    ROPE_ATTENTION_POSITIONS,  /* i32[rows] */
+    ROPE_ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
+    ROPE_ATTENTION_KV,         /* this layer's block of a page, read and written */
+    ROPE_ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM] */
+    ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, zero before the first launch; the counters at its
+                                * beginning are zero again after each */
+    ROPE_ATTENTION_OPERANDS,   /* with HAS_NORM two more: */
+    ROPE_ATTENTION_NORM_Q = ROPE_ATTENTION_OPERANDS, /* NORM_DTYPE[HEAD_DIM] */
+    ROPE_ATTENTION_NORM_K,
+    ROPE_ATTENTION_OPERANDS_NORM
+};
+enum rope_attention_param {
+    ROPE_ATTENTION_ROWS,
+    ROPE_ATTENTION_COUNT_INDEX,
+    ROPE_ATTENTION_HEADS, /* a multiple of KV_HEADS */
+    ROPE_ATTENTION_KV_HEADS,
+    ROPE_ATTENTION_HEAD_DIM,    /* even, 2 to 256 */
+    ROPE_ATTENTION_PAGE_TOKENS, /* a power of two from 16 on; this and the next three: the engine's geometry */
+    ROPE_ATTENTION_PAGES_PER_SLOT,
+    ROPE_ATTENTION_PAGE_BYTES, /* a multiple of 16 */
+    ROPE_ATTENTION_SLOT_COUNT,
+    ROPE_ATTENTION_KV_DTYPE,   /* F16, BF16 */
+    ROPE_ATTENTION_X_DTYPE,    /* F16, BF16 */
+    ROPE_ATTENTION_WINDOW,     /* 0: none */
+    ROPE_ATTENTION_SCALE_BITS, /* float bits */
+    ROPE_ATTENTION_HAS_NORM,
+    ROPE_ATTENTION_NORM_DTYPE, /* F32, F16, BF16; not looked at without HAS_NORM */
+    ROPE_ATTENTION_EPS_BITS,
+    /* Tunables: see rope_attention.cu. */
+    ROPE_ATTENTION_SPLITS,        /* 1 to 64; with CLUSTER 1 to 16, above 8 not portable */
+    ROPE_ATTENTION_WARPS,         /* 1 to 16 */
+    ROPE_ATTENTION_TILE_TOKENS,   /* 16, 32, 64, at most PAGE_TOKENS */
+    ROPE_ATTENTION_HEAD_TILES,    /* 1, 2, 4: query heads per block / 8 */
+    ROPE_ATTENTION_CLUSTER,       /* 0, 1; 1 with SPLITS above 1 needs sm_90 */
+    ROPE_ATTENTION_EARLY,         /* 0, 1 */
+    ROPE_ATTENTION_BLOCKS_PER_SM, /* 1 to 4: registers are limited so that as many fit */
+    ROPE_ATTENTION_PARAMS
+};
+
+extern const struct device_kernel device_rope_attention;
+
+/* Of parameters that `launch` accepts. */
+uint64_t rope_attention_workspace_bytes(const int64_t *params);
+
+/* Fills up to `capacity` sets of parameters, which differ from `params` in the tunables, with those worth measuring on
+ * this GPU, best guess first; returns their number. 0: the shape itself is illegal. */
+int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
+                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
+
+#endif

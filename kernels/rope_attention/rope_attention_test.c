@@ -1,0 +1,585 @@
+#include "kernels/rope_attention/rope_attention.h"
+
+#include <math.h>
+
+#include "kernels/attention/attention.h"
+#include "kernels/cpu/pages.h"
+#include "kernels/cuda/test_device.h"
+#include "kernels/rope_append/rope_append.h"
+
+struct shape {
+    int64_t rows, valid, kv_heads, group, head_dim, page_tokens, window, slots, context;
+    enum dtype kv_dtype, x_dtype, norm_dtype;
+    bool has_norm;
+    float scale;
+    int64_t splits, warps, tile_tokens, head_tiles, cluster, early, blocks;
+};
+
+/* Operands on the host, as the device sees them, and what it should make of them. */
+struct setup {
+    struct shape shape;
+    int64_t params[PLAN_MAX_PARAMS];
+    int64_t qkv_count, out_count, pool_bytes, layer_offset;
+    int32_t counts[2];
+    int32_t *slots, *positions, *page_table;
+    float *qkv, *table, *q, *expected; /* rounded to X_DTYPE where the device's are */
+    float norms[2][OP_MAX_HEAD_DIM];
+    uint8_t *pool, *expected_pool;
+    struct pages pages;
+    uint16_t *found;
+    struct test_device_buffer buffers[ROPE_ATTENTION_OPERANDS_NORM];
+    cu_deviceptr operands[ROPE_ATTENTION_OPERANDS_NORM];
+    int operand_count;
+};
+
+static void *must(void *memory)
+{
+    assert_non_null(memory);
+    return memory;
+}
+
+static void round_through(float *values, int64_t count, enum dtype dtype)
+{
+    uint16_t bits;
+    if (dtype == DTYPE_F32) return;
+    for (int64_t i = 0; i < count; i++) {
+        test_encode(values + i, &bits, 1, dtype);
+        test_decode(&bits, values + i, 1, dtype);
+    }
+}
+
+static float *random_floats(struct test_random *random, int64_t count, enum dtype dtype)
+{
+    float *values = must(malloc((size_t)count * sizeof(float)));
+    test_fill(random, values, (size_t)count, DTYPE_F32, -1, 1);
+    round_through(values, count, dtype);
+    return values;
+}
+
+static void set_params(struct setup *setup)
+{
+    const struct shape *shape = &setup->shape;
+    const int64_t params[ROPE_ATTENTION_PARAMS] = {
+        [ROPE_ATTENTION_ROWS] = shape->rows,
+        [ROPE_ATTENTION_COUNT_INDEX] = 0,
+        [ROPE_ATTENTION_HEADS] = shape->kv_heads * shape->group,
+        [ROPE_ATTENTION_KV_HEADS] = shape->kv_heads,
+        [ROPE_ATTENTION_HEAD_DIM] = shape->head_dim,
+        [ROPE_ATTENTION_PAGE_TOKENS] = shape->page_tokens,
+        [ROPE_ATTENTION_PAGES_PER_SLOT] = (shape->context + shape->page_tokens - 1) / shape->page_tokens,
+        [ROPE_ATTENTION_PAGE_BYTES] = setup->layer_offset * 3,
+        [ROPE_ATTENTION_SLOT_COUNT] = shape->slots,
+        [ROPE_ATTENTION_KV_DTYPE] = shape->kv_dtype,
+        [ROPE_ATTENTION_X_DTYPE] = shape->x_dtype,
+        [ROPE_ATTENTION_WINDOW] = shape->window,
+        [ROPE_ATTENTION_SCALE_BITS] = test_float_bits(shape->scale),
+        [ROPE_ATTENTION_HAS_NORM] = shape->has_norm,
+        [ROPE_ATTENTION_NORM_DTYPE] = shape->norm_dtype,
+        [ROPE_ATTENTION_EPS_BITS] = test_float_bits(1e-5f),
+        [ROPE_ATTENTION_SPLITS] = shape->splits,
+        [ROPE_ATTENTION_WARPS] = shape->warps,
+        [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
+        [ROPE_ATTENTION_HEAD_TILES] = shape->head_tiles,
+        [ROPE_ATTENTION_CLUSTER] = shape->cluster,
+        [ROPE_ATTENTION_EARLY] = shape->early,
+        [ROPE_ATTENTION_BLOCKS_PER_SM] = shape->blocks,
+    };
+    memcpy(setup->params, params, sizeof params);
+}
+
+/* A pool in which the tokens before positions[r] exist and all else is NaN. */
+static void fill_pool(struct setup *setup, struct test_random *random)
+{
+    const struct shape *shape = &setup->shape;
+    memset(setup->pool, 0xff, (size_t)setup->pool_bytes);
+    for (int64_t r = 0; r < shape->valid; r++) {
+        int64_t last = setup->positions[r], first = 0;
+        if (shape->window && last >= shape->window) first = last - shape->window + 1;
+        for (int64_t t = first; t < last; t++)
+            for (int64_t g = 0; g < shape->kv_heads; g++) {
+                uint8_t *key = pages_key(&setup->pages, setup->slots[r], t, g);
+                test_fill(random, key, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
+                test_fill(random, key + setup->pages.values, (size_t)shape->head_dim, shape->kv_dtype, -1, 1);
+            }
+    }
+}
+
+static void setup_open(struct setup *setup, struct test_random *random, const struct shape *shape,
+                       const int32_t *positions)
+{
+    memset(setup, 0, sizeof *setup);
+    setup->shape = *shape;
+    const int64_t heads = shape->kv_heads * shape->group, per_slot = (shape->context - 1) / shape->page_tokens + 1;
+    const int64_t block = 4 * shape->kv_heads * shape->page_tokens * shape->head_dim,
+                  page_count = shape->slots * per_slot;
+    setup->layer_offset = (block + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    set_params(setup);
+    setup->qkv_count = shape->rows * (heads + 2 * shape->kv_heads) * shape->head_dim;
+    setup->out_count = shape->rows * heads * shape->head_dim;
+    setup->counts[0] = (int32_t)shape->valid;
+    setup->counts[1] = INT32_MAX;
+    setup->slots = must(malloc((size_t)shape->rows * sizeof(int32_t)));
+    setup->positions = must(malloc((size_t)shape->rows * sizeof(int32_t)));
+    for (int64_t r = 0; r < shape->rows; r++) { /* beyond the valid rows: nothing that could be an index */
+        setup->slots[r] = r < shape->valid ? (int32_t)((r * 5 + 2) % shape->slots) : INT32_MIN;
+        setup->positions[r] = r < shape->valid ? positions[r] : INT32_MAX;
+    }
+    setup->page_table = must(malloc((size_t)page_count * sizeof(int32_t)));
+    for (int64_t i = 0; i < page_count; i++) setup->page_table[i] = (int32_t)i;
+    for (int64_t i = page_count - 1; i > 0; i--) {
+        int64_t j = test_random_range(random, 0, i);
+        int32_t page = setup->page_table[i];
+        setup->page_table[i] = setup->page_table[j];
+        setup->page_table[j] = page;
+    }
+    setup->qkv = random_floats(random, setup->qkv_count, shape->x_dtype);
+    setup->table = random_floats(random, shape->rows * shape->head_dim, DTYPE_F32);
+    setup->q = must(malloc((size_t)setup->out_count * sizeof(float)));
+    setup->expected = must(malloc((size_t)setup->out_count * sizeof(float)));
+    setup->found = must(malloc((size_t)setup->out_count * sizeof(uint16_t)));
+    for (int n = 0; n < 2; n++) {
+        test_fill(random, setup->norms[n], (size_t)shape->head_dim, DTYPE_F32, 0.5f, 1.5f);
+        round_through(setup->norms[n], shape->head_dim, shape->norm_dtype);
+    }
+    setup->pool_bytes = page_count * setup->params[ROPE_ATTENTION_PAGE_BYTES];
+    setup->pool = must(malloc((size_t)setup->pool_bytes));
+    setup->expected_pool = must(malloc((size_t)setup->pool_bytes));
+    setup->pages = pages_of(setup->pool + setup->layer_offset, setup->page_table, per_slot, shape->page_tokens,
+                            setup->params[ROPE_ATTENTION_PAGE_BYTES], shape->kv_heads, shape->head_dim * 2);
+    fill_pool(setup, random);
+}
+
+static void device_operand(struct setup *setup, const void *from, int64_t bytes)
+{
+    int i = setup->operand_count++;
+    setup->buffers[i] = test_device_buffer_new((size_t)bytes);
+    setup->operands[i] = setup->buffers[i].data;
+    if (from) test_device_write(&setup->buffers[i], from, (size_t)bytes);
+}
+
+static void device_floats(struct setup *setup, const float *from, int64_t count, enum dtype dtype)
+{
+    void *encoded = must(malloc((size_t)count * dtype_bytes(dtype)));
+    test_encode(from, encoded, (size_t)count, dtype);
+    device_operand(setup, encoded, count * (int64_t)dtype_bytes(dtype));
+    free(encoded);
+}
+
+static void setup_device(struct setup *setup)
+{
+    const struct shape *shape = &setup->shape;
+    int64_t workspace = (int64_t)rope_attention_workspace_bytes(setup->params);
+    void *zeros = must(calloc(1, (size_t)workspace));
+    device_operand(setup, setup->counts, sizeof setup->counts);
+    device_floats(setup, setup->qkv, setup->qkv_count, shape->x_dtype);
+    device_floats(setup, setup->table, shape->rows * shape->head_dim, DTYPE_F32);
+    device_operand(setup, setup->slots, shape->rows * 4);
+    device_operand(setup, setup->positions, shape->rows * 4);
+    device_operand(setup, setup->page_table, shape->slots * setup->params[ROPE_ATTENTION_PAGES_PER_SLOT] * 4);
+    device_operand(setup, setup->pool, setup->pool_bytes);
+    setup->operands[ROPE_ATTENTION_KV] += (cu_deviceptr)setup->layer_offset;
+    device_operand(setup, NULL, setup->out_count * 2);
+    device_operand(setup, zeros, workspace);
+    for (int n = 0; n < 2 && shape->has_norm; n++)
+        device_floats(setup, setup->norms[n], shape->head_dim, shape->norm_dtype);
+    free(zeros);
+}
+
+static void setup_close(struct setup *setup)
+{
+    for (int i = 0; i < setup->operand_count; i++) {
+        test_device_assert_intact(&setup->buffers[i], "operand");
+        test_device_buffer_free(&setup->buffers[i]);
+    }
+    void *owned[] = {setup->slots, setup->positions, setup->page_table, setup->qkv,           setup->table,
+                     setup->q,     setup->expected,  setup->pool,       setup->expected_pool, setup->found};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) free(owned[i]);
+}
+
+static void run_reference(struct setup *setup)
+{
+    const int64_t *p = setup->params;
+    const int64_t append_params[ROPE_APPEND_PARAMS] = {
+        [ROPE_APPEND_ROWS] = p[ROPE_ATTENTION_ROWS],
+        [ROPE_APPEND_HEADS] = p[ROPE_ATTENTION_HEADS],
+        [ROPE_APPEND_KV_HEADS] = p[ROPE_ATTENTION_KV_HEADS],
+        [ROPE_APPEND_HEAD_DIM] = p[ROPE_ATTENTION_HEAD_DIM],
+        [ROPE_APPEND_PAGE_TOKENS] = p[ROPE_ATTENTION_PAGE_TOKENS],
+        [ROPE_APPEND_PAGES_PER_SLOT] = p[ROPE_ATTENTION_PAGES_PER_SLOT],
+        [ROPE_APPEND_PAGE_BYTES] = p[ROPE_ATTENTION_PAGE_BYTES],
+        [ROPE_APPEND_SLOT_COUNT] = p[ROPE_ATTENTION_SLOT_COUNT],
+        [ROPE_APPEND_KV_DTYPE] = p[ROPE_ATTENTION_KV_DTYPE],
+        [ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM],
+        [ROPE_APPEND_NORM_DTYPE] = DTYPE_F32,
+        [ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS],
+    };
+    const struct op_call append = {.params = append_params,
+                                   .operands = {setup->counts, setup->qkv, setup->table, setup->slots, setup->positions,
+                                                setup->page_table, setup->pages.first, setup->q, setup->norms[0],
+                                                setup->norms[1]}};
+    rope_append_reference(&append);
+    round_through(setup->q, setup->shape.valid * p[ROPE_ATTENTION_HEADS] * p[ROPE_ATTENTION_HEAD_DIM],
+                  setup->shape.kv_dtype); /* as the contract says */
+    memcpy(setup->expected_pool, setup->pool, (size_t)setup->pool_bytes);
+    const int64_t attention_params[ATTENTION_PARAMS] = {
+        [ATTENTION_ROWS] = p[ROPE_ATTENTION_ROWS],
+        [ATTENTION_HEADS] = p[ROPE_ATTENTION_HEADS],
+        [ATTENTION_KV_HEADS] = p[ROPE_ATTENTION_KV_HEADS],
+        [ATTENTION_HEAD_DIM] = p[ROPE_ATTENTION_HEAD_DIM],
+        [ATTENTION_PAGE_TOKENS] = p[ROPE_ATTENTION_PAGE_TOKENS],
+        [ATTENTION_PAGES_PER_SLOT] = p[ROPE_ATTENTION_PAGES_PER_SLOT],
+        [ATTENTION_PAGE_BYTES] = p[ROPE_ATTENTION_PAGE_BYTES],
+        [ATTENTION_SLOT_COUNT] = p[ROPE_ATTENTION_SLOT_COUNT],
+        [ATTENTION_KV_DTYPE] = p[ROPE_ATTENTION_KV_DTYPE],
+        [ATTENTION_WINDOW] = p[ROPE_ATTENTION_WINDOW],
+        [ATTENTION_SCALE_BITS] = p[ROPE_ATTENTION_SCALE_BITS],
+    };
+    const struct op_call attention = {.params = attention_params,
+                                      .operands = {setup->counts, setup->q, setup->slots, setup->positions,
+                                                   setup->page_table, setup->pages.first, setup->expected, NULL}};
+    attention_reference(&attention);
+}
+
+/* Appended k may differ by one rounding from the reference, which computes in double; all other bytes not at all. */
+static void compare_pools(struct setup *setup, const uint8_t *found)
+{
+    const enum dtype dtype = setup->shape.kv_dtype;
+    const double unit = dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+    for (int64_t i = 0; i < setup->pool_bytes; i += 2) {
+        if (memcmp(found + i, setup->expected_pool + i, 2) == 0) continue;
+        float a, b;
+        test_decode(found + i, &a, 1, dtype);
+        test_decode(setup->expected_pool + i, &b, 1, dtype);
+        double limit = fmax(unit * fabs((double)b), 1e-6);
+        if (!(fabs((double)a - (double)b) <= limit))
+            fail_msg("pool byte %lld: expected %g, found %g", (long long)i, (double)b, (double)a);
+    }
+}
+
+static void compare_out(struct setup *setup, const char *what)
+{
+    const struct shape *shape = &setup->shape;
+    const int64_t width = shape->kv_heads * shape->group * shape->head_dim;
+    /* The weights and the result are rounded once each; an element of q may be rounded to another neighbour. */
+    const double relative = shape->kv_dtype == DTYPE_F16 && shape->x_dtype == DTYPE_F16 ? 0.002 : 0.01;
+    float *found = must(malloc((size_t)width * sizeof(float)));
+    for (int64_t r = 0; r < shape->valid; r++) {
+        const float *expected = setup->expected + r * width;
+        double largest = 0;
+        test_decode(setup->found + r * width, found, (size_t)width, shape->x_dtype);
+        for (int64_t i = 0; i < width; i++) largest = fmax(largest, fabs((double)expected[i]));
+        for (int64_t i = 0; i < width; i++)
+            if (!(fabs((double)found[i] - (double)expected[i]) <= relative * largest))
+                fail_msg("%s: row %lld at position %d, element %lld: expected %g, found %g (largest %g)", what,
+                         (long long)r, (int)setup->positions[r], (long long)i, (double)expected[i], (double)found[i],
+                         largest);
+    }
+    free(found);
+}
+
+/* Two launches in a row, from the same pool: the reference's result, twice the same bits. */
+static void check_setup(struct setup *setup, const char *what)
+{
+    struct test_kernel kernel;
+    const size_t out_bytes = (size_t)setup->out_count * 2;
+    uint16_t *first = must(malloc(out_bytes));
+    uint8_t *pool = must(malloc((size_t)setup->pool_bytes));
+    setup_device(setup);
+    run_reference(setup);
+    test_kernel_open(&kernel, &device_rope_attention, setup->params);
+    assert_int_equal(kernel.local_bytes, 0);
+    for (int run = 0; run < 2; run++) {
+        test_device_buffer_poison(&setup->buffers[ROPE_ATTENTION_OUT]);
+        test_kernel_run(&kernel, setup->operands, setup->operand_count, 0);
+        test_device_read(&setup->buffers[ROPE_ATTENTION_OUT], setup->found, out_bytes);
+        test_device_read(&setup->buffers[ROPE_ATTENTION_KV], pool, (size_t)setup->pool_bytes);
+        compare_pools(setup, pool);
+        compare_out(setup, what);
+        if (run == 0) memcpy(first, setup->found, out_bytes);
+        test_assert_same_bits(setup->found, first, out_bytes, what);
+    }
+    test_kernel_close(&kernel);
+    free(first);
+    free(pool);
+}
+
+static void check_shape(struct test_random *random, const struct shape *shape, const int32_t *positions,
+                        const char *what)
+{
+    struct setup setup;
+    setup_open(&setup, random, shape, positions);
+    check_setup(&setup, what);
+    setup_close(&setup);
+}
+
+static bool has_clusters(void) { return test_device()->device.facts.capability >= 90; }
+
+static const struct shape plain = {
+    .rows = 4,
+    .valid = 4,
+    .kv_heads = 2,
+    .group = 4,
+    .head_dim = 64,
+    .page_tokens = 64,
+    .slots = 4,
+    .context = 1100,
+    .kv_dtype = DTYPE_F16,
+    .x_dtype = DTYPE_F16,
+    .norm_dtype = DTYPE_F32,
+    .scale = 0.7f,
+    .splits = 4,
+    .warps = 4,
+    .tile_tokens = 16,
+    .head_tiles = 1,
+    .cluster = 1,
+    .early = 1,
+    .blocks = 1,
+};
+
+/* Contexts (positions + 1) around the edges of tiles and pages, with every way to split. */
+static void contexts(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {1};
+    static const int32_t positions[16] = {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 66, 199, 200, 255, 999, 1000};
+    static const int64_t splits[] = {1, 3, 8, 16}, warps[] = {1, 4, 8}, tokens[] = {16, 32, 64};
+    for (int round = 0; round < 24; round++) {
+        struct shape shape = plain;
+        shape.rows = shape.valid = shape.slots = 16;
+        shape.slots = 17; /* coprime with the stride of the slots */
+        shape.head_dim = round % 2 ? 64 : 128;
+        shape.splits = splits[round % 4];
+        shape.warps = warps[round % 3];
+        shape.tile_tokens = tokens[round / 2 % (shape.head_dim == 64 ? 3 : 2)];
+        shape.cluster = round / 4 % 2 && has_clusters();
+        shape.early = round / 8 % 2;
+        shape.has_norm = round / 3 % 2;
+        if (round % 5 == 4) shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
+        check_shape(&random, &shape, positions, "contexts");
+    }
+}
+
+static void long_context(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {2};
+    static const int32_t positions[2] = {4999, 3333};
+    static const int64_t splits[] = {1, 16, 64};
+    for (int round = 0; round < 6; round++) {
+        struct shape shape = plain;
+        shape.rows = shape.valid = 2;
+        shape.slots = 3;
+        shape.context = 5100;
+        shape.kv_heads = 1;
+        shape.scale = 3; /* few tokens dominate: each of them must be there */
+        shape.splits = splits[round % 3];
+        shape.warps = round % 2 ? 8 : 1; /* one warp and one split: more tiles than page numbers fit into a warp */
+        shape.cluster = shape.splits == 16 && has_clusters();
+        shape.kv_dtype = shape.x_dtype = round < 3 ? DTYPE_F16 : DTYPE_BF16;
+        check_shape(&random, &shape, positions, "long context");
+    }
+}
+
+static void head_dims_and_groups(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {3};
+    static const int64_t head_dims[] = {8, 16, 32, 64, 80, 96, 128, 256, 2, 6, 20, 36, 254, 100};
+    static const int64_t groups[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 32};
+    for (int round = 0; round < 42; round++) {
+        struct shape shape = plain;
+        shape.head_dim = head_dims[round % 14];
+        shape.group = groups[(round + round / 14 * 5) % 12];
+        shape.page_tokens = round % 4 == 3 ? 16 : 64;
+        shape.context = 300;
+        shape.valid = 3;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.head_tiles = shape.group > 8 && shape.head_dim <= 128 && round % 2 ? 2 : 1;
+        if (shape.group > 16 && shape.head_dim <= 64) shape.head_tiles = 4;
+        shape.warps = shape.head_tiles > 1 || shape.head_dim > 128 ? 2 : 4;
+        shape.splits = 2;
+        shape.has_norm = round % 2;
+        shape.norm_dtype = (enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16}[round % 3];
+        shape.cluster = round / 2 % 2 && has_clusters();
+        if (round % 7 == 3) shape.kv_dtype = DTYPE_BF16;
+        if (round % 7 == 5) shape.x_dtype = DTYPE_BF16;
+        const int32_t positions[3] = {(int32_t)test_random_range(&random, 0, 299), 0, round % 2 ? 15 : 299};
+        char what[64];
+        snprintf(what, sizeof what, "head_dim %d group %d", (int)shape.head_dim, (int)shape.group);
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
+/* Tokens before the window are NaN in the pool. */
+static void windows(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {4};
+    static const int32_t positions[6] = {0, 15, 99, 100, 101, 777};
+    static const int64_t sizes[] = {1, 2, 16, 100, 250, 5000};
+    for (int round = 0; round < 12; round++) {
+        struct shape shape = plain;
+        shape.rows = shape.valid = 6;
+        shape.slots = 6;
+        shape.window = sizes[round % 6];
+        shape.tile_tokens = round % 2 ? 32 : 16;
+        shape.cluster = round / 6 % 2 && has_clusters();
+        shape.warps = 2;
+        check_shape(&random, &shape, positions, "window");
+    }
+}
+
+static void valid_rows_only(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {5};
+    static const int32_t positions[9] = {5, 700, 63, 64, 300, 1, 0, 1023, 512};
+    for (int valid = 1; valid <= 9; valid += 4) {
+        struct shape shape = plain;
+        shape.rows = 9;
+        shape.valid = valid;
+        shape.slots = 9;
+        shape.cluster = has_clusters();
+        check_shape(&random, &shape, positions, "valid rows");
+    }
+}
+
+/* Scores far apart: no overflow, and one token takes all the weight wherever it stands. */
+static void large_scores(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {6};
+    static const int32_t positions[4] = {600, 31, 1000, 200};
+    struct shape shape = plain;
+    shape.scale = 300;
+    shape.kv_dtype = shape.x_dtype = DTYPE_F16;
+    shape.cluster = has_clusters();
+    struct setup setup;
+    setup_open(&setup, &random, &shape, positions);
+    for (int64_t r = 0; r < shape.valid; r++) /* an aligned key decides every head of its group alike */
+        for (int64_t g = 0; g < shape.kv_heads; g++) {
+            uint16_t *key = (uint16_t *)(void *)pages_key(&setup.pages, setup.slots[r], positions[r] / 2, g);
+            for (int64_t d = 0; d < shape.head_dim; d++) key[d] = f16_from_float(8);
+        }
+    for (int64_t i = 0; i < setup.qkv_count; i++) setup.qkv[i] = fabsf(setup.qkv[i]) + 0.25f;
+    for (int64_t i = 0; i < shape.rows * shape.head_dim; i++)
+        setup.table[i] = i % shape.head_dim < shape.head_dim / 2 ? 1 : 0;
+    round_through(setup.qkv, setup.qkv_count, shape.x_dtype);
+    check_setup(&setup, "large scores");
+    setup_close(&setup);
+}
+
+static const struct device_facts hopper = {.name = "test",
+                                           .capability = 90,
+                                           .multiprocessors = 132,
+                                           .shared_per_sm = 233472,
+                                           .shared_per_block = 232448,
+                                           .l2_bytes = 50 << 20};
+
+static void hostile_params(void **state)
+{
+    (void)state;
+    struct setup setup = {.shape = plain, .layer_offset = 65536};
+    struct device_geometry geometry;
+    set_params(&setup);
+    assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
+    assert_int_equal(geometry.grid[0], 4);
+    assert_int_equal(geometry.cluster[0], 4);
+    struct device_facts ampere = hopper;
+    ampere.capability = 80;
+    assert_non_null(device_rope_attention.launch(setup.params, &ampere, &geometry));
+    static const int64_t extremes[] = {INT64_MIN,        -1,       0, 1, 2, 3, 7, 16, 65, 1 << 20, INT32_MAX,
+                                       (int64_t)1 << 32, INT64_MAX};
+    for (int i = 0; i < ROPE_ATTENTION_PARAMS; i++)
+        for (size_t e = 0; e < sizeof extremes / sizeof extremes[0]; e++)
+            for (int j = 0; j < ROPE_ATTENTION_PARAMS; j++) {
+                int64_t params[PLAN_MAX_PARAMS];
+                memcpy(params, setup.params, sizeof params);
+                params[j] = extremes[e];
+                params[i] = extremes[e];
+                if (device_rope_attention.launch(params, &hopper, &geometry)) continue;
+                assert_true(geometry.grid[0] >= 1 && geometry.grid[1] >= 1 && geometry.grid[1] <= 65535);
+                assert_true(geometry.grid[2] >= 1 && geometry.grid[2] <= 65535 && geometry.block[0] <= 512);
+                assert_true(rope_attention_workspace_bytes(params) >= 64);
+                rope_attention_candidates(params, &hopper, NULL, 0);
+            }
+    static const struct {
+        int index;
+        int64_t value;
+    } bad[] = {
+        {ROPE_ATTENTION_ROWS, 65536},
+        {ROPE_ATTENTION_HEADS, 7},
+        {ROPE_ATTENTION_KV_HEADS, 3},
+        {ROPE_ATTENTION_HEAD_DIM, 63},
+        {ROPE_ATTENTION_HEAD_DIM, 258},
+        {ROPE_ATTENTION_PAGE_TOKENS, 48},
+        {ROPE_ATTENTION_PAGE_TOKENS, 8},
+        {ROPE_ATTENTION_PAGE_BYTES, 65537},
+        {ROPE_ATTENTION_PAGE_BYTES, 4096},
+        {ROPE_ATTENTION_KV_DTYPE, 1},
+        {ROPE_ATTENTION_X_DTYPE, 1},
+        {ROPE_ATTENTION_WINDOW, -1},
+        {ROPE_ATTENTION_SCALE_BITS, 0},
+        {ROPE_ATTENTION_SPLITS, 17},
+        {ROPE_ATTENTION_WARPS, 17},
+        {ROPE_ATTENTION_TILE_TOKENS, 48},
+        {ROPE_ATTENTION_TILE_TOKENS, 128},
+        {ROPE_ATTENTION_HEAD_TILES, 3},
+        {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
+        {ROPE_ATTENTION_BLOCKS_PER_SM, 5},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        int64_t params[PLAN_MAX_PARAMS];
+        memcpy(params, setup.params, sizeof params);
+        params[bad[i].index] = bad[i].value;
+        if (!device_rope_attention.launch(params, &hopper, &geometry))
+            fail_msg("parameter %d = %lld was accepted", bad[i].index, (long long)bad[i].value);
+    }
+}
+
+static void candidates_are_legal(void **state)
+{
+    (void)state;
+    enum { CAPACITY = 64 };
+    static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
+    static const int64_t dims[] = {2, 64, 80, 128, 256}, groups[] = {1, 4, 8, 12, 32};
+    for (int i = 0; i < 100; i++) {
+        struct setup setup = {.shape = plain, .layer_offset = 1 << 24};
+        struct device_geometry geometry;
+        struct device_facts gpu = hopper;
+        gpu.capability = i / 50 ? 80 : 90;
+        setup.shape.head_dim = dims[i % 5];
+        setup.shape.group = groups[i / 5 % 5];
+        setup.shape.rows = i / 25 % 2 ? 1 : 32;
+        setup.shape.page_tokens = i % 3 ? 64 : 16;
+        set_params(&setup);
+        int count = rope_attention_candidates(setup.params, &gpu, found, CAPACITY);
+        assert_in_range(count, 1, CAPACITY);
+        for (int c = 0; c < count; c++) {
+            assert_null(device_rope_attention.launch(found[c], &gpu, &geometry));
+            assert_memory_equal(found[c], setup.params, ROPE_ATTENTION_SPLITS * sizeof found[c][0]);
+            for (int b = 0; b < c; b++) assert_memory_not_equal(found[c], found[b], sizeof found[c]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contexts),
+        cmocka_unit_test(long_context),
+        cmocka_unit_test(head_dims_and_groups),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(valid_rows_only),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(hostile_params),
+        cmocka_unit_test(candidates_are_legal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,582 @@
+/* sample: draws the next token of every out row (contract: sample_device.h, semantics: sample.h).
+ *
+ * A cluster of CLUSTER thread blocks does a row; each block has a slice of the vocabulary. The first pass turns values
+ * into keys (integers that order as the values do), finds the largest and, unless the row is greedy, leaves the keys in
+ * shared memory. Where a slice does not fit there, as on GPUs without clusters, every pass reads the logits again.
+ *
+ * Tokens in falling order of (key, then rising id) are found by radix selection on that pair, 11 bits a pass, over
+ * histograms of weight that the blocks of the cluster add up, a share of the buckets each. As soon as few tokens are
+ * left in the bucket they are gathered and ranked. Weights are integers, so no result depends on an order of summation;
+ * exponential function and divisions are those of the CPU, operation by operation. */
+#include "kernels/device.cuh"
+
+#ifndef ROWS
+#define ROWS 16
+#endif
+#ifndef COUNT_INDEX
+#define COUNT_INDEX 1
+#endif
+#ifndef VOCAB
+#define VOCAB 128256
+#endif
+#ifndef SLOT_COUNT
+#define SLOT_COUNT 16
+#endif
+#ifndef IN_ROWS
+#define IN_ROWS 16
+#endif
+#ifndef FEEDBACK
+#define FEEDBACK 1
+#endif
+#ifndef CLUSTER
+#define CLUSTER 8
+#endif
+#ifndef THREADS
+#define THREADS 1024
+#endif
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int CTAS = 1; /* no clusters: the host refuses CLUSTER > 1 */
+#else
+constexpr int CTAS = CLUSTER;
+#endif
+constexpr int VECTOR = VOCAB % 4 == 0 ? 4 : 1;                 /* logits of one load: rows keep their alignment */
+constexpr int SLICE = ((VOCAB + CTAS - 1) / CTAS + 7) / 8 * 8; /* tokens of a block; whole bytes of SEEN */
+constexpr int STRIDE = THREADS * VECTOR;
+constexpr int STEPS = (SLICE + STRIDE - 1) / STRIDE;
+constexpr int BATCH = STEPS * VECTOR <= 24 ? STEPS : VECTOR == 4 ? 4 : 8; /* loads in flight: what the registers hold */
+constexpr bool STAGED = SLICE <= (CTAS == 1 ? 12288 : 32768); /* as sample_device.c, which sizes the memory */
+
+constexpr int BUCKET_BITS = CTAS <= 2 ? 10 : 11; /* so that static shared memory stays below 48 KiB */
+constexpr int BUCKETS = 1 << BUCKET_BITS;
+constexpr int CHUNK = BUCKETS / CTAS; /* buckets that a block adds up for the cluster */
+constexpr int LIST = 128;             /* tokens that are ranked at once: each is compared with each */
+
+template <u32 VALUE> struct bits_of {
+    static constexpr int value = 1 + bits_of<VALUE / 2>::value;
+};
+template <> struct bits_of<0> {
+    static constexpr int value = 0;
+};
+constexpr int ID_BITS = bits_of<VOCAB - 1>::value;
+constexpr u64 ID_MASK = (1ull << ID_BITS) - 1;
+
+constexpr u32 KEY_LOWEST = 0x007fffff; /* of -infinity; NaN has key 0 */
+constexpr u32 WEIGHT_ONE = 1u << 30;
+
+struct sampler_state { /* formats/plan.h */
+    float temperature, top_p, repetition_penalty;
+    int top_k;
+    u64 seed, draw, reserved[4];
+};
+static_assert(sizeof(sampler_state) == 64, "formats/plan.h");
+
+/* Where a search stands: weight of the tokens before the bucket, the bucket's own, how many it holds. */
+struct found_bucket {
+    u64 before, weight;
+    u32 bucket, members;
+};
+/* A token: its order (see order_of), weight of the tokens before it, its own. */
+struct found_token {
+    u64 order, before, weight;
+};
+
+struct shared_state {
+    u32 members[BUCKETS], weight_low[BUCKETS], weight_high[BUCKETS]; /* this block's histogram */
+    /* The cluster's histogram: this block's share of the buckets, and the shares' sums. Set 0 is kept. */
+    u64 chunk_weight[2][CHUNK];
+    u32 chunk_members[2][CHUNK];
+    u64 totals[2][CTAS];
+    u64 warp_best[32], best[CTAS];
+    found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
+    found_token token;
+    u64 list[LIST], list_weight[LIST]; /* of the first block */
+    u32 list_length;
+};
+__shared__ shared_state shared;
+extern __shared__ uint4 staged_keys[]; /* u32[SLICE] if STAGED */
+
+/* The cluster: without one, a block. */
+__device__ __forceinline__ u32 cluster_rank()
+{
+    u32 rank = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if constexpr (CTAS > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+__device__ __forceinline__ void cluster_arrive()
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if constexpr (CTAS > 1) asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if constexpr (CTAS > 1) {
+        asm volatile("barrier.cluster.wait;" ::: "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+__device__ __forceinline__ void cluster_sync()
+{
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* Address, in the window of the cluster, of what lies at `pointer` in the shared memory of block `rank`. */
+__device__ __forceinline__ u32 peer_address(const void *pointer, int rank)
+{
+    u32 address = shared_address(pointer);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    if constexpr (CTAS > 1) asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+    return address;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define PEER_SHARED ".shared"
+#else
+#define PEER_SHARED ".shared::cluster"
+#endif
+__device__ __forceinline__ void peer_store(u64 *pointer, int rank, u64 value)
+{
+    asm volatile("st" PEER_SHARED ".u64 [%0], %1;" ::"r"(peer_address(pointer, rank)), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ u32 peer_load(const u32 *pointer, int rank)
+{
+    u32 value;
+    asm volatile("ld" PEER_SHARED ".u32 %0, [%1];" : "=r"(value) : "r"(peer_address(pointer, rank)) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ u32 peer_add(u32 *pointer, int rank, u32 value)
+{
+    u32 old;
+    asm volatile("atom" PEER_SHARED ".add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "r"(peer_address(pointer, rank)), "r"(value)
+                 : "memory");
+    return old;
+}
+
+/* Unsigned integer that orders as the float does; equal values have equal keys. */
+__device__ __forceinline__ u32 key_of(float value)
+{
+    const u32 bits = bits_of_float(__fadd_rn(value, 0.0f)); /* -0 becomes 0 */
+    return value == value ? bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u) : 0;
+}
+
+__device__ __forceinline__ float value_of(u32 key) { return float_of_bits(key >> 31 ? key ^ 0x80000000u : ~key); }
+
+/* Falling order is: falling key, then rising id. */
+__device__ __forceinline__ u64 order_of(u32 key, u32 id) { return ((u64)key << ID_BITS) | (ID_MASK - id); }
+__device__ __forceinline__ u32 id_of(u64 order) { return (u32)(ID_MASK - (order & ID_MASK)); }
+
+/* One row, as this block sees it. */
+struct row_slice {
+    const float *logits; /* of the slice */
+    const u8 *seen;      /* of the slice; NULL: no penalty */
+    float penalty;
+    u32 first; /* token of the slice */
+    int count; /* tokens of the slice */
+};
+
+__device__ __forceinline__ void load_values(const row_slice &row, int i, float value[VECTOR])
+{
+    if constexpr (VECTOR == 4) {
+        const float4 vector = *(const float4 *)(row.logits + i);
+        value[0] = vector.x, value[1] = vector.y, value[2] = vector.z, value[3] = vector.w;
+    } else {
+        value[0] = row.logits[i];
+    }
+}
+
+__device__ __forceinline__ void keys_of(const row_slice &row, int i, const float value[VECTOR], u32 key[VECTOR])
+{
+    const u32 seen = row.seen ? (u32)row.seen[i / 8] >> (i % 8) : 0;
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+        float penalised = value[j];
+        if (seen >> j & 1)
+            penalised = penalised >= 0 ? __fdiv_rn(penalised, row.penalty) : __fmul_rn(penalised, row.penalty);
+        key[j] = key_of(penalised);
+    }
+}
+
+/* visit(key, id) for every token of the slice. */
+template <class VISIT> __device__ __forceinline__ void for_each_key(const row_slice &row, VISIT visit)
+{
+    for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
+        u32 key[VECTOR];
+        if constexpr (STAGED && VECTOR == 4) {
+            const uint4 vector = staged_keys[i / 4];
+            key[0] = vector.x, key[1] = vector.y, key[2] = vector.z, key[3] = vector.w;
+        } else if constexpr (STAGED) {
+            key[0] = ((const u32 *)staged_keys)[i];
+        } else {
+            float value[VECTOR];
+            load_values(row, i, value);
+            keys_of(row, i, value, key);
+        }
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) visit(key[j], row.first + i + j);
+    }
+}
+
+/* How tokens are weighed: all alike, or by probability relative to the likeliest, in units of 2^-30. */
+struct weigh_rule {
+    bool by_count;
+    float largest, inverse_temperature;
+};
+
+/* The arithmetic of vec_exp in kernels/cpu/vector_math.h with fused multiply-adds. */
+__device__ __forceinline__ u32 weight_of(const weigh_rule &weighing, u32 key)
+{
+    if (weighing.by_count) return 1;
+    const float value = value_of(key);
+    if (value >= weighing.largest) return WEIGHT_ONE;
+    const float x = __fmul_rn(__fsub_rn(value, weighing.largest), weighing.inverse_temperature);
+    if (!(x > -21.0f)) return 0; /* e^-21 < 2^-30; NaN */
+    const float magic = 0x1.8p+23f, n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, magic), magic);
+    float r = __fmaf_rn(n, -0x1.62e4p-1f, x);
+    r = __fmaf_rn(n, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.6d117cp-10f;
+    p = __fmaf_rn(p, r, 0x1.120be2p-7f);
+    p = __fmaf_rn(p, r, 0x1.555518p-5f);
+    p = __fmaf_rn(p, r, 0x1.5554dcp-3f);
+    p = __fmaf_rn(p, r, 0.5f);
+    const float mantissa = __fadd_rn(__fmaf_rn(p, __fmul_rn(r, r), r), 1.0f);
+    return (u32)__fmul_rn(mantissa, float_of_bits((u32)((int)n + 30 + 127) << 23)); /* exact up to the truncation */
+}
+
+/* Tokens whose order lies in [low, high], low in bucket 0. */
+struct order_range {
+    u64 low, high;
+};
+
+__device__ __forceinline__ int shift_of(const order_range &range)
+{
+    const int bits = 64 - __clzll((long long)(range.high - range.low));
+    return bits > BUCKET_BITS ? bits - BUCKET_BITS : 0;
+}
+
+__device__ __forceinline__ u64 warp_sum_u64(u64 value)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+/* The cluster's histogram over the range, into `set`. */
+__device__ void accumulate(const row_slice &row, const order_range &range, const weigh_rule &weighing, int set)
+{
+    const u32 rank = cluster_rank();
+    for (int b = threadIdx.x; b < BUCKETS; b += THREADS)
+        shared.members[b] = shared.weight_low[b] = shared.weight_high[b] = 0;
+    __syncthreads();
+    const int shift = shift_of(range);
+    for_each_key(row, [&](u32 key, u32 id) {
+        const u64 order = order_of(key, id);
+        if (order < range.low || order > range.high) return;
+        const u32 weight = weight_of(weighing, key);
+        if (!weight) return;
+        const u32 bucket = (u32)((order - range.low) >> shift);
+        atomicAdd(&shared.members[bucket], 1u);
+        if (weighing.by_count) return;
+        const u32 old = atomicAdd(&shared.weight_low[bucket], weight);
+        if (old + weight < old) atomicAdd(&shared.weight_high[bucket], 1u);
+    });
+    cluster_sync();
+    for (int b = threadIdx.x; b < CHUNK; b += THREADS) {
+        u32 members = 0;
+        u64 weight = 0;
+#pragma unroll
+        for (int peer = 0; peer < CTAS; peer++) {
+            members += peer_load(&shared.members[rank * CHUNK + b], peer);
+            if (weighing.by_count) continue;
+            weight += peer_load(&shared.weight_low[rank * CHUNK + b], peer);
+            weight += (u64)peer_load(&shared.weight_high[rank * CHUNK + b], peer) << 32;
+        }
+        shared.chunk_members[set][b] = members;
+        shared.chunk_weight[set][b] = weighing.by_count ? members : weight;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        u64 total = 0;
+        for (int b = threadIdx.x; b < CHUNK; b += 32) total += shared.chunk_weight[set][b];
+        total = warp_sum_u64(total);
+        if (threadIdx.x < CTAS) peer_store(&shared.totals[set][rank], threadIdx.x, total);
+    }
+    cluster_sync();
+}
+
+__device__ __forceinline__ u64 total_of(int set)
+{
+    u64 total = 0;
+#pragma unroll
+    for (int peer = 0; peer < CTAS; peer++) total += shared.totals[set][peer];
+    return total;
+}
+
+/* The bucket of set `set` in which the running sum of weights, from the highest bucket down, exceeds `target`, which is
+ * less than the total. `turn` alternates from call to call. */
+__device__ found_bucket find_bucket(int set, u64 target, int turn)
+{
+    constexpr int PER_LANE = CHUNK / 32;
+    const u32 rank = cluster_rank();
+    u64 before = 0;
+    for (int peer = CTAS - 1; peer > (int)rank; peer--) before += shared.totals[set][peer];
+    if (threadIdx.x < 32 && before <= target && target < before + shared.totals[set][rank]) {
+        const int top = CHUNK - 1 - threadIdx.x * PER_LANE;
+        u64 own = 0;
+        for (int b = 0; b < PER_LANE; b++) own += shared.chunk_weight[set][top - b];
+        u64 sum = own; /* up to and with this lane */
+#pragma unroll
+        for (int offset = 1; offset < 32; offset *= 2) {
+            const u64 other = __shfl_up_sync(0xffffffffu, sum, offset);
+            if ((int)threadIdx.x >= offset) sum += other;
+        }
+        before += sum - own;
+        if (before <= target && target < before + own) {
+            int b = top;
+            while (before + shared.chunk_weight[set][b] <= target) before += shared.chunk_weight[set][b--];
+            const u64 place = (u64)(rank * CHUNK + b) | (u64)shared.chunk_members[set][b] << 32;
+            for (int peer = 0; peer < CTAS; peer++) {
+                peer_store(&shared.bucket[turn].before, peer, before);
+                peer_store(&shared.bucket[turn].weight, peer, shared.chunk_weight[set][b]);
+                peer_store((u64 *)&shared.bucket[turn].bucket, peer, place);
+            }
+        }
+    }
+    cluster_sync();
+    return shared.bucket[turn];
+}
+
+/* Among the at most LIST tokens of the range: the one at which the running sum exceeds `target`. */
+__device__ found_token rank_tokens(const row_slice &row, const order_range &range, const weigh_rule &weighing,
+                                   u64 target)
+{
+    for_each_key(row, [&](u32 key, u32 id) {
+        const u64 order = order_of(key, id);
+        if (order < range.low || order > range.high) return;
+        const u32 weight = weight_of(weighing, key);
+        if (!weight) return;
+        const u32 index = peer_add(&shared.list_length, 0, 1);
+        if (index >= LIST) return; /* never: the histogram counted them */
+        peer_store(&shared.list[index], 0, order);
+        peer_store(&shared.list_weight[index], 0, weight);
+    });
+    cluster_sync();
+    if (cluster_rank() == 0) {
+        const int length = (int)shared.list_length;
+        if ((int)threadIdx.x < length) {
+            const u64 order = shared.list[threadIdx.x], weight = shared.list_weight[threadIdx.x];
+            u64 before = 0;
+#pragma unroll 4
+            for (int i = 0; i < length; i++) before += shared.list[i] > order ? shared.list_weight[i] : 0;
+            if (before <= target && target < before + weight)
+                for (int peer = 0; peer < CTAS; peer++) {
+                    peer_store(&shared.token.order, peer, order);
+                    peer_store(&shared.token.before, peer, before);
+                    peer_store(&shared.token.weight, peer, weight);
+                }
+        }
+    }
+    cluster_sync();
+    if (threadIdx.x == 0) shared.list_length = 0;
+    return shared.token;
+}
+
+/* The first token of the range, in falling order, at which the running sum of weights exceeds `target`, which is less
+ * than the whole weight. The histogram of the range is already in `set`. */
+__device__ found_token search(const row_slice &row, order_range range, const weigh_rule &weighing, u64 target, int set,
+                              int *turn)
+{
+    u64 before = 0;
+    for (;; set = 1) {
+        const int shift = shift_of(range);
+        const found_bucket bucket = find_bucket(set, target - before, *turn);
+        *turn ^= 1;
+        before += bucket.before;
+        range.low += (u64)bucket.bucket << shift;
+        const u64 high = range.low + ((1ull << shift) - 1);
+        if (high < range.high) range.high = high;
+        if (range.low == range.high) return {range.low, before, bucket.weight};
+        if (bucket.members <= LIST) {
+            found_token token = rank_tokens(row, range, weighing, target - before);
+            token.before += before;
+            return token;
+        }
+        accumulate(row, range, weighing, 1);
+    }
+}
+
+/* u(seed, draw) * 2^24: Philox 4x32-10, as philox.h. */
+__device__ u32 philox_uniform_24(u64 seed, u64 draw)
+{
+    u32 word[4] = {(u32)draw, (u32)(draw >> 32), 0, 0}, key_0 = (u32)seed, key_1 = (u32)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const u64 product_0 = 0xD2511F53ull * word[0], product_1 = 0xCD9E8D57ull * word[2];
+        word[0] = (u32)(product_1 >> 32) ^ word[1] ^ key_0;
+        word[1] = (u32)product_1;
+        word[2] = (u32)(product_0 >> 32) ^ word[3] ^ key_1;
+        word[3] = (u32)product_0;
+        key_0 += 0x9E3779B9u;
+        key_1 += 0xBB67AE85u;
+    }
+    return word[0] >> 8;
+}
+
+__device__ u32 draw_token(const row_slice &row, const sampler_state &sampler, u32 largest_key)
+{
+    const float largest = value_of(largest_key), temperature = sampler.temperature;
+    weigh_rule weighing = {true, largest, __fdiv_rn(1.0f, temperature)};
+    /* Tokens below this weigh nothing. */
+    const float least = __fsub_rn(largest, __fmul_rn(22.0f, temperature));
+    u32 low = least < largest ? key_of(least) : KEY_LOWEST;
+    const u64 high = (u64)largest_key << ID_BITS | ID_MASK;
+    int turn = 0;
+    if (sampler.top_k > 0 && sampler.top_k < VOCAB) {
+        const order_range all = {(u64)low << ID_BITS, high};
+        accumulate(row, all, weighing, 1);
+        if ((u64)sampler.top_k < total_of(1))
+            low = (u32)(search(row, all, weighing, (u64)sampler.top_k - 1, 1, &turn).order >> ID_BITS);
+    }
+
+    weighing.by_count = false;
+    const order_range kept = {(u64)low << ID_BITS, high};
+    accumulate(row, kept, weighing, 0);
+    u64 total = total_of(0);
+    if (sampler.top_p < 1.0f) {
+        /* The least sum that reaches top_p of the whole; at least one token. */
+        const double wanted = ceil(__dmul_rn((double)sampler.top_p, (double)total));
+        u64 sum = wanted >= 1.0 ? (u64)wanted : 1;
+        if (sum > total) sum = total;
+        const found_token last = search(row, kept, weighing, sum - 1, 0, &turn);
+        total = last.before + last.weight;
+    }
+    /* floor(u * total), in two halves so that nothing overflows. */
+    const u64 uniform = philox_uniform_24(sampler.seed, sampler.draw);
+    const u64 target = (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
+    return id_of(search(row, kept, weighing, target, 0, &turn).order);
+}
+
+/* The largest key of the cluster and the lowest token that has it, from each thread's own. */
+__device__ u64 cluster_best(u32 key, u32 id)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 largest = __reduce_max_sync(0xffffffffu, key);
+    id = __reduce_min_sync(0xffffffffu, key == largest ? id : 0xffffffffu);
+    if (lane == 0) shared.warp_best[warp] = (u64)largest << 32 | ~id;
+    cluster_wait(); /* every block has begun; also a barrier of this block's threads */
+    if (CTAS > 1) __syncthreads();
+    if (warp == 0) {
+        const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
+        largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
+        const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
+        if (lane < CTAS) peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
+    }
+    cluster_sync();
+    u64 best = 0;
+#pragma unroll
+    for (int peer = 0; peer < CTAS; peer++) best = shared.best[peer] > best ? shared.best[peer] : best;
+    return best;
+}
+
+#if FEEDBACK
+#define FEEDBACK_PARAMETERS , int *tokens, int *positions
+#else
+#define FEEDBACK_PARAMETERS
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    sample(const int *__restrict__ counts, const float *__restrict__ logits, const int *__restrict__ out_rows,
+           const int *__restrict__ slots, sampler_state *samplers, u8 *seen, int *next_tokens FEEDBACK_PARAMETERS)
+{
+    device_trigger();
+    if (threadIdx.x == 0) shared.list_length = 0;
+    cluster_arrive();
+    const u32 rank = cluster_rank();
+    const int out_row = blockIdx.x / CTAS;
+    row_slice row;
+    row.first = rank * SLICE;
+    row.count = rank * SLICE < VOCAB ? (int)(VOCAB - rank * SLICE < SLICE ? VOCAB - rank * SLICE : SLICE) : 0;
+    row.logits = logits + (i64)out_row * VOCAB + row.first;
+    device_wait();
+
+    /* The logits are on their way while the sampler is looked up. */
+    float value[BATCH][VECTOR];
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        const int i = b * STRIDE + threadIdx.x * VECTOR;
+        if (i < row.count) load_values(row, i, value[b]);
+    }
+    const int valid = counts[COUNT_INDEX];
+    const u32 in_row = (u32)out_rows[out_row];
+    const bool row_exists = in_row < IN_ROWS && out_row < valid;
+    const u32 slot = row_exists ? (u32)slots[in_row] : 0;
+    const bool exists = row_exists && slot < SLOT_COUNT;
+    sampler_state sampler = {};
+    if (exists) {
+        const uint4 *words = (const uint4 *)(samplers + slot);
+        const uint4 options = words[0], random = words[1];
+        sampler.temperature = float_of_bits(options.x), sampler.top_p = float_of_bits(options.y);
+        sampler.repetition_penalty = float_of_bits(options.z), sampler.top_k = (int)options.w;
+        sampler.seed = (u64)random.y << 32 | random.x, sampler.draw = (u64)random.w << 32 | random.z;
+    }
+    u8 *row_seen = seen + (i64)slot * ((VOCAB + 7) / 8);
+    const bool greedy = !(sampler.temperature > 0);
+    row.penalty = sampler.repetition_penalty;
+    row.seen = exists && row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
+
+    u32 best_key = 0, best_id = 0;
+    for (int base = 0;;) {
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
+            if (i >= row.count) continue;
+            u32 key[VECTOR];
+            keys_of(row, i, value[b], key);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) {
+                best_id = key[j] > best_key ? row.first + i + j : best_id;
+                best_key = key[j] > best_key ? key[j] : best_key;
+            }
+            if (greedy || !STAGED) continue;
+            if constexpr (VECTOR == 4)
+                staged_keys[i / 4] = make_uint4(key[0], key[1], key[2], key[3]);
+            else
+                ((u32 *)staged_keys)[i] = key[0];
+        }
+        base += BATCH;
+        if (base >= STEPS) break;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
+            if (i < row.count) load_values(row, i, value[b]);
+        }
+    }
+    const u64 best = cluster_best(best_key, best_id);
+    if (out_row >= valid) return;
+    u32 token = exists ? ~(u32)best : 0; /* all NaN: token 0 */
+    if (exists && !greedy && (u32)(best >> 32) > KEY_LOWEST) token = draw_token(row, sampler, (u32)(best >> 32));
+
+    if (rank != 0 || threadIdx.x != 0) return;
+    next_tokens[out_row] = (int)token;
+    if (!exists) return;
+    samplers[slot].draw = sampler.draw + 1;
+    row_seen[token / 8] |= (u8)(1u << token % 8);
+#if FEEDBACK
+    tokens[in_row] = (int)token;
+    positions[in_row] += 1;
+#endif
+}

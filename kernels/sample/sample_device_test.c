@@ -1,0 +1,394 @@
+#include "kernels/sample/sample_device.h"
+
+#include <math.h>
+
+#include "kernels/embed/test_hostile.h"
+#include "kernels/sample/philox.h"
+#include "kernels/sample/sample.h"
+
+/* The definition of the draw by sorting, with the CPU's arithmetic: integer weights, fused multiply-adds. */
+struct item {
+    float value;
+    uint32_t id;
+};
+
+static int compare_items(const void *left, const void *right)
+{
+    const struct item *a = left, *b = right;
+    if (a->value != b->value) return a->value > b->value ? -1 : 1;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+static uint64_t weight_of(float value, float largest, float inverse_temperature)
+{
+    if (value >= largest) return UINT64_C(1) << 30;
+    float x = (value - largest) * inverse_temperature;
+    if (!(x > -104.0f)) return 0;
+    const float magic = 0x1.8p+23f;
+    float n = fmaf(x, 0x1.715476p+0f, magic) - magic, r = fmaf(n, -0x1.62e4p-1f, x), p = 0x1.6d117cp-10f;
+    r = fmaf(n, -0x1.7f7d1cp-20f, r);
+    p = fmaf(p, r, 0x1.120be2p-7f);
+    p = fmaf(p, r, 0x1.555518p-5f);
+    p = fmaf(p, r, 0x1.5554dcp-3f);
+    p = fmaf(p, r, 0.5f);
+    return (uint64_t)ldexpf(fmaf(p, r * r, r) + 1.0f, (int)n + 30);
+}
+
+static uint32_t expected_token(const float *logits, int64_t vocab, const struct sampler_state *sampler,
+                               const uint8_t *seen)
+{
+    struct item *items = malloc((size_t)vocab * sizeof *items);
+    const float penalty = sampler->repetition_penalty;
+    int64_t count = 0;
+    for (int64_t t = 0; t < vocab; t++) {
+        float value = logits[t];
+        if (penalty != 1.0f && (seen[t / 8] >> (t % 8) & 1)) value = value >= 0 ? value / penalty : value * penalty;
+        if (!isnan(value)) items[count++] = (struct item){value + 0.0f, (uint32_t)t};
+    }
+    uint32_t token = 0;
+    if (count == 0) goto done;
+    qsort(items, (size_t)count, sizeof *items, compare_items);
+    token = items[0].id;
+    const float largest = items[0].value, inverse = 1.0f / sampler->temperature;
+    if (!(sampler->temperature > 0) || largest == -INFINITY) goto done;
+    if (sampler->top_k > 0 && sampler->top_k < count) {
+        int64_t kept = sampler->top_k;
+        while (kept < count && items[kept].value == items[sampler->top_k - 1].value) kept++;
+        count = kept;
+    }
+    uint64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += weight_of(items[i].value, largest, inverse);
+    if (sampler->top_p < 1.0f) {
+        const double wanted = ceil((double)sampler->top_p * (double)total);
+        uint64_t least = wanted >= 1.0 ? (uint64_t)wanted : 1, sum = 0;
+        for (int64_t i = 0; i < count && sum < least; i++) sum += weight_of(items[i].value, largest, inverse);
+        total = sum;
+    }
+    const uint64_t uniform = philox_uniform_24(sampler->seed, sampler->draw), mask = (1u << 24) - 1;
+    const uint64_t target = (total >> 24) * uniform + ((total & mask) * uniform >> 24);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += weight_of(items[i].value, largest, inverse);
+        token = items[i].id;
+        if (sum > target) break;
+    }
+done:
+    free(items);
+    return token;
+}
+
+enum { ROWS = 5, VALID = 4, IN_ROWS = 6, SLOTS = 7 };
+struct problem {
+    int64_t vocab, seen_bytes;
+    int32_t counts[2], out_rows[ROWS], slots[IN_ROWS], next[ROWS], tokens[IN_ROWS], positions[IN_ROWS];
+    struct sampler_state samplers[SLOTS];
+    float *logits; /* [ROWS, vocab] */
+    uint8_t *seen; /* [SLOTS, seen_bytes] */
+};
+
+static void fill_logits(struct test_random *random, float *logits, int64_t vocab, int kind)
+{
+    const int64_t some = vocab < 7 ? 1 : vocab / 7;
+    for (int64_t t = 0; t < vocab; t++) {
+        float sum = 0;
+        for (int j = 0; j < 3; j++) sum += test_random_float(random, -3, 3);
+        if (kind == 1) sum = rintf(sum);                      /* ties */
+        if (kind == 2) sum = 1.25f;                           /* nothing but ties */
+        if (kind == 3 && t % 3 == 0) sum = NAN;               /* some are NaN */
+        if (kind == 4) sum = NAN;                             /* all */
+        if (kind == 5) sum *= 30;                             /* few count */
+        if (kind == 6) sum = rintf(4 * sum) * 1e-4f + 100.0f; /* in a narrow range */
+        if (kind == 7) sum = t % some ? -INFINITY : sum;
+        if (kind == 8) sum = -INFINITY;
+        if (kind == 9) sum = sum * 0.01f - (float)(t % 2); /* flat */
+        logits[t] = sum;
+    }
+    if (kind == 10)
+        for (int i = 0; i < 3; i++) logits[test_random_range(random, 0, vocab - 1)] = INFINITY;
+    if (kind == 11) logits[vocab - 1] = 60;
+}
+enum { KINDS = 12 };
+
+static void fill_problem(struct test_random *random, struct problem *problem, int round)
+{
+    static const int32_t top_ks[] = {0, 1, 2, 40, 50, 1000, 100000, -3, INT32_MAX};
+    static const float top_ps[] = {1.0f, 0.95f, 0.9f, 0.5f, 0.01f, 1e-9f, 0.999f};
+    static const float temperatures[] = {1.0f, 0.7f, 2.5f, 0.05f, 1e-6f, 0, 0.6f, 30.0f, -1, 1e-42f, INFINITY};
+    static const float penalties[] = {1.0f, 1.3f, 1.0f, 0.8f, 1.0f};
+    problem->counts[0] = INT32_MAX, problem->counts[1] = VALID;
+    for (int s = 0; s < SLOTS; s++)
+        problem->samplers[s] = (struct sampler_state){.temperature = temperatures[test_random_range(random, 0, 10)],
+                                                      .top_p = top_ps[test_random_range(random, 0, 6)],
+                                                      .top_k = top_ks[test_random_range(random, 0, 8)],
+                                                      .repetition_penalty = penalties[test_random_range(random, 0, 4)],
+                                                      .seed = test_random_bits(random),
+                                                      .draw = test_random_bits(random) >> 20};
+    for (int64_t i = 0; i < SLOTS * problem->seen_bytes; i++) problem->seen[i] = (uint8_t)test_random_bits(random);
+    for (int r = 0; r < IN_ROWS; r++) {
+        problem->slots[r] = (r * 3 + round) % SLOTS;
+        problem->tokens[r] = -7;
+        problem->positions[r] = 100 + r;
+    }
+    for (int r = 0; r < ROWS; r++) {
+        problem->out_rows[r] = r < VALID ? (r + round) % IN_ROWS : INT32_MIN + round; /* wild beyond the valid ones */
+        problem->next[r] = -9;
+        fill_logits(random, problem->logits + r * problem->vocab, problem->vocab, (round * ROWS + r) % KINDS);
+    }
+    if (round % 4 == 3) problem->out_rows[1] = round % 8 == 3 ? -1 : IN_ROWS; /* a row that does not exist */
+}
+
+/* What the launch must leave behind. */
+static void apply_expected(const struct problem *problem, struct problem *after, bool feedback)
+{
+    for (int r = 0; r < VALID; r++) {
+        const int32_t in_row = problem->out_rows[r];
+        after->next[r] = 0;
+        if (in_row < 0 || in_row >= IN_ROWS) continue;
+        const int32_t slot = problem->slots[in_row];
+        const uint8_t *seen = problem->seen + slot * problem->seen_bytes;
+        uint32_t token =
+            expected_token(problem->logits + r * problem->vocab, problem->vocab, &problem->samplers[slot], seen);
+        after->next[r] = (int32_t)token;
+        after->samplers[slot].draw++;
+        uint8_t *byte = &after->seen[slot * problem->seen_bytes + token / 8];
+        *byte = (uint8_t)(*byte | 1u << (token % 8));
+        if (!feedback) continue;
+        after->tokens[in_row] = (int32_t)token;
+        after->positions[in_row]++;
+    }
+}
+
+/* The CPU's own code on the same problem: how many tokens differ. */
+static int compare_with_cpu(const struct problem *problem, const struct problem *after, bool reference)
+{
+    const uint64_t workspace = sample_workspace_bytes(ROWS, (uint64_t)problem->vocab);
+    struct problem copy = *problem;
+    copy.seen = malloc((size_t)(SLOTS * problem->seen_bytes));
+    memcpy(copy.seen, problem->seen, (size_t)(SLOTS * problem->seen_bytes));
+    const int64_t params[SAMPLE_PARAMS] = {ROWS, 1, problem->vocab, SLOTS, IN_ROWS};
+    const struct op_call call = {params,
+                                 {copy.counts, copy.logits, copy.out_rows, copy.slots, copy.samplers, copy.seen,
+                                  copy.next, malloc(workspace)}};
+    if (reference)
+        sample_reference(&call);
+    else
+        test_run(&op_sample, cpu_isa_best(), &call, 2);
+    int different = 0;
+    for (int r = 0; r < VALID; r++) different += copy.next[r] != after->next[r];
+    free(call.operands[SAMPLE_WORKSPACE]);
+    free(copy.seen);
+    return different;
+}
+
+static int draws, different_from_vectors, different_from_reference, reference_draws;
+
+static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback, int rounds)
+{
+    struct test_random random = {(uint64_t)(vocab * 16 + cluster)};
+    struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
+    const size_t logit_bytes = (size_t)(ROWS * vocab) * sizeof(float),
+                 seen_bytes = (size_t)(SLOTS * problem.seen_bytes);
+    problem.logits = malloc(logit_bytes), problem.seen = malloc(seen_bytes);
+    uint8_t *expected_seen = malloc(seen_bytes), *found_seen = malloc(seen_bytes);
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, feedback, cluster, threads};
+    const int count = feedback ? SAMPLE_DEVICE_OPERANDS_FEEDBACK : SAMPLE_DEVICE_OPERANDS;
+    struct test_kernel kernel;
+    test_kernel_open(&kernel, &device_sample, params);
+    assert_int_equal(kernel.local_bytes, 0);
+    assert_true((uint32_t)kernel.static_shared_bytes <= 40u << 10); /* what sample_device.c reckons with */
+    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS_FEEDBACK] =
+        {test_device_buffer_new(sizeof problem.counts),   test_device_buffer_new(logit_bytes),
+         test_device_buffer_new(sizeof problem.out_rows), test_device_buffer_new(sizeof problem.slots),
+         test_device_buffer_new(sizeof problem.samplers), test_device_buffer_new(seen_bytes),
+         test_device_buffer_new(sizeof problem.next),     test_device_buffer_new(sizeof problem.tokens),
+         test_device_buffer_new(sizeof problem.positions)};
+    cu_deviceptr operands[SAMPLE_DEVICE_OPERANDS_FEEDBACK];
+    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) operands[i] = buffers[i].data;
+    for (int round = 0; round < rounds; round++) {
+        fill_problem(&random, &problem, round);
+        const void *content[] = {problem.counts, problem.logits, problem.out_rows, problem.slots,    problem.samplers,
+                                 problem.seen,   problem.next,   problem.tokens,   problem.positions};
+        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++)
+            test_device_write(&buffers[i], content[i], buffers[i].bytes);
+        test_kernel_run(&kernel, operands, count, 0);
+        struct problem expected = problem, found = problem;
+        expected.seen = expected_seen, found.seen = found_seen;
+        memcpy(expected_seen, problem.seen, seen_bytes);
+        test_device_read(&buffers[SAMPLE_DEVICE_SAMPLERS], found.samplers, sizeof found.samplers);
+        test_device_read(&buffers[SAMPLE_DEVICE_SEEN], found.seen, seen_bytes);
+        test_device_read(&buffers[SAMPLE_DEVICE_NEXT_TOKENS], found.next, sizeof found.next);
+        test_device_read(&buffers[SAMPLE_DEVICE_TOKENS], found.tokens, sizeof found.tokens);
+        test_device_read(&buffers[SAMPLE_DEVICE_POSITIONS], found.positions, sizeof found.positions);
+        apply_expected(&problem, &expected, feedback);
+        for (int r = 0; r < VALID; r++) {
+            if (found.next[r] == expected.next[r]) continue;
+            const int32_t in_row = problem.out_rows[r] < 0 || problem.out_rows[r] >= IN_ROWS ? 0 : problem.out_rows[r];
+            const struct sampler_state *s = &problem.samplers[problem.slots[in_row]];
+            fail_msg("vocab %d cluster %d round %d row %d (kind %d): token %d, expected %d; temperature %g top_p %g "
+                     "top_k %d penalty %g",
+                     (int)vocab, (int)cluster, round, r, (round * ROWS + r) % KINDS, found.next[r], expected.next[r],
+                     (double)s->temperature, (double)s->top_p, s->top_k, (double)s->repetition_penalty);
+        }
+        assert_memory_equal(found.next, expected.next, sizeof found.next);
+        assert_memory_equal(found.samplers, expected.samplers, sizeof found.samplers);
+        test_assert_same_bits(found.seen, expected.seen, seen_bytes, "seen");
+        assert_memory_equal(found.tokens, expected.tokens, sizeof found.tokens);
+        assert_memory_equal(found.positions, expected.positions, sizeof found.positions);
+        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) test_device_assert_intact(&buffers[i], "sample");
+        draws += VALID;
+        different_from_vectors += compare_with_cpu(&problem, &expected, false);
+        if (vocab > 40000) continue;
+        reference_draws += VALID;
+        different_from_reference += compare_with_cpu(&problem, &expected, true);
+    }
+    test_kernel_close(&kernel);
+    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) test_device_buffer_free(&buffers[i]);
+    free(problem.logits), free(problem.seen), free(expected_seen), free(found_seen);
+}
+
+static void equals_the_cpu(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    const int quick = getenv("QUICK") != NULL; /* for compute-sanitizer */
+    check(1, 1, 128, true, 4);
+    check(17, 8, 128, true, 12);
+    check(512, 1, 512, true, quick ? 4 : 120);
+    check(512, 8, 128, false, quick ? 4 : 120);
+    check(5003, 4, 256, true, quick ? 4 : 60);
+    check(32000, 8, 1024, true, quick ? 4 : 60);
+    check(32000, 1, 512, true, quick ? 2 : 24); /* reads the logits in every pass */
+    if (!quick) {
+        check(50257, 2, 1024, true, 12);
+        check(128256, 8, 1024, true, 48);
+        check(128256, 4, 512, false, 24);
+        check(128256, 1, 1024, true, 12);
+        check(151936, 8, 512, true, 24);
+        check(262144, 8, 1024, true, 12);
+    }
+    print_message("%d draws; the CPU's vector code (%s) draws %d others; %d of the reference's %d differ\n", draws,
+                  cpu_isa_name(cpu_isa_best()), different_from_vectors, different_from_reference, reference_draws);
+    /* Without fused multiply-adds weights round differently. */
+    if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different_from_vectors, 0);
+    assert_true(different_from_reference * 100 <= reference_draws);
+}
+
+/* The expectation itself, where there is no GPU, too. */
+static void expectation_equals_the_cpu(void **state)
+{
+    (void)state;
+    static const int64_t vocabs[] = {1, 17, 512, 5003, 32000};
+    struct test_random random = {21};
+    int different = 0;
+    for (int v = 0; v < 5; v++) {
+        struct problem problem = {.vocab = vocabs[v], .seen_bytes = (vocabs[v] + 7) / 8};
+        problem.logits = malloc((size_t)(ROWS * vocabs[v]) * sizeof(float));
+        problem.seen = malloc((size_t)(SLOTS * problem.seen_bytes));
+        struct problem expected;
+        uint8_t *seen = malloc((size_t)(SLOTS * problem.seen_bytes));
+        for (int round = 0; round < 36; round++) {
+            fill_problem(&random, &problem, round);
+            expected = problem;
+            expected.seen = seen;
+            apply_expected(&problem, &expected, false);
+            different += compare_with_cpu(&problem, &expected, false);
+        }
+        free(problem.logits), free(problem.seen), free(seen);
+    }
+    if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different, 0);
+}
+
+static void times(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    if (!getenv("BENCH")) skip();
+    enum { COPIES = 20, MOST_ROWS = 64, VOCAB = 128256 };
+    static const struct {
+        const char *name;
+        struct sampler_state sampler;
+    } kinds[] = {
+        {"greedy", {.top_p = 1, .repetition_penalty = 1}},
+        {"temperature", {.temperature = 0.8f, .top_p = 1, .repetition_penalty = 1}},
+        {"top-p", {.temperature = 0.8f, .top_p = 0.95f, .repetition_penalty = 1}},
+        {"top-k, top-p", {.temperature = 0.8f, .top_p = 0.95f, .top_k = 50, .repetition_penalty = 1}},
+        {"all", {.temperature = 0.8f, .top_p = 0.95f, .top_k = 50, .repetition_penalty = 1.1f}},
+    };
+    const size_t seen_bytes = MOST_ROWS * (size_t)VOCAB / 8;
+    float *logits = malloc((size_t)MOST_ROWS * VOCAB * 4);
+    struct test_random random = {9};
+    for (size_t i = 0; i < (size_t)MOST_ROWS * VOCAB; i++) { /* about normal, deviation 2.5 */
+        logits[i] = 0;
+        for (int j = 0; j < 4; j++) logits[i] += test_random_float(&random, -2.2f, 2.2f);
+        if (i % 20011 == 0) logits[i] += 12;
+    }
+    uint8_t *seen = malloc(seen_bytes);
+    for (size_t i = 0; i < seen_bytes; i++) seen[i] = i % 50 == 0;
+    int32_t rows_of[MOST_ROWS], counts[2] = {0, MOST_ROWS};
+    struct sampler_state samplers[MOST_ROWS];
+    for (int r = 0; r < MOST_ROWS; r++) rows_of[r] = r;
+    struct test_device_buffer b[] = {test_upload(counts, sizeof counts),
+                                     test_upload(logits, (size_t)MOST_ROWS * VOCAB * 4),
+                                     test_upload(rows_of, sizeof rows_of),
+                                     test_upload(rows_of, sizeof rows_of),
+                                     test_device_buffer_new(sizeof samplers),
+                                     test_upload(seen, seen_bytes),
+                                     test_device_buffer_new(sizeof rows_of),
+                                     test_upload(rows_of, sizeof rows_of),
+                                     test_upload(rows_of, sizeof rows_of)};
+    cu_deviceptr operands[COPIES][SAMPLE_DEVICE_OPERANDS_FEEDBACK];
+    for (int c = 0; c < COPIES; c++)
+        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) operands[c][i] = b[i].data;
+    static const int64_t batches[] = {1, 8, 64};
+    for (int batch = 0; batch < 3; batch++) {
+        int64_t candidates[8][PLAN_MAX_PARAMS];
+        const int64_t params[SAMPLE_DEVICE_PARAMS] = {batches[batch], 1, VOCAB, MOST_ROWS, MOST_ROWS, 1};
+        int count = sample_device_candidates(params, &test_device()->device.facts, candidates, 8);
+        for (int c = 0; c < count && c < 6; c++) {
+            struct test_kernel kernel;
+            test_kernel_open(&kernel, &device_sample, candidates[c]);
+            print_message("%2d rows, cluster %d, threads %4d, %d registers:", (int)batches[batch],
+                          (int)candidates[c][SAMPLE_DEVICE_CLUSTER], (int)candidates[c][SAMPLE_DEVICE_THREADS],
+                          kernel.registers);
+            for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+                for (int s = 0; s < MOST_ROWS; s++) samplers[s] = kinds[k].sampler, samplers[s].seed = (uint64_t)s;
+                test_device_write(&b[SAMPLE_DEVICE_SAMPLERS], samplers, sizeof samplers);
+                double us = test_kernel_time(&kernel, operands[0], SAMPLE_DEVICE_OPERANDS_FEEDBACK, COPIES, 0);
+                print_message(" %s %.2f us", kinds[k].name, us);
+            }
+            print_message("\n");
+            test_kernel_close(&kernel);
+        }
+    }
+    for (size_t i = 0; i < sizeof b / sizeof b[0]; i++) test_device_buffer_free(&b[i]);
+    free(logits), free(seen);
+}
+
+static void hostile_params_are_refused(void **state)
+{
+    (void)state;
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 8, 1024};
+    test_hostile_launches(&device_sample, params);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_VOCAB, 0);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 3);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 16);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 96);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 520);
+    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_FEEDBACK, 2);
+    assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
+    const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
+    int64_t candidates[8][PLAN_MAX_PARAMS];
+    int count = sample_device_candidates(params, &hopper, candidates, 8);
+    assert_in_range(count, 4, 8);
+    for (int i = 0; i < count; i++) assert_true(test_launch_accepts(&device_sample, candidates[i], 90));
+    count = sample_device_candidates(params, &ampere, candidates, 8);
+    assert_in_range(count, 1, 8);
+    for (int i = 0; i < count; i++) assert_int_equal(candidates[i][SAMPLE_DEVICE_CLUSTER], 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(expectation_equals_the_cpu), cmocka_unit_test(equals_the_cpu),
+                                       cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

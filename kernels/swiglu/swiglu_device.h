@@ -1,0 +1,24 @@
+/* swiglu on the GPU: out[r, j] = silu(gate[r, j]) * up[r, j], silu(g) = g / (1 + exp(-g)), for a gate/up projection that
+ * was not fused with it. Columns 16i..16i+7 of GATE_UP are gate columns 8i..8i+7, columns 16i+8..16i+15 are up columns
+ * 8i..8i+7. Float32 inside, relative error 3e-6 before the rounding to X_DTYPE. */
+#ifndef KERNELS_SWIGLU_SWIGLU_DEVICE_H
+#define KERNELS_SWIGLU_SWIGLU_DEVICE_H
+
+#include "kernels/cuda/kernel.h"
+
+enum swiglu_device_operand {
+    SWIGLU_DEVICE_COUNTS,
+    SWIGLU_DEVICE_GATE_UP, /* X_DTYPE[ROWS, 2 * WIDTH] */
+    SWIGLU_DEVICE_OUT,     /* X_DTYPE[ROWS, WIDTH] */
+    SWIGLU_DEVICE_OPERANDS
+};
+enum swiglu_device_param {
+    SWIGLU_DEVICE_ROWS,
+    SWIGLU_DEVICE_COUNT_INDEX,
+    SWIGLU_DEVICE_WIDTH,   /* multiple of 8 */
+    SWIGLU_DEVICE_X_DTYPE, /* F16, BF16 */
+    SWIGLU_DEVICE_PARAMS
+};
+extern const struct device_kernel device_swiglu;
+
+#endif

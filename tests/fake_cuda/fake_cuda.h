@@ -1,0 +1,53 @@
+/* A driver without a GPU: libcuda.so.1 in host memory, for tests of everything that calls the driver. Found by the
+ * dynamic linker where LD_LIBRARY_PATH names its folder (the tests run themselves again that way).
+ *
+ * Device pointers are host addresses, streams run at once, kernels do what a test registered for their entry, else
+ * nothing. Every call checks its arguments and the state (initialised, context current, handle alive, memory inside an
+ * allocation); what is wrong returns an error and counts as misuse.
+ *
+ * Settings, read when the library is loaded and by fake_cuda_reset:
+ *   FAKE_CUDA_DEVICES=N         count of GPUs, default 1; 0: cuInit fails as without a GPU
+ *   FAKE_CUDA_CAPABILITY=N      default 90
+ *   FAKE_CUDA_MEMORY=BYTES      of each GPU, default 1 GiB
+ *   FAKE_CUDA_DRIVER_VERSION=N  default 13000
+ *   FAKE_CUDA_FAIL_CALL=N       call number N (from 1) returns CUDA_ERROR_UNKNOWN; calls that free do so all the same.
+ *                               Questions for the text of an error are not counted
+ *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of object, what is alive; then "misuse N",
+ *                               "calls N", "kernels N"
+ *
+ * A cubin is text:
+ *   FAKE CUBIN 90
+ *   kernel NAME BYTES BYTES ...     one line for each entry: the size of each parameter
+ *   end */
+#ifndef TESTS_FAKE_CUDA_FAKE_CUDA_H
+#define TESTS_FAKE_CUDA_FAKE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum fake_cuda_kind {
+    FAKE_CUDA_CONTEXT, /* retained and not released */
+    FAKE_CUDA_CURRENT, /* pushed and not popped */
+    FAKE_CUDA_MEMORY,
+    FAKE_CUDA_HOST_MEMORY,
+    FAKE_CUDA_STREAM,
+    FAKE_CUDA_EVENT,
+    FAKE_CUDA_LIBRARY,
+    FAKE_CUDA_GRAPH,
+    FAKE_CUDA_GRAPH_EXEC,
+    FAKE_CUDA_KINDS
+};
+
+/* Runs instead of a kernel; arguments[i] points to argument i, as in cuLaunchKernel. */
+typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const unsigned grid[3],
+                              const unsigned block[3], void *context);
+
+/* The library's own functions, for dlsym. */
+void fake_cuda_reset(void);       /* reads the settings again, sets the counts of calls, kernels and misuse to 0 */
+uint64_t fake_cuda_calls(void);   /* of the driver, so far */
+uint64_t fake_cuda_kernels(void); /* that ran */
+uint64_t fake_cuda_misuse(void);
+int64_t fake_cuda_live(int kind); /* enum fake_cuda_kind; -1: all kinds */
+void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, void *context); /* kernel NULL: nothing again */
+
+#endif
