@@ -476,6 +476,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .manifest = &build->manifest,
         .plans = build->plans,
         .plan_count = build->plan_count,
+        .plan_us = build->plan_us,
         .machine = &build->machine,
         .tactics = &build->tactics,
         .output = options->dry_run ? NULL : options->output,

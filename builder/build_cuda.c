@@ -123,8 +123,10 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
             return status_prefix(status, "plan %zu", p);
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
-    return kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
-                              compile_progressed, &build->progress, status);
+    if (!kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
+                            compile_progressed, &build->progress, status))
+        return false;
+    return level == TUNE_OFF || build_cuda_time_plans(build, status);
 }
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)

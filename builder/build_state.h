@@ -31,6 +31,7 @@ struct build {
     struct cuda_build cuda;
     struct plan plans[2 * BUILD_MAX_PLANS]; /* decode plans, then prefill plans */
     size_t plan_count;
+    double plan_us[2 * BUILD_MAX_PLANS]; /* devices: measured time of each plan, 0: not measured */
     struct manifest manifest;
     struct tuning_cache cache;
     bool cache_open;

@@ -11,6 +11,7 @@ struct build_report {
     const struct manifest *manifest;
     const struct plan *plans;
     size_t plan_count;
+    const double *plan_us;         /* measured, [plan_count]; NULL, or 0: not measured */
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;
     const char *output;  /* NULL: nothing was written */

@@ -73,9 +73,10 @@ static bool verify_entry(const struct engine_kernel_entry *entry, const char *na
     if (entry->name_bytes == 0 || !checked_range(name_offset, (uint64_t)entry->name_bytes + 1, name_bytes) ||
         strnlen(names + name_offset, (size_t)entry->name_bytes + 1) != entry->name_bytes)
         return status_fail(status, STATUS_CORRUPT, "the name is not a text of %" PRIu32 " bytes", entry->name_bytes);
-    if (entry->operand_count < 1 || entry->operand_count > PLAN_MAX_OPERANDS || entry->reserved != 0)
+    if (entry->operand_count < 1 || entry->operand_count > PLAN_MAX_OPERANDS)
         return status_fail(status, STATUS_CORRUPT, "operands: expected 1 to %d, found %" PRIu32, PLAN_MAX_OPERANDS,
                            entry->operand_count);
+    if (entry->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
     if (entry->offset != cubin_at || entry->bytes == 0 || !checked_range(entry->offset, entry->bytes, size))
         return status_fail(status, STATUS_CORRUPT,
                            "cubin: %" PRIu64 " bytes at %" PRIu64 ", expected at least 1 at %" PRIu64
@@ -129,10 +130,11 @@ bool engine_verify_kernels(struct engine *engine, const struct engine_part *part
     if (name_offset != header.name_bytes)
         return status_fail(status, STATUS_CORRUPT, "names: expected %" PRIu32 " bytes, found %" PRIu32, name_offset,
                            header.name_bytes);
-    if (!checked_align(end, ENGINE_CUBIN_ALIGNMENT, &cubin_at) || cubin_at != part->size ||
-        !all_zero(part->bytes, end, cubin_at))
+    if (!checked_align(end, ENGINE_CUBIN_ALIGNMENT, &cubin_at) || cubin_at != part->size)
         return status_fail(status, STATUS_CORRUPT, "expected %" PRIu64 " bytes for its kernels, found %" PRIu64,
                            cubin_at, part->size);
+    if (!all_zero(part->bytes, end, cubin_at))
+        return status_fail(status, STATUS_CORRUPT, "padding behind the last kernel is not zero");
     return true;
 }
 
@@ -188,14 +190,14 @@ static bool verify_tensor_map(const struct plan_operand *operand, const int64_t 
         return status_fail(status, STATUS_CORRUPT,
                            "tensor map: box of %" PRId64 " x %" PRId64 " elements, swizzle %" PRId64, map.box_rows,
                            map.box_columns, map.swizzle);
-    if (map.rows == 0) {
-        if (operand->space == SPACE_KV) return true;
-        return status_fail(status, STATUS_CORRUPT, "tensor map: rows: expected at least 1, found 0");
-    }
+    if ((map.rows == 0) != (operand->space == SPACE_KV))
+        return status_fail(status, STATUS_CORRUPT, "tensor map: rows: expected %s, found %" PRId64,
+                           map.rows == 0 ? "at least 1" : "0 in the page pool, whose size the loader picks", map.rows);
+    if (map.rows == 0) return true;
     const uint64_t before_last[] = {(uint64_t)map.rows - 1, (uint64_t)map.pitch};
     uint64_t bytes;
-    if (operand->space == SPACE_KV || !checked_product(before_last, 2, &bytes) ||
-        !checked_add(bytes, (uint64_t)map.columns * element, &bytes) || bytes > operand->bytes)
+    if (!checked_product(before_last, 2, &bytes) || !checked_add(bytes, (uint64_t)map.columns * element, &bytes) ||
+        bytes > operand->bytes)
         return status_fail(status, STATUS_CORRUPT,
                            "tensor map: %" PRId64 " rows of %" PRId64 " bytes leave the operand's %" PRIu64 " bytes",
                            map.rows, map.pitch, operand->bytes);

@@ -64,6 +64,7 @@ static void round_trip_keeps_every_field(void **state)
     assert_int_equal(back.chat_format, CHAT_CHATML);
     assert_int_equal(back.kv_dtype, DTYPE_F32);
     assert_int_equal(back.target, TARGET_CPU);
+    assert_int_equal(back.target_capability, 0);
     assert_true(back.has_tokenizer);
     assert_int_equal(back.top_k, 40);
     assert_string_equal(back.model_name, engine.manifest.model_name);
@@ -82,7 +83,7 @@ struct edit {
     const char *from, *to, *expected;
 };
 
-static const struct edit edits[] = {
+static const struct edit processor_edits[] = {
     {"{\"builder_version\"", "[{\"builder_version\"", "not valid JSON"},
     {"\"layers\":1", "\"layers\":0", "layers"},
     {"\"layers\":1", "\"layers\":-1", "layers"},
@@ -128,7 +129,9 @@ static const struct edit edits[] = {
     {"\"repetition_penalty\":1.0", "\"repetition_penalty\":0.0", "repetition_penalty"},
     {"\"top_k\":40", "\"top_k\":3000000000", "top_k"},
     {"\"kind\":\"cpu\"", "\"kind\":\"tpu\"", "kind: expected \"cpu\" or \"cuda\", found \"tpu\""},
-    {"\"kind\":\"cpu\"", "\"kind\":\"cuda\"", NULL},
+    {"\"kind\":\"cpu\"", "\"kind\":\"cuda\"", "manifest: target: field 'capability': expected an integer"},
+    {"\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"capability\":0", "target: field 'capability' is not understood"},
+    {"\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"capability\":90", "target: field 'capability' is not understood"},
     {"\"type\":\"llama\"", "\"type\":\"\"", "type: expected 1 to 31 bytes"},
     {"\"type\":\"llama\"", "\"type\":\"a name that is longer than the array\"", "type: expected at most 31"},
     {"\"type\":\"llama\"", "\"type\":\"a\\u001bb\"", "control character"},
@@ -139,11 +142,29 @@ static const struct edit edits[] = {
     {"\"builder_version\":", "\"extra\":1,\"builder_version\":", "extra: expected an object"},
 };
 
-static void every_edit_is_judged(void **state)
+/* Of a manifest for a device of compute capability 9.0. */
+static const struct edit device_edits[] = {
+    {"\"capability\":90", "\"capability\":50", NULL},
+    {"\"capability\":90", "\"capability\":120", NULL},
+    {"\"capability\":90", "\"capability\":999", NULL},
+    {"\"capability\":90,", "", "target: field 'capability': expected an integer"},
+    {"\"capability\":90", "\"capability\":0", "target: capability: expected 50 to 999, found 0"},
+    {"\"capability\":90", "\"capability\":49", "target: capability: expected 50 to 999, found 49"},
+    {"\"capability\":90", "\"capability\":1000", "target: capability: expected 50 to 999, found 1000"},
+    {"\"capability\":90", "\"capability\":9000000000", "capability"},
+    {"\"capability\":90", "\"capability\":-90", "capability"},
+    {"\"capability\":90", "\"capability\":9.0", "capability"},
+    {"\"capability\":90", "\"capability\":\"9.0\"", "capability"},
+    {"\"capability\":90", "\"capability\":90,\"sms\":132", "target: field 'sms' is not understood"},
+    {"\"kind\":\"cuda\"", "\"kind\":\"cpu\"", "target: field 'capability' is not understood"},
+    {"\"kind\":\"cuda\"", "\"kind\":\"hip\"", "kind: expected \"cpu\" or \"cuda\", found \"hip\""},
+    {"\"kind\":\"cuda\",", "", "kind"},
+};
+
+static void judge_edits(const struct edit *edits, size_t count)
 {
-    (void)state;
     char *text = format();
-    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+    for (size_t i = 0; i < count; i++) {
         const char *at = strstr(text, edits[i].from);
         assert_non_null(at);
         char *edited = NULL;
@@ -158,6 +179,41 @@ static void every_edit_is_judged(void **state)
         free(edited);
     }
     free(text);
+}
+
+static void become_a_device(void)
+{
+    struct status status = {0};
+    if (!test_engine_make_device(&engine, &status)) fail_msg("%s", status.message);
+}
+
+static void every_edit_is_judged(void **state)
+{
+    (void)state;
+    judge_edits(processor_edits, sizeof processor_edits / sizeof processor_edits[0]);
+    become_a_device();
+    judge_edits(device_edits, sizeof device_edits / sizeof device_edits[0]);
+    assert_int_equal(setup(NULL), 0);
+}
+
+static void devices_state_their_capability(void **state)
+{
+    (void)state;
+    become_a_device();
+    engine.manifest.target_capability = 103;
+    char *text = format();
+    assert_non_null(strstr(text, "\"target\":{\"capability\":103,\"kind\":\"cuda\",\"name\":\"a GPU\"}"));
+    struct manifest back;
+    struct status status = {0};
+    if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
+    assert_int_equal(back.target, TARGET_CUDA);
+    assert_int_equal(back.target_capability, 103);
+    engine.manifest = back;
+    char *again = format();
+    assert_string_equal(again, text);
+    free(again);
+    free(text);
+    assert_int_equal(setup(NULL), 0);
 }
 
 static void every_prefix_is_refused(void **state)
@@ -193,16 +249,34 @@ static void bad_manifests_are_not_written(void **state)
     memset(engine.manifest.model_type, 'x', sizeof engine.manifest.model_type); /* no NUL */
     assert_false(manifest_format(&engine.manifest, &text, &size, &status));
     assert_int_equal(setup(NULL), 0);
+    static const struct {
+        enum engine_target target;
+        uint64_t capability;
+        const char *expected;
+    } targets[] = {
+        {TARGET_CPU, 90, "manifest: target: capability: expected none for a processor, found 90"},
+        {TARGET_CUDA, 0, "manifest: target: capability: expected 50 to 999, found 0"},
+        {TARGET_CUDA, 1000, "manifest: target: capability: expected 50 to 999, found 1000"},
+        {TARGET_CUDA, UINT64_MAX, "manifest: target: capability: expected 50 to 999, found 18446744073709551615"},
+        {(enum engine_target)3, 90, "manifest: target: kind: unknown value 3"},
+    };
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++) {
+        engine.manifest.target = targets[i].target;
+        engine.manifest.target_capability = targets[i].capability;
+        status_clear(&status);
+        assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+        assert_string_equal(status.message, targets[i].expected);
+        assert_null(text);
+    }
+    assert_int_equal(setup(NULL), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_canonical),
-        cmocka_unit_test(round_trip_keeps_every_field),
-        cmocka_unit_test(every_edit_is_judged),
-        cmocka_unit_test(every_prefix_is_refused),
-        cmocka_unit_test(bad_manifests_are_not_written),
+        cmocka_unit_test(text_is_canonical),       cmocka_unit_test(round_trip_keeps_every_field),
+        cmocka_unit_test(every_edit_is_judged),    cmocka_unit_test(devices_state_their_capability),
+        cmocka_unit_test(every_prefix_is_refused), cmocka_unit_test(bad_manifests_are_not_written),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

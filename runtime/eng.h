@@ -76,6 +76,7 @@ struct eng_engine;
 struct eng_open_options {
     size_t struct_size;
     uint32_t threads; /* that check the weights; 0: one per processor this process may use */
+    uint32_t device;  /* number of the GPU that an engine for a GPU goes to, as the driver counts them */
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -84,7 +85,8 @@ static inline void eng_open_options_init(struct eng_open_options *options)
 }
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by all threads;
- * this also brings the weights into memory). options may be NULL. [any] */
+ * this also brings the weights into memory). An engine for a GPU goes there: the GPU must be of the kind that it was
+ * built for, and have room for weights, kernels and a small session. options may be NULL. [any] */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
 ENG_API void eng_close(struct eng_engine **engine); /* [any] */
@@ -182,8 +184,10 @@ struct eng_session_options {
     uint32_t max_sequences; /* sequences that may exist at once, waiting ones included; 0: 4 per slot, at least 64 */
     uint64_t kv_tokens;     /* size of the KV pool in tokens (rounded up to pages); 0: by kv_bytes */
     uint64_t kv_bytes;      /* size of the KV pool in bytes (rounded down); 0: full context for every slot or, if that
-                               takes more than half of the memory at hand, what fits there, at least one full context */
-    const char *instruction_set; /* "portable", "avx2", "avx512", "avx512bf16"; NULL: the best this processor has */
+                               takes more than half of the memory at hand (on a GPU: nine tenths of what is free), what
+                               fits there, at least one full context */
+    const char *instruction_set; /* "portable", "avx2", "avx512", "avx512bf16"; NULL: the best this processor has. Only
+                                    for engines that run on it */
 };
 static inline void eng_session_options_init(struct eng_session_options *options)
 {
@@ -202,7 +206,9 @@ struct eng_session_facts {
     uint32_t max_sequences;
     uint64_t memory_bytes;       /* private memory of the session, all of it */
     uint64_t kv_bytes;           /* of that, the KV pool */
-    const char *instruction_set; /* constant text */
+    const char *instruction_set; /* borrowed until the session's end; on a GPU its architecture, as "sm_90a" */
+    const char *device;          /* the GPU's name, borrowed as above; NULL: the host's processors */
+    uint64_t device_bytes;       /* of memory_bytes, on the GPU; the engine's weights and kernels are not counted */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {
@@ -257,7 +263,8 @@ enum eng_end {
 enum { ENG_MAX_STOP_TOKENS = 16 };
 enum eng_sequence_flags {
     ENG_SEQUENCE_IGNORE_EOS = 1, /* end tokens do not end it; stop_tokens still do */
-    ENG_SEQUENCE_KEEP = 2        /* slot and pages stay its own when it is done, so that more can be submitted */
+    ENG_SEQUENCE_KEEP = 2,       /* slot and pages stay its own when it is done, so that more can be submitted */
+    ENG_SEQUENCE_LOGITS = 4      /* eng_sequence_logits will be called: a GPU keeps logits to itself otherwise */
 };
 
 struct eng_sequence_options {
@@ -299,7 +306,8 @@ ENG_API enum eng_state eng_sequence_state(const struct eng_sequence *sequence); 
 ENG_API enum eng_end eng_sequence_end(const struct eng_sequence *sequence);     /* [session] [no allocation] */
 
 /* The logits [vocab_size] from which the last step drew this sequence's token (before penalty and temperature), NULL if
- * it drew none. Borrowed until the session's next step, prefill or decode. [session] [no allocation] */
+ * it drew none, or on a GPU without ENG_SEQUENCE_LOGITS. Borrowed until the session's next step, prefill or decode.
+ * [session] [no allocation] */
 ENG_API const float *eng_sequence_logits(const struct eng_sequence *sequence);
 
 /* Ends it now: ENG_STATE_DONE, slot and pages are free, tokens drawn so far can still be polled. [session] */
@@ -333,6 +341,11 @@ ENG_API enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, 
  * [count, vocab_size] or NULL. [session] [no allocation] */
 ENG_API enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
                                    size_t count, int32_t *next_tokens, float *logits, struct eng_error *error);
+
+/* As `steps` calls of eng_decode, each given the tokens that the one before drew; next_tokens: [steps, count]. Nothing
+ * ends it early. On a GPU the steps follow each other without a pause. [session] [no allocation] */
+ENG_API enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
+                                         size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error);
 
 /* ---- Self test ---- */
 

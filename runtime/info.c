@@ -4,6 +4,7 @@
 
 #include "kernels/op.h"
 #include "runtime/info.h"
+#include "runtime/load_cuda.h"
 
 /* Takes the value's reference; NULL values (out of memory) are an error. */
 static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
@@ -44,13 +45,25 @@ static json_t *plans_json(const struct engine *file)
     return plans;
 }
 
+static json_t *device_json(const struct load_cuda *cuda)
+{
+    const struct device_facts *facts = &cuda->device.facts;
+    return json_pack("{s:i, s:s, s:s, s:i, s:I, s:i, s:f}", "number", cuda->device.ordinal, "name", facts->name, "uuid",
+                     facts->uuid, "capability", facts->capability, "memory_bytes", (json_int_t)facts->memory_bytes,
+                     "driver_version", facts->driver_version, "nominal_gb_per_second", cuda->nominal_gb_per_second);
+}
+
 static json_t *load_json(const struct eng_engine *engine)
 {
     double rate =
         engine->verify_seconds > 0 ? (double)engine->file.manifest.weights_bytes / engine->verify_seconds * 1e-9 : 0;
-    return json_pack("{s:s, s:i, s:f, s:f, s:f, s:s}", "library", ENG_VERSION_TEXT, "threads", engine->load_threads,
-                     "open_seconds", engine->open_seconds, "verify_seconds", engine->verify_seconds,
-                     "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
+    json_t *load =
+        json_pack("{s:s, s:i, s:f, s:f, s:f, s:s}", "library", ENG_VERSION_TEXT, "threads", engine->load_threads,
+                  "open_seconds", engine->open_seconds, "verify_seconds", engine->verify_seconds,
+                  "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
+    if (!engine->cuda || put(load, "device", device_json(engine->cuda))) return load;
+    json_decref(load);
+    return NULL;
 }
 
 json_t *info_json(const struct engine *file, const char *path)

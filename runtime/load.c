@@ -1,6 +1,7 @@
 #include "runtime/load.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cpu/executor.h"
+#include "kernels/op.h"
 #include "kernels/cpu/team.h"
 #include "runtime/info.h"
+#include "runtime/load_cuda.h"
 #include "runtime/memory_limit.h"
 #include "runtime/plan_inputs.h"
 
@@ -83,14 +85,12 @@ bool load_check_weights(const struct engine *file, uint32_t threads, int *used_t
     return !atomic_load(&check.failed);
 }
 
-static bool check_target(const struct eng_engine *engine, struct status *status)
+static bool check_launches(const struct manifest *manifest, const struct plan *plan, const char *name,
+                           struct status *status)
 {
-    const struct manifest *manifest = &engine->file.manifest;
-    if (manifest->target == TARGET_CPU) return true;
-    return status_fail(status, STATUS_VERSION,
-                       "expected an engine for target 'cpu', found target '%s' (%s); this library has no such device "
-                       "code: rebuild with 'engbuild --model CHECKPOINT --target cpu -o FILE'",
-                       engine_target_name(manifest->target), manifest->target_name);
+    for (uint32_t launch = 0; manifest->target == TARGET_CPU && launch < plan->header.launch_count; launch++)
+        if (!op_verify(plan, launch, &manifest->geometry, name, status)) return false;
+    return true;
 }
 
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
@@ -125,10 +125,9 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
                                "%s: needs a step block of %" PRIu64 " bytes, the manifest has "
                                "%" PRIu64,
                                name, bytes, manifest->step_bytes);
-        if (!plan_verify(plan, sizes, name, status)) return false;
-        for (uint32_t launch = 0; launch < plan->header.launch_count; launch++)
-            if (!op_verify(plan, launch, geometry, name, status)) return false;
-        if (!plan_inputs_verify(plan, geometry, name, status)) return false;
+        if (!plan_verify(plan, sizes, name, status) || !check_launches(manifest, plan, name, status) ||
+            !plan_inputs_verify(plan, manifest->target, geometry, name, status))
+            return false;
     }
     uint32_t largest = *decode_plans ? file->plans[*decode_plans - 1].header.rows : 0;
     if (largest < geometry->slots)
@@ -139,21 +138,37 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
     return true;
 }
 
-static bool load(struct eng_engine *engine, const char *path, uint32_t threads, struct status *status)
+static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct status *status)
+{
+    return load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
+           memory_limit_check("weights", engine->file.manifest.weights_bytes, 0, "free memory or use a smaller model",
+                              status) &&
+           load_check_weights(&engine->file, threads, &engine->load_threads, &engine->verify_seconds, status);
+}
+
+static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    if (options->device > INT_MAX)
+        return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu32 ", expected a GPU's number",
+                           options->device);
+    return load_cuda_open(engine, (int)options->device, status) &&
+           load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
+           load_cuda_fill(engine, options->threads, status);
+}
+
+static bool load(struct eng_engine *engine, const char *path, const struct eng_open_options *options,
+                 struct status *status)
 {
     double start = load_seconds();
-    if (threads > TEAM_MAX_THREADS)
-        return status_fail(status, STATUS_USAGE, "eng_open: threads is %" PRIu32 ", expected 0 to %d", threads,
+    if (options->threads > TEAM_MAX_THREADS)
+        return status_fail(status, STATUS_USAGE, "eng_open: threads is %" PRIu32 ", expected 0 to %d", options->threads,
                            TEAM_MAX_THREADS);
     engine->path = strdup(path);
     if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
     if (!engine_open(&engine->file, path, status)) return false;
     engine->file_open = true;
-    if (!check_target(engine, status) ||
-        !load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) ||
-        !memory_limit_check("weights", engine->file.manifest.weights_bytes, 0, "free memory or use a smaller model",
-                            status) ||
-        !load_check_weights(&engine->file, threads, &engine->load_threads, &engine->verify_seconds, status))
+    bool on_device = engine->file.manifest.target == TARGET_CUDA;
+    if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options->threads, status))
         return status_prefix(status, "%s", path);
     if (engine->file.tokenizer) {
         engine->tokenizer = tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, status);
@@ -169,6 +184,7 @@ void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine-
 void load_release(struct eng_engine *engine)
 {
     if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
+    load_cuda_close(engine);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
     if (engine->file_open) engine_close(&engine->file);
     free(engine->info);
@@ -193,7 +209,7 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
         goto fail;
     }
     atomic_init(&opened->references, 1);
-    if (!load(opened, path, own.threads, &status)) goto fail;
+    if (!load(opened, path, &own, &status)) goto fail;
     *engine = opened;
     return report_ok(error);
 

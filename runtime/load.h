@@ -15,6 +15,7 @@ struct eng_engine {
     struct engine file;
     bool file_open;
     struct tokenizer *tokenizer; /* NULL if the engine has none */
+    struct load_cuda *cuda;      /* where an engine for a GPU lies (load_cuda.h); NULL: on the host */
     size_t decode_plans;         /* file.plans begins with these, the rest is for prefill */
     struct plan_space_sizes space_sizes;
     char *info; /* JSON text */
@@ -30,7 +31,8 @@ int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token th
 double load_seconds(void); /* monotonic clock */
 
 /* Everything a session relies on when it replays plans: they fit the manifest, every launch satisfies its op, every
- * index that a launch reads is one that the runtime fills. */
+ * index that a launch reads is one that the runtime fills. (Of launches on a device engine_open has checked what can be
+ * known without the device.) */
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
                       struct status *status);
 /* Brings the weights into memory and compares every chunk's hash, by `threads` threads (0: all processors). */

@@ -10,7 +10,8 @@
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 
-/* Operands whose values index memory, and the field each must be. STATE fields are listed behind the STEP fields. */
+/* Operands whose values index memory, and the field each must be, on the CPU. What kernels of an engine for a GPU do with
+ * their operands is known to these kernels alone. STATE fields are listed behind the STEP fields. */
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
 
 struct index_operand {
@@ -65,10 +66,12 @@ static int containing_field(const struct plan_operand *operand, const struct pla
     return -1;
 }
 
-static bool may_write(unsigned op, int field)
+static bool may_write(enum engine_target target, unsigned op, int field)
 {
     switch (field) {
     case STEP_LOGITS: return true; /* floats that nothing reads as an index */
+    case STEP_TOKENS:
+    case STEP_POSITIONS: return target == TARGET_CUDA && op == OP_SAMPLE; /* for the next step of the same rows */
     case STEP_NEXT_TOKENS:
     case FIRST_STATE_FIELD + STATE_SAMPLERS:
     case FIRST_STATE_FIELD + STATE_SEEN: return op == OP_SAMPLE;
@@ -76,8 +79,8 @@ static bool may_write(unsigned op, int field)
     }
 }
 
-static bool verify_launch(const struct plan *plan, uint32_t index, const struct plan_field *fields, const char *name,
-                          struct status *status)
+static bool verify_launch(const struct plan *plan, enum engine_target target, uint32_t index,
+                          const struct plan_field *fields, const char *name, struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
     char where[160];
@@ -90,12 +93,13 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
         if (field < 0)
             return status_fail(status, STATUS_CORRUPT, "%s: %s offset %" PRIu64 ", %" PRIu64 " bytes is no field",
                                where, plan_space_name(operand->space), operand->offset, operand->bytes);
-        if ((operand->access & ACCESS_WRITE) && !may_write(launch->op, field))
+        if ((operand->access & ACCESS_WRITE) && !may_write(target, launch->op, field))
             return status_fail(status, STATUS_CORRUPT, "%s: may not write to '%s'", where, field_names[field]);
     }
     snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand 0", name, index, plan_op_name(launch->op));
     if (!check_field(&plan->operands[launch->first_operand + OP_OPERAND_COUNTS], STEP_COUNTS, fields, where, status))
         return false;
+    if (target != TARGET_CPU) return true;
     for (size_t i = 0; i < sizeof index_operands / sizeof *index_operands; i++) {
         const struct index_operand *expected = &index_operands[i];
         if (expected->op != (enum plan_op)launch->op) continue;
@@ -108,8 +112,24 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
     return true;
 }
 
-bool plan_inputs_verify(const struct plan *plan, const struct plan_geometry *geometry, const char *name,
-                        struct status *status)
+/* Steps are queued ahead on a device: a decode plan must leave the inputs of the next step in the step block. */
+static bool verify_feedback(const struct plan *plan, const struct plan_field *fields, const char *name,
+                            struct status *status)
+{
+    bool tokens = false, positions = false;
+    for (uint32_t i = 0; i < plan->header.operand_count; i++) {
+        const struct plan_operand *operand = &plan->operands[i];
+        if (operand->space != SPACE_STEP || !(operand->access & ACCESS_WRITE)) continue;
+        tokens = tokens || operand->offset == fields[STEP_TOKENS].offset;
+        positions = positions || operand->offset == fields[STEP_POSITIONS].offset;
+    }
+    if (tokens && positions) return true;
+    return status_fail(status, STATUS_CORRUPT, "%s: expected a launch that writes the next step's %s, found none", name,
+                       tokens ? "positions" : "tokens");
+}
+
+bool plan_inputs_verify(const struct plan *plan, enum engine_target target, const struct plan_geometry *geometry,
+                        const char *name, struct status *status)
 {
     struct plan_field fields[FIELD_COUNT];
     uint64_t total;
@@ -117,6 +137,6 @@ bool plan_inputs_verify(const struct plan *plan, const struct plan_geometry *geo
         !state_layout(geometry, fields + FIRST_STATE_FIELD, &total))
         return status_fail(status, STATUS_CORRUPT, "%s: sizes do not fit", name);
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
-        if (!verify_launch(plan, i, fields, name, status)) return false;
-    return true;
+        if (!verify_launch(plan, target, i, fields, name, status)) return false;
+    return target == TARGET_CPU || plan->header.kind != PLAN_DECODE || verify_feedback(plan, fields, name, status);
 }

@@ -3,10 +3,10 @@
 #ifndef RUNTIME_PLAN_INPUTS_H
 #define RUNTIME_PLAN_INPUTS_H
 
-#include "formats/plan.h"
+#include "formats/manifest.h"
 
 /* `name` is for messages. The plan has passed plan_verify and op_verify. */
-bool plan_inputs_verify(const struct plan *plan, const struct plan_geometry *geometry, const char *name,
-                        struct status *status);
+bool plan_inputs_verify(const struct plan *plan, enum engine_target target, const struct plan_geometry *geometry,
+                        const char *name, struct status *status);
 
 #endif

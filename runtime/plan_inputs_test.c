@@ -29,7 +29,7 @@ static void refused(const char *part)
 {
     struct status status;
     status_clear(&status);
-    assert_false(plan_inputs_verify(&engine.plans[0], &engine.manifest.geometry, "plan", &status));
+    assert_false(plan_inputs_verify(&engine.plans[0], TARGET_CPU, &engine.manifest.geometry, "plan", &status));
     assert_int_equal(status.code, STATUS_CORRUPT);
     if (!strstr(status.message, part)) fail_msg("expected '%s' in '%s'", part, status.message);
 }
@@ -40,7 +40,7 @@ static void test_accepts(void **state)
     struct status status;
     status_clear(&status);
     for (size_t i = 0; i < engine.plan_count; i++)
-        if (!plan_inputs_verify(&engine.plans[i], &engine.manifest.geometry, "plan", &status))
+        if (!plan_inputs_verify(&engine.plans[i], TARGET_CPU, &engine.manifest.geometry, "plan", &status))
             fail_msg("%s", status.message);
 }
 

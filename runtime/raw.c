@@ -9,6 +9,7 @@ static bool check_slot(const struct eng_session *session, uint32_t slot, const c
     if (slot >= session->geometry->slots)
         return status_fail(status, STATUS_USAGE, "%s: slot is %u, expected 0 to %u", function, slot,
                            (unsigned)session->geometry->slots - 1);
+    if (!session_usable(session, status)) return false;
     if (session->slots[slot].use == SLOT_RAW) return true;
     return status_fail(status, STATUS_USAGE, "%s: slot %u %s", function, slot,
                        session->slots[slot].use == SLOT_FREE ? "was not acquired" : "belongs to a sequence");
@@ -46,7 +47,7 @@ enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, st
     struct status status;
     status_clear(&status);
     if (!report_not_null(session, "eng_slot_acquire", "session", &status) ||
-        !report_not_null(slot, "eng_slot_acquire", "slot", &status))
+        !report_not_null(slot, "eng_slot_acquire", "slot", &status) || !session_usable(session, &status))
         return report_status(&status, error);
     int32_t taken = slots_take(session, SLOT_RAW);
     if (taken == SESSION_NO_SLOT) {
@@ -75,7 +76,7 @@ enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot
     struct sampler_state state;
     if (!check_slot(session, slot, "eng_slot_set_sampling", &status) || !sampling_read(sampling, &state, &status))
         return report_status(&status, error);
-    session->samplers[slot] = state;
+    slots_set_sampler(session, (int32_t)slot, &state);
     return report_ok(error);
 }
 
@@ -106,30 +107,37 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
     return report_ok(error);
 }
 
+/* Of the first `rows` out rows of the replay that has just ended. */
+static bool copy_logits(struct eng_session *session, size_t rows, float *logits, const char *function,
+                        struct status *status)
+{
+    const float *from = replay_logits(session, 0, (uint32_t)rows, status);
+    if (!from) return status_prefix(status, "%s", function);
+    memcpy(logits, from, rows * session->geometry->vocab_size * sizeof *logits);
+    return true;
+}
+
 static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                     int32_t *next_token, float *logits, struct status *status)
 {
     static const char function[] = "eng_prefill";
     if (!check_slot(session, slot, function, status) || !check_tokens(session, tokens, count, function, status) ||
-        !make_room(session, slot, count, function, status))
+        !scheduler_drain(session, status) || !make_room(session, slot, count, function, status))
         return false;
     memcpy(session->slots[slot].history + session->slots[slot].position, tokens, count * sizeof *tokens);
     slots_mark_seen(session, (int32_t)slot, tokens, count);
     bool wanted = next_token || logits;
     int32_t drawn = 0;
-    const float *drawn_from = NULL;
     for (size_t done = 0; done < count;) {
         size_t plan;
         uint32_t chunk = replay_chunk(session, count - done, &plan);
         bool last = done + chunk == count;
-        if (!replay_prefill(session, (int32_t)slot, tokens + done, chunk, plan, wanted && last ? &drawn : NULL,
-                            &drawn_from, status))
+        if (!replay_prefill(session, (int32_t)slot, tokens + done, chunk, plan, wanted && last ? &drawn : NULL, status))
             return status_prefix(status, "%s", function);
         done += chunk;
     }
     if (next_token) *next_token = drawn;
-    if (logits) memcpy(logits, drawn_from, session->geometry->vocab_size * sizeof *logits);
-    return true;
+    return !logits || copy_logits(session, 1, logits, function, status);
 }
 
 enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
@@ -151,10 +159,9 @@ static bool check_different(const uint32_t *slots, size_t count, const char *fun
     return true;
 }
 
-static bool decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
-                   int32_t *next_tokens, float *logits, struct status *status)
+static bool check_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
+                         size_t steps, const int32_t *next_tokens, const char *function, struct status *status)
 {
-    static const char function[] = "eng_decode";
     if (!report_not_null(session, function, "session", status) || !report_not_null(slots, function, "slots", status) ||
         !report_not_null(next_tokens, function, "next_tokens", status) ||
         !check_tokens(session, tokens, count, function, status))
@@ -164,29 +171,76 @@ static bool decode(struct eng_session *session, const uint32_t *slots, const int
                            (unsigned)session->geometry->slots);
     for (size_t i = 0; i < count; i++)
         if (!check_slot(session, slots[i], function, status)) return false;
-    if (!check_different(slots, count, function, status)) return false;
+    if (!check_different(slots, count, function, status) || !scheduler_drain(session, status)) return false;
     /* A page that one slot got stays with it when a later slot finds none: it is its next page anyway. */
     for (size_t i = 0; i < count; i++)
-        if (!make_room(session, slots[i], 1, function, status)) return false;
+        if (!make_room(session, slots[i], steps, function, status)) return false;
+    return true;
+}
 
-    struct session_plan *plan = replay_decode_plan(session, (uint32_t)count);
-    for (size_t i = 0; i < count; i++) {
-        struct session_slot *slot = &session->slots[slots[i]];
+/* One step of these slots with these tokens. */
+static bool submit_rows(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
+                        struct status *status)
+{
+    struct session_plan *plan = replay_decode_plan(session, count);
+    for (uint32_t i = 0; i < count; i++) {
         plan->slots[i] = (int32_t)slots[i];
-        plan->tokens[i] = slot->history[slot->position] = tokens[i];
+        plan->tokens[i] = tokens[i];
         slots_mark_seen(session, (int32_t)slots[i], &tokens[i], 1);
     }
-    if (!replay_decode(session, plan, (uint32_t)count, status)) return status_prefix(status, "%s", function);
-    memcpy(next_tokens, plan->next_tokens, count * sizeof *next_tokens);
-    if (logits) memcpy(logits, plan->logits, count * session->geometry->vocab_size * sizeof *logits);
+    return replay_submit_decode(session, plan, count, status);
+}
+
+/* What was checked and has room: `steps` steps, next_tokens [steps, count]. */
+static bool run_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
+                      size_t steps, int32_t *next_tokens, struct status *status)
+{
+    bool ahead = session->backend->type->lookahead;
+    const struct session_plan *plan = replay_decode_plan(session, count);
+    for (size_t step = 0; step < steps; step++) {
+        if ((step == 0 || !ahead) && !submit_rows(session, slots, tokens, count, status)) return false;
+        if (ahead && step + 1 < steps && !replay_submit_again(session, plan, status)) return false;
+        const int32_t *drawn = replay_wait(session, count, status);
+        if (!drawn) return false;
+        for (uint32_t i = 0; i < count; i++) {
+            struct session_slot *slot = &session->slots[slots[i]];
+            slot->history[slot->position] = tokens[i];
+            replay_accept(session, (int32_t)slots[i], drawn[i]);
+        }
+        memcpy(next_tokens, drawn, count * sizeof *drawn);
+        tokens = next_tokens;
+        next_tokens += count;
+    }
     return true;
 }
 
 enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
                            int32_t *next_tokens, float *logits, struct eng_error *error)
 {
+    static const char function[] = "eng_decode";
     struct status status;
     status_clear(&status);
-    if (!decode(session, slots, tokens, count, next_tokens, logits, &status)) return report_status(&status, error);
+    if (!check_decode(session, slots, tokens, count, 1, next_tokens, function, &status))
+        return report_status(&status, error);
+    if (!run_steps(session, slots, tokens, (uint32_t)count, 1, next_tokens, &status)) {
+        status_prefix(&status, "%s", function);
+        return report_status(&status, error);
+    }
+    if (logits && !copy_logits(session, count, logits, function, &status)) return report_status(&status, error);
+    return report_ok(error);
+}
+
+enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
+                                 size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error)
+{
+    static const char function[] = "eng_decode_steps";
+    struct status status;
+    status_clear(&status);
+    if (!check_decode(session, slots, tokens, count, steps, next_tokens, function, &status))
+        return report_status(&status, error);
+    if (!run_steps(session, slots, tokens, (uint32_t)count, steps, next_tokens, &status)) {
+        status_prefix(&status, "%s", function);
+        return report_status(&status, error);
+    }
     return report_ok(error);
 }

@@ -27,17 +27,21 @@ static void start_prefill(struct eng_sequence *sequence)
     session->active[session->active_count++] = sequence;
 }
 
+bool sequence_can_admit(const struct eng_session *session)
+{
+    /* Strictly in order: a long sequence must not be passed by short ones for ever. */
+    const struct eng_sequence *first = session->first_waiting;
+    return first && session->free_slot_count &&
+           slots_pages_for(session, reserved_tokens(first, first->count)) <= session->free_page_count;
+}
+
 void sequence_admit(struct eng_session *session)
 {
-    while (session->first_waiting) {
-        /* Strictly in order: a long sequence must not be passed by short ones for ever. */
+    while (sequence_can_admit(session)) {
         struct eng_sequence *sequence = session->first_waiting;
-        uint64_t tokens = reserved_tokens(sequence, sequence->count);
-        if (slots_pages_for(session, tokens) > session->free_page_count) return;
         int32_t slot = slots_take(session, SLOT_SEQUENCE);
-        if (slot == SESSION_NO_SLOT) return;
-        slots_reserve(session, slot, tokens);
-        session->samplers[slot] = sequence->sampler;
+        slots_reserve(session, slot, reserved_tokens(sequence, sequence->count));
+        slots_set_sampler(session, slot, &sequence->sampler);
         session->first_waiting = sequence->next;
         if (!session->first_waiting) session->last_waiting = NULL;
         session->waiting_count--;
@@ -68,6 +72,9 @@ static void leave_active(struct eng_sequence *sequence)
     for (uint32_t i = 0; i < session->active_count; i++)
         if (session->active[i] != sequence) session->active[kept++] = session->active[i];
     session->active_count = kept;
+    for (uint32_t i = 0; i < session->flight_count; i++)
+        for (uint32_t row = 0; row < session->flights[i].rows; row++)
+            if (session->flights[i].sequences[row] == sequence) session->flights[i].sequences[row] = NULL;
 }
 
 static void free_slot(struct eng_sequence *sequence)
@@ -96,6 +103,12 @@ static bool ends_sequence(const struct eng_sequence *sequence, int32_t token)
     return false;
 }
 
+bool sequence_ends_next(const struct eng_sequence *sequence)
+{
+    return (sequence->max_new_tokens && sequence->count + 1 - sequence->prompt_end >= sequence->max_new_tokens) ||
+           sequence->computed + 1 >= context_limit(sequence);
+}
+
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
     sequence->tokens[sequence->count++] = token;
@@ -122,9 +135,10 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, at most %d", function, own.stop_count,
                            ENG_MAX_STOP_TOKENS);
     if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
-    if (own.flags & ~(uint32_t)(ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP))
+    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS;
+    if (own.flags & ~known)
         return status_fail(status, STATUS_USAGE, "%s: flags are %#x, and this library knows %#x", function, own.flags,
-                           (unsigned)(ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP));
+                           known);
     if (own.context_tokens > geometry->max_context)
         return status_fail(status, STATUS_TOO_LONG, "%s: context_tokens is %u, the engine's context %u", function,
                            own.context_tokens, (unsigned)geometry->max_context);
@@ -143,7 +157,8 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
     status_clear(&status);
     if (sequence) *sequence = NULL;
     if (!report_not_null(session, "eng_sequence_create", "session", &status) ||
-        !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status))
+        !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) ||
+        !session_usable(session, &status))
         return report_status(&status, error);
     struct eng_sequence *created = session->free_sequences;
     if (!created) {
@@ -173,6 +188,7 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
         !report_not_null(tokens, function, "tokens", status))
         return false;
     if (!sequence->exists) return status_fail(status, STATUS_USAGE, "%s: the sequence was destroyed", function);
+    if (!session_usable(sequence->session, status)) return false;
     bool again = sequence->state == ENG_STATE_DONE && sequence->slot != SESSION_NO_SLOT;
     if (sequence->state != ENG_STATE_IDLE && !again)
         return status_fail(status, STATUS_USAGE, "%s: the sequence %s", function,

@@ -3,22 +3,19 @@
 #ifndef RUNTIME_SESSION_H
 #define RUNTIME_SESSION_H
 
-#include "kernels/cpu/executor.h"
-#include "runtime/load.h"
+#include "runtime/backend.h"
+#include "runtime/host_memory.h"
 
 enum { SESSION_NO_SLOT = -1 };
 
-/* A bound plan and where it reads and writes its step. */
+/* A plan and where the host writes the inputs of its next replay. */
 struct session_plan {
-    struct cpu_plan bound;
     uint32_t rows, out_rows;
-    int32_t *counts;            /* [2] */
-    int32_t *tokens;            /* [rows] */
-    int32_t *slots;             /* [rows] */
-    int32_t *positions;         /* [rows] */
-    int32_t *out_row;           /* [out_rows] */
-    const int32_t *next_tokens; /* [out_rows] */
-    const float *logits;        /* [out_rows, vocab_size] */
+    int32_t *counts;    /* [2] */
+    int32_t *tokens;    /* [rows] */
+    int32_t *slots;     /* [rows] */
+    int32_t *positions; /* [rows] */
+    int32_t *out_row;   /* [out_rows] */
 };
 
 enum slot_use { SLOT_FREE, SLOT_RAW, SLOT_SEQUENCE };
@@ -52,21 +49,22 @@ struct eng_sequence {
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
 };
 
-struct session_memory {
-    void *base; /* NULL: none */
-    uint64_t bytes;
+/* A decode step that was submitted and not waited for. */
+struct session_flight {
+    const struct session_plan *plan;
+    uint32_t rows;
+    int32_t *slots;                  /* [slots] of the rows */
+    struct eng_sequence **sequences; /* [slots] of the rows; NULL: it left since, and its token is not accepted */
 };
 
 struct eng_session {
     struct eng_engine *engine;
-    struct team *team;
-    enum cpu_isa isa;
+    struct backend *backend;
+    struct status failure; /* of the backend: every later call gives it again */
     const struct plan_geometry *geometry;
 
-    struct session_memory scratch; /* arena, step, state */
-    struct session_memory kv;
-    struct session_memory tokens;   /* histories of slots and sequences; touched as they grow */
-    int32_t *page_table;            /* [slots, pages_per_slot] */
+    struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
+    int32_t *page_table;            /* [slots, pages_per_slot]: this and the next two are backend->state */
     struct sampler_state *samplers; /* [slots] */
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
@@ -87,8 +85,18 @@ struct eng_session {
     uint32_t active_count;
     uint32_t waiting_count;
     bool prefilled_last; /* the last step read a prompt: decoding sequences are next */
-    uint64_t steps;      /* replays so far; logits of earlier ones are gone */
+    uint64_t steps;      /* replays waited for so far; logits of earlier ones are gone */
+
+    struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
+    uint32_t flight_count;
 };
+
+/* session.c */
+/* eng_session_create on a backend of the caller's choice, for tests. */
+bool session_create(struct eng_engine *engine, const struct backend_type *type,
+                    const struct eng_session_options *options, struct eng_session **session, struct status *status);
+/* False, with the failure once more, when the backend has failed. */
+bool session_usable(const struct eng_session *session, struct status *status);
 
 /* slots.c: pages, slots and replay, with arguments that are known to be right. */
 int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT when none is free */
@@ -96,6 +104,7 @@ void slots_give_back(struct eng_session *session, int32_t slot);
 uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens);
 /* Gives the slot pages for `tokens` tokens in all; false, and nothing changed, when too few are free. */
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
+void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler);
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
 void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position); /* a raw slot */
 void slots_clear_seen(struct eng_session *session, int32_t slot);
@@ -105,10 +114,24 @@ void slots_clear_seen(struct eng_session *session, int32_t slot);
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index);
 /* Appends `count` tokens (one chunk) to a slot; draws a token behind the last one if next_token is not NULL. */
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
-                    int32_t *next_token, const float **logits, struct status *status);
-/* The smallest decode plan for `count` rows; the caller fills rows [0, count) of its step, then replays. */
+                    int32_t *next_token, struct status *status);
+/* The smallest decode plan for `count` rows; the caller fills slots and tokens of rows [0, count), then submits. */
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count);
-bool replay_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status);
+bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count,
+                          struct status *status);
+/* One more step of the rows of the last one, each with the token that it drew. */
+bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status);
+/* The tokens that the oldest replay in flight drew, `count` of them checked; NULL on failure. */
+const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status);
+/* The slot's sequence has one token more in its pages and this one drawn. */
+void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn);
+/* The slot's row was computed for nothing: what it did to sampler and SEEN is taken back. */
+void replay_reject(struct eng_session *session, int32_t slot);
+/* Logits of the replay waited for last; NULL on failure. */
+const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
+
+/* scheduler.c: waits for decode steps that eng_step queued ahead; their tokens are appended. */
+bool scheduler_drain(struct eng_session *session, struct status *status);
 
 /* sampling.c */
 bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *state, struct status *status);
@@ -116,6 +139,9 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
 /* sequence.c: a token was drawn for the sequence; ends it if it is the last one. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Admits waiting sequences in order, as far as slots and pages go. */
+bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
+/* The next token drawn ends it, whatever token it is. */
+bool sequence_ends_next(const struct eng_sequence *sequence);
 
 #endif

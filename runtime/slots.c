@@ -4,6 +4,11 @@
 
 #include "runtime/session.h"
 
+static void state_changed(struct eng_session *session, int32_t slot, unsigned what)
+{
+    session->backend->type->state_changed(session->backend, slot, what);
+}
+
 int32_t slots_take(struct eng_session *session, enum slot_use use)
 {
     for (uint32_t i = 0; session->free_slot_count && i < session->geometry->slots; i++) {
@@ -13,7 +18,7 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
         slot->position = 0;
         slot->pages = 0;
         session->free_slot_count--;
-        session->samplers[i] = (struct sampler_state){.top_p = 1, .repetition_penalty = 1};
+        slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
         slots_clear_seen(session, (int32_t)i);
         return (int32_t)i;
     }
@@ -50,20 +55,36 @@ bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens)
     struct session_slot *own = &session->slots[slot];
     uint32_t pages = slots_pages_for(session, tokens);
     if (pages > own->pages && pages - own->pages > session->free_page_count) return false;
+    if (own->pages >= pages) return true;
     while (own->pages < pages)
         slot_pages(session, slot)[own->pages++] = session->free_pages[--session->free_page_count];
+    state_changed(session, slot, BACKEND_PAGES);
     return true;
+}
+
+void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler)
+{
+    session->samplers[slot] = *sampler;
+    state_changed(session, slot, BACKEND_SAMPLER);
 }
 
 void slots_clear_seen(struct eng_session *session, int32_t slot)
 {
     memset(session->seen + (uint64_t)slot * session->seen_bytes, 0, session->seen_bytes);
+    state_changed(session, slot, BACKEND_SEEN);
 }
 
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count)
 {
     uint8_t *seen = session->seen + (uint64_t)slot * session->seen_bytes;
-    for (size_t i = 0; i < count; i++) seen[tokens[i] / 8] |= (uint8_t)(1u << (tokens[i] % 8));
+    unsigned added = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *byte = &seen[tokens[i] / 8], bit = (uint8_t)(1u << (tokens[i] % 8));
+        added |= (unsigned)(bit & ~*byte);
+        *byte |= bit;
+    }
+    /* Mostly there are none: a decode step is given the token that was drawn before. */
+    if (added) state_changed(session, slot, BACKEND_SEEN);
 }
 
 void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
@@ -89,18 +110,43 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
     return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
 }
 
-static bool check_drawn(const struct eng_session *session, const struct session_plan *plan, uint32_t count,
-                        struct status *status)
+/* What a backend cannot do once, it cannot do again: its spaces are in no known state. */
+static bool note_failure(struct eng_session *session, const struct status *status)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (plan->next_tokens[i] < 0 || (uint64_t)plan->next_tokens[i] >= session->geometry->vocab_size)
-            return status_fail(status, STATUS_INTERNAL, "row %u drew token %d, expected 0 to %llu", i,
-                               plan->next_tokens[i], (unsigned long long)session->geometry->vocab_size - 1);
-    return true;
+    session->failure = *status;
+    return false;
+}
+
+static bool submit(struct eng_session *session, const struct session_plan *plan, enum backend_inputs inputs,
+                   struct status *status)
+{
+    return session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status) ||
+           note_failure(session, status);
+}
+
+const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status)
+{
+    const int32_t *drawn = session->backend->type->wait(session->backend, status);
+    session->steps++;
+    for (uint32_t i = 0; drawn && i < count; i++) {
+        if (drawn[i] >= 0 && (uint64_t)drawn[i] < session->geometry->vocab_size) continue;
+        status_fail(status, STATUS_INTERNAL, "row %u drew token %d, expected 0 to %llu", i, drawn[i],
+                    (unsigned long long)session->geometry->vocab_size - 1);
+        drawn = NULL;
+    }
+    if (!drawn) note_failure(session, status);
+    return drawn;
+}
+
+const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
+{
+    const float *logits = session->backend->type->logits(session->backend, row, count, status);
+    if (!logits) note_failure(session, status);
+    return logits;
 }
 
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
-                    int32_t *next_token, const float **logits, struct status *status)
+                    int32_t *next_token, struct status *status)
 {
     struct session_plan *plan = &session->plans[plan_index];
     struct session_slot *own = &session->slots[slot];
@@ -113,13 +159,13 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
         plan->positions[i] = (int32_t)(own->position + i);
     }
     plan->out_row[0] = (int32_t)(count - 1);
-    cpu_plan_run(&plan->bound, session->team);
-    session->steps++;
+    if (!submit(session, plan, INPUTS_FROM_HOST, status)) return false;
+    const int32_t *drawn = replay_wait(session, out_rows, status);
+    if (!drawn) return false;
     own->position += count;
     if (!out_rows) return true;
-    if (!check_drawn(session, plan, 1, status)) return false;
-    *next_token = plan->next_tokens[0];
-    if (logits) *logits = plan->logits;
+    *next_token = drawn[0];
+    session->backend->type->drew(session->backend, slot, drawn[0]);
     return true;
 }
 
@@ -131,14 +177,28 @@ struct session_plan *replay_decode_plan(const struct eng_session *session, uint3
     return &session->plans[index];
 }
 
-bool replay_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)
+bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)
 {
     plan->counts[0] = plan->counts[1] = (int32_t)count;
     for (uint32_t i = 0; i < count; i++) {
-        plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position++;
+        plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position;
         plan->out_row[i] = (int32_t)i;
     }
-    cpu_plan_run(&plan->bound, session->team);
-    session->steps++;
-    return check_drawn(session, plan, count, status);
+    return submit(session, plan, INPUTS_FROM_HOST, status);
+}
+
+bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status)
+{
+    return submit(session, plan, INPUTS_OF_LAST_REPLAY, status);
+}
+
+void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
+{
+    session->slots[slot].position++;
+    session->backend->type->drew(session->backend, slot, drawn);
+}
+
+void replay_reject(struct eng_session *session, int32_t slot)
+{
+    state_changed(session, slot, BACKEND_SAMPLER | BACKEND_SEEN);
 }

@@ -6,7 +6,7 @@
 
 struct device_facts {
     char name[96];
-    char uuid[40];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    char uuid[48];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
     int capability;       /* 10 * major + minor: 90 for Hopper */
     int multiprocessors;  /* SMs */
     int shared_per_sm;    /* bytes */

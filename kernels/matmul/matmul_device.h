@@ -72,6 +72,8 @@ enum matmul_gemv_param {
     MATMUL_GEMV_X_SHARED,    /* 1: x is staged in shared memory; 0: read where it is used (x too large) */
     MATMUL_GEMV_TRIGGER,     /* stages that a block has yet to request when it lets the next launch begin: 0.. */
     MATMUL_GEMV_COPY,
+    MATMUL_GEMV_ORDER,
+    MATMUL_GEMV_PREFETCH,
     MATMUL_GEMV_PARAMS
 };
 enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536 };

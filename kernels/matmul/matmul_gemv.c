@@ -57,7 +57,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 }
 
 static const char *const param_names[] = {
-    MATMUL_DEVICE_PARAM_NAMES, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS", "CTAS_PER_SM", "X_SHARED", "TRIGGER", "COPY",
+    MATMUL_DEVICE_PARAM_NAMES, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS", "CTAS_PER_SM", "X_SHARED", "TRIGGER", "COPY", "ORDER", "PREFETCH",
 };
 _Static_assert(sizeof param_names / sizeof *param_names == MATMUL_GEMV_PARAMS, "a name for each parameter");
 

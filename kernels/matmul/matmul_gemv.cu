@@ -33,6 +33,8 @@
 #define X_SHARED     1
 #define TRIGGER      0
 #define COPY         1
+#define ORDER        0
+#define PREFETCH     0
 #endif
 
 enum { WEIGHT_DTYPE = DTYPE };
@@ -218,9 +220,16 @@ struct block_work {
 __device__ __forceinline__ block_work find_work()
 {
     block_work work;
-    work.tile = (int)blockIdx.x / SPLIT_K;
-    work.tile_step = (int)gridDim.x / SPLIT_K;
+    const int cluster = (int)blockIdx.x / SPLIT_K, clusters = (int)gridDim.x / SPLIT_K;
+#if ORDER
+    work.tile = (int)((i64)TILES * cluster / clusters);
+    work.tile_step = 1;
+    work.tile_count = (int)((i64)TILES * (cluster + 1) / clusters) - work.tile;
+#else
+    work.tile = cluster;
+    work.tile_step = clusters;
     work.tile_count = (TILES - work.tile + work.tile_step - 1) / work.tile_step;
+#endif
     work.rank = (int)blockIdx.x % SPLIT_K;
     work.first_k = work.rank * PART;
     work.part_k = K % PART == 0 ? PART : min(PART, K - work.first_k);
@@ -283,12 +292,31 @@ __device__ __forceinline__ void produce(const weights_operand &weights, const bl
     u32 parity = 1; /* of the phase before the first: the ring begins empty */
     int left = work.tile_count * CHUNKS;
     if (left <= TRIGGER) device_trigger();
+    if (lane == 0) asm volatile("prefetch.tensormap [%0];" ::"l"(&weights));
+    int prefetch_left = PREFETCH;
     for (int i = 0; i < work.tile_count; i++) {
         const int first_row = (work.tile + i * work.tile_step) * TILE;
         const int rows = min(TILE, N - first_row);
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             const int length = max(0, min(CHUNK, work.part_k - chunk * CHUNK));
             const u32 full = shared.full + 8 * stage, target = shared.ring + stage * STAGE_BYTES;
+#if PREFETCH
+            if (parity == 0 && prefetch_left > 0) {
+                /* the ring is full: the stages that come next */
+                int tile = i, c = chunk;
+                while (prefetch_left > 0 && tile < work.tile_count) {
+                    const int row = (work.tile + tile * work.tile_step) * TILE;
+                    for (int box = lane; box < GEMV_CEIL_DIV(max(0, min(CHUNK, work.part_k - c * CHUNK)), 64);
+                         box += 32)
+                        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&weights),
+                                     "r"(work.first_k + c * CHUNK + box * 64), "r"(row)
+                                     : "memory");
+                    prefetch_left--;
+                    if (++c == CHUNKS) c = 0, tile++;
+                }
+                prefetch_left = 0;
+            }
+#endif
             barrier_wait(shared.empty + 8 * stage, parity);
 #if COPY == 0
             const u16 *source = weights + (i64)first_row * K + work.first_k;

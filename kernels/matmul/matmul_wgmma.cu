@@ -56,7 +56,7 @@ constexpr int BLOCKS = TILE_M / 8;                /* of 8 rows of x: 4 sums in e
 /* Small enough for two blocks on an SM: then one loads while the other begins, ends or waits. */
 constexpr int LEAST_BLOCKS = PARTS * TILE_M / 2 <= 64 && WARPGROUPS < 3 ? 2 : 1;
 /* Else the producer is a whole warpgroup, which gives its registers to those that multiply: of 512 in each lane of a
- * quarter of an SM, 168 * 3 become 240 * 2 + 24, 128 * 4 become 160 * 3 + 32. */
+ * quarter of an SM, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152 * 3 + 56. */
 constexpr bool REALLOCATE = LEAST_BLOCKS == 1 && WARPGROUPS > 1;
 constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + (REALLOCATE ? 128 : 32);
 constexpr int ROW_TILES = (ROWS + TILE_M - 1) / TILE_M;
@@ -170,10 +170,11 @@ static __device__ __forceinline__ void stage(u32 staged, int block, float v0, fl
     }
 }
 
-/* Where a warpgroup's staged sums go. */
+/* Where a warpgroup's staged sums go, and what is added on the way. */
 struct destination {
     void *out;
     const float *residual;
+    const void *bias;
     int first_column, rows; /* of out; valid ones */
 };
 
@@ -206,6 +207,36 @@ static __device__ __forceinline__ int first_column(tile at, int warpgroup, int p
 {
     const int w_row = at.column + (warpgroup * PARTS + part) * 64;
     return SWIGLU ? w_row / 2 : w_row;
+}
+
+/* Of the two rows of W whose sums a thread holds. */
+struct bias_pair {
+    float low, high;
+};
+
+static __device__ __forceinline__ bias_pair load_bias(const destination &to, tile at, int warpgroup, int part)
+{
+    bias_pair bias = {0, 0};
+    if constexpr (HAS_BIAS) {
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
+        const int n = at.column + (warpgroup * PARTS + part) * 64 + warp * 16 + lane / 4;
+        if (n < COLUMNS) bias.low = load_element<BIAS_DTYPE>(to.bias, n);
+        if (n + 8 < COLUMNS) bias.high = load_element<BIAS_DTYPE>(to.bias, n + 8);
+    }
+    return bias;
+}
+
+/* Brings the residual of a warpgroup's part of the tile into the L2 cache while the tile is multiplied: at its end all
+ * SMs will want theirs at the same time. */
+static __device__ __forceinline__ void prefetch_residual(const destination &to, tile at, int warpgroup)
+{
+    constexpr int LINES = PARTS * 2; /* 128 bytes: 32 columns */
+    if constexpr (HAS_RESIDUAL && ROW_TILES > 1)
+        for (int i = (int)threadIdx.x % 128; i < TILE_M * LINES; i += 128) {
+            const int row = at.row + i / LINES, column = at.column + warpgroup * PARTS * 64 + i % LINES * 32;
+            if (row < to.rows && column < OUT_COLUMNS)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(to.residual + (i64)row * OUT_COLUMNS + column));
+        }
 }
 
 /* What will be added to the `chunk`-th staged rows of a warpgroup's tile. */
@@ -302,7 +333,7 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
         __syncthreads();
 
     if (producer) {
-        if constexpr (REALLOCATE) registers_decrease<WARPGROUPS == 2 ? 24 : 32>();
+        if constexpr (REALLOCATE) registers_decrease<WARPGROUPS == 2 ? 40 : 56>();
         if (threadIdx.x == CONSUMERS) {
             const u64 policy = policy_evict_first();
             /* With one row tile the first tile is known without the counts. */
@@ -352,7 +383,7 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
             }
         }
     } else {
-        if constexpr (REALLOCATE) registers_increase<WARPGROUPS == 2 ? 240 : 160>();
+        if constexpr (REALLOCATE) registers_increase<WARPGROUPS == 2 ? 232 : 152>();
         device_wait();
         const u32 warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32;
         const int rows = min(counts[COUNT_INDEX], ROWS), row_tiles = (rows + TILE_M - 1) / TILE_M;
@@ -361,10 +392,14 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
         u32 slot = 0, parity = 0;
         for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
             const tile at = tile_at(index, row_tiles, rank);
-            destination to = {out, nullptr, 0, rows};
+            destination to = {out, nullptr, nullptr, 0, rows};
 #if HAS_RESIDUAL
             to.residual = residual;
 #endif
+#if HAS_BIAS
+            to.bias = bias;
+#endif
+            prefetch_residual(to, at, (int)warpgroup);
             residual_part residuals[AHEAD];
             if constexpr (SPLIT_K == 1)
 #pragma unroll
@@ -413,14 +448,8 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
                 int chunk = 0;
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
-                    const int w_row = at.column + ((int)warpgroup * PARTS + part) * 64;
                     to.first_column = first_column(at, (int)warpgroup, part);
-                    float low = 0, high = 0;
-#if HAS_BIAS
-                    const int n = w_row + (int)threadIdx.x / 32 % 4 * 16 + (int)lane / 4;
-                    if (n < COLUMNS) low = load_element<BIAS_DTYPE>(bias, n);
-                    if (n + 8 < COLUMNS) high = load_element<BIAS_DTYPE>(bias, n + 8);
-#endif
+                    const bias_pair add = load_bias(to, at, (int)warpgroup, part);
 #pragma unroll
                     for (int first = 0; first < BLOCKS; first += STAGED_BLOCKS, chunk++) {
                         const int count = BLOCKS - first < STAGED_BLOCKS ? BLOCKS - first : STAGED_BLOCKS;
@@ -428,7 +457,7 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
 #pragma unroll
                         for (int block = 0; block < count; block++) {
                             const float *v = &sums[part][(first + block) * 4];
-                            stage(staged, block, v[0] + low, v[1] + low, v[2] + high, v[3] + high);
+                            stage(staged, block, v[0] + add.low, v[1] + add.low, v[2] + add.high, v[3] + add.high);
                         }
                         named_barrier(1 + (int)warpgroup, 128);
                         write(staged, to, residuals[chunk % AHEAD], at.row + first * 8, count * 8);
@@ -463,20 +492,14 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
                         v[0].z += v[i].z;
                         v[0].w += v[i].w;
                     }
-                    const int w_row = at.column + ((int)warpgroup * PARTS + part) * 64;
                     to.first_column = first_column(at, (int)warpgroup, part);
-                    float low = 0, high = 0;
-#if HAS_BIAS
-                    const int n = w_row + (int)threadIdx.x / 32 % 4 * 16 + (int)lane / 4;
-                    if (n < COLUMNS) low = load_element<BIAS_DTYPE>(bias, n);
-                    if (n + 8 < COLUMNS) high = load_element<BIAS_DTYPE>(bias, n + 8);
-#endif
-                    residual_part add;
-                    load_residual(&add, to, at.row + block * 8, 8);
+                    const bias_pair add = load_bias(to, at, (int)warpgroup, part);
+                    residual_part residual_rows;
+                    load_residual(&residual_rows, to, at.row + block * 8, 8);
                     const u32 staged = staging + half * STAGED_BYTES;
-                    stage(staged, 0, v[0].x + low, v[0].y + low, v[0].z + high, v[0].w + high);
+                    stage(staged, 0, v[0].x + add.low, v[0].y + add.low, v[0].z + add.high, v[0].w + add.high);
                     named_barrier(1 + (int)warpgroup, 128);
-                    write(staged, to, add, at.row + block * 8, 8);
+                    write(staged, to, residual_rows, at.row + block * 8, 8);
                 }
                 cluster_sync(); /* no block ends while another reads its sums */
             }

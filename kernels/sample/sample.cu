@@ -87,11 +87,13 @@ struct shared_state {
     u64 chunk_weight[2][CHUNK];
     u32 chunk_members[2][CHUNK];
     u64 totals[2][CTAS];
-    u64 warp_best[32], best[CTAS];
-    found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
+    u64 warp_best[32], best[CTAS]; /* key << 32 | ~id */
+    u64 least[CTAS];               /* the least of the warps' largest keys */
+    found_bucket bucket[2];        /* by turns, so that a slow reader is never overtaken */
     found_token token;
     u64 list[LIST], list_weight[LIST]; /* of the first block */
-    u32 list_length;
+    u32 list_length, cut_key;
+    u64 kept_weight[2];
 };
 __shared__ shared_state shared;
 extern __shared__ uint4 staged_keys[]; /* u32[SLICE] if STAGED */
@@ -199,16 +201,14 @@ __device__ __forceinline__ void load_values(const row_slice &row, int i, float v
     }
 }
 
-__device__ __forceinline__ void keys_of(const row_slice &row, int i, const float value[VECTOR], u32 key[VECTOR])
+__device__ __forceinline__ void penalise(const row_slice &row, int i, float value[VECTOR])
 {
-    const u32 seen = row.seen ? (u32)row.seen[i / 8] >> (i % 8) : 0;
+    if (!row.seen) return;
+    const u32 seen = (u32)row.seen[i / 8] >> (i % 8);
 #pragma unroll
-    for (int j = 0; j < VECTOR; j++) {
-        float penalised = value[j];
+    for (int j = 0; j < VECTOR; j++)
         if (seen >> j & 1)
-            penalised = penalised >= 0 ? __fdiv_rn(penalised, row.penalty) : __fmul_rn(penalised, row.penalty);
-        key[j] = key_of(penalised);
-    }
+            value[j] = value[j] >= 0 ? __fdiv_rn(value[j], row.penalty) : __fmul_rn(value[j], row.penalty);
 }
 
 /* visit(key, id) for every token of the slice. */
@@ -224,7 +224,9 @@ template <class VISIT> __device__ __forceinline__ void for_each_key(const row_sl
         } else {
             float value[VECTOR];
             load_values(row, i, value);
-            keys_of(row, i, value, key);
+            penalise(row, i, value);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) key[j] = key_of(value[j]);
         }
 #pragma unroll
         for (int j = 0; j < VECTOR; j++) visit(key[j], row.first + i + j);
@@ -262,6 +264,17 @@ struct order_range {
     u64 low, high;
 };
 
+/* Of most tokens the key alone tells that they lie outside. */
+struct key_filter {
+    u32 low, span;
+
+    __device__ __forceinline__ explicit key_filter(const order_range &range)
+        : low((u32)(range.low >> ID_BITS)), span((u32)(range.high >> ID_BITS) - (u32)(range.low >> ID_BITS))
+    {
+    }
+    __device__ __forceinline__ bool passes(u32 key) const { return key - low <= span; }
+};
+
 __device__ __forceinline__ int shift_of(const order_range &range)
 {
     const int bits = 64 - __clzll((long long)(range.high - range.low));
@@ -283,12 +296,20 @@ __device__ void accumulate(const row_slice &row, const order_range &range, const
         shared.members[b] = shared.weight_low[b] = shared.weight_high[b] = 0;
     __syncthreads();
     const int shift = shift_of(range);
+    const key_filter filter(range);
+    const bool whole_keys = shift >= ID_BITS && (range.low & ID_MASK) == 0; /* the id does not matter */
     for_each_key(row, [&](u32 key, u32 id) {
-        const u64 order = order_of(key, id);
-        if (order < range.low || order > range.high) return;
+        if (!filter.passes(key)) return;
+        u32 bucket;
+        if (whole_keys) {
+            bucket = (key - filter.low) >> (shift - ID_BITS);
+        } else {
+            const u64 order = order_of(key, id);
+            if (order < range.low || order > range.high) return;
+            bucket = (u32)((order - range.low) >> shift);
+        }
         const u32 weight = weight_of(weighing, key);
         if (!weight) return;
-        const u32 bucket = (u32)((order - range.low) >> shift);
         atomicAdd(&shared.members[bucket], 1u);
         if (weighing.by_count) return;
         const u32 old = atomicAdd(&shared.weight_low[bucket], weight);
@@ -360,21 +381,29 @@ __device__ found_bucket find_bucket(int set, u64 target, int turn)
     return shared.bucket[turn];
 }
 
-/* Among the at most LIST tokens of the range: the one at which the running sum exceeds `target`. */
-__device__ found_token rank_tokens(const row_slice &row, const order_range &range, const weigh_rule &weighing,
-                                   u64 target)
+/* Lists the tokens of the range, at most LIST, in the first block: those that weigh something, or all. */
+__device__ void gather(const row_slice &row, const order_range &range, const weigh_rule &weighing, bool all)
 {
+    const key_filter filter(range);
     for_each_key(row, [&](u32 key, u32 id) {
+        if (!filter.passes(key)) return;
         const u64 order = order_of(key, id);
         if (order < range.low || order > range.high) return;
         const u32 weight = weight_of(weighing, key);
-        if (!weight) return;
+        if (!weight && !all) return;
         const u32 index = peer_add(&shared.list_length, 0, 1);
         if (index >= LIST) return; /* never: the histogram counted them */
         peer_store(&shared.list[index], 0, order);
         peer_store(&shared.list_weight[index], 0, weight);
     });
     cluster_sync();
+}
+
+/* Among the at most LIST tokens of the range: the one at which the running sum exceeds `target`. */
+__device__ found_token rank_tokens(const row_slice &row, const order_range &range, const weigh_rule &weighing,
+                                   u64 target)
+{
+    gather(row, range, weighing, false);
     if (cluster_rank() == 0) {
         const int length = (int)shared.list_length;
         if ((int)threadIdx.x < length) {
@@ -436,60 +465,149 @@ __device__ u32 philox_uniform_24(u64 seed, u64 draw)
     return word[0] >> 8;
 }
 
-__device__ u32 draw_token(const row_slice &row, const sampler_state &sampler, u32 largest_key)
+/* The weight at which top_p of the whole weight is reached, at least one token's. */
+__device__ u64 top_p_weight(const sampler_state *sampler, u64 total)
 {
-    const float largest = value_of(largest_key), temperature = sampler.temperature;
-    weigh_rule weighing = {true, largest, __fdiv_rn(1.0f, temperature)};
+    const double wanted = ceil(__dmul_rn((double)sampler->top_p, (double)total));
+    const u64 sum = wanted >= 1.0 ? (u64)wanted : 1;
+    return sum < total ? sum : total;
+}
+
+/* floor(u * total), in two halves so that nothing overflows. */
+__device__ u64 draw_target(const sampler_state *sampler, u64 total)
+{
+    const u64 uniform = philox_uniform_24(sampler->seed, sampler->draw);
+    return (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
+}
+
+/* The draw among the at most LIST tokens of the range, which holds the top_k largest: in the first block, where the
+ * result is valid, everything else is done at once, each token compared with each. */
+__device__ u32 draw_from_list(const row_slice &row, const order_range &range, const weigh_rule &weighing,
+                              const sampler_state *sampler)
+{
+    gather(row, range, weighing, true);
+    if (cluster_rank() != 0) return 0;
+    const int length = (int)shared.list_length, i = threadIdx.x;
+    const u64 order = i < length ? shared.list[i] : 0, weight = i < length ? shared.list_weight[i] : 0;
+    const u32 key = (u32)(order >> ID_BITS);
+    u64 before = 0;
+    int place = 0;
+    if (i < LIST) {
+#pragma unroll 4
+        for (int j = 0; j < length; j++) {
+            const bool first = shared.list[j] > order;
+            before += first ? shared.list_weight[j] : 0;
+            place += first;
+        }
+    }
+    if (i < length && place == sampler->top_k - 1) shared.cut_key = key;
+    __syncthreads();
+    const bool kept = i < length && key >= shared.cut_key;
+    const int count = __syncthreads_count(kept);
+    if (kept && place == count - 1) shared.kept_weight[0] = before + weight;
+    __syncthreads();
+    u64 total = shared.kept_weight[0];
+    if (sampler->top_p < 1.0f) {
+        const u64 last = top_p_weight(sampler, total) - 1;
+        if (kept && before <= last && last < before + weight) shared.kept_weight[1] = before + weight;
+        __syncthreads();
+        total = shared.kept_weight[1];
+    }
+    const u64 target = draw_target(sampler, total);
+    if (kept && before <= target && target < before + weight) shared.token.order = order;
+    __syncthreads();
+    return id_of(shared.token.order);
+}
+
+/* The drawn token, valid in the first block. `bound`: a key that at least as many tokens reach as the cluster has
+ * warps, or KEY_LOWEST. */
+__device__ u32 draw_token(const row_slice &row, const sampler_state *sampler, u32 largest_key, u32 bound)
+{
+    const float largest = value_of(largest_key), temperature = sampler->temperature;
+    weigh_rule weighing = {false, largest, __fdiv_rn(1.0f, temperature)};
+    const weigh_rule counting = {true, 0, 0};
     /* Tokens below this weigh nothing. */
     const float least = __fsub_rn(largest, __fmul_rn(22.0f, temperature));
     u32 low = least < largest ? key_of(least) : KEY_LOWEST;
     const u64 high = (u64)largest_key << ID_BITS | ID_MASK;
     int turn = 0;
-    if (sampler.top_k > 0 && sampler.top_k < VOCAB) {
-        const order_range all = {(u64)low << ID_BITS, high};
-        accumulate(row, all, weighing, 1);
-        if ((u64)sampler.top_k < total_of(1))
-            low = (u32)(search(row, all, weighing, (u64)sampler.top_k - 1, 1, &turn).order >> ID_BITS);
+    if (sampler->top_k > 0 && sampler->top_k < VOCAB) {
+        if (sampler->top_k <= CTAS * THREADS / 32 && bound > low) low = bound;
+        order_range range = {(u64)low << ID_BITS, high};
+        accumulate(row, range, counting, 1);
+        const u64 last = (u64)sampler->top_k - 1;
+        if (last < total_of(1)) {
+            const found_bucket bucket = find_bucket(1, last, turn);
+            turn ^= 1;
+            if (bucket.before + bucket.members <= LIST) {
+                range.low += (u64)bucket.bucket << shift_of(range);
+                return draw_from_list(row, range, weighing, sampler);
+            }
+            low = (u32)(search(row, range, counting, last, 1, &turn).order >> ID_BITS);
+        }
     }
 
-    weighing.by_count = false;
     const order_range kept = {(u64)low << ID_BITS, high};
     accumulate(row, kept, weighing, 0);
     u64 total = total_of(0);
-    if (sampler.top_p < 1.0f) {
-        /* The least sum that reaches top_p of the whole; at least one token. */
-        const double wanted = ceil(__dmul_rn((double)sampler.top_p, (double)total));
-        u64 sum = wanted >= 1.0 ? (u64)wanted : 1;
-        if (sum > total) sum = total;
-        const found_token last = search(row, kept, weighing, sum - 1, 0, &turn);
+    if (sampler->top_p < 1.0f) {
+        const found_token last = search(row, kept, weighing, top_p_weight(sampler, total) - 1, 0, &turn);
         total = last.before + last.weight;
     }
-    /* floor(u * total), in two halves so that nothing overflows. */
-    const u64 uniform = philox_uniform_24(sampler.seed, sampler.draw);
-    const u64 target = (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
-    return id_of(search(row, kept, weighing, target, 0, &turn).order);
+    return id_of(search(row, kept, weighing, draw_target(sampler, total), 0, &turn).order);
 }
 
-/* The largest key of the cluster and the lowest token that has it, from each thread's own. */
-__device__ u64 cluster_best(u32 key, u32 id)
+struct best_token {
+    u32 key, id;
+    u32 bound; /* the least of the warps' largest keys */
+};
+
+/* The largest key of the cluster and the lowest token that has it, from each thread's own. A cluster_arrive() has gone
+ * before. */
+__device__ best_token cluster_best(u32 key, u32 id)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 largest = __reduce_max_sync(0xffffffffu, key);
     id = __reduce_min_sync(0xffffffffu, key == largest ? id : 0xffffffffu);
     if (lane == 0) shared.warp_best[warp] = (u64)largest << 32 | ~id;
-    cluster_wait(); /* every block has begun; also a barrier of this block's threads */
+    cluster_wait(); /* every block has begun */
     if (CTAS > 1) __syncthreads();
     if (warp == 0) {
         const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
         largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
-        if (lane < CTAS) peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
+        const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? (u32)(best >> 32) : 0xffffffffu);
+        if (lane < CTAS) {
+            peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
+            peer_store(&shared.least[cluster_rank()], lane, least);
+        }
     }
     cluster_sync();
     u64 best = 0;
+    u32 bound = 0xffffffff;
 #pragma unroll
-    for (int peer = 0; peer < CTAS; peer++) best = shared.best[peer] > best ? shared.best[peer] : best;
-    return best;
+    for (int peer = 0; peer < CTAS; peer++) {
+        best = shared.best[peer] > best ? shared.best[peer] : best;
+        bound = (u32)shared.least[peer] < bound ? (u32)shared.least[peer] : bound;
+    }
+    return {(u32)(best >> 32), ~(u32)best, bound};
+}
+
+/* Where no token is above -infinity: the lowest that is not NaN, else token 0. */
+__device__ u32 lowest_token(const row_slice &row)
+{
+    u32 lowest = 0xffffffff;
+    for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
+        float value[VECTOR];
+        load_values(row, i, value);
+        penalise(row, i, value);
+#pragma unroll
+        for (int j = VECTOR - 1; j >= 0; j--)
+            if (value[j] == value[j] && row.first + i + j < lowest) lowest = row.first + i + j;
+    }
+    cluster_arrive();
+    const best_token best = cluster_best(lowest != 0xffffffff, lowest);
+    return best.key ? best.id : 0;
 }
 
 #if FEEDBACK
@@ -525,37 +643,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const bool row_exists = in_row < IN_ROWS && out_row < valid;
     const u32 slot = row_exists ? (u32)slots[in_row] : 0;
     const bool exists = row_exists && slot < SLOT_COUNT;
-    sampler_state sampler = {};
-    if (exists) {
-        const uint4 *words = (const uint4 *)(samplers + slot);
-        const uint4 options = words[0], random = words[1];
-        sampler.temperature = float_of_bits(options.x), sampler.top_p = float_of_bits(options.y);
-        sampler.repetition_penalty = float_of_bits(options.z), sampler.top_k = (int)options.w;
-        sampler.seed = (u64)random.y << 32 | random.x, sampler.draw = (u64)random.w << 32 | random.z;
-    }
+    const sampler_state *sampler = samplers + slot;
+    const float temperature = exists ? sampler->temperature : 0.0f;
     u8 *row_seen = seen + (i64)slot * ((VOCAB + 7) / 8);
-    const bool greedy = !(sampler.temperature > 0);
-    row.penalty = sampler.repetition_penalty;
-    row.seen = exists && row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
+    const bool greedy = !(temperature > 0);
+    row.penalty = exists ? sampler->repetition_penalty : 1.0f;
+    row.seen = row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
 
-    u32 best_key = 0, best_id = 0;
+    float best_value = -__int_as_float(0x7f800000), best_vector[VECTOR] = {};
+    int best_index = -1;
     for (int base = 0;;) {
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const int i = (base + b) * STRIDE + threadIdx.x * VECTOR;
             if (i >= row.count) continue;
-            u32 key[VECTOR];
-            keys_of(row, i, value[b], key);
+            penalise(row, i, value[b]);
+            float largest = value[b][0];
 #pragma unroll
-            for (int j = 0; j < VECTOR; j++) {
-                best_id = key[j] > best_key ? row.first + i + j : best_id;
-                best_key = key[j] > best_key ? key[j] : best_key;
-            }
+            for (int j = 1; j < VECTOR; j++) largest = fmaxf(largest, value[b][j]); /* passes over NaN */
+            const bool better = largest > best_value;
+            best_value = better ? largest : best_value;
+            best_index = better ? i : best_index;
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) best_vector[j] = better ? value[b][j] : best_vector[j];
             if (greedy || !STAGED) continue;
             if constexpr (VECTOR == 4)
-                staged_keys[i / 4] = make_uint4(key[0], key[1], key[2], key[3]);
+                staged_keys[i / 4] =
+                    make_uint4(key_of(value[b][0]), key_of(value[b][1]), key_of(value[b][2]), key_of(value[b][3]));
             else
-                ((u32 *)staged_keys)[i] = key[0];
+                ((u32 *)staged_keys)[i] = key_of(value[b][0]);
         }
         base += BATCH;
         if (base >= STEPS) break;
@@ -565,15 +681,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (i < row.count) load_values(row, i, value[b]);
         }
     }
-    const u64 best = cluster_best(best_key, best_id);
+    u32 best_id = 0xffffffff;
+#pragma unroll
+    for (int j = VECTOR - 1; j >= 0; j--)
+        if (best_index >= 0 && best_vector[j] == best_value) best_id = row.first + best_index + j;
+    const best_token best = cluster_best(key_of(best_value), best_id);
     if (out_row >= valid) return;
-    u32 token = exists ? ~(u32)best : 0; /* all NaN: token 0 */
-    if (exists && !greedy && (u32)(best >> 32) > KEY_LOWEST) token = draw_token(row, sampler, (u32)(best >> 32));
+    u32 token = 0;
+    if (exists && best.key <= KEY_LOWEST)
+        token = lowest_token(row);
+    else if (exists)
+        token = greedy ? best.id : draw_token(row, sampler, best.key, best.bound);
 
     if (rank != 0 || threadIdx.x != 0) return;
     next_tokens[out_row] = (int)token;
     if (!exists) return;
-    samplers[slot].draw = sampler.draw + 1;
+    samplers[slot].draw++;
     row_seen[token / 8] |= (u8)(1u << token % 8);
 #if FEEDBACK
     tokens[in_row] = (int)token;

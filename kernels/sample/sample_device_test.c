@@ -285,7 +285,7 @@ static void expectation_equals_the_cpu(void **state)
         problem.logits = malloc((size_t)(ROWS * vocabs[v]) * sizeof(float));
         problem.seen = malloc((size_t)(SLOTS * problem.seen_bytes));
         struct problem expected;
-        uint8_t *seen = malloc((size_t)(SLOTS * problem.seen_bytes));
+        uint8_t *seen = calloc(SLOTS, (size_t)problem.seen_bytes);
         for (int round = 0; round < 36; round++) {
             fill_problem(&random, &problem, round);
             expected = problem;

@@ -22,12 +22,16 @@ static int32_t next_token(uint32_t *state, uint32_t vocab_size)
     return (int32_t)((uint64_t)*state * vocab_size >> 32);
 }
 
+/* Decode steps between two looks at signals. */
+enum { DECODE_STEPS = 64 };
+
 struct bench_run {
     struct bench_engine *bench;
     const struct bench_test *test;
     uint32_t *slots; /* [batch] */
     uint32_t acquired;
     int32_t *tokens; /* [max(batch, tokens, context)] */
+    int32_t *drawn;  /* [DECODE_STEPS, batch] */
     uint32_t random;
     struct eng_error error;
 };
@@ -62,8 +66,12 @@ static bool measure(struct bench_run *run, uint32_t tokens, double *seconds)
         int32_t drawn;
         if (eng_prefill(session, run->slots[0], run->tokens, tokens, &drawn, NULL, &run->error)) return false;
     } else {
-        for (uint32_t i = 0; i < tokens && !cli_caught_signal(); i++)
-            if (eng_decode(session, run->slots, run->tokens, test->batch, run->tokens, NULL, &run->error)) return false;
+        for (uint32_t i = 0; i < tokens && !cli_caught_signal(); i += DECODE_STEPS) {
+            uint32_t steps = tokens - i < DECODE_STEPS ? tokens - i : DECODE_STEPS;
+            if (eng_decode_steps(session, run->slots, run->tokens, test->batch, steps, run->drawn, &run->error))
+                return false;
+            memcpy(run->tokens, run->drawn + (steps - 1) * test->batch, test->batch * sizeof *run->tokens);
+        }
     }
     *seconds = cli_seconds() - start;
     for (uint32_t i = 0; i < test->batch; i++)
@@ -78,6 +86,18 @@ static void mean_and_spread(const double *values, uint32_t count, double *mean, 
     *mean = sum / count;
     for (uint32_t i = 0; i < count; i++) squares += (values[i] - *mean) * (values[i] - *mean);
     *spread = count > 1 ? sqrt(squares / (count - 1)) : 0;
+}
+
+bool bench_bandwidth(struct bench_engine *bench, struct status *status)
+{
+    if (!bench->session_facts.device) return bandwidth_measure(bench->threads, &bench->bandwidth, status);
+    json_error_t error;
+    json_t *info = json_loads(eng_info(bench->engine), 0, &error);
+    json_t *device = json_object_get(json_object_get(info, "load"), "device");
+    double rate = json_number_value(json_object_get(device, "nominal_gb_per_second"));
+    bench->bandwidth = (struct bandwidth){.best_gb_per_second = rate, .median_gb_per_second = rate};
+    json_decref(info);
+    return true;
 }
 
 /* Weights that a step of the decode plan for this batch reads: the smallest plan that holds it. */
@@ -121,8 +141,9 @@ int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_
     uint32_t most = test->tokens > test->context ? test->tokens : test->context;
     run.slots = calloc(test->batch, sizeof *run.slots);
     run.tokens = calloc(most > test->batch ? most : test->batch, sizeof *run.tokens);
+    run.drawn = calloc((size_t)test->batch * DECODE_STEPS, sizeof *run.drawn);
     int code = CLI_MACHINE;
-    if (!seconds || !run.slots || !run.tokens) {
+    if (!seconds || !run.slots || !run.tokens || !run.drawn) {
         fprintf(stderr, "%s: out of memory\n", cli_program());
         goto done;
     }
@@ -142,6 +163,7 @@ int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_
 
 done:
     for (uint32_t i = 0; i < run.acquired; i++) eng_slot_release(bench->session, run.slots[i], NULL);
+    free(run.drawn);
     free(run.tokens);
     free(run.slots);
     free(seconds);
@@ -151,9 +173,13 @@ done:
 /* Wall-clock seconds from before the child exists until its first token is in the pipe. */
 static int time_child(const struct bench_engine *bench, double *seconds)
 {
-    char threads[16];
+    char threads[16], device[16];
     snprintf(threads, sizeof threads, "%u", bench->threads);
-    char *arguments[] = {"engbench", (char *)(uintptr_t)bench->path, "--first-token", "--threads", threads, NULL};
+    snprintf(device, sizeof device, "%u", bench->device);
+    char *arguments[] = {"engbench",      (char *)(uintptr_t)bench->path,
+                         "--first-token", "--threads",
+                         threads,         "--device",
+                         device,          NULL};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) {
         fprintf(stderr, "%s: pipe: %s\n", cli_program(), strerror(errno));

@@ -34,9 +34,12 @@ struct bench_engine {
     struct eng_engine_facts facts;
     struct eng_session_facts session_facts;
     const char *path;
-    uint32_t threads; /* as asked for */
-    struct bandwidth bandwidth;
+    uint32_t threads, device;   /* as asked for */
+    struct bandwidth bandwidth; /* on a GPU: nominal, passes 0 */
 };
+
+/* Measures how fast memory is read; on a GPU, looks it up. */
+bool bench_bandwidth(struct bench_engine *bench, struct status *status);
 
 /* Each returns an exit code and prints its own messages. */
 int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_t repetitions, struct bench_row *row);

@@ -17,7 +17,8 @@ static void test_name(const struct bench_test *test, char *name, size_t size)
 
 static double read_share(const struct bench_engine *bench, const struct bench_row *row)
 {
-    return 100 * row->weight_gb_per_second / bench->bandwidth.best_gb_per_second;
+    double best = bench->bandwidth.best_gb_per_second;
+    return best > 0 ? 100 * row->weight_gb_per_second / best : 0;
 }
 
 static const char *file_name(const char *path)
@@ -28,12 +29,14 @@ static const char *file_name(const char *path)
 
 static void print_md(const struct bench_engine *bench, const struct bench_row *rows, size_t count)
 {
-    printf(
-        "%s: %.1f MB of weights, %u threads, %s; this machine reads %.1f GB/s (best of %d passes over %.0f MB, median "
-        "%.1f)\n\n",
-        file_name(bench->path), (double)bench->facts.weights_bytes * 1e-6, bench->session_facts.threads,
-        bench->session_facts.instruction_set, bench->bandwidth.best_gb_per_second, bench->bandwidth.passes,
-        (double)bench->bandwidth.bytes * 1e-6, bench->bandwidth.median_gb_per_second);
+    printf("%s: %.1f MB of weights, ", file_name(bench->path), (double)bench->facts.weights_bytes * 1e-6);
+    if (bench->session_facts.device)
+        printf("%s (%s), nominally %.1f GB/s\n\n", bench->session_facts.device, bench->session_facts.instruction_set,
+               bench->bandwidth.best_gb_per_second);
+    else
+        printf("%u threads, %s; this machine reads %.1f GB/s (best of %d passes over %.0f MB, median %.1f)\n\n",
+               bench->session_facts.threads, bench->session_facts.instruction_set, bench->bandwidth.best_gb_per_second,
+               bench->bandwidth.passes, (double)bench->bandwidth.bytes * 1e-6, bench->bandwidth.median_gb_per_second);
     printf("| test        | batch | context |            tokens/s |  ms/step | weights GB/s | %% of read |\n");
     printf("|-------------|------:|--------:|--------------------:|---------:|-------------:|----------:|\n");
     for (size_t i = 0; i < count; i++) {
@@ -57,15 +60,16 @@ static void print_md(const struct bench_engine *bench, const struct bench_row *r
 static void print_csv(const struct bench_engine *bench, const struct bench_row *rows, size_t count)
 {
     printf("test,batch,context,repetitions,mean,spread,unit,ms_per_step,weight_gb_per_second,read_percent,"
-           "read_gb_per_second,threads,instruction_set\n");
+           "read_gb_per_second,threads,instruction_set,device\n");
     for (size_t i = 0; i < count; i++) {
         const struct bench_row *row = &rows[i];
         char name[32];
         test_name(&row->test, name, sizeof name);
-        printf("%s,%u,%u,%u,%.6g,%.6g,%s,%.6g,%.6g,%.6g,%.6g,%u,%s\n", name, row->test.batch, row->test.context,
+        printf("%s,%u,%u,%u,%.6g,%.6g,%s,%.6g,%.6g,%.6g,%.6g,%u,%s,%s\n", name, row->test.batch, row->test.context,
                row->repetitions, row->mean, row->spread, row->test.kind == BENCH_FIRST_TOKEN ? "seconds" : "tokens/s",
                row->milliseconds, row->weight_gb_per_second, read_share(bench, row),
-               bench->bandwidth.best_gb_per_second, bench->session_facts.threads, bench->session_facts.instruction_set);
+               bench->bandwidth.best_gb_per_second, bench->session_facts.threads, bench->session_facts.instruction_set,
+               bench->session_facts.device ? bench->session_facts.device : "");
     }
 }
 
@@ -87,11 +91,12 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
     for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(results, row_json(bench, &rows[i])) == 0;
     json_t *path = json_string(bench->path);
     json_t *report =
-        json_pack("{s:o, s:I, s:i, s:s, s:{s:f, s:f, s:I, s:i}, s:o}", "file", path ? path : json_null(),
-                  "weights_bytes", (json_int_t)bench->facts.weights_bytes, "threads", (int)bench->session_facts.threads,
-                  "instruction_set", bench->session_facts.instruction_set, "read_bandwidth", "best_gb_per_second",
-                  bench->bandwidth.best_gb_per_second, "median_gb_per_second", bench->bandwidth.median_gb_per_second,
-                  "bytes", (json_int_t)bench->bandwidth.bytes, "passes", bench->bandwidth.passes, "results", results);
+        json_pack("{s:o, s:s?, s:I, s:i, s:s, s:{s:f, s:f, s:I, s:i}, s:o}", "file", path ? path : json_null(),
+                  "device", bench->session_facts.device, "weights_bytes", (json_int_t)bench->facts.weights_bytes,
+                  "threads", (int)bench->session_facts.threads, "instruction_set", bench->session_facts.instruction_set,
+                  "read_bandwidth", "best_gb_per_second", bench->bandwidth.best_gb_per_second, "median_gb_per_second",
+                  bench->bandwidth.median_gb_per_second, "bytes", (json_int_t)bench->bandwidth.bytes, "passes",
+                  bench->bandwidth.passes, "results", results);
     char *text = ok && report ? json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     if (text) puts(text);
     free(text);

@@ -37,6 +37,7 @@ static int open_engine(struct generation *run)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = run->options->session.threads;
+    open_options.device = run->options->device;
     eng_engine_facts_init(&run->facts);
     if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))
@@ -71,6 +72,7 @@ static int create_sequence(struct generation *run)
     sequence.max_new_tokens = options->max_new_tokens;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
+    if (options->logits_path) sequence.flags |= ENG_SEQUENCE_LOGITS;
     /* The checkpoint's end tokens need not include the one that ends a turn. */
     sequence.stop_tokens = &run->facts.chat_end_token;
     sequence.stop_count = options->chat && run->facts.chat_end_token >= 0;

@@ -25,6 +25,7 @@ struct generate_options {
     double temperature, top_p, repetition_penalty; /* < 0: not given */
     int64_t top_k;                                 /* < 0: not given */
     uint64_t seed;
+    uint32_t device; /* of an engine for a GPU */
     struct eng_session_options session;
 };
 

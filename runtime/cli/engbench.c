@@ -29,17 +29,29 @@ static const char help[] =
     "      --csv, --json       for programs\n"
     "      --threads N         0 (the default): one per processor\n"
     "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --device N          the GPU that an engine for a GPU runs on (0)\n"
     "      --first-token       only open the engine, read one token, draw one and print the process's age in seconds\n"
     "      --version, --help\n"
     "\n"
     "ppN: prompt of N tokens. tgN: N decode steps; tokens/s counts all sequences of the batch. Weights GB/s: weights "
     "that\n"
     "a step reads, over its time; % of read: of the bandwidth at which all threads read plain memory, measured in the\n"
-    "same run. first token: from the start of a new process to its first token, with the file in the page cache.\n"
+    "same run; on a GPU: of its memory's nominal bandwidth. first token: from the start of a new process to its first "
+    "token, with the file in the page cache.\n"
     "\n"
     "exit: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error, 130 interrupted\n";
 
-enum flag { FLAG_MD = 256, FLAG_CSV, FLAG_JSON, FLAG_THREADS, FLAG_ISA, FLAG_FIRST_TOKEN, FLAG_VERSION, FLAG_HELP };
+enum flag {
+    FLAG_MD = 256,
+    FLAG_CSV,
+    FLAG_JSON,
+    FLAG_THREADS,
+    FLAG_ISA,
+    FLAG_DEVICE,
+    FLAG_FIRST_TOKEN,
+    FLAG_VERSION,
+    FLAG_HELP
+};
 
 static const struct option long_flags[] = {
     {"prompt", required_argument, NULL, 'p'},
@@ -52,6 +64,7 @@ static const struct option long_flags[] = {
     {"json", no_argument, NULL, FLAG_JSON},
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
+    {"device", required_argument, NULL, FLAG_DEVICE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
     {"help", no_argument, NULL, FLAG_HELP},
@@ -66,7 +79,7 @@ struct list {
 struct arguments {
     const char *path;
     struct list prompts, decodes, batches;
-    uint64_t context, repetitions, threads;
+    uint64_t context, repetitions, threads, device;
     const char *instruction_set;
     enum bench_format format;
     bool first_token, finished;
@@ -89,6 +102,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case 'c': ok = cli_read_number("-c", optarg, 0, INT32_MAX, &arguments->context); break;
     case 'r': ok = cli_read_number("-r", optarg, 1, MOST_REPETITIONS, &arguments->repetitions); break;
     case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
+    case FLAG_DEVICE: ok = cli_read_number("--device", optarg, 0, INT32_MAX, &arguments->device); break;
     case FLAG_ISA: arguments->instruction_set = optarg; break;
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;
@@ -171,6 +185,7 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = (uint32_t)arguments->threads;
+    open_options.device = bench->device;
     eng_engine_facts_init(&bench->facts);
     if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
         eng_engine_get_facts(bench->engine, &bench->facts, &error))
@@ -220,6 +235,7 @@ static int print_first_token(const struct arguments *arguments)
     eng_open_options_init(&open_options);
     eng_session_options_init(&options);
     open_options.threads = options.threads = (uint32_t)arguments->threads;
+    open_options.device = (uint32_t)arguments->device;
     options.instruction_set = arguments->instruction_set;
     options.kv_tokens = options.max_sequences = 1;
     eng_engine_facts_init(&bench.facts);
@@ -272,7 +288,9 @@ static int run_tests(struct bench_engine *bench, const struct arguments *argumen
 
 static int bench_engine(struct arguments *arguments)
 {
-    struct bench_engine bench = {.path = arguments->path, .threads = (uint32_t)arguments->threads};
+    struct bench_engine bench = {.path = arguments->path,
+                                 .threads = (uint32_t)arguments->threads,
+                                 .device = (uint32_t)arguments->device};
     struct bench_row *rows = NULL;
     struct status status;
     status_clear(&status);
@@ -281,7 +299,7 @@ static int bench_engine(struct arguments *arguments)
     if (!code) code = open_session(&bench, arguments);
     if (code) goto done;
     rows = calloc(arguments->prompts.count + arguments->decodes.count * arguments->batches.count + 1, sizeof *rows);
-    if (!rows || !bandwidth_measure((uint32_t)arguments->threads, &bench.bandwidth, &status)) {
+    if (!rows || !bench_bandwidth(&bench, &status)) {
         if (!rows) status_fail(&status, STATUS_MACHINE, "out of memory");
         code = cli_fail_status(&status);
         goto done;

@@ -74,13 +74,15 @@ static void print_summary(const struct engine *file, const struct verification *
            " of %" PRIu64 "\n",
            manifest->model_name, manifest->model_type, (double)manifest->parameters * 1e-6, manifest->layers,
            manifest->hidden_size, manifest->heads, manifest->kv_heads, manifest->head_dim);
-    printf("target:     %s (%s), built by engbuild %s\n", engine_target_name(manifest->target), manifest->target_name,
-           manifest->builder_version);
+    printf("target:     %s (%s", engine_target_name(manifest->target), manifest->target_name);
+    if (manifest->target == TARGET_CUDA)
+        printf(", compute capability %" PRIu64 ".%" PRIu64, manifest->target_capability / 10,
+               manifest->target_capability % 10);
+    printf("), built by engbuild %s\n", manifest->builder_version);
     printf("limits:     %" PRIu64 " sequences of %" PRIu64 " tokens\n", geometry->slots, geometry->max_context);
     printf("types:      weights %s, KV cache %s\n", dtype_name(manifest->weight_dtype), dtype_name(manifest->kv_dtype));
-    printf("memory:     weights %.1f MB (mapped), scratch %.1f MB, KV cache %.3f MB per %" PRIu64
-           " tokens (full: %.1f MB)\n",
-           megabytes(manifest->weights_bytes),
+    printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
+           megabytes(manifest->weights_bytes), manifest->target == TARGET_CPU ? " (mapped)" : "",
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes),
            megabytes(geometry->page_bytes), geometry->page_tokens,
            megabytes(geometry->page_bytes) * (double)geometry->pages_per_slot * (double)geometry->slots);
@@ -91,6 +93,7 @@ static void print_summary(const struct engine *file, const struct verification *
     print_plans(file, PLAN_PREFILL, "prefill:");
     size_t lines = 0;
     for (size_t i = 0; i < file->tactics_size; i++) lines += file->tactics[i] == '\n';
+    if (file->kernel_count) printf("kernels:    %zu\n", file->kernel_count);
     printf("tactics:    %zu recorded\n", lines);
     printf("golden:     %" PRIu32 " tokens, tolerance %g\n", file->golden.token_count, (double)file->golden.tolerance);
     printf("file:       %.1f MB, %zu tensors, structure and checksums verified\n", megabytes(file->size),
@@ -142,8 +145,7 @@ static bool verify(const struct engine *file, struct verification *verification,
 {
     struct plan_space_sizes sizes;
     size_t decode_plans;
-    /* Launches for another target are that target's business. */
-    if (file->manifest.target == TARGET_CPU && !load_check_plans(file, &decode_plans, &sizes, status)) return false;
+    if (!load_check_plans(file, &decode_plans, &sizes, status)) return false;
     if (!load_check_weights(file, 0, &verification->threads, &verification->seconds, status)) return false;
     verification->done = true;
     return true;

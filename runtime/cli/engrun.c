@@ -40,6 +40,7 @@ static const char help[] =
     "machine:\n"
     "      --threads N           0 (the default): one per processor\n"
     "      --isa NAME            portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --device N            the GPU that an engine for a GPU runs on (0)\n"
     "other work:\n"
     "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
@@ -67,6 +68,7 @@ enum flag {
     FLAG_TIMING,
     FLAG_THREADS,
     FLAG_ISA,
+    FLAG_DEVICE,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
     FLAG_ADD_SPECIAL,
@@ -96,6 +98,7 @@ static const struct option long_flags[] = {
     {"verbose", no_argument, NULL, FLAG_TIMING},
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
+    {"device", required_argument, NULL, FLAG_DEVICE},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
     {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
@@ -146,6 +149,10 @@ static bool read_value(struct arguments *arguments, int flag)
         if (generate->repetition_penalty > 0) return true;
         cli_usage("--repetition-penalty: expected a number above 0, found '%s'", optarg);
         return false;
+    case FLAG_DEVICE:
+        if (!cli_read_number("--device", optarg, 0, INT32_MAX, &number)) return false;
+        generate->device = (uint32_t)number;
+        return true;
     case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
     default: /* FLAG_THREADS */
         if (!cli_read_number("--threads", optarg, 0, MOST_THREADS, &number)) return false;

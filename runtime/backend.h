@@ -1,0 +1,80 @@
+/* What replays an engine's plans for one session: the host's cores (backend_cpu.c) or a GPU (backend_cuda.c).
+ *
+ * The session fills the input fields of a step and the rows of the STATE space on the host, announces the rows that it
+ * changed, submits a plan and waits for the tokens that it drew. On the CPU these arrays are the spaces themselves. A
+ * device has spaces of its own: inputs and changed rows go there with the next submit, and what its replays do to the
+ * state is repeated on the host's copy (backend_type.drew).
+ *
+ * A replay that was submitted may run at any time until it has been waited for. A failed call leaves the backend good
+ * for nothing but destroy. One thread at a time. */
+#ifndef RUNTIME_BACKEND_H
+#define RUNTIME_BACKEND_H
+
+#include "runtime/load.h"
+
+/* What a session asks for. */
+struct backend_options {
+    uint32_t threads;            /* as in struct eng_session_options; likewise below */
+    const char *instruction_set; /* or NULL */
+    uint64_t kv_tokens, kv_bytes;
+    uint64_t host_bytes; /* of the session itself: part of the memory contract */
+};
+
+/* What changed of a slot's state, as bits. */
+enum backend_state { BACKEND_PAGES = 1, BACKEND_SAMPLER = 2, BACKEND_SEEN = 4, BACKEND_STATE_ALL = 7 };
+
+/* Where the inputs of a replay come from: the host's fields, or what the last replay, of the same decode plan, left in
+ * the step block: the same rows, each with the token that it drew, one position on. */
+enum backend_inputs { INPUTS_FROM_HOST, INPUTS_OF_LAST_REPLAY };
+
+/* Most replays that may be submitted and not waited for. */
+enum { BACKEND_MOST_IN_FLIGHT = 2 };
+
+/* The common part of every backend; filled by create, constant afterwards. */
+struct backend {
+    const struct backend_type *type;
+    uint8_t *step;                     /* on the host, as step_layout of the plan at hand: fields up to STEP_OUT_ROWS */
+    uint8_t *state;                    /* on the host, as state_layout */
+    uint32_t pages;                    /* of the KV pool */
+    uint32_t threads;                  /* that compute */
+    const char *instruction_set;       /* constant text */
+    const char *device_name;           /* NULL: the host */
+    uint64_t host_bytes, device_bytes; /* private memory, the KV pool among it */
+    uint64_t kv_bytes;
+};
+
+struct backend_type {
+    bool lookahead;   /* INPUTS_OF_LAST_REPLAY works, with BACKEND_MOST_IN_FLIGHT replays */
+    bool host_logits; /* logits() costs nothing */
+
+    /* Checks the memory contract before it takes memory. `engine` is borrowed. NULL on failure. */
+    struct backend *(*create)(struct eng_engine *engine, const struct backend_options *options, struct status *status);
+    void (*destroy)(struct backend *backend); /* waits for what is in flight */
+
+    /* Rows of the slot's state, bits of enum backend_state, were changed on the host: the next submit with inputs from
+     * the host takes them along. */
+    void (*state_changed)(struct backend *backend, int32_t slot, unsigned what);
+    /* Queues one replay of engine plan `plan`. From the host: nothing may be in flight. */
+    bool (*submit)(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status);
+    /* Waits for the oldest replay in flight. Returns its next tokens [out_rows], borrowed until the next submit, or
+     * NULL. */
+    const int32_t *(*wait)(struct backend *backend, struct status *status);
+    /* The replay waited for last drew this token for the slot, and the session accepts it. A draw that is not accepted
+     * must not count: state_changed(SAMPLER | SEEN) takes it back. */
+    void (*drew)(struct backend *backend, int32_t slot, int32_t token);
+    /* Logits of out rows [row, row + count) of the replay waited for last; nothing may be in flight. [count, vocab_size],
+     * borrowed until the next submit, or NULL. */
+    const float *(*logits)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+};
+
+extern const struct backend_type backend_cpu, backend_cuda;
+
+/* The one for the engine's target. */
+const struct backend_type *backend_for(const struct eng_engine *engine);
+
+/* Pages of a KV pool: what the options ask for, else as many as `room` bytes hold but at least one full context; never
+ * more than all slots together can use. */
+bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend_options *options, uint64_t room,
+                      uint64_t *pages, struct status *status);
+
+#endif

@@ -1,0 +1,230 @@
+/* The host's cores: plans run in place, on weights in the mapping, as soon as they are submitted. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "formats/checked.h"
+#include "kernels/cpu/executor.h"
+#include "runtime/backend.h"
+#include "runtime/host_memory.h"
+#include "runtime/memory_limit.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+/* A bound plan and where it leaves its results. */
+struct cpu_step {
+    struct cpu_plan bound;
+    const int32_t *next_tokens;
+    const float *logits;
+};
+
+struct cpu_backend {
+    struct backend common;
+    const struct engine *file;
+    struct team *team;
+    enum cpu_isa isa;
+    struct host_memory scratch; /* arena, step, state */
+    struct host_memory kv;
+    struct cpu_step *plans; /* [plan_count] as in the file */
+    size_t plan_count;
+    const struct cpu_step *last; /* submitted */
+};
+
+/* What it takes, known before any of it is taken. */
+struct cpu_sizes {
+    uint64_t step_offset, state_offset, scratch_bytes;
+    uint64_t pages, kv_bytes;
+    uint64_t total; /* with the session's own */
+};
+
+static struct cpu_backend *cpu_of(struct backend *backend) { return (struct cpu_backend *)(void *)backend; }
+
+static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, struct cpu_sizes *sizes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return checked_align(manifest->arena_bytes, page, &sizes->step_offset) &&
+           checked_add(sizes->step_offset, manifest->step_bytes, &sizes->state_offset) &&
+           checked_align(sizes->state_offset, page, &sizes->state_offset) &&
+           checked_add(sizes->state_offset, manifest->state_bytes, &sizes->scratch_bytes) &&
+           checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
+           checked_add(sizes->scratch_bytes, host_bytes, &sizes->total);
+}
+
+/* Half of the memory at hand: the other half is for the rest of the machine. */
+static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes *sizes)
+{
+    struct memory_limit memory, space;
+    memory_limit_available("", &memory);
+    memory_limit_address_space(&space);
+    /* The weights have their address space already, and must keep their place in memory. */
+    uint64_t taken = sizes->total + manifest->weights_bytes;
+    uint64_t left = memory.bytes > taken ? memory.bytes - taken : 0;
+    uint64_t space_left = space.bytes > sizes->total ? space.bytes - sizes->total : 0;
+    return (left < space_left ? left : space_left) / 2;
+}
+
+static bool plan_sizes(const struct manifest *manifest, const struct backend_options *options, struct cpu_sizes *sizes,
+                       struct status *status)
+{
+    uint64_t with_weights;
+    if (!fixed_sizes(manifest, options->host_bytes, sizes))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    if (!backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status)) return false;
+    if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &sizes->kv_bytes) ||
+        !checked_add(sizes->total, sizes->kv_bytes, &sizes->total) ||
+        !checked_add(sizes->total, manifest->weights_bytes, &with_weights))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    /* The weights lie in the page cache, which counts as available: they must stay there. */
+    return memory_limit_check("session (weights, scratch and KV pages)", with_weights, sizes->total,
+                              "free memory, or ask for a smaller KV pool (kv_tokens, kv_bytes) or fewer sequences",
+                              status);
+}
+
+static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, struct status *status)
+{
+    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", status) ||
+        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", status))
+        return false;
+    /* Advice: fewer page faults and TLB misses. Scratch is faulted in now, so that no step waits for it. */
+    madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
+    madvise(cpu->kv.base, cpu->kv.bytes, MADV_HUGEPAGE);
+    madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_POPULATE_WRITE);
+    cpu->common.step = (uint8_t *)cpu->scratch.base + sizes->step_offset;
+    cpu->common.state = (uint8_t *)cpu->scratch.base + sizes->state_offset;
+    return true;
+}
+
+static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *space_sizes, struct status *status)
+{
+    const struct engine *file = cpu->file;
+    const struct plan_geometry *geometry = &file->manifest.geometry;
+    struct cpu_memory memory = {{0}};
+    memory.base[SPACE_WEIGHTS] = (void *)(uintptr_t)file->weights;
+    memory.base[SPACE_ARENA] = cpu->scratch.base;
+    memory.base[SPACE_KV] = cpu->kv.base;
+    memory.base[SPACE_STEP] = cpu->common.step;
+    memory.base[SPACE_STATE] = cpu->common.state;
+    cpu->plans = calloc(file->plan_count, sizeof *cpu->plans);
+    if (!cpu->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        struct plan_field fields[STEP_FIELD_COUNT];
+        uint64_t bytes;
+        if (!cpu_plan_bind(&cpu->plans[i].bound, plan, geometry, space_sizes, &memory, cpu->isa, "plan", status))
+            return status_prefix(status, "plan %zu", i);
+        cpu->plan_count++;
+        /* Fits: checked when the engine was opened. */
+        step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &bytes);
+        cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + fields[STEP_NEXT_TOKENS].offset);
+        cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + fields[STEP_LOGITS].offset);
+    }
+    return true;
+}
+
+static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *status)
+{
+    *chosen = cpu_isa_best();
+    if (!name) return true;
+    for (int isa = CPU_PORTABLE; isa < CPU_ISA_COUNT; isa++) {
+        if (strcmp(name, cpu_isa_name((enum cpu_isa)isa)) != 0) continue;
+        *chosen = (enum cpu_isa)isa;
+        if (cpu_isa_supported(*chosen)) return true;
+        return status_fail(status, STATUS_MACHINE,
+                           "instruction set '%s' is not supported by this processor; the best "
+                           "that is: '%s'",
+                           name, cpu_isa_name(cpu_isa_best()));
+    }
+    return status_fail(status, STATUS_USAGE,
+                       "instruction set: expected portable, avx2, avx512 or avx512bf16, found '%s'", name);
+}
+
+static void destroy(struct backend *backend)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    team_destroy(cpu->team);
+    for (size_t i = 0; i < cpu->plan_count; i++) cpu_plan_free(&cpu->plans[i].bound);
+    free(cpu->plans);
+    host_memory_unmap(&cpu->kv);
+    host_memory_unmap(&cpu->scratch);
+    free(cpu);
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    struct cpu_sizes sizes = {0};
+    struct cpu_backend *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    cpu->common.type = &backend_cpu;
+    cpu->file = &engine->file;
+    if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
+        !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
+        !bind_plans(cpu, &engine->space_sizes, status))
+        goto fail;
+    cpu->team = team_create((int)options->threads, status);
+    if (!cpu->team) goto fail;
+    cpu->common.pages = (uint32_t)sizes.pages;
+    cpu->common.threads = (uint32_t)team_size(cpu->team);
+    cpu->common.instruction_set = cpu_isa_name(cpu->isa);
+    cpu->common.kv_bytes = cpu->kv.bytes;
+    cpu->common.host_bytes = cpu->scratch.bytes + cpu->kv.bytes;
+    return &cpu->common;
+
+fail:
+    destroy(&cpu->common);
+    return NULL;
+}
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    (void)backend;
+    (void)slot;
+    (void)what;
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    if (inputs != INPUTS_FROM_HOST) return status_fail(status, STATUS_INTERNAL, "this backend does not look ahead");
+    cpu->last = &cpu->plans[plan];
+    cpu_plan_run(&cpu->last->bound, cpu->team);
+    return true;
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    (void)status;
+    return cpu_of(backend)->last->next_tokens;
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    (void)backend;
+    (void)slot;
+    (void)token;
+}
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    (void)count;
+    (void)status;
+    const struct cpu_backend *cpu = cpu_of(backend);
+    return cpu->last->logits + row * cpu->file->manifest.geometry.vocab_size;
+}
+
+const struct backend_type backend_cpu = {
+    .host_logits = true,
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+};

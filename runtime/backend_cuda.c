@@ -1,0 +1,338 @@
+/* A GPU: every plan is a graph, its inputs and the changed rows of the state go there in front of it on one stream, and
+ * the tokens come back behind it. Logits stay on the device unless they are asked for. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/checked.h"
+#include "runtime/host_memory.h"
+#include "runtime/load_cuda.h"
+#include "runtime/memory_contract.h"
+#include "runtime/memory_limit.h"
+#include "runtime/mirror.h"
+
+/* A bound plan and where its step block has what the host moves. */
+struct cuda_step {
+    struct cuda_plan bound;
+    uint64_t input_bytes; /* of the block's beginning: the fields up to the out rows */
+    uint64_t counts_offset, next_tokens_offset, logits_offset;
+};
+
+struct cuda_backend {
+    struct backend common;
+    const struct load_cuda *engine;
+    const struct manifest *manifest;
+    struct device device; /* the engine's once more: a stream of the session's own */
+    char architecture[16];
+    struct cuda_memory memory; /* all but the weights are owned */
+    struct cuda_step *plans;   /* [plan_count] as in the file */
+    size_t plan_count;
+
+    uint8_t *pinned; /* common.step, common.state, next_tokens */
+    int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
+    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
+    struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
+    struct mirror mirror;
+
+    uint64_t submitted, waited; /* replays so far; replay n uses next_tokens and done n % BACKEND_MOST_IN_FLIGHT */
+    size_t last_plan;           /* submitted */
+    int32_t last_out_rows;      /* of it, the valid ones */
+    size_t done_plan;           /* waited for */
+};
+
+/* What it takes, known before any of it is taken. */
+struct cuda_sizes {
+    struct memory_contract device;
+    uint64_t pages;
+    uint64_t input_bytes, next_tokens_bytes, pinned_bytes; /* each part a multiple of PLAN_ALIGNMENT */
+    uint64_t logits_bytes;
+};
+
+static struct cuda_backend *cuda_of(struct backend *backend) { return (struct cuda_backend *)(void *)backend; }
+
+static void find_fields(const struct plan *plan, uint64_t vocab_size, struct cuda_step *step)
+{
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    /* Fits: checked when the engine was opened. */
+    step_layout(plan->header.rows, plan->header.out_rows, vocab_size, fields, &bytes);
+    step->input_bytes = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+    step->counts_offset = fields[STEP_COUNTS].offset;
+    step->next_tokens_offset = fields[STEP_NEXT_TOKENS].offset;
+    step->logits_offset = fields[STEP_LOGITS].offset;
+}
+
+/* ---- memory ---- */
+
+static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes)
+{
+    const struct plan_geometry *geometry = &cuda->manifest->geometry;
+    uint64_t state;
+    for (size_t i = 0; i < cuda->plan_count; i++)
+        if (cuda->plans[i].input_bytes > sizes->input_bytes) sizes->input_bytes = cuda->plans[i].input_bytes;
+    const uint64_t logits[] = {geometry->slots, geometry->vocab_size, sizeof(float)};
+    return checked_product(logits, 3, &sizes->logits_bytes) &&
+           checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
+           checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
+           checked_align(cuda->manifest->state_bytes, PLAN_ALIGNMENT, &state) &&
+           checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes);
+}
+
+static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *file,
+                       const struct backend_options *options, struct cuda_sizes *sizes, struct status *status)
+{
+    const struct manifest *manifest = cuda->manifest;
+    struct memory_contract *contract = &sizes->device;
+    uint64_t free_bytes, taken, host_bytes;
+    *contract = (struct memory_contract){.kernels = memory_contract_graphs(file),
+                                         .arena = manifest->arena_bytes,
+                                         .step = manifest->step_bytes,
+                                         .state = manifest->state_bytes};
+    if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
+        !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
+        !checked_add(host_bytes, sizes->logits_bytes, &host_bytes))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    if (!device_free_memory(&cuda->device, &free_bytes, status)) return false;
+    /* Nine tenths of what is left: others on this GPU, and the driver, go on needing some. */
+    uint64_t room = free_bytes > taken ? (free_bytes - taken) / 10 * 9 : 0;
+    if (!backend_kv_pages(&manifest->geometry, options, room, &sizes->pages, status)) return false;
+    if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &contract->kv))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    return memory_contract_check(contract, free_bytes, &cuda->device, status) &&
+           memory_limit_check("session (on the host)", host_bytes, host_bytes,
+                              "free memory, or ask for fewer sequences", status);
+}
+
+static bool allocate_space(struct cuda_backend *cuda, enum plan_space space, uint64_t bytes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    cuda->memory.bytes[space] = bytes;
+    if (!bytes) return true;
+    return cuda_ok(driver, driver->MemAlloc(&cuda->memory.base[space], bytes), status,
+                   "%" PRIu64 " bytes of GPU memory for the %s space", bytes, plan_space_name(space));
+}
+
+static bool clear_space(const struct cuda_backend *cuda, enum plan_space space, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!cuda->memory.bytes[space]) return true;
+    return cuda_ok(driver,
+                   driver->MemsetD8Async(cuda->memory.base[space], 0, cuda->memory.bytes[space], cuda->device.stream),
+                   status, "clearing the %s space", plan_space_name(space));
+}
+
+static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    void *pinned = NULL;
+    if (!cuda_ok(driver, driver->MemHostAlloc(&pinned, sizes->pinned_bytes, CU_MEMHOSTALLOC_PORTABLE), status,
+                 "%" PRIu64 " bytes of pinned memory", sizes->pinned_bytes))
+        return false;
+    memset(pinned, 0, sizes->pinned_bytes);
+    cuda->pinned = pinned;
+    cuda->common.step = cuda->pinned;
+    uint8_t *next_tokens = cuda->pinned + sizes->input_bytes;
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
+        cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
+        if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], CU_EVENT_DISABLE_TIMING), status, "making an event"))
+            return false;
+    }
+    cuda->common.state = next_tokens;
+    return mirror_open(&cuda->mirror, &cuda->manifest->geometry, cuda->common.state, status) &&
+           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
+}
+
+/* In the device's context. The arena must be zero at first: kernels keep counters in it. */
+static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
+{
+    cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
+    cuda->memory.bytes[SPACE_WEIGHTS] = cuda->manifest->weights_bytes;
+    return allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
+           allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
+           allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
+           allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
+           clear_space(cuda, SPACE_STEP, status) && allocate_host(cuda, sizes, status);
+}
+
+static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
+{
+    char name[64];
+    for (size_t i = 0; i < file->plan_count; i++) {
+        snprintf(name, sizeof name, "plan %zu", i);
+        if (!cuda_plan_bind(&cuda->plans[i].bound, &cuda->device, &cuda->engine->kernels, &file->plans[i],
+                            &cuda->memory, name, status))
+            return false;
+    }
+    return true;
+}
+
+static void destroy(struct backend *backend)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    struct status ignored;
+    status_clear(&ignored);
+    if (cuda->device.context && device_enter(&cuda->device, &ignored)) {
+        driver->StreamSynchronize(cuda->device.stream);
+        for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
+        for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
+            if (cuda->memory.base[space]) driver->MemFree(cuda->memory.base[space]);
+        for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
+            if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
+        if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
+        device_leave(&cuda->device);
+    }
+    mirror_close(&cuda->mirror);
+    host_memory_unmap(&cuda->logits);
+    device_close(&cuda->device);
+    free(cuda->plans);
+    free(cuda);
+}
+
+static bool fill(struct cuda_backend *cuda, const struct engine *file, const struct backend_options *options,
+                 struct status *status)
+{
+    struct cuda_sizes sizes = {0};
+    if (options->instruction_set)
+        return status_fail(status, STATUS_USAGE,
+                           "instruction set: expected none, for this engine runs on a GPU, found '%s'",
+                           options->instruction_set);
+    cuda->plans = calloc(file->plan_count, sizeof *cuda->plans);
+    if (!cuda->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    cuda->plan_count = file->plan_count;
+    for (size_t i = 0; i < file->plan_count; i++)
+        find_fields(&file->plans[i], cuda->manifest->geometry.vocab_size, &cuda->plans[i]);
+    if (!device_open(&cuda->device, cuda->engine->device.ordinal, status) ||
+        !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
+        return false;
+    bool ok = allocate(cuda, &sizes, status) && bind_plans(cuda, file, status) &&
+              cuda_ok(&cuda->device.driver, cuda->device.driver.StreamSynchronize(cuda->device.stream), status,
+                      "preparing the GPU");
+    device_leave(&cuda->device);
+    device_architecture(cuda->device.facts.capability, cuda->architecture);
+    cuda->common.pages = (uint32_t)sizes.pages;
+    cuda->common.threads = 1;
+    cuda->common.instruction_set = cuda->architecture;
+    cuda->common.device_name = cuda->device.facts.name;
+    cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes;
+    cuda->common.kv_bytes = sizes.device.kv;
+    cuda->common.device_bytes = sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv;
+    return ok;
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    struct cuda_backend *cuda = calloc(1, sizeof *cuda);
+    if (!cuda) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    cuda->common.type = &backend_cuda;
+    cuda->engine = engine->cuda;
+    cuda->manifest = &engine->file.manifest;
+    if (fill(cuda, &engine->file, options, status)) return &cuda->common;
+    destroy(&cuda->common);
+    return NULL;
+}
+
+/* ---- replays ---- */
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    mirror_changed(&cuda_of(backend)->mirror, slot, what);
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    mirror_drew(&cuda_of(backend)->mirror, slot, token);
+}
+
+static bool send_row(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
+{
+    const struct cuda_backend *cuda = argument;
+    const struct cuda_driver *driver = &cuda->device.driver;
+    return cuda_ok(driver,
+                   driver->MemcpyHtoDAsync(cuda->memory.base[SPACE_STATE] + offset, cuda->common.state + offset, bytes,
+                                           cuda->device.stream),
+                   status, "copying a slot's state to the GPU");
+}
+
+static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    memcpy(&cuda->last_out_rows, cuda->common.step + step->counts_offset + sizeof(int32_t), sizeof(int32_t));
+    return mirror_send(&cuda->mirror, send_row, cuda, status) &&
+           cuda_ok(driver,
+                   driver->MemcpyHtoDAsync(cuda->memory.base[SPACE_STEP], cuda->common.step, step->input_bytes,
+                                           cuda->device.stream),
+                   status, "copying a step's inputs to the GPU");
+}
+
+static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t turn = cuda->submitted % BACKEND_MOST_IN_FLIGHT;
+    size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
+    if (bytes && !cuda_ok(driver,
+                          driver->MemcpyDtoHAsync(cuda->next_tokens[turn],
+                                                  cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
+                                                  cuda->device.stream),
+                          status, "copying tokens from the GPU"))
+        return false;
+    return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_step *step = &cuda->plans[plan];
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
+              cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
+    device_leave(&cuda->device);
+    cuda->last_plan = plan;
+    cuda->submitted++;
+    return ok;
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
+    if (!device_enter(&cuda->device, status)) return NULL;
+    bool ok = cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
+    device_leave(&cuda->device);
+    cuda->waited++;
+    /* Replays in flight together are of one plan. */
+    cuda->done_plan = cuda->last_plan;
+    return ok ? cuda->next_tokens[turn] : NULL;
+}
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t row_bytes = cuda->manifest->geometry.vocab_size * sizeof(float), offset = row * row_bytes;
+    uint8_t *to = (uint8_t *)cuda->logits.base + offset;
+    cu_deviceptr from = cuda->memory.base[SPACE_STEP] + cuda->plans[cuda->done_plan].logits_offset + offset;
+    if (!device_enter(&cuda->device, status)) return NULL;
+    bool ok = cuda_ok(driver, driver->MemcpyDtoHAsync(to, from, count * row_bytes, cuda->device.stream), status,
+                      "copying logits from the GPU") &&
+              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying logits from the GPU");
+    device_leave(&cuda->device);
+    return ok ? (const float *)(void *)to : NULL;
+}
+
+const struct backend_type backend_cuda = {
+    .lookahead = true,
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+};

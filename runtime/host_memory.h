@@ -1,0 +1,18 @@
+/* Zeroed memory straight from the system: large, private, taken as it is touched. */
+#ifndef RUNTIME_HOST_MEMORY_H
+#define RUNTIME_HOST_MEMORY_H
+
+#include <stdint.h>
+
+#include "formats/status.h"
+
+struct host_memory {
+    void *base; /* page aligned; NULL: none */
+    uint64_t bytes;
+};
+
+/* `what` is for messages. */
+bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *what, struct status *status);
+void host_memory_unmap(struct host_memory *memory);
+
+#endif

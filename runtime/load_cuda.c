@@ -1,0 +1,99 @@
+#include "runtime/load_cuda.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime/memory_contract.h"
+#include "runtime/upload.h"
+
+static bool check_capability(const struct eng_engine *engine, const struct device *device, struct status *status)
+{
+    int expected = (int)engine->file.manifest.target_capability, found = device->facts.capability;
+    if (found == expected) return true;
+    return status_fail(status, STATUS_MACHINE,
+                       "expected a GPU of compute capability %d.%d, which this engine's code is for, found GPU %d (%s) "
+                       "of %d.%d; choose another GPU (device), or build the engine for this one: 'engbuild --model "
+                       "CHECKPOINT -o FILE'",
+                       expected / 10, expected % 10, device->ordinal, device->facts.name, found / 10, found % 10);
+}
+
+static double nominal_rate(const struct device *device)
+{
+    const struct cuda_driver *driver = &device->driver;
+    int kilohertz = 0, bits = 0;
+    if (driver->DeviceGetAttribute(&kilohertz, CU_ATTRIBUTE_MEMORY_CLOCK_RATE, device->handle) != CU_SUCCESS ||
+        driver->DeviceGetAttribute(&bits, CU_ATTRIBUTE_MEMORY_BUS_WIDTH, device->handle) != CU_SUCCESS)
+        return 0;
+    return 2.0 * kilohertz * 1e3 * bits / 8 * 1e-9; /* two transfers a clock */
+}
+
+bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *status)
+{
+    struct load_cuda *cuda = calloc(1, sizeof *cuda);
+    if (!cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!device_open(&cuda->device, ordinal, status)) {
+        free(cuda);
+        return false;
+    }
+    engine->cuda = cuda;
+    cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
+    return check_capability(engine, &cuda->device, status);
+}
+
+/* What a session will need is counted, too: better now than after the upload. */
+static bool check_memory(const struct eng_engine *engine, struct status *status)
+{
+    const struct manifest *manifest = &engine->file.manifest;
+    const struct device *device = &engine->cuda->device;
+    uint64_t free_bytes;
+    struct memory_contract contract = {
+        .weights = manifest->weights_bytes,
+        .kernels = memory_contract_code(&engine->file) + memory_contract_graphs(&engine->file),
+        .arena = manifest->arena_bytes,
+        .step = manifest->step_bytes,
+        .state = manifest->state_bytes,
+        .kv = manifest->geometry.page_bytes,
+    };
+    return device_free_memory(device, &free_bytes, status) &&
+           memory_contract_check(&contract, free_bytes, device, status);
+}
+
+static bool allocate_weights(struct load_cuda *cuda, uint64_t bytes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = cuda_ok(driver, driver->MemAlloc(&cuda->weights, bytes), status,
+                      "%" PRIu64 " bytes of GPU memory for weights", bytes);
+    device_leave(&cuda->device);
+    return ok;
+}
+
+bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
+{
+    const struct engine *file = &engine->file;
+    struct load_cuda *cuda = engine->cuda;
+    if (!check_memory(engine, status) ||
+        !cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status) ||
+        !allocate_weights(cuda, file->manifest.weights_bytes, status))
+        return false;
+    double start = load_seconds();
+    bool ok = upload_weights(file, &cuda->device, cuda->weights, threads, &engine->load_threads, status);
+    engine->verify_seconds = load_seconds() - start;
+    return ok;
+}
+
+void load_cuda_close(struct eng_engine *engine)
+{
+    struct load_cuda *cuda = engine->cuda;
+    if (!cuda) return;
+    engine->cuda = NULL;
+    cuda_kernels_free(&cuda->kernels, &cuda->device);
+    struct status ignored;
+    status_clear(&ignored);
+    if (cuda->weights && device_enter(&cuda->device, &ignored)) {
+        cuda->device.driver.MemFree(cuda->weights);
+        device_leave(&cuda->device);
+    }
+    device_close(&cuda->device);
+    free(cuda);
+}

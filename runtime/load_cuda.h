@@ -1,0 +1,22 @@
+/* An engine on a GPU: its weights and kernels, there once for all sessions. */
+#ifndef RUNTIME_LOAD_CUDA_H
+#define RUNTIME_LOAD_CUDA_H
+
+#include "kernels/cuda/executor.h"
+#include "runtime/load.h"
+
+struct load_cuda {
+    struct device device;
+    cu_deviceptr weights;
+    struct cuda_kernels kernels;
+    double nominal_gb_per_second; /* of the device's memory; 0: unknown */
+};
+
+/* Opens GPU `ordinal` as engine->cuda and checks that it is of the kind the engine's code is for. */
+bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *status);
+/* Checks the memory contract, then brings kernels and weights to the GPU; every weight chunk is verified. The engine's
+ * plans have been checked. */
+bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status);
+void load_cuda_close(struct eng_engine *engine); /* harmless when nothing is open */
+
+#endif
