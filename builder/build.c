@@ -12,6 +12,7 @@
 #include "builder/import.h"
 #include "builder/pass.h"
 #include "builder/report.h"
+#include "builder/tune_cuda.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
 #include "formats/tokenizer.h"
@@ -459,6 +460,10 @@ bool build_engine(const struct build_options *options, struct status *status)
         !fill_manifest(build, weights_bytes, status) || !import_tokenizer(build, status))
         goto done;
     if (options->list_candidates) {
+        if (build->target == TARGET_CUDA) {
+            ok = print_cuda_candidates(build, options->out, status);
+            goto done;
+        }
         if (!machine_probe(&build->machine, build->team, status)) goto done;
         list_candidates(build);
         ok = true;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "builder/choose_plans_cuda.h"
+#include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 
 
@@ -43,7 +45,10 @@ void build_cuda_close(struct build *build)
     struct cuda_build *cuda = &build->cuda;
     struct status ignored;
     status_clear(&ignored);
-    for (size_t p = 0; p < build->plan_count; p++) device_plan_free(&cuda->plans[p]);
+    for (size_t p = 0; p < build->plan_count; p++) {
+        device_plan_free(&cuda->plans[p]);
+        device_plan_free(&cuda->alternatives[p]);
+    }
     kernel_set_free(&cuda->kernels);
     if (cuda->weights && device_enter(&cuda->device, &ignored)) {
         cuda->device.driver.MemFree(cuda->weights);
@@ -55,11 +60,20 @@ void build_cuda_close(struct build *build)
 
 /* ---- lowering ---- */
 
-static bool lower_one(struct build *build, const struct graph *graph, uint32_t rows, struct status *status)
+/* Few rows can also go the way of many: which is faster, whole plans will show (choose_plans). */
+static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
+                      struct status *status)
 {
-    struct device_plan *plan = &build->cuda.plans[build->plan_count];
-    if (!lower_device_plan(graph, &build->lowering, &build->cuda.device.facts, rows, plan, status)) return false;
-    build->plans[build->plan_count++].header = plan->header;
+    struct cuda_build *cuda = &build->cuda;
+    const struct device_facts *gpu = &cuda->device.facts;
+    size_t p = build->plan_count++;
+    if (!lower_device_plan(graph, &build->lowering, gpu, rows, &cuda->plans[p], status) ||
+        (alternative && !lower_device_plan(alternative, &build->lowering, gpu, rows, &cuda->alternatives[p], status)))
+        return false;
+    build->plans[p].header = cuda->plans[p].header;
+    /* The manifest's arena holds either until one is chosen. */
+    if (alternative && cuda->alternatives[p].header.arena_bytes > build->plans[p].header.arena_bytes)
+        build->plans[p].header.arena_bytes = cuda->alternatives[p].header.arena_bytes;
     return true;
 }
 
@@ -68,15 +82,17 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
 {
     build->lowering.scratch_bytes = 0;
     for (int i = 0; i < batch_count; i++) {
-        const struct graph *graph = batches[i] <= GRAPH_NARROW_ROWS ? &build->narrow : &build->decode;
-        uint64_t bytes = device_scratch_bytes(graph, &build->lowering, &build->cuda.device.facts, batches[i]);
+        uint64_t bytes = device_scratch_bytes(&build->decode, &build->lowering, &build->cuda.device.facts, batches[i]);
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
-    for (int i = 0; i < batch_count; i++)
-        if (!lower_one(build, batches[i] <= GRAPH_NARROW_ROWS ? &build->narrow : &build->decode, batches[i], status))
+    for (int i = 0; i < batch_count; i++) {
+        bool narrow = batches[i] <= GRAPH_NARROW_ROWS;
+        if (!lower_one(build, narrow ? &build->narrow : &build->decode, narrow ? &build->decode : NULL, batches[i],
+                       status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);
+    }
     for (int i = 0; i < chunk_count; i++)
-        if (!lower_one(build, &build->prefill, chunks[i], status))
+        if (!lower_one(build, &build->prefill, NULL, chunks[i], status))
             return status_prefix(status, "prefill plan of %u tokens", chunks[i]);
     return true;
 }
@@ -113,20 +129,43 @@ static bool upload_weights(struct build *build, const uint8_t *weights, struct s
     return ok;
 }
 
+/* Finishes all plans; the manifest's arena shrinks to what they need. */
+static bool finish_plans(struct build *build, struct status *status)
+{
+    struct cuda_build *cuda = &build->cuda;
+    build->manifest.arena_bytes = 0;
+    for (size_t p = 0; p < build->plan_count; p++) {
+        if (!finish_device_plan(&cuda->plans[p], &cuda->device.facts, &cuda->kernels, &build->plans[p], status))
+            return status_prefix(status, "plan %zu", p);
+        uint64_t bytes = build->plans[p].header.arena_bytes;
+        if (bytes > build->manifest.arena_bytes) build->manifest.arena_bytes = bytes;
+    }
+    return true;
+}
+
+static bool time_plans(struct build *build, struct status *status)
+{
+    struct plan_timer timer;
+    if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
+    bool ok = true;
+    for (size_t p = 0; ok && p < build->plan_count; p++)
+        ok = plan_timer_run(&timer, &build->plans[p], &build->plan_us[p], status);
+    plan_timer_close(&timer);
+    return ok;
+}
+
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
     if (weights && !upload_weights(build, weights, status)) return false;
-    if (!tune_cuda(build, level, status)) return false;
-    for (size_t p = 0; p < build->plan_count; p++)
-        if (!finish_device_plan(&cuda->plans[p], &cuda->device.facts, &cuda->kernels, &build->plans[p], status))
-            return status_prefix(status, "plan %zu", p);
+    if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status)) return false;
+    if (!finish_plans(build, status)) return false;
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
     if (!kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
                             compile_progressed, &build->progress, status))
         return false;
-    return level == TUNE_OFF || build_cuda_time_plans(build, status);
+    return level == TUNE_OFF || time_plans(build, status);
 }
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)

@@ -12,7 +12,8 @@
 struct cuda_build {
     struct device device;
     struct nvrtc *nvrtc;
-    struct device_plan plans[2 * BUILD_MAX_PLANS]; /* as struct build.plans */
+    struct device_plan plans[2 * BUILD_MAX_PLANS];        /* as struct build.plans */
+    struct device_plan alternatives[2 * BUILD_MAX_PLANS]; /* the same steps with other fusions; count 0: none */
     struct kernel_set kernels;
     cu_deviceptr weights; /* on the device, for tuning and golden outputs; 0: not there */
 };

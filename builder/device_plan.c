@@ -152,7 +152,8 @@ static bool finish_launch(struct finishing *out, const struct device_launch *sou
         .layer = source->layer,
         .kernel = kernel_set_add(set, &source->tactic, source->operand_count),
         .shared_bytes = geometry.shared_bytes,
-        .attributes = LAUNCH_PROGRAMMATIC,
+        /* Programmatic dependent launch came with Hopper; without it device_wait() is empty and the edges are full. */
+        .attributes = gpu->capability >= 90 ? LAUNCH_PROGRAMMATIC : 0,
     };
     if (launch->kernel == UINT32_MAX) return status_fail(status, STATUS_MACHINE, "out of memory while lowering");
     memcpy(launch->grid, geometry.grid, sizeof launch->grid);

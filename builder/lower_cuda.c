@@ -12,10 +12,7 @@
 #include "kernels/rope_append/rope_append_device.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_table/rope_table_device.h"
-#if __has_include("kernels/sample/sample_device.h")
 #include "kernels/sample/sample_device.h"
-#define HAVE_SAMPLE
-#endif
 #include "kernels/select_rows/select_rows_device.h"
 #include "kernels/swiglu/swiglu_device.h"
 
@@ -192,7 +189,6 @@ static void emit_select_rows(struct device_emitter *e, const struct graph_node *
     put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
-#ifdef HAVE_SAMPLE
 static void emit_sample(struct device_emitter *e, const struct graph_node *node, int64_t *params)
 {
     bool feedback = e->graph->kind == PLAN_DECODE;
@@ -213,7 +209,6 @@ static void emit_sample(struct device_emitter *e, const struct graph_node *node,
     put_step(&e->out, STEP_POSITIONS, ACCESS_READ_WRITE);
 }
 
-#endif
 typedef void emit_op(struct device_emitter *e, const struct graph_node *node, int64_t *params);
 static emit_op *const emitters[OP_COUNT] = {
     [OP_EMBED] = emit_embed,
@@ -224,9 +219,7 @@ static emit_op *const emitters[OP_COUNT] = {
     [OP_ATTENTION] = emit_attention,
     [OP_ROPE_ATTENTION] = emit_rope_attention,
     [OP_SELECT_ROWS] = emit_select_rows,
-#ifdef HAVE_SAMPLE
     [OP_SAMPLE] = emit_sample,
-#endif
 };
 
 static bool emit_node(struct device_emitter *e, const struct graph_node *node, const struct device_facts *gpu,

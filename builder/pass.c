@@ -19,9 +19,12 @@ bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct 
 {
     if (dump_after && strcmp(dump_after, "import") == 0) graph_dump(graph, dump);
     for (const struct pass *const *pass = passes; *pass; pass++) {
-        if ((*pass)->targets && !((*pass)->targets & PASS_FOR(graph->target))) continue;
-        if (!(*pass)->run(graph, status) || !graph_check(graph, (*pass)->name, status)) return false;
-        if (dump_after && strcmp(dump_after, (*pass)->name) == 0) graph_dump(graph, dump);
+        bool wanted = !(*pass)->targets || (*pass)->targets & PASS_FOR(graph->target);
+        bool dumped = dump_after && strcmp(dump_after, (*pass)->name) == 0;
+        if (!wanted && dumped)
+            fprintf(dump, "# %s is not for target %s\n", (*pass)->name, engine_target_name(graph->target));
+        if (wanted && (!(*pass)->run(graph, status) || !graph_check(graph, (*pass)->name, status))) return false;
+        if (dumped) graph_dump(graph, dump);
     }
     return true;
 }

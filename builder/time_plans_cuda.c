@@ -2,8 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/build_cuda.h"
-#include "builder/cuda_memory.h"
+#include "builder/time_plans_cuda.h"
 
 enum { TIME_CONTEXT = 200, WARM_UP = 3, REPETITIONS = 15 };
 
@@ -13,14 +12,55 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
+                     struct status *status)
+{
+    const struct device *device = &build->cuda.device;
+    const struct plan_geometry *geometry = &build->manifest.geometry;
+    uint64_t pages = geometry->slots * (TIME_CONTEXT / geometry->page_tokens + 1);
+    for (size_t p = 0; p < build->plan_count; p++) {
+        uint64_t wanted = build->plans[p].header.rows / geometry->page_tokens + 1;
+        if (build->plans[p].header.kind == PLAN_PREFILL && wanted > pages) pages = wanted;
+    }
+    memset(timer, 0, sizeof *timer);
+    timer->build = build;
+    struct engine_kernel *entries = kernel_set_view(kernels);
+    if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    timer->entered = device_enter(device, status);
+    bool ok = timer->entered && cuda_memory_open(&timer->memory, build, pages, status) &&
+              cuda_memory_randomise(&timer->memory, build, SPACE_KV, status) &&
+              cuda_kernels_load(&timer->kernels, device, entries, kernels->count, status);
+    for (int i = 0; i < 2; i++)
+        ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
+                           "an event");
+    free(entries);
+    if (!ok) plan_timer_close(timer);
+    return ok;
+}
+
+void plan_timer_close(struct plan_timer *timer)
+{
+    const struct device *device = &timer->build->cuda.device;
+    if (!timer->entered) return;
+    for (int i = 0; i < 2; i++)
+        if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
+    cuda_kernels_free(&timer->kernels, device);
+    cuda_memory_close(&timer->memory, timer->build);
+    device_leave(device);
+    timer->entered = false;
+}
+
 /* Decode: every slot at TIME_CONTEXT. Prefill: one prompt from its first token. The step's feedback moves the positions,
  * so they are written before each replay. */
-static bool time_plan(const struct build *build, const struct cuda_plan *bound, const struct plan *plan,
-                      const struct cuda_memory *memory, cu_event events[2], double *us, struct status *status)
+static bool time_bound(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plan, double *us,
+                       struct status *status)
 {
+    const struct build *build = timer->build;
     const struct device *device = &build->cuda.device;
     const struct cuda_driver *driver = &device->driver;
     const struct plan_geometry *geometry = &build->manifest.geometry;
+    const struct cuda_memory *memory = &timer->memory;
+    cu_event *events = timer->events;
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, build, &plan->header, status)) return false;
     bool decode = plan->header.kind == PLAN_DECODE, ok = true;
@@ -52,41 +92,12 @@ static bool time_plan(const struct build *build, const struct cuda_plan *bound, 
     return ok;
 }
 
-bool build_cuda_time_plans(struct build *build, struct status *status)
+bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status)
 {
-    const struct device *device = &build->cuda.device;
-    const struct plan_geometry *geometry = &build->manifest.geometry;
-    struct cuda_memory memory = {0};
-    struct cuda_kernels kernels = {0};
-    cu_event events[2] = {NULL, NULL};
-    uint64_t pages = geometry->slots * (TIME_CONTEXT / geometry->page_tokens + 1);
-    for (size_t p = 0; p < build->plan_count; p++) {
-        uint64_t wanted = build->plans[p].header.rows / geometry->page_tokens + 1;
-        if (build->plans[p].header.kind == PLAN_PREFILL && wanted > pages) pages = wanted;
-    }
-    struct engine_kernel *entries = kernel_set_view(&build->cuda.kernels);
-    if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
-    if (!device_enter(device, status)) {
-        free(entries);
-        return false;
-    }
-    bool ok = cuda_memory_open(&memory, build, pages, status) &&
-              cuda_memory_randomise(&memory, build, SPACE_KV, status) &&
-              cuda_kernels_load(&kernels, device, entries, build->cuda.kernels.count, status);
-    for (int i = 0; i < 2; i++)
-        ok = ok &&
-             cuda_ok(&device->driver, device->driver.EventCreate(&events[i], CU_EVENT_DEFAULT), status, "an event");
-    for (size_t p = 0; ok && p < build->plan_count; p++) {
-        struct cuda_plan bound = {0};
-        ok = cuda_plan_bind(&bound, device, &kernels, &build->plans[p], &memory, "a plan", status) &&
-             time_plan(build, &bound, &build->plans[p], &memory, events, &build->plan_us[p], status);
-        cuda_plan_free(&bound, device);
-    }
-    for (int i = 0; i < 2; i++)
-        if (events[i]) device->driver.EventDestroy(events[i]);
-    cuda_kernels_free(&kernels, device);
-    cuda_memory_close(&memory, build);
-    device_leave(device);
-    free(entries);
+    struct cuda_plan bound = {0};
+    const struct device *device = &timer->build->cuda.device;
+    bool ok = cuda_plan_bind(&bound, device, &timer->kernels, plan, &timer->memory, "a plan", status) &&
+              time_bound(timer, &bound, plan, us, status);
+    cuda_plan_free(&bound, device);
     return ok;
 }

@@ -70,6 +70,13 @@ static bool make_key(const struct tuning *tuning, const struct device_launch *la
     return used < TUNING_KEY_BYTES;
 }
 
+/* All plans, then all alternatives, of which many have no launches. */
+static struct device_plan *plan_or_alternative(struct build *build, size_t index)
+{
+    size_t count = build->plan_count;
+    return index < count ? &build->cuda.plans[index] : &build->cuda.alternatives[index - count];
+}
+
 static struct problem *find_problem(struct tuning *tuning, const char *key)
 {
     for (size_t i = 0; i < tuning->count; i++)
@@ -101,8 +108,8 @@ static struct problem *add_problem(struct tuning *tuning, const struct device_pl
 static bool collect(struct tuning *tuning, int most, struct status *status)
 {
     struct build *build = tuning->build;
-    for (size_t p = 0; p < build->plan_count; p++) {
-        struct device_plan *plan = &build->cuda.plans[p];
+    for (size_t p = 0; p < 2 * build->plan_count; p++) {
+        struct device_plan *plan = plan_or_alternative(build, p);
         for (uint32_t n = 0; n < plan->count; n++) {
             struct device_launch *launch = &plan->launches[n];
             char key[TUNING_KEY_BYTES];
@@ -432,8 +439,8 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
 static bool apply(struct tuning *tuning, struct status *status)
 {
     struct build *build = tuning->build;
-    for (size_t p = 0; p < build->plan_count; p++) {
-        struct device_plan *plan = &build->cuda.plans[p];
+    for (size_t p = 0; p < 2 * build->plan_count; p++) {
+        struct device_plan *plan = plan_or_alternative(build, p);
         for (uint32_t n = 0; n < plan->count; n++) {
             struct device_launch *launch = &plan->launches[n];
             if (launch->record == PLAN_NO_TACTIC) continue;
@@ -456,7 +463,7 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
     hash_sources(tuning.sources);
     memset(&build->tactics, 0, sizeof build->tactics);
     if (!collect(&tuning, level == TUNE_FULL ? MAX_TACTICS : QUICK_TACTICS, status)) goto done;
-    build->tactics.records = calloc(tuning.count + 1, sizeof *build->tactics.records);
+    build->tactics.records = calloc(tuning.count + build->plan_count + 1, sizeof *build->tactics.records);
     answered = calloc(tuning.count + 1, sizeof *answered);
     if (!build->tactics.records || !answered) {
         status_fail(status, STATUS_MACHINE, "out of memory while tuning");
@@ -490,5 +497,49 @@ done:
     free(answered);
     free(tuning.problems);
     if (!ok) tactics_free(&build->tactics);
+    return ok;
+}
+
+/* ---- printing the space ---- */
+
+static void print_tactic(const struct device_tactic *tactic, const struct device_facts *gpu, FILE *out)
+{
+    const struct device_kernel *kernel = tactic->kernel;
+    struct device_geometry geometry;
+    const char *illegal = kernel->launch(tactic->params, gpu, &geometry);
+    fprintf(out, "  %s", kernel->name);
+    for (int i = kernel->first_tunable; i < kernel->param_count; i++)
+        fprintf(out, " %s=%" PRId64, kernel->param_names[i], tactic->params[i]);
+    if (illegal)
+        fprintf(out, " illegal: %s\n", illegal);
+    else
+        fprintf(out, " grid %ux%ux%u block %u cluster %u shared %u\n", geometry.grid[0], geometry.grid[1],
+                geometry.grid[2], geometry.block[0] * geometry.block[1] * geometry.block[2],
+                geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2], geometry.shared_bytes);
+}
+
+bool print_cuda_candidates(struct build *build, FILE *out, struct status *status)
+{
+    struct tuning tuning = {.build = build};
+    const struct device_facts *gpu = &build->cuda.device.facts;
+    hash_sources(tuning.sources);
+    bool ok = collect(&tuning, MAX_TACTICS, status);
+    for (size_t i = 0; ok && i < tuning.count; i++) {
+        const struct problem *problem = &tuning.problems[i];
+        fprintf(out, "# %s\n", problem->key);
+        for (int t = 0; t < problem->tactic_count; t++) print_tactic(&problem->tactics[t], gpu, out);
+        const struct device_kernel *const *kernels = device_kernels(problem->op);
+        for (int k = 0; kernels[k]; k++) {
+            bool raced = false;
+            for (int t = 0; t < problem->tactic_count; t++) raced |= problem->tactics[t].kernel == kernels[k];
+            if (raced) continue;
+            struct device_geometry geometry;
+            const char *reason = device_kernel_runs_on(kernels[k], gpu)
+                                     ? kernels[k]->launch(problem->sites[0]->tactic.params, gpu, &geometry)
+                                     : "not for this GPU";
+            fprintf(out, "  %s: not raced: %s\n", kernels[k]->name, reason ? reason : "enough others");
+        }
+    }
+    free(tuning.problems);
     return ok;
 }

@@ -9,4 +9,8 @@
  * without weights on the device, nothing is measured: cached records where there are any, else the first candidate. */
 bool tune_cuda(struct build *build, enum tune_level level, struct status *status);
 
+/* Prints the tactics of every problem in the order in which they are raced, with their launch geometry, and why a
+ * kernel of the op takes no part. */
+bool print_cuda_candidates(struct build *build, FILE *out, struct status *status);
+
 #endif

@@ -266,7 +266,7 @@ static const struct damage damages[] = {
     SECTION(kernel_count, 4, "kernel 0: the name is not a text of 4 bytes"),
     SECTION(kernel_count, 65537, "header: 65537 kernels"),
     SECTION(kernel_count, UINT32_MAX, "header: 4294967295 kernels"),
-    SECTION(name_bytes, 0, "kernel 0: cubin"),
+    SECTION(name_bytes, 0, "kernel 0: the name is not a text of 4 bytes"),
     SECTION(name_bytes, 21, "kernel 2: the name is not a text of 11 bytes"),
     SECTION(name_bytes, 23, "names: expected 22 bytes, found 23"),
     SECTION(name_bytes, UINT32_MAX, "header: 3 kernels and 4294967295 bytes of names in 640 bytes"),
@@ -339,12 +339,13 @@ static const struct damage damages[] = {
     HEAD_MAP(dtype, DTYPE_I64, "unknown dtype"),
     HEAD_MAP(dtype, DTYPE_COUNT, "unknown dtype"),
     HEAD_MAP(dtype, -1, "unknown dtype -1"),
-    HEAD_MAP(dtype, INT64_MIN, "unknown dtype -9223372036854775808"),
+    HEAD_MAP(dtype, INT64_MIN + DTYPE_F32, "unknown dtype -9223372036854775807"),
     HEAD_MAP(dtype, (1ll << 32) + DTYPE_F32, "unknown dtype 4294967297"),
     HEAD_MAP(columns, 0, "16 x 0 elements, 64 bytes a row"),
     HEAD_MAP(columns, -1, "16 x -1 elements, 64 bytes a row"),
     HEAD_MAP(columns, 17, "16 x 17 elements, 64 bytes a row"), /* a row is longer than the way to the next */
     HEAD_MAP(columns, INT64_MAX, "16 x 9223372036854775807 elements"),
+    HEAD_MAP(columns, 1ll << 62, "16 x 4611686018427387904 elements"), /* 0 bytes, modulo 2^64 */
     HEAD_MAP(rows, 0, "rows: expected at least 1, found 0"),
     HEAD_MAP(rows, -1, "-1 x 16 elements, 64 bytes a row"),
     HEAD_MAP(rows, 17, "17 rows of 64 bytes leave the operand's 1024 bytes"),
@@ -378,12 +379,13 @@ static const struct damage damages[] = {
     {FIELD(IN_MATMUL_OPERAND, 0, plan_operand, tensor_map, 15),
      IN_PLAN(8) "operand 2: tensor map: "}, /* inside the parameters, but not where the map is */
     {FIELD(IN_MATMUL_OPERAND, 0, plan_operand, tensor_map, 17),
-     "launch 8 (matmul): operand 2: tensor map at parameter 16 leaves the launch's 21 parameters"},
+     "launch 8 (matmul): operand 2: tensor map at parameter 16 leaves the launch's 22 parameters"},
     {FIELD(IN_MATMUL_OPERAND, 0, plan_operand, tensor_map, UINT32_MAX),
-     "launch 8 (matmul): operand 2: tensor map at parameter 4294967294 leaves the launch's 21 parameters"},
+     "launch 8 (matmul): operand 2: tensor map at parameter 4294967294 leaves the launch's 22 parameters"},
     {FIELD(IN_KV_OPERAND, 0, plan_operand, tensor_map, 14),
      "launch 3 (rope_attention): operand 5: tensor map at parameter 13 leaves the launch's 19 parameters"},
-    {FIELD(IN_MATMUL, 0, plan_launch, param_count, 20), "launch 8 (matmul): operand 2: tensor map at parameter 14"},
+    {FIELD(IN_MATMUL, 0, plan_launch, param_count, 20),
+     "launch 8 (matmul): operand 2: tensor map at parameter 15 leaves the launch's 20 parameters"},
     {FIELD(IN_MATMUL, 0, plan_launch, param_count, 65), "65 parameters, at most 64 are possible"},
 };
 
@@ -410,6 +412,20 @@ static void dimensions_are_bounded_together(void **state)
     expect_sample_refused("launch 0: cluster: 32 blocks, at most 16 are possible");
     for (int i = 0; i < 3; i++) embed->block[i] = 1024;
     expect_sample_refused("launch 0: block: 1073741824 threads, at most 1024 are possible");
+    assert_int_equal(make_sample(NULL), 0);
+    apply(FIELD(IN_HEAD_MAP, 0, plan_tensor_map, box_columns, 260));
+    apply(FIELD(IN_HEAD_MAP, 0, plan_tensor_map, swizzle, 0));
+    expect_sample_refused("operand 2: tensor map: box of 8 x 260 elements, swizzle 0");
+}
+
+/* The last kernel's name is shortened to nothing, consistently. */
+static void a_name_is_not_empty(void **state)
+{
+    (void)state;
+    memset(sample.kernels_section + 114, 0, 12);
+    apply(FIELD(IN_SECTION, 0, engine_kernels_header, name_bytes, 11));
+    apply(FIELD(IN_SECTION, 72, engine_kernel_entry, name_bytes, 0));
+    expect_sample_refused("section 'kernels': kernel 2: the name is not a text of 0 bytes");
 }
 
 /* Bounds that may be reached. */
@@ -537,34 +553,86 @@ static void every_bit_of_structure_counts(void **state)
     free(bytes);
 }
 
-/* A section that ends early or late, whole as far as the table goes. */
+/* A plain engine whose kernels section, the last one, is another; free() it. */
+static uint8_t *with_section(const void *section, size_t section_bytes, size_t *size)
+{
+    size_t old_size;
+    uint8_t *old = written(false, &old_size);
+    uint64_t offset = test_engine_entry(old, old_size, SECTION_KERNELS)->offset;
+    uint8_t *whole = calloc(1, offset + section_bytes + 1);
+    memcpy(whole, old, offset);
+    memcpy(whole + offset, section, section_bytes);
+    *size = offset + section_bytes;
+    struct engine_header header;
+    memcpy(&header, whole, sizeof header);
+    header.file_bytes = *size;
+    memcpy(whole, &header, sizeof header);
+    struct engine_section_entry *last = (void *)(whole + header.header_bytes - sizeof *last);
+    assert_int_equal(last->type, SECTION_KERNELS);
+    last->stored_bytes = last->raw_bytes = section_bytes;
+    engine_fix_checksums(whole, *size);
+    uint8_t *copy = test_engine_copy(whole, *size);
+    free(whole);
+    free(old);
+    return copy;
+}
+
+/* A section that ends early, or late with zeros. */
 static void every_other_length_is_refused(void **state)
 {
     (void)state;
-    size_t size;
-    uint8_t *bytes = written(false, &size);
-    struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_KERNELS);
-    assert_int_equal(entry->offset + entry->stored_bytes, size); /* the last section */
-    for (size_t length = 1; length <= TEST_ENGINE_KERNELS_BYTES + 128; length++) {
+    uint8_t section[TEST_ENGINE_KERNELS_BYTES + 128] = {0};
+    memcpy(section, sample.kernels_section, TEST_ENGINE_KERNELS_BYTES);
+    for (size_t length = 1; length <= sizeof section; length++) {
         if (length == TEST_ENGINE_KERNELS_BYTES) continue;
-        size_t cut = entry->offset + length;
-        uint8_t *copy = calloc(1, size + 128), *other;
-        memcpy(copy, bytes, size);
-        struct engine_header header;
-        memcpy(&header, copy, sizeof header);
-        header.file_bytes = cut;
-        memcpy(copy, &header, sizeof header);
-        /* By type and not by test_engine_entry, which would not find what leaves the data. */
-        struct engine_section_entry *entries = (void *)(copy + sizeof header);
-        struct engine_section_entry *last = &entries[header.section_count - 1];
-        last->stored_bytes = last->raw_bytes = length;
-        other = test_engine_copy(copy, cut);
-        engine_fix_checksums(other, cut);
-        expect_refused(other, cut, "section 'kernels': ");
-        free(other);
-        free(copy);
+        size_t size;
+        uint8_t *bytes = with_section(section, length, &size);
+        expect_refused(bytes, size,
+                       length < sizeof(struct engine_kernels_header) ? "section 'kernels': too short for its header"
+                                                                     : "section 'kernels': ");
+        free(bytes);
     }
+}
+
+/* Kernels of one byte under the name "k"; the first ones with the operands that the sample's launches have. */
+static uint8_t *many_kernels(size_t count, size_t *section_bytes)
+{
+    struct engine_kernels_header header = {.kernel_count = (uint32_t)count, .name_bytes = (uint32_t)(2 * count)};
+    size_t names_at = sizeof header + count * sizeof(struct engine_kernel_entry);
+    size_t cubins_at = (names_at + 2 * count + ENGINE_CUBIN_ALIGNMENT - 1) / ENGINE_CUBIN_ALIGNMENT;
+    *section_bytes = (cubins_at + count) * ENGINE_CUBIN_ALIGNMENT;
+    uint8_t *section = calloc(1, *section_bytes);
+    assert_non_null(section);
+    memcpy(section, &header, sizeof header);
+    for (size_t i = 0; i < count; i++) {
+        const struct engine_kernel_entry entry = {
+            .name_offset = (uint32_t)(2 * i),
+            .name_bytes = 1,
+            .operand_count = i < TEST_ENGINE_KERNELS ? sample.kernels[i].operand_count : PLAN_MAX_OPERANDS,
+            .offset = (cubins_at + i) * ENGINE_CUBIN_ALIGNMENT,
+            .bytes = 1,
+        };
+        memcpy(section + sizeof header + i * sizeof entry, &entry, sizeof entry);
+        section[names_at + 2 * i] = 'k';
+    }
+    return section;
+}
+
+static void there_are_at_most_65536_kernels(void **state)
+{
+    (void)state;
+    struct status status;
+    size_t section_bytes, size;
+    uint8_t *section = many_kernels(ENGINE_MAX_KERNELS, &section_bytes);
+    uint8_t *bytes = with_section(section, section_bytes, &size);
+    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
     free(bytes);
+    free(section);
+    section = many_kernels(ENGINE_MAX_KERNELS + 1, &section_bytes);
+    bytes = with_section(section, section_bytes, &size);
+    expect_refused(bytes, size, "section 'kernels': header: 65537 kernels and 131074 bytes of names in");
+    free(bytes);
+    free(section);
 }
 
 /* ---- target and section ------------------------------------------------------------------------------------------ */
@@ -682,10 +750,12 @@ int main(void)
         TEST(the_writer_bounds_the_kernels),
         TEST(every_damage_is_named),
         TEST(dimensions_are_bounded_together),
+        TEST(a_name_is_not_empty),
         TEST(edges_are_accepted),
         TEST(a_map_ends_with_the_parameters),
         TEST(every_bit_of_structure_counts),
         TEST(every_other_length_is_refused),
+        TEST(there_are_at_most_65536_kernels),
         TEST(the_section_goes_with_the_target),
         TEST(processors_have_no_device_fields),
         TEST(capability_goes_with_the_target),

@@ -21,7 +21,7 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
 /* engine_kernels.c. The section may be absent; a launch of a device target needs it. */
 bool engine_verify_kernels(struct engine *engine, const struct engine_part *part, struct status *status);
 /* What plan_verify does not know of a launch on a device: its kernel, operand count, dimensions, tensor maps. */
-bool engine_verify_device_launch(const struct engine *engine, const struct plan *plan,
-                                 const struct plan_launch *launch, struct status *status);
+bool engine_verify_device_launch(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
+                                 struct status *status);
 
 #endif

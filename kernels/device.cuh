@@ -40,18 +40,18 @@ __device__ __forceinline__ float float_of_bits(u32 bits) { return __int_as_float
 __device__ __forceinline__ u32 bits_of_float(float value) { return (u32)__float_as_int(value); }
 
 /* A 16-bit element (DTYPE_F16 or DTYPE_BF16) as float, and a float rounded to nearest even. */
-template <int DTYPE> __device__ __forceinline__ float float_of_half(u16 half)
+template <int ELEMENT> __device__ __forceinline__ float float_of_half(u16 half)
 {
-    if constexpr (DTYPE == DTYPE_BF16) return float_of_bits((u32)half << 16);
+    if constexpr (ELEMENT == DTYPE_BF16) return float_of_bits((u32)half << 16);
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
     return value;
 }
 
-template <int DTYPE> __device__ __forceinline__ u16 half_of_float(float value)
+template <int ELEMENT> __device__ __forceinline__ u16 half_of_float(float value)
 {
     u16 half;
-    if constexpr (DTYPE == DTYPE_BF16)
+    if constexpr (ELEMENT == DTYPE_BF16)
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(value));
     else
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
@@ -59,10 +59,10 @@ template <int DTYPE> __device__ __forceinline__ u16 half_of_float(float value)
 }
 
 /* Two floats as a packed pair: `low` in the lower half. */
-template <int DTYPE> __device__ __forceinline__ u32 pack_halves(float low, float high)
+template <int ELEMENT> __device__ __forceinline__ u32 pack_halves(float low, float high)
 {
     u32 pair;
-    if constexpr (DTYPE == DTYPE_BF16)
+    if constexpr (ELEMENT == DTYPE_BF16)
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     else
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -70,27 +70,27 @@ template <int DTYPE> __device__ __forceinline__ u32 pack_halves(float low, float
 }
 
 /* Element types of global memory. */
-template <int DTYPE> struct element_of {
+template <int ELEMENT> struct element_of {
     typedef u16 type;
 };
 template <> struct element_of<DTYPE_F32> {
     typedef float type;
 };
 
-template <int DTYPE> __device__ __forceinline__ float load_element(const void *array, i64 index)
+template <int ELEMENT> __device__ __forceinline__ float load_element(const void *array, i64 index)
 {
-    if constexpr (DTYPE == DTYPE_F32)
+    if constexpr (ELEMENT == DTYPE_F32)
         return ((const float *)array)[index];
     else
-        return float_of_half<DTYPE>(((const u16 *)array)[index]);
+        return float_of_half<ELEMENT>(((const u16 *)array)[index]);
 }
 
-template <int DTYPE> __device__ __forceinline__ void store_element(void *array, i64 index, float value)
+template <int ELEMENT> __device__ __forceinline__ void store_element(void *array, i64 index, float value)
 {
-    if constexpr (DTYPE == DTYPE_F32)
+    if constexpr (ELEMENT == DTYPE_F32)
         ((float *)array)[index] = value;
     else
-        ((u16 *)array)[index] = half_of_float<DTYPE>(value);
+        ((u16 *)array)[index] = half_of_float<ELEMENT>(value);
 }
 
 __device__ __forceinline__ u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }

@@ -174,6 +174,7 @@ static void destroy(struct backend *backend)
     const struct cuda_driver *driver = &cuda->device.driver;
     struct status ignored;
     status_clear(&ignored);
+    /* On a GPU that was lost every call fails: there is nobody left to tell. */
     if (cuda->device.context && device_enter(&cuda->device, &ignored)) {
         driver->StreamSynchronize(cuda->device.stream);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);

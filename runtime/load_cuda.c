@@ -90,6 +90,7 @@ void load_cuda_close(struct eng_engine *engine)
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     struct status ignored;
     status_clear(&ignored);
+    /* On a GPU that was lost every call fails: there is nobody left to tell. */
     if (cuda->weights && device_enter(&cuda->device, &ignored)) {
         cuda->device.driver.MemFree(cuda->weights);
         device_leave(&cuda->device);

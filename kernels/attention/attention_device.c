@@ -229,23 +229,25 @@ int attention_prefill_candidates(const int64_t *params, const struct device_fact
                                  int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     /* TILE_Q, KEY_TILE, STAGES, PING_PONG, SPLIT, BLOCKS_PER_SM */
-    static const int64_t many[][6] = {
-        {128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}, {192, 128, 2, 1, 1, 1},
-        {64, 128, 2, 0, 1, 2},  {64, 64, 2, 0, 1, 2},  {64, 64, 2, 0, 2, 2},
-    };
-    static const int64_t few[][6] = {
-        {64, 64, 2, 0, 4, 2}, {64, 64, 2, 0, 2, 2},  {64, 64, 2, 0, 8, 2},  {64, 64, 2, 0, 1, 2},
-        {64, 64, 2, 0, 4, 1}, {64, 128, 2, 0, 4, 1}, {64, 128, 2, 0, 1, 1}, {128, 128, 2, 1, 1, 1},
-    };
+    static const int64_t wide[][6] = {{128, 128, 2, 1, 1, 1}, {128, 64, 2, 1, 1, 1}, {64, 128, 2, 0, 1, 1},
+                                      {64, 64, 2, 0, 1, 2},   {64, 64, 2, 0, 2, 2},  {192, 64, 2, 1, 1, 1}};
+    static const int64_t narrow[][6] = {{192, 128, 2, 1, 1, 1}, {64, 128, 2, 0, 1, 2}, {128, 128, 2, 1, 1, 1},
+                                        {128, 64, 2, 1, 1, 1},  {64, 64, 2, 0, 1, 2},  {64, 64, 2, 0, 2, 2}};
+    static const int64_t few[][6] = {{64, 64, 2, 0, 2, 2}, {64, 128, 2, 0, 1, 1}, {64, 64, 2, 0, 4, 2},
+                                     {64, 64, 2, 0, 1, 2}, {64, 64, 2, 0, 2, 1},  {128, 128, 2, 1, 1, 1}};
+    static const int64_t fewest[][6] = {{64, 64, 2, 0, 4, 2}, {64, 64, 2, 0, 4, 1},  {64, 64, 2, 0, 2, 2},
+                                        {64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1}, {64, 64, 2, 0, 8, 2}};
+    enum { LENGTH = sizeof wide / sizeof wide[0] };
     if (illegal(params) || gpu->capability != 90) return 0;
-    /* Tiles of 128 rows that leave SMs idle are too large. */
-    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + 127) / 128 * params[ATTENTION_DEVICE_HEADS];
-    const bool is_few = tiles < gpu->multiprocessors;
-    const size_t length = is_few ? sizeof few / sizeof few[0] : sizeof many / sizeof many[0];
+    /* Tiles of 64 rows with two blocks on an SM: is there one for every block, for half of them, for less? */
+    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + 63) / 64 * params[ATTENTION_DEVICE_HEADS];
+    const int64_t blocks = 2 * (int64_t)gpu->multiprocessors;
+    const int64_t(*list)[6] = params[ATTENTION_DEVICE_HEAD_DIM] <= 64 ? narrow : wide;
+    if (tiles <= blocks) list = few;
+    if (tiles <= blocks / 4) list = fewest;
     int count = 0;
-    for (size_t i = 0; i < length; i++)
-        count = add_candidate(&device_attention_prefill, params, is_few ? few[i] : many[i], gpu, params_out, count,
-                              capacity);
+    for (size_t i = 0; i < LENGTH; i++)
+        count = add_candidate(&device_attention_prefill, params, list[i], gpu, params_out, count, capacity);
     return count;
 }
 

@@ -146,6 +146,14 @@ __device__ __forceinline__ float exp2_approximate(float x)
     return y;
 }
 
+/* To 1 ulp; a division by the book would be a call. */
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* k and v of tokens [token, token + KEY_TILE) into a stage; tokens outside [first, last] become zero, for their memory
  * may hold anything, and 0 * NaN is NaN. */
 __device__ __forceinline__ void load_keys(u8 *stage, const u8 *kv, const i32 *pages, int g, int token, int first,
@@ -194,8 +202,8 @@ __device__ __forceinline__ void load_queries(const void *q, int g, int first_ent
 
 /* What a thread knows of its two entries (rows lane / 4 and lane / 4 + 8 of the warp's sixteen). */
 struct entries {
-    int slot[2], first[2], last[2]; /* tokens; last < first: no such row */
-    float max[2], sum[2];           /* of the scores; sum: of this thread's columns */
+    int row[2], first[2], last[2]; /* tokens first to last */
+    float max[2], sum[2];          /* of the scores; sum: of this thread's columns */
     float out[dim / 8][4];
 };
 
@@ -219,21 +227,23 @@ __device__ __forceinline__ void score_keys(float (&scores)[warp_keys / 8][4], u3
     }
 }
 
-__device__ __forceinline__ void mask_keys(float (&scores)[warp_keys / 8][4], const struct entries &e, int slot,
-                                          int token)
+/* Scores of entries of rows outside [begin, end) and of tokens that the entry does not see become -infinity. */
+__device__ __forceinline__ void mask_keys(float (&scores)[warp_keys / 8][4], const struct entries &e, int begin,
+                                          int end, int token)
 {
     bool is_whole = true;
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        is_whole = is_whole && e.slot[i] == slot && e.first[i] <= token && token + warp_keys - 1 <= e.last[i];
+        is_whole = is_whole && e.row[i] >= begin && e.row[i] < end && e.first[i] <= token &&
+                   token + warp_keys - 1 <= e.last[i];
     if (__all_sync(0xffffffffu, is_whole)) return;
     int column = 2 * ((int)threadIdx.x % 4);
 #pragma unroll
     for (int n = 0; n < warp_keys / 8; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int t = token + 8 * n + column + i % 2;
-            if (e.slot[i / 2] != slot || t < e.first[i / 2] || t > e.last[i / 2]) scores[n][i] = -infinity();
+            int t = token + 8 * n + column + i % 2, row = e.row[i / 2];
+            if (row < begin || row >= end || t < e.first[i / 2] || t > e.last[i / 2]) scores[n][i] = -infinity();
         }
     }
 }
@@ -358,7 +368,7 @@ __device__ __forceinline__ void merge_parts(struct entries &e, int warp_q, int p
 
 __device__ __forceinline__ void store_entry(void *out, int row, int head, const struct entries &e, int i)
 {
-    float factor = 1 / e.sum[i];
+    float factor = reciprocal(e.sum[i]);
 #pragma unroll
     for (int d = 0; d < dim / 8; d++) {
         int column = 8 * d + (int)threadIdx.x % 4 * 2;
@@ -372,20 +382,26 @@ __device__ __forceinline__ void store_entry(void *out, int row, int head, const 
     }
 }
 
-/* All tokens of one slot for the entries of its rows. */
-__device__ __forceinline__ void walk_slot(struct entries &e, const u8 *kv, const i32 *pages, int g, int slot, int first,
-                                          int last, int warp_q, int part)
+/* Rows [begin, end) of one slot, which see nothing outside tokens [first, last]. */
+struct run {
+    int begin, end, first, last;
+};
+
+/* All tokens of a run for the entries of its rows. */
+__device__ __forceinline__ void walk_run(struct entries &e, const struct run &run, const u8 *kv, const i32 *pages,
+                                         int g, int warp_q, int part)
 {
     int lane = (int)threadIdx.x % 32;
     u8 *stages = shared + stage_offset;
     u32 q = shared_address(shared + q_offset) + (u32)((warp_q * 16 + lane % 16) * row_bytes + lane / 16 * 16);
     u32 key_offset = (u32)((part * warp_keys + lane % 8 + lane / 16 * 8) * row_bytes + lane / 8 % 2 * 16);
-    int begin = first / KEY_TILE, end = last / KEY_TILE + 1;
-    load_keys(stages, kv, pages, g, begin * KEY_TILE, first, last);
+    int begin = run.first / KEY_TILE, end = run.last / KEY_TILE + 1;
+    load_keys(stages, kv, pages, g, begin * KEY_TILE, run.first, run.last);
     for (int i = begin; i < end; i++) {
         u8 *stage = stages + (i - begin) % 2 * stage_bytes;
         if (i + 1 < end) {
-            load_keys(stages + (i + 1 - begin) % 2 * stage_bytes, kv, pages, g, (i + 1) * KEY_TILE, first, last);
+            load_keys(stages + (i + 1 - begin) % 2 * stage_bytes, kv, pages, g, (i + 1) * KEY_TILE, run.first,
+                      run.last);
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         } else {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -393,7 +409,7 @@ __device__ __forceinline__ void walk_slot(struct entries &e, const u8 *kv, const
         __syncthreads();
         float scores[warp_keys / 8][4];
         score_keys(scores, q, shared_address(stage) + key_offset);
-        mask_keys(scores, e, slot, i * KEY_TILE + part * warp_keys);
+        mask_keys(scores, e, run.begin, run.end, i * KEY_TILE + part * warp_keys);
         weigh_keys(scores, e);
         add_values(e, scores, shared_address(stage) + (u32)((KEY_TILE + part * warp_keys) * row_bytes));
         __syncthreads();
@@ -427,9 +443,8 @@ extern "C" __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int row = (first_entry + warp_q * 16 + lane / 4 + 8 * i) / group;
-        bool is_row = row < row_end;
-        int position = is_row ? row_position[row - row_begin] : -1;
-        e.slot[i] = is_row ? row_slot[row - row_begin] : -1;
+        int position = row < row_end ? row_position[row - row_begin] : -1;
+        e.row[i] = row;
         e.first[i] = WINDOW > 0 ? max(0, position - WINDOW + 1) : 0;
         e.last[i] = position;
         e.max[i] = -infinity();
@@ -440,14 +455,18 @@ extern "C" __global__ void __launch_bounds__(threads)
 #pragma unroll
         for (int i = 0; i < 4; i++) e.out[d][i] = 0;
 
-    for (int begin = row_begin, end; begin < row_end; begin = end) {
-        int slot = row_slot[begin - row_begin], first = 0x7fffffff, last = 0;
-        for (end = begin; end < row_end && row_slot[end - row_begin] == slot; end++) {
-            int position = row_position[end - row_begin];
-            first = min(first, WINDOW > 0 ? max(0, position - WINDOW + 1) : 0);
-            last = max(last, position);
+    struct run run;
+    run.begin = row_begin;
+    for (; run.begin < row_end; run.begin = run.end) {
+        int slot = row_slot[run.begin - row_begin];
+        run.first = 0x7fffffff;
+        run.last = 0;
+        for (run.end = run.begin; run.end < row_end && row_slot[run.end - row_begin] == slot; run.end++) {
+            int position = row_position[run.end - row_begin];
+            run.first = min(run.first, WINDOW > 0 ? max(0, position - WINDOW + 1) : 0);
+            run.last = max(run.last, position);
         }
-        walk_slot(e, kv, page_table + (i64)slot * PAGES_PER_SLOT, g, slot, first, last, warp_q, part);
+        walk_run(e, run, kv, page_table + (i64)slot * PAGES_PER_SLOT, g, warp_q, part);
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {

@@ -3,7 +3,7 @@
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
- * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages already.
+ * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages.
  *
  * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 x 64; slots i32[ROWS];
  * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over the
@@ -11,19 +11,19 @@
  * HEAD_DIM], 16-byte aligned, may be q's memory.
  *
  * As FlashAttention-3: a block has a producer warp and TILE_Q / 64 consumer warpgroups of 64 rows each. The producer
- * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer has the scores of the
- * next tile computed while it weighs the current one; with PING_PONG the warpgroups take turns at issuing products, so
- * that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the first and,
- * with a window, the last ones need masks.
+ * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the scores of
+ * the next tile and the second product of the current one together; with PING_PONG the warpgroups take turns at that,
+ * so that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the first
+ * and, with a window, the last ones need masks.
  *
- * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by side
- * so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of products.
+ * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
+ * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of products.
  *
  * With SPLIT > 1 every tile of q has a cluster of its own, the blocks of which share its keys. They leave their partial
  * results in shared memory, and each merges some of the rows, always in the same order.
  *
- * Accumulation f32, softmax online in base 2, p rounded to X_DTYPE before the second product but summed unrounded. A
- * row's result depends on its tokens, its place in its tile and the tunables alone. */
+ * Accumulation f32, softmax online in base 2, p rounded to X_DTYPE before the second product but summed unrounded. Two
+ * runs give the same bits; another chunking of the prompt or other tunables give other roundings. */
 #include "kernels/attention/attention_wgmma.cuh"
 
 #ifndef ROWS
@@ -217,6 +217,14 @@ __device__ __forceinline__ float exp2_approximate(float x)
     return y;
 }
 
+/* To 1 ulp; a division by the book would be a call. */
+__device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float infinity() { return float_of_bits(0x7f800000); }
 
 /* What a consumer's thread knows of its rows lane / 4 and lane / 4 + 8 of the warp's sixteen. Element 4n + 2i + j of an
@@ -319,7 +327,7 @@ __device__ __forceinline__ void scale_out(struct consumer &c, const float (&fact
     for (int i = 0; i < HEAD_DIM / 2; i++) c.out[i] *= factor[i / 2 % 2];
 }
 
-/* v of tokens that no row of the chunk has may be anything, and 0 * NaN is NaN. All consumers do it, each for itself. */
+/* v of tokens behind the chunk may be anything, and 0 * NaN is NaN. All consumers do it, each for itself. */
 __device__ __forceinline__ void clear_values(u32 v, int first, int consumer)
 {
     for (int i = (int)threadIdx.x % 128; i < columns * (KEY_TILE - first) * 8; i += 128) {
@@ -355,7 +363,7 @@ __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, in
         float sum = c.sum[i];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float factor = 1 / sum;
+        float factor = reciprocal(sum);
         u32 words[HEAD_DIM / 8];
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 8; n++)
@@ -493,7 +501,7 @@ __device__ __forceinline__ u32 cluster_address(u32 address, int block)
 
 __device__ __forceinline__ void cluster_sync()
 {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
 /* This block's rows of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
@@ -520,7 +528,7 @@ __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work
 #pragma unroll
             for (int j = 0; j < 8; j++) values[j] += eight[j] * factor;
         }
-        float factor = 1 / sum;
+        float factor = reciprocal(sum);
         uint4 words = make_uint4(pack_halves<X_DTYPE>(values[0] * factor, values[1] * factor),
                                  pack_halves<X_DTYPE>(values[2] * factor, values[3] * factor),
                                  pack_halves<X_DTYPE>(values[4] * factor, values[5] * factor),
@@ -587,11 +595,12 @@ extern "C" __global__ void __launch_bounds__(threads, BLOCKS_PER_SM)
     struct chunk chunk;
     chunk.valid = min(counts[COUNT_INDEX], ROWS);
     chunk.first_position = positions[0];
+    int slot = slots[0];
     chunk.last_position = chunk.first_position + chunk.valid - 1;
     if (warpgroup == 0) {
         if constexpr (moves_registers) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(producer_registers));
         if (threadIdx.x == 0 && chunk.valid > 0)
-            produce(&q_map, &kv_map, page_table + (i64)slots[0] * PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
+            produce(&q_map, &kv_map, page_table + (i64)slot * PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
                     v_tiles);
     } else {
         if constexpr (moves_registers) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(consumer_registers));

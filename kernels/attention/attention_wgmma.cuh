@@ -8,8 +8,8 @@
 
 #include "kernels/device.cuh"
 
-/* Barriers: `phase` is the parity of the completion that is waited for; a new barrier is in phase 0, so that waiting for
- * phase 1 returns at once. */
+/* Barriers: `phase` is the parity of the completion that is waited for; a new barrier is in phase 0, so that waiting
+ * for phase 1 returns at once. */
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -66,10 +66,11 @@ __device__ __forceinline__ void prefetch_map(const struct tensor_map *map)
 }
 
 /* A matrix in shared memory. Rows along the depth of the product (q, k): `next` is not used. Rows across it (v): `next`
- * is the distance of blocks of 64 columns. Eight rows make 1024 bytes. */
+ * is the distance of blocks of 64 columns. Eight rows make 1024 bytes. In a cluster addresses have the block's rank in
+ * their upper bits. */
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 next)
 {
-    return (u64)(address >> 4) | (u64)(next >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(next >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -113,6 +113,12 @@ struct arguments {
     void *values[PLAN_MAX_OPERANDS];
 };
 
+/* On the heap: their alignment is more than a stack frame promises everywhere. */
+static struct arguments *arguments_new(void)
+{
+    return aligned_alloc(_Alignof(struct arguments), sizeof(struct arguments));
+}
+
 static bool encode_map(struct cu_tensor_map *encoded, const struct device *device, const int64_t *params,
                        cu_deviceptr address, uint64_t space_bytes, struct status *status)
 {
@@ -180,17 +186,16 @@ static bool has_cluster(const struct plan_launch *launch)
 
 /* ---- graphs ---- */
 
-static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, const struct device *device,
-                     const struct cuda_kernels *kernels, const struct plan *plan, const struct cuda_memory *memory,
-                     struct status *status)
+static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struct arguments *arguments,
+                     const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
+                     const struct cuda_memory *memory, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     const struct plan_launch *launch = &plan->launches[index];
     const struct cuda_kernel *kernel = &kernels->kernels[launch->kernel];
     const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
     bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
-    struct arguments arguments;
-    if (!resolve(&arguments, device, kernel, plan, launch, memory, status)) return false;
+    if (!resolve(arguments, device, kernel, plan, launch, memory, status)) return false;
     if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
         return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
 
@@ -210,7 +215,7 @@ static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, const
     memcpy(params.kernel.grid, launch->grid, sizeof params.kernel.grid);
     memcpy(params.kernel.block, launch->block, sizeof params.kernel.block);
     params.kernel.shared_bytes = launch->shared_bytes;
-    params.kernel.params = arguments.values;
+    params.kernel.params = arguments->values;
     if (!cuda_ok(driver, driver->GraphAddNode(&nodes[index], graph, before, edges, launch->dependency_count, &params),
                  status, "adding it to the graph"))
         return false;
@@ -242,15 +247,17 @@ bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const 
     cu_graph graph = NULL;
     memset(bound, 0, sizeof *bound);
     cu_graph_node *nodes = calloc(plan->header.launch_count, sizeof(cu_graph_node));
-    if (!nodes) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!device_enter(device, status)) {
+    struct arguments *arguments = arguments_new();
+    if (!nodes || !arguments || !device_enter(device, status)) {
+        if (!nodes || !arguments) status_fail(status, STATUS_MACHINE, "out of memory");
         free(nodes);
+        free(arguments);
         return false;
     }
     if (!cuda_ok(driver, driver->GraphCreate(&graph, 0), status, "%s: creating a graph", name)) goto done;
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
         if (!check_indices(kernels, &plan->launches[i], status) ||
-            !add_node(graph, nodes, i, device, kernels, plan, memory, status)) {
+            !add_node(graph, nodes, i, arguments, device, kernels, plan, memory, status)) {
             status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));
             goto done;
         }
@@ -262,6 +269,7 @@ done:
     if (graph) driver->GraphDestroy(graph);
     device_leave(device);
     free(nodes);
+    free(arguments);
     if (!ok) cuda_plan_free(bound, device);
     return ok;
 }
@@ -289,12 +297,12 @@ bool cuda_plan_launch(const struct cuda_plan *bound, const struct device *device
 /* ---- one after the other ---- */
 
 static bool launch_alone(const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
-                         uint32_t index, const struct cuda_memory *memory, struct status *status)
+                         uint32_t index, const struct cuda_memory *memory, struct arguments *arguments,
+                         struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
-    struct arguments arguments;
     if (!check_indices(kernels, launch, status) ||
-        !resolve(&arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status))
+        !resolve(arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status))
         return false;
     struct cu_launch_attribute cluster;
     memset(&cluster, 0, sizeof cluster);
@@ -308,7 +316,7 @@ static bool launch_alone(const struct device *device, const struct cuda_kernels 
     config.attributes = &cluster;
     config.attribute_count = has_cluster(launch);
     return cuda_ok(&device->driver,
-                   device->driver.LaunchKernelEx(&config, kernels->kernels[launch->kernel].function, arguments.values,
+                   device->driver.LaunchKernelEx(&config, kernels->kernels[launch->kernel].function, arguments->values,
                                                  NULL),
                    status, "launching it");
 }
@@ -320,9 +328,11 @@ bool cuda_plan_run_timed(const struct device *device, const struct cuda_kernels 
     uint32_t count = plan->header.launch_count, made = 0;
     bool ok = false;
     cu_event *events = calloc((size_t)count + 1, sizeof(cu_event));
-    if (!events) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!device_enter(device, status)) {
+    struct arguments *arguments = arguments_new();
+    if (!events || !arguments || !device_enter(device, status)) {
+        if (!events || !arguments) status_fail(status, STATUS_MACHINE, "out of memory");
         free(events);
+        free(arguments);
         return false;
     }
     for (; made <= count; made++)
@@ -330,7 +340,7 @@ bool cuda_plan_run_timed(const struct device *device, const struct cuda_kernels 
             goto done;
     for (uint32_t i = 0; i <= count; i++) {
         if (!cuda_ok(driver, driver->EventRecord(events[i], device->stream), status, "recording an event")) goto done;
-        if (i < count && !launch_alone(device, kernels, plan, i, memory, status)) {
+        if (i < count && !launch_alone(device, kernels, plan, i, memory, arguments, status)) {
             status_prefix(status, "launch %" PRIu32 " (%s)", i, plan_op_name(plan->launches[i].op));
             goto done;
         }
@@ -348,5 +358,6 @@ done:
     for (uint32_t i = 0; i < made; i++) driver->EventDestroy(events[i]);
     device_leave(device);
     free(events);
+    free(arguments);
     return ok;
 }

@@ -5,40 +5,28 @@
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed_device.h"
 #include "kernels/matmul/matmul_device.h"
+#include "kernels/matmul/matmul_mma.h"
+#include "kernels/matmul/matmul_wgmma.h"
 #include "kernels/rms_norm/rms_norm_device.h"
 #include "kernels/rope_append/rope_append_device.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_table/rope_table_device.h"
-#if __has_include("kernels/sample/sample_device.h")
 #include "kernels/sample/sample_device.h"
-#define HAVE_SAMPLE
-#endif
-#if __has_include("kernels/matmul/matmul_mma.h")
-#include "kernels/matmul/matmul_mma.h"
-#define HAVE_MMA
-#endif
-#include "kernels/matmul/matmul_wgmma.h"
 #include "kernels/select_rows/select_rows_device.h"
 #include "kernels/swiglu/swiglu_device.h"
 
-enum { MOST_KERNELS = 4 };
+enum { MOST_KERNELS = 4 }; /* of an op, with the NULL behind them */
 
 static const struct device_kernel *const registry[OP_COUNT][MOST_KERNELS] = {
     [OP_EMBED] = {&device_embed},
     [OP_ROPE_TABLE] = {&device_rope_table},
     [OP_RMS_NORM] = {&device_rms_norm},
-    [OP_MATMUL] = {&device_matmul_gemv, &device_matmul_wgmma,
-#ifdef HAVE_MMA
- &device_matmul_mma
-#endif
-},
+    [OP_MATMUL] = {&device_matmul_gemv, &device_matmul_wgmma, &device_matmul_mma},
     [OP_ROPE_APPEND] = {&device_rope_append},
     [OP_ATTENTION] = {&device_attention_prefill, &device_attention_generic},
     [OP_SWIGLU] = {&device_swiglu},
     [OP_SELECT_ROWS] = {&device_select_rows},
-#ifdef HAVE_SAMPLE
     [OP_SAMPLE] = {&device_sample},
-#endif
     [OP_ROPE_ATTENTION] = {&device_rope_attention},
 };
 

@@ -5,18 +5,72 @@
 
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
+_Static_assert((int)MATMUL_GEMV_COPY_THREADS == GEMV_COPY_THREADS && (int)MATMUL_GEMV_COPY_ROWS == GEMV_COPY_ROWS &&
+                   (int)MATMUL_GEMV_COPY_BOXES == GEMV_COPY_BOXES,
+               "as the kernel knows them");
+
+enum {
+    BOX_K = 64,
+    RESERVED_SHARED_BYTES = 1024, /* per thread block, by the hardware */
+};
+
 static int64_t shared_bytes(const int64_t *params)
 {
-    const int64_t rows = params[MATMUL_DEVICE_ROWS], k = params[MATMUL_DEVICE_K], warps = params[MATMUL_GEMV_WARPS],
-                  groups = params[MATMUL_GEMV_GROUPS], chunk = params[MATMUL_GEMV_CHUNK],
-                  stages = params[MATMUL_GEMV_STAGES], split_k = params[MATMUL_GEMV_SPLIT_K],
-                  x_shared = params[MATMUL_GEMV_X_SHARED];
-    return GEMV_SHARED_BYTES(rows, k, warps, groups, chunk, stages, split_k, x_shared);
+    const int64_t rows = params[MATMUL_DEVICE_ROWS], warps = params[MATMUL_GEMV_WARPS],
+                  groups = params[MATMUL_GEMV_GROUPS], stages = params[MATMUL_GEMV_STAGES],
+                  split_k = params[MATMUL_GEMV_SPLIT_K];
+    const int64_t x = stages * GEMV_STAGE_BYTES(groups, params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_COPY]);
+    const int64_t sums = GEMV_SUMS_OFFSET(x, rows, params[MATMUL_DEVICE_K], split_k, params[MATMUL_GEMV_X_SHARED]);
+    const int64_t cluster_sums = GEMV_CLUSTER_SUMS_OFFSET(sums, rows, groups, warps);
+    const int64_t squares = GEMV_SQUARES_OFFSET(cluster_sums, rows, groups, split_k);
+    return GEMV_BARRIERS_OFFSET(squares, rows, warps, split_k) + 8 * GEMV_BARRIERS(stages);
 }
 
 static int64_t tiles(const int64_t *params)
 {
-    return GEMV_CEIL_DIV(params[MATMUL_DEVICE_N], 16 * params[MATMUL_GEMV_GROUPS]);
+    return GEMV_CEIL_DIV(params[MATMUL_DEVICE_N], 8 * params[MATMUL_GEMV_GROUPS]);
+}
+
+/* What a thread block may take so that two of them share a multiprocessor: the launch that runs and the next one. */
+static int64_t half_shared(const struct device_facts *gpu)
+{
+    const int64_t half = gpu->shared_per_sm / 2 - RESERVED_SHARED_BYTES;
+    return half < gpu->shared_per_block ? half : gpu->shared_per_block;
+}
+
+/* More than a third: were there room for a third thread block, two of one launch would come to lie on the same
+ * multiprocessor where the launches differ in size, and the others would wait for that one. */
+static int64_t least_shared(const struct device_facts *gpu)
+{
+    const int64_t least = GEMV_ROUND_UP(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128);
+    return least > 0 && least < half_shared(gpu) ? least : 0;
+}
+
+static const char *tunables_illegal(const int64_t *params, const struct device_facts *gpu)
+{
+    const int64_t warps = params[MATMUL_GEMV_WARPS], stages = params[MATMUL_GEMV_STAGES],
+                  chunk = params[MATMUL_GEMV_CHUNK], split_k = params[MATMUL_GEMV_SPLIT_K],
+                  groups = params[MATMUL_GEMV_GROUPS], per_sm = params[MATMUL_GEMV_CTAS_PER_SM],
+                  copy = params[MATMUL_GEMV_COPY], k = params[MATMUL_DEVICE_K];
+    if (warps < 1 || warps > 16) return "WARPS is not in 1..16";
+    if (stages < 2 || stages > 64) return "STAGES is not in 2..64";
+    if (chunk < 64 || chunk > 4096 || chunk % 64 || chunk % (32 * warps))
+        return "CHUNK is not a multiple of 64 and of 32 * WARPS in 64..4096";
+    if (split_k < 1 || split_k > 8) return "SPLIT_K is not in 1..8";
+    if (split_k > 1 && gpu->capability < 90) return "SPLIT_K above 1 needs clusters: compute capability 9.0";
+    if (split_k > gpu->multiprocessors) return "SPLIT_K is above the number of multiprocessors";
+    if ((split_k - 1) * GEMV_PART(k, split_k) >= k) return "SPLIT_K leaves a part of K empty";
+    if (groups != 1 && groups != 2 && groups != 4) return "GROUPS is not 1, 2 or 4";
+    if (groups == 1 && params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU)
+        return "GROUPS 1 separates gate and up rows";
+    if (per_sm < 1 || per_sm > 4) return "CTAS_PER_SM is not in 1..4";
+    if (params[MATMUL_GEMV_X_SHARED] != 0 && params[MATMUL_GEMV_X_SHARED] != 1) return "X_SHARED is not 0 or 1";
+    if (copy < MATMUL_GEMV_COPY_THREADS || copy > MATMUL_GEMV_COPY_BOXES) return "COPY is not 0, 1 or 2";
+    if (copy != MATMUL_GEMV_COPY_THREADS && gpu->capability < 90)
+        return "COPY above 0 needs bulk copies: compute capability 9.0";
+    if (copy == MATMUL_GEMV_COPY_BOXES && (k < BOX_K || params[MATMUL_DEVICE_N] < 8 * groups))
+        return "W is smaller than a box of COPY 2";
+    return NULL;
 }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -25,56 +79,44 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (illegal) return illegal;
     if (params[MATMUL_DEVICE_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
     if (params[MATMUL_DEVICE_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
-    const int64_t warps = params[MATMUL_GEMV_WARPS], stages = params[MATMUL_GEMV_STAGES],
-                  chunk = params[MATMUL_GEMV_CHUNK], split_k = params[MATMUL_GEMV_SPLIT_K],
-                  groups = params[MATMUL_GEMV_GROUPS], per_sm = params[MATMUL_GEMV_CTAS_PER_SM];
-    if (warps < 1 || warps > 16) return "WARPS is not in 1..16";
-    if (stages < 2 || stages > 64) return "STAGES is not in 2..64";
-    if (chunk < 64 || chunk > 4096 || chunk % 64 || chunk % (32 * warps))
-        return "CHUNK is not a multiple of 64 and of 32 * WARPS in 64..4096";
-    if (split_k < 1 || split_k > 8) return "SPLIT_K is not in 1..8";
-    if (split_k > 1 && gpu->capability < 90) return "SPLIT_K above 1 needs clusters: compute capability 9.0";
-    if ((split_k - 1) * GEMV_PART(params[MATMUL_DEVICE_K], split_k) >= params[MATMUL_DEVICE_K])
-        return "SPLIT_K leaves a part of K empty";
-    if (groups != 1 && groups != 2) return "GROUPS is not 1 or 2";
-    if (per_sm < 1 || per_sm > 4) return "CTAS_PER_SM is not in 1..4";
-    if (params[MATMUL_GEMV_X_SHARED] != 0 && params[MATMUL_GEMV_X_SHARED] != 1) return "X_SHARED is not 0 or 1";
-    if (params[MATMUL_GEMV_TRIGGER] < 0 || params[MATMUL_GEMV_TRIGGER] > INT32_MAX)
-        return "TRIGGER is not in 0..2^31-1";
-    const int64_t shared = shared_bytes(params);
+    illegal = tunables_illegal(params, gpu);
+    if (illegal) return illegal;
+    int64_t shared = shared_bytes(params);
     if (shared > gpu->shared_per_block) return "the ring and x do not fit in shared memory";
+    if (shared < least_shared(gpu)) shared = least_shared(gpu);
 
-    int64_t clusters = gpu->multiprocessors * per_sm / split_k;
-    if (clusters > tiles(params)) clusters = tiles(params);
-    if (clusters < 1) clusters = 1;
+    /* Thread blocks without a tile stay until the launch before has ended, so that every multiprocessor has one. */
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], resident = gpu->multiprocessors / split_k;
+    int64_t clusters = gpu->multiprocessors * params[MATMUL_GEMV_CTAS_PER_SM] / split_k;
+    if (clusters > tiles(params)) clusters = tiles(params) > resident ? tiles(params) : resident;
     *geometry = (struct device_geometry){
         .grid = {(uint32_t)(clusters * split_k), 1, 1},
-        .block = {(uint32_t)(32 * (warps + 2)), 1, 1},
+        .block = {(uint32_t)(32 * (params[MATMUL_GEMV_WARPS] + 2)), 1, 1},
         .cluster = {(uint32_t)split_k, 1, 1},
         .shared_bytes = (uint32_t)shared,
     };
     return NULL;
 }
 
-static const char *const param_names[] = {
-    MATMUL_DEVICE_PARAM_NAMES, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS", "CTAS_PER_SM", "X_SHARED", "TRIGGER", "COPY", "ORDER", "PREFETCH",
-};
-_Static_assert(sizeof param_names / sizeof *param_names == MATMUL_GEMV_PARAMS, "a name for each parameter");
-
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
-    if (operand != MATMUL_DEVICE_W || params[MATMUL_GEMV_COPY] != 2) return false;
+    if (operand != MATMUL_DEVICE_W || params[MATMUL_GEMV_COPY] != MATMUL_GEMV_COPY_BOXES) return false;
     *map = (struct plan_tensor_map){
         .dtype = params[MATMUL_DEVICE_DTYPE],
         .columns = params[MATMUL_DEVICE_K],
         .rows = params[MATMUL_DEVICE_N],
         .pitch = params[MATMUL_DEVICE_K] * 2,
-        .box_columns = 64,
-        .box_rows = 16 * params[MATMUL_GEMV_GROUPS],
+        .box_columns = BOX_K,
+        .box_rows = 8 * params[MATMUL_GEMV_GROUPS],
         .swizzle = 128,
     };
     return true;
 }
+
+static const char *const param_names[] = {
+    MATMUL_DEVICE_PARAM_NAMES, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS", "CTAS_PER_SM", "X_SHARED", "COPY",
+};
+_Static_assert(sizeof param_names / sizeof *param_names == MATMUL_GEMV_PARAMS, "a name for each parameter");
 
 const struct device_kernel device_matmul_gemv = {
     .name = "matmul_gemv",
@@ -86,51 +128,98 @@ const struct device_kernel device_matmul_gemv = {
     .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS,
     .launch = launch,
-    .candidates = matmul_gemv_candidates,
     .tensor_map = tensor_map,
     .cost = matmul_device_cost,
 };
 
-/* Takes as many stages as fit in `budget`; false if not even two do. */
-static bool fill_ring(int64_t *params, int64_t budget, int64_t most_stages)
+/* Candidates */
+
+struct shape {
+    int64_t copy, warps, chunk, groups, most_stages, ctas_per_sm;
+};
+
+/* Best first, by what was measured on an H200 with the matrices of Llama-3.1-8B and 3.2-1B at one row. More than about
+ * 100 KiB of requests on the way per multiprocessor made the memory slower. */
+static const struct shape bulk_shapes[] = {
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 4, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 5, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 4, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 6, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 1024, 2, 3, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 2, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 256, 2, 10, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 256, 4, 5, 1}, {MATMUL_GEMV_COPY_BOXES, 16, 512, 2, 6, 1},
+    {MATMUL_GEMV_COPY_BOXES, 4, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 1024, 1, 5, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 2048, 1, 2, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 512, 2, 6, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 3, 2}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 4, 2},
+};
+static const struct shape thread_shapes[] = {
+    {MATMUL_GEMV_COPY_THREADS, 8, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_THREADS, 8, 1024, 2, 3, 1},
+    {MATMUL_GEMV_COPY_THREADS, 8, 256, 2, 8, 1}, {MATMUL_GEMV_COPY_THREADS, 4, 512, 2, 4, 1},
+    {MATMUL_GEMV_COPY_THREADS, 4, 256, 2, 4, 1},
+};
+enum { GOOD_RING_BYTES = 48 << 10, LEAST_RING_BYTES = 24 << 10, MOST_CANDIDATES = 32 };
+
+struct candidates {
+    int64_t (*params)[PLAN_MAX_PARAMS];
+    int count, capacity;
+};
+
+/* The problem with this shape and the most stages that `budget` holds, if that is legal, new, and the ring has
+ * least_ring bytes (or all stages of the shape). */
+static void add_candidate(struct candidates *candidates, const int64_t *problem, const struct device_facts *gpu,
+                          const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t budget,
+                          int64_t least_ring)
 {
-    params[MATMUL_GEMV_STAGES] = most_stages;
-    while (params[MATMUL_GEMV_STAGES] >= 2 && shared_bytes(params) > budget) params[MATMUL_GEMV_STAGES]--;
-    return params[MATMUL_GEMV_STAGES] >= 2;
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    struct device_geometry geometry;
+    memcpy(params, problem, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    params[MATMUL_GEMV_WARPS] = shape->warps;
+    params[MATMUL_GEMV_CHUNK] = shape->chunk;
+    params[MATMUL_GEMV_SPLIT_K] = split_k;
+    params[MATMUL_GEMV_GROUPS] = shape->groups;
+    params[MATMUL_GEMV_CTAS_PER_SM] = shape->ctas_per_sm;
+    params[MATMUL_GEMV_X_SHARED] = x_shared;
+    params[MATMUL_GEMV_COPY] = shape->copy;
+    params[MATMUL_GEMV_STAGES] = shape->most_stages;
+    while (params[MATMUL_GEMV_STAGES] > 2 && shared_bytes(params) > budget) params[MATMUL_GEMV_STAGES]--;
+    const int64_t stages = params[MATMUL_GEMV_STAGES];
+    if (launch(params, gpu, &geometry) || shared_bytes(params) > budget) return;
+    if (stages < shape->most_stages && stages * GEMV_STAGE_BYTES(shape->groups, shape->chunk, shape->copy) < least_ring)
+        return;
+    for (int i = 0; i < candidates->count; i++)
+        if (!memcmp(candidates->params[i], params, sizeof params)) return;
+    if (candidates->count < candidates->capacity)
+        memcpy(candidates->params[candidates->count++], params, sizeof params);
 }
 
 int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu,
                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
-    static const struct {
-        int64_t warps, chunk, groups;
-    } shapes[] = {{8, 512, 1}, {16, 1024, 1}, {8, 256, 2}, {16, 512, 1}, {4, 256, 2}, {8, 1024, 1}, {16, 512, 2}};
-    static const int64_t splits[] = {1, 2, 4, 8}, triggers[] = {0, INT32_MAX};
+    const bool bulk = gpu->capability >= 90;
+    const struct shape *shapes = bulk ? bulk_shapes : thread_shapes;
+    const int count =
+        bulk ? (int)(sizeof bulk_shapes / sizeof *bulk_shapes) : (int)(sizeof thread_shapes / sizeof *thread_shapes);
+    const int64_t half = half_shared(gpu), whole = gpu->shared_per_block;
+    struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
     if (matmul_device_illegal(params) || params[MATMUL_DEVICE_ROWS] > MATMUL_GEMV_MOST_ROWS ||
         params[MATMUL_DEVICE_K] > MATMUL_GEMV_MOST_K)
         return 0;
-    const int64_t half = gpu->shared_per_sm / 2 - 1024;
-    int count = 0;
-    for (int x_shared = 1; x_shared >= 0 && !count; x_shared--)
-        for (size_t t = 0; t < sizeof triggers / sizeof *triggers; t++)
-            for (size_t i = 0; i < (t ? 1 : sizeof shapes / sizeof *shapes); i++)
-                for (size_t s = 0; s < sizeof splits / sizeof *splits; s++) {
-                    int64_t candidate[PLAN_MAX_PARAMS] = {0};
-                    memcpy(candidate, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
-                    candidate[MATMUL_GEMV_WARPS] = shapes[i].warps;
-                    candidate[MATMUL_GEMV_CHUNK] = shapes[i].chunk;
-                    candidate[MATMUL_GEMV_SPLIT_K] = splits[s];
-                    candidate[MATMUL_GEMV_GROUPS] = shapes[i].groups;
-                    candidate[MATMUL_GEMV_CTAS_PER_SM] = 1;
-                    candidate[MATMUL_GEMV_X_SHARED] = x_shared;
-                    candidate[MATMUL_GEMV_TRIGGER] = triggers[t];
-                    candidate[MATMUL_GEMV_COPY] = gpu->capability < 90 ? 0 : (int64_t)i % 3;
-                    struct device_geometry geometry;
-                    if (!fill_ring(candidate, half < gpu->shared_per_block ? half : gpu->shared_per_block, 16) &&
-                        !fill_ring(candidate, gpu->shared_per_block, 16))
-                        continue;
-                    if (launch(candidate, gpu, &geometry) || count == capacity) continue;
-                    memcpy(params_out[count++], candidate, sizeof candidate);
-                }
-    return count;
+    /* Two thread blocks to a multiprocessor and no cluster, if x leaves room for that. */
+    for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, half, GOOD_RING_BYTES);
+    const bool roomy = candidates.count > 0;
+    /* One to a multiprocessor: nothing is read ahead of the launch before. Clusters: every tile waits for all its blocks. */
+    for (int i = 0; i < (roomy ? 1 : 4) && i < count; i++)
+        add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, whole, GOOD_RING_BYTES);
+    if (!roomy)
+        for (int i = 0; i < count; i++)
+            add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, half, LEAST_RING_BYTES);
+    for (int64_t split_k = 2; split_k <= (roomy ? 2 : 8); split_k *= 2)
+        for (int i = 0; i < 2 && i < count; i++) {
+            add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, half, GOOD_RING_BYTES);
+            if (!roomy) add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, whole, GOOD_RING_BYTES);
+        }
+    /* Whatever fits. */
+    for (int64_t x_shared = 1; x_shared >= 0; x_shared--)
+        for (int64_t split_k = 1; split_k <= 8 && !candidates.count; split_k *= 2)
+            for (int i = 0; i < count; i++)
+                add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, whole, 0);
+    return candidates.count;
 }

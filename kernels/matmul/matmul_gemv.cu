@@ -1,12 +1,12 @@
-/* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h; shared
- * memory is laid out in matmul_gemv_layout.cuh.
+/* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h, which also
+ * lists the tunables; shared memory is laid out in matmul_gemv_layout.cuh.
  *
- * A tile is 16 * GROUPS rows of W; a cluster of SPLIT_K thread blocks takes every tile in turn, each block its part of K.
- * In a block a producer warp streams the weights through a ring of STAGES stages by bulk copies. Weights never change, so
- * it begins before the launch before this one has ended: the memory stays busy while launches change. WARPS consumer
- * warps share the k of every stage: each takes steps of 32 k, multiplies 16 weights rows x 16 k by 16 k x 8 rows of x on
- * the tensor cores and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's
- * blocks, always in the same order, and writes the outputs, while the consumers go on.
+ * A tile is 8 * GROUPS rows of W; a cluster of SPLIT_K thread blocks takes one tile after the other, each block its part of
+ * K. In a block a producer warp streams the weights through a ring of STAGES stages. Weights never change, so it begins
+ * before the launch before this one has ended: the memory stays busy while launches change. WARPS consumer warps share the
+ * k of every stage: each takes steps of 32 k, multiplies 8 rows of x with 8 rows of W on the tensor cores and leaves its
+ * sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks, always in the same order,
+ * and writes the outputs, while the consumers go on.
  *
  * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so thread t of
  * a quad takes 8 k from 8 * t and treats them as the k of two products. */
@@ -28,13 +28,14 @@
 #define STAGES       5
 #define CHUNK        512
 #define SPLIT_K      1
-#define GROUPS       1
+#define GROUPS       2
 #define CTAS_PER_SM  1
 #define X_SHARED     1
-#define TRIGGER      0
-#define COPY         1
-#define ORDER        0
-#define PREFETCH     0
+#if __CUDA_ARCH__ >= 900
+#define COPY 2
+#else
+#define COPY 0
+#endif
 #endif
 
 enum { WEIGHT_DTYPE = DTYPE };
@@ -47,10 +48,10 @@ enum { WEIGHT_DTYPE = DTYPE };
 static_assert(ROWS >= 1 && ROWS <= 8, "the columns of a product");
 static_assert(K % 8 == 0, "rows of W begin at multiples of 16 bytes");
 static_assert(CHUNK % (32 * WARPS) == 0 && CHUNK % 64 == 0, "every warp takes as many steps of a stage; pitch");
-static_assert(GROUPS == 1 || GROUPS == 2, "at most one row of W per lane of the producer");
+static_assert(GROUPS == 4 || GROUPS == 2 || (GROUPS == 1 && EPILOGUE == 0), "gate and up rows alternate by 8");
 static_assert(SPLIT_K >= 1 && SPLIT_K <= 8, "clusters that every GPU can hold");
 
-static constexpr int TILE = 16 * GROUPS; /* rows of W */
+static constexpr int TILE = 8 * GROUPS; /* rows of W */
 static constexpr int TILES = GEMV_CEIL_DIV(N, TILE);
 static constexpr int PART = GEMV_PART(K, SPLIT_K); /* k of a block */
 static constexpr int CHUNKS = GEMV_CEIL_DIV(PART, CHUNK);
@@ -58,9 +59,11 @@ static constexpr int STEP = 32;                              /* k that a warp ta
 static constexpr int STEPS_PER_STAGE = CHUNK / STEP / WARPS; /* of one warp */
 static constexpr int STEPS_PER_WARP = CHUNKS * STEPS_PER_STAGE;
 static constexpr bool RAGGED = K % STEP != 0; /* the last step has threads without k */
-static constexpr int WEIGHT_PITCH = GEMV_WEIGHT_PITCH(CHUNK);
-static constexpr bool SWIZZLED = COPY == 2; /* rows of 128 bytes */
-static constexpr int STAGE_BYTES = SWIZZLED ? TILE * CHUNK * 2 : GEMV_STAGE_BYTES(GROUPS, CHUNK);
+static constexpr bool BOXES = COPY == GEMV_COPY_BOXES;
+static constexpr int BOX = 64; /* k */
+static constexpr int BOX_BYTES = TILE * BOX * 2;
+static constexpr int WEIGHT_PITCH = BOXES ? BOX * 2 : GEMV_WEIGHT_PITCH(CHUNK);
+static constexpr int STAGE_BYTES = GEMV_STAGE_BYTES(GROUPS, CHUNK, COPY);
 static constexpr int X_PITCH = GEMV_X_PITCH(K, SPLIT_K);
 static constexpr int SUM_PITCH = GEMV_SUM_PITCH(GROUPS);
 static constexpr int SUM_FLOATS = ROWS * SUM_PITCH;
@@ -69,7 +72,7 @@ static constexpr int TILE_OUT = EPILOGUE == SWIGLU ? TILE / 2 : TILE;
 static constexpr int OUT_PER_LANE = GEMV_CEIL_DIV(TILE_OUT * ROWS, 32);
 static constexpr int THREADS = 32 * (WARPS + 2);
 /* Two launches share a multiprocessor, the one that runs and the one that fills its ring; but spills cost more. */
-static constexpr int BLOCKS = WARPS > 8 && (GROUPS > 1 || ROWS > 4) ? 1 : 2;
+static constexpr int BLOCKS = WARPS > 8 && (GROUPS > 2 || ROWS > 4) ? 1 : 2;
 
 struct vector { /* 8 elements of 16 bits */
     u32 pair[4];
@@ -195,19 +198,21 @@ __device__ __forceinline__ void prefetch(const void *address)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/* sums[16 rows of W][8 rows of x] += W x^T over the 16 k of two registers of each fragment. */
-__device__ __forceinline__ void multiply(float sums[4], u32 w0, u32 w1, u32 w2, u32 w3, u32 x0, u32 x1)
+/* sums[8 rows of x][8 rows of W] += x W^T over the 16 k of two registers of each fragment. The product has 16 rows of x;
+ * the upper half is zero. */
+__device__ __forceinline__ void multiply(float sums[2], u32 x0, u32 x1, u32 w0, u32 w1)
 {
+    float unused0 = 0, unused1 = 0;
     if constexpr (WEIGHT_DTYPE == DTYPE_BF16)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
             "{%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-            : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "r"(x0), "r"(x1));
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(unused0), "+f"(unused1)
+            : "r"(x0), "r"(0), "r"(x1), "r"(0), "r"(w0), "r"(w1));
     else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
             "{%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-            : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "r"(x0), "r"(x1));
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(unused0), "+f"(unused1)
+            : "r"(x0), "r"(0), "r"(x1), "r"(0), "r"(w0), "r"(w1));
 }
 
 /* What this block does: tiles tile, tile + tile_step, ... and k from first_k. */
@@ -221,15 +226,9 @@ __device__ __forceinline__ block_work find_work()
 {
     block_work work;
     const int cluster = (int)blockIdx.x / SPLIT_K, clusters = (int)gridDim.x / SPLIT_K;
-#if ORDER
-    work.tile = (int)((i64)TILES * cluster / clusters);
-    work.tile_step = 1;
-    work.tile_count = (int)((i64)TILES * (cluster + 1) / clusters) - work.tile;
-#else
     work.tile = cluster;
     work.tile_step = clusters;
     work.tile_count = (TILES - work.tile + work.tile_step - 1) / work.tile_step;
-#endif
     work.rank = (int)blockIdx.x % SPLIT_K;
     work.first_k = work.rank * PART;
     work.part_k = K % PART == 0 ? PART : min(PART, K - work.first_k);
@@ -248,13 +247,13 @@ __device__ __forceinline__ shared_layout shared_addresses(const void *base)
 {
     const u32 start = shared_address(base);
     shared_layout s;
-    s.ring = start + GEMV_RING_OFFSET;
-    s.x = start + GEMV_X_OFFSET(GROUPS, CHUNK, STAGES);
-    s.sums = start + GEMV_SUMS_OFFSET(ROWS, K, GROUPS, CHUNK, STAGES, SPLIT_K, X_SHARED);
-    s.cluster_sums = start + GEMV_CLUSTER_SUMS_OFFSET(ROWS, K, WARPS, GROUPS, CHUNK, STAGES, SPLIT_K, X_SHARED);
-    s.squares = start + GEMV_SQUARES_OFFSET(ROWS, K, WARPS, GROUPS, CHUNK, STAGES, SPLIT_K, X_SHARED);
+    s.ring = start;
+    s.x = s.ring + STAGES * STAGE_BYTES;
+    s.sums = GEMV_SUMS_OFFSET(s.x, ROWS, K, SPLIT_K, X_SHARED);
+    s.cluster_sums = GEMV_CLUSTER_SUMS_OFFSET(s.sums, ROWS, GROUPS, WARPS);
+    s.squares = GEMV_SQUARES_OFFSET(s.cluster_sums, ROWS, GROUPS, SPLIT_K);
     s.cluster_squares = s.squares + 4 * ROWS * WARPS;
-    s.full = start + GEMV_BARRIERS_OFFSET(ROWS, K, WARPS, GROUPS, CHUNK, STAGES, SPLIT_K, X_SHARED);
+    s.full = GEMV_BARRIERS_OFFSET(s.squares, ROWS, WARPS, SPLIT_K);
     s.empty = s.full + 8 * STAGES;
     s.sums_full = s.empty + 8 * STAGES;
     s.sums_empty = s.sums_full + 16;
@@ -275,87 +274,70 @@ __device__ __forceinline__ void store_shared_float(u32 address, float value)
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
-#if COPY == 2
+#if COPY == GEMV_COPY_BOXES
 typedef tensor_map weights_operand;
 #else
 typedef const u16 *weights_operand;
 #endif
 
-/* The producer warp: fills the ring, one row of W and one stretch of k per copy. */
+/* A stage: `rows` rows of W from first_row, `length` k from first_k. By the whole producer warp; completes a phase of the
+ * mbarrier `full` once all has arrived. */
+__device__ __forceinline__ void copy_stage(const weights_operand &weights, int first_row, int first_k, int rows,
+                                           int length, u32 target, u32 full, u64 policy)
+{
+    const int lane = (int)threadIdx.x % 32;
+#if COPY == GEMV_COPY_THREADS
+    const u16 *source = weights + (i64)first_row * K + first_k;
+    for (int row = 0; row < rows; row++)
+        for (int at = lane * 8; at < length; at += 32 * 8)
+            asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                             target + (u32)(row * WEIGHT_PITCH + at * 2)),
+                         "l"(source + (i64)row * K + at), "l"(policy)
+                         : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+#else
+    /* Boxes count in full where they reach beyond W; the hardware fills in zeros. */
+    const int boxes = GEMV_CEIL_DIV(length, BOX);
+    if (lane == 0)
+        asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(full),
+                     "r"(BOXES ? boxes * BOX_BYTES : rows * length * 2)
+                     : "memory");
+    __syncwarp();
+#if COPY == GEMV_COPY_ROWS
+    if (lane < rows && length > 0)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                     "[%0], [%1], %2, [%3], %4;" ::"r"(target + (u32)(lane * WEIGHT_PITCH)),
+                     "l"(weights + (i64)(first_row + lane) * K + first_k), "r"(length * 2), "r"(full), "l"(policy)
+                     : "memory");
+#else
+    for (int box = lane; box < boxes; box += 32)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target + (u32)(box * BOX_BYTES)),
+                     "l"(&weights), "r"(first_k + box * BOX), "r"(first_row), "r"(full), "l"(policy)
+                     : "memory");
+#endif
+#endif
+}
+
+/* The producer warp: fills the ring. */
 __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
                                         const shared_layout shared)
 {
-    const int lane = (int)threadIdx.x % 32;
     u64 policy; /* every weight is read once a step: what else lies in the L2 cache is worth more */
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     int stage = 0;
     u32 parity = 1; /* of the phase before the first: the ring begins empty */
-    int left = work.tile_count * CHUNKS;
-    if (left <= TRIGGER) device_trigger();
-    if (lane == 0) asm volatile("prefetch.tensormap [%0];" ::"l"(&weights));
-    int prefetch_left = PREFETCH;
     for (int i = 0; i < work.tile_count; i++) {
         const int first_row = (work.tile + i * work.tile_step) * TILE;
-        const int rows = min(TILE, N - first_row);
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             const int length = max(0, min(CHUNK, work.part_k - chunk * CHUNK));
-            const u32 full = shared.full + 8 * stage, target = shared.ring + stage * STAGE_BYTES;
-#if PREFETCH
-            if (parity == 0 && prefetch_left > 0) {
-                /* the ring is full: the stages that come next */
-                int tile = i, c = chunk;
-                while (prefetch_left > 0 && tile < work.tile_count) {
-                    const int row = (work.tile + tile * work.tile_step) * TILE;
-                    for (int box = lane; box < GEMV_CEIL_DIV(max(0, min(CHUNK, work.part_k - c * CHUNK)), 64);
-                         box += 32)
-                        asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&weights),
-                                     "r"(work.first_k + c * CHUNK + box * 64), "r"(row)
-                                     : "memory");
-                    prefetch_left--;
-                    if (++c == CHUNKS) c = 0, tile++;
-                }
-                prefetch_left = 0;
-            }
-#endif
-            barrier_wait(shared.empty + 8 * stage, parity);
-#if COPY == 0
-            const u16 *source = weights + (i64)first_row * K + work.first_k;
-#pragma unroll 4
-            for (int row = 0; row < rows; row++)
-                for (int at = lane * 16; at < length * 2; at += 32 * 16)
-                    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                                     target + row * WEIGHT_PITCH + at),
-                                 "l"((const u8 *)(source + (i64)row * K + chunk * CHUNK) + at), "l"(policy)
-                                 : "memory");
-            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-#else
-            const int boxes = GEMV_CEIL_DIV(length, 64);
-            if (lane == 0)
-                asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(full),
-                             "r"(COPY == 2 ? boxes * TILE * 128 : rows * length * 2)
-                             : "memory");
-            __syncwarp();
-#if COPY == 1
-            const u16 *source = weights + (i64)first_row * K + work.first_k;
-            if (lane < rows && length > 0)
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                             "[%0], [%1], %2, [%3], %4;" ::"r"(target + lane * WEIGHT_PITCH),
-                             "l"(source + (i64)lane * K + chunk * CHUNK), "r"(length * 2), "r"(full), "l"(policy)
-                             : "memory");
-#else
-            for (int box = lane; box < boxes; box += 32)
-                asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::"
-                             "cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target + box * (TILE * 128)),
-                             "l"(&weights), "r"(work.first_k + chunk * CHUNK + box * 64), "r"(first_row), "r"(full),
-                             "l"(policy)
-                             : "memory");
-#endif
-#endif
+            barrier_wait(shared.empty + 8 * (u32)stage, parity);
+            copy_stage(weights, first_row, work.first_k + chunk * CHUNK, min(TILE, N - first_row), length,
+                       shared.ring + (u32)(stage * STAGE_BYTES), shared.full + 8 * (u32)stage, policy);
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            if (--left == TRIGGER) device_trigger();
         }
     }
-#if COPY == 0
+#if COPY == GEMV_COPY_THREADS
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
@@ -471,60 +453,59 @@ __device__ __forceinline__ void consume(const void *x, const void *norm, const b
     const int x_row = row < ROWS ? row : 0;
     if constexpr (X_SHARED || HAS_NORM) stage_x(x, norm, work, shared);
 
-    /* Swizzled: 16-byte pieces of row r lie at their number xor r % 8. A quarter of a warp reads two rows at once, which
-     * are in different banks where they differ by 4. */
-    const int weight_row = SWIZZLED ? row % 2 * 4 + row / 2 : row;
-    const u32 weight_at = SWIZZLED ? (u32)(weight_row * 128) : (u32)(row * WEIGHT_PITCH + quarter * 16);
+    /* In boxes, 16-byte pieces of row r lie at their number xor r % 8: what a quarter of a warp reads of two rows is in
+     * different banks if the rows' numbers differ by 4. So fragment row 0, 1, 2, 3, ... is row 0, 4, 1, 5, ... of W. */
+    const int weight_row = BOXES ? row % 2 * 4 + row / 2 : row;
+    const u32 weight_at = shared.ring + (u32)(weight_row * WEIGHT_PITCH + (BOXES ? 0 : quarter * 16));
     const u32 x_at = shared.x + (u32)(x_row * X_PITCH + quarter * 16);
     int stage = 0;
     u32 parity = 0;
     for (int i = 0; i < work.tile_count; i++) {
-        float sums[GROUPS][4] = {};
+        float sums[GROUPS][2] = {};
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            const u32 weights = shared.ring + (u32)stage * STAGE_BYTES + weight_at;
-            barrier_wait(shared.full + 8 * stage, parity);
+            barrier_wait(shared.full + 8 * (u32)stage, parity);
 #pragma unroll
             for (int j = 0; j < STEPS_PER_STAGE; j++) {
                 const int in_stage = (warp + j * WARPS) * STEP, k = chunk * CHUNK + in_stage;
                 if (k >= work.part_k) break;
                 const bool valid = !RAGGED || k + quarter * 8 < work.part_k;
-                vector values = {};
+                vector x_values = {};
                 if (valid) {
                     const int at = work.first_k + k + quarter * 8;
                     float ignored = 0;
-                    values = X_SHARED ? load_shared(x_at + (u32)k * 2)
-                                      : convert_x(load_x(x, x_row, at), load_norm(norm, at), &ignored);
+                    x_values = X_SHARED ? load_shared(x_at + (u32)k * 2)
+                                        : convert_x(load_x(x, x_row, at), load_norm(norm, at), &ignored);
                 }
+                const int piece = in_stage % BOX / 8 + quarter;
+                const u32 at = weight_at + (u32)(stage * STAGE_BYTES) +
+                               (u32)(BOXES ? in_stage / BOX * BOX_BYTES + (piece ^ weight_row) * 16 : in_stage * 2);
 #pragma unroll
                 for (int group = 0; group < GROUPS; group++) {
-                    vector low = {}, high = {};
-                    const u32 at = SWIZZLED ? weights + (u32)(in_stage / 64 * TILE * 128 + group * 16 * 128) +
-                                                  (u32)((in_stage / 32 % 2 * 4 + quarter) ^ weight_row) * 16
-                                            : weights + (u32)(group * 16 * WEIGHT_PITCH + in_stage * 2);
-                    if (valid) low = load_shared(at), high = load_shared(at + 8 * (SWIZZLED ? 128 : WEIGHT_PITCH));
-                    multiply(sums[group], low.pair[0], high.pair[0], low.pair[1], high.pair[1], values.pair[0],
-                             values.pair[1]);
-                    multiply(sums[group], low.pair[2], high.pair[2], low.pair[3], high.pair[3], values.pair[2],
-                             values.pair[3]);
+                    vector weights = {};
+                    if (valid) weights = load_shared(at + (u32)(group * 8 * WEIGHT_PITCH));
+                    multiply(sums[group], x_values.pair[0], x_values.pair[1], weights.pair[0], weights.pair[1]);
+                    multiply(sums[group], x_values.pair[2], x_values.pair[3], weights.pair[2], weights.pair[3]);
                 }
             }
             __syncwarp();
-            if (lane == 0) barrier_arrive(shared.empty + 8 * stage);
+            if (lane == 0) barrier_arrive(shared.empty + 8 * (u32)stage);
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         const int buffer = i % 2;
-        barrier_wait(shared.sums_empty + 8 * buffer, (u32)(i / 2 + 1) % 2);
-        const u32 target = shared.sums + 4 * (u32)((buffer * WARPS + warp) * SUM_FLOATS + weight_row);
+        barrier_wait(shared.sums_empty + 8 * (u32)buffer, (u32)(i / 2 + 1) % 2);
+        if (row < ROWS) {
+            const u32 target = shared.sums + 4 * (u32)((buffer * WARPS + warp) * SUM_FLOATS + row * SUM_PITCH);
 #pragma unroll
-        for (int group = 0; group < GROUPS; group++)
+            for (int group = 0; group < GROUPS; group++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const int column = 2 * quarter + c % 2; /* row of x */
-                if (column < ROWS)
-                    store_shared_float(target + 4 * (u32)(column * SUM_PITCH + group * 16 + c / 2 * 8), sums[group][c]);
-            }
+                for (int c = 0; c < 2; c++) {
+                    const int fragment_row = quarter * 2 + c;
+                    const int column = group * 8 + (BOXES ? fragment_row % 2 * 4 + fragment_row / 2 : fragment_row);
+                    store_shared_float(target + 4 * (u32)column, sums[group][c]);
+                }
+        }
         __syncwarp();
-        if (lane == 0) barrier_arrive(shared.sums_full + 8 * buffer);
+        if (lane == 0) barrier_arrive(shared.sums_full + 8 * (u32)buffer);
     }
 }
 
@@ -693,7 +674,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(shared.full + 8 * i, COPY == 0 ? 32 : 1);
+            barrier_init(shared.full + 8 * i, COPY == GEMV_COPY_THREADS ? 32 : 1);
             barrier_init(shared.empty + 8 * i, WARPS);
         }
         for (int i = 0; i < 2; i++) {
@@ -706,6 +687,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 #endif
     }
+    /* At once, so that the next launch fills its ring as soon as this one leaves room: later was slower. */
+    device_trigger();
     __syncthreads();
     cluster_meet_arrive(); /* nobody writes into another block before its barriers are set up */
 
@@ -717,7 +700,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (warp < WARPS) {
             prefetch_constants(bias, norm, work);
             device_wait();
-            consume(x, norm, work, shared);
+            if (work.tile_count > 0) consume(x, norm, work, shared);
         } else {
             device_wait();
             finish(out, bias, residual, work, shared);

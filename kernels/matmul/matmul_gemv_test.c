@@ -274,9 +274,9 @@ static void test_odd_tunables(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
-        {1, 2, 64, 1, 1, 1, 1, 0},   {3, 3, 192, 1, 2, 2, 1, 1},  {2, 64, 64, 1, 1, 4, 0, 1000},
-        {16, 2, 512, 3, 1, 1, 0, 0}, {8, 2, 256, 5, 2, 2, 1, 10}, {4, 4, 1024, 4, 1, 1, 1, 0},
-        {6, 2, 576, 7, 2, 3, 0, 5},
+        {1, 2, 64, 1, 2, 1, 1, 1},   {3, 3, 192, 1, 2, 2, 1, 2}, {2, 64, 64, 1, 2, 4, 0, 2},
+        {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 4, 1024, 4, 4, 1, 1, 1},
+        {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
     };
     const struct problem problems[] = {{5, 1043, 2056, BF16, F32, 0, F32, BF16, true},
                                        {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, false}};
@@ -285,7 +285,10 @@ static void test_odd_tunables(void **state)
         example_open(&example, &problems[p]);
         for (size_t i = 0; i < sizeof tunables / sizeof *tunables; i++) {
             memcpy(example.params + MATMUL_DEVICE_FIRST_TUNABLE, tunables[i], sizeof tunables[i]);
-            if (test_device()->device.facts.capability < 90) example.params[MATMUL_GEMV_SPLIT_K] = 1;
+            if (test_device()->device.facts.capability < 90) {
+                example.params[MATMUL_GEMV_SPLIT_K] = 1;
+                example.params[MATMUL_GEMV_COPY] = MATMUL_GEMV_COPY_THREADS;
+            }
             example_run(&example, example.params);
         }
         example_close(&example);
@@ -359,7 +362,7 @@ static void test_hostile(void **state)
         {MATMUL_DEVICE_OUT_DTYPE, 2}, {MATMUL_DEVICE_EPILOGUE, 1},  {MATMUL_DEVICE_EPS_BITS, -1},
         {MATMUL_GEMV_STAGES, 1},      {MATMUL_GEMV_CHUNK, 96},      {MATMUL_GEMV_SPLIT_K, 9},
         {MATMUL_GEMV_GROUPS, 3},      {MATMUL_GEMV_CTAS_PER_SM, 0}, {MATMUL_GEMV_WARPS, 17},
-        {MATMUL_GEMV_X_SHARED, 2},    {MATMUL_GEMV_TRIGGER, -1},
+        {MATMUL_GEMV_X_SHARED, 2},    {MATMUL_GEMV_COPY, 3},
     };
     for (size_t i = 0; i < sizeof illegal / sizeof *illegal; i++) {
         int64_t hostile[PLAN_MAX_PARAMS];

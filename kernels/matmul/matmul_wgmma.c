@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+enum { MEMORY_BOUND_ROWS = 64 };
 enum { SHARED_RESERVED = 1024 }; /* bytes of an SM's shared memory that the system takes for each block */
 
 static bool one_of(int64_t value, const int64_t *values, int count)
@@ -110,48 +111,86 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
 
 /* Candidates: every legal choice from short lists is given an estimate of its time, and the best are kept. */
 
-enum {
-    MACS_PER_CLOCK = 2048,       /* of an SM's tensor cores */
-    L2_BYTES_PER_CLOCK = 40,     /* that an SM gets while all others read, too */
-    DRAM_BYTES_PER_CLOCK = 2600, /* of the GPU */
-    BLOCK_CLOCKS = 2500,         /* from a block's begin to its first product, and its end */
-};
-
 struct estimate {
-    double clocks;
+    double cost;
     int64_t params[MATMUL_WGMMA_PARAMS];
 };
 
-/* Clocks until all blocks are done, at `resident` blocks on an SM. */
-static double estimate_clocks(const int64_t *params, const struct device_facts *gpu, int64_t resident,
-                              const struct device_geometry *geometry)
+/* What both estimates look at. */
+struct load {
+    double tile_n, tile_m, split_k, multicast;
+    double blocks, on_sm; /* blocks in all; on the SM that has most of them */
+    double sms;           /* that blocks are placed on: clusters of more than 2 leave some of a GPC's SMs over */
+    double bytes;         /* of the operands */
+};
+
+static struct load load_of(const int64_t *params, const struct device_facts *gpu)
 {
-    const double tile_n = (double)params[MATMUL_WGMMA_TILE_N], tile_m = (double)params[MATMUL_WGMMA_TILE_M];
     const int64_t cluster = params[MATMUL_WGMMA_SPLIT_K] * params[MATMUL_WGMMA_MULTICAST];
-    const int64_t tiles =
-        divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_WGMMA_TILE_M]) *
+    const int64_t row_tiles = divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_WGMMA_TILE_M]);
+    const int64_t column_tiles =
         divide_up(params[MATMUL_DEVICE_N], params[MATMUL_WGMMA_TILE_N] * params[MATMUL_WGMMA_MULTICAST]);
-    const double depth = (double)divide_up(params[MATMUL_DEVICE_K], params[MATMUL_WGMMA_SPLIT_K]);
-    const double multiply = depth * tile_n * tile_m / MACS_PER_CLOCK;
-    const double load = depth * 2 * (tile_n + tile_m / (double)params[MATMUL_WGMMA_MULTICAST]) / L2_BYTES_PER_CLOCK;
-    const double begin_end = (BLOCK_CLOCKS + tile_n * tile_m / 16) / (double)resident;
-    const double block = (multiply > load ? multiply : load) + begin_end;
-    const double on_sm = (double)divide_up(tiles * cluster, gpu->multiprocessors);
+    const int64_t blocks = row_tiles * column_tiles * cluster;
+    const int64_t sms = cluster > 2 && gpu->multiprocessors > 8 ? gpu->multiprocessors * 7 / 8 : gpu->multiprocessors;
     uint64_t bytes, flops;
-    (void)geometry;
     matmul_device_cost(params, 0, &bytes, &flops);
-    const double memory = (double)bytes / DRAM_BYTES_PER_CLOCK, work = on_sm * block;
-    /* Bandwidth is shared: an SM with fewer blocks leaves its part to the others. */
-    const double even = (double)(tiles * cluster) / gpu->multiprocessors * block;
-    const double bound = memory > even ? memory : even;
-    return bound + 0.5 * (work - even) + begin_end;
+    return (struct load){
+        .tile_n = (double)params[MATMUL_WGMMA_TILE_N],
+        .tile_m = (double)params[MATMUL_WGMMA_TILE_M],
+        .split_k = (double)params[MATMUL_WGMMA_SPLIT_K],
+        .multicast = (double)params[MATMUL_WGMMA_MULTICAST],
+        .blocks = (double)blocks,
+        .on_sm = (double)divide_up(blocks, sms),
+        .sms = (double)sms,
+        .bytes = (double)bytes,
+    };
+}
+
+/* Few rows: the memory is the limit. The constants rank about 700 timings on an H200 (16 and 64 rows, the matrices of
+ * two Llama models) such that the first guess is 1.3 per cent from the best on average and the first 12 hold the best;
+ * the unit has no meaning. What they say: many bytes asked for at once count most, so one block with a deep ring on each
+ * SM beats several; a second wave of blocks costs, each doubling of SPLIT_K costs. */
+static double memory_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
+{
+    static const double log2_of[MATMUL_WGMMA_MOST_SPLIT + 1] = {0, 0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
+    const struct load load = load_of(params, gpu);
+    const double sms = load.sms, ring = (double)(params[MATMUL_WGMMA_STAGES] * stage_bytes(params));
+    const double slots = sms * (double)resident, running = load.blocks < slots ? load.blocks : slots;
+    const double under_way = running * ring, half_speed = 25.6e6;
+    const double busy = load.blocks < sms ? load.blocks : sms, most_speed = busy * 0.0045; /* of so many SMs */
+    double speed = under_way / (under_way + half_speed);
+    if (speed > most_speed) speed = most_speed;
+    const double even = load.blocks > sms ? load.blocks / sms : 1, waves = load.blocks / slots;
+    double cost = load.bytes * (1 + 0.01 * load.tile_m / load.tile_n) / 4.4e6 / speed;
+    cost *= 1 + 0.6 * (load.on_sm - even) / even;
+    if (waves > 1) cost += 0.8 * (waves - 1) * (params[MATMUL_WGMMA_PERSISTENT] ? 0.3 : 1);
+    return cost + 6.3 * log2_of[params[MATMUL_WGMMA_SPLIT_K]] + 0.024 * load.on_sm;
+}
+
+/* Many rows: clocks of the tensor cores, the way from the L2 cache to an SM or the memory, whichever is longest, with a
+ * part of the others; the sums of SPLIT_K and the begin and end of blocks come on top. As above, for 250 and 2048 rows. */
+static double multiply_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
+{
+    enum { MACS_PER_CLOCK = 2048, SM_BYTES_PER_CLOCK = 68, L2_BYTES_PER_CLOCK = 129, DRAM_BYTES_PER_CLOCK = 2600 };
+    const struct load load = load_of(params, gpu);
+    const double depth = (double)divide_up(params[MATMUL_DEVICE_K], params[MATMUL_WGMMA_SPLIT_K]);
+    const double multiply = depth * load.tile_n * load.tile_m / MACS_PER_CLOCK;
+    const double to_sm = depth * 2 * (load.tile_n + load.tile_m) / SM_BYTES_PER_CLOCK;
+    const double from_l2 = depth * 2 * (load.tile_n + load.tile_m / load.multicast) / L2_BYTES_PER_CLOCK;
+    double block = multiply > to_sm ? multiply : to_sm;
+    if (from_l2 > block) block = from_l2;
+    block += 0.1 * (multiply < from_l2 ? multiply : from_l2);
+    block += (32 + load.tile_n * load.tile_m * 0.002) / (double)resident * (params[MATMUL_WGMMA_PERSISTENT] ? 0.03 : 1);
+    if (load.split_k > 1) block += 0.22 * load.tile_n * load.tile_m;
+    const double work = load.on_sm * block, memory = load.bytes / DRAM_BYTES_PER_CLOCK;
+    return work > memory ? work + 0.1 * memory : memory + 0.1 * work;
 }
 
 /* Keeps `list` in order of the estimates, the earlier of equals first. */
 static void insert(struct estimate *list, int *count, int most, const struct estimate *entry)
 {
     int at = *count;
-    while (at > 0 && list[at - 1].clocks > entry->clocks) at--;
+    while (at > 0 && list[at - 1].cost > entry->cost) at--;
     if (at >= most) return;
     if (*count < most) (*count)++;
     memmove(list + at + 1, list + at, (size_t)(*count - 1 - at) * sizeof *list);
@@ -170,6 +209,36 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
     return 0;
 }
 
+/* Every legal choice for one tile, given to `insert`. */
+static void insert_choices(struct estimate *list, int *count, int most, int64_t *p, const struct device_facts *gpu)
+{
+    const bool few_rows = p[MATMUL_DEVICE_ROWS] <= MEMORY_BOUND_ROWS;
+    const int64_t most_resident = sums_per_thread(p) > 64 || p[MATMUL_WGMMA_WARPGROUPS] > 2 ? 1 : few_rows ? 3 : 2;
+    const int64_t most_multicast = few_rows ? 1 : 2;
+    struct device_geometry geometry, each;
+    for (int64_t resident = 1; resident <= most_resident; resident++)
+        for (int64_t split = 1; split <= MATMUL_WGMMA_MOST_SPLIT; split = few_rows ? split + 1 : 2 * split)
+            for (int64_t multicast = 1; multicast <= most_multicast; multicast++)
+                for (int persistent = 0; persistent < 2; persistent++) {
+                    struct estimate entry;
+                    const bool long_stages =
+                        p[MATMUL_WGMMA_TILE_M] <= 32 && p[MATMUL_WGMMA_TILE_N] <= 128 && resident < 3;
+                    p[MATMUL_WGMMA_TILE_K] = long_stages ? 128 : 64; /* stages of at least 8 KiB and many of them */
+                    p[MATMUL_WGMMA_SPLIT_K] = split;
+                    p[MATMUL_WGMMA_MULTICAST] = multicast;
+                    p[MATMUL_WGMMA_PERSISTENT] = 0;
+                    if (!deepest_ring(p, gpu, resident) || launch(p, gpu, &each)) continue;
+                    if (persistent) {
+                        p[MATMUL_WGMMA_PERSISTENT] = resident;
+                        if (launch(p, gpu, &geometry) || geometry.grid[0] == each.grid[0])
+                            continue; /* no other launch */
+                    }
+                    entry.cost = (few_rows ? memory_cost : multiply_cost)(p, gpu, resident);
+                    memcpy(entry.params, p, sizeof entry.params);
+                    insert(list, count, most, &entry);
+                }
+}
+
 int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gpu,
                             int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
@@ -177,48 +246,32 @@ int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gp
     static const struct {
         int64_t tile_n, warpgroups;
     } shapes[] = {{128, 2}, {256, 2}, {64, 1}, {128, 1}, {192, 3}};
-    static const int64_t tile_m_values[] = {256, 192, 160, 128, 96, 64, 48, 32, 24, 16, 8};
-    struct estimate list[MOST], entry = {0};
+    static const int64_t tile_m_values[] = {256, 192, 160, 128, 96, 64, 48, 32, 24, 16, 8, 0};
+    struct estimate list[MOST];
+    int64_t p[PLAN_MAX_PARAMS];
     int count = 0;
-    int64_t *p = entry.params;
-    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_HAS_NORM] ||
-        params[MATMUL_DEVICE_ROWS] < MATMUL_WGMMA_LEAST_ROWS)
-        return 0;
     const int64_t rows = params[MATMUL_DEVICE_ROWS];
-    for (int i = 0; i < MATMUL_DEVICE_FIRST_TUNABLE; i++) p[i] = params[i];
+    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_HAS_NORM] || rows < MATMUL_WGMMA_LEAST_ROWS) return 0;
+    memset(p, 0, sizeof p);
+    memcpy(p, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *p);
     p[MATMUL_WGMMA_PREFETCH] = 1;
     for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++)
-        for (size_t m = 0; m < sizeof tile_m_values / sizeof tile_m_values[0]; m++) {
-            const int64_t tile_m = tile_m_values[m];
-            const bool covers = tile_m >= rows, next_covers = m + 1 < sizeof tile_m_values / sizeof tile_m_values[0] &&
-                                                              tile_m_values[m + 1] >= rows;
-            if (covers && next_covers) continue;  /* a smaller tile does */
-            if (!covers && tile_m < 64) continue; /* weights would be read over and over */
+        for (const int64_t *tile_m = tile_m_values; *tile_m; tile_m++) {
+            if (tile_m[1] >= rows) continue;              /* a smaller tile does */
+            if (*tile_m < rows && *tile_m < 64) continue; /* weights would be read over and over */
             p[MATMUL_WGMMA_TILE_N] = shapes[shape].tile_n;
             p[MATMUL_WGMMA_WARPGROUPS] = shapes[shape].warpgroups;
-            p[MATMUL_WGMMA_TILE_M] = tile_m;
-            p[MATMUL_WGMMA_ROW_GROUP] = tile_m >= 2048 ? 1 : 2048 / tile_m;
-            for (int variant = 0; variant < 2 * 4 * 2 * 2 * 2; variant++) {
-                const int64_t resident = 1 + variant % 2;
-                p[MATMUL_WGMMA_SPLIT_K] = 1 << variant / 2 % 4;
-                p[MATMUL_WGMMA_MULTICAST] = 1 + variant / 8 % 2;
-                p[MATMUL_WGMMA_TILE_K] = 64 << variant / 16 % 2;
-                p[MATMUL_WGMMA_PERSISTENT] = variant / 32 ? resident : 0;
-                struct device_geometry geometry;
-                if (p[MATMUL_WGMMA_TILE_K] > 64 && tile_m > 64) continue;
-                if (resident > 1 && (sums_per_thread(p) > 64 || shapes[shape].warpgroups > 2)) continue;
-                if (!deepest_ring(p, gpu, resident) || launch(p, gpu, &geometry)) continue;
-                if (p[MATMUL_WGMMA_PERSISTENT]) { /* without effect if every tile has a block at once */
-                    struct device_geometry each;
-                    p[MATMUL_WGMMA_PERSISTENT] = 0;
-                    const bool same = !launch(p, gpu, &each) && each.grid[0] == geometry.grid[0];
-                    p[MATMUL_WGMMA_PERSISTENT] = resident;
-                    if (same) continue;
-                }
-                entry.clocks = estimate_clocks(p, gpu, resident, &geometry);
-                insert(list, &count, MOST, &entry);
-            }
+            p[MATMUL_WGMMA_TILE_M] = *tile_m;
+            p[MATMUL_WGMMA_ROW_GROUP] = 2048 / *tile_m; /* 2048 rows of x in the L2 cache */
+            insert_choices(list, &count, MOST, p, gpu);
         }
+    if (count == 0) return 0;
+    /* Weights are as a rule best asked for early: one candidate says whether that holds here. */
+    if (list[0].params[MATMUL_WGMMA_TILE_M] >= rows) {
+        if (count < MOST) count++;
+        list[count - 1] = list[0];
+        list[count - 1].params[MATMUL_WGMMA_PREFETCH] = 0;
+    }
     if (count > capacity) count = capacity;
     for (int i = 0; i < count; i++) {
         memset(params_out[i], 0, sizeof params_out[i]);

@@ -38,13 +38,18 @@
 #define PREFETCH     1 /* the first stages of W are asked for before the launches before this one have ended */
 #endif
 
+/* Other architectures get an empty kernel. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /* Names of the parameters that would disturb the headers. */
 constexpr int COLUMNS = N, DEPTH = K, X_DTYPE = DTYPE;
+#endif
 #undef N
 #undef K
 #undef DTYPE
 
 #include "kernels/device.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "kernels/matmul/wgmma.cuh"
 
 constexpr bool SWIGLU = EPILOGUE == 1;
@@ -89,8 +94,6 @@ constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
 constexpr int CHUNKS = (BLOCKS + STAGED_BLOCKS - 1) / STAGED_BLOCKS; /* of 64 rows of W */
 constexpr int FREE_CHUNKS = !REALLOCATE ? 1 : WARPGROUPS == 2 ? 5 : 2;
 constexpr int AHEAD = FREE_CHUNKS < PARTS * CHUNKS ? FREE_CHUNKS : PARTS * CHUNKS;
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
@@ -292,7 +295,7 @@ static __device__ __forceinline__ void write(u32 staged, const destination &to, 
 
 #endif
 
-/* `rows` and sums: see wgmma.cuh for which sum a register holds. */
+/* Which sum a register holds: wgmma.cuh. */
 extern "C" __global__ void
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 __launch_bounds__(THREADS, LEAST_BLOCKS)
@@ -355,6 +358,7 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
             int loaded = 0;
             for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
                 const tile at = tile_at(index, row_tiles, rank);
+#pragma unroll 1
                 for (int step = first_step; step < end_step; step++) {
                     const u32 barrier = full + 8 * slot, to = base + slot * STAGE_BYTES;
                     if (loaded < ahead) {
@@ -407,6 +411,7 @@ __launch_bounds__(THREADS, LEAST_BLOCKS)
                     load_chunk(&residuals[chunk], to, at, (int)warpgroup, chunk);
             float sums[PARTS][TILE_M / 2];
             u32 last = 0;
+#pragma unroll 1
             for (int step = first_step; step < end_step; step++) {
                 barrier_wait(full + 8 * slot, parity);
                 const u64 w = wgmma_tile(base + slot * STAGE_BYTES + w_tile);

@@ -22,7 +22,7 @@ enum matmul_wgmma_param {
     MATMUL_WGMMA_PREFETCH,   /* with one row tile: ask for weights before the launches before this one have ended */
     MATMUL_WGMMA_PARAMS
 };
-enum { MATMUL_WGMMA_LEAST_ROWS = 8, MATMUL_WGMMA_MOST_STAGES = 24, MATMUL_WGMMA_MOST_SPLIT = 8 };
+enum { MATMUL_WGMMA_LEAST_ROWS = 1, MATMUL_WGMMA_MOST_STAGES = 24, MATMUL_WGMMA_MOST_SPLIT = 8 };
 extern const struct device_kernel device_matmul_wgmma;
 
 /* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others from

@@ -1,5 +1,5 @@
 /* Tests of matmul_wgmma on the GPU: tails in every dimension, epilogues, counts, every candidate, repeatable bits. */
-#include "kernels/matmul/matmul_device_check.h"
+#include "kernels/matmul/test_matmul_device.h"
 #include "kernels/matmul/matmul_wgmma.h"
 
 /* An H200, for what needs no GPU. */

@@ -11,7 +11,7 @@
  *
  * The maximum that the exponentials refer to moves only when a score exceeds it by RESCALE_LOG2: most tiles need one
  * vote and no shuffle. Warps merge through shared memory, splits through the shared memory of their cluster (every
- * block merges a slice of the result) or through the workspace (the block that arrives last merges), always in
+ * block merges a slice of the result) or through the workspace (the last block merges), always in
  * rising order: results are the same bits in every run. */
 #include "kernels/device.cuh"
 
@@ -38,10 +38,15 @@
 #define TILE_TOKENS 16 /* 16, 32, 64: more bytes in flight per warp, more registers */
 #define HEAD_TILES \
     1 /* query heads per block / 8: 1, 2, 4; a larger group takes several blocks, which read K and V again */
-#define CLUSTER       1 /* 1: the splits are a cluster (sm_90); 0: they merge through the workspace */
-#define EARLY         1 /* 1: the first tile of K and V is loaded before the wait for the launch before */
+#define CLUSTER 1 /* 1: the splits are a cluster (sm_90); 0: they merge through the workspace */
+#define EARLY \
+    1                   /* tiles per warp that are asked for before the wait for the launch before: the first comes into
+                         * registers, further ones into the L2 cache; 0 to 32 */
+#define LEAST_TILES   1 /* per warp, before another split takes part: 1 to 64 */
 #define BLOCKS_PER_SM 1 /* 1 to 4: registers are limited so that as many fit */
 #endif
+
+#include "kernels/rope_attention/rope_attention_merge.cuh"
 
 namespace
 {
@@ -62,7 +67,6 @@ constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4);       /* a block's result as fl
 constexpr int Q_PITCH = K_BLOCKS * 32 + 32;            /* two rows of 64 bytes lie in different banks */
 constexpr int PART_PITCH = (DIM_8 + 31) / 32 * 32 + 4; /* 8 lanes of store_partial lie in different banks */
 constexpr float RESCALE_LOG2 = 8;                      /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
-#define MINUS_INFINITY float_of_bits(0xff800000)
 constexpr i64 PAGE_ELEMENTS = (i64)(PAGE_BYTES) / 2;
 constexpr int V_OFFSET = KV_HEADS * PAGE_TOKENS * HEAD_DIM;
 
@@ -99,13 +103,6 @@ struct work {
     int tile, end;       /* this warp's next tile, in steps of WARPS; end of the split's tiles */
     const i32 *pages;    /* of the slot */
 };
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
 {
@@ -366,32 +363,6 @@ __device__ __forceinline__ void store_partial(shared_data &shared, state &state,
         }
 }
 
-/* Sum of weighted quads: the merge of warps and of splits. */
-struct merged {
-    float4 value;
-    float maximum, sum;
-};
-
-/* PARTS partial results of one head: their (maximum, sum) at sums[i * sums_pitch], values at quads[i * quads_pitch]. */
-__device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, const float4 *quads, int quads_pitch,
-                                        int parts)
-{
-    merged all = {make_float4(0, 0, 0, 0), sums[0].x, 0};
-    for (int i = 1; i < parts; i++) all.maximum = fmaxf(all.maximum, sums[i * sums_pitch].x);
-#pragma unroll 8
-    for (int i = 0; i < parts; i++) {
-        float2 part = sums[i * sums_pitch];
-        float4 value = quads[i * quads_pitch];
-        float factor = exp2_fast(part.x - all.maximum);
-        all.sum += factor * part.y;
-        all.value.x += factor * value.x;
-        all.value.y += factor * value.y;
-        all.value.z += factor * value.z;
-        all.value.w += factor * value.w;
-    }
-    return all;
-}
-
 /* Quad number `quad` of the block's result, divided by the sum, to OUT. */
 __device__ __forceinline__ void store_out(u16 *out, int quad, const merged &all, int heads)
 {
@@ -409,85 +380,12 @@ __device__ __forceinline__ void store_out(u16 *out, int quad, const merged &all,
     }
 }
 
-/* Clusters: the blocks of x. */
-__device__ __forceinline__ void cluster_arrive()
+/* `bytes` from `address` on, both multiples of 16, into the L2 cache. */
+__device__ __forceinline__ void prefetch_l2(const void *address, u32 bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
 #endif
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_init(u64 *arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_expect(u64 *arrival, u32 bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_wait(u64 *arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_address(arrival))
-                 : "memory");
-#endif
-}
-
-/* The address in block `rank` of the cluster of what lies at `pointer` here. */
-__device__ __forceinline__ u32 remote_address(const void *pointer, u32 rank)
-{
-    u32 address = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(rank));
-#endif
-    return address;
-}
-
-__device__ __forceinline__ void send(u32 to, float4 value, u32 arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(arrival)
-        : "memory");
-#endif
-}
-
-__device__ __forceinline__ void send(u32 to, float2 value, u32 arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(value.x), "f"(value.y), "r"(arrival)
-                 : "memory");
-#endif
-}
-
-/* Adds 1 and returns what was there; orders this block's stores before and the loads after. */
-__device__ __forceinline__ u32 count_arrival(u32 *counter)
-{
-    u32 old;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
-    return old;
 }
 
 /* Elements of the head vectors that this lane prepares. */
@@ -576,7 +474,7 @@ __device__ __forceinline__ void prepare(shared_data &shared, const u16 *qkv, con
     }
 }
 
-/* Tiles of the row, split evenly among the splits that get at least one tile per warp. */
+/* Tiles of the row, split evenly among the splits that get LEAST_TILES tiles per warp. */
 __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions, const i32 *page_table, int row,
                                           int split, int warp)
 {
@@ -585,7 +483,7 @@ __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions
     work.first = WINDOW > 0 && work.position >= WINDOW ? work.position - WINDOW + 1 : 0;
     work.pages = page_table + (i64)slots[row] * PAGES_PER_SLOT;
     int first_tile = work.first / TILE_TOKENS, tiles = work.position / TILE_TOKENS + 1 - first_tile;
-    work.active = min(SPLITS, (tiles + WARPS - 1) / WARPS);
+    work.active = min(SPLITS, (tiles + WARPS * LEAST_TILES - 1) / (WARPS * LEAST_TILES));
     int each = tiles / work.active, more = tiles % work.active; /* the first `more` splits take one more */
     work.tile = first_tile + split * each + min(split, more) + warp;
     work.end = work.tile - warp + each + (split < more);
@@ -647,6 +545,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         load_k(k, base, lane);
         if constexpr (V_AHEAD) load_v(v, base, lane);
     }
+    if constexpr (EARLY > 1 && HEAD_DIM % 8 == 0) {
+        int tile = work.tile + lane * WARPS;
+        if (any && lane > 0 && lane < EARLY && tile < work.end) {
+            const u16 *ahead = tile_base(page_of(tile), tile);
+            prefetch_l2(ahead, TILE_TOKENS * HEAD_DIM * 2);
+            prefetch_l2(ahead + V_OFFSET, TILE_TOKENS * HEAD_DIM * 2);
+        }
+    }
     if constexpr (USE_CLUSTER) cluster_wait();
     __syncthreads();
     device_wait();
@@ -658,6 +564,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     u16 *page_row =
         kv + (i64)new_page * PAGE_ELEMENTS + (kv_head * PAGE_TOKENS + work.position % PAGE_TOKENS) * HEAD_DIM;
+    const int block = (int)blockIdx.z * (int)gridDim.y + (int)blockIdx.y;
     prepare(shared, qkv + (i64)row * (HEADS + 2 * KV_HEADS) * HEAD_DIM, table + (i64)row * HEAD_DIM, norm_q, norm_k,
             page_row, kv_head, head_block, heads, with_new, warp, lane);
     __syncthreads();
@@ -698,17 +605,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
         base = next;
     }
+    /* The ticket comes while the warps' results are merged. */
+    u32 *tickets = (u32 *)workspace + block;
+    u32 ticket = 0;
+    if (USE_WORKSPACE && threadIdx.x == 0 && work.active > 1) ticket = take_ticket(tickets);
     store_partial(shared, state, warp, lane);
     __syncthreads();
 
     u16 *block_out = out + (i64)row * HEADS * HEAD_DIM + (kv_head * GROUP + head_block * TILE_HEADS) * HEAD_DIM;
     const int slice = (QUADS + work.active - 1) / work.active; /* of the result, merged by one block of the cluster */
     const int owners = (QUADS + slice - 1) / slice;
-    const int block = ((int)blockIdx.z * (int)gridDim.y + (int)blockIdx.y);
-    constexpr i64 COUNTER_BYTES = ((i64)ROWS * KV_HEADS * HEAD_BLOCKS * 4 + 63) / 64 * 64;
-    float4 *space = (float4 *)((u8 *)workspace + COUNTER_BYTES) + (i64)block * SPLITS * QUADS;
+    constexpr i64 TICKET_BYTES = ((i64)ROWS * KV_HEADS * HEAD_BLOCKS * 4 + 63) / 64 * 64;
+    float4 *space = (float4 *)((u8 *)workspace + TICKET_BYTES) + (i64)block * SPLITS * QUADS;
     float2 *space_sums =
-        (float2 *)((u8 *)workspace + COUNTER_BYTES + (i64)ROWS * KV_HEADS * HEAD_BLOCKS * SPLITS * QUADS * 16) +
+        (float2 *)((u8 *)workspace + TICKET_BYTES + (i64)ROWS * KV_HEADS * HEAD_BLOCKS * SPLITS * QUADS * 16) +
         (i64)block * SPLITS * BLOCK_HEADS;
     if (USE_CLUSTER && work.active > 1 && threadIdx.x == 0) {
         int mine = max(0, min(slice, QUADS - split * slice));
@@ -729,8 +639,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     send(remote_address(&shared.received_sums[split][head], other), make_float2(all.maximum, all.sum),
                          remote_address(&shared.arrival, other));
         } else {
-            space[split * QUADS + quad] = all.value;
-            if (column == 0) space_sums[split * BLOCK_HEADS + head] = make_float2(all.maximum, all.sum);
+            space[split * QUADS + quad] =
+                make_float4(marked(all.value.x), marked(all.value.y), marked(all.value.z), marked(all.value.w));
+            if (column == 0) space_sums[split * BLOCK_HEADS + head] = make_float2(marked(all.maximum), marked(all.sum));
         }
     }
     if (SPLITS == 1 || work.active == 1) return;
@@ -746,17 +657,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
     }
     if constexpr (USE_WORKSPACE) {
-        u32 *counter = (u32 *)workspace + block;
-        __threadfence();
+        if (threadIdx.x == 0) shared.last = ticket == (u32)work.active - 1;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            shared.last = count_arrival(counter) == (u32)work.active - 1;
-            if (shared.last) *counter = 0; /* for the next launch */
-        }
-        __syncthreads();
-        if (!shared.last) return;
+        if (!shared.last)
+            return; /* the last merges: those whose results are still on their way have all but finished */
         for (int quad = (int)threadIdx.x; quad < QUADS; quad += THREADS)
             store_out(block_out, quad,
-                      merge(space_sums + quad / (DIM_8 / 4), BLOCK_HEADS, space + quad, QUADS, work.active), heads);
+                      merge_arriving<(SPLITS < 8 ? SPLITS : 8)>(space_sums + quad / (DIM_8 / 4), BLOCK_HEADS,
+                                                                space + quad, QUADS, work.active),
+                      heads);
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);
+        if (threadIdx.x == 0) *tickets = 0;
     }
 }

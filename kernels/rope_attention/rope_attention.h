@@ -28,8 +28,8 @@ enum rope_attention_operand {
     ROPE_ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
     ROPE_ATTENTION_KV,         /* this layer's block of a page, read and written */
     ROPE_ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM] */
-    ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, zero before the first launch; the counters at its
-                                * beginning are zero again after each */
+    ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, all zero before the first launch, and again after
+                                * each */
     ROPE_ATTENTION_OPERANDS,   /* with HAS_NORM two more: */
     ROPE_ATTENTION_NORM_Q = ROPE_ATTENTION_OPERANDS, /* NORM_DTYPE[HEAD_DIM] */
     ROPE_ATTENTION_NORM_K,
@@ -58,7 +58,8 @@ enum rope_attention_param {
     ROPE_ATTENTION_TILE_TOKENS,   /* 16, 32, 64, at most PAGE_TOKENS */
     ROPE_ATTENTION_HEAD_TILES,    /* 1, 2, 4: query heads per block / 8 */
     ROPE_ATTENTION_CLUSTER,       /* 0, 1; 1 with SPLITS above 1 needs sm_90 */
-    ROPE_ATTENTION_EARLY,         /* 0, 1 */
+    ROPE_ATTENTION_EARLY,         /* 0 to 32 */
+    ROPE_ATTENTION_LEAST_TILES,   /* 1 to 64 */
     ROPE_ATTENTION_BLOCKS_PER_SM, /* 1 to 4: registers are limited so that as many fit */
     ROPE_ATTENTION_PARAMS
 };

@@ -12,7 +12,7 @@ struct shape {
     enum dtype kv_dtype, x_dtype, norm_dtype;
     bool has_norm;
     float scale;
-    int64_t splits, warps, tile_tokens, head_tiles, cluster, early, blocks;
+    int64_t splits, warps, tile_tokens, head_tiles, cluster, early, least_tiles, blocks;
 };
 
 /* Operands on the host, as the device sees them, and what it should make of them. */
@@ -82,6 +82,7 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_HEAD_TILES] = shape->head_tiles,
         [ROPE_ATTENTION_CLUSTER] = shape->cluster,
         [ROPE_ATTENTION_EARLY] = shape->early,
+        [ROPE_ATTENTION_LEAST_TILES] = shape->least_tiles,
         [ROPE_ATTENTION_BLOCKS_PER_SM] = shape->blocks,
     };
     memcpy(setup->params, params, sizeof params);
@@ -277,13 +278,15 @@ static void compare_out(struct setup *setup, const char *what)
     free(found);
 }
 
-/* Two launches in a row, from the same pool: the reference's result, twice the same bits. */
+/* Two launches in a row, on the same pool and workspace: the reference's result, twice the same bits. */
 static void check_setup(struct setup *setup, const char *what)
 {
     struct test_kernel kernel;
     const size_t out_bytes = (size_t)setup->out_count * 2;
     uint16_t *first = must(malloc(out_bytes));
     uint8_t *pool = must(malloc((size_t)setup->pool_bytes));
+    const size_t workspace_bytes = rope_attention_workspace_bytes(setup->params);
+    uint8_t *workspace = must(malloc(workspace_bytes));
     setup_device(setup);
     run_reference(setup);
     test_kernel_open(&kernel, &device_rope_attention, setup->params);
@@ -293,6 +296,8 @@ static void check_setup(struct setup *setup, const char *what)
         test_kernel_run(&kernel, setup->operands, setup->operand_count, 0);
         test_device_read(&setup->buffers[ROPE_ATTENTION_OUT], setup->found, out_bytes);
         test_device_read(&setup->buffers[ROPE_ATTENTION_KV], pool, (size_t)setup->pool_bytes);
+        test_device_read(&setup->buffers[ROPE_ATTENTION_WORKSPACE], workspace, workspace_bytes);
+        for (size_t i = 0; i < workspace_bytes; i++) assert_int_equal(workspace[i], 0);
         compare_pools(setup, pool);
         compare_out(setup, what);
         if (run == 0) memcpy(first, setup->found, out_bytes);
@@ -301,6 +306,7 @@ static void check_setup(struct setup *setup, const char *what)
     test_kernel_close(&kernel);
     free(first);
     free(pool);
+    free(workspace);
 }
 
 static void check_shape(struct test_random *random, const struct shape *shape, const int32_t *positions,
@@ -333,6 +339,7 @@ static const struct shape plain = {
     .head_tiles = 1,
     .cluster = 1,
     .early = 1,
+    .least_tiles = 1,
     .blocks = 1,
 };
 
@@ -353,7 +360,8 @@ static void contexts(void **state)
         shape.warps = warps[round % 3];
         shape.tile_tokens = tokens[round / 2 % (shape.head_dim == 64 ? 3 : 2)];
         shape.cluster = round / 4 % 2 && has_clusters();
-        shape.early = round / 8 % 2;
+        shape.least_tiles = 1 + round % 2;
+        shape.early = round / 8; /* 0, 1, 2 */
         shape.has_norm = round / 3 % 2;
         if (round % 5 == 4) shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
         check_shape(&random, &shape, positions, "contexts");

@@ -32,7 +32,7 @@
 #define CLUSTER 8
 #endif
 #ifndef THREADS
-#define THREADS 1024
+#define THREADS 512
 #endif
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -44,13 +44,16 @@ constexpr int VECTOR = VOCAB % 4 == 0 ? 4 : 1;                 /* logits of one 
 constexpr int SLICE = ((VOCAB + CTAS - 1) / CTAS + 7) / 8 * 8; /* tokens of a block; whole bytes of SEEN */
 constexpr int STRIDE = THREADS * VECTOR;
 constexpr int STEPS = (SLICE + STRIDE - 1) / STRIDE;
-constexpr int BATCH = STEPS * VECTOR <= 24 ? STEPS : VECTOR == 4 ? 4 : 8; /* loads in flight: what the registers hold */
-constexpr bool STAGED = SLICE <= (CTAS == 1 ? 12288 : 32768); /* as sample_device.c, which sizes the memory */
+constexpr int BATCH = STEPS * VECTOR <= 40 ? STEPS : 32 / VECTOR; /* loads in flight: what the registers hold */
+constexpr bool STAGED = SLICE <= (CTAS == 1 ? 12288 : 32768);     /* as sample_device.c, which sizes the memory */
 
 constexpr int BUCKET_BITS = CTAS <= 2 ? 10 : 11; /* so that static shared memory stays below 48 KiB */
 constexpr int BUCKETS = 1 << BUCKET_BITS;
 constexpr int CHUNK = BUCKETS / CTAS; /* buckets that a block adds up for the cluster */
-constexpr int LIST = 128;             /* tokens that are ranked at once: each is compared with each */
+/* Lanes whose largest key is one of BOUND_GROUPS: their least bounds the k-th largest key from below. */
+constexpr int BOUND_LANES = CTAS * THREADS >= 4096 ? 32 : CTAS * THREADS >= 2048 ? 16 : CTAS * THREADS >= 1024 ? 8 : 4;
+constexpr int BOUND_GROUPS = CTAS * THREADS / BOUND_LANES;
+constexpr int LIST = 128; /* tokens that are ranked at once: each is compared with each */
 
 template <u32 VALUE> struct bits_of {
     static constexpr int value = 1 + bits_of<VALUE / 2>::value;
@@ -76,9 +79,9 @@ struct found_bucket {
     u64 before, weight;
     u32 bucket, members;
 };
-/* A token: its order (see order_of), weight of the tokens before it, its own. */
+/* A token: its order (see order_of), weight of the tokens up to and with it. */
 struct found_token {
-    u64 order, before, weight;
+    u64 order, reached;
 };
 
 struct shared_state {
@@ -88,8 +91,9 @@ struct shared_state {
     u32 chunk_members[2][CHUNK];
     u64 totals[2][CTAS];
     u64 warp_best[32], best[CTAS]; /* key << 32 | ~id */
-    u64 least[CTAS];               /* the least of the warps' largest keys */
-    found_bucket bucket[2];        /* by turns, so that a slow reader is never overtaken */
+    u32 warp_least[32];
+    u64 least[CTAS];        /* the least of the groups' largest keys */
+    found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
     found_token token;
     u64 list[LIST], list_weight[LIST]; /* of the first block */
     u32 list_length, cut_key;
@@ -211,9 +215,10 @@ __device__ __forceinline__ void penalise(const row_slice &row, int i, float valu
             value[j] = value[j] >= 0 ? __fdiv_rn(value[j], row.penalty) : __fmul_rn(value[j], row.penalty);
 }
 
-/* visit(key, id) for every token of the slice. */
-template <class VISIT> __device__ __forceinline__ void for_each_key(const row_slice &row, VISIT visit)
+/* visit(keys, id of the first) for every VECTOR tokens of the slice. */
+template <class VISIT> __device__ __forceinline__ void for_each_vector(const row_slice &row, VISIT visit)
 {
+#pragma unroll 1 /* the code is there several times; registers */
     for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
         u32 key[VECTOR];
         if constexpr (STAGED && VECTOR == 4) {
@@ -228,8 +233,7 @@ template <class VISIT> __device__ __forceinline__ void for_each_key(const row_sl
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) key[j] = key_of(value[j]);
         }
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) visit(key[j], row.first + i + j);
+        visit(key, row.first + i);
     }
 }
 
@@ -239,14 +243,13 @@ struct weigh_rule {
     float largest, inverse_temperature;
 };
 
-/* The arithmetic of vec_exp in kernels/cpu/vector_math.h with fused multiply-adds. */
+/* The arithmetic of vec_exp in kernels/cpu/vector_math.h with fused multiply-adds. Without branches, so that the
+ * weights of a vector are computed side by side. */
 __device__ __forceinline__ u32 weight_of(const weigh_rule &weighing, u32 key)
 {
     if (weighing.by_count) return 1;
     const float value = value_of(key);
-    if (value >= weighing.largest) return WEIGHT_ONE;
     const float x = __fmul_rn(__fsub_rn(value, weighing.largest), weighing.inverse_temperature);
-    if (!(x > -21.0f)) return 0; /* e^-21 < 2^-30; NaN */
     const float magic = 0x1.8p+23f, n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, magic), magic);
     float r = __fmaf_rn(n, -0x1.62e4p-1f, x);
     r = __fmaf_rn(n, -0x1.7f7d1cp-20f, r);
@@ -256,29 +259,72 @@ __device__ __forceinline__ u32 weight_of(const weigh_rule &weighing, u32 key)
     p = __fmaf_rn(p, r, 0x1.5554dcp-3f);
     p = __fmaf_rn(p, r, 0.5f);
     const float mantissa = __fadd_rn(__fmaf_rn(p, __fmul_rn(r, r), r), 1.0f);
-    return (u32)__fmul_rn(mantissa, float_of_bits((u32)((int)n + 30 + 127) << 23)); /* exact up to the truncation */
+    const u32 weight = (u32)__fmul_rn(mantissa, float_of_bits((u32)((int)n + 30 + 127) << 23)); /* exact but for this */
+    if (value >= weighing.largest) return WEIGHT_ONE; /* infinity - infinity */
+    return x > -21.0f ? weight : 0;                   /* e^-21 < 2^-30; NaN */
 }
 
-/* Tokens whose order lies in [low, high], low in bucket 0. */
+/* Tokens whose order lies in [low, high]. */
 struct order_range {
     u64 low, high;
-};
 
-/* Of most tokens the key alone tells that they lie outside. */
-struct key_filter {
-    u32 low, span;
-
-    __device__ __forceinline__ explicit key_filter(const order_range &range)
-        : low((u32)(range.low >> ID_BITS)), span((u32)(range.high >> ID_BITS) - (u32)(range.low >> ID_BITS))
+    __device__ __forceinline__ bool holds(u64 order) const { return low <= order && order <= high; }
+    /* Of most tokens the key alone tells that they lie outside. */
+    __device__ __forceinline__ bool may_hold_key(u32 key) const
     {
+        const u32 first = (u32)(low >> ID_BITS), last = (u32)(high >> ID_BITS);
+        return key - first <= last - first;
     }
-    __device__ __forceinline__ bool passes(u32 key) const { return key - low <= span; }
 };
 
-__device__ __forceinline__ int shift_of(const order_range &range)
+/* How a range is divided into buckets. By value, bucket b holds the values in [first + b, first + b + 1) / scale, scale
+ * a power of two: even buckets where keys, which crowd around zero, would give a few full ones. By order, as many orders
+ * go to each bucket as needed, down to one. */
+struct bucket_map {
+    order_range range;
+    int shift, first;
+    float scale; /* 0: by order */
+};
+
+__device__ __forceinline__ bucket_map map_by_order(const order_range &range)
 {
     const int bits = 64 - __clzll((long long)(range.high - range.low));
-    return bits > BUCKET_BITS ? bits - BUCKET_BITS : 0;
+    return {range, bits > BUCKET_BITS ? bits - BUCKET_BITS : 0, 0, 0};
+}
+
+/* `range` spans the keys of [low, high] and all ids. */
+__device__ __forceinline__ bucket_map map_by_value(const order_range &range, float low, float high)
+{
+    bucket_map map = map_by_order(range);
+    const float scale = float_of_bits(bits_of_float((BUCKETS - 2) / (high - low)) & 0x7f800000);
+    /* Products must be exact and their floors small integers; false for anything infinite. */
+    if (!(scale >= 1.0f && fmaxf(fabsf(low), fabsf(high)) * scale < 0x1p22f)) return map;
+    map.scale = scale;
+    map.first = __float2int_rd(low * scale);
+    return map;
+}
+
+/* Buckets end where keys end, not amid the ids of a key. */
+__device__ __forceinline__ bool buckets_hold_whole_keys(const bucket_map &map)
+{
+    return map.scale > 0 || (map.shift >= ID_BITS && (map.range.low & ID_MASK) == 0);
+}
+
+__device__ __forceinline__ order_range range_of_bucket(const bucket_map &map, u32 bucket)
+{
+    order_range range = map.range;
+    u64 low, high;
+    if (map.scale > 0) {
+        const float value = (float)(map.first + (int)bucket);
+        low = (u64)key_of(value / map.scale) << ID_BITS;
+        high = ((u64)key_of((value + 1.0f) / map.scale) << ID_BITS) - 1;
+    } else {
+        low = range.low + ((u64)bucket << map.shift);
+        high = low + ((1ull << map.shift) - 1);
+    }
+    if (low > range.low) range.low = low;
+    if (high < range.high) range.high = high;
+    return range;
 }
 
 __device__ __forceinline__ u64 warp_sum_u64(u64 value)
@@ -288,34 +334,40 @@ __device__ __forceinline__ u64 warp_sum_u64(u64 value)
     return value;
 }
 
-/* The cluster's histogram over the range, into `set`. */
-__device__ void accumulate(const row_slice &row, const order_range &range, const weigh_rule &weighing, int set)
+/* The cluster's histogram over the range of the map, into `set`. */
+__device__ void accumulate(const row_slice &row, const bucket_map &map, const weigh_rule &weighing, int set)
 {
     const u32 rank = cluster_rank();
     for (int b = threadIdx.x; b < BUCKETS; b += THREADS)
         shared.members[b] = shared.weight_low[b] = shared.weight_high[b] = 0;
     __syncthreads();
-    const int shift = shift_of(range);
-    const key_filter filter(range);
-    const bool whole_keys = shift >= ID_BITS && (range.low & ID_MASK) == 0; /* the id does not matter */
-    for_each_key(row, [&](u32 key, u32 id) {
-        if (!filter.passes(key)) return;
-        u32 bucket;
-        if (whole_keys) {
-            bucket = (key - filter.low) >> (shift - ID_BITS);
-        } else {
-            const u64 order = order_of(key, id);
-            if (order < range.low || order > range.high) return;
-            bucket = (u32)((order - range.low) >> shift);
+    const bool by_value = map.scale > 0, whole_keys = buckets_hold_whole_keys(map);
+    for_each_vector(row, [&](const u32 key[VECTOR], u32 id) {
+        u32 bucket[VECTOR], weight[VECTOR];
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) {
+            bool inside = map.range.may_hold_key(key[j]);
+            if (by_value) {
+                bucket[j] = (u32)(__float2int_rd(value_of(key[j]) * map.scale) - map.first);
+            } else {
+                const u64 order = order_of(key[j], id + j);
+                inside = inside && (whole_keys || map.range.holds(order));
+                bucket[j] = (u32)((order - map.range.low) >> map.shift);
+            }
+            weight[j] = weight_of(weighing, key[j]);
+            if (!inside) weight[j] = 0;
         }
-        const u32 weight = weight_of(weighing, key);
-        if (!weight) return;
-        atomicAdd(&shared.members[bucket], 1u);
-        if (weighing.by_count) return;
-        const u32 old = atomicAdd(&shared.weight_low[bucket], weight);
-        if (old + weight < old) atomicAdd(&shared.weight_high[bucket], 1u);
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) {
+            if (!weight[j]) continue;
+            atomicAdd(&shared.members[bucket[j]], 1u);
+            if (weighing.by_count) continue;
+            const u32 old = atomicAdd(&shared.weight_low[bucket[j]], weight[j]);
+            if (old + weight[j] < old) atomicAdd(&shared.weight_high[bucket[j]], 1u);
+        }
     });
     cluster_sync();
+#pragma unroll 1
     for (int b = threadIdx.x; b < CHUNK; b += THREADS) {
         u32 members = 0;
         u64 weight = 0;
@@ -332,6 +384,7 @@ __device__ void accumulate(const row_slice &row, const order_range &range, const
     __syncthreads();
     if (threadIdx.x < 32) {
         u64 total = 0;
+#pragma unroll 4
         for (int b = threadIdx.x; b < CHUNK; b += 32) total += shared.chunk_weight[set][b];
         total = warp_sum_u64(total);
         if (threadIdx.x < CTAS) peer_store(&shared.totals[set][rank], threadIdx.x, total);
@@ -358,6 +411,7 @@ __device__ found_bucket find_bucket(int set, u64 target, int turn)
     if (threadIdx.x < 32 && before <= target && target < before + shared.totals[set][rank]) {
         const int top = CHUNK - 1 - threadIdx.x * PER_LANE;
         u64 own = 0;
+#pragma unroll 4
         for (int b = 0; b < PER_LANE; b++) own += shared.chunk_weight[set][top - b];
         u64 sum = own; /* up to and with this lane */
 #pragma unroll
@@ -370,6 +424,7 @@ __device__ found_bucket find_bucket(int set, u64 target, int turn)
             int b = top;
             while (before + shared.chunk_weight[set][b] <= target) before += shared.chunk_weight[set][b--];
             const u64 place = (u64)(rank * CHUNK + b) | (u64)shared.chunk_members[set][b] << 32;
+#pragma unroll 1
             for (int peer = 0; peer < CTAS; peer++) {
                 peer_store(&shared.bucket[turn].before, peer, before);
                 peer_store(&shared.bucket[turn].weight, peer, shared.chunk_weight[set][b]);
@@ -384,17 +439,19 @@ __device__ found_bucket find_bucket(int set, u64 target, int turn)
 /* Lists the tokens of the range, at most LIST, in the first block: those that weigh something, or all. */
 __device__ void gather(const row_slice &row, const order_range &range, const weigh_rule &weighing, bool all)
 {
-    const key_filter filter(range);
-    for_each_key(row, [&](u32 key, u32 id) {
-        if (!filter.passes(key)) return;
-        const u64 order = order_of(key, id);
-        if (order < range.low || order > range.high) return;
-        const u32 weight = weight_of(weighing, key);
-        if (!weight && !all) return;
-        const u32 index = peer_add(&shared.list_length, 0, 1);
-        if (index >= LIST) return; /* never: the histogram counted them */
-        peer_store(&shared.list[index], 0, order);
-        peer_store(&shared.list_weight[index], 0, weight);
+    for_each_vector(row, [&](const u32 key[VECTOR], u32 id) {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) {
+            if (!range.may_hold_key(key[j])) continue;
+            const u64 order = order_of(key[j], id + j);
+            if (!range.holds(order)) continue;
+            const u32 weight = weight_of(weighing, key[j]);
+            if (!weight && !all) continue;
+            const u32 index = peer_add(&shared.list_length, 0, 1);
+            if (index >= LIST) continue; /* never: the histogram counted them */
+            peer_store(&shared.list[index], 0, order);
+            peer_store(&shared.list_weight[index], 0, weight);
+        }
     });
     cluster_sync();
 }
@@ -405,47 +462,23 @@ __device__ found_token rank_tokens(const row_slice &row, const order_range &rang
 {
     gather(row, range, weighing, false);
     if (cluster_rank() == 0) {
-        const int length = (int)shared.list_length;
+        const int length = (int)min(shared.list_length, (u32)LIST);
         if ((int)threadIdx.x < length) {
             const u64 order = shared.list[threadIdx.x], weight = shared.list_weight[threadIdx.x];
             u64 before = 0;
 #pragma unroll 4
             for (int i = 0; i < length; i++) before += shared.list[i] > order ? shared.list_weight[i] : 0;
             if (before <= target && target < before + weight)
+#pragma unroll 1
                 for (int peer = 0; peer < CTAS; peer++) {
                     peer_store(&shared.token.order, peer, order);
-                    peer_store(&shared.token.before, peer, before);
-                    peer_store(&shared.token.weight, peer, weight);
+                    peer_store(&shared.token.reached, peer, before + weight);
                 }
         }
     }
     cluster_sync();
     if (threadIdx.x == 0) shared.list_length = 0;
     return shared.token;
-}
-
-/* The first token of the range, in falling order, at which the running sum of weights exceeds `target`, which is less
- * than the whole weight. The histogram of the range is already in `set`. */
-__device__ found_token search(const row_slice &row, order_range range, const weigh_rule &weighing, u64 target, int set,
-                              int *turn)
-{
-    u64 before = 0;
-    for (;; set = 1) {
-        const int shift = shift_of(range);
-        const found_bucket bucket = find_bucket(set, target - before, *turn);
-        *turn ^= 1;
-        before += bucket.before;
-        range.low += (u64)bucket.bucket << shift;
-        const u64 high = range.low + ((1ull << shift) - 1);
-        if (high < range.high) range.high = high;
-        if (range.low == range.high) return {range.low, before, bucket.weight};
-        if (bucket.members <= LIST) {
-            found_token token = rank_tokens(row, range, weighing, target - before);
-            token.before += before;
-            return token;
-        }
-        accumulate(row, range, weighing, 1);
-    }
 }
 
 /* u(seed, draw) * 2^24: Philox 4x32-10, as philox.h. */
@@ -487,7 +520,7 @@ __device__ u32 draw_from_list(const row_slice &row, const order_range &range, co
 {
     gather(row, range, weighing, true);
     if (cluster_rank() != 0) return 0;
-    const int length = (int)shared.list_length, i = threadIdx.x;
+    const int length = (int)min(shared.list_length, (u32)LIST), i = threadIdx.x;
     const u64 order = i < length ? shared.list[i] : 0, weight = i < length ? shared.list_weight[i] : 0;
     const u32 key = (u32)(order >> ID_BITS);
     u64 before = 0;
@@ -519,47 +552,72 @@ __device__ u32 draw_from_list(const row_slice &row, const order_range &range, co
     return id_of(shared.token.order);
 }
 
-/* The drawn token, valid in the first block. `bound`: a key that at least as many tokens reach as the cluster has
- * warps, or KEY_LOWEST. */
+/* The drawn token, valid in the first block. `bound`: a key that at least BOUND_GROUPS tokens reach, or
+ * KEY_LOWEST. Three searches: for the last token of top-k, for the last of top-p, for the drawn one; written
+ * as one loop, so that the code is there once. */
 __device__ u32 draw_token(const row_slice &row, const sampler_state *sampler, u32 largest_key, u32 bound)
 {
+    enum { TOP_K, TOP_P, DRAW };
     const float largest = value_of(largest_key), temperature = sampler->temperature;
     weigh_rule weighing = {false, largest, __fdiv_rn(1.0f, temperature)};
-    const weigh_rule counting = {true, 0, 0};
     /* Tokens below this weigh nothing. */
     const float least = __fsub_rn(largest, __fmul_rn(22.0f, temperature));
     u32 low = least < largest ? key_of(least) : KEY_LOWEST;
-    const u64 high = (u64)largest_key << ID_BITS | ID_MASK;
-    int turn = 0;
-    if (sampler->top_k > 0 && sampler->top_k < VOCAB) {
-        if (sampler->top_k <= CTAS * THREADS / 32 && bound > low) low = bound;
-        order_range range = {(u64)low << ID_BITS, high};
-        accumulate(row, range, counting, 1);
-        const u64 last = (u64)sampler->top_k - 1;
-        if (last < total_of(1)) {
-            const found_bucket bucket = find_bucket(1, last, turn);
-            turn ^= 1;
-            if (bucket.before + bucket.members <= LIST) {
-                range.low += (u64)bucket.bucket << shift_of(range);
-                return draw_from_list(row, range, weighing, sampler);
-            }
-            low = (u32)(search(row, range, counting, last, 1, &turn).order >> ID_BITS);
-        }
-    }
+    const int top_k = sampler->top_k > 0 && sampler->top_k < VOCAB ? sampler->top_k : 0;
+    if (top_k && top_k <= BOUND_GROUPS && bound > low) low = bound;
 
-    const order_range kept = {(u64)low << ID_BITS, high};
-    accumulate(row, kept, weighing, 0);
-    u64 total = total_of(0);
-    if (sampler->top_p < 1.0f) {
-        const found_token last = search(row, kept, weighing, top_p_weight(sampler, total) - 1, 0, &turn);
-        total = last.before + last.weight;
+    int turn = 0;
+    u64 total = 0;
+#pragma unroll 1
+    for (int stage = top_k ? TOP_K : TOP_P;; stage++) {
+        weighing.by_count = stage == TOP_K;
+        const order_range all = {(u64)low << ID_BITS, (u64)largest_key << ID_BITS | ID_MASK};
+        bucket_map map = map_by_value(all, value_of(low), largest);
+        int set = stage == TOP_K ? 1 : 0;
+        bool ready = stage == DRAW; /* set 0 is that of TOP_P */
+        u64 before = 0, target;
+        u64 order = all.low, reached = 0; /* the token found, the weight up to and with it */
+#pragma unroll 1
+        for (bool begins = true;; begins = false) {
+            if (!ready) accumulate(row, map, weighing, set);
+            ready = false;
+            if (begins && stage == TOP_K) {
+                target = (u64)top_k - 1;
+                if (target >= total_of(1)) break; /* all stay */
+            } else if (begins && stage == TOP_P) {
+                reached = total_of(0);
+                if (!(sampler->top_p < 1.0f)) break; /* all stay */
+                target = top_p_weight(sampler, reached) - 1;
+            } else if (begins) {
+                target = draw_target(sampler, total);
+            }
+            const found_bucket bucket = find_bucket(set, target - before, turn);
+            turn ^= 1;
+            before += bucket.before;
+            const order_range range = range_of_bucket(map, bucket.bucket);
+            if (begins && stage == TOP_K && before + bucket.members <= LIST && buckets_hold_whole_keys(map)) {
+                weighing.by_count = false;
+                return draw_from_list(row, {range.low, all.high}, weighing, sampler);
+            }
+            order = range.low, reached = before + bucket.weight;
+            if (range.low == range.high) break;
+            if (bucket.members <= LIST) {
+                const found_token token = rank_tokens(row, range, weighing, target - before);
+                order = token.order, reached = before + token.reached;
+                break;
+            }
+            map = map_by_order(range);
+            set = 1;
+        }
+        if (stage == TOP_K) low = (u32)(order >> ID_BITS);
+        if (stage == TOP_P) total = reached;
+        if (stage == DRAW) return id_of(order);
     }
-    return id_of(search(row, kept, weighing, draw_target(sampler, total), 0, &turn).order);
 }
 
 struct best_token {
     u32 key, id;
-    u32 bound; /* the least of the warps' largest keys */
+    u32 bound; /* the least of the groups' largest keys */
 };
 
 /* The largest key of the cluster and the lowest token that has it, from each thread's own. A cluster_arrive() has gone
@@ -569,14 +627,22 @@ __device__ best_token cluster_best(u32 key, u32 id)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 largest = __reduce_max_sync(0xffffffffu, key);
     id = __reduce_min_sync(0xffffffffu, key == largest ? id : 0xffffffffu);
-    if (lane == 0) shared.warp_best[warp] = (u64)largest << 32 | ~id;
+    u32 group = key;
+#pragma unroll
+    for (int offset = BOUND_LANES / 2; offset > 0; offset /= 2)
+        group = max(group, __shfl_xor_sync(0xffffffffu, group, offset));
+    const u32 warp_least = __reduce_min_sync(0xffffffffu, group);
+    if (lane == 0) {
+        shared.warp_best[warp] = (u64)largest << 32 | ~id;
+        shared.warp_least[warp] = warp_least;
+    }
     cluster_wait(); /* every block has begun */
     if (CTAS > 1) __syncthreads();
     if (warp == 0) {
         const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
         largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
-        const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? (u32)(best >> 32) : 0xffffffffu);
+        const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
         if (lane < CTAS) {
             peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
             peer_store(&shared.least[cluster_rank()], lane, least);
@@ -597,6 +663,7 @@ __device__ best_token cluster_best(u32 key, u32 id)
 __device__ u32 lowest_token(const row_slice &row)
 {
     u32 lowest = 0xffffffff;
+#pragma unroll 1 /* rare */
     for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
         float value[VECTOR];
         load_values(row, i, value);

@@ -27,7 +27,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (feedback != 0 && feedback != 1) return "FEEDBACK is not 0 or 1";
     if (cluster < 1 || cluster > MAX_CLUSTER || (cluster & (cluster - 1))) return "CLUSTER is not 1, 2, 4 or 8";
     if (cluster > 1 && gpu->capability < 90) return "CLUSTER is not 1 on a GPU without clusters";
-    if (threads < 128 || threads > 1024 || threads % 32) return "THREADS is not a multiple of 32 in 128..1024";
+    if (threads < 128 || threads > 512 || threads % 32) return "THREADS is not a multiple of 32 in 128..512";
     const int64_t slice = slice_of(vocab, cluster);
     const bool staged = slice <= (cluster == 1 ? STAGED_TOKENS_ALONE : STAGED_TOKENS);
     const uint32_t shared_bytes = staged ? (uint32_t)slice * (uint32_t)sizeof(uint32_t) : 0;
@@ -54,9 +54,13 @@ int sample_device_candidates(const int64_t *params, const struct device_facts *g
     enum { LEAST_SLICE = 1024 };
     static const struct {
         int cluster, threads;
-    } choices[] = {{8, 1024}, {8, 512}, {4, 1024}, {4, 512}, {2, 1024}, {2, 512}, {1, 1024}, {1, 512}};
+    } few[] = {{8, 512}, {4, 512}, {8, 256}, {2, 512}, {4, 256}, {1, 512}, {1, 256}},
+      many[] = {{2, 512}, {8, 256}, {4, 512}, {1, 512}, {8, 512}, {4, 256}, {1, 256}}, *choices;
+    enum { CHOICES = sizeof few / sizeof few[0] };
+    /* Many rows fill the GPU with small clusters; large ones do more work beside the reading. */
+    choices = params[SAMPLE_DEVICE_ROWS] <= gpu->multiprocessors / 4 ? few : many;
     int count = 0;
-    for (int i = 0; i < (int)(sizeof choices / sizeof choices[0]) && count < capacity; i++) {
+    for (int i = 0; i < CHOICES && count < capacity; i++) {
         struct device_geometry geometry;
         int64_t *out = params_out[count];
         for (int p = 0; p < SAMPLE_DEVICE_CLUSTER; p++) out[p] = params[p];

@@ -33,7 +33,8 @@ enum sample_device_param {
     SAMPLE_DEVICE_IN_ROWS,
     SAMPLE_DEVICE_FEEDBACK, /* 0, 1 */
     SAMPLE_DEVICE_CLUSTER,  /* tunable: thread blocks of a row: 1, 2, 4, 8 (portable); 1 before capability 90 */
-    SAMPLE_DEVICE_THREADS,  /* tunable: of a block: a multiple of 32 in 128..1024 (128 tokens are ranked at once) */
+    SAMPLE_DEVICE_THREADS,  /* tunable: of a block: a multiple of 32 in 128..512 (128 tokens are
+                            * ranked at once; registers) */
     SAMPLE_DEVICE_PARAMS
 };
 extern const struct device_kernel device_sample;

@@ -160,9 +160,11 @@ class Build(PipelineTest):
                 self.assertGreater(result.stdout.count("\n"), 50)
                 for op in ("embed", "matmul", "attention", "sample"):
                     self.assertIn(op, result.stdout)
-        for before, after, name in zip(graphs, graphs[1:], names[1:]):
-            if name != "dead_code":
+        before = graphs[0]
+        for after, name in zip(graphs[1:], names[1:]):
+            if name != "dead_code" and "not for target" not in after:
                 self.assertNotEqual(before, after, "%s changes the graph" % name)
+                before = after
         self.assertGreater(graphs[0].count("matmul"), graphs[-1].count("matmul"), "fusion leaves fewer")
         tally("passes", len(names))
 

@@ -5,14 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_NAME = 64,
-    MAX_PARAMETERS = 32,
-    MAX_KERNELS = 256,
-    MAX_BEHAVIOURS = 64,
-    MAX_CLUSTER = 16,
-    PORTABLE_CLUSTER = 8
-};
+enum { MAX_NAME = 64, MAX_PARAMETERS = 32, MAX_BEHAVIOURS = 64, MAX_CLUSTER = 16, PORTABLE_CLUSTER = 8 };
 
 struct kernel { /* behind cu_kernel and cu_function */
     struct cu_library_opaque *library;
@@ -25,8 +18,8 @@ struct kernel { /* behind cu_kernel and cu_function */
 
 struct cu_library_opaque {
     struct fake_object object;
-    int kernel_count;
-    struct kernel kernels[MAX_KERNELS];
+    int kernel_count, kernel_capacity;
+    struct kernel kernels[]; /* no more than the cubin has, for dead libraries stay */
 };
 
 struct cu_graph_node_opaque {
@@ -84,9 +77,22 @@ static bool parse_kernel(struct kernel *kernel, const char *line, const char *li
     return true;
 }
 
+static const char magic[] = "FAKE CUBIN ";
+
+static int count_kernels(const char *text)
+{
+    static const char line[] = "\nkernel ";
+    int count = 0;
+    if (strncmp(text, magic, strlen(magic)) != 0) return 0;
+    while ((text = strstr(text, line))) {
+        text += strlen(line);
+        count++;
+    }
+    return count;
+}
+
 static cu_result parse(struct cu_library_opaque *library, const char *text)
 {
-    static const char magic[] = "FAKE CUBIN ";
     int capability = 0, used = 0;
     if (strncmp(text, magic, strlen(magic)) != 0) return FAKE_INVALID_IMAGE;
     text += strlen(magic);
@@ -94,7 +100,7 @@ static cu_result parse(struct cu_library_opaque *library, const char *text)
     if (capability != fake_settings.capability) return CU_ERROR_NO_BINARY_FOR_GPU;
     for (text += used + 1; strncmp(text, "end\n", 4) != 0;) {
         const char *end = strchr(text, '\n');
-        if (!end || library->kernel_count == MAX_KERNELS) return FAKE_INVALID_IMAGE;
+        if (!end || library->kernel_count == library->kernel_capacity) return FAKE_INVALID_IMAGE;
         struct kernel *kernel = &library->kernels[library->kernel_count++];
         kernel->library = library;
         if (!parse_kernel(kernel, text, end)) return FAKE_INVALID_IMAGE;
@@ -110,8 +116,11 @@ cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit_opt
     ENTER;
     REQUIRE_CONTEXT;
     REQUIRE(code && !jit_count && !library_count, CU_ERROR_INVALID_VALUE);
-    struct cu_library_opaque *loaded = fake_object_new(FAKE_CUDA_LIBRARY, sizeof *loaded);
+    int capacity = count_kernels(code);
+    struct cu_library_opaque *loaded =
+        fake_object_new(FAKE_CUDA_LIBRARY, sizeof *loaded + (size_t)capacity * sizeof loaded->kernels[0]);
     if (!loaded) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    loaded->kernel_capacity = capacity;
     cu_result result = parse(loaded, code);
     if (result == CU_SUCCESS)
         *library = loaded;

@@ -34,20 +34,44 @@ static void write_engine(const char *folder, const char *name, const struct test
     if (!test_engine_write(sample, path, compress, &status)) stop(status.message);
 }
 
-static void write_engines(const char *folder, struct test_engine *sample)
+/* Fewer plans: a larger part is left for what is around them. */
+static void leave_out_a_plan(struct test_engine *sample)
 {
-    write_engine(folder, "engine/good_plain", sample, false);
-    write_engine(folder, "engine/good_compressed", sample, true);
-    /* Compressed sections would only try zlib. */
-    write_engine(folder, "engine_fixed/good_plain", sample, false);
-    /* Fewer plans: a larger part is left for what is around them. */
     struct plan_field fields[STEP_FIELD_COUNT];
     const struct plan_header *prefill = &sample->plans[2].header;
     sample->plans[1] = sample->plans[2];
     sample->plan_count = 2;
     if (!step_layout(prefill->rows, prefill->out_rows, TEST_ENGINE_VOCAB, fields, &sample->manifest.step_bytes))
         stop("step layout");
+}
+
+static void write_engines(const char *folder, struct test_engine *sample)
+{
+    write_engine(folder, "engine/good_plain", sample, false);
+    write_engine(folder, "engine/good_compressed", sample, true);
+    /* Compressed sections would only try zlib. */
+    write_engine(folder, "engine_fixed/good_plain", sample, false);
+    leave_out_a_plan(sample);
     write_engine(folder, "engine_fixed/good_two_plans", sample, false);
+}
+
+static void write_device_engines(const char *folder, struct test_engine *sample)
+{
+    write_engine(folder, "engine/good_cuda_plain", sample, false);
+    write_engine(folder, "engine/good_cuda_compressed", sample, true);
+    write_engine(folder, "engine_fixed/good_cuda_plain", sample, false);
+    leave_out_a_plan(sample);
+    write_engine(folder, "engine_fixed/good_cuda_two_plans", sample, false);
+}
+
+static void write_device_manifest(const char *folder, const struct test_engine *sample)
+{
+    char *text = NULL;
+    size_t size;
+    struct status status = {0};
+    if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
+    write_file(folder, "manifest/good_cuda", text);
+    free(text);
 }
 
 static void write_manifests(const char *folder, struct test_engine *sample)
@@ -85,6 +109,24 @@ static void write_caches(const char *folder, const struct test_engine *sample)
         stop("out of memory");
     write_file(folder, "tuning_cache/bad_torn", text);
     free(text);
+    /* As many values as a record may have, the kernel's name the first. */
+    struct tuning_record record = {
+        .key = "a GPU matmul 64x16x16 BF16",
+        .values = {{"matmul_wgmma", 0}},
+        .value_count = TUNING_MAX_VALUES,
+        .median_us = 2.25,
+        .level = "full",
+        .candidates = 200,
+    };
+    for (int i = 1; i < TUNING_MAX_VALUES; i++) {
+        snprintf(record.values[i].name, sizeof record.values[i].name, "value_%d", i);
+        record.values[i].value = 1 << i;
+    }
+    size_t size;
+    struct status status = {0};
+    if (!tuning_record_format(&record, &text, &size, &status)) stop(status.message);
+    write_file(folder, "tuning_cache/good_cuda", text);
+    free(text);
 }
 
 int main(int argc, char **argv)
@@ -96,5 +138,8 @@ int main(int argc, char **argv)
     write_caches(argv[1], &sample);
     write_engines(argv[1], &sample);
     write_manifests(argv[1], &sample);
+    if (!test_engine_make_device(&sample, &status)) stop(status.message);
+    write_device_manifest(argv[1], &sample);
+    write_device_engines(argv[1], &sample);
     return 0;
 }

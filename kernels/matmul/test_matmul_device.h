@@ -1,6 +1,6 @@
 /* What the tests of the device matmuls share: one launch on random data against sums in double. */
-#ifndef KERNELS_MATMUL_MATMUL_DEVICE_CHECK_H
-#define KERNELS_MATMUL_MATMUL_DEVICE_CHECK_H
+#ifndef KERNELS_MATMUL_TEST_MATMUL_DEVICE_H
+#define KERNELS_MATMUL_TEST_MATMUL_DEVICE_H
 
 #include "kernels/cuda/test_device.h"
 #include "kernels/matmul/matmul_device.h"

@@ -1,4 +1,4 @@
-#include "kernels/matmul/matmul_device_check.h"
+#include "kernels/matmul/test_matmul_device.h"
 
 #include <math.h>
 

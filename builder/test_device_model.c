@@ -1,0 +1,148 @@
+#include "builder/test_device_model.h"
+
+#include "builder/import.h"
+#include "builder/pass.h"
+#include "builder/weights.h"
+
+const struct device_facts test_gpus[TEST_GPUS] = {
+    [TEST_GPU_90] = {.name = "made-up H200",
+                     .capability = 90,
+                     .multiprocessors = 132,
+                     .shared_per_sm = 233472,
+                     .shared_per_block = 232448,
+                     .l2_bytes = 62914560,
+                     .driver_version = 13000,
+                     .memory_bytes = UINT64_C(150000000000)},
+    [TEST_GPU_80] = {.name = "made-up A100",
+                     .capability = 80,
+                     .multiprocessors = 108,
+                     .shared_per_sm = 167936,
+                     .shared_per_block = 166912,
+                     .l2_bytes = 41943040,
+                     .driver_version = 13000,
+                     .memory_bytes = UINT64_C(80000000000)},
+    [TEST_GPU_120] = {.name = "made-up consumer GPU",
+                      .capability = 120,
+                      .multiprocessors = 170,
+                      .shared_per_sm = 102400,
+                      .shared_per_block = 101376,
+                      .l2_bytes = 100663296,
+                      .driver_version = 13000,
+                      .memory_bytes = UINT64_C(32000000000)},
+};
+
+/* The inner size is no multiple of 8, so gate/up and the K of down are padded. */
+#define SIZES                                                                                                    \
+    "\"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "    \
+    "\"num_key_value_heads\": 2, \"vocab_size\": 50, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, " \
+    "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\""
+
+static const char *const configs[] = {
+    "{\"model_type\": \"llama\", " SIZES "}",
+    "{\"model_type\": \"llama\", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true, " SIZES
+    "}",
+    "{\"model_type\": \"mistral\", \"sliding_window\": 16, " SIZES "}",
+    "{\"model_type\": \"qwen2\", " SIZES "}",
+    "{\"model_type\": \"qwen3\", \"head_dim\": 128, " SIZES "}",
+};
+static const char *const shared_models[] = {"llama3", "qwen2", "qwen3", "mistral-window", "llama-tied-sharded"};
+enum { CONFIGS = sizeof configs / sizeof *configs, SHARED = sizeof shared_models / sizeof *shared_models };
+
+const char *test_device_model_source(size_t index)
+{
+    static char path[512];
+    if (index < CONFIGS) return configs[index];
+    if (index == CONFIGS) return "tests/models/fables";
+    if (index > CONFIGS + SHARED || !test_shared()) return NULL;
+    snprintf(path, sizeof path, "%s/models/hf-tiny/%s", test_shared(), shared_models[index - CONFIGS - 1]);
+    return path;
+}
+
+static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype half, struct status *status)
+{
+    struct graph *graph = &model->graphs[which];
+    graph_init(graph, &model->config, which == TEST_PREFILL ? PLAN_PREFILL : PLAN_DECODE);
+    graph->target = TARGET_CUDA;
+    graph->half = half;
+    graph->narrow = which == TEST_NARROW;
+    return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
+}
+
+bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
+                           uint64_t context, struct status *status)
+{
+    enum { PAGE_TOKENS = 64 };
+    memset(model, 0, sizeof *model);
+    model->name = source;
+    model->has_checkpoint = source[0] != '{';
+    if (model->has_checkpoint) {
+        test_expect_success(checkpoint_open(&model->checkpoint, source, false, status), status);
+        model->config = model->checkpoint.config;
+    } else {
+        test_expect_success(model_config_parse(&model->config, source, strlen(source), "config.json", status), status);
+    }
+    struct graph *wide = &model->graphs[TEST_WIDE];
+    for (int g = 0; g < TEST_GRAPHS; g++)
+        if (!make_graph(model, (enum test_graph)g, half, status)) return false;
+    if (model->has_checkpoint)
+        test_expect_success(bind_weights(wide, &model->checkpoint, half, status), status);
+    else
+        assume_weights(wide, half);
+    test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
+    for (int g = 0; g < TEST_GRAPHS; g++)
+        if (g != TEST_WIDE) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
+
+    uint64_t layer_bytes = kv_layer_bytes(&model->config, PAGE_TOKENS, half);
+    model->lowering = (struct lowering){
+        .geometry = {.slots = slots,
+                     .max_context = context,
+                     .page_tokens = PAGE_TOKENS,
+                     .pages_per_slot = (context + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                     .page_bytes = model->config.layers * layer_bytes,
+                     .vocab_size = model->config.vocab_size},
+        .kv_dtype = half,
+    };
+    return true;
+}
+
+void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half)
+{
+    struct status status = {0};
+    test_expect_success(test_device_model_try(model, source, half, 64, 512, &status), &status);
+}
+
+void test_device_model_close(struct test_device_model *model)
+{
+    for (int g = 0; g < TEST_GRAPHS; g++) graph_free(&model->graphs[g]);
+    if (model->has_checkpoint) checkpoint_close(&model->checkpoint);
+}
+
+const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
+{
+    if (kind == PLAN_PREFILL) return &model->graphs[TEST_PREFILL];
+    return &model->graphs[rows <= GRAPH_NARROW_ROWS ? TEST_NARROW : TEST_WIDE];
+}
+
+void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,
+                               size_t count)
+{
+    model->lowering.scratch_bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct graph *graph = test_device_model_graph(model, PLAN_DECODE, rows[i]);
+        uint64_t bytes = device_scratch_bytes(graph, &model->lowering, gpu, rows[i]);
+        if (bytes > model->lowering.scratch_bytes) model->lowering.scratch_bytes = bytes;
+    }
+}
+
+void test_device_model_sizes(const struct test_device_model *model, const struct plan_header *header,
+                             struct plan_space_sizes *sizes)
+{
+    const struct plan_geometry *geometry = &model->lowering.geometry;
+    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
+    memset(sizes, 0, sizeof *sizes);
+    assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, step, &sizes->bytes[SPACE_STEP]));
+    assert_true(state_layout(geometry, state, &sizes->bytes[SPACE_STATE]));
+    sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes;
+    sizes->bytes[SPACE_ARENA] = header->arena_bytes;
+    sizes->bytes[SPACE_KV] = geometry->page_bytes;
+}

@@ -1,0 +1,47 @@
+/* Models, graphs and GPUs for the tests of the device target: everything as build.c does it, without a GPU. */
+#ifndef BUILDER_TEST_DEVICE_MODEL_H
+#define BUILDER_TEST_DEVICE_MODEL_H
+
+#include "builder/device_plan.h"
+#include "formats/checkpoint.h"
+#include "formats/test_support.h"
+
+/* Facts of GPUs that need not be there. */
+enum test_gpu { TEST_GPU_90, TEST_GPU_80, TEST_GPU_120, TEST_GPUS };
+extern const struct device_facts test_gpus[TEST_GPUS];
+
+enum test_graph { TEST_NARROW, TEST_WIDE, TEST_PREFILL, TEST_GRAPHS };
+
+struct test_device_model {
+    const char *name;
+    struct checkpoint checkpoint;
+    bool has_checkpoint;
+    struct model_config config;
+    struct graph graphs[TEST_GRAPHS]; /* after all passes, with weights placed */
+    struct lowering lowering;
+    uint64_t weights_bytes;
+};
+
+/* Small models that stand in the source, then the shipped model, then those of the shared folder; NULL behind the last.
+ * Each is a folder or the text of a config.json. */
+const char *test_device_model_source(size_t index);
+
+/* `slots` sequences of at most `context` tokens. `half`: DTYPE_BF16 or DTYPE_F16. False with a message: a pass or the
+ * import refused. The model must not be moved afterwards. */
+bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
+                           uint64_t context, struct status *status);
+void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half);
+void test_device_model_close(struct test_device_model *model);
+
+/* The graph for `rows` rows of a step. */
+const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows);
+
+/* Gives the arena's start to scratch memory for decode plans of the `count` row counts. */
+void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,
+                               size_t count);
+
+/* What the plan of these rows is verified against. */
+void test_device_model_sizes(const struct test_device_model *model, const struct plan_header *header,
+                             struct plan_space_sizes *sizes);
+
+#endif

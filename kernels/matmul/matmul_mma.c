@@ -1,0 +1,159 @@
+#include "kernels/matmul/matmul_mma.h"
+
+#include <string.h>
+
+static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
+
+static bool power_of_two_to(int64_t value, int64_t most)
+{
+    return in_range(value, 1, most) && (value & (value - 1)) == 0;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t thread_count(const int64_t *params)
+{
+    return 32 * params[MATMUL_MMA_WARPS_N] * params[MATMUL_MMA_WARPS_M] * params[MATMUL_MMA_WARPS_K];
+}
+
+/* The layout in matmul_mma.cu: the ring; in its place afterwards the sums of a set of warps, then the tile of out. */
+static int64_t shared_bytes(const int64_t *params)
+{
+    const int64_t tile_n = params[MATMUL_MMA_TILE_N], tile_m = params[MATMUL_MMA_TILE_M];
+    const int64_t columns = params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? tile_n / 2 : tile_n;
+    const int64_t ring = params[MATMUL_MMA_STAGES] * (tile_n + tile_m) * params[MATMUL_MMA_TILE_K] * 2;
+    const int64_t sums = params[MATMUL_MMA_WARPS_K] > 1 ? tile_n * tile_m * 4 : 0;
+    const int64_t staged = tile_m * (columns * (params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2) + 16);
+    return larger(ring, larger(sums, staged));
+}
+
+static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    const int64_t tile_n = params[MATMUL_MMA_TILE_N], tile_m = params[MATMUL_MMA_TILE_M];
+    const int64_t tile_k = params[MATMUL_MMA_TILE_K], warps_n = params[MATMUL_MMA_WARPS_N];
+    const int64_t warps_m = params[MATMUL_MMA_WARPS_M], warps_k = params[MATMUL_MMA_WARPS_K];
+    const char *illegal = matmul_device_illegal(params);
+    if (illegal) return illegal;
+    if (gpu->capability < 80) return "matmul_mma needs compute capability 8.0";
+    if (params[MATMUL_DEVICE_HAS_NORM]) return "matmul_mma has no HAS_NORM";
+    if (!power_of_two_to(warps_n, 8)) return "WARPS_N is not 1, 2, 4 or 8";
+    if (!power_of_two_to(warps_m, 4)) return "WARPS_M is not 1, 2 or 4";
+    if (!power_of_two_to(warps_k, 8)) return "WARPS_K is not 1, 2, 4 or 8";
+    if (thread_count(params) > 512) return "more than 512 threads";
+    if (!in_range(tile_n, 16, 256) || tile_n % (16 * warps_n) || tile_n / warps_n > 64)
+        return "TILE_N is not 16, 32, 48 or 64 times WARPS_N, at most 256";
+    if (!in_range(tile_m, 8, 256) || tile_m % (8 * warps_m) || tile_m / warps_m > 64)
+        return "TILE_M is not a multiple of 8, at most 64, times WARPS_M";
+    if (tile_n / warps_n * (tile_m / warps_m) / 32 > (thread_count(params) > 256 ? 64 : 128))
+        return "a tile does not fit the registers";
+    if (tile_k != 32 && tile_k != 64 && tile_k != 128) return "TILE_K is not 32, 64 or 128";
+    if (tile_k % (16 * warps_k)) return "TILE_K is not a multiple of 16 * WARPS_K";
+    if (!in_range(params[MATMUL_MMA_STAGES], 2, 8)) return "STAGES is not in 2..8";
+    if (shared_bytes(params) > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
+    const int64_t blocks = divide_up(params[MATMUL_DEVICE_ROWS], tile_m) * divide_up(params[MATMUL_DEVICE_N], tile_n);
+    if (blocks > INT32_MAX) return "more blocks than a grid holds";
+    memset(geometry, 0, sizeof *geometry);
+    for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
+    geometry->grid[0] = (uint32_t)blocks;
+    geometry->block[0] = (uint32_t)thread_count(params);
+    geometry->shared_bytes = (uint32_t)shared_bytes(params);
+    return NULL;
+}
+
+/* Candidates: shapes from a short list, in order of an estimate of their time. */
+
+/* Clocks of the GPU; the figures are of a Hopper GPU's mma.sync, others differ by a factor that is common to all. */
+static double estimate_clocks(const int64_t *params, const struct device_facts *gpu)
+{
+    enum { MACS_PER_CLOCK = 1200, L2_BYTES_PER_CLOCK = 40, DRAM_BYTES_PER_CLOCK = 20, BLOCK_CLOCKS = 3000 };
+    const double tile_n = (double)params[MATMUL_MMA_TILE_N], tile_m = (double)params[MATMUL_MMA_TILE_M];
+    const double k = (double)params[MATMUL_DEVICE_K];
+    const int64_t blocks = divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_MMA_TILE_M]) *
+                           divide_up(params[MATMUL_DEVICE_N], params[MATMUL_MMA_TILE_N]);
+    const double resident = (double)(gpu->shared_per_sm / (shared_bytes(params) + 1024));
+    const double multiply = k * tile_n * tile_m / MACS_PER_CLOCK;
+    const double load = k * 2 * (tile_n + tile_m) / L2_BYTES_PER_CLOCK;
+    const double even = (double)blocks / gpu->multiprocessors, uneven = (double)divide_up(blocks, gpu->multiprocessors);
+    const double work = (even + uneven) / 2 * (multiply > load ? multiply : load);
+    uint64_t bytes, flops;
+    matmul_device_cost(params, 0, &bytes, &flops);
+    /* Little's law: the memory is busy when about 64 KiB of weights are under way to each SM. */
+    const double running =
+        (double)blocks / gpu->multiprocessors < resident ? (double)blocks / gpu->multiprocessors : resident;
+    const double under_way =
+        running * (double)(params[MATMUL_MMA_STAGES] - 1) * tile_n * (double)params[MATMUL_MMA_TILE_K] * 2;
+    const double memory = (double)bytes / (DRAM_BYTES_PER_CLOCK * gpu->multiprocessors) * (1 + 65536 / under_way);
+    return (work > memory ? work : memory) + BLOCK_CLOCKS * uneven / resident;
+}
+
+int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                          int capacity)
+{
+    enum { MOST = 16 };
+    /* TILE_N, TILE_M, TILE_K, WARPS_N, WARPS_M, WARPS_K */
+    static const int64_t shapes[][6] = {{16, 8, 128, 1, 1, 4},   {32, 8, 128, 2, 1, 4},   {64, 8, 128, 4, 1, 2},
+                                        {16, 16, 128, 1, 1, 4},  {32, 16, 128, 2, 1, 4},  {64, 16, 128, 4, 1, 2},
+                                        {64, 16, 64, 4, 1, 1},   {32, 32, 128, 2, 1, 4},  {64, 32, 128, 4, 1, 2},
+                                        {64, 32, 64, 4, 1, 1},   {128, 32, 64, 4, 1, 2},  {32, 64, 128, 2, 1, 4},
+                                        {64, 64, 128, 2, 2, 2},  {64, 64, 64, 2, 2, 1},   {128, 64, 64, 4, 2, 1},
+                                        {128, 64, 64, 2, 2, 1},  {64, 128, 64, 2, 2, 1},  {128, 128, 64, 4, 2, 1},
+                                        {128, 128, 32, 4, 2, 1}, {256, 128, 64, 4, 2, 1}, {128, 256, 64, 2, 4, 1}};
+    static const int64_t stage_counts[] = {8, 5, 3};
+    struct {
+        double clocks;
+        int64_t params[MATMUL_MMA_PARAMS];
+    } list[MOST], entry = {0};
+    int count = 0;
+    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_HAS_NORM]) return 0;
+    memcpy(entry.params, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t j = 0; j < sizeof stage_counts / sizeof stage_counts[0]; j++) {
+            struct device_geometry geometry;
+            const int64_t *shape = shapes[i];
+            entry.params[MATMUL_MMA_TILE_N] = shape[0];
+            entry.params[MATMUL_MMA_TILE_M] = shape[1];
+            entry.params[MATMUL_MMA_TILE_K] = shape[2];
+            entry.params[MATMUL_MMA_STAGES] = stage_counts[j];
+            entry.params[MATMUL_MMA_WARPS_N] = shape[3];
+            entry.params[MATMUL_MMA_WARPS_M] = shape[4];
+            entry.params[MATMUL_MMA_WARPS_K] = shape[5];
+            if (shape[1] >= 2 * params[MATMUL_DEVICE_ROWS] && shape[1] > 8) continue; /* a smaller tile does */
+            if (shape[1] < params[MATMUL_DEVICE_ROWS] && shape[1] < 64)
+                continue; /* weights would be read over and over */
+            if (launch(entry.params, gpu, &geometry)) continue;
+            entry.clocks = estimate_clocks(entry.params, gpu);
+            int at = count;
+            while (at > 0 && list[at - 1].clocks > entry.clocks) at--;
+            if (at >= MOST) continue;
+            if (count < MOST) count++;
+            memmove(list + at + 1, list + at, (size_t)(count - 1 - at) * sizeof *list);
+            list[at] = entry;
+        }
+    if (count > capacity) count = capacity;
+    for (int i = 0; i < count; i++) {
+        memset(params_out[i], 0, sizeof params_out[i]);
+        memcpy(params_out[i], list[i].params, sizeof list[i].params);
+    }
+    return count;
+}
+
+static const char *const param_names[] =
+    {MATMUL_DEVICE_PARAM_NAMES, "TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N", "WARPS_M", "WARPS_K"};
+_Static_assert(sizeof param_names / sizeof param_names[0] == MATMUL_MMA_PARAMS, "a name for each parameter");
+
+const struct device_kernel device_matmul_mma = {
+    .name = "matmul_mma",
+    .source = "kernels/matmul/matmul_mma.cu",
+    .op = OP_MATMUL,
+    .least_capability = 80,
+    .most_capability = 0,
+    .param_count = MATMUL_MMA_PARAMS,
+    .param_names = param_names,
+    .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
+    .operand_count = MATMUL_DEVICE_MOST_OPERANDS - 1, /* no norm */
+    .launch = launch,
+    .candidates = matmul_mma_candidates,
+    .cost = matmul_device_cost,
+};

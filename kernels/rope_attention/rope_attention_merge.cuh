@@ -1,0 +1,188 @@
+/* Merging the partial results of rope_attention: weighted sums of quads (float4) of several warps or blocks, and the two
+ * ways by which blocks hand theirs over: shared memory of their cluster, and a workspace in global memory whose words
+ * are zero until they are written. */
+#ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
+#define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
+
+#include "kernels/device.cuh"
+
+#define MINUS_INFINITY float_of_bits(0xff800000)
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Sum of weighted quads: the merge of warps and of splits. */
+struct merged {
+    float4 value;
+    float maximum, sum;
+};
+
+/* PARTS partial results of one head: their (maximum, sum) at sums[i * sums_pitch], values at quads[i * quads_pitch]. */
+__device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, const float4 *quads, int quads_pitch,
+                                        int parts)
+{
+    merged all = {make_float4(0, 0, 0, 0), sums[0].x, 0};
+    for (int i = 1; i < parts; i++) all.maximum = fmaxf(all.maximum, sums[i * sums_pitch].x);
+#pragma unroll 8
+    for (int i = 0; i < parts; i++) {
+        float2 part = sums[i * sums_pitch];
+        float4 value = quads[i * quads_pitch];
+        float factor = exp2_fast(part.x - all.maximum);
+        all.sum += factor * part.y;
+        all.value.x += factor * value.x;
+        all.value.y += factor * value.y;
+        all.value.z += factor * value.z;
+        all.value.w += factor * value.w;
+    }
+    return all;
+}
+
+/* Clusters: the blocks of x. */
+__device__ __forceinline__ void cluster_arrive()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrival_init(u64 *arrival)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrival_expect(u64 *arrival, u32 bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void arrival_wait(u64 *arrival)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(shared_address(arrival))
+                 : "memory");
+#endif
+}
+
+/* The address in block `rank` of the cluster of what lies at `pointer` here. */
+__device__ __forceinline__ u32 remote_address(const void *pointer, u32 rank)
+{
+    u32 address = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(rank));
+#endif
+    return address;
+}
+
+__device__ __forceinline__ void send(u32 to, float4 value, u32 arrival)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(arrival)
+        : "memory");
+#endif
+}
+
+__device__ __forceinline__ void send(u32 to, float2 value, u32 arrival)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(value.x), "f"(value.y), "r"(arrival)
+                 : "memory");
+#endif
+}
+
+/* A word of the workspace is zero until it is written: a value is its own flag, and needs neither a fence nor a counter
+ * behind it. Zero itself is written as minus zero. */
+__device__ __forceinline__ float marked(float value) { return value == 0 ? float_of_bits(0x80000000) : value; }
+
+__device__ __forceinline__ float4 read_quad(const float4 *from)
+{
+    float4 value;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ float2 read_pair(const float2 *from)
+{
+    float2 value;
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ bool is_written(float4 v)
+{
+    return bits_of_float(v.x) && bits_of_float(v.y) && bits_of_float(v.z) && bits_of_float(v.w);
+}
+__device__ __forceinline__ bool is_written(float2 v) { return bits_of_float(v.x) && bits_of_float(v.y); }
+
+/* merge() of results that other blocks may still have to write, with BATCH loads in flight; leaves the quads zero for
+ * the next launch. */
+template <int BATCH>
+__device__ __forceinline__ merged merge_arriving(const float2 *sums, int sums_pitch, float4 *quads, int quads_pitch,
+                                                 int parts)
+{
+    merged all = {make_float4(0, 0, 0, 0), MINUS_INFINITY, 0};
+    for (int start = 0; start < parts; start += BATCH) {
+        float4 values[BATCH];
+        float2 pairs[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (start + i < parts) {
+                values[i] = read_quad(quads + (start + i) * quads_pitch);
+                pairs[i] = read_pair(sums + (start + i) * sums_pitch);
+            }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (start + i < parts) {
+                float4 &value = values[i];
+                while (!is_written(value)) value = read_quad(quads + (start + i) * quads_pitch);
+                while (!is_written(pairs[i])) pairs[i] = read_pair(sums + (start + i) * sums_pitch);
+                quads[(start + i) * quads_pitch] = make_float4(0, 0, 0, 0);
+                float maximum = fmaxf(all.maximum, pairs[i].x);
+                float old = exp2_fast(all.maximum - maximum), factor = exp2_fast(pairs[i].x - maximum);
+                all.maximum = maximum;
+                all.sum = all.sum * old + factor * pairs[i].y;
+                all.value.x = all.value.x * old + factor * value.x;
+                all.value.y = all.value.y * old + factor * value.y;
+                all.value.z = all.value.z * old + factor * value.z;
+                all.value.w = all.value.w * old + factor * value.w;
+            }
+    }
+    return all;
+}
+
+/* How many blocks of the same result have come here before. */
+__device__ __forceinline__ u32 take_ticket(u32 *tickets)
+{
+    u32 old;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(old) : "l"(tickets) : "memory");
+    return old;
+}
+
+#endif

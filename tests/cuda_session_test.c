@@ -1,0 +1,373 @@
+/* Engines for a GPU through the public API, on the fake driver (tests/fake_cuda): the same tokens and logits as on the
+ * CPU, errors that say what to do, nothing left behind whichever call of the driver fails. The program runs itself again
+ * with the fake's folder in LD_LIBRARY_PATH. */
+#include "tests/test_fables.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/test_cuda_engine.h"
+
+enum { SEQUENCES = 5, ANSWER = 14, PROMPT = 70 };
+
+static const char fake_folder[] = "tests/fake_cuda/whole";
+static char path[300];
+static struct engine cpu_file;
+
+/* Of tests/fake_cuda/fake_cuda.h. */
+static struct {
+    void (*reset)(void);
+    uint64_t (*calls)(void), (*misuse)(void);
+    int64_t (*live)(int kind);
+} fake;
+
+static void look_up(void *library, const char *name, void *function)
+{
+    void *address = dlsym(library, name);
+    assert_non_null(address);
+    memcpy(function, &address, sizeof address);
+}
+
+static int build(void **state)
+{
+    struct status status;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    assert_non_null(library);
+    look_up(library, "fake_cuda_reset", &fake.reset);
+    look_up(library, "fake_cuda_calls", &fake.calls);
+    look_up(library, "fake_cuda_misuse", &fake.misuse);
+    look_up(library, "fake_cuda_live", &fake.live);
+    if (fables_build(state)) return -1;
+    snprintf(path, sizeof path, "%s.cuda", fables_path());
+    if (!engine_open(&cpu_file, fables_path(), &status)) fail_msg("%s", status.message);
+    cuda_engine_write(&cpu_file, path);
+    return 0;
+}
+
+static int remove_all(void **state)
+{
+    unlink(path);
+    cuda_engine_close();
+    engine_close(&cpu_file);
+    return fables_remove(state);
+}
+
+static const char *const settings[] = {"FAKE_CUDA_DEVICES", "FAKE_CUDA_CAPABILITY", "FAKE_CUDA_MEMORY",
+                                       "FAKE_CUDA_FAIL_CALL"};
+
+static void set(const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    setenv(name, text, 1);
+    fake.reset();
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);
+    fake.reset();
+    return 0;
+}
+
+static int64_t lost; /* objects on a device whose context could not be entered to free them */
+
+/* No test may leave anything behind or call the driver wrongly. */
+static int end(void **state)
+{
+    (void)state;
+    assert_int_equal(fake.live(-1), lost);
+    assert_int_equal(fake.misuse(), 0);
+    return 0;
+}
+
+static struct eng_engine *open_engine(void)
+{
+    struct eng_engine *engine = NULL;
+    struct eng_error error;
+    CHECK(eng_open(path, NULL, &engine, &error));
+    return engine;
+}
+
+struct answers {
+    int32_t tokens[SEQUENCES][ANSWER];
+    size_t counts[SEQUENCES];
+};
+
+/* Sequences that join one after the other, some of which a stop token ends; ENG_OK or the first error. */
+static enum eng_status generate(struct eng_session *session, const int32_t *stops, struct answers *answers,
+                                struct eng_error *error)
+{
+    struct eng_sequence *sequences[SEQUENCES] = {NULL};
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    int32_t prompt[PROMPT];
+    uint32_t unfinished = 1;
+    enum eng_status status = ENG_OK;
+    memset(answers, 0, sizeof *answers);
+    for (int joined = 0; !status && (unfinished || joined < SEQUENCES);) {
+        if (joined < SEQUENCES) {
+            eng_sampling_init(&sampling);
+            eng_sequence_options_init(&options);
+            if (joined % 2) {
+                sampling.temperature = 0.9f;
+                sampling.repetition_penalty = 1.2f;
+                sampling.seed = (uint64_t)joined;
+            }
+            options.sampling = &sampling;
+            options.max_new_tokens = ANSWER;
+            options.flags = ENG_SEQUENCE_IGNORE_EOS;
+            options.stop_tokens = stops ? &stops[joined] : NULL;
+            options.stop_count = stops != NULL;
+            fables_tokens((uint32_t)joined, prompt, PROMPT);
+            status = eng_sequence_create(session, &options, &sequences[joined], error);
+            if (!status) status = eng_sequence_submit(sequences[joined], prompt, (size_t)(PROMPT - 15 * joined), error);
+            joined++;
+        }
+        if (!status) status = eng_step(session, &unfinished, error);
+        for (int i = 0; i < joined; i++)
+            answers->counts[i] += eng_sequence_poll(sequences[i], answers->tokens[i] + answers->counts[i], ANSWER);
+    }
+    for (int i = 0; i < SEQUENCES; i++) eng_sequence_destroy(&sequences[i]);
+    return status;
+}
+
+static void test_same_tokens_as_on_the_cpu(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_session_options options;
+    eng_session_options_init(&options);
+    options.threads = 1;
+    options.instruction_set = "portable";
+    struct eng_engine *engines[2] = {fables_open(), open_engine()};
+    struct eng_session *sessions[2] = {fables_session(engines[0], &options), fables_session(engines[1], NULL)};
+    struct eng_session *another = fables_session(engines[1], NULL);
+    for (int i = 0; i < 2; i++) eng_close(&engines[i]); /* the sessions keep them */
+    struct answers expected, found;
+    int32_t stops[SEQUENCES];
+    CHECK(generate(sessions[0], NULL, &expected, &error));
+    CHECK(generate(sessions[1], NULL, &found, &error));
+    assert_memory_equal(&expected, &found, sizeof expected);
+    for (int i = 0; i < SEQUENCES; i++) stops[i] = expected.tokens[i][3 + 2 * i];
+    CHECK(generate(sessions[0], stops, &expected, &error));
+    for (int i = 0; i < 2; i++) {
+        CHECK(generate(i ? another : sessions[1], stops, &found, &error));
+        assert_memory_equal(&expected, &found, sizeof expected);
+    }
+    for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
+    eng_session_destroy(&another);
+}
+
+static void test_slots_and_logits(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_session_options options;
+    struct eng_engine_facts facts;
+    eng_session_options_init(&options);
+    eng_engine_facts_init(&facts);
+    options.threads = 1;
+    options.instruction_set = "portable";
+    struct eng_engine *engines[2] = {fables_open(), open_engine()};
+    CHECK(eng_engine_get_facts(engines[1], &facts, &error));
+    int32_t prompt[PROMPT], next[2][3], steps[2][12];
+    fables_tokens(3, prompt, PROMPT);
+    float *logits[2];
+    for (int i = 0; i < 2; i++) {
+        struct eng_session *session = fables_session(engines[i], i ? NULL : &options);
+        logits[i] = malloc(3 * facts.vocab_size * sizeof(float));
+        uint32_t slots[3];
+        for (int k = 0; k < 3; k++) {
+            CHECK(eng_slot_acquire(session, &slots[k], &error));
+            CHECK(eng_prefill(session, slots[k], prompt, (size_t)(PROMPT - 20 * k), &next[i][k], logits[i], &error));
+        }
+        CHECK(eng_slot_truncate(session, slots[1], 30, &error));
+        CHECK(eng_decode(session, slots, next[i], 3, next[i], logits[i], &error));
+        CHECK(eng_decode_steps(session, slots, next[i], 3, 4, steps[i], &error));
+        CHECK(eng_selftest(session, NULL, &error));
+        eng_session_destroy(&session);
+    }
+    assert_memory_equal(next[0], next[1], sizeof next[0]);
+    assert_memory_equal(steps[0], steps[1], sizeof steps[0]);
+    assert_memory_equal(logits[0], logits[1], 3 * facts.vocab_size * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        free(logits[i]);
+        eng_close(&engines[i]);
+    }
+}
+
+static void test_facts(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_session_facts facts;
+    struct eng_session_options options;
+    eng_session_facts_init(&facts);
+    eng_session_options_init(&options);
+    struct eng_engine *engine = open_engine();
+    assert_non_null(strstr(eng_info(engine), "\"capability\": 90"));
+    options.kv_tokens = FABLES_CONTEXT;
+    struct eng_session *session = fables_session(engine, &options);
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_non_null(facts.device);
+    assert_string_equal(facts.instruction_set, "sm_90a");
+    assert_true(facts.device_bytes > facts.kv_bytes && facts.memory_bytes > facts.device_bytes);
+    assert_int_equal(facts.pages, facts.free_pages);
+    eng_session_destroy(&session);
+    options.instruction_set = "avx2";
+    assert_int_equal(eng_session_create(engine, &options, &session, &error), ENG_USAGE);
+    eng_close(&engine);
+}
+
+static void refused(const struct eng_open_options *options, enum eng_status status, const char *const *parts)
+{
+    struct eng_error error;
+    struct eng_engine *engine = NULL;
+    assert_int_equal(eng_open(path, options, &engine, &error), status);
+    assert_null(engine);
+    for (; *parts; parts++)
+        if (!strstr(error.message, *parts)) fail_msg("expected '%s' in '%s'", *parts, error.message);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    set("FAKE_CUDA_DEVICES", 0);
+    refused(NULL, ENG_MACHINE, (const char *[]){"NVIDIA driver", "nvidia-smi", NULL});
+    /* An engine for the CPU does not mind. */
+    struct eng_engine *engine = fables_open();
+    eng_close(&engine);
+    begin(NULL);
+    struct eng_open_options options;
+    eng_open_options_init(&options);
+    options.device = 3;
+    refused(&options, ENG_MACHINE, (const char *[]){"GPU 3", NULL});
+    set("FAKE_CUDA_CAPABILITY", 80);
+    refused(NULL, ENG_MACHINE, (const char *[]){"expected a GPU of compute capability 9.0", "8.0", "engbuild", NULL});
+    begin(NULL);
+    set("FAKE_CUDA_MEMORY", 1 << 20);
+    refused(NULL, ENG_MACHINE, (const char *[]){"expected", "bytes free", "weights", "KV pages", "found", NULL});
+}
+
+static void test_pool_that_does_not_fit(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_session_options options;
+    struct eng_session_facts facts;
+    struct eng_session *session;
+    eng_session_options_init(&options);
+    eng_session_facts_init(&facts);
+    set("FAKE_CUDA_MEMORY", 48 << 20);
+    struct eng_engine *engine = open_engine();
+    session = fables_session(engine, NULL); /* what fits */
+    CHECK(eng_session_get_facts(session, &facts, &error));
+    assert_true(facts.kv_bytes < 48 << 20);
+    struct eng_session *second;
+    options.kv_bytes = 48 << 20;
+    eng_session_destroy(&session);
+    if (facts.pages < FABLES_BATCH * FABLES_CONTEXT / 16) {
+        assert_int_equal(eng_session_create(engine, &options, &second, &error), ENG_MACHINE);
+        assert_non_null(strstr(error.message, "kv_tokens"));
+    }
+    eng_close(&engine);
+}
+
+static void test_damaged_weights(void **state)
+{
+    (void)state;
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    struct status status;
+    struct engine engine;
+    assert_true(engine_open(&engine, path, &status));
+    long at = (long)(engine.weights - engine.bytes) + (long)engine.manifest.weights_bytes - 100;
+    uint8_t byte = engine.weights[engine.manifest.weights_bytes - 100], other = byte ^ 1;
+    engine_close(&engine);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    assert_int_equal(fwrite(&other, 1, 1, file), 1);
+    fflush(file);
+    refused(NULL, ENG_CORRUPT, (const char *[]){"section 'weights'", "checksum", NULL});
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    assert_int_equal(fwrite(&byte, 1, 1, file), 1);
+    fclose(file);
+}
+
+static void test_each_call_failing(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct answers answers;
+    struct eng_open_options open_options;
+    eng_open_options_init(&open_options);
+    open_options.threads = 1;
+    uint64_t failures = 0, step = 1;
+    for (uint64_t call = 1;; call += step) {
+        struct eng_engine *engine = NULL;
+        struct eng_session *session = NULL;
+        set("FAKE_CUDA_FAIL_CALL", call);
+        error.message[0] = '\0';
+        enum eng_status status = eng_open(path, &open_options, &engine, &error);
+        if (!status) status = eng_session_create(engine, NULL, &session, &error);
+        if (!status) {
+            step = 3; /* steps repeat themselves */
+            status = generate(session, NULL, &answers, &error);
+            if (status) {
+                /* It stays that way. */
+                struct eng_error again;
+                assert_int_equal(eng_step(session, NULL, &again), status);
+                assert_string_equal(again.message, error.message);
+            }
+        }
+        eng_session_destroy(&session);
+        eng_close(&engine);
+        /* What cannot be freed because the context cannot be entered goes with the context. */
+        if (status && fake.live(-1) != lost)
+            fail_msg("call %llu failing leaves %lld objects: %s", (unsigned long long)call,
+                     (long long)(fake.live(-1) - lost), error.message);
+        lost = fake.live(-1);
+        assert_int_equal(fake.misuse(), 0);
+        if (!status && call > fake.calls()) break;
+        if (!status) continue; /* a call whose failure does no harm */
+        assert_int_equal(status, ENG_MACHINE);
+        assert_true(error.message[0]);
+        failures++;
+    }
+    assert_true(failures > 100);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_same_tokens_as_on_the_cpu, begin, end),
+        cmocka_unit_test_setup_teardown(test_slots_and_logits, begin, end),
+        cmocka_unit_test_setup_teardown(test_facts, begin, end),
+        cmocka_unit_test_setup_teardown(test_refusals, begin, end),
+        cmocka_unit_test_setup_teardown(test_pool_that_does_not_fit, begin, end),
+        cmocka_unit_test_setup_teardown(test_damaged_weights, begin, end),
+        cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
+    };
+    (void)argc;
+    const char *folders = getenv("LD_LIBRARY_PATH");
+    if (access(fake_folder, R_OK) != 0) {
+        fprintf(stderr, "skipped: expected the fake driver in %s, which Bazel builds\n", fake_folder);
+        return 0;
+    }
+    if (!folders || strncmp(folders, fake_folder, strlen(fake_folder)) != 0) {
+        char *longer = NULL;
+        if (asprintf(&longer, "%s%s%s", fake_folder, folders && *folders ? ":" : "", folders ? folders : "") < 0)
+            return 1;
+        setenv("LD_LIBRARY_PATH", longer, 1);
+        free(longer);
+        execv("/proc/self/exe", argv);
+        perror("/proc/self/exe");
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, build, remove_all);
+}
