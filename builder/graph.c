@@ -11,6 +11,7 @@ void graph_init(struct graph *graph, const struct model_config *config, enum pla
     memset(graph, 0, sizeof *graph);
     graph->config = config;
     graph->kind = kind;
+    graph->target = TARGET_CPU;
 }
 
 void graph_free(struct graph *graph)

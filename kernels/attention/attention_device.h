@@ -51,8 +51,8 @@ enum attention_generic_param {
 extern const struct device_kernel device_attention_generic;
 
 /* attention_prefill (sm_90a): all valid rows belong to slots[0] and positions[r] = positions[0] + r; HEAD_DIM a
- * multiple of 16, best 64 or 128; KV_DTYPE = X_DTYPE = F16 or BF16, p rounded to it; PAGE_TOKENS a power of two from 16 to 256;
- * PAGE_BYTES a multiple of HEAD_DIM * 2. Q and KV are passed as tensor maps, for KV over the whole pool. */
+ * multiple of 16, best 64 or 128; KV_DTYPE = X_DTYPE = F16 or BF16, p rounded to it; PAGE_TOKENS a power of two from
+ * 16 to 256; PAGE_BYTES a multiple of HEAD_DIM * 2. Q and KV are passed as tensor maps, for KV over the whole pool. */
 enum attention_prefill_param {
     ATTENTION_PREFILL_TILE_Q = ATTENTION_DEVICE_FIRST_TUNABLE, /* 64, 128, 192 rows: a warpgroup for each 64 */
     ATTENTION_PREFILL_KEY_TILE,                                /* 64, 128 tokens */

@@ -11,10 +11,10 @@
  * HEAD_DIM], 16-byte aligned, may be q's memory.
  *
  * As FlashAttention-3: a block has a producer warp and TILE_Q / 64 consumer warpgroups of 64 rows each. The producer
- * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the scores of
- * the next tile and the second product of the current one together; with PING_PONG the warpgroups take turns at that,
- * so that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the first
- * and, with a window, the last ones need masks.
+ * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the scores
+ * of the next tile and the second product of the current one together; with PING_PONG the warpgroups take turns at
+ * that, so that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the
+ * first and, with a window, the last ones need masks.
  *
  * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
  * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of products.

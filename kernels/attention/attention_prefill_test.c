@@ -194,9 +194,9 @@ static int64_t reference_rows(const struct setup *setup, struct test_random *ran
 }
 
 /* |v| <= 1 and the weights sum to 1. Rounding each weight by at most u of itself moves the result by at most u,
- * rounding the result by u of itself; u = 2^-9 for bf16, 2^-12 for f16. With tf32, weights are cut at 2^-10. f32 inputs are
- * cut by 2^-10, too: a score of up to about 3 moves by 2^-9 of that, which moves the result by no more than 2 * 0.006.
- * What remains (sums of up to 256 products in f32, exp2 to 2^-22) stays below 1e-4. */
+ * rounding the result by u of itself; u = 2^-9 for bf16, 2^-12 for f16. With tf32, weights are cut at 2^-10. f32 inputs
+ * are cut by 2^-10, too: a score of up to about 3 moves by 2^-9 of that, which moves the result by no more than
+ * 2 * 0.006. What remains (sums of up to 256 products in f32, exp2 to 2^-22) stays below 1e-4. */
 static double tolerance(const struct shape *shape)
 {
     if (shape->x_dtype == DTYPE_F32 || shape->kv_dtype == DTYPE_F32) return 1.2e-2;

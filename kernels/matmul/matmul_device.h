@@ -78,8 +78,9 @@ enum matmul_gemv_copy { MATMUL_GEMV_COPY_THREADS = 0, MATMUL_GEMV_COPY_ROWS = 1,
 enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536 };
 extern const struct device_kernel device_matmul_gemv;
 
-/* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others from
- * promising to less so, always in the same order. Returns how many, at most `capacity`; 0: not a problem of this kernel. */
+/* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others
+ * from promising to less so, always in the same order. Returns how many, at most `capacity` and 32; 0: not a problem of
+ * this kernel. */
 int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu,
                            int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
 

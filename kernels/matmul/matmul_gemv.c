@@ -128,6 +128,7 @@ const struct device_kernel device_matmul_gemv = {
     .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS,
     .launch = launch,
+    .candidates = matmul_gemv_candidates,
     .tensor_map = tensor_map,
     .cost = matmul_device_cost,
 };
@@ -205,7 +206,7 @@ int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu
     /* Two thread blocks to a multiprocessor and no cluster, if x leaves room for that. */
     for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, half, GOOD_RING_BYTES);
     const bool roomy = candidates.count > 0;
-    /* One to a multiprocessor: nothing is read ahead of the launch before. Clusters: every tile waits for all its blocks. */
+    /* One to a multiprocessor: nothing is read ahead. Clusters: every tile waits for all its thread blocks. */
     for (int i = 0; i < (roomy ? 1 : 4) && i < count; i++)
         add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, whole, GOOD_RING_BYTES);
     if (!roomy)

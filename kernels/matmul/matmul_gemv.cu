@@ -1,15 +1,15 @@
 /* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h, which also
  * lists the tunables; shared memory is laid out in matmul_gemv_layout.cuh.
  *
- * A tile is 8 * GROUPS rows of W; a cluster of SPLIT_K thread blocks takes one tile after the other, each block its part of
- * K. In a block a producer warp streams the weights through a ring of STAGES stages. Weights never change, so it begins
- * before the launch before this one has ended: the memory stays busy while launches change. WARPS consumer warps share the
- * k of every stage: each takes steps of 32 k, multiplies 8 rows of x with 8 rows of W on the tensor cores and leaves its
- * sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks, always in the same order,
- * and writes the outputs, while the consumers go on.
+ * A tile is 8 * GROUPS rows of W; a cluster of SPLIT_K thread blocks takes one tile after the other, each block its
+ * part of K. In a block a producer warp streams the weights through a ring of STAGES stages. Weights never change, so
+ * it begins before the launch before this one has ended: the memory stays busy while launches change. WARPS consumer
+ * warps share the k of every stage: each takes steps of 32 k, multiplies 8 rows of x with 8 rows of W on the tensor
+ * cores and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks,
+ * always in the same order, and writes the outputs, while the consumers go on.
  *
- * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so thread t of
- * a quad takes 8 k from 8 * t and treats them as the k of two products. */
+ * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so thread t
+ * of a quad takes 8 k from 8 * t and treats them as the k of two products. */
 #ifndef ROWS
 #define ROWS         1
 #define COUNT_INDEX  0
@@ -78,7 +78,7 @@ struct vector { /* 8 elements of 16 bits */
     u32 pair[4];
 };
 
-/* mbarriers. Phases alternate between parity 0 and 1; a wait for the parity of a phase returns once it has completed. */
+/* mbarriers. Phases alternate between parity 0 and 1; a wait for a phase's parity returns once it has completed. */
 __device__ __forceinline__ void barrier_init(u32 barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -198,8 +198,8 @@ __device__ __forceinline__ void prefetch(const void *address)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/* sums[8 rows of x][8 rows of W] += x W^T over the 16 k of two registers of each fragment. The product has 16 rows of x;
- * the upper half is zero. */
+/* sums[8 rows of x][8 rows of W] += x W^T over the 16 k of two registers of each fragment. The product has 16 rows of
+ * x; the upper half is zero. */
 __device__ __forceinline__ void multiply(float sums[2], u32 x0, u32 x1, u32 w0, u32 w1)
 {
     float unused0 = 0, unused1 = 0;
@@ -280,8 +280,8 @@ typedef tensor_map weights_operand;
 typedef const u16 *weights_operand;
 #endif
 
-/* A stage: `rows` rows of W from first_row, `length` k from first_k. By the whole producer warp; completes a phase of the
- * mbarrier `full` once all has arrived. */
+/* A stage: `rows` rows of W from first_row, `length` k from first_k. By the whole producer warp; completes a phase of
+ * the mbarrier `full` once all has arrived. */
 __device__ __forceinline__ void copy_stage(const weights_operand &weights, int first_row, int first_k, int rows,
                                            int length, u32 target, u32 full, u64 policy)
 {

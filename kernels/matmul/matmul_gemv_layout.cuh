@@ -25,8 +25,8 @@
 #define GEMV_SUM_PITCH(GROUPS)       (8 * (GROUPS) + 4) /* floats */
 #define GEMV_SUM_BYTES(ROWS, GROUPS) (4 * (ROWS)*GEMV_SUM_PITCH(GROUPS))
 
-/* In this order: ring of weights, x, sums of the warps (two tiles), sums of the cluster's blocks (two tiles), squares of
- * the warps and of the blocks, mbarriers. Each macro takes the offset before it. */
+/* In this order: ring of weights, x, sums of the warps (two tiles), sums of the cluster's blocks (two tiles), squares
+ * of the warps and of the blocks, mbarriers. Each macro takes the offset before it. */
 #define GEMV_SUMS_OFFSET(X_OFFSET, ROWS, K, SPLIT_K, X_SHARED) \
     ((X_OFFSET) + (X_SHARED) * (ROWS)*GEMV_X_PITCH(K, SPLIT_K))
 #define GEMV_CLUSTER_SUMS_OFFSET(SUMS_OFFSET, ROWS, GROUPS, WARPS) \

@@ -1,4 +1,4 @@
-/* matmul by Hopper's wgmma, for 8 rows and more: contract in matmul_device.h, without HAS_NORM.
+/* matmul by Hopper's wgmma, for any number of rows: contract in matmul_device.h, without HAS_NORM.
  *
  * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a decode
  * batch of 9..64 rows wastes little of it, and TILE_M rows of x are its N operand. A producer warp streams both tiles

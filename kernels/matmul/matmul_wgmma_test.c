@@ -200,7 +200,7 @@ static void test_hostile(void **state)
     struct device_facts older = h200;
     older.capability = 80;
     assert_non_null(device_matmul_wgmma.launch(params, &older, &geometry));
-    params[MATMUL_DEVICE_ROWS] = 7;
+    params[MATMUL_DEVICE_ROWS] = 0;
     assert_int_equal(matmul_wgmma_candidates(params, &h200, found, 1), 0);
 }
 

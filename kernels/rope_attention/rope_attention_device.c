@@ -45,15 +45,18 @@ static int64_t shared_bytes(const int64_t *params, const struct division *d)
     return q + divide_up(dims, 64) * 64 * 2 * 2 + parts + received + 64;
 }
 
-/* Registers for tiles of K and V and the result, as the kernel chooses (V_AHEAD), and for the rest, at least. */
+/* Registers that a thread needs: tiles of K and V, result, scores, and the rest, at least. Beyond MOST_AHEAD the kernel
+ * loads V after K (V_AHEAD), and spills unless the tiles are small; INT16_MAX then. Found by compiling. */
 static int64_t registers_of(const int64_t *params)
 {
-    enum { REST = 46, MOST_AHEAD = 168 };
-    int64_t k_blocks = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 32);
+    enum { REST = 50, MOST_AHEAD = 168, MOST_IN_TURN = 128, LARGE = INT16_MAX };
+    int64_t k_blocks = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 32), heads = params[ROPE_ATTENTION_HEAD_TILES];
     int64_t v_blocks = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64), tiles = params[ROPE_ATTENTION_TILE_TOKENS] / 16;
-    int64_t k = tiles * k_blocks * 8, v = tiles * v_blocks * 16,
-            held = params[ROPE_ATTENTION_HEAD_TILES] * v_blocks * 16;
-    return (held + k + v <= MOST_AHEAD ? held + k + v : held + (k > v ? k : v)) + REST;
+    int64_t k = tiles * k_blocks * 8, v = tiles * v_blocks * 16, held = heads * v_blocks * 16;
+    int64_t scores = 4 * (tiles * heads - 1);
+    if (held + k + v <= MOST_AHEAD) return held + k + v + scores + REST;
+    held += k > v ? k : v;
+    return tiles == 1 && held + scores <= MOST_IN_TURN ? held + REST : LARGE;
 }
 
 static const char *check_shape(const int64_t *params)
@@ -112,10 +115,12 @@ static const char *check_tunables(const int64_t *params, const struct device_fac
         if (params[ROPE_ATTENTION_SPLITS] > MAX_CLUSTER) return "SPLITS of a cluster must be at most 16";
         if (gpu->capability < 90) return "CLUSTER needs sm_90";
     }
-    if (registers_of(params) > 240) return "TILE_TOKENS and HEAD_TILES need too many registers at this HEAD_DIM";
     if (!in_range(params, ROPE_ATTENTION_LEAST_TILES, 1, 64)) return "LEAST_TILES must be 1 to 64";
     if (!in_range(params, ROPE_ATTENTION_BLOCKS_PER_SM, 1, 4)) return "BLOCKS_PER_SM must be 1 to 4";
-    if (registers_of(params) * 32 * params[ROPE_ATTENTION_WARPS] * params[ROPE_ATTENTION_BLOCKS_PER_SM] > 65536)
+    /* A multiprocessor has 16384 registers for each of four groups of warps. */
+    int64_t warps = divide_up(params[ROPE_ATTENTION_WARPS], 4) * 4;
+    if (registers_of(params) > 232) return "TILE_TOKENS and HEAD_TILES need too many registers at this HEAD_DIM";
+    if (registers_of(params) * 32 * warps * params[ROPE_ATTENTION_BLOCKS_PER_SM] > 65536)
         return "WARPS and BLOCKS_PER_SM need too many registers";
     struct division d = divide(params);
     if (d.head_blocks * params[ROPE_ATTENTION_KV_HEADS] > 65535) return "too many head blocks for the grid";
