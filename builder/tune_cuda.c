@@ -1,6 +1,7 @@
 #include "builder/tune_cuda.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +10,14 @@
 #include "tuner/race.h"
 
 enum {
-    MAX_SITES = 64,       /* launches that a measurement walks through */
-    MAX_TACTICS = 64,     /* of one problem */
-    QUICK_TACTICS = 10,   /* raced at level quick */
-    TUNE_CONTEXT = 1024,  /* tokens that decode attention sees while it is measured */
+    MAX_SITES = 64,     /* launches that a measurement walks through */
+    MAX_TACTICS = 64,   /* of one problem */
+    QUICK_TACTICS = 15, /* raced at level quick */
+    /* Tokens that decode attention sees. One plan serves every context, so a tactic is held to the geometric mean of its
+     * times at a short and at a long one; bytes and operations are counted at the context in between. */
+    SHORT_CONTEXT = 256,
+    LONG_CONTEXT = 8192,
+    TUNE_CONTEXT = 1448,
     TUNE_KV_PAGES = 4096, /* at most; the pages of several sequences may be the same */
 };
 static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
@@ -84,6 +89,25 @@ static struct problem *find_problem(struct tuning *tuning, const char *key)
     return NULL;
 }
 
+/* One tactic of each kernel in turn, so that a race of few knows them all. */
+static void interleave(struct problem *problem)
+{
+    struct device_tactic sorted[MAX_TACTICS];
+    bool taken[MAX_TACTICS] = {false};
+    int count = 0;
+    while (count < problem->tactic_count) {
+        const struct device_kernel *last = NULL;
+        for (int t = 0; t < problem->tactic_count; t++) {
+            /* Tactics of a kernel stand together: the first that is left of each. */
+            if (taken[t] || problem->tactics[t].kernel == last) continue;
+            last = problem->tactics[t].kernel;
+            taken[t] = true;
+            sorted[count++] = problem->tactics[t];
+        }
+    }
+    memcpy(problem->tactics, sorted, (size_t)count * sizeof *sorted);
+}
+
 static struct problem *add_problem(struct tuning *tuning, const struct device_plan *plan,
                                    const struct device_launch *launch, const char *key, int most)
 {
@@ -102,6 +126,7 @@ static struct problem *add_problem(struct tuning *tuning, const struct device_pl
     problem->tactic_count = device_tactics(launch->op, launch->tactic.params, &tuning->build->cuda.device.facts,
                                            problem->tactics, MAX_TACTICS);
     problem->raced = problem->tactic_count < most ? problem->tactic_count : most;
+    interleave(problem);
     return problem;
 }
 
@@ -128,20 +153,28 @@ static bool collect(struct tuning *tuning, int most, struct status *status)
 
 /* ---- records ---- */
 
-/* The name of the first value is the kernel, the others are its tunables. */
-static void describe(struct tuning_record *record, const struct problem *problem, const struct device_tactic *tactic,
-                     const struct tuning *tuning)
+/* The name of the first value is the kernel, the others are its tunables. Returns how many. */
+static int describe_tactic(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES])
 {
     const struct device_kernel *kernel = tactic->kernel;
-    memset(record, 0, sizeof *record);
-    memcpy(record->key, problem->key, sizeof record->key);
-    snprintf(record->values[record->value_count++].name, TUNING_NAME_BYTES, "%s", kernel->name);
-    for (int i = kernel->first_tunable; i < kernel->param_count && record->value_count < TUNING_MAX_VALUES; i++) {
-        struct tuning_value *value = &record->values[record->value_count++];
+    int count = 1;
+    snprintf(values[0].name, sizeof values[0].name, "%s", kernel->name);
+    values[0].value = 0;
+    for (int i = kernel->first_tunable; i < kernel->param_count && count < TUNING_MAX_VALUES; i++) {
+        struct tuning_value *value = &values[count++];
         snprintf(value->name, sizeof value->name, "%s", kernel->param_names[i]);
         value->value = tactic->params[i];
     }
-    kernel->cost(tactic->params, TUNE_CONTEXT, &record->bytes, &record->flops);
+    return count;
+}
+
+static void describe(struct tuning_record *record, const struct problem *problem, const struct device_tactic *tactic,
+                     const struct tuning *tuning)
+{
+    memset(record, 0, sizeof *record);
+    memcpy(record->key, problem->key, sizeof record->key);
+    record->value_count = describe_tactic(tactic, record->values);
+    tactic->kernel->cost(tactic->params, TUNE_CONTEXT, &record->bytes, &record->flops);
     if (tuning->measuring) {
         double bytes_us = (double)record->bytes / tuning->read_bytes_per_us;
         double flops_us = (double)record->flops / tuning->flops_per_us;
@@ -219,30 +252,14 @@ static bool bench_bind(struct bench *bench, int candidate)
     return ok;
 }
 
-/* One pass through the chain; microseconds per launch. */
-static double bench_run(void *context, int candidate)
-{
-    struct bench *bench = context;
-    const struct device *device = &bench->tuning->build->cuda.device;
-    const struct cuda_driver *driver = &device->driver;
-    float milliseconds = 0;
-    if (!bench->plans[candidate].exec) return -1;
-    bool ok =
-        cuda_ok(driver, driver->EventRecord(bench->start, device->stream), &bench->status, "timing") &&
-        cuda_plan_launch(&bench->plans[candidate], device, &bench->status) &&
-        cuda_ok(driver, driver->EventRecord(bench->end, device->stream), &bench->status, "timing") &&
-        cuda_ok(driver, driver->EventSynchronize(bench->end), &bench->status, "running a candidate") &&
-        cuda_ok(driver, driver->EventElapsedTime(&milliseconds, bench->start, bench->end), &bench->status, "timing");
-    return ok ? (double)milliseconds * 1e3 / bench->launches : -1;
-}
-
-/* Every row is a sequence of its own at TUNE_CONTEXT (decode), or the next token of one prompt. */
-static bool write_inputs(const struct tuning *tuning, const struct plan_header *header, struct status *status)
+/* Every row is a sequence of its own with `context` tokens (decode), or the next token of one prompt. */
+static bool write_inputs(const struct tuning *tuning, const struct plan_header *header, uint64_t context,
+                         struct status *status)
 {
     const struct plan_geometry *geometry = &tuning->build->manifest.geometry;
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, tuning->build, header, status)) return false;
-    int32_t last = (int32_t)(geometry->max_context > TUNE_CONTEXT ? TUNE_CONTEXT : geometry->max_context) - 1;
+    int32_t last = (int32_t)(geometry->max_context > context ? context : geometry->max_context) - 1;
     inputs.counts[0] = (int32_t)header->rows;
     inputs.counts[1] = (int32_t)header->out_rows;
     for (uint32_t r = 0; r < header->rows; r++) {
@@ -258,6 +275,37 @@ static bool write_inputs(const struct tuning *tuning, const struct plan_header *
         cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");
     cuda_inputs_close(&inputs);
     return ok;
+}
+
+/* One pass through the chain; microseconds per launch. */
+static double bench_pass(struct bench *bench, int candidate)
+{
+    const struct device *device = &bench->tuning->build->cuda.device;
+    const struct cuda_driver *driver = &device->driver;
+    float milliseconds = 0;
+    if (!bench->plans[candidate].exec) return -1;
+    bool ok =
+        cuda_ok(driver, driver->EventRecord(bench->start, device->stream), &bench->status, "timing") &&
+        cuda_plan_launch(&bench->plans[candidate], device, &bench->status) &&
+        cuda_ok(driver, driver->EventRecord(bench->end, device->stream), &bench->status, "timing") &&
+        cuda_ok(driver, driver->EventSynchronize(bench->end), &bench->status, "running a candidate") &&
+        cuda_ok(driver, driver->EventElapsedTime(&milliseconds, bench->start, bench->end), &bench->status, "timing");
+    return ok ? (double)milliseconds * 1e3 / bench->launches : -1;
+}
+
+static double bench_run(void *context, int candidate)
+{
+    struct bench *bench = context;
+    if (bench->problem->op != OP_ROPE_ATTENTION) return bench_pass(bench, candidate);
+    static const uint64_t contexts[2] = {SHORT_CONTEXT, LONG_CONTEXT};
+    double product = 1;
+    for (int i = 0; i < 2; i++) {
+        if (!write_inputs(bench->tuning, &bench->problem->plan->header, contexts[i], &bench->status)) return -1;
+        double us = bench_pass(bench, candidate);
+        if (us < 0) return -1;
+        product *= us;
+    }
+    return sqrt(product);
 }
 
 static void bench_close(struct bench *bench)
@@ -286,7 +334,7 @@ static bool measure(struct tuning *tuning, const struct problem *problem, enum t
     bench->tuning = tuning;
     bench->problem = problem;
     bench->launches = bench_launches(tuning, problem);
-    if (!write_inputs(tuning, &problem->plan->header, status) ||
+    if (!write_inputs(tuning, &problem->plan->header, TUNE_CONTEXT, status) ||
         !cuda_ok(&device->driver, device->driver.EventCreate(&bench->start, CU_EVENT_DEFAULT), status, "an event") ||
         !cuda_ok(&device->driver, device->driver.EventCreate(&bench->end, CU_EVENT_DEFAULT), status, "an event"))
         goto done;
@@ -312,6 +360,10 @@ static bool measure(struct tuning *tuning, const struct problem *problem, enum t
     describe(record, problem, &problem->tactics[result->winner], tuning);
     record->median_us = result->entries[result->winner].median_us;
     record->spread_us = result->entries[result->winner].spread_us;
+    if (result->runner_up >= 0) {
+        record->runner_up_count = describe_tactic(&problem->tactics[result->runner_up], record->runner_up);
+        record->runner_up_us = result->entries[result->runner_up].median_us;
+    }
     record->candidates = (uint32_t)problem->raced;
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
     ok = true;

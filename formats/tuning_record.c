@@ -28,19 +28,31 @@ static bool text_is_good(const char *text, size_t capacity)
 
 static bool time_is_good(double time_us) { return isfinite(time_us) && time_us >= 0; }
 
+static bool values_check(const char *key, const struct tuning_value *values, int count, struct status *status)
+{
+    if (count < 0 || count > TUNING_MAX_VALUES)
+        return status_fail(status, STATUS_BAD_INPUT, "tuning record: %s: too many", key);
+    for (int i = 0; i < count; i++)
+        if (!text_is_good(values[i].name, sizeof values[i].name))
+            return status_fail(status, STATUS_BAD_INPUT, "tuning record: %s: a name is empty, too long or not text",
+                               key);
+    return true;
+}
+
 /* Writing and reading hold a record to the same rules. */
 static bool record_check(const struct tuning_record *record, struct status *status)
 {
     if (!text_is_good(record->key, sizeof record->key)) return record_fail(status, "key: empty, too long or not text");
     if (!text_is_good(record->level, sizeof record->level))
         return record_fail(status, "level: empty, too long or not text");
-    if (record->value_count < 0 || record->value_count > TUNING_MAX_VALUES)
-        return record_fail(status, "values: too many");
-    for (int i = 0; i < record->value_count; i++)
-        if (!text_is_good(record->values[i].name, sizeof record->values[i].name))
-            return record_fail(status, "values: a name is empty, too long or not text");
-    if (!time_is_good(record->median_us) || !time_is_good(record->spread_us) || !time_is_good(record->roofline_us))
+    if (!values_check("values", record->values, record->value_count, status) ||
+        !values_check("runner_up", record->runner_up, record->runner_up_count, status))
+        return false;
+    if (!time_is_good(record->median_us) || !time_is_good(record->spread_us) || !time_is_good(record->roofline_us) ||
+        !time_is_good(record->runner_up_us))
         return record_fail(status, "a time is not a number from 0 on");
+    if (record->runner_up_count == 0 && record->runner_up_us != 0)
+        return record_fail(status, "runner_up_us: the time of no runner_up");
     if (record->bytes > INT64_MAX || record->flops > INT64_MAX) return record_fail(status, "bytes or flops: too large");
     return true;
 }
@@ -48,7 +60,7 @@ static bool record_check(const struct tuning_record *record, struct status *stat
 /* Digits that every time needs to read back the same: 15 look natural, 17 always do. */
 static size_t times_precision(const struct tuning_record *record)
 {
-    const double times[] = {record->median_us, record->spread_us, record->roofline_us};
+    const double times[] = {record->median_us, record->spread_us, record->roofline_us, record->runner_up_us};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         char text[40];
         snprintf(text, sizeof text, "%.15g", times[i]);
@@ -58,18 +70,27 @@ static size_t times_precision(const struct tuning_record *record)
     return 15;
 }
 
+static json_t *values_to_json(const struct tuning_value *values, int count)
+{
+    json_t *list = json_array();
+    bool good = list != NULL;
+    for (int i = 0; i < count; i++) {
+        json_t *pair = json_array();
+        good = good && pair && json_array_append_new(pair, json_string(values[i].name)) == 0 &&
+               json_array_append_new(pair, json_integer(values[i].value)) == 0;
+        good = json_array_append_new(list, pair) == 0 && good;
+    }
+    if (good) return list;
+    json_decref(list);
+    return NULL;
+}
+
 static json_t *record_to_json(const struct tuning_record *record)
 {
-    json_t *root = json_object(), *values = json_array();
-    bool good = root && values;
-    for (int i = 0; i < record->value_count; i++) {
-        json_t *pair = json_array();
-        good = good && pair && json_array_append_new(pair, json_string(record->values[i].name)) == 0 &&
-               json_array_append_new(pair, json_integer(record->values[i].value)) == 0;
-        good = json_array_append_new(values, pair) == 0 && good;
-    }
+    json_t *root = json_object();
+    bool good = root != NULL;
     good = good && json_object_set_new(root, "key", json_string(record->key)) == 0 &&
-           json_object_set(root, "values", values) == 0 &&
+           json_object_set_new(root, "values", values_to_json(record->values, record->value_count)) == 0 &&
            json_object_set_new(root, "median_us", json_real(record->median_us)) == 0 &&
            json_object_set_new(root, "spread_us", json_real(record->spread_us)) == 0 &&
            json_object_set_new(root, "roofline_us", json_real(record->roofline_us)) == 0 &&
@@ -77,7 +98,11 @@ static json_t *record_to_json(const struct tuning_record *record)
            json_object_set_new(root, "flops", json_integer((json_int_t)record->flops)) == 0 &&
            json_object_set_new(root, "level", json_string(record->level)) == 0 &&
            json_object_set_new(root, "candidates", json_integer((json_int_t)record->candidates)) == 0;
-    json_decref(values);
+    if (record->runner_up_count)
+        good =
+            good &&
+            json_object_set_new(root, "runner_up", values_to_json(record->runner_up, record->runner_up_count)) == 0 &&
+            json_object_set_new(root, "runner_up_us", json_real(record->runner_up_us)) == 0;
     if (good) return root;
     json_decref(root);
     return NULL;
@@ -109,22 +134,35 @@ static bool parse_text(struct json_reader *reader, const char *key, char *out, s
     return true;
 }
 
-static bool parse_values(struct json_reader *reader, struct tuning_record *record, struct status *status)
+static bool parse_values(const json_t *list, const char *key, struct tuning_value *values, int *count,
+                         struct status *status)
 {
-    const json_t *values = json_reader_get(reader, "values");
-    if (!json_is_array(values) || json_array_size(values) > TUNING_MAX_VALUES)
-        return record_fail(status, "values: expected an array of few [name, integer] pairs");
-    record->value_count = (int)json_array_size(values);
-    for (int i = 0; i < record->value_count; i++) {
-        const json_t *pair = json_array_get(values, (size_t)i);
+    if (!json_is_array(list) || json_array_size(list) > TUNING_MAX_VALUES)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "tuning record: %s: expected an array of few [name, integer] pairs", key);
+    *count = (int)json_array_size(list);
+    for (int i = 0; i < *count; i++) {
+        const json_t *pair = json_array_get(list, (size_t)i);
         const char *name = json_string_value(json_array_get(pair, 0));
         const json_t *value = json_array_get(pair, 1);
         if (json_array_size(pair) != 2 || !name || !json_is_integer(value) || strlen(name) >= TUNING_NAME_BYTES)
-            return record_fail(status, "values: expected pairs of a name and an integer");
-        memcpy(record->values[i].name, name, strlen(name) + 1);
-        record->values[i].value = json_integer_value(value);
+            return status_fail(status, STATUS_BAD_INPUT, "tuning record: %s: expected pairs of a name and an integer",
+                               key);
+        memcpy(values[i].name, name, strlen(name) + 1);
+        values[i].value = json_integer_value(value);
     }
     return true;
+}
+
+/* Both keys or neither: a race of one candidate, and every record of an earlier builder, has no second. */
+static bool parse_runner_up(struct json_reader *reader, struct tuning_record *record, struct status *status)
+{
+    const json_t *list = json_reader_get(reader, "runner_up");
+    if (!list) return !json_reader_get(reader, "runner_up_us") || record_fail(status, "runner_up_us without runner_up");
+    if (!json_reader_double(reader, "runner_up_us", true, &record->runner_up_us, status) ||
+        !parse_values(list, "runner_up", record->runner_up, &record->runner_up_count, status))
+        return false;
+    return record->runner_up_count > 0 || record_fail(status, "runner_up: expected at least one pair");
 }
 
 static bool parse_fields(struct json_reader *reader, struct tuning_record *record, struct status *status)
@@ -132,7 +170,8 @@ static bool parse_fields(struct json_reader *reader, struct tuning_record *recor
     uint64_t candidates = 0;
     if (!parse_text(reader, "key", record->key, sizeof record->key, status) ||
         !parse_text(reader, "level", record->level, sizeof record->level, status) ||
-        !parse_values(reader, record, status) ||
+        !parse_values(json_reader_get(reader, "values"), "values", record->values, &record->value_count, status) ||
+        !parse_runner_up(reader, record, status) ||
         !json_reader_double(reader, "median_us", true, &record->median_us, status) ||
         !json_reader_double(reader, "spread_us", true, &record->spread_us, status) ||
         !json_reader_double(reader, "roofline_us", true, &record->roofline_us, status) ||

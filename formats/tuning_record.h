@@ -16,11 +16,14 @@ struct tuning_record {
     char key[TUNING_KEY_BYTES]; /* "<device> <op> <shape, dtype, epilogue ...>": everything the timing depends on */
     struct tuning_value values[TUNING_MAX_VALUES]; /* the tunables that won, in the op's order */
     int value_count;
-    double median_us, spread_us; /* spread: half the distance between the quartiles */
-    uint64_t bytes, flops;       /* per call */
-    double roofline_us;          /* floor that the cost model gives */
-    char level[8];               /* "quick", "full", "model" (not measured) */
-    uint32_t candidates;         /* how many were raced */
+    double median_us, spread_us;                      /* spread: half the distance between the quartiles */
+    struct tuning_value runner_up[TUNING_MAX_VALUES]; /* likewise of the second best of the race */
+    int runner_up_count;                              /* 0: there was none */
+    double runner_up_us;                              /* its median; 0 if there was none */
+    uint64_t bytes, flops;                            /* per call */
+    double roofline_us;                               /* floor that the cost model gives */
+    char level[8];                                    /* "quick", "full", "model" (not measured) */
+    uint32_t candidates;                              /* how many were raced */
 };
 
 /* One line with newline, malloc'd. Deterministic. */

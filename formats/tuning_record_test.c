@@ -54,6 +54,17 @@ static struct tuning_record example(const char *key, double median_us)
     return record;
 }
 
+/* With what else a race leaves. */
+static struct tuning_record example_of_race(const char *key, double median_us)
+{
+    struct tuning_record record = example(key, median_us);
+    record.runner_up_count = 2;
+    record.runner_up[0] = (struct tuning_value){"second", 0};
+    record.runner_up[1] = (struct tuning_value){"tile", 8};
+    record.runner_up_us = median_us * 1.1;
+    return record;
+}
+
 static char *format(const struct tuning_record *record, size_t *size)
 {
     char *line = NULL;
@@ -78,12 +89,33 @@ static void line_has_the_documented_form(void **state)
     assert_int_equal(strtoull(line, NULL, 16), hash64(line + 17, size - 18));
     free(line);
     free(again);
+    record = example_of_race("key", 2.5);
+    record.runner_up_us = 2.75;
+    line = format(&record, &size);
+    assert_non_null(strstr(line, ",\"roofline_us\":1e-300,\"runner_up\":[[\"second\",0],[\"tile\",8]],"
+                                 "\"runner_up_us\":2.75,\"spread_us\":"));
+    free(line);
+}
+
+/* Records of builders that did not write it, and of races of one. */
+static void runner_up_may_be_missing(void **state)
+{
+    (void)state;
+    struct tuning_record record = example("key", 3), back = example_of_race("other", 1);
+    struct status status = {0};
+    size_t size = 0;
+    char *line = format(&record, &size);
+    assert_null(strstr(line, "runner_up"));
+    if (!tuning_record_parse(&back, line, size - 1, &status)) fail_msg("%s", status.message);
+    assert_int_equal(back.runner_up_count, 0);
+    assert_true(back.runner_up_us == 0);
+    free(line);
 }
 
 static void round_trip_keeps_every_field(void **state)
 {
     (void)state;
-    struct tuning_record record = example("k\xc3\xa9y \"quoted\"", 1.0 / 3), back;
+    struct tuning_record record = example_of_race("k\xc3\xa9y \"quoted\"", 1.0 / 3), back;
     struct status status = {0};
     size_t size = 0;
     char *line = format(&record, &size);
@@ -94,6 +126,10 @@ static void round_trip_keeps_every_field(void **state)
     assert_memory_equal(&back.spread_us, &record.spread_us, sizeof(double));
     assert_int_equal(back.values[2].value, INT64_MIN);
     assert_int_equal(back.value_count, 3);
+    assert_int_equal(back.runner_up_count, 2);
+    assert_string_equal(back.runner_up[1].name, "tile");
+    assert_int_equal(back.runner_up[1].value, 8);
+    assert_memory_equal(&back.runner_up_us, &record.runner_up_us, sizeof(double));
     free(line);
     free(again);
 }
@@ -187,8 +223,18 @@ static void wrong_content_is_refused(void **state)
         {"[\"tile\",4]", "[\"\",4]"},
         {"[\"tile\",4]", "[\"a name of more than thirty-two bytes\",4]"},
         {"[\"tile\",4]", "[1,4]"},
+        {"[[\"second\",0],[\"tile\",8]]", "[]"},
+        {"[[\"second\",0],[\"tile\",8]]", "null"},
+        {"[[\"second\",0],[\"tile\",8]]", "{}"},
+        {"[\"second\",0]", "[\"second\"]"},
+        {"[\"second\",0]", "[\"\",0]"},
+        {"\"runner_up\":", "\"runner_up_2\":"},
+        {",\"runner_up_us\":3.5", ""},
+        {",\"runner_up_us\":3.5", ",\"runner_up_us\":-3.5"},
+        {",\"runner_up_us\":3.5", ",\"runner_up_us\":\"3.5\""},
     };
-    struct tuning_record record = example("key", 3), back;
+    struct tuning_record record = example_of_race("key", 3), back;
+    record.runner_up_us = 3.5;
     size_t size = 0;
     char *line = format(&record, &size);
     line[size - 1] = '\0';
@@ -221,6 +267,16 @@ static void bad_records_are_not_written(void **state)
     record = example("key", 1);
     record.value_count = TUNING_MAX_VALUES + 1;
     assert_false(tuning_record_format(&record, &line, &size, NULL));
+    record = example_of_race("key", 1);
+    record.runner_up_us = -1;
+    assert_false(tuning_record_format(&record, &line, &size, NULL));
+    record = example_of_race("key", 1);
+    record.runner_up_count = 0; /* but a time */
+    assert_false(tuning_record_format(&record, &line, &size, NULL));
+    record = example_of_race("key", 1);
+    record.runner_up_count = TUNING_MAX_VALUES + 1;
+    assert_false(tuning_record_format(&record, &line, &size, NULL));
+    record = example("key", 1);
     memset(record.key, 'k', sizeof record.key);
     record.value_count = 0;
     assert_false(tuning_record_format(&record, &line, &size, NULL));
@@ -403,19 +459,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_teardown(name, remove_file)
     const struct CMUnitTest tests[] = {
-        TEST(line_has_the_documented_form),
-        TEST(round_trip_keeps_every_field),
-        TEST(every_flip_and_truncation_is_refused),
-        TEST(sixteen_values_are_the_most),
-        TEST(wrong_content_is_refused),
-        TEST(bad_records_are_not_written),
-        TEST(the_last_record_of_a_key_wins),
-        TEST(memory_only_writes_nothing),
-        TEST(a_torn_last_line_costs_one_record),
-        TEST(files_merge_by_concatenation),
-        TEST(processes_may_append_to_one_file),
-        TEST(missing_folders_are_made),
-        TEST(a_folder_is_no_cache),
+        TEST(line_has_the_documented_form), TEST(runner_up_may_be_missing),
+        TEST(round_trip_keeps_every_field), TEST(every_flip_and_truncation_is_refused),
+        TEST(sixteen_values_are_the_most),  TEST(wrong_content_is_refused),
+        TEST(bad_records_are_not_written),  TEST(the_last_record_of_a_key_wins),
+        TEST(memory_only_writes_nothing),   TEST(a_torn_last_line_costs_one_record),
+        TEST(files_merge_by_concatenation), TEST(processes_may_append_to_one_file),
+        TEST(missing_folders_are_made),     TEST(a_folder_is_no_cache),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -248,16 +248,21 @@ static int list_candidates(const int64_t *params, const struct machine *machine,
     return count;
 }
 
+static int fill_values(const int64_t *tunables, struct tuning_value values[TUNING_MAX_VALUES])
+{
+    for (int i = 0; i < MATMUL_TUNABLES; i++) {
+        snprintf(values[i].name, TUNING_NAME_BYTES, "%s", op_matmul.param_names[MATMUL_FIRST_TUNABLE + i]);
+        values[i].value = tunables[i];
+    }
+    return MATMUL_TUNABLES;
+}
+
 static void fill_record(struct tuning_record *record, const int64_t *params, const int64_t *values,
                         const struct machine *machine, const char *level)
 {
     memset(record, 0, sizeof *record);
     matmul_tuning_key(params, machine, record->key);
-    record->value_count = MATMUL_TUNABLES;
-    for (int i = 0; i < MATMUL_TUNABLES; i++) {
-        snprintf(record->values[i].name, TUNING_NAME_BYTES, "%s", op_matmul.param_names[MATMUL_FIRST_TUNABLE + i]);
-        record->values[i].value = values[i];
-    }
+    record->value_count = fill_values(values, record->values);
     op_matmul.cost(params, NULL, &record->bytes, &record->flops);
     record->roofline_us = roofline_us(machine, record->bytes, record->flops);
     snprintf(record->level, sizeof record->level, "%s", level);
@@ -297,6 +302,10 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     fill_record(record, problem->params, candidates[kept[result->winner]], machine, levels[level].name);
     record->median_us = winner->median_us * scale;
     record->spread_us = winner->spread_us * scale;
+    if (result->runner_up >= 0) {
+        record->runner_up_count = fill_values(candidates[kept[result->runner_up]], record->runner_up);
+        record->runner_up_us = result->entries[result->runner_up].median_us * scale;
+    }
     record->candidates = (uint32_t)raced;
     ok = true;
 done:

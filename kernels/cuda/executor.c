@@ -95,11 +95,11 @@ void cuda_kernels_free(struct cuda_kernels *kernels, const struct device *device
 {
     struct status ignored;
     status_clear(&ignored);
-    if (kernels->kernels && device_enter(device, &ignored)) {
-        for (size_t i = 0; i < kernels->count; i++)
-            if (kernels->kernels[i].library) device->driver.LibraryUnload(kernels->kernels[i].library);
-        device_leave(device);
-    }
+    /* Given back even where the context cannot be entered: a lost device must not cost memory as well. */
+    bool entered = kernels->kernels && device_enter(device, &ignored);
+    for (size_t i = 0; i < kernels->count; i++)
+        if (kernels->kernels[i].library) device->driver.LibraryUnload(kernels->kernels[i].library);
+    if (entered) device_leave(device);
     free(kernels->kernels);
     memset(kernels, 0, sizeof *kernels);
 }
@@ -278,9 +278,10 @@ void cuda_plan_free(struct cuda_plan *bound, const struct device *device)
 {
     struct status ignored;
     status_clear(&ignored);
-    if (bound->exec && device_enter(device, &ignored)) {
+    if (bound->exec) {
+        bool entered = device_enter(device, &ignored);
         device->driver.GraphExecDestroy(bound->exec);
-        device_leave(device);
+        if (entered) device_leave(device);
     }
     memset(bound, 0, sizeof *bound);
 }

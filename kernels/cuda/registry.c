@@ -82,16 +82,23 @@ int device_tactics(enum plan_op op, const int64_t *params, const struct device_f
     return count;
 }
 
+/* Without a candidate the tunables are zero, and what `launch` says of them means nothing to a reader. */
+static bool names_a_tunable(const struct device_kernel *kernel, const char *reason)
+{
+    for (int i = kernel->first_tunable; i < kernel->param_count; i++)
+        if (strstr(reason, kernel->param_names[i])) return true;
+    return false;
+}
+
 const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu)
 {
     struct device_geometry geometry;
     const struct device_kernel *const *kernels = device_kernels(op);
     if (!kernels) return "there is no device code for it";
-    const char *reason = NULL;
     for (int i = 0; i < MOST_KERNELS && kernels[i]; i++) {
         if (!device_kernel_runs_on(kernels[i], gpu)) continue;
-        reason = kernels[i]->launch(params, gpu, &geometry);
-        if (reason) return reason;
+        const char *reason = kernels[i]->launch(params, gpu, &geometry);
+        if (reason && !names_a_tunable(kernels[i], reason)) return reason;
     }
-    return reason ? reason : "no kernel runs on this GPU";
+    return "no kernel for this GPU takes its shape";
 }
