@@ -91,7 +91,9 @@ def _suite(name, tests):
 def unit_tests(name, srcs, helpers = [], deps = [], data = [], linkopts = [], **kwargs):
     """One cmocka test for each file, named as the file without its ending, and a suite of them all.
 
-    helpers: sources and headers that the tests share, here and (as :testing) in the folders above."""
+    helpers: sources and headers that the tests share, here and (as :testing) in the folders above. The files are
+    exported: //tests/gpu links those of device kernels into one program."""
+    native.exports_files(srcs, visibility = ["//tests:__subpackages__"])
     eng_library(
         name = "testing",
         srcs = [helper for helper in helpers if helper.endswith(".c")],

@@ -65,6 +65,10 @@ struct backend_type {
     /* Logits of out rows [row, row + count) of the replay waited for last; nothing may be in flight. [count, vocab_size],
      * borrowed until the next submit, or NULL. */
     const float *(*logits)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+    /* Runs engine plan `plan` twice with the inputs and the state of the host, as submit would: as a replay, and one
+     * launch after the other; launch_us[i] is set. Nothing may be in flight. For traces: what was drawn is lost, and what
+     * became of the slots' state is for the caller to undo, as after drew. */
+    bool (*trace)(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status);
 };
 
 extern const struct backend_type backend_cpu, backend_cuda;

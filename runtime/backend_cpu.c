@@ -218,6 +218,19 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return cpu->last->logits + row * cpu->file->manifest.geometry.vocab_size;
 }
 
+static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
+{
+    (void)status;
+    struct cpu_backend *cpu = cpu_of(backend);
+    const struct cpu_plan *bound = &cpu->plans[plan].bound;
+    double start = load_seconds();
+    cpu_plan_run(bound, cpu->team);
+    *replay_us = (load_seconds() - start) * 1e6;
+    memset(launch_us, 0, bound->launch_count * sizeof *launch_us);
+    cpu_plan_run_timed(bound, cpu->team, launch_us);
+    return true;
+}
+
 const struct backend_type backend_cpu = {
     .host_logits = true,
     .create = create,
@@ -227,4 +240,5 @@ const struct backend_type backend_cpu = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .trace = trace,
 };

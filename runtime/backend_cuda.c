@@ -21,6 +21,7 @@ struct cuda_step {
 
 struct cuda_backend {
     struct backend common;
+    const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;
     struct device device; /* the engine's once more: a stream of the session's own */
@@ -232,6 +233,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     }
     cuda->common.type = &backend_cuda;
     cuda->engine = engine->cuda;
+    cuda->file = &engine->file;
     cuda->manifest = &engine->file.manifest;
     if (fill(cuda, &engine->file, options, status)) return &cuda->common;
     destroy(&cuda->common);
@@ -327,6 +329,39 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return ok ? (const float *)(void *)to : NULL;
 }
 
+/* From the first to the last kernel of the graph, as the GPU's clock has it. */
+static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step, double *us, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    cu_event start = NULL, end = NULL;
+    float milliseconds = 0;
+    bool ok = cuda_ok(driver, driver->EventCreate(&start, CU_EVENT_DEFAULT), status, "making an event") &&
+              cuda_ok(driver, driver->EventCreate(&end, CU_EVENT_DEFAULT), status, "making an event") &&
+              send_inputs(cuda, step, status) &&
+              cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
+              cuda_plan_launch(&step->bound, &cuda->device, status) &&
+              cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
+              cuda_ok(driver, driver->EventSynchronize(end), status, "running a step") &&
+              cuda_ok(driver, driver->EventElapsedTime(&milliseconds, start, end), status, "reading a time");
+    *us = (double)milliseconds * 1e3;
+    if (start) driver->EventDestroy(start);
+    if (end) driver->EventDestroy(end);
+    return ok;
+}
+
+static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_step *step = &cuda->plans[plan];
+    if (!device_enter(&cuda->device, status)) return false;
+    /* A decode plan leaves the next step's inputs in the step block: they are sent once more. */
+    bool ok = time_replay(cuda, step, replay_us, status) && send_inputs(cuda, step, status) &&
+              cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, &cuda->file->plans[plan], &cuda->memory,
+                                  launch_us, status);
+    device_leave(&cuda->device);
+    return ok;
+}
+
 const struct backend_type backend_cuda = {
     .lookahead = true,
     .create = create,
@@ -336,4 +371,5 @@ const struct backend_type backend_cuda = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .trace = trace,
 };

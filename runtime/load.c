@@ -11,6 +11,7 @@
 
 #include "kernels/op.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cuda/nvtx.h"
 #include "runtime/info.h"
 #include "runtime/load_cuda.h"
 #include "runtime/memory_limit.h"
@@ -209,7 +210,11 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
         goto fail;
     }
     atomic_init(&opened->references, 1);
-    if (!load(opened, path, &own, &status)) goto fail;
+    nvtx_open();
+    nvtx_push("load");
+    bool loaded = load(opened, path, &own, &status);
+    nvtx_pop();
+    if (!loaded) goto fail;
     *engine = opened;
     return report_ok(error);
 

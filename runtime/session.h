@@ -112,6 +112,9 @@ void slots_clear_seen(struct eng_session *session, int32_t slot);
 /* How many of `rest` prompt tokens the next prefill step takes: a function of `rest` alone, so that a prompt is cut the
  * same way whatever else runs. */
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index);
+/* Inputs of a replay that appends `count` tokens (one chunk) to a slot. */
+struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
+                                         uint32_t count, size_t plan_index, uint32_t out_rows);
 /* Appends `count` tokens (one chunk) to a slot; draws a token behind the last one if next_token is not NULL. */
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
                     int32_t *next_token, struct status *status);
@@ -119,6 +122,8 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count);
 bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count,
                           struct status *status);
+/* The inputs that replay_submit_decode adds. */
+void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count);
 /* One more step of the rows of the last one, each with the token that it drew. */
 bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status);
 /* The tokens that the oldest replay in flight drew, `count` of them checked; NULL on failure. */

@@ -2,6 +2,7 @@
  * first entries of its row of the page table, which the plans read. */
 #include <string.h>
 
+#include "kernels/cuda/nvtx.h"
 #include "runtime/session.h"
 
 static void state_changed(struct eng_session *session, int32_t slot, unsigned what)
@@ -117,11 +118,15 @@ static bool note_failure(struct eng_session *session, const struct status *statu
     return false;
 }
 
-static bool submit(struct eng_session *session, const struct session_plan *plan, enum backend_inputs inputs,
-                   struct status *status)
+/* The range covers what the host does for the step: all of it on the CPU, queueing on a GPU, where tools find the
+ * kernels that were queued in it. */
+static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
+                   enum backend_inputs inputs, struct status *status)
 {
-    return session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status) ||
-           note_failure(session, status);
+    nvtx_push_number(what, (uint64_t)plan->counts[0]);
+    bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);
+    nvtx_pop();
+    return ok || note_failure(session, status);
 }
 
 const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status)
@@ -145,24 +150,30 @@ const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t c
     return logits;
 }
 
-bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
-                    int32_t *next_token, struct status *status)
+struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
+                                         uint32_t count, size_t plan_index, uint32_t out_rows)
 {
     struct session_plan *plan = &session->plans[plan_index];
-    struct session_slot *own = &session->slots[slot];
-    uint32_t out_rows = next_token != NULL;
     plan->counts[0] = (int32_t)count;
     plan->counts[1] = (int32_t)out_rows;
     memcpy(plan->tokens, tokens, count * sizeof *tokens);
     for (uint32_t i = 0; i < count; i++) {
         plan->slots[i] = slot;
-        plan->positions[i] = (int32_t)(own->position + i);
+        plan->positions[i] = (int32_t)(session->slots[slot].position + i);
     }
     plan->out_row[0] = (int32_t)(count - 1);
-    if (!submit(session, plan, INPUTS_FROM_HOST, status)) return false;
+    return plan;
+}
+
+bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
+                    int32_t *next_token, struct status *status)
+{
+    uint32_t out_rows = next_token != NULL;
+    struct session_plan *plan = replay_fill_prefill(session, slot, tokens, count, plan_index, out_rows);
+    if (!submit(session, "prefill", plan, INPUTS_FROM_HOST, status)) return false;
     const int32_t *drawn = replay_wait(session, out_rows, status);
     if (!drawn) return false;
-    own->position += count;
+    session->slots[slot].position += count;
     if (!out_rows) return true;
     *next_token = drawn[0];
     session->backend->type->drew(session->backend, slot, drawn[0]);
@@ -177,19 +188,24 @@ struct session_plan *replay_decode_plan(const struct eng_session *session, uint3
     return &session->plans[index];
 }
 
-bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)
+void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count)
 {
     plan->counts[0] = plan->counts[1] = (int32_t)count;
     for (uint32_t i = 0; i < count; i++) {
         plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position;
         plan->out_row[i] = (int32_t)i;
     }
-    return submit(session, plan, INPUTS_FROM_HOST, status);
+}
+
+bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)
+{
+    replay_fill_decode(session, plan, count);
+    return submit(session, "decode", plan, INPUTS_FROM_HOST, status);
 }
 
 bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status)
 {
-    return submit(session, plan, INPUTS_OF_LAST_REPLAY, status);
+    return submit(session, "decode", plan, INPUTS_OF_LAST_REPLAY, status);
 }
 
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)

@@ -95,10 +95,12 @@ const char *device_tactics_reason(enum plan_op op, const int64_t *params, const 
     struct device_geometry geometry;
     const struct device_kernel *const *kernels = device_kernels(op);
     if (!kernels) return "there is no device code for it";
+    bool any = false;
     for (int i = 0; i < MOST_KERNELS && kernels[i]; i++) {
         if (!device_kernel_runs_on(kernels[i], gpu)) continue;
+        any = true;
         const char *reason = kernels[i]->launch(params, gpu, &geometry);
         if (reason && !names_a_tunable(kernels[i], reason)) return reason;
     }
-    return "no kernel for this GPU takes its shape";
+    return any ? "no kernel for this GPU takes its shape" : "no kernel runs on this GPU";
 }

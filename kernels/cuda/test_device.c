@@ -1,5 +1,8 @@
 #include "kernels/cuda/test_device.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include "kernels/cuda/nvrtc.h"
 
 enum {
@@ -7,7 +10,9 @@ enum {
     CANARY = 0xa5,
     POISON = 0xff,
     WARM_UP_REPLAYS = 5,
-    TIMED_REPLAYS = 31,
+    TIMED_REPLAYS = 31, /* fewer, down to LEAST_REPLAYS, where they would take longer than MOST_TIMED_MS */
+    LEAST_REPLAYS = 5,
+    MOST_TIMED_MS = 300,
     /* A replay takes longer than queueing the next one, so that the times are the device's and not the host's. */
     LEAST_LAUNCHES = 64,
 };
@@ -21,24 +26,27 @@ static void close_device(void)
     device_close(&the_device.device);
 }
 
-/* Cubins stay for the next test program where ENG_TEST_CUBINS names a folder. */
+/* A test that is skipped for want of a GPU must not look as if it had passed where there is one. */
+static struct test_device *without_device(const char *message)
+{
+    if (getenv("ENG_TEST_NEEDS_GPU")) fail_msg("no GPU: %s", message);
+    fprintf(stderr, "skipped, no GPU: %s\n", message);
+    return NULL;
+}
+
 struct test_device *test_device(void)
 {
     static bool tried, opened;
     struct status status = {0};
     if (tried) return opened ? &the_device : NULL;
     tried = true;
-    if (!device_open(&the_device.device, 0, &status)) {
-        fprintf(stderr, "skipped, no GPU: %s\n", status.message);
-        return NULL;
-    }
+    if (!device_open(&the_device.device, 0, &status)) return without_device(status.message);
     the_device.nvrtc = nvrtc_open(device_sources, device_source_count, getenv("ENG_TEST_CUBINS"), &status);
     /* The context stays current on the one thread that tests have. */
     if (!the_device.nvrtc || !device_enter(&the_device.device, &status)) {
-        fprintf(stderr, "skipped: %s\n", status.message);
         nvrtc_close(the_device.nvrtc);
         device_close(&the_device.device);
-        return NULL;
+        return without_device(status.message);
     }
     atexit(close_device);
     opened = true;
@@ -173,6 +181,42 @@ void test_kernel_open(struct test_kernel *test, const struct device_kernel *kern
     test->registers = kernel_attribute(handle, CU_FUNCTION_NUM_REGS);
     test->local_bytes = kernel_attribute(handle, CU_FUNCTION_LOCAL_SIZE_BYTES);
     test->static_shared_bytes = kernel_attribute(handle, CU_FUNCTION_SHARED_SIZE_BYTES);
+}
+
+struct compiling {
+    const struct device_kernel *const *kernels;
+    int64_t (*params)[PLAN_MAX_PARAMS];
+    int count;
+    _Atomic int next;
+};
+
+/* What fails here fails again, with its message, in test_kernel_open. */
+static void *compile_some(void *context)
+{
+    struct compiling *work = context;
+    for (int i; (i = work->next++) < work->count;) {
+        struct status status = {0};
+        void *cubin = NULL;
+        size_t size = 0;
+        if (nvrtc_compile(the_device.nvrtc, work->kernels[i], work->params[i], the_device.device.facts.capability,
+                          &cubin, &size, &status))
+            free(cubin);
+    }
+    return NULL;
+}
+
+void test_kernels_compile(const struct device_kernel *const *kernels, int64_t (*params)[PLAN_MAX_PARAMS], int count)
+{
+    enum { MOST_THREADS = 64 };
+    pthread_t threads[MOST_THREADS];
+    struct compiling work = {kernels, params, count, 0};
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int started = 0;
+    assert_non_null(test_device());
+    while (started < MOST_THREADS && started < processors && started < count &&
+           pthread_create(&threads[started], NULL, compile_some, &work) == 0)
+        started++;
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
 
 void test_kernel_close(struct test_kernel *test)
@@ -331,30 +375,60 @@ static int compare_floats(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double test_kernel_time(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
-                        uint64_t space_rows)
+/* Median milliseconds of a replay. All are queued without a pause, so each event follows the replay before it at once. */
+static double time_replays(cu_graph_exec exec, int warm_up, int replays)
 {
     cu_event events[TIMED_REPLAYS + 1];
     float milliseconds[TIMED_REPLAYS];
-    assert_true(copies > 0);
-    int launches = copies * ((LEAST_LAUNCHES + copies - 1) / copies);
-    check_parameters(test, count);
-    cu_graph_exec exec = build_chain(test, operand_sets, count, copies, launches, space_rows);
-    for (int i = 0; i <= TIMED_REPLAYS; i++) check(driver()->EventCreate(&events[i], CU_EVENT_DEFAULT), "event");
-    /* All replays are queued without a pause, so each event follows the replay before it at once. */
-    for (int i = 0; i < WARM_UP_REPLAYS; i++) check(driver()->GraphLaunch(exec, stream()), "warming up");
+    for (int i = 0; i <= replays; i++) check(driver()->EventCreate(&events[i], CU_EVENT_DEFAULT), "event");
+    for (int i = 0; i < warm_up; i++) check(driver()->GraphLaunch(exec, stream()), "warming up");
     check(driver()->EventRecord(events[0], stream()), "event");
-    for (int i = 0; i < TIMED_REPLAYS; i++) {
+    for (int i = 0; i < replays; i++) {
         check(driver()->GraphLaunch(exec, stream()), "timed replay");
         check(driver()->EventRecord(events[i + 1], stream()), "event");
     }
     synchronize("timed replays");
-    for (int i = 0; i < TIMED_REPLAYS; i++)
+    for (int i = 0; i < replays; i++)
         check(driver()->EventElapsedTime(&milliseconds[i], events[i], events[i + 1]), "elapsed time");
-    for (int i = 0; i <= TIMED_REPLAYS; i++) check(driver()->EventDestroy(events[i]), "event");
+    for (int i = 0; i <= replays; i++) check(driver()->EventDestroy(events[i]), "event");
+    qsort(milliseconds, (size_t)replays, sizeof *milliseconds, compare_floats);
+    return (double)milliseconds[replays / 2];
+}
+
+double test_kernel_time(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
+                        uint64_t space_rows)
+{
+    assert_true(copies > 0);
+    int launches = copies * ((LEAST_LAUNCHES + copies - 1) / copies);
+    check_parameters(test, count);
+    cu_graph_exec exec = build_chain(test, operand_sets, count, copies, launches, space_rows);
+    double replays = MOST_TIMED_MS / (time_replays(exec, 1, 1) + 1e-3);
+    if (replays > TIMED_REPLAYS) replays = TIMED_REPLAYS;
+    if (replays < LEAST_REPLAYS) replays = LEAST_REPLAYS;
+    double milliseconds = time_replays(exec, WARM_UP_REPLAYS - 2, (int)replays);
     check(driver()->GraphExecDestroy(exec), "freeing a graph");
-    qsort(milliseconds, TIMED_REPLAYS, sizeof *milliseconds, compare_floats);
-    return 1000.0 * (double)milliseconds[TIMED_REPLAYS / 2] / launches;
+    return 1000.0 * milliseconds / launches;
+}
+
+double test_copy_bandwidth(void)
+{
+    enum { BYTES = 1 << 29, COPIES = 11 };
+    cu_event events[COPIES + 1];
+    float milliseconds[COPIES];
+    struct test_device_buffer from = test_device_buffer_new(BYTES), to = test_device_buffer_new(BYTES);
+    for (int i = 0; i <= COPIES; i++) {
+        check(driver()->EventCreate(&events[i], CU_EVENT_DEFAULT), "event");
+        check(driver()->MemcpyDtoDAsync(to.data, from.data, BYTES, stream()), "copying");
+        check(driver()->EventRecord(events[i], stream()), "event");
+    }
+    synchronize("copying");
+    for (int i = 0; i < COPIES; i++)
+        check(driver()->EventElapsedTime(&milliseconds[i], events[i], events[i + 1]), "elapsed time");
+    for (int i = 0; i <= COPIES; i++) check(driver()->EventDestroy(events[i]), "event");
+    test_device_buffer_free(&from);
+    test_device_buffer_free(&to);
+    qsort(milliseconds, COPIES, sizeof *milliseconds, compare_floats);
+    return 2.0 * BYTES / ((double)milliseconds[COPIES / 2] * 1e-3);
 }
 
 /* Arrays */

@@ -11,7 +11,8 @@ struct test_device {
     struct device device;
     struct nvrtc *nvrtc;
 };
-/* The GPU, opened on first use and shared by all tests of the program; NULL and one line on stderr if there is none. */
+/* The GPU, opened on first use and shared by all tests of the program; NULL and one line on stderr if there is none,
+ * a failed test where ENG_TEST_NEEDS_GPU is set. Cubins stay for the next program where ENG_TEST_CUBINS names a folder. */
 struct test_device *test_device(void);
 /* if (!test_device()) skip(); for cmocka tests. */
 #define TEST_NEEDS_DEVICE()         \
@@ -43,6 +44,8 @@ struct test_kernel {
 };
 void test_kernel_open(struct test_kernel *test, const struct device_kernel *kernel, const int64_t *params);
 void test_kernel_close(struct test_kernel *test);
+/* Compiles ahead, with all processors, what test_kernel_open will ask for; needs ENG_TEST_CUBINS. */
+void test_kernels_compile(const struct device_kernel *const *kernels, int64_t (*params)[PLAN_MAX_PARAMS], int count);
 /* One launch with operands at these addresses (operands that are tensor maps are encoded over them; map.rows 0 takes
  * space_rows), then a synchronisation that must succeed. */
 void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int count, uint64_t space_rows);
@@ -52,6 +55,9 @@ void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int
  * [copies][count]. For benchmarks. */
 double test_kernel_time(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
                         uint64_t space_rows);
+
+/* Bytes per second, read and written, of a copy inside the device's memory: what a kernel can hope for. */
+double test_copy_bandwidth(void);
 
 /* float <-> bf16/f16 arrays on the host: values rounded through dtype, so that the reference sees what the device sees. */
 void test_encode(const float *from, void *to, size_t count, enum dtype dtype);

@@ -134,20 +134,37 @@ static void fill_row(const struct bench_run *run, const double *seconds, uint32_
     row->weight_gb_per_second = decode_weight_bytes(run->bench, test->batch) * test->tokens / mean_seconds * 1e-9;
 }
 
+/* An exit code. */
+static int open_run(struct bench_run *run, struct bench_engine *bench, const struct bench_test *test)
+{
+    *run = (struct bench_run){.bench = bench, .test = test, .random = 1};
+    uint32_t most = test->tokens > test->context ? test->tokens : test->context;
+    run->slots = calloc(test->batch, sizeof *run->slots);
+    run->tokens = calloc(most > test->batch ? most : test->batch, sizeof *run->tokens);
+    run->drawn = calloc((size_t)test->batch * DECODE_STEPS, sizeof *run->drawn);
+    if (run->slots && run->tokens && run->drawn) return CLI_DONE;
+    fprintf(stderr, "%s: out of memory\n", cli_program());
+    return CLI_MACHINE;
+}
+
+static void close_run(struct bench_run *run)
+{
+    for (uint32_t i = 0; i < run->acquired; i++) eng_slot_release(run->bench->session, run->slots[i], NULL);
+    free(run->drawn);
+    free(run->tokens);
+    free(run->slots);
+}
+
 int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_t repetitions, struct bench_row *row)
 {
-    struct bench_run run = {.bench = bench, .test = test, .random = 1};
+    struct bench_run run;
+    int code = open_run(&run, bench, test);
     double *seconds = calloc(repetitions, sizeof *seconds);
-    uint32_t most = test->tokens > test->context ? test->tokens : test->context;
-    run.slots = calloc(test->batch, sizeof *run.slots);
-    run.tokens = calloc(most > test->batch ? most : test->batch, sizeof *run.tokens);
-    run.drawn = calloc((size_t)test->batch * DECODE_STEPS, sizeof *run.drawn);
-    int code = CLI_MACHINE;
-    if (!seconds || !run.slots || !run.tokens || !run.drawn) {
+    if (!code && !seconds) {
         fprintf(stderr, "%s: out of memory\n", cli_program());
-        goto done;
+        code = CLI_MACHINE;
     }
-    code = CLI_DONE;
+    if (code) goto done;
     /* Once unmeasured: caches, page tables and KV pages are then as they will be. */
     double ignored;
     bool ok =
@@ -162,11 +179,28 @@ int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_
         fill_row(&run, seconds, repetitions, row);
 
 done:
-    for (uint32_t i = 0; i < run.acquired; i++) eng_slot_release(bench->session, run.slots[i], NULL);
-    free(run.drawn);
-    free(run.tokens);
-    free(run.slots);
+    close_run(&run);
     free(seconds);
+    return code;
+}
+
+int bench_trace(struct bench_engine *bench, const struct bench_test *test, struct trace *trace)
+{
+    struct bench_run run;
+    struct status status;
+    status_clear(&status);
+    memset(trace, 0, sizeof *trace);
+    int code = open_run(&run, bench, test);
+    if (!code && !prepare(&run)) code = cli_fail_error(&run.error);
+    if (!code) {
+        bool decode = test->kind == BENCH_DECODE;
+        fill(&run, decode ? test->batch : test->tokens);
+        bool ok = decode ? trace_decode(bench->session, run.slots, run.tokens, test->batch, trace, &status)
+                         : trace_prefill(bench->session, run.slots[0], run.tokens, test->tokens, trace, &status);
+        if (!ok) code = cli_fail_status(&status);
+    }
+    if (!code && cli_caught_signal()) code = CLI_SIGNAL + cli_caught_signal();
+    close_run(&run);
     return code;
 }
 

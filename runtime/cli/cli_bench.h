@@ -9,6 +9,7 @@
 
 #include "runtime/cli/cli_bandwidth.h"
 #include "runtime/eng.h"
+#include "runtime/trace.h"
 
 enum bench_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_FIRST_TOKEN };
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
@@ -43,6 +44,8 @@ bool bench_bandwidth(struct bench_engine *bench, struct status *status);
 
 /* Each returns an exit code and prints its own messages. */
 int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_t repetitions, struct bench_row *row);
+/* One step of the test, launch by launch; trace_free it in any case. */
+int bench_trace(struct bench_engine *bench, const struct bench_test *test, struct trace *trace);
 /* Starts this program anew with --first-token and waits for the line that it prints. */
 int bench_first_token(const struct bench_engine *bench, uint32_t repetitions, struct bench_row *row);
 

@@ -6,6 +6,7 @@
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bench.h"
 #include "runtime/cli/cli_process.h"
+#include "runtime/cli/cli_trace.h"
 
 enum {
     DEFAULT_PROMPT = 512,
@@ -17,6 +18,7 @@ enum {
 
 static const char help[] =
     "usage: engbench FILE [-p LIST] [-n LIST] [-b LIST] [-c CONTEXT] [-r REPS] [--json | --csv | --md]\n"
+    "       engbench FILE --trace TRACE [-p LENGTH] [-b LIST] [-c CONTEXT]\n"
     "\n"
     "Measures an engine: mean and standard deviation over repetitions, one unmeasured run before them.\n"
     "\n"
@@ -30,6 +32,9 @@ static const char help[] =
     "      --threads N         0 (the default): one per processor\n"
     "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --device N          the GPU that an engine for a GPU runs on (0)\n"
+    "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest prompt, launch "
+    "by\n"
+    "                          launch, into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)\n"
     "      --first-token       only open the engine, read one token, draw one and print the process's age in seconds\n"
     "      --version, --help\n"
     "\n"
@@ -48,6 +53,7 @@ enum flag {
     FLAG_THREADS,
     FLAG_ISA,
     FLAG_DEVICE,
+    FLAG_TRACE,
     FLAG_FIRST_TOKEN,
     FLAG_VERSION,
     FLAG_HELP
@@ -65,6 +71,7 @@ static const struct option long_flags[] = {
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
+    {"trace", required_argument, NULL, FLAG_TRACE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
     {"help", no_argument, NULL, FLAG_HELP},
@@ -77,7 +84,7 @@ struct list {
 };
 
 struct arguments {
-    const char *path;
+    const char *path, *trace;
     struct list prompts, decodes, batches;
     uint64_t context, repetitions, threads, device;
     const char *instruction_set;
@@ -107,6 +114,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;
     case FLAG_JSON: arguments->format = BENCH_JSON; break;
+    case FLAG_TRACE: arguments->trace = optarg; break;
     case FLAG_FIRST_TOKEN: arguments->first_token = true; break;
     case FLAG_HELP:
         fputs(help, stdout);
@@ -286,6 +294,42 @@ static int run_tests(struct bench_engine *bench, const struct arguments *argumen
     return code;
 }
 
+/* A decode step of each batch size, then the longest prompt's first chunk. */
+static int trace_steps(struct bench_engine *bench, const struct arguments *arguments, struct traced *steps,
+                       size_t *count)
+{
+    uint32_t context = (uint32_t)arguments->context, prompt = (uint32_t)largest(&arguments->prompts);
+    size_t decodes = largest(&arguments->decodes) ? arguments->batches.count : 0;
+    int code = CLI_DONE;
+    for (size_t i = 0; !code && i < decodes; i++) {
+        struct traced *step = &steps[(*count)++];
+        step->test = (struct bench_test){BENCH_DECODE, 1, (uint32_t)arguments->batches.values[i], context};
+        code = bench_trace(bench, &step->test, &step->trace);
+    }
+    if (code || !prompt) return code;
+    struct traced *step = &steps[(*count)++];
+    step->test = (struct bench_test){BENCH_PREFILL, prompt, 1, context};
+    return bench_trace(bench, &step->test, &step->trace);
+}
+
+static int trace_engine(struct bench_engine *bench, const struct arguments *arguments)
+{
+    struct status status;
+    status_clear(&status);
+    size_t count = 0;
+    struct traced *steps = calloc(arguments->batches.count + 1, sizeof *steps);
+    if (!steps) {
+        status_fail(&status, STATUS_MACHINE, "out of memory");
+        return cli_fail_status(&status);
+    }
+    int code = trace_steps(bench, arguments, steps, &count);
+    if (!code && (!trace_write(bench, steps, count, arguments->trace, &status) || !trace_print(steps, count, &status)))
+        code = cli_fail_status(&status);
+    for (size_t i = 0; i < count; i++) trace_free(&steps[i].trace);
+    free(steps);
+    return code;
+}
+
 static int bench_engine(struct arguments *arguments)
 {
     struct bench_engine bench = {.path = arguments->path,
@@ -298,6 +342,10 @@ static int bench_engine(struct arguments *arguments)
     int code = open_engine(&bench, arguments);
     if (!code) code = open_session(&bench, arguments);
     if (code) goto done;
+    if (arguments->trace) {
+        code = trace_engine(&bench, arguments);
+        goto done;
+    }
     rows = calloc(arguments->prompts.count + arguments->decodes.count * arguments->batches.count + 1, sizeof *rows);
     if (!rows || !bench_bandwidth(&bench, &status)) {
         if (!rows) status_fail(&status, STATUS_MACHINE, "out of memory");

@@ -7,31 +7,37 @@
 
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_process.h"
+#include "runtime/cli/cli_tactics.h"
 #include "runtime/info.h"
 
 static const char help[] =
-    "usage: enginfo FILE [--json] [--verify] [--tactics]\n"
+    "usage: enginfo FILE [--json] [--verify] [--tactics | --records]\n"
     "\n"
     "Prints what an engine file holds. Structure and checksums of everything but the weights are always verified.\n"
     "\n"
     "  --verify    hash the weights, too, and check every launch of every plan\n"
-    "  --tactics   the tuner's measurements, one line each, instead of the summary\n"
+    "  --tactics   instead of the summary: for each plan what computes its launches and what the tuner measured\n"
+    "  --records   instead of the summary: the tuner's records as they lie in the file, one line each\n"
     "  --json      as JSON on stdout\n"
     "  --version, --help\n"
     "\n"
     "exit: 0 done, 1 the file is bad, 2 usage, 3 the machine cannot, 4 internal error\n";
 
-enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_VERSION, FLAG_HELP };
+enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_RECORDS, FLAG_VERSION, FLAG_HELP };
 
 static const struct option long_flags[] = {
-    {"json", no_argument, NULL, FLAG_JSON},       {"verify", no_argument, NULL, FLAG_VERIFY},
-    {"tactics", no_argument, NULL, FLAG_TACTICS}, {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, FLAG_HELP},       {NULL, 0, NULL, 0},
+    {"json", no_argument, NULL, FLAG_JSON},
+    {"verify", no_argument, NULL, FLAG_VERIFY},
+    {"tactics", no_argument, NULL, FLAG_TACTICS},
+    {"records", no_argument, NULL, FLAG_RECORDS},
+    {"version", no_argument, NULL, FLAG_VERSION},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {NULL, 0, NULL, 0},
 };
 
 struct arguments {
     const char *path;
-    bool json, verify, tactics, finished;
+    bool json, verify, tactics, records, finished;
 };
 
 struct verification {
@@ -104,41 +110,29 @@ static void print_summary(const struct engine *file, const struct verification *
                verification->seconds > 0 ? (double)manifest->weights_bytes / verification->seconds * 1e-9 : 0);
 }
 
-/* The records behind their checksums. */
-static json_t *tactics_json(const struct engine *file)
+/* Adds a value whose making may have failed with a message of its own. */
+static bool put(json_t *object, const char *key, json_t *value, struct status *status)
 {
-    enum { CHECKSUM_DIGITS = 16 };
-    json_t *list = json_array();
-    const char *at = file->tactics, *end = at + file->tactics_size;
-    while (list && at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t size = newline ? (size_t)(newline - at) : (size_t)(end - at);
-        json_error_t error;
-        json_t *record = NULL;
-        if (size > CHECKSUM_DIGITS + 1)
-            record = json_loadb(at + CHECKSUM_DIGITS + 1, size - CHECKSUM_DIGITS - 1, 0, &error);
-        if (record) json_array_append_new(list, record);
-        at += size + 1;
-    }
-    return list;
+    if (json_object_set_new(object, key, value) == 0) return true;
+    return status->code != STATUS_OK ? false : status_fail(status, STATUS_MACHINE, "out of memory");
 }
 
 static bool print_json(const struct engine *file, const struct arguments *arguments,
                        const struct verification *verification, struct status *status)
 {
     json_t *info = info_json(file, arguments->path);
-    bool ok = info != NULL;
-    if (ok && arguments->tactics) ok = json_object_set_new(info, "tactics", tactics_json(file)) == 0;
+    bool ok = info || status_fail(status, STATUS_MACHINE, "out of memory");
+    if (ok && arguments->tactics) ok = put(info, "tactics", tactics_json(file, status), status);
+    if (ok && arguments->records) ok = put(info, "records", records_json(file), status);
     if (ok && verification->done)
-        ok = json_object_set_new(info, "verified",
-                                 json_pack("{s:f, s:i}", "seconds", verification->seconds, "threads",
-                                           verification->threads)) == 0;
+        ok = put(info, "verified",
+                 json_pack("{s:f, s:i}", "seconds", verification->seconds, "threads", verification->threads), status);
     char *text = ok ? json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
     if (text) puts(text);
-    ok = text != NULL;
+    if (ok && !text) ok = status_fail(status, STATUS_MACHINE, "out of memory");
     free(text);
     json_decref(info);
-    return ok || status_fail(status, STATUS_MACHINE, "out of memory");
+    return ok;
 }
 
 static bool verify(const struct engine *file, struct verification *verification, struct status *status)
@@ -161,6 +155,8 @@ static bool report(const struct arguments *arguments, struct status *status)
     if (ok && arguments->json)
         ok = print_json(&file, arguments, &verification, status);
     else if (ok && arguments->tactics)
+        ok = tactics_print(&file, stdout, status) || status_prefix(status, "%s", arguments->path);
+    else if (ok && arguments->records)
         fwrite(file.tactics, 1, file.tactics_size, stdout);
     else if (ok)
         print_summary(&file, &verification);
@@ -177,6 +173,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
         case FLAG_JSON: arguments->json = true; break;
         case FLAG_VERIFY: arguments->verify = true; break;
         case FLAG_TACTICS: arguments->tactics = true; break;
+        case FLAG_RECORDS: arguments->records = true; break;
         case FLAG_HELP:
             fputs(help, stdout);
             arguments->finished = true;
@@ -191,6 +188,8 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     if (argc == optind) return cli_usage("expected an engine file, found none");
     if (argc - optind > 1)
         return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
+    if (arguments->tactics && arguments->records && !arguments->json)
+        return cli_usage("expected one of --tactics and --records, found both");
     arguments->path = argv[optind];
     return CLI_DONE;
 }

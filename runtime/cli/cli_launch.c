@@ -1,0 +1,116 @@
+#include "runtime/cli/cli_launch.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "kernels/cuda/registry.h"
+#include "kernels/op.h"
+
+bool launch_param(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
+                  const char *name, int64_t *value)
+{
+    const char *const *names = NULL;
+    int count = 0;
+    if (file->manifest.target == TARGET_CUDA) {
+        const struct device_kernel *kernel = device_kernel_find(launch_kernel(file, launch));
+        if (kernel && (unsigned)kernel->op == launch->op) {
+            names = kernel->param_names;
+            count = kernel->param_count;
+        }
+    } else {
+        const struct op_descriptor *op = op_find(launch->op);
+        if (op) {
+            names = op->param_names;
+            count = op->param_count;
+        }
+    }
+    for (int i = 0; i < count && i < launch->param_count; i++) {
+        if (strcasecmp(names[i], name) != 0) continue;
+        *value = plan->params[launch->first_param + (uint32_t)i];
+        return true;
+    }
+    return false;
+}
+
+const char *launch_kernel(const struct engine *file, const struct plan_launch *launch)
+{
+    if (file->manifest.target == TARGET_CUDA && launch->kernel < file->kernel_count)
+        return file->kernels[launch->kernel].entry;
+    return plan_op_name(launch->op);
+}
+
+static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Text that does not fit is cut. */
+static void append(char *text, size_t capacity, const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, capacity - used, format, arguments);
+    va_end(arguments);
+}
+
+/* The sizes that tell launches of an op apart. */
+struct shape {
+    const char *sizes[3];      /* names of parameters; NULL behind the last */
+    const char *separators[3]; /* what stands before each */
+};
+
+static const struct shape shapes[OP_COUNT] = {
+    [OP_EMBED] = {{"vocab", "hidden"}, {" ", " x "}},
+    [OP_ROPE_TABLE] = {{"head_dim"}, {" "}},
+    [OP_RMS_NORM] = {{"hidden"}, {" "}},
+    [OP_MATMUL] = {{"n", "k"}, {" ", " x "}},
+    [OP_ROPE_APPEND] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
+    [OP_ATTENTION] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
+    [OP_ROPE_ATTENTION] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
+    [OP_SWIGLU] = {{"width"}, {" "}},
+    [OP_ADD] = {{"width"}, {" "}},
+    [OP_SELECT_ROWS] = {{"width"}, {" "}},
+    [OP_SAMPLE] = {{"vocab"}, {" "}},
+};
+
+static const struct {
+    const char *param, *text;
+} extras[] = {{"epilogue", " +swiglu"}, {"has_norm", " +norm"}, {"has_bias", " +bias"}, {"has_residual", " +residual"}};
+
+void launch_shape(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
+                  char text[LAUNCH_TEXT_BYTES])
+{
+    int64_t value;
+    snprintf(text, LAUNCH_TEXT_BYTES, "%s", plan_op_name(launch->op));
+    if (launch->op >= OP_COUNT) return;
+    const struct shape *shape = &shapes[launch->op];
+    for (int i = 0; i < 3 && shape->sizes[i]; i++)
+        if (launch_param(file, plan, launch, shape->sizes[i], &value))
+            append(text, LAUNCH_TEXT_BYTES, "%s%" PRId64, shape->separators[i], value);
+    for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)
+        if (launch_param(file, plan, launch, extras[i].param, &value) && value != 0)
+            append(text, LAUNCH_TEXT_BYTES, "%s", extras[i].text);
+    if (launch_param(file, plan, launch, "window", &value) && value != 0)
+        append(text, LAUNCH_TEXT_BYTES, " window %" PRId64, value);
+    if (launch_param(file, plan, launch, "rows", &value) && value != (int64_t)plan->header.rows)
+        append(text, LAUNCH_TEXT_BYTES, ", %" PRId64 " row%s", value, value == 1 ? "" : "s");
+}
+
+const char *tactic_kernel(const struct tuning_value *values, int count, enum engine_target target)
+{
+    return target == TARGET_CUDA && count > 0 ? values[0].name : NULL;
+}
+
+void tactic_tunables(const struct tuning_value *values, int count, enum engine_target target,
+                     const struct tuning_value *other, int other_count, char text[LAUNCH_TUNABLES_BYTES])
+{
+    text[0] = '\0';
+    for (int i = tactic_kernel(values, count, target) != NULL; i < count; i++) {
+        if (other && i < other_count && strcmp(other[i].name, values[i].name) == 0 && other[i].value == values[i].value)
+            continue;
+        append(text, LAUNCH_TUNABLES_BYTES, "%s%s=%" PRId64, *text ? " " : "", values[i].name, values[i].value);
+    }
+    for (char *at = text; *at; at++) *at = (char)tolower((unsigned char)*at);
+}

@@ -1,0 +1,364 @@
+#include "runtime/cli/cli_tactics.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cli/cli_launch.h"
+
+struct records {
+    struct tuning_record *records; /* owned, as the lines of the file */
+    bool *used;                    /* owned: a launch refers to it */
+    size_t count;
+};
+
+/* Launches of one plan that are alike. */
+struct group {
+    const struct plan_launch *launch;   /* the first */
+    const struct tuning_record *record; /* NULL: nothing was tuned */
+    uint32_t launches;
+};
+
+/* What a record says of one launch; 0 where it was not measured. */
+struct rates {
+    double gb_per_second, tflops, roofline_percent;
+};
+
+static bool out_of_memory(struct status *status) { return status_fail(status, STATUS_MACHINE, "out of memory"); }
+
+/* Every line with its end, or the rest. */
+static const char *line_end(const char *at, const char *end)
+{
+    const char *newline = memchr(at, '\n', (size_t)(end - at));
+    return newline ? newline : end;
+}
+
+static void records_free(struct records *records)
+{
+    free(records->records);
+    free(records->used);
+}
+
+static bool records_read(const struct engine *file, struct records *records, struct status *status)
+{
+    const char *at = file->tactics, *end = at + file->tactics_size;
+    size_t lines = 0;
+    memset(records, 0, sizeof *records);
+    for (size_t i = 0; i < file->tactics_size; i++) lines += file->tactics[i] == '\n';
+    records->records = calloc(lines + 1, sizeof *records->records);
+    records->used = calloc(lines + 1, sizeof *records->used);
+    if (!records->records || !records->used) {
+        records_free(records);
+        return out_of_memory(status);
+    }
+    for (; records->count < lines; records->count++) {
+        const char *newline = line_end(at, end);
+        if (!tuning_record_parse(&records->records[records->count], at, (size_t)(newline - at), status)) {
+            records_free(records);
+            return status_prefix(status, "tactics: line %zu", records->count);
+        }
+        at = newline + 1;
+    }
+    return true;
+}
+
+static bool alike(const struct plan *plan, const struct plan_launch *a, const struct plan_launch *b)
+{
+    return a->op == b->op && a->kernel == b->kernel && a->tactic == b->tactic && a->param_count == b->param_count &&
+           a->bytes == b->bytes && a->flops == b->flops &&
+           memcmp(plan->params + a->first_param, plan->params + b->first_param,
+                  a->param_count * sizeof *plan->params) == 0;
+}
+
+/* In the order of the first of each; the caller frees them. NULL: out of memory. */
+static struct group *group_launches(const struct plan *plan, struct records *records, size_t *count)
+{
+    struct group *groups = calloc((size_t)plan->header.launch_count + 1, sizeof *groups);
+    *count = 0;
+    for (uint32_t n = 0; groups && n < plan->header.launch_count; n++) {
+        const struct plan_launch *launch = &plan->launches[n];
+        size_t g = 0;
+        while (g < *count && !alike(plan, groups[g].launch, launch)) g++;
+        groups[g].launches++;
+        if (g < *count) continue;
+        groups[(*count)++].launch = launch;
+        if (launch->tactic >= records->count) continue;
+        groups[g].record = &records->records[launch->tactic];
+        records->used[launch->tactic] = true;
+    }
+    return groups;
+}
+
+static bool is_measured(const struct tuning_record *record) { return record && record->median_us > 0; }
+
+static struct rates find_rates(const struct tuning_record *record)
+{
+    struct rates rates = {0};
+    if (!is_measured(record)) return rates;
+    rates.gb_per_second = (double)record->bytes / record->median_us * 1e-3;
+    rates.tflops = (double)record->flops / record->median_us * 1e-6;
+    rates.roofline_percent = 100 * record->roofline_us / record->median_us;
+    return rates;
+}
+
+static double measured_us(const struct group *groups, size_t count, uint32_t *launches)
+{
+    double us = 0;
+    *launches = 0;
+    for (size_t g = 0; g < count; g++) {
+        if (!is_measured(groups[g].record)) continue;
+        us += groups[g].record->median_us * groups[g].launches;
+        *launches += groups[g].launches;
+    }
+    return us;
+}
+
+static const char *kind_name(const struct plan *plan)
+{
+    return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
+}
+
+/* ---- for people ---- */
+
+enum column { OP, LAUNCHES, KERNEL, US, SPREAD, GB_S, TFLOP_S, ROOFLINE, RUNNER_UP, RUNNER_UP_US, COLUMNS };
+enum { CELL_BYTES = LAUNCH_TUNABLES_BYTES + 128 };
+
+static const struct {
+    const char *title;
+    bool left;
+} columns[COLUMNS] = {
+    [OP] = {"op", true},
+    [LAUNCHES] = {"launches", false},
+    [KERNEL] = {"kernel", true},
+    [US] = {"us", false},
+    [SPREAD] = {"+-", false},
+    [GB_S] = {"GB/s", false},
+    [TFLOP_S] = {"TFLOP/s", false},
+    [ROOFLINE] = {"% roofline", false},
+    [RUNNER_UP] = {"runner-up", true},
+    [RUNNER_UP_US] = {"us", false},
+};
+
+typedef char table_row[COLUMNS][CELL_BYTES];
+
+static void fill_runner_up(const struct tuning_record *record, enum engine_target target, table_row row)
+{
+    char tunables[LAUNCH_TUNABLES_BYTES];
+    const char *kernel = tactic_kernel(record->runner_up, record->runner_up_count, target);
+    const char *best = tactic_kernel(record->values, record->value_count, target);
+    bool same = !kernel || !best || strcmp(kernel, best) == 0;
+    /* Of the same kernel: what is different. */
+    tactic_tunables(record->runner_up, record->runner_up_count, target, same ? record->values : NULL,
+                    record->value_count, tunables);
+    snprintf(row[RUNNER_UP], CELL_BYTES, "%s%s%s", same ? "" : kernel, same || !*tunables ? "" : " ", tunables);
+    snprintf(row[RUNNER_UP_US], CELL_BYTES, "%.2f", record->runner_up_us);
+}
+
+static void fill_row(const struct engine *file, const struct plan *plan, const struct group *group, table_row row)
+{
+    enum engine_target target = file->manifest.target;
+    const struct tuning_record *record = group->record;
+    char tunables[LAUNCH_TUNABLES_BYTES] = "", shape[LAUNCH_TEXT_BYTES];
+    for (int c = 0; c < COLUMNS; c++) snprintf(row[c], CELL_BYTES, "-");
+    launch_shape(file, plan, group->launch, shape);
+    snprintf(row[OP], CELL_BYTES, "%s", shape);
+    snprintf(row[LAUNCHES], CELL_BYTES, "%" PRIu32, group->launches);
+    if (record) tactic_tunables(record->values, record->value_count, target, NULL, 0, tunables);
+    snprintf(row[KERNEL], CELL_BYTES, "%.100s%s%s", launch_kernel(file, group->launch), *tunables ? " " : "", tunables);
+    if (!is_measured(record)) {
+        snprintf(row[US], CELL_BYTES, "%s", record ? "not measured" : "not tuned");
+        return;
+    }
+    struct rates rates = find_rates(record);
+    snprintf(row[US], CELL_BYTES, "%.2f", record->median_us);
+    snprintf(row[SPREAD], CELL_BYTES, "%.2f", record->spread_us);
+    snprintf(row[GB_S], CELL_BYTES, "%.1f", rates.gb_per_second);
+    snprintf(row[TFLOP_S], CELL_BYTES, "%.3f", rates.tflops);
+    if (record->roofline_us > 0) snprintf(row[ROOFLINE], CELL_BYTES, "%.1f", rates.roofline_percent);
+    if (record->runner_up_count) fill_runner_up(record, target, row);
+}
+
+static void print_rows(table_row *rows, size_t count, FILE *out)
+{
+    int widths[COLUMNS] = {0};
+    for (size_t r = 0; r < count; r++)
+        for (int c = 0; c < COLUMNS; c++)
+            if ((int)strlen(rows[r][c]) > widths[c]) widths[c] = (int)strlen(rows[r][c]);
+    for (size_t r = 0; r < count; r++)
+        for (int c = 0; c < COLUMNS; c++)
+            fprintf(out, "  %*s%s", columns[c].left ? -widths[c] : widths[c], rows[r][c], c + 1 < COLUMNS ? "" : "\n");
+}
+
+static bool print_plan(const struct engine *file, const struct plan *plan, struct records *records, FILE *out)
+{
+    size_t count;
+    uint32_t launches;
+    struct group *groups = group_launches(plan, records, &count);
+    table_row *rows = groups ? calloc(count + 1, sizeof *rows) : NULL;
+    if (!rows) {
+        free(groups);
+        return false;
+    }
+    double us = measured_us(groups, count, &launches);
+    fprintf(out, "%s of %" PRIu32 " row%s: %" PRIu32 " launches", kind_name(plan), plan->header.rows,
+            plan->header.rows == 1 ? "" : "s", plan->header.launch_count);
+    if (launches)
+        fprintf(out, ", %" PRIu32 " of them measured, %.1f us in all\n", launches, us);
+    else
+        fprintf(out, ", none of them measured\n");
+    for (int c = 0; c < COLUMNS; c++) snprintf(rows[0][c], CELL_BYTES, "%s", columns[c].title);
+    for (size_t g = 0; g < count; g++) fill_row(file, plan, &groups[g], rows[g + 1]);
+    print_rows(rows, count + 1, out);
+    free(rows);
+    free(groups);
+    return true;
+}
+
+/* What was measured besides launches: whole plans against each other. */
+static void print_others(const struct records *records, FILE *out)
+{
+    bool any = false;
+    for (size_t i = 0; i < records->count; i++) {
+        const struct tuning_record *record = &records->records[i];
+        if (records->used[i]) continue;
+        if (!any) fprintf(out, "\nother records\n");
+        any = true;
+        fprintf(out, "  %s: %s, ", record->key, record->value_count ? record->values[0].name : "no values");
+        if (is_measured(record))
+            fprintf(out, "%.2f us\n", record->median_us);
+        else
+            fprintf(out, "not measured\n");
+    }
+}
+
+bool tactics_print(const struct engine *file, FILE *out, struct status *status)
+{
+    struct records records;
+    if (!records_read(file, &records, status)) return false;
+    fprintf(out,
+            "%s (%s); us of a launch as the tuner measured it by itself, %% of the roofline that its bytes and "
+            "operations allow there\n",
+            file->manifest.target_name, engine_target_name(file->manifest.target));
+    bool ok = true;
+    for (size_t p = 0; ok && p < file->plan_count; p++) {
+        fputc('\n', out);
+        ok = print_plan(file, &file->plans[p], &records, out);
+    }
+    if (ok) print_others(&records, out);
+    records_free(&records);
+    return ok || out_of_memory(status);
+}
+
+/* ---- for programs ---- */
+
+/* Takes the value's reference; NULL values (out of memory) are an error. */
+static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
+
+/* Entries of kernels need not be UTF-8. */
+static json_t *text_json(const char *text)
+{
+    json_t *value = json_string(text);
+    return value ? value : json_null();
+}
+
+static bool put_tactic(json_t *object, const char *kernel_key, const char *tunables_key,
+                       const struct tuning_value *values, int count, enum engine_target target)
+{
+    const char *kernel = tactic_kernel(values, count, target);
+    json_t *tunables = json_object();
+    bool ok = tunables != NULL;
+    if (kernel) ok = ok && put(object, kernel_key, text_json(kernel));
+    for (int i = kernel != NULL; i < count; i++)
+        ok = ok && put(tunables, values[i].name, json_integer(values[i].value));
+    return put(object, tunables_key, tunables) && ok;
+}
+
+static bool put_record(json_t *object, const struct tuning_record *record, enum engine_target target)
+{
+    struct rates rates = find_rates(record);
+    bool ok = put(object, "key", text_json(record->key)) && put(object, "level", text_json(record->level)) &&
+              put(object, "candidates", json_integer((json_int_t)record->candidates)) &&
+              put_tactic(object, "kernel", "tunables", record->values, record->value_count, target);
+    if (!ok || !is_measured(record)) return ok;
+    ok = put(object, "median_us", json_real(record->median_us)) &&
+         put(object, "spread_us", json_real(record->spread_us)) &&
+         put(object, "roofline_us", json_real(record->roofline_us)) &&
+         put(object, "gb_per_second", json_real(rates.gb_per_second)) &&
+         put(object, "tflops", json_real(rates.tflops)) &&
+         put(object, "roofline_percent", json_real(rates.roofline_percent));
+    if (!ok || !record->runner_up_count) return ok;
+    json_t *runner_up = json_pack("{s:f}", "median_us", record->runner_up_us);
+    ok = runner_up && put_tactic(runner_up, "kernel", "tunables", record->runner_up, record->runner_up_count, target);
+    return put(object, "runner_up", runner_up) && ok;
+}
+
+static json_t *group_json(const struct engine *file, const struct plan *plan, const struct group *group)
+{
+    const struct plan_launch *launch = group->launch;
+    char shape[LAUNCH_TEXT_BYTES];
+    launch_shape(file, plan, launch, shape);
+    json_t *entry = json_object();
+    bool ok = put(entry, "op", json_string(plan_op_name(launch->op))) && put(entry, "shape", text_json(shape)) &&
+              put(entry, "launches", json_integer((json_int_t)group->launches)) &&
+              put(entry, "kernel", text_json(launch_kernel(file, launch))) &&
+              put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
+              put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
+              put(entry, "tuned", json_boolean(group->record)) &&
+              put(entry, "measured", json_boolean(is_measured(group->record))) &&
+              (!group->record || put_record(entry, group->record, file->manifest.target));
+    if (ok) return entry;
+    json_decref(entry);
+    return NULL;
+}
+
+static json_t *plan_json(const struct engine *file, const struct plan *plan, struct records *records)
+{
+    size_t count;
+    uint32_t launches;
+    struct group *groups = group_launches(plan, records, &count);
+    json_t *list = groups ? json_array() : NULL;
+    bool ok = list != NULL;
+    for (size_t g = 0; ok && g < count; g++) ok = json_array_append_new(list, group_json(file, plan, &groups[g])) == 0;
+    double us = groups ? measured_us(groups, count, &launches) : 0;
+    free(groups);
+    if (!ok) {
+        json_decref(list);
+        return NULL;
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o}", "kind", kind_name(plan), "rows", (json_int_t)plan->header.rows,
+                     "launches", (json_int_t)plan->header.launch_count, "measured_launches", (json_int_t)launches,
+                     "measured_us", us, "tactics", list);
+}
+
+json_t *tactics_json(const struct engine *file, struct status *status)
+{
+    struct records records;
+    if (!records_read(file, &records, status)) return NULL;
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (size_t p = 0; ok && p < file->plan_count; p++)
+        ok = json_array_append_new(list, plan_json(file, &file->plans[p], &records)) == 0;
+    records_free(&records);
+    if (ok) return list;
+    json_decref(list);
+    out_of_memory(status);
+    return NULL;
+}
+
+json_t *records_json(const struct engine *file)
+{
+    enum { CHECKSUM_DIGITS = 16 };
+    json_t *list = json_array();
+    const char *at = file->tactics, *end = at + file->tactics_size;
+    while (list && at < end) {
+        const char *newline = line_end(at, end);
+        size_t size = (size_t)(newline - at);
+        json_error_t error;
+        json_t *record = NULL;
+        if (size > CHECKSUM_DIGITS + 1)
+            record = json_loadb(at + CHECKSUM_DIGITS + 1, size - CHECKSUM_DIGITS - 1, 0, &error);
+        if (record) json_array_append_new(list, record);
+        at = newline + 1;
+    }
+    return list;
+}

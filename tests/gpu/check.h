@@ -1,0 +1,36 @@
+/* The parts of gpu-tests. Each check runs in a process of its own (gpu-tests --run NAME), so that one that crashes or
+ * hangs is one failure. */
+#ifndef TESTS_GPU_CHECK_H
+#define TESTS_GPU_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    CHECK_PASSED = 0,
+    CHECK_FAILED = 1,
+    CHECK_NO_GPU = 3,
+    CHECK_SKIPPED = 77, /* does not apply to this GPU */
+    CHECK_PATH = 1024,
+    CHECK_NAME = 160,
+};
+
+/* kernel_checks.c: the tests of the device kernels, named FILE/TEST. */
+void kernel_checks_visit(void (*visit)(const char *name, void *context), void *context);
+int kernel_check_run(const char *name); /* -1: no such check */
+
+/* engine_check.c: builds an engine for the GPU and one for the CPU from the checkpoint `model` and compares them. */
+struct engine_check {
+    const char *programs; /* folder of engbuild and engrun */
+    const char *model;
+    const char *dtype;   /* --dtype of both engines */
+    const char *tune;    /* --tune of the engine for the GPU */
+    const char *scratch; /* an empty folder */
+    bool is_trained;     /* its distributions are peaked: sampled tokens must agree most of the time */
+};
+int engine_check_run(const struct engine_check *check);
+
+/* kernel_times.c: prints tables of times; `only`: problems whose line has this text (NULL: all). */
+int kernel_times_run(const char *only);
+
+#endif

@@ -1,0 +1,374 @@
+/* An engine for the GPU against one for the CPU, from the same checkpoint with the same weights.
+ *
+ * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights: a logit may
+ * be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and a
+ * token may differ only where the gap of the two logits is no larger than both errors. */
+#include <fcntl.h>
+#include <math.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/eng.h"
+#include "tests/gpu/check.h"
+
+extern char **environ;
+
+static const double logit_bound = 3e-2; /* of the largest logit */
+static const double least_agreement = 0.75;
+
+enum { MOST_BATCH = 16, MOST_PROMPT = 300, CONTEXT = 512, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
+
+static void fail(const char *what, const struct eng_error *error)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s%s%s\n", what, error ? ": " : "", error ? error->message : "");
+    exit(CHECK_FAILED);
+}
+
+static void *must(void *memory)
+{
+    if (!memory) fail("out of memory", NULL);
+    return memory;
+}
+
+/* Programs */
+
+/* Runs folder/program with these words to its end, stdout into `output` (NULL: this process's). */
+static void run(const char *folder, const char *program, const char *output, const char *const *words)
+{
+    char path[CHECK_PATH], text[64];
+    const char *arguments[MOST_ARGUMENTS] = {path};
+    int count = 1, status = 0;
+    pid_t process;
+    posix_spawn_file_actions_t actions;
+    snprintf(path, sizeof path, "%s/%s", folder, program);
+    while (*words && count < MOST_ARGUMENTS - 1) arguments[count++] = *words++;
+    for (int i = 0; i < count; i++) printf("%s%s", i ? " " : "$ ", arguments[i]);
+    printf("\n");
+    fflush(stdout);
+    posix_spawn_file_actions_init(&actions);
+    if (output) posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int error = posix_spawn(&process, path, &actions, NULL, (char *const *)arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error || waitpid(process, &status, 0) != process) fail("cannot run the program", NULL);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    snprintf(text, sizeof text, WIFEXITED(status) ? "%s: exit code %d" : "%s: signal %d", program,
+             WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    fail(text, NULL);
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END) != 0) fail(path, NULL);
+    long length = ftell(file);
+    if (length < 0 || fseek(file, 0, SEEK_SET) != 0) fail(path, NULL);
+    char *data = must(malloc((size_t)length + 1));
+    *size = fread(data, 1, (size_t)length, file);
+    if (*size != (size_t)length) fail(path, NULL);
+    fclose(file);
+    return data;
+}
+
+static void assert_same_files(const char *a, const char *b, const char *what)
+{
+    size_t a_size, b_size;
+    char *a_data = read_file(a, &a_size), *b_data = read_file(b, &b_size);
+    if (a_size == 0 || a_size != b_size || memcmp(a_data, b_data, a_size) != 0) {
+        printf("%s and %s differ\n", a, b);
+        fail(what, NULL);
+    }
+    free(a_data), free(b_data);
+}
+
+struct paths {
+    char cpu[CHECK_PATH], gpu[CHECK_PATH];
+};
+
+static void build(const struct engine_check *check, const struct paths *paths)
+{
+    char batch[16], context[16];
+    snprintf(batch, sizeof batch, "%d", MOST_BATCH);
+    snprintf(context, sizeof context, "%d", CONTEXT);
+    const char *const cpu[] = {"--model",       check->model, "--target",       "cpu",  "--dtype",     check->dtype,
+                               "--tune",        "off",        "--tuning-cache", "none", "--max-batch", batch,
+                               "--max-context", context,      "--quiet",        "-o",   paths->cpu,    NULL};
+    const char *const gpu[] = {"--model",       check->model, "--target",       "cuda", "--dtype",     check->dtype,
+                               "--tune",        check->tune,  "--tuning-cache", "none", "--max-batch", batch,
+                               "--max-context", context,      "--quiet",        "-o",   paths->gpu,    NULL};
+    run(check->programs, "engbuild", NULL, cpu);
+    run(check->programs, "engbuild", NULL, gpu);
+}
+
+/* engrun's self test, and that two runs give the same tokens and logits, bit for bit. */
+static void check_programs(const struct engine_check *check, const struct paths *paths)
+{
+    char logits[2][CHECK_PATH + 16], tokens[2][CHECK_PATH + 16];
+    static const char *const samplings[][7] = {{NULL},
+                                               {"--temperature", "0.9", "--top-p", "0.95", "--seed", "7", NULL}};
+    const char *const cpu_selftest[] = {paths->cpu, "--selftest", NULL};
+    const char *const gpu_selftest[] = {paths->gpu, "--selftest", NULL};
+    run(check->programs, "engrun", NULL, cpu_selftest);
+    run(check->programs, "engrun", NULL, gpu_selftest);
+    for (int sampling = 0; sampling < 2; sampling++) {
+        for (int time = 0; time < 2; time++) {
+            snprintf(logits[time], sizeof logits[time], "%s/logits%d.npy", check->scratch, time);
+            snprintf(tokens[time], sizeof tokens[time], "%s/tokens%d", check->scratch, time);
+            const char *words[MOST_ARGUMENTS] =
+                {paths->gpu, "--tokens",  "5,9,17,33,6,7,30,50,8,4,11", "-n", "32", "--ignore-eos", "--print-tokens",
+                 "--logits", logits[time]};
+            for (int i = 0; samplings[sampling][i]; i++) words[9 + i] = samplings[sampling][i];
+            run(check->programs, "engrun", tokens[time], words);
+        }
+        assert_same_files(tokens[0], tokens[1], "two runs gave different tokens");
+        assert_same_files(logits[0], logits[1], "two runs gave different logits");
+    }
+}
+
+/* Both engines, open */
+
+struct side {
+    struct eng_engine *engine;
+    struct eng_session *session;
+};
+
+struct pair {
+    struct side cpu, gpu;
+    size_t vocab, context;
+    double worst; /* error of a logit, of the largest of its row */
+    size_t rows, ties;
+};
+
+static struct side open_side(const char *path)
+{
+    struct side side = {0};
+    struct eng_error error;
+    if (eng_open(path, NULL, &side.engine, &error) != ENG_OK) fail("eng_open", &error);
+    if (eng_session_create(side.engine, NULL, &side.session, &error) != ENG_OK) fail("eng_session_create", &error);
+    return side;
+}
+
+static void close_side(struct side *side)
+{
+    eng_session_destroy(&side->session);
+    eng_close(&side->engine);
+}
+
+/* Token `index` of prompt `which`: any but the first few, which are special in many vocabularies. */
+static int32_t prompt_token(const struct pair *pair, uint64_t which, size_t index)
+{
+    uint64_t bits = (which * 1000003 + index + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    bits ^= bits >> 29;
+    return (int32_t)(4 + bits % (pair->vocab - 4));
+}
+
+static void make_prompt(const struct pair *pair, uint64_t which, int32_t *tokens, size_t count)
+{
+    for (size_t i = 0; i < count; i++) tokens[i] = prompt_token(pair, which, i);
+}
+
+static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, int32_t cpu_token, int32_t gpu_token,
+                         const char *what)
+{
+    double largest = 0, error = 0;
+    size_t at = 0, best = 0;
+    for (size_t i = 0; i < pair->vocab; i++) {
+        double difference = fabs((double)cpu[i] - (double)gpu[i]);
+        if (!isfinite(gpu[i])) difference = INFINITY;
+        largest = fmax(largest, fabs((double)cpu[i]));
+        if (gpu[i] > gpu[best]) best = i;
+        if (difference > error) error = difference, at = i;
+    }
+    pair->rows++;
+    pair->worst = fmax(pair->worst, error / largest);
+    if (!(error <= logit_bound * largest)) {
+        printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
+        fail("the engines' logits differ", NULL);
+    }
+    if (gpu_token != (int32_t)best) {
+        printf("%s: the largest logit is that of token %zu, the token is %d\n", what, best, gpu_token);
+        fail("the GPU's token is not the greedy one", NULL);
+    }
+    if (gpu_token == cpu_token) return;
+    pair->ties++;
+    if ((double)cpu[cpu_token] - (double)cpu[gpu_token] <= 2 * error) return;
+    printf("%s: CPU %d (%g), GPU %d (%g), error %g\n", what, cpu_token, (double)cpu[cpu_token], gpu_token,
+           (double)cpu[gpu_token], error);
+    fail("the engines' tokens differ where the logits are no tie", NULL);
+}
+
+static void prefill(const struct side *side, uint32_t slot, const int32_t *tokens, size_t count, int32_t *next,
+                    float *logits)
+{
+    struct eng_error error;
+    if (eng_prefill(side->session, slot, tokens, count, next, logits, &error) != ENG_OK) fail("eng_prefill", &error);
+}
+
+static void decode(const struct side *side, const uint32_t *slots, const int32_t *tokens, size_t count, int32_t *next,
+                   float *logits)
+{
+    struct eng_error error;
+    if (eng_decode(side->session, slots, tokens, count, next, logits, &error) != ENG_OK) fail("eng_decode", &error);
+}
+
+static uint32_t acquire(const struct side *side, const struct eng_sampling *sampling)
+{
+    uint32_t slot = 0;
+    struct eng_error error;
+    if (eng_slot_acquire(side->session, &slot, &error) != ENG_OK) fail("eng_slot_acquire", &error);
+    if (sampling && eng_slot_set_sampling(side->session, slot, sampling, &error) != ENG_OK)
+        fail("eng_slot_set_sampling", &error);
+    return slot;
+}
+
+static void release(const struct side *side, uint32_t slot)
+{
+    struct eng_error error;
+    if (eng_slot_release(side->session, slot, &error) != ENG_OK) fail("eng_slot_release", &error);
+}
+
+/* `batch` prompts of different lengths from `length` on, then decode steps of all of them together. */
+static void check_batch(struct pair *pair, size_t batch, size_t length, size_t steps)
+{
+    const struct side *sides[2] = {&pair->cpu, &pair->gpu};
+    uint32_t slots[2][MOST_BATCH];
+    int32_t prompt[CONTEXT], tokens[MOST_BATCH], next[2][MOST_BATCH];
+    float *logits[2];
+    char what[96];
+    for (int s = 0; s < 2; s++) logits[s] = must(malloc(MOST_BATCH * pair->vocab * sizeof(float)));
+    for (size_t b = 0; b < batch; b++) {
+        size_t count = length + 5 * b;
+        make_prompt(pair, length * 100 + b, prompt, count);
+        for (int s = 0; s < 2; s++) {
+            slots[s][b] = acquire(sides[s], NULL);
+            prefill(sides[s], slots[s][b], prompt, count, &next[s][b], logits[s]);
+        }
+        snprintf(what, sizeof what, "prompt of %zu tokens", count);
+        compare_rows(pair, logits[0], logits[1], next[0][b], next[1][b], what);
+    }
+    for (size_t step = 0; step < steps; step++) {
+        memcpy(tokens, next[0], sizeof tokens);
+        for (int s = 0; s < 2; s++) decode(sides[s], slots[s], tokens, batch, next[s], logits[s]);
+        for (size_t b = 0; b < batch; b++) {
+            snprintf(what, sizeof what, "batch %zu, sequence %zu, prompt of %zu tokens, step %zu", batch, b,
+                     length + 5 * b, step);
+            compare_rows(pair, logits[0] + b * pair->vocab, logits[1] + b * pair->vocab, next[0][b], next[1][b], what);
+        }
+    }
+    for (size_t b = 0; b < batch; b++)
+        for (int s = 0; s < 2; s++) release(sides[s], slots[s][b]);
+    for (int s = 0; s < 2; s++) free(logits[s]);
+}
+
+/* More sequences than slots, every second one sampled, through the scheduler. */
+enum { SEQUENCES = MOST_BATCH + 4 };
+
+static size_t sequence_length(int sequence) { return 1 + (size_t)sequence * 9; }
+
+static struct eng_sampling sequence_sampling(int sequence)
+{
+    struct eng_sampling sampling;
+    eng_sampling_init(&sampling);
+    if (sequence % 2) {
+        sampling.temperature = 0.8f;
+        sampling.top_p = 0.95f;
+        sampling.seed = 1000 + (uint64_t)sequence;
+    }
+    return sampling;
+}
+
+static void run_sequences(const struct pair *pair, int32_t tokens[SEQUENCES][DRAWS])
+{
+    struct eng_sequence *sequences[SEQUENCES];
+    struct eng_error error;
+    uint32_t unfinished = 1;
+    int32_t prompt[CONTEXT];
+    for (int i = 0; i < SEQUENCES; i++) {
+        struct eng_sampling sampling = sequence_sampling(i);
+        struct eng_sequence_options options;
+        eng_sequence_options_init(&options);
+        options.sampling = &sampling;
+        options.max_new_tokens = DRAWS;
+        options.flags = ENG_SEQUENCE_IGNORE_EOS;
+        make_prompt(pair, (uint64_t)i, prompt, sequence_length(i));
+        if (eng_sequence_create(pair->gpu.session, &options, &sequences[i], &error) != ENG_OK ||
+            eng_sequence_submit(sequences[i], prompt, sequence_length(i), &error) != ENG_OK)
+            fail("eng_sequence_submit", &error);
+    }
+    while (unfinished)
+        if (eng_step(pair->gpu.session, &unfinished, &error) != ENG_OK) fail("eng_step", &error);
+    for (int i = 0; i < SEQUENCES; i++) {
+        if (eng_sequence_poll(sequences[i], tokens[i], DRAWS) != DRAWS) fail("a sequence ended early", NULL);
+        eng_sequence_destroy(&sequences[i]);
+    }
+}
+
+/* The CPU reads the tokens that the GPU drew and draws its own at each of them. */
+static void check_sequences(struct pair *pair, bool is_trained)
+{
+    int32_t drawn[SEQUENCES][DRAWS], again[SEQUENCES][DRAWS], prompt[CONTEXT];
+    float *logits = must(malloc(pair->vocab * sizeof *logits));
+    size_t equal = 0, sampled = 0;
+    run_sequences(pair, drawn);
+    run_sequences(pair, again);
+    if (memcmp(drawn, again, sizeof drawn) != 0) fail("the same sequences gave other tokens the second time", NULL);
+    for (int i = 0; i < SEQUENCES; i++) {
+        struct eng_sampling sampling = sequence_sampling(i);
+        uint32_t slot = acquire(&pair->cpu, &sampling);
+        int32_t next;
+        make_prompt(pair, (uint64_t)i, prompt, sequence_length(i));
+        prefill(&pair->cpu, slot, prompt, sequence_length(i), &next, logits);
+        for (int step = 0; step < DRAWS; step++) {
+            double largest = 0;
+            for (size_t v = 0; v < pair->vocab; v++) largest = fmax(largest, fabs((double)logits[v]));
+            if (i % 2) {
+                sampled++;
+                equal += next == drawn[i][step];
+            } else if ((double)logits[next] - (double)logits[drawn[i][step]] > 2 * logit_bound * largest) {
+                printf("sequence %d, token %d: CPU %d (%g), GPU %d (%g)\n", i, step, next, (double)logits[next],
+                       drawn[i][step], (double)logits[drawn[i][step]]);
+                fail("the scheduler's tokens differ where the logits are no tie", NULL);
+            }
+            if (step + 1 < DRAWS) decode(&pair->cpu, &slot, &drawn[i][step], 1, &next, logits);
+        }
+        release(&pair->cpu, slot);
+    }
+    free(logits);
+    printf("sampled tokens: %zu of %zu as on the CPU\n", equal, sampled);
+    if (is_trained && (double)equal < least_agreement * (double)sampled)
+        fail("sampled tokens differ from the CPU's too often", NULL);
+}
+
+int engine_check_run(const struct engine_check *check)
+{
+    static const size_t lengths[] = {1, 2, 7, 31, 33, 64, 130, MOST_PROMPT};
+    static const size_t batches[] = {1, 2, 3, 5, 8, 13, MOST_BATCH};
+    struct paths paths;
+    struct pair pair = {0};
+    struct eng_engine_facts facts;
+    struct eng_error error;
+    snprintf(paths.cpu, sizeof paths.cpu, "%s/cpu.eng", check->scratch);
+    snprintf(paths.gpu, sizeof paths.gpu, "%s/gpu.eng", check->scratch);
+    build(check, &paths);
+    check_programs(check, &paths);
+    pair.cpu = open_side(paths.cpu);
+    pair.gpu = open_side(paths.gpu);
+    eng_engine_facts_init(&facts);
+    if (eng_engine_get_facts(pair.gpu.engine, &facts, &error) != ENG_OK) fail("eng_engine_get_facts", &error);
+    pair.vocab = facts.vocab_size;
+    pair.context = facts.max_context;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        if (lengths[i] + STEPS < pair.context) check_batch(&pair, 1, lengths[i], STEPS);
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        if (5 * batches[i] + 3 + STEPS < pair.context) check_batch(&pair, batches[i], 3, STEPS / 2);
+    printf("%zu rows of logits: largest error %.2g of the largest logit; %zu ties\n", pair.rows, pair.worst, pair.ties);
+    if (sequence_length(SEQUENCES - 1) + DRAWS < pair.context) check_sequences(&pair, check->is_trained);
+    close_side(&pair.gpu);
+    close_side(&pair.cpu);
+    return CHECK_PASSED;
+}

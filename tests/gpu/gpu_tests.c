@@ -1,0 +1,512 @@
+/* gpu-tests: every check of this distribution that needs a GPU, from the unpacked tarball, on a machine with nothing but
+ * NVIDIA's driver and the NVRTC library. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/nvrtc.h"
+#include "runtime/eng.h"
+#include "tests/gpu/check.h"
+
+extern char **environ;
+
+static const char help[] =
+    "usage: gpu-tests [options]\n"
+    "\n"
+    "Checks on this machine's GPU all that runs on it: every kernel against its reference, then whole engines against\n"
+    "engines for the CPU. Needs NVIDIA's driver and the NVRTC library of CUDA 12 or 13 (in the library path, "
+    "$CUDA_HOME\n"
+    "or /usr/local/cuda).\n"
+    "\n"
+    "  --models DIR    engines of the checkpoints in DIR, too (folders with a config.json)\n"
+    "  --time          after the checks, if none failed: times of every kernel at the shapes of Llama 3\n"
+    "  --sanitize      the checks once more under compute-sanitizer: memcheck, racecheck, synccheck, initcheck\n"
+    "  --only TEXT     only what has TEXT in its name; with --time only lines that have it\n"
+    "  --jobs N        checks at once (default: 4)\n"
+    "  --list          print the names, run nothing\n"
+    "  --run NAME      one check in this process, its output as it comes\n"
+    "  --version, --help\n"
+    "\n"
+    "The last line is 'N passed, N failed'. Exit codes: 0 all passed, 1 one failed, 2 usage, 3 no GPU or no NVRTC.\n";
+
+enum {
+    MOST_CHECKS = 1024,
+    MOST_JOBS = 64,
+    MOST_DEPTH = 3, /* of folders of checkpoints */
+    CHECK_SECONDS = 600,
+    SANITIZED_SECONDS = 1800,
+    EXIT_USAGE = 2,
+};
+#define TIMES  "times"
+#define ENGINE "engine/"
+
+struct check {
+    char name[CHECK_NAME];
+    char model[CHECK_PATH]; /* of an engine check */
+    const char *dtype, *tune;
+    bool is_trained;
+    const char *tool; /* of compute-sanitizer, NULL: none */
+};
+
+static struct {
+    bool list, time, sanitize;
+    const char *only, *models, *run;
+    int jobs;
+} options = {.jobs = 4};
+
+static char self[CHECK_PATH], programs[CHECK_PATH], scratch[CHECK_PATH], sanitizer[CHECK_PATH];
+static struct check checks[MOST_CHECKS];
+static size_t check_count;
+static volatile sig_atomic_t interrupted;
+
+static void die(int code, const char *message)
+{
+    fflush(stdout);
+    fprintf(stderr, "gpu-tests: %s\n", message);
+    exit(code);
+}
+
+/* What there is to check */
+
+static struct check *add_check(const char *name)
+{
+    if (check_count == MOST_CHECKS) die(CHECK_FAILED, "too many checks");
+    struct check *check = &checks[check_count++];
+    snprintf(check->name, sizeof check->name, "%s", name);
+    return check;
+}
+
+static void add_kernel_check(const char *name, void *context)
+{
+    (void)context;
+    add_check(name);
+}
+
+static void add_engine_check(const char *model, const char *name, const char *dtype, const char *tune)
+{
+    char full[CHECK_NAME];
+    snprintf(full, sizeof full, ENGINE "%.140s", name);
+    struct check *check = add_check(full);
+    snprintf(check->model, sizeof check->model, "%s", model);
+    check->dtype = dtype;
+    check->tune = tune;
+}
+
+static bool is_supported_model(const char *folder)
+{
+    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
+    char path[CHECK_PATH + 16];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    bool supported = false;
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++) supported |= strcmp(type, types[i]) == 0;
+    json_decref(config);
+    return supported;
+}
+
+/* Checkpoints in `folder` and below, named by their paths from character `prefix` on. */
+static void add_models(const char *folder, size_t prefix, int depth)
+{
+    struct dirent **entries;
+    if (is_supported_model(folder)) add_engine_check(folder, folder + prefix, "bf16", "off");
+    int count = depth < MOST_DEPTH ? scandir(folder, &entries, NULL, alphasort) : 0;
+    for (int i = 0; i < count; i++) {
+        char path[CHECK_PATH];
+        int length = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        if (entries[i]->d_name[0] != '.' && length < (int)sizeof path) add_models(path, prefix, depth + 1);
+        free(entries[i]);
+    }
+    if (count > 0) free(entries);
+}
+
+/* What takes longest comes first, so that no process is left alone at the end. */
+static void add_all(void)
+{
+    char fables[CHECK_PATH + 64];
+    size_t first = check_count;
+    snprintf(fables, sizeof fables, "%s/../share/eng/models/fables", programs);
+    add_engine_check(fables, "fables", "bf16", "quick");
+    add_engine_check(fables, "fables-fp16", "fp16", "off");
+    for (size_t i = first; i < check_count; i++) checks[i].is_trained = true;
+    kernel_checks_visit(add_kernel_check, NULL);
+    if (options.models) {
+        char models[PATH_MAX];
+        if (!realpath(options.models, models)) die(EXIT_USAGE, "--models: there is no such folder");
+        size_t before = check_count, length = strlen(models);
+        /* A checkpoint itself goes by its last name. */
+        const char *slash = strrchr(models, '/');
+        add_models(models, is_supported_model(models) ? (size_t)(slash - models) + 1 : length + 1, 0);
+        if (check_count == before) die(EXIT_USAGE, "--models: no checkpoint of a supported type in that folder");
+    }
+}
+
+static bool find_sanitizer(void)
+{
+    char folders[8192];
+    const char *home = getenv("CUDA_HOME"), *path = getenv("PATH");
+    snprintf(folders, sizeof folders, "%s:%s/bin:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer",
+             path ? path : "", home ? home : "/usr/local/cuda");
+    char *rest = NULL;
+    for (char *folder = strtok_r(folders, ":", &rest); folder; folder = strtok_r(NULL, ":", &rest)) {
+        int length = snprintf(sanitizer, sizeof sanitizer, "%s/compute-sanitizer", folder);
+        if (length < (int)sizeof sanitizer && access(sanitizer, X_OK) == 0) return true;
+    }
+    return false;
+}
+
+/* Checks that launch kernels: all of the kernels but those of hostile parameters, and one engine. An engine's own
+ * synchronisation is that of graphs, of which memcheck alone has an opinion. */
+static void add_sanitized(void)
+{
+    static const char *const tools[] = {"memcheck", "racecheck", "synccheck", "initcheck"};
+    size_t count = check_count;
+    for (size_t t = 0; t < sizeof tools / sizeof *tools; t++)
+        for (size_t i = 0; i < count; i++) {
+            char name[CHECK_NAME];
+            bool is_engine = checks[i].model[0];
+            if (strstr(checks[i].name, "hostile")) continue;
+            if (is_engine && (t > 0 || strcmp(checks[i].tune, "off") != 0 || !checks[i].is_trained)) continue;
+            snprintf(name, sizeof name, "%.10s/%.140s", tools[t], checks[i].name);
+            struct check *check = add_check(name);
+            check->tool = tools[t];
+        }
+}
+
+static void keep_only(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < check_count; i++)
+        if (!options.only || strstr(checks[i].name, options.only)) checks[kept++] = checks[i];
+    check_count = kept;
+}
+
+/* Folders */
+
+static void find_programs(void)
+{
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0) die(CHECK_FAILED, "/proc/self/exe cannot be read");
+    self[length] = '\0';
+    snprintf(programs, sizeof programs, "%s", self);
+    *strrchr(programs, '/') = '\0';
+}
+
+static int remove_entry(const char *path, const struct stat *information, int kind, struct FTW *position)
+{
+    (void)information, (void)kind, (void)position;
+    return remove(path);
+}
+
+static void remove_folder(const char *path) { nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
+
+static void remove_scratch(void) { remove_folder(scratch); }
+
+/* Compiled kernels and tuning records stay in here, where all checks find them. */
+static void make_scratch(void)
+{
+    char path[CHECK_PATH + 16];
+    const char *folder = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%.900s/gpu-tests-XXXXXX", folder && *folder ? folder : "/tmp");
+    if (!mkdtemp(scratch)) die(CHECK_FAILED, "no temporary folder: set TMPDIR to one that can be written");
+    atexit(remove_scratch);
+    snprintf(path, sizeof path, "%s/cubins", scratch);
+    setenv("ENG_TEST_CUBINS", path, 0);
+    snprintf(path, sizeof path, "%s/cache", scratch);
+    setenv("XDG_CACHE_HOME", path, 1);
+    setenv("ENG_TEST_NEEDS_GPU", "1", 1);
+    setenv("TMPDIR", scratch, 1); /* of the checks: what one that is killed leaves goes with this */
+}
+
+/* The GPU */
+
+static void report_gpu(void)
+{
+    struct status status = {0};
+    struct device device;
+    memset(&device, 0, sizeof device);
+    if (!device_open(&device, 0, &status)) {
+        fprintf(stderr, "gpu-tests: no GPU: %s\n", status.message);
+        exit(CHECK_NO_GPU);
+    }
+    struct device_facts facts = device.facts;
+    device_close(&device);
+    struct nvrtc *nvrtc = nvrtc_open(device_sources, device_source_count, NULL, &status);
+    if (!nvrtc) {
+        fprintf(stderr, "gpu-tests: %s\n", status.message);
+        exit(CHECK_NO_GPU);
+    }
+    int version = nvrtc_version(nvrtc);
+    nvrtc_close(nvrtc);
+    printf("%s, compute capability %d.%d, %d multiprocessors, %.1f GB; driver %d.%d, NVRTC %d.%d; eng %s\n", facts.name,
+           facts.capability / 10, facts.capability % 10, facts.multiprocessors, (double)facts.memory_bytes * 1e-9,
+           facts.driver_version / 1000, facts.driver_version % 1000 / 10, version / 1000, version % 1000 / 10,
+           eng_version());
+}
+
+/* Running */
+
+struct job {
+    const struct check *check;
+    pid_t process;
+    double start;
+    char output[CHECK_PATH + 32];
+};
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void note_interrupt(int signal) { interrupted = signal; }
+
+/* This program again, in a process group of its own. output NULL: this process's. */
+static pid_t start(const struct check *check, const char *output)
+{
+    const char *words[24];
+    int count = 0;
+    pid_t process = 0;
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_t actions;
+    const char *name = check->name;
+    if (check->tool) {
+        words[count++] = sanitizer;
+        words[count++] = "--tool", words[count++] = check->tool;
+        words[count++] = "--target-processes", words[count++] = "all";
+        words[count++] = "--error-exitcode", words[count++] = "99";
+        words[count++] = "--print-limit", words[count++] = "20";
+        if (strcmp(check->tool, "memcheck") == 0) words[count++] = "--report-api-errors", words[count++] = "no";
+        name += strlen(check->tool) + 1;
+    }
+    words[count++] = self;
+    words[count++] = "--run", words[count++] = name;
+    if (options.models) words[count++] = "--models", words[count++] = options.models;
+    if (options.only) words[count++] = "--only", words[count++] = options.only;
+    words[count] = NULL;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (output) {
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+    }
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    fflush(stdout);
+    int error = posix_spawn(&process, words[0], &actions, &attributes, (char *const *)words, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error) {
+        fprintf(stderr, "gpu-tests: cannot start %s: %s\n", words[0], strerror(error));
+        return -1;
+    }
+    return process;
+}
+
+static void show(const char *path)
+{
+    char line[4096];
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) fputs(line, stdout);
+    fclose(file);
+}
+
+struct tally {
+    int passed, failed, skipped;
+};
+
+static void settle(struct job *job, int status, bool timed_out, struct tally *tally)
+{
+    double seconds = seconds_now() - job->start;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    const char *name = job->check->name;
+    if (code == CHECK_PASSED || code == CHECK_SKIPPED) {
+        printf("%s %7.1f s  %s\n", code == CHECK_PASSED ? "passed " : "skipped", seconds, name);
+        tally->passed += code == CHECK_PASSED;
+        tally->skipped += code == CHECK_SKIPPED;
+    } else {
+        tally->failed++;
+        printf("FAILED  %7.1f s  %s", seconds, name);
+        if (timed_out)
+            printf(" (no end)");
+        else if (WIFSIGNALED(status))
+            printf(" (signal %d: %s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        else
+            printf(" (exit code %d)", code);
+        printf("\n---- output of %s\n", name);
+        show(job->output);
+        printf("---- end of output\n");
+    }
+    fflush(stdout);
+    unlink(job->output);
+    job->check = NULL;
+}
+
+static void kill_all(const struct job *jobs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (jobs[i].check) kill(-jobs[i].process, SIGKILL);
+}
+
+/* True if the job has ended. */
+static bool poll_job(struct job *job, struct tally *tally)
+{
+    int status = 0;
+    bool timed_out = seconds_now() - job->start > (job->check->tool ? SANITIZED_SECONDS : CHECK_SECONDS);
+    if (timed_out) kill(-job->process, SIGKILL);
+    if (waitpid(job->process, &status, timed_out ? 0 : WNOHANG) != job->process) return false;
+    settle(job, status, timed_out, tally);
+    return true;
+}
+
+static void run_all(struct tally *tally)
+{
+    static struct job jobs[MOST_JOBS];
+    const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+    size_t next = 0;
+    int running = 0;
+    while ((next < check_count || running) && !interrupted) {
+        for (int i = 0; i < options.jobs; i++) {
+            struct job *job = &jobs[i];
+            if (job->check && poll_job(job, tally)) running--;
+            if (job->check || next == check_count) continue;
+            job->check = &checks[next++];
+            job->start = seconds_now();
+            snprintf(job->output, sizeof job->output, "%s/output%d", scratch, i);
+            job->process = start(job->check, job->output);
+            if (job->process > 0) {
+                running++;
+            } else {
+                settle(job, -1, false, tally);
+            }
+        }
+        nanosleep(&pause, NULL);
+    }
+    if (!interrupted) return;
+    kill_all(jobs, options.jobs);
+    exit(128 + (int)interrupted);
+}
+
+static bool run_times(void)
+{
+    struct check check = {.name = TIMES};
+    int status = 0;
+    printf("\n");
+    pid_t process = start(&check, NULL);
+    if (process <= 0) return false;
+    while (waitpid(process, &status, 0) != process) {
+        if (errno != EINTR || !interrupted) continue;
+        kill(-process, SIGKILL);
+        exit(128 + (int)interrupted);
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* --run */
+
+static int run_engine(const struct check *check)
+{
+    char folder[CHECK_PATH + 32];
+    snprintf(folder, sizeof folder, "%s/engines", scratch);
+    if (mkdir(folder, 0700) != 0) die(CHECK_FAILED, "no folder for engines");
+    const struct engine_check engine = {.programs = programs,
+                                        .model = check->model,
+                                        .dtype = check->dtype,
+                                        .tune = check->tune,
+                                        .scratch = folder,
+                                        .is_trained = check->is_trained};
+    return engine_check_run(&engine);
+}
+
+static int run_one(const char *name)
+{
+    if (strcmp(name, TIMES) == 0) return kernel_times_run(options.only);
+    for (size_t i = 0; i < check_count; i++) {
+        if (strcmp(checks[i].name, name) != 0) continue;
+        return checks[i].model[0] ? run_engine(&checks[i]) : kernel_check_run(name);
+    }
+    die(EXIT_USAGE, "--run: there is no such check; see --list");
+    return EXIT_USAGE;
+}
+
+static void read_options(int argc, char **argv)
+{
+    enum { HELP = 1, VERSION, LIST, TIME, SANITIZE, ONLY, MODELS, RUN, JOBS };
+    static const struct option known[] = {
+        {"help", no_argument, NULL, HELP},           {"version", no_argument, NULL, VERSION},
+        {"list", no_argument, NULL, LIST},           {"time", no_argument, NULL, TIME},
+        {"sanitize", no_argument, NULL, SANITIZE},   {"only", required_argument, NULL, ONLY},
+        {"models", required_argument, NULL, MODELS}, {"run", required_argument, NULL, RUN},
+        {"jobs", required_argument, NULL, JOBS},     {NULL, 0, NULL, 0},
+    };
+    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        switch (option) {
+        case HELP: fputs(help, stdout); exit(0);
+        case VERSION: printf("gpu-tests %s\n", eng_version()); exit(0);
+        case LIST: options.list = true; break;
+        case TIME: options.time = true; break;
+        case SANITIZE: options.sanitize = true; break;
+        case ONLY: options.only = optarg; break;
+        case MODELS: options.models = optarg; break;
+        case RUN: options.run = optarg; break;
+        case JOBS:
+            options.jobs = atoi(optarg);
+            if (options.jobs < 1 || options.jobs > MOST_JOBS) die(EXIT_USAGE, "--jobs: expected 1 to 64");
+            break;
+        default: die(EXIT_USAGE, "see gpu-tests --help");
+        }
+    }
+    if (optind < argc) die(EXIT_USAGE, "expected options only; see gpu-tests --help");
+}
+
+int main(int argc, char **argv)
+{
+    struct tally tally = {0};
+    const struct sigaction action = {.sa_handler = note_interrupt};
+    read_options(argc, argv);
+    find_programs();
+    add_all();
+    if (options.run) {
+        make_scratch();
+        return run_one(options.run);
+    }
+    bool can_sanitize = options.sanitize && find_sanitizer();
+    if (can_sanitize) add_sanitized();
+    keep_only();
+    if (options.list) {
+        for (size_t i = 0; i < check_count; i++) printf("%s\n", checks[i].name);
+        return 0;
+    }
+    report_gpu();
+    make_scratch();
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (options.sanitize && !can_sanitize) printf("compute-sanitizer was not found: its checks are left out\n");
+    double begin = seconds_now();
+    run_all(&tally);
+    printf("%.1f s\n", seconds_now() - begin);
+    if (options.time && tally.failed == 0 && !run_times()) {
+        printf("FAILED  times\n");
+        tally.failed++;
+    }
+    if (tally.skipped) printf("%d skipped, which do not apply to this GPU\n", tally.skipped);
+    if (check_count == 0 && !options.time) die(EXIT_USAGE, "--only: no check has that in its name");
+    printf("%d passed, %d failed\n", tally.passed, tally.failed);
+    return tally.failed ? CHECK_FAILED : CHECK_PASSED;
+}

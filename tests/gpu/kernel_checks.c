@@ -1,0 +1,97 @@
+/* The test programs of the device kernels as one: BUILD compiles each with main named FILE_main and with
+ * kernel_checks_group in place of cmocka's runner. */
+#include "kernels/test_support.h"
+#include "tests/gpu/check.h"
+
+#define KERNEL_TESTS(X)        \
+    X(attention_prefill_test)  \
+    X(matmul_gemv_test)        \
+    X(matmul_mma_test)         \
+    X(matmul_wgmma_test)       \
+    X(rope_attention_test)     \
+    X(sample_device_test)      \
+    X(embed_device_test)       \
+    X(rms_norm_device_test)    \
+    X(rope_append_device_test) \
+    X(rope_table_device_test)  \
+    X(select_rows_device_test) \
+    X(swiglu_device_test)
+
+#define DECLARE(file) int file##_main(void);
+KERNEL_TESTS(DECLARE)
+#undef DECLARE
+int kernel_checks_group(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction set_up,
+                        CMFixtureFunction tear_down);
+
+/* What the next group is to do: visit all tests, or run one of them. */
+static struct {
+    const char *file;
+    void (*visit)(const char *name, void *context);
+    void *context;
+    const char *wanted; /* TEST of FILE/TEST */
+    bool found, finished;
+    CMUnitTestFunction function;
+} now;
+
+/* Measurements, which print figures and judge nothing. */
+static bool is_check(const char *test) { return strcmp(test, "times") != 0; }
+
+/* skip() and failures do not come back from the test. */
+static void run_and_note(void **state)
+{
+    now.function(state);
+    now.finished = true;
+}
+
+int kernel_checks_group(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction set_up,
+                        CMFixtureFunction tear_down)
+{
+    for (size_t i = 0; i < count; i++) {
+        char name[CHECK_NAME];
+        if (!is_check(tests[i].name)) continue;
+        if (now.visit) {
+            snprintf(name, sizeof name, "%s/%s", now.file, tests[i].name);
+            now.visit(name, now.context);
+        } else if (strcmp(tests[i].name, now.wanted) == 0) {
+            struct CMUnitTest test = tests[i];
+            now.found = true;
+            now.function = test.test_func;
+            test.test_func = run_and_note;
+            int failed = _cmocka_run_group_tests(group, &test, 1, set_up, tear_down);
+            return failed ? CHECK_FAILED : now.finished ? CHECK_PASSED : CHECK_SKIPPED;
+        }
+    }
+    return CHECK_PASSED;
+}
+
+static const struct {
+    const char *file;
+    int (*main)(void);
+} files[] = {
+#define ENTRY(file) {#file, file##_main},
+    KERNEL_TESTS(ENTRY)
+#undef ENTRY
+};
+
+void kernel_checks_visit(void (*visit)(const char *name, void *context), void *context)
+{
+    now.visit = visit;
+    now.context = context;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        now.file = files[i].file;
+        files[i].main();
+    }
+    now.visit = NULL;
+}
+
+int kernel_check_run(const char *name)
+{
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t length = strlen(files[i].file);
+        if (strncmp(name, files[i].file, length) != 0 || name[length] != '/') continue;
+        now.wanted = name + length + 1;
+        int result = files[i].main();
+        return now.found ? result : -1;
+    }
+    return -1;
+}

@@ -1,0 +1,264 @@
+/* enginfo --tactics for engines of both targets, without a GPU: every launch is counted once, figures follow from the
+ * records, and what was not measured says so. */
+#include "tests/test_fables.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/test_support.h"
+#include "formats/tuning_record.h"
+#include "runtime/cli/cli_launch.h"
+#include "runtime/cli/cli_tactics.h"
+#include "tests/test_lowered_engine.h"
+
+static int build(void **state) { return fables_build(state) || lowered_engine_build(state) ? -1 : 0; }
+
+static int remove_all(void **state)
+{
+    lowered_engine_remove(state);
+    return fables_remove(state);
+}
+
+static void open_file(struct engine *file, const char *path)
+{
+    struct status status = {0};
+    test_expect_success(engine_open(file, path, &status), &status);
+}
+
+static char *print(const struct engine *file)
+{
+    char *text = NULL;
+    size_t size;
+    struct status status = {0};
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    test_expect_success(tactics_print(file, out, &status), &status);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+static json_t *data(const struct engine *file)
+{
+    struct status status = {0};
+    json_t *plans = tactics_json(file, &status);
+    test_expect_success(plans != NULL, &status);
+    assert_int_equal(json_array_size(plans), file->plan_count);
+    return plans;
+}
+
+/* The entry whose shape begins so. */
+static const json_t *find(const json_t *plan, const char *shape)
+{
+    size_t index;
+    const json_t *entry;
+    json_array_foreach (json_object_get(plan, "tactics"), index, entry)
+        if (strncmp(json_string_value(json_object_get(entry, "shape")), shape, strlen(shape)) == 0) return entry;
+    fail_msg("no launch '%s'", shape);
+    return NULL;
+}
+
+static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+
+/* Every launch of every plan stands in one entry, and no two entries are the same in words. */
+static void check_counts(const struct engine *file, const json_t *plans)
+{
+    size_t p, index;
+    const json_t *plan, *entry;
+    json_array_foreach (plans, p, plan) {
+        double launches = 0;
+        json_array_foreach (json_object_get(plan, "tactics"), index, entry) launches += number(entry, "launches");
+        assert_int_equal(launches, file->plans[p].header.launch_count);
+        assert_int_equal(number(plan, "launches"), file->plans[p].header.launch_count);
+        assert_int_equal(number(plan, "rows"), file->plans[p].header.rows);
+    }
+}
+
+static void test_untuned_cpu_engine(void **state)
+{
+    (void)state;
+    struct engine file;
+    open_file(&file, fables_path());
+    json_t *plans = data(&file);
+    check_counts(&file, plans);
+    const json_t *decode = json_array_get(plans, 0);
+    const json_t *matmul = find(decode, "matmul 192 x 320 +residual");
+    (void)matmul;
+    assert_int_equal(number(decode, "measured_launches"), 0);
+    assert_true(json_is_null(json_object_get(find(decode, "embed 1536 x 192"), "key")) ||
+                !json_object_get(find(decode, "embed 1536 x 192"), "key"));
+    json_decref(plans);
+    char *text = print(&file);
+    assert_non_null(strstr(text, "decode of 1 row: "));
+    assert_non_null(strstr(text, "prefill of 64 rows: "));
+    assert_non_null(strstr(text, "none of them measured"));
+    assert_non_null(strstr(text, "not measured"));
+    assert_non_null(strstr(text, "not tuned"));
+    assert_non_null(strstr(text, "attention 6/2 heads of 32"));
+    free(text);
+    engine_close(&file);
+}
+
+/* ---- an engine for a GPU, with records that a tuner might have left ---- */
+
+struct tuned {
+    struct engine file;
+    char *tactics; /* owned */
+    size_t size;
+};
+
+static void add_record(struct tuned *tuned, const struct tuning_record *record)
+{
+    struct status status = {0};
+    char *line;
+    size_t size;
+    test_expect_success(tuning_record_format(record, &line, &size, &status), &status);
+    tuned->tactics = realloc(tuned->tactics, tuned->size + size);
+    assert_non_null(tuned->tactics);
+    memcpy(tuned->tactics + tuned->size, line, size);
+    tuned->size += size;
+    tuned->file.tactics = tuned->tactics;
+    tuned->file.tactics_size = tuned->size;
+    free(line);
+}
+
+static struct tuning_record measured(const char *key, const char *kernel, int64_t stages)
+{
+    struct tuning_record record = {
+        .values = {{"", 0}, {"STAGES", stages}, {"WARPS", 8}},
+        .value_count = 3,
+        .median_us = 4,
+        .spread_us = 0.25,
+        .bytes = 8000000,
+        .flops = 20000000,
+        .roofline_us = 3,
+        .level = "quick",
+        .candidates = 7,
+        .runner_up_us = 4.5,
+        .runner_up = {{"", 0}, {"STAGES", stages + 2}, {"WARPS", 8}},
+        .runner_up_count = 3,
+    };
+    snprintf(record.key, sizeof record.key, "%s", key);
+    snprintf(record.values[0].name, sizeof record.values[0].name, "%s", kernel);
+    snprintf(record.runner_up[0].name, sizeof record.runner_up[0].name, "%s", kernel);
+    return record;
+}
+
+/* Launches of `op` in the first plan point to the record that is added next; returns how many. */
+static uint32_t point(struct tuned *tuned, enum plan_op op, uint32_t line)
+{
+    uint32_t count = 0;
+    const struct plan *plan = &tuned->file.plans[0];
+    for (uint32_t n = 0; n < plan->header.launch_count; n++) {
+        struct plan_launch *launch = (struct plan_launch *)(uintptr_t)&plan->launches[n];
+        if (launch->op != op) continue;
+        launch->tactic = line;
+        count++;
+    }
+    return count;
+}
+
+static void test_cuda_engine(void **state)
+{
+    (void)state;
+    struct tuned tuned = {.tactics = NULL};
+    struct engine *file = &tuned.file;
+    open_file(file, lowered_engine_path());
+    uint32_t attentions = point(&tuned, OP_ROPE_ATTENTION, 0);
+    struct tuning_record record = measured("gpu; rope_attention; 1", "rope_attention", 4);
+    add_record(&tuned, &record);
+    uint32_t embeds = point(&tuned, OP_EMBED, 1);
+    record = measured("gpu; embed; 1", "embed", 1);
+    snprintf(record.runner_up[0].name, sizeof record.runner_up[0].name, "embed_other");
+    add_record(&tuned, &record);
+    uint32_t samples = point(&tuned, OP_SAMPLE, 2);
+    record = measured("gpu; sample; 1", "sample", 1);
+    record.median_us = record.spread_us = record.runner_up_us = record.roofline_us = 0;
+    record.runner_up_count = 0;
+    snprintf(record.level, sizeof record.level, "model");
+    add_record(&tuned, &record);
+    record = measured("gpu; decode of 1 rows; plans 1234", "alternative", 1);
+    add_record(&tuned, &record);
+    assert_true(attentions > 1 && embeds == 1 && samples == 1);
+
+    json_t *plans = data(file);
+    check_counts(file, plans);
+    const json_t *decode = json_array_get(plans, 0), *entry = find(decode, "rope_attention 6/2 heads of 32");
+    assert_int_equal(number(entry, "launches"), attentions);
+    assert_string_equal(json_string_value(json_object_get(entry, "kernel")), "rope_attention");
+    assert_int_equal(number(json_object_get(entry, "tunables"), "STAGES"), 4);
+    assert_true(fabs(number(entry, "gb_per_second") - 2000) < 1e-9);
+    assert_true(fabs(number(entry, "tflops") - 5) < 1e-9);
+    assert_true(fabs(number(entry, "roofline_percent") - 75) < 1e-9);
+    assert_true(fabs(number(json_object_get(entry, "runner_up"), "median_us") - 4.5) < 1e-9);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(entry, "runner_up"), "kernel")),
+                        "rope_attention");
+    assert_true(json_is_false(json_object_get(find(decode, "sample 1536"), "measured")));
+    assert_true(json_is_true(json_object_get(find(decode, "sample 1536"), "tuned")));
+    assert_true(json_is_false(json_object_get(find(decode, "matmul 192 x 192 +residual"), "tuned")));
+    assert_int_equal(number(decode, "measured_launches"), attentions + embeds);
+    assert_true(fabs(number(decode, "measured_us") - 4.0 * (attentions + embeds)) < 1e-9);
+    json_decref(plans);
+
+    char *text = print(file);
+    assert_non_null(strstr(text, "rope_attention stages=4 warps=8"));
+    assert_non_null(strstr(text, "  stages=6 ")); /* what is different of the same kernel */
+    assert_non_null(strstr(text, "embed_other stages=3 warps=8"));
+    assert_non_null(strstr(text, "not measured"));
+    assert_non_null(strstr(text, "other records\n  gpu; decode of 1 rows; plans 1234: alternative, 4.00 us\n"));
+    free(text);
+    json_t *records = records_json(file);
+    assert_int_equal(json_array_size(records), 4);
+    json_decref(records);
+
+    /* A line that engine_open takes, for its frame is right, and a record that is not. */
+    struct status status = {0};
+    tuned.tactics[tuned.size - 20] ^= 1;
+    assert_null(tactics_json(file, &status));
+    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    assert_non_null(strstr(status.message, "tactics: line 3"));
+    free(tuned.tactics);
+    engine_close(file);
+}
+
+/* Of every launch of every plan on a device: a shape and a kernel, whichever op it is. */
+static void test_shapes(void **state)
+{
+    (void)state;
+    const char *const paths[] = {fables_path(), lowered_engine_path()};
+    for (int i = 0; i < 2; i++) {
+        struct engine file;
+        bool seen[OP_COUNT] = {false};
+        open_file(&file, paths[i]);
+        for (size_t p = 0; p < file.plan_count; p++)
+            for (uint32_t n = 0; n < file.plans[p].header.launch_count; n++) {
+                char shape[LAUNCH_TEXT_BYTES];
+                const struct plan_launch *launch = &file.plans[p].launches[n];
+                int64_t rows;
+                launch_shape(&file, &file.plans[p], launch, shape);
+                assert_non_null(strchr(shape, ' ')); /* more than the op */
+                assert_true(strlen(shape) < LAUNCH_TEXT_BYTES - 1);
+                assert_true(launch_param(&file, &file.plans[p], launch, "ROWS", &rows) && rows > 0);
+                assert_false(launch_param(&file, &file.plans[p], launch, "nothing", &rows));
+                assert_true(strlen(launch_kernel(&file, launch)) > 0);
+                seen[launch->op] = true;
+            }
+        int ops = 0;
+        for (int op = 0; op < OP_COUNT; op++) ops += seen[op];
+        assert_true(ops >= 7);
+        engine_close(&file);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_untuned_cpu_engine),
+        cmocka_unit_test(test_cuda_engine),
+        cmocka_unit_test(test_shapes),
+    };
+    return cmocka_run_group_tests(tests, build, remove_all);
+}
