@@ -85,11 +85,14 @@ static void test_untuned_cpu_engine(void **state)
     json_t *plans = data(&file);
     check_counts(&file, plans);
     const json_t *decode = json_array_get(plans, 0);
-    const json_t *matmul = find(decode, "matmul 192 x 320 +residual");
-    (void)matmul;
+    const json_t *matmul = find(decode, "matmul 192 x 320");
+    assert_int_equal(number(matmul, "launches"), file.manifest.layers);
+    assert_true(json_is_true(json_object_get(matmul, "tuned")));
+    assert_true(json_is_false(json_object_get(matmul, "measured")));
+    assert_string_equal(json_string_value(json_object_get(matmul, "level")), "model");
     assert_int_equal(number(decode, "measured_launches"), 0);
-    assert_true(json_is_null(json_object_get(find(decode, "embed 1536 x 192"), "key")) ||
-                !json_object_get(find(decode, "embed 1536 x 192"), "key"));
+    assert_true(json_is_false(json_object_get(find(decode, "embed 1536 x 192"), "tuned")));
+    assert_null(json_object_get(find(decode, "embed 1536 x 192"), "key"));
     json_decref(plans);
     char *text = print(&file);
     assert_non_null(strstr(text, "decode of 1 row: "));
@@ -106,9 +109,22 @@ static void test_untuned_cpu_engine(void **state)
 
 struct tuned {
     struct engine file;
-    char *tactics; /* owned */
+    struct plan_launch *launches; /* owned: those of the first plan */
+    char *tactics;                /* owned */
     size_t size;
 };
+
+static void open_tuned(struct tuned *tuned, const char *path)
+{
+    memset(tuned, 0, sizeof *tuned);
+    open_file(&tuned->file, path);
+    struct plan *plan = &tuned->file.plans[0];
+    size_t bytes = plan->header.launch_count * sizeof *tuned->launches;
+    tuned->launches = malloc(bytes);
+    assert_non_null(tuned->launches);
+    memcpy(tuned->launches, plan->launches, bytes);
+    plan->launches = tuned->launches;
+}
 
 static void add_record(struct tuned *tuned, const struct tuning_record *record)
 {
@@ -151,11 +167,9 @@ static struct tuning_record measured(const char *key, const char *kernel, int64_
 static uint32_t point(struct tuned *tuned, enum plan_op op, uint32_t line)
 {
     uint32_t count = 0;
-    const struct plan *plan = &tuned->file.plans[0];
-    for (uint32_t n = 0; n < plan->header.launch_count; n++) {
-        struct plan_launch *launch = (struct plan_launch *)(uintptr_t)&plan->launches[n];
-        if (launch->op != op) continue;
-        launch->tactic = line;
+    for (uint32_t n = 0; n < tuned->file.plans[0].header.launch_count; n++) {
+        if (tuned->launches[n].op != op) continue;
+        tuned->launches[n].tactic = line;
         count++;
     }
     return count;
@@ -164,9 +178,9 @@ static uint32_t point(struct tuned *tuned, enum plan_op op, uint32_t line)
 static void test_cuda_engine(void **state)
 {
     (void)state;
-    struct tuned tuned = {.tactics = NULL};
+    struct tuned tuned;
     struct engine *file = &tuned.file;
-    open_file(file, lowered_engine_path());
+    open_tuned(&tuned, lowered_engine_path());
     uint32_t attentions = point(&tuned, OP_ROPE_ATTENTION, 0);
     struct tuning_record record = measured("gpu; rope_attention; 1", "rope_attention", 4);
     add_record(&tuned, &record);
@@ -221,6 +235,7 @@ static void test_cuda_engine(void **state)
     assert_int_equal(status.code, STATUS_BAD_INPUT);
     assert_non_null(strstr(status.message, "tactics: line 3"));
     free(tuned.tactics);
+    free(tuned.launches);
     engine_close(file);
 }
 

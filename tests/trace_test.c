@@ -218,7 +218,7 @@ static void test_every_launch_runs(void **state)
     CHECK(eng_slot_acquire(session, &slot, &error));
     uint64_t before = fake.kernels();
     if (!trace_decode(session, &slot, &token, 1, &trace, &status)) fail_msg("%s", status.message);
-    assert_true(trace.plan->header.launch_count > 30);
+    assert_true(trace.plan->header.launch_count > 10);
     assert_int_equal(fake.kernels() - before, 12 * trace.plan->header.launch_count);
     trace_free(&trace);
     eng_session_destroy(&session);

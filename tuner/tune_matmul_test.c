@@ -93,6 +93,9 @@ static struct tuning_record tune_one(enum dtype dtype, bool swiglu, int64_t rows
     assert_true(tune_matmul(&problem, &machine, team, TUNE_QUICK, &record, &status));
     assert_string_equal(record.level, "quick");
     assert_true(record.median_us > 0 && record.spread_us >= 0 && record.candidates >= 1);
+    assert_int_equal(record.runner_up_count, record.candidates > 1 ? MATMUL_TUNABLES : 0);
+    assert_int_equal(record.runner_up_us > 0, record.candidates > 1);
+    if (record.runner_up_count) assert_memory_not_equal(record.runner_up, record.values, sizeof record.values);
     assert_true(record.bytes > bytes && record.flops == (uint64_t)(2 * rows * n * k));
     assert_true(matmul_apply_record(&record, params));
     assert_null(matmul_tunables_illegal(params, machine.isa));

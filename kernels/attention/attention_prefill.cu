@@ -163,13 +163,13 @@ __device__ __forceinline__ bool next_work(struct work &work, const struct chunk 
 __device__ __forceinline__ void load_keys(u32 to, const struct tensor_map *map, const i32 *pages,
                                           const struct chunk &chunk, int tile, int row_offset, u32 barrier)
 {
-    barrier_expect(barrier, key_bytes);
+    barrier_arrive_expect(barrier, key_bytes);
 #pragma unroll
     for (int i = 0; i < boxes; i++) {
         int token = tile * KEY_TILE + i * box_rows;
         int row = pages[min(token, chunk.last_position) / PAGE_TOKENS] * page_rows + token % PAGE_TOKENS + row_offset;
 #pragma unroll
-        for (int c = 0; c < columns; c++) load_box(to + c * key_block + i * box_rows * 128, map, c * 64, row, barrier);
+        for (int c = 0; c < columns; c++) tile_load(to + c * key_block + i * box_rows * 128, map, c * 64, row, barrier);
     }
 }
 
@@ -182,26 +182,26 @@ __device__ __forceinline__ void produce(const struct tensor_map *q_map, const st
     for (int n = 0; next_work(work, chunk, n); n++) {
         if (work.begin == work.end) continue;
         int k_offset = work.head / group * PAGE_TOKENS;
-        barrier_wait(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
+        barrier_wait_tight(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
         u32 q_full = shared_address(&barriers->q_full);
-        barrier_expect(q_full, q_bytes);
+        barrier_arrive_expect(q_full, q_bytes);
 #pragma unroll
         for (int w = 0; w < consumers; w++) {
 #pragma unroll
             for (int c = 0; c < columns; c++)
-                load_box(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * HEAD_DIM + c * 64,
-                         work.row + w * 64, q_full);
+                tile_load(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * HEAD_DIM + c * 64,
+                          work.row + w * 64, q_full);
         }
         /* k runs one tile ahead of v, as the consumers do. */
         for (int tile = work.end - 1; tile >= work.begin - 1; tile--) {
             if (tile >= work.begin) {
-                barrier_wait(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
+                barrier_wait_tight(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
                 load_keys(k_tiles + k_ring.stage * key_bytes, kv_map, pages, chunk, tile, k_offset,
                           shared_address(&barriers->k_full[k_ring.stage]));
                 advance(k_ring);
             }
             if (tile < work.end - 1) {
-                barrier_wait(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
+                barrier_wait_tight(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
                 load_keys(v_tiles + v_ring.stage * key_bytes, kv_map, pages, chunk, tile + 1, k_offset + v_rows,
                           shared_address(&barriers->v_full[v_ring.stage]));
                 advance(v_ring);
@@ -338,7 +338,7 @@ __device__ __forceinline__ void clear_values(u32 v, int first, int consumer)
                      : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    warps_sync(WARPGROUP_BARRIER + consumer, 128);
+    named_barrier(WARPGROUP_BARRIER + consumer, 128);
 }
 
 /* Word `word` of the four lanes of a quad becomes four words of one lane: lane t gets word t of lanes 0 to 3. */
@@ -402,36 +402,36 @@ __device__ __forceinline__ void attend(struct consumer &c, const struct work &wo
     int existing = chunk.last_position + 1 - (work.end - 1) * KEY_TILE; /* tokens of the first tile that exist */
     float scores[KEY_TILE / 2], factor[2];
 
-    barrier_wait(shared_address(&barriers->q_full), (u32)n % 2);
-    barrier_wait(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
+    barrier_wait_tight(shared_address(&barriers->q_full), (u32)n % 2);
+    barrier_wait_tight(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
     products_fence(scores);
-    products_begin();
+    wgmma_begin();
     issue_scores(scores, tiles.q, tiles.k + k_ring.stage * key_bytes);
-    products_commit();
-    products_wait<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
     products_fence(scores);
     release(&barriers->k_empty[k_ring.stage]);
     advance(k_ring);
     mask_scores(scores, (work.end - 1) * KEY_TILE + 2 * (lane % 4), position);
     weigh_scores(c, scores, factor);
     round_weights(c, scores);
-    barrier_wait(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+    barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
     if (existing < KEY_TILE) clear_values(tiles.v + v_ring.stage * key_bytes, existing, index);
 
     for (int tile = work.end - 2; tile >= work.begin; tile--) {
-        barrier_wait(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
-        if (takes_turns) warps_sync(TURN_BARRIER + index, 256);
+        barrier_wait_tight(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
+        if (takes_turns) named_barrier(TURN_BARRIER + index, 256);
         products_fence(scores);
         products_fence(c.out);
-        products_begin();
+        wgmma_begin();
         issue_scores(scores, tiles.q, tiles.k + k_ring.stage * key_bytes);
-        products_commit();
-        barrier_wait(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
-        products_begin();
+        wgmma_commit();
+        barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+        wgmma_begin();
         issue_values(c, tiles.v + v_ring.stage * key_bytes);
-        products_commit();
-        if (takes_turns) warps_arrive(TURN_BARRIER + (index + 1) % consumers, 256);
-        products_wait<1>();
+        wgmma_commit();
+        if (takes_turns) named_barrier_arrive(TURN_BARRIER + (index + 1) % consumers, 256);
+        wgmma_wait<1>();
         products_fence(scores);
         release(&barriers->k_empty[k_ring.stage]);
         advance(k_ring);
@@ -439,7 +439,7 @@ __device__ __forceinline__ void attend(struct consumer &c, const struct work &wo
         bool is_first = WINDOW > 0 && tile * KEY_TILE < first + 63 - WINDOW + 1;
         if (is_last || is_first) mask_scores(scores, tile * KEY_TILE + 2 * (lane % 4), position);
         weigh_scores(c, scores, factor);
-        products_wait<0>();
+        wgmma_wait<0>();
         products_fence(c.out);
         release(&barriers->v_empty[v_ring.stage]);
         advance(v_ring);
@@ -447,12 +447,12 @@ __device__ __forceinline__ void attend(struct consumer &c, const struct work &wo
         scale_out(c, factor);
     }
     release(&barriers->q_empty);
-    barrier_wait(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+    barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
     products_fence(c.out);
-    products_begin();
+    wgmma_begin();
     issue_values(c, tiles.v + v_ring.stage * key_bytes);
-    products_commit();
-    products_wait<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
     products_fence(c.out);
     release(&barriers->v_empty[v_ring.stage]);
     advance(v_ring);
@@ -482,28 +482,6 @@ __device__ __forceinline__ void leave_partial(const struct consumer &c, u32 part
     }
 }
 
-__device__ __forceinline__ float4 load_cluster(u32 address)
-{
-    float4 value;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(address)
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ u32 cluster_address(u32 address, int block)
-{
-    u32 mapped;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(block));
-    return mapped;
-}
-
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
-}
-
 /* This block's rows of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
 __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial, int valid)
 {
@@ -516,12 +494,12 @@ __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work
         u32 from = partial + (u32)(row * partial_floats * 4);
         float max = -infinity(), sum = 0, values[8] = {0};
 #pragma unroll
-        for (int b = 0; b < SPLIT; b++) max = fmaxf(max, load_cluster(cluster_address(from + HEAD_DIM * 4, b)).x);
+        for (int b = 0; b < SPLIT; b++) max = fmaxf(max, cluster_load(cluster_address(from + HEAD_DIM * 4, b)).x);
 #pragma unroll
         for (int b = 0; b < SPLIT; b++) {
             u32 address = cluster_address(from, b);
-            float4 state = load_cluster(address + HEAD_DIM * 4);
-            float4 low = load_cluster(address + column * 4), high = load_cluster(address + column * 4 + 16);
+            float4 state = cluster_load(address + HEAD_DIM * 4);
+            float4 low = cluster_load(address + column * 4), high = cluster_load(address + column * 4 + 16);
             float factor = exp2_approximate((state.x - max) * scale);
             sum += state.y * factor;
             const float eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -544,7 +522,7 @@ __device__ __forceinline__ void consume(u16 *out, const struct chunk &chunk, str
     const struct tiles tiles = {q_tile + (u32)(index * columns) * q_block, k_tiles, v_tiles};
     int row = index * 64 + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4; /* in the tile */
     struct work work;
-    if (PING_PONG && consumers > 1 && index == consumers - 1) warps_arrive(TURN_BARRIER, 256);
+    if (PING_PONG && consumers > 1 && index == consumers - 1) named_barrier_arrive(TURN_BARRIER, 256);
     for (int n = 0; next_work(work, chunk, n); n++) {
         struct consumer c;
 #pragma unroll
@@ -556,7 +534,7 @@ __device__ __forceinline__ void consume(u16 *out, const struct chunk &chunk, str
             store_out(c, out, work.head, work.row + row, chunk.valid);
         } else {
             /* The last round of a cluster is its only one: nothing more is loaded into the tiles. */
-            warps_sync(WARPGROUP_BARRIER + consumers, 128 * consumers);
+            named_barrier(WARPGROUP_BARRIER + consumers, 128 * consumers);
             leave_partial(c, q_tile, row);
             cluster_sync();
             merge_partials(out, work, q_tile, chunk.valid);
@@ -578,8 +556,8 @@ extern "C" __global__ void __launch_bounds__(threads, BLOCKS_PER_SM)
     int warpgroup = (int)threadIdx.x / 128;
     device_trigger();
     if (threadIdx.x == 0) {
-        prefetch_map(&q_map);
-        prefetch_map(&kv_map);
+        tile_prefetch_map(&q_map);
+        tile_prefetch_map(&kv_map);
         barrier_init(shared_address(&barriers->q_full), 1);
         barrier_init(shared_address(&barriers->q_empty), 4 * consumers);
         for (int i = 0; i < STAGES; i++) {
@@ -588,7 +566,7 @@ extern "C" __global__ void __launch_bounds__(threads, BLOCKS_PER_SM)
             barrier_init(shared_address(&barriers->k_empty[i]), 4 * consumers);
             barrier_init(shared_address(&barriers->v_empty[i]), 4 * consumers);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init_done();
     }
     __syncthreads();
     device_wait();

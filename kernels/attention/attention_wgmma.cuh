@@ -1,69 +1,11 @@
-/* Hopper's instructions as attention_prefill uses them: barriers in shared memory, the tensor memory accelerator, and
- * warpgroup matrix products of 64 rows. sm_90a only.
+/* Warpgroup matrix products of 64 rows as attention_prefill uses them. sm_90a only.
  *
  * All tiles lie in shared memory in blocks of 64 columns (128 bytes) by any multiple of 8 rows, swizzled by 128 bytes
  * and aligned to 1024. */
 #ifndef KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 #define KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 
-#include "kernels/device.cuh"
-
-/* Barriers: `phase` is the parity of the completion that is waited for; a new barrier is in phase 0, so that waiting
- * for phase 1 returns at once. */
-__device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 phase)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra.uni ready;\n"
-                 "bra.uni again;\n"
-                 "ready:\n"
-                 "}" ::"r"(barrier),
-                 "r"(phase)
-                 : "memory");
-}
-
-/* Barriers among warps, 1..15; 0 is __syncthreads. */
-__device__ __forceinline__ void warps_sync(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void warps_arrive(int barrier, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-/* One box of the map, from (column, row) on; what lies outside the matrix becomes zero. */
-__device__ __forceinline__ void load_box(u32 to, const struct tensor_map *map, int column, int row, u32 barrier)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            to),
-        "l"(map), "r"(column), "r"(row), "r"(barrier)
-        : "memory");
-}
-
-__device__ __forceinline__ void prefetch_map(const struct tensor_map *map)
-{
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
+#include "kernels/hopper.cuh"
 
 /* A matrix in shared memory. Rows along the depth of the product (q, k): `next` is not used. Rows across it (v): `next`
  * is the distance of blocks of 64 columns. Eight rows make 1024 bytes. In a cluster addresses have the block's rank in
@@ -71,13 +13,6 @@ __device__ __forceinline__ void prefetch_map(const struct tensor_map *map)
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 next)
 {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(next >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
-}
-
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> __device__ __forceinline__ void products_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
 /* Keeps the compiler from moving accesses of accumulators across a begin or a wait. */

@@ -275,7 +275,7 @@ static void test_odd_tunables(void **state)
     TEST_NEEDS_DEVICE();
     static const int64_t tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
         {1, 2, 64, 1, 2, 1, 1, 1},   {3, 3, 192, 1, 2, 2, 1, 2}, {2, 64, 64, 1, 2, 4, 0, 2},
-        {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 4, 1024, 4, 4, 1, 1, 1},
+        {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 2, 1024, 2, 4, 1, 1, 1},
         {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
     };
     const struct problem problems[] = {{5, 1043, 2056, BF16, F32, 0, F32, BF16, true},

@@ -32,9 +32,10 @@ static double launches_us(const struct trace *trace)
 static void step_name(const struct traced *step, char *name, size_t size)
 {
     bool decode = step->test.kind == BENCH_DECODE;
+    const char *rows = step->trace.rows == 1 ? "" : "s", *plan_rows = step->trace.plan->header.rows == 1 ? "" : "s";
     snprintf(name, size, "%s of %" PRIu32 " %s%s behind %" PRIu32 " tokens, plan of %" PRIu32 " row%s",
-             decode ? "decode" : "prefill", step->trace.rows, decode ? "sequence" : "token",
-             step->trace.rows == 1 ? "" : "s", step->test.context, step->trace.plan->header.rows);
+             decode ? "decode" : "prefill", step->trace.rows, decode ? "sequence" : "token", rows, step->test.context,
+             step->trace.plan->header.rows, plan_rows);
 }
 
 /* Attention's depend on the context; the engine's own figures are for another one. */

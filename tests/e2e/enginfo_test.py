@@ -27,6 +27,7 @@ class Info(unittest.TestCase):
         self.assertGreater(info["golden"]["tokens"], 0)
         self.assertNotIn("verified", info)
         self.assertNotIn("tactics", info)
+        self.assertNotIn("records", info)
 
     def test_weights_of_a_step(self):
         """A decode step reads every weight once, but for the norms' table lookups: the embedding doubles as LM head."""
@@ -49,13 +50,56 @@ class Info(unittest.TestCase):
         self.assertIn("verified:", self.info("--verify"))
         self.assertIn("seconds", json.loads(self.info("--verify", "--json"))["verified"])
 
+    def test_records(self):
+        lines = self.info("--records").splitlines()
+        records = json.loads(self.info("--records", "--json"))["records"]
+        self.assertEqual(len(lines), len(records))
+        self.assertGreater(len(records), 0)
+        for line, record in zip(lines, records):
+            self.assertEqual(json.loads(line.split(" ", 1)[1]), record)
+
     def test_tactics(self):
-        lines = self.info("--tactics").splitlines()
-        tactics = json.loads(self.info("--tactics", "--json"))["tactics"]
-        self.assertEqual(len(lines), len(tactics))
-        self.assertGreater(len(tactics), 0)
-        for line, tactic in zip(lines, tactics):
-            self.assertEqual(json.loads(line.split(" ", 1)[1]), tactic)
+        engine = build_engine(FABLES, "--tune", "quick", "--max-batch", "2", "--prefill-chunks", "16")
+        result = run([ENGINFO, engine, "--tactics"])
+        self.assertEqual((result.rc, result.stderr), (0, ""))
+        data = json.loads(run([ENGINFO, engine, "--tactics", "--json"]).stdout)
+        self.assertNotIn("records", data)
+        tables = result.stdout.strip().split("\n\n")[1:]
+        self.assertEqual(len(tables), len(data["tactics"]))
+        self.assertEqual(len(data["plans"]), len(tables))
+        for plan, tactics, table in zip(data["plans"], data["tactics"], tables):
+            title, heads, *rows = table.splitlines()
+            self.assertEqual((plan["kind"], plan["rows"], plan["launches"]),
+                             (tactics["kind"], tactics["rows"], tactics["launches"]))
+            self.assertTrue(title.startswith("%s of %d row" % (plan["kind"], plan["rows"])), title)
+            for head in ("op", "launches", "kernel", "us", "GB/s", "TFLOP/s", "% roofline", "runner-up"):
+                self.assertIn(head, heads)
+            self.assertEqual(len(rows), len(tactics["tactics"]))
+            self.assertEqual(sum(entry["launches"] for entry in tactics["tactics"]), plan["launches"])
+            self.assertEqual(len({len(line) for line in [heads, *rows]}), 1, "columns are aligned")
+            for row, entry in zip(rows, tactics["tactics"]):
+                self.assertTrue(row.strip().startswith(entry["shape"]), row)
+                self.assertEqual(entry["measured"], entry["op"] == "matmul")
+                self.assertEqual("not tuned" in row, not entry["tuned"])
+                if not entry["measured"]:
+                    continue
+                self.assertIn("panels_per_tile=%d" % entry["tunables"]["panels_per_tile"], row)
+                self.assertIn("%.2f" % entry["median_us"], row)
+                self.assertAlmostEqual(entry["roofline_percent"], 100 * entry["roofline_us"] / entry["median_us"], 3)
+                self.assertAlmostEqual(entry["tflops"], entry["flops"] / entry["median_us"] * 1e-6, 5)
+                self.assertGreater(entry["gb_per_second"], 0)
+                if entry["candidates"] > 1:
+                    self.assertGreater(entry["runner_up"]["median_us"], 0)
+                    self.assertNotEqual(entry["runner_up"]["tunables"], entry["tunables"])
+
+    def test_tactics_of_an_untuned_engine(self):
+        text = self.info("--tactics")
+        self.assertIn("none of them measured", text)
+        self.assertIn("not measured", text)
+        result = run([ENGINFO, fables_engine(), "--tactics", "--records"])
+        self.assertEqual((result.rc, result.stdout), (2, ""))
+        both = json.loads(self.info("--tactics", "--records", "--json"))
+        self.assertTrue(both["tactics"] and both["records"])
 
     def test_changed_weights(self):
         with open(fables_engine(), "rb") as file:

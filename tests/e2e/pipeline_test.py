@@ -393,11 +393,11 @@ class Inspect(PipelineTest):
         for plan in info["plans"]:
             self.assertGreater(plan["bytes"], plan["weight_bytes"])
 
-    def test_tactics(self):
+    def test_records(self):
         engine = build_engine(FABLES, "--tune", "quick", "--max-batch", "1", "--prefill-chunks", "16")
-        lines = self.output([ENGINFO, engine, "--tactics"]).splitlines()
+        lines = self.output([ENGINFO, engine, "--records"]).splitlines()
         records = [json.loads(line.split(" ", 1)[1]) for line in lines]
-        shown = self.json([ENGINFO, engine, "--tactics", "--json"])["tactics"]  # to 9 digits
+        shown = self.json([ENGINFO, engine, "--records", "--json"])["records"]  # to 9 digits
         self.assertEqual([(record["key"], record["values"]) for record in records],
                          [(record["key"], record["values"]) for record in shown])
         for line, record in zip(lines, records):
