@@ -23,8 +23,8 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Arrival at the same barrier of the cluster's block `rank`. Releases no stores to that block (a release at cluster scope
- * costs a fence): for consumers that have only read. */
+/* Arrival at the same barrier of the cluster's block `rank`. Releases no stores to that block (a release at cluster
+ * scope costs a fence): for consumers that have only read. */
 __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank)
 {
     asm volatile("{\n"
@@ -59,7 +59,8 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity)
     } while (!done);
 }
 
-/* The same with the loop in the assembly, where the compiler schedules nothing into it: what attention_prefill was measured with. */
+/* The same with the loop in the assembly, where the compiler schedules nothing into it: what attention_prefill was
+ * measured with. */
 __device__ __forceinline__ void barrier_wait_tight(u32 barrier, u32 parity)
 {
     asm volatile("{\n"

@@ -17,7 +17,7 @@
 #include "tests/test_cuda_engine.h"
 #include "tests/test_lowered_engine.h"
 
-enum { SLOTS = 3, PROMPT = 90, STEPS = 6 };
+enum { SLOTS = 3, PROMPT = 90, STEPS = 4 };
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 static char device_path[300], trace_path[300];
@@ -205,7 +205,8 @@ static void test_no_room(void **state)
     eng_session_destroy(&session);
 }
 
-/* Every launch of a plan, on a device: in the graph and by itself, once unmeasured and five times more. */
+/* Every launch of a plan, on a device, at least so often: by itself, in the graph that is timed, and before both in graphs
+ * that keep the GPU busy; all that once unmeasured and five times more. */
 static void test_every_launch_runs(void **state)
 {
     (void)state;
@@ -219,7 +220,8 @@ static void test_every_launch_runs(void **state)
     uint64_t before = fake.kernels();
     if (!trace_decode(session, &slot, &token, 1, &trace, &status)) fail_msg("%s", status.message);
     assert_true(trace.plan->header.launch_count > 10);
-    assert_int_equal(fake.kernels() - before, 12 * trace.plan->header.launch_count);
+    assert_true(fake.kernels() - before >= 6 * 4 * trace.plan->header.launch_count);
+    assert_int_equal((fake.kernels() - before) % trace.plan->header.launch_count, 0);
     trace_free(&trace);
     eng_session_destroy(&session);
     assert_int_equal(fake.live(-1), 0);
