@@ -12,6 +12,7 @@
 enum {
     MAX_SITES = 64,     /* launches that a measurement walks through */
     MAX_TACTICS = 64,   /* of one problem */
+    FULL_TACTICS = 40,  /* raced at level full */
     QUICK_TACTICS = 15, /* raced at level quick */
     /* Tokens that decode attention sees. One plan serves every context, so a tactic is held to the geometric mean of its
      * times at a short and at a long one; bytes and operations are counted at the context in between. */
@@ -514,7 +515,7 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
     tuning.measuring = level != TUNE_OFF && build->cuda.weights;
     hash_sources(tuning.sources);
     memset(&build->tactics, 0, sizeof build->tactics);
-    if (!collect(&tuning, level == TUNE_FULL ? MAX_TACTICS : QUICK_TACTICS, status)) goto done;
+    if (!collect(&tuning, level == TUNE_FULL ? FULL_TACTICS : QUICK_TACTICS, status)) goto done;
     build->tactics.records = calloc(tuning.count + build->plan_count + 1, sizeof *build->tactics.records);
     answered = calloc(tuning.count + 1, sizeof *answered);
     if (!build->tactics.records || !answered) {

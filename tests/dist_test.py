@@ -1,5 +1,6 @@
 """The tarball of //:dist: complete, relocatable, usable from a C program; and what libeng.so shows and needs."""
 
+import ctypes
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WOR
 TARBALL = os.path.join(ROOT, "eng.tar.gz")
 
 MAX_LIBRARY_BYTES = 550 * 1000
+MAX_TARBALL_BYTES = 40 * 1000 * 1000
 
 # What libeng.so may open: the C library, and what the README names.
 C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -67,10 +69,13 @@ class Unpacked(unittest.TestCase):
 
 class Tarball(Unpacked):
     def test_holds_everything(self):
-        for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "lib/libeng.so", "lib/libeng.a",
-                     "lib/pkgconfig/eng.pc", "include/eng.h", "share/eng/models/fables/config.json",
+        for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "bin/gpu-tests", "lib/libeng.so",
+                     "lib/libeng.a", "lib/pkgconfig/eng.pc", "include/eng.h", "share/eng/models/fables/config.json",
                      "share/doc/eng/README.md", "share/doc/eng/engine_file.md"):
             self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_size(self):
+        self.assertLess(os.path.getsize(TARBALL), MAX_TARBALL_BYTES)
 
     def test_same_bytes_each_time(self):
         names = [member.name for member in self.members]
@@ -79,15 +84,15 @@ class Tarball(Unpacked):
             self.assertEqual((member.mtime, member.uid, member.gid), (0, 0, 0), member.name)
 
     def test_programs_run_elsewhere(self):
-        for program in ("engbuild", "engrun", "engbench", "enginfo"):
+        for program in ("engbuild", "engrun", "engbench", "enginfo", "gpu-tests"):
             text = output([self.path("bin", program), "--version"], cwd="/", env={"PATH": "/usr/bin:/bin"})
             self.assertIn(self.version, text)
 
     def test_brings_its_libraries(self):
-        for file in ("bin/engbuild", "bin/engrun", "lib/libeng.so"):
+        for file in ("bin/engbuild", "bin/engrun", "bin/gpu-tests", "lib/libeng.so"):
             for line in output(["ldd", self.path(file)]).splitlines():
                 name = line.split()[0]
-                if name in NAMED_LIBRARIES:
+                if name not in C_LIBRARY and name != "linux-vdso.so.1" and "/ld-linux" not in name:
                     self.assertIn(os.path.realpath(self.top), os.path.realpath(line.split("=>")[1].split()[0]), line)
 
     def engine(self):
@@ -100,6 +105,19 @@ class Tarball(Unpacked):
     def test_speaks_from_the_shipped_model(self):
         text = output([self.path("bin/engrun"), self.engine(), "-p", "Once upon a time", "-n", "16"])
         self.assertTrue(text.strip())
+
+    def test_gpu_tests(self):
+        """What tests/gpu/gpu_tests_test.py has no say in: without its stubs."""
+        names = output([self.path("bin/gpu-tests"), "--list"], cwd="/", env={}).split()
+        self.assertIn("engine/fables", names)
+        self.assertIn("matmul_wgmma_test/test_epilogues", names)
+        self.assertEqual(len(names), len(set(names)))
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            done = subprocess.run([self.path("bin/gpu-tests")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={})
+            self.assertEqual((done.returncode, done.stdout), (3, b""))
+            self.assertIn("no GPU: NVIDIA driver: expected libcuda.so.1, found none", done.stderr.decode())
 
     def compile(self, name, *words, source=None):
         program = os.path.join(self.folder.name, name)

@@ -375,7 +375,7 @@ static int compare_floats(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median milliseconds of a replay. All are queued without a pause, so each event follows the replay before it at once. */
+/* Median milliseconds of a replay. All are queued without a pause: each event follows the replay before it at once. */
 static double time_replays(cu_graph_exec exec, int warm_up, int replays)
 {
     cu_event events[TIMED_REPLAYS + 1];

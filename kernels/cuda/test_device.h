@@ -12,7 +12,7 @@ struct test_device {
     struct nvrtc *nvrtc;
 };
 /* The GPU, opened on first use and shared by all tests of the program; NULL and one line on stderr if there is none,
- * a failed test where ENG_TEST_NEEDS_GPU is set. Cubins stay for the next program where ENG_TEST_CUBINS names a folder. */
+ * a failed test where ENG_TEST_NEEDS_GPU is set. Cubins stay for the next program in the folder ENG_TEST_CUBINS. */
 struct test_device *test_device(void);
 /* if (!test_device()) skip(); for cmocka tests. */
 #define TEST_NEEDS_DEVICE()         \

@@ -1,8 +1,8 @@
 /* An engine for the GPU against one for the CPU, from the same checkpoint with the same weights.
  *
- * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights: a logit may
- * be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and a
- * token may differ only where the gap of the two logits is no larger than both errors. */
+ * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights: a logit
+ * may be off by 3e-2 of the row's largest. Both always read the same tokens, so every row of logits is comparable, and
+ * a token may differ only where the gap of the two logits is no larger than both errors. */
 #include <fcntl.h>
 #include <math.h>
 #include <spawn.h>

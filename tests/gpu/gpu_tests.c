@@ -1,5 +1,5 @@
-/* gpu-tests: every check of this distribution that needs a GPU, from the unpacked tarball, on a machine with nothing but
- * NVIDIA's driver and the NVRTC library. */
+/* gpu-tests: every check of this distribution that needs a GPU, from the unpacked tarball, on a machine with nothing
+ * but NVIDIA's driver and the NVRTC library. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +41,7 @@ static const char help[] =
     "  --run NAME      one check in this process, its output as it comes\n"
     "  --version, --help\n"
     "\n"
+    "Compiled kernels are kept for the next run in the folder that ENG_TEST_CUBINS names, if it is set.\n"
     "The last line is 'N passed, N failed'. Exit codes: 0 all passed, 1 one failed, 2 usage, 3 no GPU or no NVRTC.\n";
 
 enum {
@@ -106,6 +107,7 @@ static void add_engine_check(const char *model, const char *name, const char *dt
     check->tune = tune;
 }
 
+/* As README.md lists them; others would be refused. */
 static bool is_supported_model(const char *folder)
 {
     static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
