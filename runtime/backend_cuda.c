@@ -145,7 +145,8 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
            host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
 }
 
-/* In the device's context. The arena must be zero at first: kernels keep counters in it. */
+/* In the device's context. The arena must be zero at first: kernels keep counters in it. Pages are cleared because
+ * attention reads them in whole tiles: what it masks should not be what another process left behind. */
 static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
 {
     cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
@@ -154,7 +155,8 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
            allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
            allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
            allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
-           clear_space(cuda, SPACE_STEP, status) && allocate_host(cuda, sizes, status);
+           clear_space(cuda, SPACE_STEP, status) && clear_space(cuda, SPACE_STATE, status) &&
+           clear_space(cuda, SPACE_KV, status) && allocate_host(cuda, sizes, status);
 }
 
 static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
