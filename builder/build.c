@@ -47,11 +47,19 @@ static bool open_checkpoint(struct build *build, struct status *status)
     return build->checkpoint_open;
 }
 
-/* Matrices and 16-bit activations of a device have one dtype: as asked, else the checkpoint's, bf16 for a wider one. */
+/* Matrices and 16-bit activations of a device have one dtype: as asked, else that of the checkpoint's matrices, bf16 for
+ * wider ones. What config.json says counts only where there are no tensors. */
 static enum dtype half_dtype(const struct build *build)
 {
+    const struct checkpoint *checkpoint = &build->checkpoint;
+    enum dtype found = checkpoint->config.dtype;
     if (build->options->dtype) return build->options->dtype;
-    return build->checkpoint.config.dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    for (size_t t = 0; build->has_weights && t < checkpoint->tensor_count; t++) {
+        if (checkpoint->tensors[t].rank != 2) continue;
+        found = checkpoint->tensors[t].dtype;
+        if (found != DTYPE_F16) break; /* mixed: bf16 holds the range of all */
+    }
+    return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
 static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool narrow,

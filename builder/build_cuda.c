@@ -10,18 +10,13 @@
 #include "builder/tune_cuda.h"
 
 
-/* ~/.cache/engbuild/kernels, beside the tuning records; NULL: no cache. */
+/* Compiled kernels are kept beside the tuning records, in a folder named after their file; NULL: no cache. */
 static char *kernel_cache_path(const struct build_options *options)
 {
     char *path = NULL;
-    const char *records = options->tuning_cache;
-    const char *slash = records ? strrchr(records, '/') : NULL;
-    int length = -1;
-    if (slash)
-        length = asprintf(&path, "%.*s/kernels", (int)(slash - records), records);
-    else if (records)
-        length = asprintf(&path, "kernels");
-    return length < 0 ? NULL : path;
+    bool writes = !options->dry_run && !options->list_candidates;
+    if (!options->tuning_cache || !writes || asprintf(&path, "%s.kernels", options->tuning_cache) < 0) return NULL;
+    return path;
 }
 
 bool build_cuda_open(struct build *build, struct status *status)
@@ -36,6 +31,10 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (!device_open(&build->cuda.device, options->device, status)) return false;
     char *cache = kernel_cache_path(options);
     build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
+    if (!build->cuda.nvrtc && cache) { /* it only saves time */
+        status_clear(status);
+        build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
+    }
     free(cache);
     return build->cuda.nvrtc != NULL;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "builder/time_plans_cuda.h"
+#include "builder/tune_cuda.h"
 #include "formats/hash.h"
 #include "kernels/matmul/matmul_device.h"
 
@@ -105,6 +106,8 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
         int tactic_count = launch_tactics(build, launch, tactics);
         for (int t = 0; t < tactic_count; t++)
             if (same_tunables(&form->tactic, &tactics[t])) {
+                /* The record of the race's winner says nothing of another tactic. */
+                if (!same_tunables(&launch->tactic, &tactics[t])) launch->record = PLAN_NO_TACTIC;
                 launch->tactic = tactics[t];
                 break;
             }
@@ -131,8 +134,11 @@ static void make_key(const struct build *build, size_t p, char key[TUNING_KEY_BY
 {
     const struct device_plan *plan = &build->cuda.plans[p];
     uint64_t hash = hash_plan(&build->cuda.alternatives[p], hash_plan(plan, 0));
-    snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64, build->cuda.device.facts.name,
-             plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows, hash);
+    char code[TUNE_CUDA_CODE_BYTES];
+    tune_cuda_code(code);
+    snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s",
+             build->cuda.device.facts.name, plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows,
+             hash, code);
 }
 
 /* The fusion, then, if the form is uniform, the kernel and its tunables. */
@@ -206,7 +212,7 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
     struct tuning_record record = {.candidates = (uint32_t)count};
     make_key(build, p, record.key);
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
-    int known_form = known ? recorded(forms, count, known) : -1;
+    int known_form = known && tune_cuda_good_enough(known, level) ? recorded(forms, count, known) : -1;
     bool measure = known_form < 0 && level != TUNE_OFF && build->cuda.weights;
     if (known_form >= 0) {
         record = *known;

@@ -17,7 +17,10 @@ static bool write_state(const struct cuda_memory *memory, const struct build *bu
     uint8_t *state = calloc(1, bytes);
     if (!state) return status_fail(status, STATUS_MACHINE, "out of memory");
     int32_t *table = (int32_t *)(void *)(state + fields[STATE_PAGE_TABLE].offset);
-    for (uint64_t i = 0; i < geometry->slots * geometry->pages_per_slot; i++) table[i] = (int32_t)(i % kv_pages);
+    uint64_t apart = kv_pages / geometry->slots ? kv_pages / geometry->slots : 1;
+    for (uint64_t s = 0; s < geometry->slots; s++)
+        for (uint64_t p = 0; p < geometry->pages_per_slot; p++)
+            table[s * geometry->pages_per_slot + p] = (int32_t)((s * apart + p) % kv_pages);
     struct sampler_state *samplers = (struct sampler_state *)(void *)(state + fields[STATE_SAMPLERS].offset);
     for (uint64_t s = 0; s < geometry->slots; s++)
         samplers[s] = (struct sampler_state){.top_p = 1, .repetition_penalty = 1};

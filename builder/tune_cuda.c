@@ -41,10 +41,11 @@ struct tuning {
     struct build *build;
     struct problem *problems; /* owned */
     size_t count, capacity;
-    char sources[17]; /* hash of the device code, part of every key */
+    char code[TUNE_CUDA_CODE_BYTES];
     struct cuda_memory memory;
     struct cuda_kernels kernels;
     bool measuring;
+    bool ceiling_is_sure;     /* measured over memory that no cache holds */
     double read_bytes_per_us; /* of device memory, measured by a copy */
     double flops_per_us;
 };
@@ -56,14 +57,14 @@ static bool is_tuned(enum plan_op op)
     return op == OP_MATMUL || op == OP_ATTENTION || op == OP_ROPE_ATTENTION || op == OP_RMS_NORM;
 }
 
-static void hash_sources(char text[17])
+void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES])
 {
     uint64_t hash = 0;
     for (size_t i = 0; i < device_source_count; i++) {
         const uint64_t parts[2] = {hash, hash64(device_sources[i].text, strlen(device_sources[i].text))};
         hash = hash64(parts, sizeof parts);
     }
-    snprintf(text, 17, "%016" PRIx64, hash);
+    snprintf(text, TUNE_CUDA_CODE_BYTES, "code %08" PRIx32 ", tuner %d", (uint32_t)(hash >> 32), TUNER_REVISION);
 }
 
 /* GPU, op, the problem's parameters in the order of its contract, code. */
@@ -73,9 +74,7 @@ static bool make_key(const struct tuning *tuning, const struct device_launch *la
         snprintf(key, TUNING_KEY_BYTES, "%s; %s;", tuning->build->cuda.device.facts.name, plan_op_name(launch->op));
     for (int i = 0; i < launch->tactic.kernel->first_tunable && used < TUNING_KEY_BYTES; i++)
         used += snprintf(key + used, TUNING_KEY_BYTES - (size_t)used, " %" PRId64, launch->tactic.params[i]);
-    if (used < TUNING_KEY_BYTES)
-        used += snprintf(key + used, TUNING_KEY_BYTES - (size_t)used, "; code %.8s, tuner %d", tuning->sources,
-                         TUNER_REVISION);
+    if (used < TUNING_KEY_BYTES) used += snprintf(key + used, TUNING_KEY_BYTES - (size_t)used, "; %s", tuning->code);
     return used < TUNING_KEY_BYTES;
 }
 
@@ -204,7 +203,7 @@ static const struct device_tactic *recorded(const struct problem *problem, const
     return NULL;
 }
 
-static bool good_enough(const struct tuning_record *record, enum tune_level level)
+bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level level)
 {
     if (strcmp(record->level, tune_level_name(TUNE_FULL)) == 0) return true;
     return level != TUNE_FULL && strcmp(record->level, tune_level_name(TUNE_QUICK)) == 0;
@@ -264,13 +263,14 @@ static bool write_inputs(const struct tuning *tuning, const struct plan_header *
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, tuning->build, header, status)) return false;
     int32_t last = (int32_t)(geometry->max_context > context ? context : geometry->max_context) - 1;
-    inputs.counts[0] = (int32_t)header->rows;
+    bool decode = header->kind == PLAN_DECODE;
+    uint32_t rows = decode || header->rows <= geometry->max_context ? header->rows : (uint32_t)geometry->max_context;
+    inputs.counts[0] = (int32_t)rows;
     inputs.counts[1] = (int32_t)header->out_rows;
-    for (uint32_t r = 0; r < header->rows; r++) {
-        bool decode = header->kind == PLAN_DECODE;
+    for (uint32_t r = 0; r < rows; r++) {
         inputs.tokens[r] = (int32_t)(r % geometry->vocab_size);
         inputs.slots[r] = decode ? (int32_t)r : 0;
-        inputs.positions[r] = decode ? last : (int32_t)(r % geometry->max_context);
+        inputs.positions[r] = decode ? last : (int32_t)r;
     }
     for (uint32_t r = 0; r < header->out_rows; r++) inputs.out_rows[r] = (int32_t)r;
     const struct device *device = &tuning->build->cuda.device;
@@ -341,17 +341,13 @@ static bool measure(struct tuning *tuning, const struct problem *problem, enum t
         !cuda_ok(&device->driver, device->driver.EventCreate(&bench->start, CU_EVENT_DEFAULT), status, "an event") ||
         !cuda_ok(&device->driver, device->driver.EventCreate(&bench->end, CU_EVENT_DEFAULT), status, "an event"))
         goto done;
-    for (int c = 0; c < problem->raced; c++)
-        if (!bench_bind(bench, c)) {
-            *status = bench->status;
-            status_prefix(status, "tuning '%s' with '%s'", problem->key, problem->tactics[c].kernel->name);
-            goto done;
-        }
+    /* A tactic that this GPU cannot take is out of the race; if all are, the last one's reason is told. */
+    for (int c = 0; c < problem->raced; c++) bench_bind(bench, c);
     describe(record, problem, &problem->tactics[0], tuning);
     struct race_options options = {
         .budget_us = level == TUNE_FULL ? full_budget_us : quick_budget_us,
         .floor_us = record->roofline_us,
-        .good_enough = level == TUNE_FULL ? 0 : 1.02,
+        .good_enough = level == TUNE_FULL || !tuning->ceiling_is_sure ? 0 : 1.02,
         .first_repetitions = 3,
     };
     race(bench_run, bench, problem->raced, &options, result);
@@ -387,6 +383,7 @@ static bool measure_bandwidth(struct tuning *tuning, struct status *status)
     const struct device *device = &build->cuda.device;
     const struct cuda_driver *driver = &device->driver;
     uint64_t bytes = tuning->memory.bytes[SPACE_KV] / 2;
+    tuning->ceiling_is_sure = bytes >= 4 * (uint64_t)device->facts.l2_bytes;
     cu_event events[2] = {NULL, NULL};
     bool ok = true;
     for (int i = 0; i < 2; i++)
@@ -515,7 +512,7 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
     bool ok = false, *answered = NULL, entered = false;
     struct tuning tuning = {.build = build};
     tuning.measuring = level != TUNE_OFF && build->cuda.weights;
-    hash_sources(tuning.sources);
+    tune_cuda_code(tuning.code);
     memset(&build->tactics, 0, sizeof build->tactics);
     if (!collect(&tuning, level == TUNE_FULL ? FULL_TACTICS : QUICK_TACTICS, status)) goto done;
     build->tactics.records = calloc(tuning.count + build->plan_count + 1, sizeof *build->tactics.records);
@@ -528,7 +525,7 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
     for (size_t i = 0; i < tuning.count; i++) {
         const struct tuning_record *known =
             build->cache_open ? tuning_cache_find(&build->cache, tuning.problems[i].key) : NULL;
-        answered[i] = known && good_enough(known, level) && recorded(&tuning.problems[i], known);
+        answered[i] = known && tune_cuda_good_enough(known, level) && recorded(&tuning.problems[i], known);
         any |= !answered[i];
     }
     if (tuning.measuring && any) {
@@ -577,7 +574,7 @@ bool print_cuda_candidates(struct build *build, FILE *out, struct status *status
 {
     struct tuning tuning = {.build = build};
     const struct device_facts *gpu = &build->cuda.device.facts;
-    hash_sources(tuning.sources);
+    tune_cuda_code(tuning.code);
     bool ok = collect(&tuning, MAX_TACTICS, status);
     for (size_t i = 0; ok && i < tuning.count; i++) {
         const struct problem *problem = &tuning.problems[i];

@@ -9,6 +9,12 @@
  * without weights on the device, nothing is measured: cached records where there are any, else the first candidate. */
 bool tune_cuda(struct build *build, enum tune_level level, struct status *status);
 
+/* What every key of a record ends with: a hash of the device code and the revision of how it is measured. */
+enum { TUNE_CUDA_CODE_BYTES = 48 };
+void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES]);
+/* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full. */
+bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level level);
+
 /* Prints the tactics of every problem in the order in which they are raced, with their launch geometry, and why a
  * kernel of the op takes no part. */
 bool print_cuda_candidates(struct build *build, FILE *out, struct status *status);

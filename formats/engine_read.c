@@ -231,6 +231,15 @@ static bool load_section(struct engine *engine, uint32_t index, const struct eng
                          struct engine_parts *parts, struct status *status)
 {
     const uint8_t *stored = engine->bytes + entry->offset;
+    if (entry->type == SECTION_PLANS) {
+        /* What is bound again for every session must stay what was verified, whatever becomes of the file. */
+        uint8_t *copy = malloc((size_t)entry->stored_bytes);
+        if (!copy)
+            return status_fail(status, STATUS_MACHINE, "out of memory for %" PRIu64 " bytes", entry->stored_bytes);
+        memcpy(copy, stored, (size_t)entry->stored_bytes);
+        engine->owned[index] = copy;
+        stored = copy;
+    }
     if (entry->type != SECTION_WEIGHTS) {
         uint64_t hash = hash64(stored, (size_t)entry->stored_bytes);
         if (hash != entry->hash)
@@ -243,6 +252,7 @@ static bool load_section(struct engine *engine, uint32_t index, const struct eng
     if (entry->flags & SECTION_FLAG_ZLIB) {
         uint8_t *raw = NULL;
         if (!inflate_section(stored, entry, &raw, status)) return false;
+        free(engine->owned[index]);
         engine->owned[index] = raw;
         part.bytes = raw;
     }

@@ -177,8 +177,10 @@ static void destroy(struct backend *backend)
     const struct cuda_driver *driver = &cuda->device.driver;
     struct status ignored;
     status_clear(&ignored);
-    /* On a GPU that was lost every call fails: there is nobody left to tell. */
-    if (cuda->device.context && device_enter(&cuda->device, &ignored)) {
+    /* On a GPU that was lost every call fails: there is nobody left to tell. Where only the context cannot be entered,
+     * what does not need it is given back all the same. */
+    if (cuda->device.context) {
+        bool entered = device_enter(&cuda->device, &ignored);
         driver->StreamSynchronize(cuda->device.stream);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
         for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
@@ -186,7 +188,7 @@ static void destroy(struct backend *backend)
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
         if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
-        device_leave(&cuda->device);
+        if (entered) device_leave(&cuda->device);
     }
     mirror_close(&cuda->mirror);
     host_memory_unmap(&cuda->logits);

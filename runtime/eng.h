@@ -15,8 +15,9 @@
  *
  * Errors. A function that can fail returns a status and, if `error` is not NULL, fills the caller's struct eng_error:
  * one line that says what, where, expected, found and what to do. A call that failed changed nothing, except where its
- * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment, and
- * after eng_session_create allocates nothing in functions marked [no allocation].
+ * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment (but
+ * NVTX_INJECTION64_PATH, by which NVIDIA's profilers attach; not in programs with raised privileges), and after
+ * eng_session_create allocates nothing in functions marked [no allocation].
  *
  * Option structs. Call the struct's *_init (it fills size and defaults), then set fields. In every one of them 0 (NULL)
  * means the default. Fields are only ever added at the end: a program built against an older header goes on working,

@@ -91,9 +91,10 @@ void load_cuda_close(struct eng_engine *engine)
     struct status ignored;
     status_clear(&ignored);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
-    if (cuda->weights && device_enter(&cuda->device, &ignored)) {
+    if (cuda->weights) {
+        bool entered = device_enter(&cuda->device, &ignored);
         cuda->device.driver.MemFree(cuda->weights);
-        device_leave(&cuda->device);
+        if (entered) device_leave(&cuda->device);
     }
     device_close(&cuda->device);
     free(cuda);

@@ -117,11 +117,16 @@ static bool verify_feedback(const struct plan *plan, const struct plan_field *fi
                             struct status *status)
 {
     bool tokens = false, positions = false;
-    for (uint32_t i = 0; i < plan->header.operand_count; i++) {
-        const struct plan_operand *operand = &plan->operands[i];
-        if (operand->space != SPACE_STEP || !(operand->access & ACCESS_WRITE)) continue;
-        tokens = tokens || operand->offset == fields[STEP_TOKENS].offset;
-        positions = positions || operand->offset == fields[STEP_POSITIONS].offset;
+    for (uint32_t l = 0; l < plan->header.launch_count; l++) {
+        const struct plan_launch *launch = &plan->launches[l];
+        for (uint32_t i = 0; launch->op == OP_SAMPLE && i < launch->operand_count; i++) {
+            const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+            if (operand->space != SPACE_STEP || !(operand->access & ACCESS_WRITE)) continue;
+            tokens = tokens ||
+                     (operand->offset == fields[STEP_TOKENS].offset && operand->bytes == fields[STEP_TOKENS].bytes);
+            positions = positions || (operand->offset == fields[STEP_POSITIONS].offset &&
+                                      operand->bytes == fields[STEP_POSITIONS].bytes);
+        }
     }
     if (tokens && positions) return true;
     return status_fail(status, STATUS_CORRUPT, "%s: expected a launch that writes the next step's %s, found none", name,

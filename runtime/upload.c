@@ -9,6 +9,7 @@
 #include "formats/hash.h"
 #include "kernels/cpu/processors.h"
 #include "kernels/cpu/team.h"
+#include "runtime/memory_limit.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL and pages come one by one */
@@ -135,7 +136,8 @@ bool upload_weights(const struct engine *file, const struct device *device, cu_d
     bool ok = false;
     if (!device_enter(device, status)) goto done;
     uint64_t bytes = (uint64_t)team_size(team) * BUFFERS * BUFFER_BYTES;
-    ok = cuda_ok(driver, driver->MemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE), status,
+    ok = memory_limit_check("staging of the weights", bytes, bytes, "free memory or use fewer threads", status) &&
+         cuda_ok(driver, driver->MemHostAlloc(&staging, bytes, CU_MEMHOSTALLOC_PORTABLE), status,
                  "%" PRIu64 " bytes of pinned memory", bytes);
     if (ok) {
         upload.staging = staging;

@@ -403,9 +403,9 @@ static void wrong_code_is_refused(void **state)
     } cases[] = {
         {"twice", "FAKE CUBIN 80\nkernel twice 8 8\nend\n", 2, STATUS_VERSION,
          "twice|for another GPU|compute capability 9.0|build the engine on this machine"},
-        {"twice", "not a cubin", 2, STATUS_MACHINE, "twice|loading its code|CUDA_ERROR_INVALID_IMAGE"},
-        {"twice", "FAKE CUBIN 90\nkernel thrice 8 8\nend\n", 2, STATUS_MACHINE, "twice|looking it up|NOT_FOUND"},
-        {"twice", "FAKE CUBIN 90\nkernel twice 8\nend\n", 2, STATUS_MACHINE, "twice|parameter 1 of 2"},
+        {"twice", "not a cubin", 2, STATUS_CORRUPT, "twice|loading its code|CUDA_ERROR_INVALID_IMAGE"},
+        {"twice", "FAKE CUBIN 90\nkernel thrice 8 8\nend\n", 2, STATUS_CORRUPT, "twice|looking it up|NOT_FOUND"},
+        {"twice", "FAKE CUBIN 90\nkernel twice 8\nend\n", 2, STATUS_CORRUPT, "twice|parameter 1 of 2"},
         {"twice", "FAKE CUBIN 90\nkernel twice 8 8 8\nend\n", 2, STATUS_CORRUPT, "twice|more parameters than the 2"},
         {"twice", "FAKE CUBIN 90\nkernel twice 8 4\nend\n", 2, STATUS_CORRUPT,
          "twice|parameter 1 has 4 bytes|expected 8 or 128"},

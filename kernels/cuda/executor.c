@@ -1,6 +1,7 @@
 #include "kernels/cuda/executor.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,15 +9,26 @@
 
 /* ---- kernels ---- */
 
+/* As cuda_ok where only the engine's code can be at fault. */
+static bool code_ok(const struct cuda_driver *driver, cu_result result, struct status *status, const char *what,
+                    const char *entry)
+{
+    if (cuda_ok(driver, result, status, "kernel '%s': %s", entry, what)) return true;
+    if (result == CU_ERROR_INVALID_VALUE || result == CU_ERROR_INVALID_IMAGE || result == CU_ERROR_INVALID_PTX ||
+        result == CU_ERROR_NOT_FOUND)
+        status->code = STATUS_CORRUPT;
+    return false;
+}
+
 static bool read_parameters(struct cuda_kernel *kernel, const struct device *device, cu_kernel handle,
                             const char *entry, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     size_t offset, bytes;
     for (uint32_t i = 0; i < kernel->operand_count; i++) {
-        if (!cuda_ok(driver, driver->KernelGetParamInfo(handle, i, &offset, &bytes), status,
-                     "kernel '%s': parameter %" PRIu32 " of %" PRIu32, entry, i, kernel->operand_count))
-            return false;
+        char what[64];
+        snprintf(what, sizeof what, "parameter %" PRIu32 " of %" PRIu32, i, kernel->operand_count);
+        if (!code_ok(driver, driver->KernelGetParamInfo(handle, i, &offset, &bytes), status, what, entry)) return false;
         if (bytes != sizeof(cu_deviceptr) && bytes != sizeof(struct cu_tensor_map))
             return status_fail(status, STATUS_CORRUPT,
                                "kernel '%s': parameter %" PRIu32 " has %zu bytes, expected %zu or %zu", entry, i, bytes,
@@ -44,9 +56,9 @@ static bool load_kernel(struct cuda_kernel *kernel, const struct device *device,
                            entry->entry, device->facts.name, device->facts.capability / 10,
                            device->facts.capability % 10);
     kernel->operand_count = entry->operand_count;
-    if (!cuda_ok(driver, result, status, "kernel '%s': loading its code", entry->entry) ||
-        !cuda_ok(driver, driver->LibraryGetKernel(&handle, kernel->library, entry->entry), status,
-                 "kernel '%s': looking it up", entry->entry) ||
+    if (!code_ok(driver, result, status, "loading its code", entry->entry) ||
+        !code_ok(driver, driver->LibraryGetKernel(&handle, kernel->library, entry->entry), status, "looking it up",
+                 entry->entry) ||
         !read_parameters(kernel, device, handle, entry->entry, status) ||
         !cuda_ok(driver,
                  driver->KernelGetAttribute(&threads, CU_FUNCTION_MAX_THREADS_PER_BLOCK, handle, device->handle),
@@ -61,9 +73,11 @@ static bool load_kernel(struct cuda_kernel *kernel, const struct device *device,
                    driver->KernelSetAttribute(CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic, handle,
                                               device->handle),
                    status, "kernel '%s': %d bytes of dynamic shared memory", entry->entry, dynamic) &&
-           cuda_ok(driver,
-                   driver->KernelSetAttribute(CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle, device->handle),
-                   status, "kernel '%s': large clusters", entry->entry) &&
+           (device->facts.capability < 90 || /* there are no clusters */
+            cuda_ok(driver,
+                    driver->KernelSetAttribute(CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle,
+                                               device->handle),
+                    status, "kernel '%s': large clusters", entry->entry)) &&
            cuda_ok(driver, driver->KernelGetFunction(&kernel->function, handle), status,
                    "kernel '%s': bringing it to the device", entry->entry);
 }
@@ -198,6 +212,9 @@ static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struc
     if (!resolve(arguments, device, kernel, plan, launch, memory, status)) return false;
     if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
         return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
+    /* It waits for that launch alone, so that one must have waited for the rest. */
+    if (programmatic && index > 1 && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
+        return status_fail(status, STATUS_CORRUPT, "begins early behind a launch that does not");
 
     cu_graph_node before[PLAN_MAX_DEPENDENCIES];
     struct cu_graph_edge edges[PLAN_MAX_DEPENDENCIES];

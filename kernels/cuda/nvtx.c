@@ -63,8 +63,8 @@ static const void *get_table(uint32_t table)
 /* A tool that fails is one that is not there: it must not keep the program from its work. */
 static void attach(void)
 {
-    const char *path = getenv("NVTX_INJECTION64_PATH");
-    void *library = path ? dlopen(path, RTLD_LAZY) : NULL;
+    const char *path = secure_getenv("NVTX_INJECTION64_PATH");
+    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NODELETE) : NULL;
     void *address = library ? dlsym(library, "InitializeInjectionNvtx2") : NULL;
     if (!address) {
         if (library) dlclose(library);
