@@ -63,7 +63,7 @@ static void write_cubin(struct program *program, const struct kernel *kernel, co
     for (int i = 0; i < operands; i++)
         at += sprintf(at, " %d", i == kernel->maps[0] || i == second_map ? MAP : POINTER);
     at += sprintf(at, "\nend\n");
-    program->cubin_bytes = (size_t)(at - program->cubin);
+    program->cubin_bytes = (size_t)(at - program->cubin) + 1; /* with the NUL: the fake driver reads text */
 }
 
 EXPORT int nvrtcVersion(int *major, int *minor)
