@@ -20,7 +20,6 @@ struct build_options {
     int batch_size_count, prefill_chunk_count;
     enum engine_target target;
     int device;          /* CUDA: ordinal of the GPU to build on */
-    bool lean;           /* only our own kernels */
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */

@@ -19,6 +19,28 @@
 
 #include "formats/status.h"
 
+/* For main() of a test that needs a library of its own before the machine's: runs the program again with `folder` first in
+ * LD_LIBRARY_PATH. True once it is there; false: end with *result. Where the folder does not exist the test cannot run,
+ * which under Bazel, which builds it, is a failure. */
+static inline bool test_with_libraries(const char *folder, char **argv, int *result)
+{
+    const char *folders = getenv("LD_LIBRARY_PATH");
+    *result = getenv("TEST_SRCDIR") ? 1 : 0;
+    if (access(folder, R_OK) != 0) {
+        fprintf(stderr, "%s: expected libraries in %s, which Bazel builds\n", *result ? "failed" : "skipped", folder);
+        return false;
+    }
+    if (folders && strncmp(folders, folder, strlen(folder)) == 0) return true;
+    char *longer = NULL;
+    *result = 1;
+    if (asprintf(&longer, "%s%s%s", folder, folders && *folders ? ":" : "", folders ? folders : "") < 0) return false;
+    setenv("LD_LIBRARY_PATH", longer, 1);
+    free(longer);
+    execv("/proc/self/exe", argv);
+    perror("/proc/self/exe");
+    return false;
+}
+
 /* A fresh folder; test_folder_remove() deletes it with all it holds. */
 static inline char *test_folder(void)
 {

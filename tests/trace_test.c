@@ -381,20 +381,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
     };
     (void)argc;
-    const char *folders = getenv("LD_LIBRARY_PATH");
-    if (access(fake_folder, R_OK) != 0) {
-        fprintf(stderr, "skipped: expected the fake driver in %s, which Bazel builds\n", fake_folder);
-        return 0;
-    }
-    if (!folders || strncmp(folders, fake_folder, strlen(fake_folder)) != 0) {
-        char *longer = NULL;
-        if (asprintf(&longer, "%s%s%s", fake_folder, folders && *folders ? ":" : "", folders ? folders : "") < 0)
-            return 1;
-        setenv("LD_LIBRARY_PATH", longer, 1);
-        free(longer);
-        execv("/proc/self/exe", argv);
-        perror("/proc/self/exe");
-        return 1;
-    }
+    int result;
+    if (!test_with_libraries(fake_folder, argv, &result)) return result;
     return cmocka_run_group_tests(tests, build, remove_all);
 }

@@ -164,7 +164,6 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(MemFree, cuMemFree_v2, (cu_deviceptr pointer))                                                                   \
     X(MemHostAlloc, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                    \
     X(MemFreeHost, cuMemFreeHost, (void *pointer))                                                                     \
-    X(MemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, (cu_deviceptr * device, void *host, unsigned flags))      \
     X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (cu_deviceptr to, const void *from, size_t bytes, cu_stream stream))      \
     X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *to, cu_deviceptr from, size_t bytes, cu_stream stream))            \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (cu_deviceptr to, cu_deviceptr from, size_t bytes, cu_stream stream))     \
@@ -172,8 +171,6 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(StreamCreate, cuStreamCreate, (cu_stream * stream, unsigned flags))                                              \
     X(StreamDestroy, cuStreamDestroy_v2, (cu_stream stream))                                                           \
     X(StreamSynchronize, cuStreamSynchronize, (cu_stream stream))                                                      \
-    X(StreamQuery, cuStreamQuery, (cu_stream stream))                                                                  \
-    X(StreamWaitEvent, cuStreamWaitEvent, (cu_stream stream, cu_event event, unsigned flags))                          \
     X(StreamBeginCapture, cuStreamBeginCapture_v2, (cu_stream stream, int mode))                                       \
     X(StreamEndCapture, cuStreamEndCapture, (cu_stream stream, cu_graph * graph))                                      \
     X(EventCreate, cuEventCreate, (cu_event * event, unsigned flags))                                                  \

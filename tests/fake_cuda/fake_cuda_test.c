@@ -282,16 +282,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_events, begin, end),
         cmocka_unit_test(test_leak_file),
     };
-    const char *path = getenv("LD_LIBRARY_PATH");
-    if (!path || strncmp(path, fake_folder, strlen(fake_folder)) != 0) {
-        char *longer = NULL;
-        if (asprintf(&longer, "%s%s%s", fake_folder, path && *path ? ":" : "", path ? path : "") < 0) return 1;
-        setenv("LD_LIBRARY_PATH", longer, 1);
-        free(longer);
-        execv("/proc/self/exe", argv);
-        perror("/proc/self/exe");
-        return 1;
-    }
+    int result;
+    if (!test_with_libraries(fake_folder, argv, &result)) return result;
     if (argc == 2 && strcmp(argv[1], "--leak") == 0) return leak();
     return cmocka_run_group_tests(tests, find_fake, NULL);
 }
