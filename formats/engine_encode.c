@@ -79,7 +79,8 @@ bool engine_writer_tensors(struct engine_writer *writer, const struct engine_ten
     return done;
 }
 
-bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status)
+static bool encode_plans(struct engine_writer *writer, enum engine_section section, const struct plan *plans,
+                         size_t count, struct status *status)
 {
     struct section_buffer buffer;
     struct engine_plans_header header = {.plan_count = (uint32_t)count};
@@ -102,9 +103,20 @@ bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans,
         buffer.used += buffer.used % sizeof(uint64_t); /* the last array may end in the middle of 8 bytes */
     }
     /* Not compressed, so that the runtime uses them where they lie in the mapping. */
-    bool done = engine_writer_section(writer, SECTION_PLANS, buffer.bytes, buffer.size, false, status);
+    bool done = engine_writer_section(writer, section, buffer.bytes, buffer.size, false, status);
     free(buffer.bytes);
     return done;
+}
+
+bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status)
+{
+    return encode_plans(writer, SECTION_PLANS, plans, count, status);
+}
+
+bool engine_writer_library_plans(struct engine_writer *writer, const struct plan *plans, size_t count,
+                                 struct status *status)
+{
+    return count == 0 || encode_plans(writer, SECTION_LIBRARY_PLANS, plans, count, status);
 }
 
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status)

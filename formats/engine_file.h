@@ -6,7 +6,7 @@
 #include "formats/file.h"
 #include "formats/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 1 };
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 2 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
@@ -25,6 +25,9 @@ enum engine_section {
     SECTION_TOKENIZER = 9,
     SECTION_GOLDEN = 10,
     SECTION_SIGNATURE = 11,
+    SECTION_LIBRARY_CALLS = 12,
+    SECTION_LIBRARY_PLANS = 13,
+    SECTION_COUNT
 };
 const char *engine_section_name(unsigned id);
 
@@ -56,6 +59,15 @@ struct engine_kernel {
     uint32_t operand_count; /* its parameters: pointers, and tensor maps where a launch's operand has one */
 };
 
+/* One way to call a library: what the launches that refer to it have in common. */
+struct engine_call {
+    enum plan_library library;
+    uint32_t version;       /* of the library, as it numbers them: another one is not asked */
+    uint32_t operand_count; /* of every launch: those of the op, then the call's workspace if it needs one */
+    const void *data;       /* borrowed, 16-byte aligned: which algorithm, in the library's own terms */
+    uint64_t bytes;
+};
+
 /* An open engine. Pointers lead into the mapping or into memory the engine owns; nothing changes after open, so any
  * number of threads may read. */
 struct engine {
@@ -74,7 +86,12 @@ struct engine {
     size_t kernel_count;
     struct plan *plans; /* decode plans by rising rows, then prefill plans by rising rows */
     size_t plan_count;
-    const char *tactics; /* tuning record lines */
+    struct engine_call *calls; /* device targets; none in a lean engine */
+    size_t call_count;
+    struct plan *library_plans;   /* [plan_count]: takes the place of the plan of that number where its libraries are
+                                 * there; launch_count 0: nothing does. NULL without library calls */
+    uint64_t library_arena_bytes; /* largest over the library plans */
+    const char *tactics;          /* tuning record lines */
     size_t tactics_size;
     const uint8_t *tokenizer; /* image, NULL if none */
     size_t tokenizer_size;
@@ -115,6 +132,12 @@ bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans,
 /* Compressed. Two kernels may have the same entry name: launches refer to them by index. */
 bool engine_writer_kernels(struct engine_writer *writer, const struct engine_kernel *kernels, size_t count,
                            struct status *status);
+/* Plans that call libraries, in the order of the plans that they take the place of, and their calls. None of both: leaves
+ * the sections out. */
+bool engine_writer_library_plans(struct engine_writer *writer, const struct plan *plans, size_t count,
+                                 struct status *status);
+bool engine_writer_calls(struct engine_writer *writer, const struct engine_call *calls, size_t count,
+                         struct status *status);
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
 /* Writes header and table, syncs, renames; frees the writer whatever happens. */
 bool engine_writer_commit(struct engine_writer *writer, struct status *status);

@@ -204,9 +204,30 @@ static bool verify_tensor_map(const struct plan_operand *operand, const int64_t 
     return true;
 }
 
+/* A call takes plain addresses, and the library picks its own launch. */
+static bool verify_library_launch(const struct engine *engine, const struct plan *plan,
+                                  const struct plan_launch *launch, struct status *status)
+{
+    if (launch->kernel >= engine->call_count)
+        return status_fail(status, STATUS_CORRUPT, "library call %" PRIu32 " of %zu", launch->kernel,
+                           engine->call_count);
+    const struct engine_call *call = &engine->calls[launch->kernel];
+    if (launch->operand_count != call->operand_count)
+        return status_fail(status, STATUS_CORRUPT, "operands: the library call has %" PRIu32 ", found %u",
+                           call->operand_count, launch->operand_count);
+    uint32_t device = launch->shared_bytes | (launch->attributes & ~(uint32_t)LAUNCH_LIBRARY);
+    for (int i = 0; i < 3; i++) device |= launch->grid[i] | launch->block[i] | launch->cluster[i];
+    if (device != 0) return status_fail(status, STATUS_CORRUPT, "library call: a field for kernels is not zero");
+    for (uint32_t i = 0; i < launch->operand_count; i++)
+        if (plan->operands[launch->first_operand + i].tensor_map != 0)
+            return status_fail(status, STATUS_CORRUPT, "operand %" PRIu32 ": a tensor map for a library call", i);
+    return true;
+}
+
 bool engine_verify_device_launch(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
                                  struct status *status)
 {
+    if (launch->attributes & LAUNCH_LIBRARY) return verify_library_launch(engine, plan, launch, status);
     if (launch->kernel >= engine->kernel_count)
         return status_fail(status, STATUS_CORRUPT, "kernel %" PRIu32 " of %zu", launch->kernel, engine->kernel_count);
     const struct engine_kernel *kernel = &engine->kernels[launch->kernel];

@@ -17,6 +17,8 @@ const char *engine_section_name(unsigned id)
     case SECTION_TOKENIZER: return "tokenizer";
     case SECTION_GOLDEN: return "golden";
     case SECTION_SIGNATURE: return "signature";
+    case SECTION_LIBRARY_CALLS: return "library calls";
+    case SECTION_LIBRARY_PLANS: return "library plans";
     default: return "unknown";
     }
 }
@@ -34,6 +36,8 @@ uint64_t engine_section_limit(unsigned type)
     case SECTION_MANIFEST: return UINT64_C(1) << 20;
     case SECTION_TENSORS: return UINT64_C(64) << 20;
     case SECTION_KERNELS:
+    case SECTION_LIBRARY_CALLS:
+    case SECTION_LIBRARY_PLANS:
     case SECTION_PLANS: return UINT64_C(1) << 30;
     case SECTION_TACTICS:
     case SECTION_TOKENIZER: return UINT64_C(256) << 20;

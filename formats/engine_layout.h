@@ -108,6 +108,23 @@ struct engine_kernel_entry {
 };
 _Static_assert(sizeof(struct engine_kernel_entry) == 32, "encoding");
 
+/* Library calls: header, entries, zeros to a multiple of 64, then the data of each in the same order, each followed by
+ * zeros to a multiple of 64. */
+struct engine_calls_header {
+    uint32_t call_count;
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct engine_calls_header) == 8, "encoding");
+
+struct engine_call_entry {
+    uint32_t library; /* enum plan_library */
+    uint32_t version;
+    uint32_t operand_count;
+    uint32_t reserved;
+    uint64_t offset, bytes; /* of the data, from the start of the section */
+};
+_Static_assert(sizeof(struct engine_call_entry) == 32, "encoding");
+
 /* Golden outputs: header, prompt, tokens, logits, as in struct engine_golden. */
 struct engine_golden_header {
     uint32_t prompt_count, token_count, vocab_size;

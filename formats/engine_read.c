@@ -123,7 +123,9 @@ static bool section_is_known(uint32_t type)
     case SECTION_PLANS:
     case SECTION_TACTICS:
     case SECTION_TOKENIZER:
-    case SECTION_GOLDEN: return true;
+    case SECTION_GOLDEN:
+    case SECTION_LIBRARY_CALLS:
+    case SECTION_LIBRARY_PLANS: return true;
     default: return false; /* among them those whose numbers are reserved for device targets */
     }
 }
@@ -231,7 +233,7 @@ static bool load_section(struct engine *engine, uint32_t index, const struct eng
                          struct engine_parts *parts, struct status *status)
 {
     const uint8_t *stored = engine->bytes + entry->offset;
-    if (entry->type == SECTION_PLANS) {
+    if (entry->type == SECTION_PLANS || entry->type == SECTION_LIBRARY_PLANS) {
         /* What is bound again for every session must stay what was verified, whatever becomes of the file. */
         uint8_t *copy = malloc((size_t)entry->stored_bytes);
         if (!copy)
@@ -355,7 +357,9 @@ void engine_close(struct engine *engine)
     for (size_t i = 0; i < ENGINE_MAX_SECTIONS; i++) free(engine->owned[i]);
     free(engine->tensors);
     free(engine->kernels);
+    free(engine->calls);
     free(engine->plans);
+    free(engine->library_plans);
     file_map_close(&engine->map);
     *engine = (struct engine){0};
 }

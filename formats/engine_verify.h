@@ -11,12 +11,21 @@ struct engine_part {
     uint64_t size;
 };
 struct engine_parts {
-    struct engine_part part[SECTION_SIGNATURE + 1]; /* by enum engine_section */
-    char builder_version[32];                       /* the header's */
+    struct engine_part part[SECTION_COUNT]; /* by enum engine_section */
+    char builder_version[32];               /* the header's */
 };
 
 /* Fills the engine from its parts. On failure the caller closes the engine. */
 bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status);
+
+/* engine_plans.c. Library plans: after the plans and the library calls; the section may be absent. */
+bool engine_verify_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
+                         struct status *status);
+bool engine_verify_library_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
+                                 struct status *status);
+
+/* engine_calls.c. The section may be absent. */
+bool engine_verify_calls(struct engine *engine, const struct engine_part *part, struct status *status);
 
 /* engine_kernels.c. The section may be absent; a launch of a device target needs it. */
 bool engine_verify_kernels(struct engine *engine, const struct engine_part *part, struct status *status);

@@ -31,6 +31,11 @@ const char *plan_op_name(unsigned op)
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }
 
+const char *plan_library_name(unsigned library)
+{
+    return library == LIBRARY_CUBLASLT ? "cuBLASLt" : library == LIBRARY_CUDNN ? "cuDNN" : "?";
+}
+
 /* Places fields of known sizes one behind the other; fields[i].bytes is filled by the caller. */
 static bool place_fields(struct plan_field *fields, int count, uint64_t *total_bytes)
 {

@@ -39,8 +39,11 @@ enum plan_op {
 /* struct plan_launch.attributes, device targets */
 enum plan_attribute {
     LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits by itself */
-    LAUNCH_ATTRIBUTES_KNOWN = 1,
+    LAUNCH_LIBRARY = 2, /* a library call: `kernel` counts those, and grid, block, cluster and shared_bytes are 0 */
+    LAUNCH_ATTRIBUTES_KNOWN = 3,
 };
+/* Whose call it is. */
+enum plan_library { LIBRARY_CUBLASLT = 1, LIBRARY_CUDNN = 2, LIBRARY_COUNT };
 
 /* The structs below are also the encoding in the file: little endian, no padding. */
 struct plan_operand {
@@ -64,7 +67,7 @@ struct plan_launch {
     uint32_t first_dependency;              /* dependencies are indices of earlier launches */
     uint32_t tactic;                        /* line of the tactics section, PLAN_NO_TACTIC if the op has no tunables */
     uint32_t layer;                         /* for people and traces; UINT32_MAX outside the layers */
-    uint32_t kernel;                        /* device targets: index into the kernels section; 0 on the CPU */
+    uint32_t kernel;                        /* device targets: index into the kernels or library calls; 0 on the CPU */
     uint32_t grid[3], block[3], cluster[3]; /* device targets; 0 on the CPU */
     uint32_t shared_bytes;
     uint32_t attributes;
@@ -165,5 +168,6 @@ bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, 
 
 const char *plan_space_name(unsigned space);
 const char *plan_op_name(unsigned op);
+const char *plan_library_name(unsigned library); /* "cuBLASLt" */
 
 #endif
