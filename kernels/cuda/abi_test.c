@@ -19,6 +19,8 @@
 #define CU_GRAPH_NODE_TYPE_KERNEL                             OUR_GRAPH_NODE_TYPE_KERNEL
 #define CU_GRAPH_NODE_TYPE_MEMCPY                             OUR_GRAPH_NODE_TYPE_MEMCPY
 #define CU_GRAPH_NODE_TYPE_MEMSET                             OUR_GRAPH_NODE_TYPE_MEMSET
+#define CU_GRAPH_NODE_TYPE_GRAPH                              OUR_GRAPH_NODE_TYPE_GRAPH
+#define CU_STREAM_CAPTURE_MODE_RELAXED                        OUR_STREAM_CAPTURE_MODE_RELAXED
 #define CU_TENSOR_MAP_SWIZZLE_NONE                            OUR_TENSOR_MAP_SWIZZLE_NONE
 #define CU_TENSOR_MAP_SWIZZLE_32B                             OUR_TENSOR_MAP_SWIZZLE_32B
 #define CU_TENSOR_MAP_SWIZZLE_64B                             OUR_TENSOR_MAP_SWIZZLE_64B
@@ -41,6 +43,8 @@
 #undef CU_GRAPH_NODE_TYPE_KERNEL
 #undef CU_GRAPH_NODE_TYPE_MEMCPY
 #undef CU_GRAPH_NODE_TYPE_MEMSET
+#undef CU_GRAPH_NODE_TYPE_GRAPH
+#undef CU_STREAM_CAPTURE_MODE_RELAXED
 #undef CU_TENSOR_MAP_SWIZZLE_NONE
 #undef CU_TENSOR_MAP_SWIZZLE_32B
 #undef CU_TENSOR_MAP_SWIZZLE_64B
@@ -117,6 +121,8 @@ SAME_VALUE(OUR_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
 SAME_VALUE(OUR_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_KERNEL);
 SAME_VALUE(OUR_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMCPY);
 SAME_VALUE(OUR_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_MEMSET);
+SAME_VALUE(OUR_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_GRAPH);
+SAME_VALUE(OUR_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME_VALUE(CU_GRAPH_PORT_DEFAULT, CU_GRAPH_KERNEL_NODE_PORT_DEFAULT);
 SAME_VALUE(CU_GRAPH_PORT_PROGRAMMATIC, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
 SAME_VALUE(CU_GRAPH_EDGE_FULL, CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
@@ -161,10 +167,13 @@ SAME_MEMBER(struct cu_kernel_node_params, extra, CUDA_KERNEL_NODE_PARAMS_v3, ext
 SAME_MEMBER(struct cu_kernel_node_params, kernel, CUDA_KERNEL_NODE_PARAMS_v3, kern);
 SAME_MEMBER(struct cu_kernel_node_params, context, CUDA_KERNEL_NODE_PARAMS_v3, ctx);
 
+SAME_MEMBER(struct cu_child_graph_params, graph, CUDA_CHILD_GRAPH_NODE_PARAMS, graph);
+
 SAME_SIZE(struct cu_graph_node_params, CUgraphNodeParams);
 SAME_MEMBER(struct cu_graph_node_params, type, CUgraphNodeParams, type);
 SAME_MEMBER(struct cu_graph_node_params, reserved0, CUgraphNodeParams, reserved0);
 SAME_MEMBER(struct cu_graph_node_params, kernel, CUgraphNodeParams, kernel);
+SAME_MEMBER(struct cu_graph_node_params, graph, CUgraphNodeParams, graph);
 SAME_MEMBER(struct cu_graph_node_params, reserved1, CUgraphNodeParams, reserved1);
 SAME_MEMBER(struct cu_graph_node_params, reserved2, CUgraphNodeParams, reserved2);
 

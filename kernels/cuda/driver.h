@@ -111,7 +111,13 @@ struct cu_launch_config {
     unsigned attribute_count;
 };
 
-enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEMCPY = 1, CU_GRAPH_NODE_TYPE_MEMSET = 2 };
+enum cu_graph_node_type {
+    CU_GRAPH_NODE_TYPE_KERNEL = 0,
+    CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+    CU_GRAPH_NODE_TYPE_MEMSET = 2,
+    CU_GRAPH_NODE_TYPE_GRAPH = 4,
+};
+enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 struct cu_kernel_node_params { /* CUDA_KERNEL_NODE_PARAMS_v3 */
     cu_function function;
     unsigned grid[3], block[3];
@@ -121,12 +127,17 @@ struct cu_kernel_node_params { /* CUDA_KERNEL_NODE_PARAMS_v3 */
     cu_kernel kernel;
     cu_context context;
 };
+struct cu_child_graph_params { /* CUDA_CHILD_GRAPH_NODE_PARAMS: the graph is copied */
+    cu_graph graph;
+    int ownership; /* 0: stays the caller's; before CUDA 12.9 there is no such member, and it must be zero */
+};
 struct cu_graph_node_params { /* CUgraphNodeParams */
     int type;
     int reserved0[3];
     union {
         long long reserved1[29];
         struct cu_kernel_node_params kernel;
+        struct cu_child_graph_params graph;
     };
     long long reserved2;
 };

@@ -200,31 +200,42 @@ static bool has_cluster(const struct plan_launch *launch)
 
 /* ---- graphs ---- */
 
-static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struct arguments *arguments,
-                     const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
-                     const struct cuda_memory *memory, struct status *status)
-{
-    const struct cuda_driver *driver = &device->driver;
-    const struct plan_launch *launch = &plan->launches[index];
-    const struct cuda_kernel *kernel = &kernels->kernels[launch->kernel];
-    const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
-    bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
-    if (!resolve(arguments, device, kernel, plan, launch, memory, status)) return false;
-    if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
-        return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
-    /* It waits for that launch alone, so that one must have waited for the rest. */
-    if (programmatic && index > 1 && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
-        return status_fail(status, STATUS_CORRUPT, "begins early behind a launch that does not");
-
+/* Dependencies of a launch as the driver takes them. */
+struct node_edges {
     cu_graph_node before[PLAN_MAX_DEPENDENCIES];
     struct cu_graph_edge edges[PLAN_MAX_DEPENDENCIES];
-    memset(edges, 0, sizeof edges);
+};
+
+static bool is_library(const struct plan_launch *launch) { return launch->attributes & LAUNCH_LIBRARY; }
+
+static bool find_edges(const cu_graph_node *nodes, const struct plan *plan, uint32_t index, struct node_edges *found,
+                       struct status *status)
+{
+    const struct plan_launch *launch = &plan->launches[index];
+    const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
+    bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
+    if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
+        return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
+    /* It waits for that launch alone, so that one must have waited for the rest: a library call has, by a full edge. */
+    if (programmatic && index > 1 && !is_library(&launch[-1]) && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
+        return status_fail(status, STATUS_CORRUPT, "begins early behind a launch that does not");
+    bool early = programmatic && index > 0 && !is_library(&launch[-1]);
+    memset(found->edges, 0, sizeof found->edges);
     for (uint32_t d = 0; d < launch->dependency_count; d++) {
-        before[d] = nodes[dependencies[d]];
-        if (!programmatic) continue;
-        edges[d].from_port = CU_GRAPH_PORT_PROGRAMMATIC;
-        edges[d].type = CU_GRAPH_EDGE_PROGRAMMATIC;
+        found->before[d] = nodes[dependencies[d]];
+        if (!early) continue;
+        found->edges[d].from_port = CU_GRAPH_PORT_PROGRAMMATIC;
+        found->edges[d].type = CU_GRAPH_EDGE_PROGRAMMATIC;
     }
+    return true;
+}
+
+static bool add_kernel(cu_graph graph, cu_graph_node *node, const struct node_edges *edges, struct arguments *arguments,
+                       const struct device *device, const struct cuda_kernel *kernel, const struct plan *plan,
+                       const struct plan_launch *launch, const struct cuda_memory *memory, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    if (!resolve(arguments, device, kernel, plan, launch, memory, status)) return false;
     struct cu_graph_node_params params;
     memset(&params, 0, sizeof params);
     params.type = CU_GRAPH_NODE_TYPE_KERNEL;
@@ -233,7 +244,8 @@ static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struc
     memcpy(params.kernel.block, launch->block, sizeof params.kernel.block);
     params.kernel.shared_bytes = launch->shared_bytes;
     params.kernel.params = arguments->values;
-    if (!cuda_ok(driver, driver->GraphAddNode(&nodes[index], graph, before, edges, launch->dependency_count, &params),
+    if (!cuda_ok(driver,
+                 driver->GraphAddNode(node, graph, edges->before, edges->edges, launch->dependency_count, &params),
                  status, "adding it to the graph"))
         return false;
     if (!has_cluster(launch)) return true;
@@ -242,14 +254,67 @@ static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struc
     value.cluster.x = launch->cluster[0];
     value.cluster.y = launch->cluster[1];
     value.cluster.z = launch->cluster[2];
-    return cuda_ok(driver,
-                   driver->GraphKernelNodeSetAttribute(nodes[index], CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value),
+    return cuda_ok(driver, driver->GraphKernelNodeSetAttribute(*node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value),
                    status, "clusters of %" PRIu32 " blocks",
                    launch->cluster[0] * launch->cluster[1] * launch->cluster[2]);
 }
 
+static void call_operands(const struct plan *plan, const struct plan_launch *launch, const struct cuda_memory *memory,
+                          cu_deviceptr operands[PLAN_MAX_OPERANDS])
+{
+    for (uint32_t i = 0; i < launch->operand_count; i++) {
+        const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+        operands[i] = memory->base[operand->space] + operand->offset;
+    }
+}
+
+static bool add_call(cu_graph graph, cu_graph_node *node, const struct node_edges *edges, const struct device *device,
+                     const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
+                     const struct cuda_memory *memory, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    cu_deviceptr operands[PLAN_MAX_OPERANDS];
+    struct cu_graph_node_params params;
+    cu_graph captured = NULL;
+    call_operands(plan, launch, memory, operands);
+    /* Relaxed: the library may load code of its own meanwhile. */
+    if (!cuda_ok(driver, driver->StreamBeginCapture(device->stream, CU_STREAM_CAPTURE_MODE_RELAXED), status,
+                 "capturing a library call"))
+        return false;
+    bool ok = cuda_call_run(calls, plan, launch, operands, device->stream, status);
+    struct status ended;
+    status_clear(&ended);
+    bool closed =
+        cuda_ok(driver, driver->StreamEndCapture(device->stream, &captured), &ended, "capturing a library call");
+    if (ok && !closed) *status = ended;
+    memset(&params, 0, sizeof params);
+    params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+    params.graph.graph = captured;
+    ok = ok && closed &&
+         cuda_ok(driver,
+                 driver->GraphAddNode(node, graph, edges->before, edges->edges, launch->dependency_count, &params),
+                 status, "adding a library call to the graph");
+    if (captured) driver->GraphDestroy(captured);
+    return ok;
+}
+
+static bool add_node(cu_graph graph, cu_graph_node *nodes, uint32_t index, struct arguments *arguments,
+                     const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
+                     const struct cuda_memory *memory, struct status *status)
+{
+    const struct plan_launch *launch = &plan->launches[index];
+    struct node_edges edges;
+    if (!find_edges(nodes, plan, index, &edges, status)) return false;
+    return is_library(launch)
+               ? add_call(graph, &nodes[index], &edges, device, kernels->calls, plan, launch, memory, status)
+               : add_kernel(graph, &nodes[index], &edges, arguments, device, &kernels->kernels[launch->kernel], plan,
+                            launch, memory, status);
+}
+
 static bool check_indices(const struct cuda_kernels *kernels, const struct plan_launch *launch, struct status *status)
 {
+    if (is_library(launch))
+        return kernels->calls || status_fail(status, STATUS_INTERNAL, "a library call, but no library is open");
     if (launch->kernel < kernels->count && launch->operand_count == kernels->kernels[launch->kernel].operand_count)
         return true;
     return status_fail(status, STATUS_INTERNAL, "kernel %" PRIu32 " of %zu with %u operands", launch->kernel,
@@ -319,9 +384,13 @@ static bool launch_alone(const struct device *device, const struct cuda_kernels 
                          struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
-    if (!check_indices(kernels, launch, status) ||
-        !resolve(arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status))
-        return false;
+    if (!check_indices(kernels, launch, status)) return false;
+    if (is_library(launch)) {
+        cu_deviceptr operands[PLAN_MAX_OPERANDS];
+        call_operands(plan, launch, memory, operands);
+        return cuda_call_run(kernels->calls, plan, launch, operands, device->stream, status);
+    }
+    if (!resolve(arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status)) return false;
     struct cu_launch_attribute cluster;
     memset(&cluster, 0, sizeof cluster);
     cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;

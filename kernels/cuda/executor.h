@@ -1,7 +1,8 @@
-/* Plans as CUDA graphs: the device target's counterpart of kernels/cpu/executor.h. Each launch becomes a kernel node. A
- * launch with LAUNCH_PROGRAMMATIC depends on the one before it, and on nothing else, by a programmatic edge: it may begin
- * early, and its kernel waits until that launch, and so the whole chain behind it, has completed. Other launches depend
- * by full edges. Graphs come from the plan's data alone: no capture, no JIT, no warm-up.
+/* Plans as CUDA graphs: the device target's counterpart of kernels/cpu/executor.h. Each launch becomes a kernel node, or,
+ * where it calls a library, a child graph with what the library queues. A launch with LAUNCH_PROGRAMMATIC depends on the one before it, and on nothing else, by a programmatic edge: it may begin
+ * early, and its kernel waits until that launch, and so the whole chain behind it, has completed. Other launches,
+ * and those behind a library call, depend by full edges. Graphs come from the plan's data alone: no JIT, no warm-up, and no
+ * capture but for library calls.
  *
  * All functions enter the device's context themselves. A kernel set and its plans belong to one device and are used by one
  * thread at a time. */
@@ -9,7 +10,7 @@
 #define KERNELS_CUDA_EXECUTOR_H
 
 #include "formats/engine_file.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/calls.h"
 
 /* Device addresses and sizes of the spaces; KV: the whole pool. */
 struct cuda_memory {
@@ -28,6 +29,7 @@ struct cuda_kernel {
 struct cuda_kernels {
     struct cuda_kernel *kernels; /* owned, as the engine's kernels section */
     size_t count;
+    const struct cuda_calls *calls; /* borrowed, set by the caller; NULL: no plan calls a library */
 };
 
 /* Loads every cubin and looks up every entry; raises the limit of dynamic shared memory to what the device allows. */

@@ -9,7 +9,7 @@
 #ifndef KERNELS_CUDA_KERNEL_H
 #define KERNELS_CUDA_KERNEL_H
 
-#include "formats/plan.h"
+#include "formats/engine_file.h"
 #include "kernels/cuda/device.h"
 
 struct device_geometry {
@@ -21,9 +21,10 @@ struct device_kernel {
     const char *name;   /* entry, and the file's name without ".cu" */
     const char *source; /* from the root of the tree: "kernels/rms_norm/rms_norm.cu" */
     enum plan_op op;
-    int least_capability; /* 80, 90, ... */
-    int most_capability;  /* 90 for code that uses wgmma; 0: no limit */
-    int param_count;      /* at most PLAN_MAX_PARAMS */
+    enum plan_library library; /* 0: code of ours; else the launch is a call, and there is no source */
+    int least_capability;      /* 80, 90, ... */
+    int most_capability;       /* 90 for code that uses wgmma; 0: no limit */
+    int param_count;           /* at most PLAN_MAX_PARAMS */
     const char *const *param_names;
     int first_tunable; /* params from here on change speed alone */
     int operand_count; /* most; trailing optional operands are left out as the contract says */
@@ -41,6 +42,10 @@ struct device_kernel {
     /* Bytes moved, each input read once and each output written once, and floating point operations, at full row count.
      * Attention: at a context of `context` tokens. */
     void (*cost)(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
+    /* Library tactics: what an engine stores of the call. Sets version, data (in `data`, of DEVICE_CALL_BYTES) and
+     * bytes. */
+    void (*call)(const int64_t *params, struct engine_call *call, void *data);
 };
+enum { DEVICE_CALL_BYTES = 256 };
 
 #endif

@@ -150,28 +150,24 @@ static void check_element(const int64_t *params, const struct operands *operands
                  want.value, want.error, found);
 }
 
-void matmul_device_check(const struct device_kernel *kernel, const int64_t *params, int valid, int samples)
+void matmul_device_check_run(const char *what, const int64_t *params, int valid, int samples, matmul_device_run *run,
+                             void *context)
 {
-    char what[1024];
-    struct test_kernel test;
     struct operands operands;
     void *found[2];
     const int64_t n = params[MATMUL_DEVICE_N];
     const int64_t columns = params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? n / 2 : n;
-    describe(what, sizeof what, kernel, params);
-    test_kernel_open(&test, kernel, params);
-    if (test.local_bytes) fail_msg("%s: %d bytes of local memory", what, test.local_bytes);
     open_operands(&operands, params, valid);
     struct test_device_buffer *out = &operands.device[MATMUL_DEVICE_OUT];
-    for (int run = 0; run < 2; run++) {
-        found[run] = malloc(out->bytes);
-        assert_non_null(found[run]);
+    for (int i = 0; i < 2; i++) {
+        found[i] = malloc(out->bytes);
+        assert_non_null(found[i]);
         test_device_buffer_poison(out);
         if (operands.residual >= 0) test_device_write(out, operands.data[operands.residual], out->bytes);
-        test_kernel_run(&test, operands.addresses, operands.count, 0);
-        for (int i = 0; i < operands.count; i++)
-            if (i != operands.residual) test_device_assert_intact(&operands.device[i], what);
-        test_device_read(out, found[run], out->bytes);
+        run(context, operands.addresses, operands.count);
+        for (int o = 0; o < operands.count; o++)
+            if (o != operands.residual) test_device_assert_intact(&operands.device[o], what);
+        test_device_read(out, found[i], out->bytes);
     }
     const size_t row_bytes = out->bytes / (size_t)params[MATMUL_DEVICE_ROWS];
     test_assert_same_bits(found[0], found[1], row_bytes * (size_t)operands.rows, what);
@@ -191,6 +187,21 @@ void matmul_device_check(const struct device_kernel *kernel, const int64_t *para
     free(found[0]);
     free(found[1]);
     close_operands(&operands);
+}
+
+static void run_kernel(void *context, const cu_deviceptr *operands, int count)
+{
+    test_kernel_run(context, operands, count, 0);
+}
+
+void matmul_device_check(const struct device_kernel *kernel, const int64_t *params, int valid, int samples)
+{
+    char what[1024];
+    struct test_kernel test;
+    describe(what, sizeof what, kernel, params);
+    test_kernel_open(&test, kernel, params);
+    if (test.local_bytes) fail_msg("%s: %d bytes of local memory", what, test.local_bytes);
+    matmul_device_check_run(what, params, valid, samples, run_kernel, &test);
     test_kernel_close(&test);
 }
 

@@ -21,6 +21,11 @@ void matmul_device_problem_params(const struct matmul_device_problem *problem, i
  * the kernel does not spill. Rows of x and of the residual that are not valid hold NaN. */
 void matmul_device_check(const struct device_kernel *kernel, const int64_t *params, int valid, int samples);
 
+/* The same of anything that computes the contract: `run` with the addresses of the operands. */
+typedef void matmul_device_run(void *context, const cu_deviceptr *operands, int count);
+void matmul_device_check_run(const char *what, const int64_t *params, int valid, int samples, matmul_device_run *run,
+                             void *context);
+
 /* Extreme values of each parameter must be refused or give a geometry that makes sense. */
 void matmul_device_check_hostile(const struct device_kernel *kernel, const int64_t *params,
                                  const struct device_facts *gpu);

@@ -1,0 +1,28 @@
+/* The library calls of an engine on the device: opens the libraries that they need, checks every call against the library
+ * at hand, and queues them. */
+#ifndef KERNELS_CUDA_CALLS_H
+#define KERNELS_CUDA_CALLS_H
+
+#include "formats/engine_file.h"
+#include "kernels/cuda/cublaslt.h"
+
+struct cuda_calls {
+    const struct engine_call *entries; /* borrowed */
+    size_t count;
+    struct cublaslt cublaslt;
+};
+
+/* Opens what the calls need, each library in the version that they were recorded with. STATUS_MACHINE, with what is to be
+ * done, where one is missing or another. No calls: opens nothing. */
+bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, const struct engine_call *entries,
+                     size_t count, struct status *status);
+void cuda_calls_close(struct cuda_calls *calls, const struct device *device); /* harmless on one that is all zero */
+
+/* Checks that the library takes the launch's call for its parameters. In the device's context; likewise below. */
+bool cuda_call_check(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
+                     struct status *status);
+/* Queues the launch on the stream, which may be capturing. operands: device addresses. */
+bool cuda_call_run(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
+                   const cu_deviceptr *operands, cu_stream stream, struct status *status);
+
+#endif
