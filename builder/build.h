@@ -25,6 +25,7 @@ struct build_options {
     bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
+    bool lean;                /* CUDA: no tactics of libraries */
     bool dry_run;             /* plan and estimate, write nothing */
     bool list_candidates;     /* print the tuner's space of every problem, write nothing */
     const char *dump_after;   /* pass name, or NULL */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "builder/choose_plans_cuda.h"
+#include "builder/library_plans_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 
@@ -17,6 +18,20 @@ static char *kernel_cache_path(const struct build_options *options)
     bool writes = !options->dry_run && !options->list_candidates;
     if (!options->tuning_cache || !writes || asprintf(&path, "%s.kernels", options->tuning_cache) < 0) return NULL;
     return path;
+}
+
+/* A build goes on without a library that is not there: its tactics only take no part. */
+static bool open_libraries(struct build *build, struct status *status)
+{
+    struct status missing;
+    status_clear(&missing);
+    if (build->options->lean || build->options->tune == TUNE_OFF || build->options->dry_run) return true;
+    if (!device_enter(&build->cuda.device, status)) return false;
+    if (!cublaslt_open(&build->cuda.cublaslt, 0, &missing) && build->options->warnings)
+        fprintf(build->options->warnings, "warning: only our own kernels take part: %s; --lean says so on purpose\n",
+                missing.message);
+    device_leave(&build->cuda.device);
+    return true;
 }
 
 bool build_cuda_open(struct build *build, struct status *status)
@@ -36,7 +51,7 @@ bool build_cuda_open(struct build *build, struct status *status)
         build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
     }
     free(cache);
-    return build->cuda.nvrtc != NULL;
+    return build->cuda.nvrtc != NULL && open_libraries(build, status);
 }
 
 void build_cuda_close(struct build *build)
@@ -47,8 +62,15 @@ void build_cuda_close(struct build *build)
     for (size_t p = 0; p < build->plan_count; p++) {
         device_plan_free(&cuda->plans[p]);
         device_plan_free(&cuda->alternatives[p]);
+        device_plan_free(&cuda->library_plans[p]);
+        lowered_plan_free(&build->library_plans[p]);
     }
+    free(cuda->problems);
     kernel_set_free(&cuda->kernels);
+    if (cuda->cublaslt.library && device_enter(&cuda->device, &ignored)) {
+        cublaslt_close(&cuda->cublaslt);
+        device_leave(&cuda->device);
+    }
     if (cuda->weights && device_enter(&cuda->device, &ignored)) {
         cuda->device.driver.MemFree(cuda->weights);
         device_leave(&cuda->device);
@@ -136,6 +158,9 @@ static bool finish_plans(struct build *build, struct status *status)
     for (size_t p = 0; p < build->plan_count; p++) {
         if (!finish_device_plan(&cuda->plans[p], &cuda->device.facts, &cuda->kernels, &build->plans[p], status))
             return status_prefix(status, "plan %zu", p);
+        if (cuda->library_plans[p].count > 0 && !finish_device_plan(&cuda->library_plans[p], &cuda->device.facts,
+                                                                    &cuda->kernels, &build->library_plans[p], status))
+            return status_prefix(status, "plan %zu with libraries", p);
         uint64_t bytes = build->plans[p].header.arena_bytes;
         if (bytes > build->manifest.arena_bytes) build->manifest.arena_bytes = bytes;
     }
@@ -148,7 +173,9 @@ static bool time_plans(struct build *build, struct status *status)
     if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++)
-        ok = plan_timer_run(&timer, &build->plans[p], &build->plan_us[p], status);
+        ok = plan_timer_run(&timer,
+                            build->library_plans[p].header.launch_count ? &build->library_plans[p] : &build->plans[p],
+                            &build->plan_us[p], status);
     plan_timer_close(&timer);
     return ok;
 }
@@ -157,7 +184,9 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
 {
     struct cuda_build *cuda = &build->cuda;
     if (weights && !upload_weights(build, weights, status)) return false;
-    if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status)) return false;
+    if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status) ||
+        !library_plans_cuda(build, level, status))
+        return false;
     if (!finish_plans(build, status)) return false;
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
@@ -169,9 +198,16 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)
 {
-    struct engine_kernel *kernels = kernel_set_view(&build->cuda.kernels);
+    const struct kernel_set *set = &build->cuda.kernels;
+    struct engine_kernel *kernels = kernel_set_view(set);
+    struct plan used[2 * BUILD_MAX_PLANS];
+    size_t count = 0;
     if (!kernels) return status_fail(status, STATUS_MACHINE, "out of memory while writing the kernels");
-    bool ok = engine_writer_kernels(build->writer, kernels, build->cuda.kernels.count, status);
+    for (size_t p = 0; p < build->plan_count; p++)
+        if (build->library_plans[p].header.launch_count > 0) used[count++] = build->library_plans[p];
+    bool ok = engine_writer_kernels(build->writer, kernels, set->count, status) &&
+              engine_writer_calls(build->writer, set->calls, set->call_count, status) &&
+              engine_writer_library_plans(build->writer, used, count, status);
     free(kernels);
     return ok;
 }

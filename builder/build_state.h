@@ -7,6 +7,17 @@
 #include "builder/lower.h"
 #include "builder/tune_plans.h"
 #include "formats/checkpoint.h"
+#include "kernels/cuda/cublaslt.h"
+
+enum { SHORTLIST = 6 };
+/* What the tuner knows of a problem when it is done; launches name it by index. */
+struct tuned_problem {
+    struct device_tactic best;                 /* of our own: what the record of the problem's number names */
+    struct device_tactic library;              /* that beat our own best; kernel NULL: none did */
+    uint32_t library_record;                   /* line of the tactics section */
+    struct device_tactic shortlist[SHORTLIST]; /* our best, the fastest first, as far as they were measured */
+    int shortlist_count;
+};
 
 /* The device half of a build: all zero for the CPU target. */
 struct cuda_build {
@@ -14,6 +25,11 @@ struct cuda_build {
     struct nvrtc *nvrtc;
     struct device_plan plans[2 * BUILD_MAX_PLANS];        /* as struct build.plans */
     struct device_plan alternatives[2 * BUILD_MAX_PLANS]; /* the same steps with other fusions; count 0: none */
+    struct device_plan
+        library_plans[2 * BUILD_MAX_PLANS]; /* instead of plans, where libraries are there; count 0: none */
+    struct tuned_problem *problems;         /* owned */
+    size_t problem_count;
+    struct cublaslt cublaslt; /* open unless the build is lean or the library is missing */
     struct kernel_set kernels;
     cu_deviceptr weights; /* on the device, for tuning and golden outputs; 0: not there */
 };
@@ -32,7 +48,8 @@ struct build {
     struct cuda_build cuda;
     struct plan plans[2 * BUILD_MAX_PLANS]; /* decode plans, then prefill plans */
     size_t plan_count;
-    double plan_us[2 * BUILD_MAX_PLANS]; /* devices: measured time of each plan, 0: not measured */
+    double plan_us[2 * BUILD_MAX_PLANS];            /* devices: measured time of each plan, 0: not measured */
+    struct plan library_plans[2 * BUILD_MAX_PLANS]; /* devices: instead of plans; launch_count 0: none */
     struct manifest manifest;
     struct tuning_cache cache;
     bool cache_open;

@@ -13,8 +13,12 @@ enum {
     MAX_TACTICS = 64,
     MAX_FORMS = 24,
     UNIFORM_FORMS = 8, /* of each fusion */
+    MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
+    QUICK_ROUNDS = 1, /* through the problems of a plan */
+    FULL_ROUNDS = 2,
 };
 static const char *const fusion_names[2] = {"plan", "alternative"};
+static const double least_gain = 0.002;   /* less is noise */
 static const double least_coverage = 0.7; /* of the bytes of all matmuls that one choice of tunables must serve */
 
 /* One way to run a step. */
@@ -38,6 +42,14 @@ static bool same_tunables(const struct device_tactic *a, const struct device_tac
     int first = kernel->first_tunable;
     return kernel == b->kernel &&
            memcmp(a->params + first, b->params + first, (size_t)(kernel->param_count - first) * sizeof *a->params) == 0;
+}
+
+/* The record of the race's winner, which has the problem's number, says nothing of another tactic. */
+static void put_tactic(const struct build *build, struct device_launch *launch, const struct device_tactic *tactic)
+{
+    bool won = launch->problem != PLAN_NO_TACTIC && same_tunables(&build->cuda.problems[launch->problem].best, tactic);
+    launch->record = won ? launch->problem : PLAN_NO_TACTIC;
+    launch->tactic = *tactic;
 }
 
 static int launch_tactics(const struct build *build, const struct device_launch *launch, struct device_tactic *tactics)
@@ -106,9 +118,7 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
         int tactic_count = launch_tactics(build, launch, tactics);
         for (int t = 0; t < tactic_count; t++)
             if (same_tunables(&form->tactic, &tactics[t])) {
-                /* The record of the race's winner says nothing of another tactic. */
-                if (!same_tunables(&launch->tactic, &tactics[t])) launch->record = PLAN_NO_TACTIC;
-                launch->tactic = tactics[t];
+                put_tactic(build, launch, &tactics[t]);
                 break;
             }
     }
@@ -116,10 +126,48 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
     return true;
 }
 
+/* ---- the tactics of a plan ---- */
+
+/* Problems whose tactic is chosen by the time of the whole plan. Attention is not among them: plans are timed at one
+ * context, and its tactic has to serve all. */
+static int find_problems(const struct device_plan *plan, uint32_t problems[MAX_PROBLEMS])
+{
+    int count = 0;
+    for (uint32_t n = 0; n < plan->count && count < MAX_PROBLEMS; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ROPE_ATTENTION || launch->op == OP_ATTENTION;
+        for (int i = 0; !known && i < count; i++) known = problems[i] == launch->problem;
+        if (!known) problems[count++] = launch->problem;
+    }
+    return count;
+}
+
+static const struct device_launch *first_launch(const struct device_plan *plan, uint32_t problem)
+{
+    uint32_t n = 0;
+    while (plan->launches[n].problem != problem) n++;
+    return &plan->launches[n];
+}
+
+static void set_tactic(const struct build *build, struct device_plan *plan, uint32_t problem,
+                       const struct device_tactic *tactic)
+{
+    for (uint32_t n = 0; n < plan->count; n++)
+        if (plan->launches[n].problem == problem) put_tactic(build, &plan->launches[n], tactic);
+}
+
+static bool copy_plan(const struct device_plan *plan, struct device_plan *copy, struct status *status)
+{
+    *copy = *plan;
+    copy->launches = calloc((size_t)plan->count + 1, sizeof *copy->launches);
+    if (!copy->launches) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+    memcpy(copy->launches, plan->launches, plan->count * sizeof *copy->launches);
+    return true;
+}
+
 /* ---- records ---- */
 
-/* Everything that the times depend on: the kernels of both fusions with all parameters, in order. */
-static uint64_t hash_plan(const struct device_plan *plan, uint64_t hash)
+uint64_t hash_device_plan(const struct device_plan *plan, uint64_t hash)
 {
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_tactic *tactic = &plan->launches[n].tactic;
@@ -130,10 +178,11 @@ static uint64_t hash_plan(const struct device_plan *plan, uint64_t hash)
     return hash;
 }
 
+/* Everything that the times depend on: the kernels of both fusions with all parameters, in order. */
 static void make_key(const struct build *build, size_t p, char key[TUNING_KEY_BYTES])
 {
     const struct device_plan *plan = &build->cuda.plans[p];
-    uint64_t hash = hash_plan(&build->cuda.alternatives[p], hash_plan(plan, 0));
+    uint64_t hash = hash_device_plan(&build->cuda.alternatives[p], hash_device_plan(plan, 0));
     char code[TUNE_CUDA_CODE_BYTES];
     tune_cuda_code(code);
     snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s",
@@ -141,38 +190,56 @@ static void make_key(const struct build *build, size_t p, char key[TUNING_KEY_BY
              hash, code);
 }
 
-/* The fusion, then, if the form is uniform, the kernel and its tunables. */
-static void describe(struct tuning_record *record, const struct form *form)
+/* The fusion, then for each problem of the plan its kernel and the tactic's number among all of the problem. */
+static void describe(const struct build *build, int fusion, const struct device_plan *plan,
+                     struct tuning_record *record)
 {
-    const struct device_kernel *kernel = form->tactic.kernel;
-    snprintf(record->values[record->value_count++].name, TUNING_NAME_BYTES, "%s", fusion_names[form->fusion]);
-    if (!form->uniform) return;
-    snprintf(record->values[record->value_count++].name, TUNING_NAME_BYTES, "%s", kernel->name);
-    for (int i = kernel->first_tunable; i < kernel->param_count && record->value_count < TUNING_MAX_VALUES; i++) {
-        struct tuning_value *value = &record->values[record->value_count++];
-        snprintf(value->name, sizeof value->name, "%s", kernel->param_names[i]);
-        value->value = form->tactic.params[i];
+    uint32_t problems[MAX_PROBLEMS];
+    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
+    int count = tactics ? find_problems(plan, problems) : 0;
+    snprintf(record->values[0].name, TUNING_NAME_BYTES, "%s", fusion_names[fusion]);
+    record->values[0].value = 0;
+    record->value_count = 1 + count;
+    for (int i = 0; i < count; i++) {
+        const struct device_launch *launch = first_launch(plan, problems[i]);
+        struct tuning_value *value = &record->values[i + 1];
+        int tactic_count = launch_tactics(build, launch, tactics), number = 0;
+        while (number < tactic_count && !same_tunables(&tactics[number], &launch->tactic)) number++;
+        snprintf(value->name, TUNING_NAME_BYTES, "%s", launch->tactic.kernel->name);
+        value->value = number;
     }
+    free(tactics);
 }
 
-/* The index of the form that a record names, -1 if it is none of these. */
-static int recorded(const struct form *forms, int count, const struct tuning_record *record)
+/* Makes the plan that a record names; count 0 if it names none. */
+static bool make_recorded(const struct build *build, size_t p, const struct tuning_record *record,
+                          struct device_plan *made, struct status *status)
 {
-    for (int f = 0; f < count; f++) {
-        struct tuning_record expected = {.value_count = 0};
-        describe(&expected, &forms[f]);
-        bool same = expected.value_count == record->value_count;
-        for (int v = 0; same && v < expected.value_count; v++)
-            same = expected.values[v].value == record->values[v].value &&
-                   strcmp(expected.values[v].name, record->values[v].name) == 0;
-        if (same) return f;
+    uint32_t problems[MAX_PROBLEMS];
+    int fusion = record->value_count > 0 && strcmp(record->values[0].name, fusion_names[1]) == 0;
+    const struct device_plan *plan = plan_of(build, p, fusion);
+    *made = (struct device_plan){.count = 0};
+    if (record->value_count < 1 || plan->count == 0 || strcmp(record->values[0].name, fusion_names[fusion]) != 0 ||
+        record->value_count != 1 + find_problems(plan, problems))
+        return true;
+    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
+    if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+    bool ok = copy_plan(plan, made, status), named = ok;
+    for (int i = 0; named && i < record->value_count - 1; i++) {
+        const struct tuning_value *value = &record->values[i + 1];
+        int count = launch_tactics(build, first_launch(plan, problems[i]), tactics);
+        named =
+            value->value >= 0 && value->value < count && strcmp(tactics[value->value].kernel->name, value->name) == 0;
+        if (named) set_tactic(build, made, problems[i], &tactics[value->value]);
     }
-    return -1;
+    free(tactics);
+    if (!named) device_plan_free(made);
+    return ok;
 }
 
 /* ---- timing ---- */
 
-static bool time_forms(struct build *build, size_t p, const struct form *forms, int count, double *us,
+static bool time_plans(struct build *build, const struct device_plan *plans, int count, double *us,
                        struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
@@ -181,13 +248,8 @@ static bool time_forms(struct build *build, size_t p, const struct form *forms, 
     struct plan_timer timer;
     bool ok = true;
     memset(finished, 0, sizeof finished);
-    for (int f = 0; ok && f < count; f++) {
-        struct device_plan made;
-        ok = make_form(build, p, &forms[f], &made, status);
-        if (!ok) break;
-        ok = finish_device_plan(&made, &cuda->device.facts, &kernels, &finished[f], status);
-        device_plan_free(&made);
-    }
+    for (int f = 0; ok && f < count; f++)
+        ok = finish_device_plan(&plans[f], &cuda->device.facts, &kernels, &finished[f], status);
     ok = ok && kernel_set_compile(&kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team), NULL,
                                   NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
@@ -199,40 +261,116 @@ static bool time_forms(struct build *build, size_t p, const struct form *forms, 
     return ok;
 }
 
+static void free_plans(struct device_plan *plans, int count)
+{
+    for (int f = 0; f < count; f++) device_plan_free(&plans[f]);
+}
+
+static int fastest(const double *us, int count)
+{
+    int best = 0;
+    for (int f = 1; f < count; f++)
+        if (us[f] < us[best]) best = f;
+    return best;
+}
+
+/* The best form of the plan: *made, *us, *fusion. */
+static bool choose_form(struct build *build, size_t p, struct device_plan *made, double *us, int *fusion,
+                        struct status *status)
+{
+    struct form forms[MAX_FORMS];
+    struct device_plan plans[MAX_FORMS];
+    double times[MAX_FORMS] = {0};
+    int count = 0, fusions = build->cuda.alternatives[p].count > 0 ? 2 : 1, ready = 0;
+    for (int f = 0; f < fusions; f++) forms[count++] = (struct form){.fusion = f};
+    for (int f = 0; fusions > 1 && f < fusions; f++) count = add_uniform_forms(build, p, f, forms, count);
+    bool ok = true;
+    for (; ok && ready < count; ready += ok) ok = make_form(build, p, &forms[ready], &plans[ready], status);
+    ok = ok && time_plans(build, plans, count, times, status);
+    if (ok) {
+        int best = fastest(times, count);
+        *us = times[best];
+        *fusion = forms[best].fusion;
+        *made = plans[best];
+        plans[best] = (struct device_plan){.count = 0};
+    }
+    free_plans(plans, ready);
+    return ok;
+}
+
+/* One problem after the other: the tactic of its shortlist with which the whole plan is fastest. A race measures a kernel
+ * behind itself; what it does to its neighbours, only the plan shows. */
+static bool descend(struct build *build, struct device_plan *plan, double *us, int rounds, uint32_t *tried,
+                    struct status *status)
+{
+    uint32_t problems[MAX_PROBLEMS];
+    int count = find_problems(plan, problems);
+    bool ok = true, moved = true;
+    for (int round = 0; ok && moved && round < rounds; round++) {
+        moved = false;
+        for (int i = 0; ok && i < count; i++) {
+            const struct tuned_problem *tuned = &build->cuda.problems[problems[i]];
+            const struct device_tactic *now = &first_launch(plan, problems[i])->tactic;
+            struct device_plan plans[SHORTLIST + 1];
+            double times[SHORTLIST + 1];
+            int made = 0;
+            ok = copy_plan(plan, &plans[made++], status); /* timed again beside the others */
+            for (int t = 0; ok && t < tuned->shortlist_count; t++) {
+                if (same_tunables(now, &tuned->shortlist[t])) continue;
+                ok = copy_plan(plan, &plans[made], status);
+                if (ok) set_tactic(build, &plans[made++], problems[i], &tuned->shortlist[t]);
+            }
+            if (ok && made > 1) {
+                ok = time_plans(build, plans, made, times, status);
+                int best = ok ? fastest(times, made) : 0;
+                if (ok) *us = times[0];
+                if (ok && times[best] < (1 - least_gain) * times[0]) {
+                    struct device_plan better = plans[best];
+                    plans[best] = *plan;
+                    *plan = better;
+                    *us = times[best];
+                    moved = true;
+                }
+                *tried += (uint32_t)made - 1;
+            }
+            free_plans(plans, made);
+        }
+    }
+    return ok;
+}
+
 /* ---- all of it ---- */
 
 static bool choose(struct build *build, size_t p, enum tune_level level, struct status *status)
 {
-    struct form forms[MAX_FORMS];
-    double us[MAX_FORMS] = {0};
-    int count = 0, best = 0;
-    for (int fusion = 0; fusion < 2; fusion++) forms[count++] = (struct form){.fusion = fusion};
-    for (int fusion = 0; fusion < 2; fusion++) count = add_uniform_forms(build, p, fusion, forms, count);
-
-    struct tuning_record record = {.candidates = (uint32_t)count};
+    struct device_plan made = {.count = 0};
+    struct tuning_record record = {.candidates = 1};
     make_key(build, p, record.key);
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
-    int known_form = known && tune_cuda_good_enough(known, level) ? recorded(forms, count, known) : -1;
-    bool measure = known_form < 0 && level != TUNE_OFF && build->cuda.weights;
-    if (known_form >= 0) {
+    if (known && !tune_cuda_good_enough(known, level)) known = NULL;
+    if (known && !make_recorded(build, p, known, &made, status)) return false;
+    if (made.count > 0) {
         record = *known;
-        best = known_form;
     } else {
-        if (measure && !time_forms(build, p, forms, count, us, status)) return false;
-        for (int f = 1; f < count; f++)
-            if (us[f] < us[best]) best = f;
-        describe(&record, &forms[best]);
-        record.median_us = us[best];
+        double us = 0;
+        int fusion = 0;
+        bool measure = level != TUNE_OFF && build->cuda.weights;
+        if (!measure && !copy_plan(&build->cuda.plans[p], &made, status)) return false;
+        if (measure && (!choose_form(build, p, &made, &us, &fusion, status) ||
+                        !descend(build, &made, &us, level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS, &record.candidates,
+                                 status))) {
+            device_plan_free(&made);
+            return false;
+        }
+        describe(build, fusion, &made, &record);
+        record.median_us = us;
         snprintf(record.level, sizeof record.level, "%s", tune_level_name(measure ? level : TUNE_OFF));
+        struct tactics *tactics = &build->tactics;
+        if (measure && build->cache_open &&
+            (tactics->unsaved || !tuning_cache_add(&build->cache, &record, &tactics->cache_status)))
+            tactics->unsaved++;
     }
-    struct tactics *tactics = &build->tactics;
-    if (measure && build->cache_open &&
-        (tactics->unsaved || !tuning_cache_add(&build->cache, &record, &tactics->cache_status)))
-        tactics->unsaved++;
-    tactics->records[tactics->count++] = record;
-
-    struct device_plan made;
-    if (!make_form(build, p, &forms[best], &made, status)) return false;
+    build->tactics.records[build->tactics.count++] = record;
     device_plan_free(&build->cuda.plans[p]);
     device_plan_free(&build->cuda.alternatives[p]);
     build->cuda.plans[p] = made;
@@ -241,7 +379,10 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
 
 bool choose_plans_cuda(struct build *build, enum tune_level level, struct status *status)
 {
-    for (size_t p = 0; p < build->plan_count; p++)
-        if (build->cuda.alternatives[p].count > 0 && !choose(build, p, level, status)) return false;
+    for (size_t p = 0; p < build->plan_count; p++) {
+        /* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
+        bool worth = build->plans[p].header.kind == PLAN_DECODE || level == TUNE_FULL;
+        if ((worth || build->cuda.alternatives[p].count > 0) && !choose(build, p, level, status)) return false;
+    }
     return true;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/library_plans_cuda.h"
 #include "formats/checked.h"
 
 static bool write_state(const struct cuda_memory *memory, const struct build *build, uint64_t kv_pages,
@@ -32,6 +33,12 @@ static bool write_state(const struct cuda_memory *memory, const struct build *bu
     return ok;
 }
 
+uint64_t cuda_memory_arena_bytes(const struct build *build)
+{
+    uint64_t libraries = build->cuda.cublaslt.library ? library_arena_bytes(build) : 0;
+    return libraries > build->manifest.arena_bytes ? libraries : build->manifest.arena_bytes;
+}
+
 bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status)
 {
     const struct manifest *manifest = &build->manifest;
@@ -40,7 +47,7 @@ bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uin
     memset(memory, 0, sizeof *memory);
     memory->base[SPACE_WEIGHTS] = build->cuda.weights;
     memory->bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
-    memory->bytes[SPACE_ARENA] = manifest->arena_bytes;
+    memory->bytes[SPACE_ARENA] = cuda_memory_arena_bytes(build);
     memory->bytes[SPACE_STEP] = manifest->step_bytes;
     memory->bytes[SPACE_STATE] = manifest->state_bytes;
     if (!checked_mul(kv_pages, manifest->geometry.page_bytes, &memory->bytes[SPACE_KV]))

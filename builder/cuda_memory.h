@@ -5,10 +5,11 @@
 #include "builder/build_state.h"
 #include "kernels/cuda/executor.h"
 
+/* Of the arena that the build's plans may need, those that call libraries among them. */
+uint64_t cuda_memory_arena_bytes(const struct build *build);
 /* Allocates and clears arena, KV pool, step and state as the manifest says; the weights are the build's. The pages of
  * slot 0 are 0, 1, 2, ..., those of the others begin as far apart as kv_pages allows, modulo kv_pages; all samplers are
- * greedy. The device's context must
- * be current for all of these. */
+ * greedy. The device's context must be current for all of these. */
 bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status);
 void cuda_memory_close(struct cuda_memory *memory, const struct build *build);
 

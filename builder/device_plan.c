@@ -29,6 +29,32 @@ uint32_t kernel_set_add(struct kernel_set *set, const struct device_tactic *tact
     return (uint32_t)set->count++;
 }
 
+uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count)
+{
+    struct engine_call call = {.library = tactic->kernel->library, .operand_count = operand_count};
+    char data[DEVICE_CALL_BYTES];
+    tactic->kernel->call(tactic->params, &call, data);
+    for (size_t i = 0; i < set->call_count; i++) {
+        const struct engine_call *known = &set->calls[i];
+        if (known->library == call.library && known->version == call.version && known->operand_count == operand_count &&
+            known->bytes == call.bytes && memcmp(known->data, data, call.bytes) == 0)
+            return (uint32_t)i;
+    }
+    if (set->call_count == set->call_capacity) {
+        size_t capacity = set->call_capacity ? 2 * set->call_capacity : 64;
+        struct engine_call *larger = realloc(set->calls, capacity * sizeof *larger);
+        if (!larger) return UINT32_MAX;
+        set->calls = larger;
+        set->call_capacity = capacity;
+    }
+    void *copy = malloc(call.bytes);
+    if (!copy) return UINT32_MAX;
+    memcpy(copy, data, call.bytes);
+    call.data = copy;
+    set->calls[set->call_count] = call;
+    return (uint32_t)set->call_count++;
+}
+
 struct compilation {
     struct kernel_set *set;
     struct nvrtc *nvrtc;
@@ -78,7 +104,9 @@ bool kernel_set_compile(struct kernel_set *set, struct nvrtc *nvrtc, int capabil
 void kernel_set_free(struct kernel_set *set)
 {
     for (size_t i = 0; i < set->count; i++) free(set->entries[i].cubin);
+    for (size_t i = 0; i < set->call_count; i++) free((void *)set->calls[i].data);
     free(set->entries);
+    free(set->calls);
     memset(set, 0, sizeof *set);
 }
 
@@ -132,6 +160,26 @@ static bool add_operands(struct finishing *out, struct plan_launch *launch, cons
     return true;
 }
 
+/* Geometry, attributes and the number of the kernel. */
+static bool finish_kernel(struct plan_launch *launch, const struct device_launch *source,
+                          const struct device_facts *gpu, struct kernel_set *set, struct status *status)
+{
+    const struct device_kernel *kernel = source->tactic.kernel;
+    struct device_geometry geometry;
+    const char *illegal = kernel->launch(source->tactic.params, gpu, &geometry);
+    if (illegal) return status_fail(status, STATUS_INTERNAL, "kernel '%s': %s", kernel->name, illegal);
+    launch->kernel = kernel->library ? kernel_set_add_call(set, &source->tactic, source->operand_count)
+                                     : kernel_set_add(set, &source->tactic, source->operand_count);
+    if (launch->kernel == UINT32_MAX) return status_fail(status, STATUS_MACHINE, "out of memory while lowering");
+    launch->shared_bytes = geometry.shared_bytes;
+    memcpy(launch->grid, geometry.grid, sizeof launch->grid);
+    memcpy(launch->block, geometry.block, sizeof launch->block);
+    memcpy(launch->cluster, geometry.cluster, sizeof launch->cluster);
+    /* Programmatic dependent launch came with Hopper; without it device_wait() is empty and the edges are full. */
+    launch->attributes = kernel->library ? LAUNCH_LIBRARY : gpu->capability >= 90 ? LAUNCH_PROGRAMMATIC : 0;
+    return true;
+}
+
 static bool finish_launch(struct finishing *out, const struct device_launch *source, const struct device_facts *gpu,
                           struct kernel_set *set, struct status *status)
 {
@@ -139,28 +187,20 @@ static bool finish_launch(struct finishing *out, const struct device_launch *sou
     struct plan_launch *launch = &out->launches[index];
     const struct device_kernel *kernel = source->tactic.kernel;
     const int64_t *params = source->tactic.params;
-    struct device_geometry geometry;
-    const char *illegal = kernel->launch(params, gpu, &geometry);
-    if (illegal) return status_fail(status, STATUS_INTERNAL, "kernel '%s': %s", kernel->name, illegal);
+    /* A call's tunables are its data. */
+    int param_count = kernel->library ? kernel->first_tunable : kernel->param_count;
     *launch = (struct plan_launch){
         .op = (uint16_t)source->op,
-        .param_count = (uint16_t)kernel->param_count,
+        .param_count = (uint16_t)param_count,
         .first_operand = out->header.operand_count,
         .first_param = out->header.param_count,
         .first_dependency = out->header.dependency_count,
         .tactic = source->record,
         .layer = source->layer,
-        .kernel = kernel_set_add(set, &source->tactic, source->operand_count),
-        .shared_bytes = geometry.shared_bytes,
-        /* Programmatic dependent launch came with Hopper; without it device_wait() is empty and the edges are full. */
-        .attributes = gpu->capability >= 90 ? LAUNCH_PROGRAMMATIC : 0,
     };
-    if (launch->kernel == UINT32_MAX) return status_fail(status, STATUS_MACHINE, "out of memory while lowering");
-    memcpy(launch->grid, geometry.grid, sizeof launch->grid);
-    memcpy(launch->block, geometry.block, sizeof launch->block);
-    memcpy(launch->cluster, geometry.cluster, sizeof launch->cluster);
+    if (!finish_kernel(launch, source, gpu, set, status)) return false;
     kernel->cost(params, LOWER_COST_CONTEXT, &launch->bytes, &launch->flops);
-    memcpy(out->params + launch->first_param, params, (size_t)kernel->param_count * sizeof *params);
+    memcpy(out->params + launch->first_param, params, (size_t)param_count * sizeof *params);
     if (!add_operands(out, launch, source, status)) return false;
     out->header.param_count += launch->param_count;
     if (index > 0) { /* one chain: each launch waits for the one before, and so for all */

@@ -13,7 +13,8 @@ struct device_launch {
     struct plan_operand operands[PLAN_MAX_OPERANDS];
     uint32_t operand_count;
     uint32_t layer;
-    uint32_t record; /* line of the tactics section, PLAN_NO_TACTIC if nothing was tuned */
+    uint32_t record;  /* line of the tactics section, PLAN_NO_TACTIC if nothing was tuned */
+    uint32_t problem; /* of the tuner: launches of one problem can have each other's tactics; PLAN_NO_TACTIC: none */
 };
 
 struct device_plan {
@@ -31,7 +32,7 @@ bool lower_device_plan(const struct graph *graph, const struct lowering *lowerin
                        uint32_t rows, struct device_plan *plan, struct status *status);
 void device_plan_free(struct device_plan *plan);
 
-/* Compiled kernels, each once: what the kernels section will hold. */
+/* Compiled kernels and library calls, each once: what these sections will hold. */
 struct kernel_set {
     struct kernel_set_entry {
         struct device_tactic tactic;
@@ -40,11 +41,15 @@ struct kernel_set {
         size_t cubin_bytes;
     } * entries;
     size_t count, capacity;
+    struct engine_call *calls; /* their data are owned, too */
+    size_t call_count, call_capacity;
 };
 
 /* The number of the kernel that computes `tactic` for launches of `operand_count` operands; new ones are compiled
  * later. UINT32_MAX: out of memory. */
 uint32_t kernel_set_add(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count);
+/* Likewise of the call that a library's tactic makes. */
+uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count);
 /* Compiles what is not compiled yet on `threads` threads. `progress` may be NULL. */
 typedef void kernel_set_progress(void *context, uint64_t done, uint64_t total);
 bool kernel_set_compile(struct kernel_set *set, struct nvrtc *nvrtc, int capability, int threads,

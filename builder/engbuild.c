@@ -38,7 +38,7 @@ static const char usage[] =
     "  --tuning-cache FILE     where tuning records are kept (default: ~/.cache/engbuild/tuning.records,\n"
     "                          XDG_CACHE_HOME is honoured); 'none' keeps none; cuda: compiled\n"
     "                          kernels are kept in FILE.kernels\n"
-    "  --lean                  only our own kernels (this version has no others)\n"
+    "  --lean                  only our own kernels: the engine needs the driver and nothing else\n"
     "  --threads N             threads for tuning (default: one per processor)\n"
     "  --dry-run               print plans, exact memory and estimated times; write nothing\n"
     "  --list-candidates       print the tuner's candidates, legal or why not; write nothing\n"
@@ -224,7 +224,7 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
         options->tune = (enum tune_level)choice;
         return true;
     case FLAG_TUNING_CACHE: options->tuning_cache = value; return true;
-    case FLAG_LEAN: return true; /* there are no other kernels to leave out */
+    case FLAG_LEAN: options->lean = true; return true;
     case FLAG_THREADS:
         if (!parse_count("--threads", value, TEAM_MAX_THREADS, &number, status)) return false;
         options->threads = (int)number;

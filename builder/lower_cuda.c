@@ -233,7 +233,7 @@ static bool emit_node(struct device_emitter *e, const struct graph_node *node, c
     params[OP_PARAM_COUNT_INDEX] = operand_count_index(&e->out, node->outputs[0]);
     launch->op = node->op;
     launch->layer = node->layer;
-    launch->record = PLAN_NO_TACTIC;
+    launch->record = launch->problem = PLAN_NO_TACTIC;
     e->out.operands = launch->operands;
     e->out.count = 0;
     put_step(&e->out, STEP_COUNTS, ACCESS_READ);

@@ -25,7 +25,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     memset(timer, 0, sizeof *timer);
     timer->build = build;
     /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
-    uint64_t free_bytes = 0, fixed = build->manifest.arena_bytes + build->manifest.step_bytes;
+    uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
     if (!device_free_memory(device, &free_bytes, status)) return false;
     uint64_t most = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
     if (pages > most) pages = most > 0 ? most : 1;
@@ -38,6 +38,9 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     for (int i = 0; i < 2; i++)
         ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
                            "an event");
+    timer->calls =
+        (struct cuda_calls){.entries = kernels->calls, .count = kernels->call_count, .cublaslt = build->cuda.cublaslt};
+    timer->kernels.calls = &timer->calls;
     free(entries);
     if (!ok) plan_timer_close(timer);
     return ok;
@@ -106,4 +109,19 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
               time_bound(timer, &bound, plan, us, status);
     cuda_plan_free(&bound, device);
     return ok;
+}
+
+bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)
+{
+    const struct device *device = &timer->build->cuda.device;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t total;
+    if (!step_layout(plan->header.rows, plan->header.out_rows, timer->build->manifest.geometry.vocab_size, fields,
+                     &total))
+        return status_fail(status, STATUS_INTERNAL, "step layout");
+    return cuda_ok(&device->driver,
+                   device->driver.MemcpyDtoHAsync(logits, timer->memory.base[SPACE_STEP] + fields[STEP_LOGITS].offset,
+                                                  fields[STEP_LOGITS].bytes, device->stream),
+                   status, "reading logits") &&
+           cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "reading logits");
 }

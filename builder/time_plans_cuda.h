@@ -8,6 +8,7 @@ struct plan_timer {
     const struct build *build;
     struct cuda_memory memory;
     struct cuda_kernels kernels;
+    struct cuda_calls calls;
     cu_event events[2];
     bool entered;
 };
@@ -19,5 +20,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
 void plan_timer_close(struct plan_timer *timer); /* harmless after a failed open */
 /* Median microseconds of a replay: decode with every row at a context of 200 tokens, prefill of a full chunk. */
 bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status);
+/* The logits of the last replay, which was of this plan: [out_rows, vocab_size]. */
+bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status);
 
 #endif

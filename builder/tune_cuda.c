@@ -1,53 +1,38 @@
 #include "builder/tune_cuda.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/cuda_memory.h"
+#include "builder/bench_cuda.h"
+#include "builder/library_plans_cuda.h"
 #include "formats/hash.h"
-#include "tuner/race.h"
+#include "kernels/matmul/matmul_cublaslt.h"
 
 enum {
-    MAX_SITES = 64,     /* launches that a measurement walks through */
-    MAX_TACTICS = 64,   /* of one problem */
+    MAX_TACTICS = 64,   /* of one problem, of our own */
     FULL_TACTICS = 40,  /* raced at level full */
     QUICK_TACTICS = 15, /* raced at level quick */
-    CONTEXTS = 3,
-    TUNE_CONTEXT = 4096,  /* at which the bytes and operations of decode attention are counted */
-    TUNE_KV_PAGES = 4096, /* at most; the pages of several sequences may be the same */
+    FULL_LIBRARY_TACTICS = 128,
+    QUICK_LIBRARY_TACTICS = 8, /* a library's favourites */
 };
-/* Tokens that decode attention sees. One plan serves every context, so a tactic is held to the geometric mean of its times
- * at these. */
-static const uint64_t contexts[CONTEXTS] = {256, 8192, 32768};
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
-enum { TUNER_REVISION = 2 };
-static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
-static const double quick_budget_us = 0.4e6, full_budget_us = 2e6;
+enum { TUNER_REVISION = 3 };
 
-/* Launches that compute the same thing on different weights. */
 struct problem {
-    enum plan_op op;
     char key[TUNING_KEY_BYTES];
-    const struct device_plan *plan; /* the first that has it: its sites are measured */
-    const struct device_launch *sites[MAX_SITES];
-    int site_count;
+    struct bench_problem bench; /* of the first plan that has it; tactic_count: those that are raced */
     struct device_tactic tactics[MAX_TACTICS];
-    int tactic_count, raced; /* the first `raced` are measured */
+    int tactic_count;
 };
 
 struct tuning {
     struct build *build;
-    struct problem *problems; /* owned */
+    struct problem **problems; /* owned, each */
     size_t count, capacity;
     char code[TUNE_CUDA_CODE_BYTES];
-    struct cuda_memory memory;
-    struct cuda_kernels kernels;
+    struct bench_cuda bench;
     bool measuring;
-    bool ceiling_is_sure;     /* measured over memory that no cache holds */
-    double read_bytes_per_us; /* of device memory, measured by a copy */
-    double flops_per_us;
 };
 
 /* ---- problems ---- */
@@ -88,8 +73,15 @@ static struct device_plan *plan_or_alternative(struct build *build, size_t index
 static struct problem *find_problem(struct tuning *tuning, const char *key)
 {
     for (size_t i = 0; i < tuning->count; i++)
-        if (strcmp(tuning->problems[i].key, key) == 0) return &tuning->problems[i];
+        if (strcmp(tuning->problems[i]->key, key) == 0) return tuning->problems[i];
     return NULL;
+}
+
+static uint32_t number_of(const struct tuning *tuning, const struct problem *problem)
+{
+    uint32_t i = 0;
+    while (tuning->problems[i] != problem) i++;
+    return i;
 }
 
 /* One tactic of each kernel in turn, so that a race of few knows them all. */
@@ -116,20 +108,22 @@ static struct problem *add_problem(struct tuning *tuning, const struct device_pl
 {
     if (tuning->count == tuning->capacity) {
         size_t capacity = tuning->capacity ? 2 * tuning->capacity : 32;
-        struct problem *larger = realloc(tuning->problems, capacity * sizeof *larger);
+        struct problem **larger = realloc(tuning->problems, capacity * sizeof(struct problem *));
         if (!larger) return NULL;
         tuning->problems = larger;
         tuning->capacity = capacity;
     }
-    struct problem *problem = &tuning->problems[tuning->count++];
-    memset(problem, 0, sizeof *problem);
-    problem->op = launch->op;
-    problem->plan = plan;
+    struct problem *problem = calloc(1, sizeof *problem);
+    if (!problem) return NULL;
+    tuning->problems[tuning->count++] = problem;
     memcpy(problem->key, key, TUNING_KEY_BYTES);
     problem->tactic_count = device_tactics(launch->op, launch->tactic.params, &tuning->build->cuda.device.facts,
                                            problem->tactics, MAX_TACTICS);
-    problem->raced = problem->tactic_count < most ? problem->tactic_count : most;
     interleave(problem);
+    problem->bench.op = launch->op;
+    problem->bench.plan = plan;
+    problem->bench.tactics = problem->tactics;
+    problem->bench.tactic_count = problem->tactic_count < most ? problem->tactic_count : most;
     return problem;
 }
 
@@ -146,12 +140,18 @@ static bool collect(struct tuning *tuning, int most, struct status *status)
             struct problem *problem = find_problem(tuning, key);
             if (!problem) problem = add_problem(tuning, plan, launch, key, most);
             if (!problem) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-            launch->record = (uint32_t)(problem - tuning->problems);
-            if (problem->plan == plan && problem->site_count < MAX_SITES)
-                problem->sites[problem->site_count++] = launch;
+            launch->problem = launch->record = number_of(tuning, problem);
+            struct bench_problem *bench = &problem->bench;
+            if (bench->plan == plan && bench->site_count < BENCH_MAX_SITES) bench->sites[bench->site_count++] = launch;
         }
     }
     return true;
+}
+
+static void tuning_free(struct tuning *tuning)
+{
+    for (size_t i = 0; i < tuning->count; i++) free(tuning->problems[i]);
+    free(tuning->problems);
 }
 
 /* ---- records ---- */
@@ -171,20 +171,31 @@ static int describe_tactic(const struct device_tactic *tactic, struct tuning_val
     return count;
 }
 
-static void describe(struct tuning_record *record, const struct problem *problem, const struct device_tactic *tactic,
+static void describe(struct tuning_record *record, const char *key, const struct device_tactic *tactic,
                      const struct tuning *tuning)
 {
     memset(record, 0, sizeof *record);
-    memcpy(record->key, problem->key, sizeof record->key);
+    memcpy(record->key, key, sizeof record->key);
     record->value_count = describe_tactic(tactic, record->values);
-    tactic->kernel->cost(tactic->params, TUNE_CONTEXT, &record->bytes, &record->flops);
-    if (tuning->measuring) {
-        double bytes_us = (double)record->bytes / tuning->read_bytes_per_us;
-        double flops_us = (double)record->flops / tuning->flops_per_us;
-        record->roofline_us = bytes_us > flops_us ? bytes_us : flops_us;
-    }
+    tactic->kernel->cost(tactic->params, BENCH_CONTEXT, &record->bytes, &record->flops);
+    if (tuning->measuring) record->roofline_us = bench_cuda_roofline(&tuning->bench, record->bytes, record->flops);
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
     record->candidates = 1;
+}
+
+/* What a race of these tactics showed. */
+static void describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics, int count,
+                          const struct race_result *result, enum tune_level level, const struct tuning *tuning)
+{
+    describe(record, key, &tactics[result->winner], tuning);
+    record->median_us = result->entries[result->winner].median_us;
+    record->spread_us = result->entries[result->winner].spread_us;
+    if (result->runner_up >= 0) {
+        record->runner_up_count = describe_tactic(&tactics[result->runner_up], record->runner_up);
+        record->runner_up_us = result->entries[result->runner_up].median_us;
+    }
+    record->candidates = (uint32_t)count;
+    snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
 }
 
 /* The tactic that a record names, if it is still one of the problem's. */
@@ -209,225 +220,174 @@ bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level l
     return level != TUNE_FULL && strcmp(record->level, tune_level_name(TUNE_QUICK)) == 0;
 }
 
-/* ---- measuring ---- */
+/* ---- our own ---- */
 
-struct bench {
-    struct tuning *tuning;
-    const struct problem *problem;
-    struct cuda_plan plans[MAX_TACTICS];
-    struct plan sources[MAX_TACTICS];
-    uint32_t launches; /* of each plan */
-    cu_event start, end;
-    struct status status; /* of the first failure */
-};
-
-/* Enough launches that the caches hold nothing of what comes next and that the clock is exact. */
-static uint32_t bench_launches(const struct tuning *tuning, const struct problem *problem)
+static void save(struct tuning *tuning, const struct tuning_record *record)
 {
-    enum { LEAST = 2, MOST = 256 };
-    uint64_t bytes, flops;
-    problem->tactics[0].kernel->cost(problem->tactics[0].params, TUNE_CONTEXT, &bytes, &flops);
-    double us = 2 + (double)bytes / tuning->read_bytes_per_us + (double)flops / tuning->flops_per_us;
-    double wanted = pass_us / us;
-    uint32_t launches = wanted > MOST ? MOST : wanted < LEAST ? LEAST : (uint32_t)wanted;
-    return launches > (uint32_t)problem->site_count
-               ? launches / (uint32_t)problem->site_count * (uint32_t)problem->site_count
-               : launches;
+    struct tactics *tactics = &tuning->build->tactics;
+    tactics->measured++;
+    if (tuning->build->cache_open &&
+        (tactics->unsaved || !tuning_cache_add(&tuning->build->cache, record, &tactics->cache_status)))
+        tactics->unsaved++;
 }
 
-static bool bench_bind(struct bench *bench, int candidate)
+/* The fastest that is not taken and, if `other`, of a kernel that is not on the list; -1: none is left. */
+static int next_best(const struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result,
+                     const bool *taken, bool other)
 {
-    struct tuning *tuning = bench->tuning;
-    struct build *build = tuning->build;
-    struct device_plan chain = {.header = bench->problem->plan->header};
-    chain.count = bench->launches;
-    chain.launches = calloc(chain.count, sizeof *chain.launches);
-    if (!chain.launches) return status_fail(&bench->status, STATUS_MACHINE, "out of memory while tuning");
-    for (uint32_t n = 0; n < chain.count; n++) {
-        chain.launches[n] = *bench->problem->sites[n % (uint32_t)bench->problem->site_count];
-        chain.launches[n].tactic = bench->problem->tactics[candidate];
+    int best = -1;
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        const struct race_entry *entry = &result->entries[t];
+        bool listed = false;
+        for (int i = 0; other && i < tuned->shortlist_count; i++)
+            listed |= tuned->shortlist[i].kernel == problem->tactics[t].kernel;
+        if (taken[t] || listed || entry->samples == 0) continue;
+        if (best < 0 || entry->median_us < result->entries[best].median_us) best = t;
     }
-    bool ok = finish_device_plan(&chain, &build->cuda.device.facts, &build->cuda.kernels, &bench->sources[candidate],
-                                 &bench->status) &&
-              cuda_plan_bind(&bench->plans[candidate], &build->cuda.device, &tuning->kernels,
-                             &bench->sources[candidate], &tuning->memory, "tuning", &bench->status);
-    device_plan_free(&chain);
-    return ok;
+    return best;
 }
 
-/* Every row is a sequence of its own with `context` tokens (decode), or the next token of one prompt. */
-static bool write_inputs(const struct tuning *tuning, const struct plan_header *header, uint64_t context,
-                         struct status *status)
+/* The winner, the best of every other kernel, then whatever is fastest. */
+static void fill_shortlist(struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result)
 {
-    const struct plan_geometry *geometry = &tuning->build->manifest.geometry;
-    struct cuda_inputs inputs;
-    if (!cuda_inputs_open(&inputs, tuning->build, header, status)) return false;
-    int32_t last = (int32_t)(geometry->max_context > context ? context : geometry->max_context) - 1;
-    bool decode = header->kind == PLAN_DECODE;
-    uint32_t rows = decode || header->rows <= geometry->max_context ? header->rows : (uint32_t)geometry->max_context;
-    inputs.counts[0] = (int32_t)rows;
-    inputs.counts[1] = (int32_t)header->out_rows;
-    for (uint32_t r = 0; r < rows; r++) {
-        inputs.tokens[r] = (int32_t)(r % geometry->vocab_size);
-        inputs.slots[r] = decode ? (int32_t)r : 0;
-        inputs.positions[r] = decode ? last : (int32_t)r;
+    bool taken[MAX_TACTICS] = {false};
+    int next = result->winner;
+    for (bool other = true; tuned->shortlist_count < SHORTLIST;) {
+        if (next < 0 && !other) return;
+        if (next >= 0) {
+            taken[next] = true;
+            tuned->shortlist[tuned->shortlist_count++] = problem->tactics[next];
+        }
+        other = other && next >= 0;
+        next = next_best(tuned, problem, result, taken, other);
     }
-    for (uint32_t r = 0; r < header->out_rows; r++) inputs.out_rows[r] = (int32_t)r;
-    const struct device *device = &tuning->build->cuda.device;
-    bool ok =
-        cuda_inputs_write(&inputs, &tuning->memory, tuning->build, status) &&
-        cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");
-    cuda_inputs_close(&inputs);
-    return ok;
-}
-
-/* One pass through the chain; microseconds per launch. */
-static double bench_pass(struct bench *bench, int candidate)
-{
-    const struct device *device = &bench->tuning->build->cuda.device;
-    const struct cuda_driver *driver = &device->driver;
-    float milliseconds = 0;
-    if (!bench->plans[candidate].exec) return -1;
-    bool ok =
-        cuda_ok(driver, driver->EventRecord(bench->start, device->stream), &bench->status, "timing") &&
-        cuda_plan_launch(&bench->plans[candidate], device, &bench->status) &&
-        cuda_ok(driver, driver->EventRecord(bench->end, device->stream), &bench->status, "timing") &&
-        cuda_ok(driver, driver->EventSynchronize(bench->end), &bench->status, "running a candidate") &&
-        cuda_ok(driver, driver->EventElapsedTime(&milliseconds, bench->start, bench->end), &bench->status, "timing");
-    return ok ? (double)milliseconds * 1e3 / bench->launches : -1;
-}
-
-static double bench_run(void *context, int candidate)
-{
-    struct bench *bench = context;
-    if (bench->problem->op != OP_ROPE_ATTENTION) return bench_pass(bench, candidate);
-    double product = 1;
-    for (int i = 0; i < CONTEXTS; i++) {
-        if (!write_inputs(bench->tuning, &bench->problem->plan->header, contexts[i], &bench->status)) return -1;
-        double us = bench_pass(bench, candidate);
-        if (us < 0) return -1;
-        product *= us;
-    }
-    return pow(product, 1.0 / CONTEXTS);
-}
-
-static void bench_close(struct bench *bench)
-{
-    const struct device *device = &bench->tuning->build->cuda.device;
-    for (int c = 0; c < bench->problem->raced; c++) {
-        cuda_plan_free(&bench->plans[c], device);
-        lowered_plan_free(&bench->sources[c]);
-    }
-    if (bench->start) device->driver.EventDestroy(bench->start);
-    if (bench->end) device->driver.EventDestroy(bench->end);
 }
 
 static bool measure(struct tuning *tuning, const struct problem *problem, enum tune_level level,
-                    struct tuning_record *record, struct status *status)
+                    struct tuned_problem *tuned, struct tuning_record *record, struct status *status)
 {
-    const struct device *device = &tuning->build->cuda.device;
-    bool ok = false;
-    struct bench *bench = calloc(1, sizeof *bench);
     struct race_result *result = malloc(sizeof *result);
-    if (!bench || !result) {
-        free(bench);
-        free(result);
-        return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    if (!result) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    bool ok = bench_cuda_race(&tuning->bench, &problem->bench, level, result, status);
+    if (ok) {
+        describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result, level, tuning);
+        fill_shortlist(tuned, problem, result);
     }
-    bench->tuning = tuning;
-    bench->problem = problem;
-    bench->launches = bench_launches(tuning, problem);
-    if (!write_inputs(tuning, &problem->plan->header, TUNE_CONTEXT, status) ||
-        !cuda_ok(&device->driver, device->driver.EventCreate(&bench->start, CU_EVENT_DEFAULT), status, "an event") ||
-        !cuda_ok(&device->driver, device->driver.EventCreate(&bench->end, CU_EVENT_DEFAULT), status, "an event"))
-        goto done;
-    /* A tactic that this GPU cannot take is out of the race; if all are, the last one's reason is told. */
-    for (int c = 0; c < problem->raced; c++) bench_bind(bench, c);
-    describe(record, problem, &problem->tactics[0], tuning);
-    struct race_options options = {
-        .budget_us = level == TUNE_FULL ? full_budget_us : quick_budget_us,
-        .floor_us = record->roofline_us,
-        .good_enough = level == TUNE_FULL || !tuning->ceiling_is_sure ? 0 : 1.02,
-        .first_repetitions = 3,
-    };
-    race(bench_run, bench, problem->raced, &options, result);
-    if (result->winner < 0) {
-        *status = bench->status;
-        status_prefix(status, "tuning '%s'", problem->key);
-        goto done;
-    }
-    describe(record, problem, &problem->tactics[result->winner], tuning);
-    record->median_us = result->entries[result->winner].median_us;
-    record->spread_us = result->entries[result->winner].spread_us;
-    if (result->runner_up >= 0) {
-        record->runner_up_count = describe_tactic(&problem->tactics[result->runner_up], record->runner_up);
-        record->runner_up_us = result->entries[result->runner_up].median_us;
-    }
-    record->candidates = (uint32_t)problem->raced;
-    snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
-    ok = true;
-done:
-    bench_close(bench);
-    free(bench);
     free(result);
-    return ok;
+    return ok || status_prefix(status, "tuning '%s'", problem->key);
 }
 
-/* ---- the machine ---- */
-
-/* A copy inside device memory reads and writes: the ceiling that kernels are held against. */
-static bool measure_bandwidth(struct tuning *tuning, struct status *status)
+static void show_progress(struct tuning *tuning, size_t done, const struct tuning_record *record)
 {
-    enum { REPETITIONS = 5 };
-    const struct build *build = tuning->build;
-    const struct device *device = &build->cuda.device;
-    const struct cuda_driver *driver = &device->driver;
-    uint64_t bytes = tuning->memory.bytes[SPACE_KV] / 2;
-    tuning->ceiling_is_sure = bytes >= 4 * (uint64_t)device->facts.l2_bytes;
-    cu_event events[2] = {NULL, NULL};
-    bool ok = true;
-    for (int i = 0; i < 2; i++)
-        ok = ok && cuda_ok(driver, driver->EventCreate(&events[i], CU_EVENT_DEFAULT), status, "an event");
-    for (int r = 0; ok && r < REPETITIONS; r++) {
-        float milliseconds = 0;
-        cu_deviceptr base = tuning->memory.base[SPACE_KV];
-        ok = cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing") &&
-             cuda_ok(driver, driver->MemcpyDtoDAsync(base, base + bytes, bytes, device->stream), status, "copying") &&
-             cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing") &&
-             cuda_ok(driver, driver->EventSynchronize(events[1]), status, "copying") &&
-             cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing");
-        double rate = milliseconds > 0 ? 2 * (double)bytes / ((double)milliseconds * 1e3) : 0;
-        if (rate > tuning->read_bytes_per_us) tuning->read_bytes_per_us = rate;
-    }
-    for (int i = 0; i < 2; i++)
-        if (events[i]) driver->EventDestroy(events[i]);
-    if (ok && tuning->read_bytes_per_us <= 0) tuning->read_bytes_per_us = 1e6;
-    /* What tensor cores can do at most: 4096 operations a clock and SM from Hopper on, 2048 before. */
-    int clock_khz = 0;
-    const struct device_facts *facts = &device->facts;
-    driver->DeviceGetAttribute(&clock_khz, CU_ATTRIBUTE_CLOCK_RATE, device->handle);
-    if (clock_khz <= 0) clock_khz = 1500000;
-    tuning->flops_per_us = (facts->capability >= 90 ? 4096.0 : 2048.0) * facts->multiprocessors * clock_khz * 1e-3;
-    return ok;
+    char best[160];
+    snprintf(best, sizeof best, "%zu/%zu %s %.2f us, %.0f %% of the roofline", done, tuning->count,
+             record->values[0].name, record->median_us,
+             record->median_us > 0 ? 100 * record->roofline_us / record->median_us : 0);
+    progress_update(&tuning->build->progress, done, tuning->count, best);
 }
 
-static bool open_memory(struct tuning *tuning, struct status *status)
+static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool answered, struct status *status)
 {
     struct build *build = tuning->build;
-    const struct plan_geometry *geometry = &build->manifest.geometry;
-    uint64_t free_bytes = 0, fixed = build->manifest.arena_bytes + build->manifest.step_bytes;
-    if (!device_free_memory(&build->cuda.device, &free_bytes, status)) return false;
-    uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
-    if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
-    if (pages < 1) pages = 1;
-    if (!cuda_memory_open(&tuning->memory, build, pages, status) ||
-        !cuda_memory_randomise(&tuning->memory, build, SPACE_KV, status) || !measure_bandwidth(tuning, status))
-        return false;
-    /* Not the scratch at its beginning, where kernels expect zeros. */
-    struct cuda_memory values = tuning->memory;
-    values.base[SPACE_ARENA] += build->lowering.scratch_bytes;
-    values.bytes[SPACE_ARENA] -= build->lowering.scratch_bytes;
-    return cuda_memory_randomise(&values, build, SPACE_ARENA, status);
+    struct tuning_record *record = &build->tactics.records[i];
+    struct tuned_problem *tuned = &build->cuda.problems[i];
+    const struct problem *problem = tuning->problems[i];
+    if (answered) {
+        *record = *tuning_cache_find(&build->cache, problem->key);
+        tuned->shortlist[tuned->shortlist_count++] = *recorded(problem, record);
+        build->tactics.cached++;
+        return true;
+    }
+    if (!tuning->measuring) {
+        describe(record, problem->key, &problem->tactics[0], tuning);
+        return true;
+    }
+    if (!measure(tuning, problem, level, tuned, record, status)) return false;
+    save(tuning, record);
+    show_progress(tuning, i + 1, record);
+    return true;
+}
+
+/* ---- libraries ---- */
+
+/* The tactic that a record of a library's victory names; false: our own won, or it is a record of something else. */
+static bool recorded_call(const struct tuning_record *record, const int64_t *params, struct device_tactic *tactic)
+{
+    const struct device_kernel *kernel = &device_matmul_cublaslt;
+    int tunables = kernel->param_count - kernel->first_tunable;
+    if (record->value_count != tunables + 1 || strcmp(record->values[0].name, kernel->name) != 0) return false;
+    memset(tactic, 0, sizeof *tactic);
+    tactic->kernel = kernel;
+    memcpy(tactic->params, params, (size_t)kernel->first_tunable * sizeof *params);
+    for (int i = 0; i < tunables; i++) {
+        if (strcmp(record->values[i + 1].name, kernel->param_names[kernel->first_tunable + i]) != 0) return false;
+        tactic->params[kernel->first_tunable + i] = record->values[i + 1].value;
+    }
+    return true;
+}
+
+/* Our best against the library's tactics. */
+static bool race_library(struct tuning *tuning, const struct problem *problem, const struct device_tactic *own,
+                         const int64_t *params, const char *key, enum tune_level level, struct tuning_record *record,
+                         struct status *status)
+{
+    int most = level == TUNE_FULL ? FULL_LIBRARY_TACTICS : QUICK_LIBRARY_TACTICS;
+    struct race_result *result = malloc(sizeof *result);
+    struct device_tactic *tactics = calloc((size_t)most + 1, sizeof *tactics);
+    int64_t(*found)[PLAN_MAX_PARAMS] = calloc((size_t)most, sizeof *found);
+    bool ok = result && tactics && found;
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    int count = ok ? matmul_cublaslt_tactics(&tuning->build->cuda.cublaslt, params, found, most) : 0;
+    if (ok && count > 0) {
+        tactics[0] = *own;
+        for (int t = 0; t < count; t++) {
+            tactics[t + 1].kernel = &device_matmul_cublaslt;
+            memcpy(tactics[t + 1].params, found[t], sizeof found[t]);
+        }
+        struct bench_problem bench = problem->bench;
+        bench.tactics = tactics;
+        bench.tactic_count = count + 1;
+        ok = bench_cuda_race(&tuning->bench, &bench, level, result, status);
+        if (ok) describe_race(record, key, tactics, count + 1, result, level, tuning);
+    } else if (ok) {
+        describe(record, key, own, tuning);
+        snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
+    }
+    free(result);
+    free(tactics);
+    free(found);
+    return ok || status_prefix(status, "tuning '%s'", key);
+}
+
+static bool library_key(const struct tuning *tuning, const struct problem *problem, char key[TUNING_KEY_BYTES])
+{
+    return snprintf(key, TUNING_KEY_BYTES, "%s; cuBLASLt %" PRIu32, problem->key,
+                    tuning->build->cuda.cublaslt.version) < TUNING_KEY_BYTES;
+}
+
+/* Only where something is measured or known: without a measurement nothing speaks for a library. */
+static bool solve_library(struct tuning *tuning, size_t i, enum tune_level level, struct status *status)
+{
+    struct build *build = tuning->build;
+    struct tuned_problem *tuned = &build->cuda.problems[i];
+    const struct problem *problem = tuning->problems[i];
+    struct tuning_record record;
+    char key[TUNING_KEY_BYTES];
+    int64_t params[PLAN_MAX_PARAMS];
+    if (!library_problem(problem->bench.sites[0], params)) return true;
+    if (!library_key(tuning, problem, key)) return status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
+    const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, key) : NULL;
+    if (known && tune_cuda_good_enough(known, level)) {
+        record = *known;
+        build->tactics.cached++;
+    } else {
+        if (!tuning->measuring) return true;
+        if (!race_library(tuning, problem, &tuned->shortlist[0], params, key, level, &record, status)) return false;
+        save(tuning, &record);
+    }
+    if (recorded_call(&record, params, &tuned->library)) tuned->library_record = (uint32_t)build->tactics.count;
+    build->tactics.records[build->tactics.count++] = record;
+    return true;
 }
 
 /* ---- all of it ---- */
@@ -437,55 +397,46 @@ static void compile_progressed(void *context, uint64_t done, uint64_t total)
     progress_update(context, done, total, NULL);
 }
 
-/* Compiles every candidate of the problems that the cache does not answer, and loads them. */
+/* What a library's tactic needs beside the library. */
+static bool add_companions(struct tuning *tuning, const struct device_launch *site)
+{
+    struct device_tactic call = {.kernel = &device_matmul_cublaslt};
+    struct library_space space = library_space_begin(0);
+    struct device_launch launches[LIBRARY_MOST_LAUNCHES];
+    if (!tuning->build->cuda.cublaslt.library || !library_problem(site, call.params)) return true;
+    uint32_t count = library_launches(site, &call, &space, launches);
+    for (uint32_t i = 1; i < count; i++)
+        if (kernel_set_add(&tuning->build->cuda.kernels, &launches[i].tactic, launches[i].operand_count) == UINT32_MAX)
+            return false;
+    return true;
+}
+
+/* Compiles every candidate of the problems that the cache does not answer, and of each the best that it does answer
+ * where a library may challenge it; loads them. */
 static bool prepare(struct tuning *tuning, const bool *answered, struct status *status)
 {
     struct build *build = tuning->build;
     struct cuda_build *cuda = &build->cuda;
     for (size_t i = 0; i < tuning->count; i++) {
-        struct problem *problem = &tuning->problems[i];
-        for (int t = 0; !answered[i] && t < problem->raced; t++)
-            if (kernel_set_add(&cuda->kernels, &problem->tactics[t], problem->sites[0]->operand_count) == UINT32_MAX)
+        struct problem *problem = tuning->problems[i];
+        const struct device_tactic *known =
+            answered[i] ? recorded(problem, tuning_cache_find(&build->cache, problem->key)) : NULL;
+        for (int t = 0; t < problem->bench.tactic_count; t++)
+            if (!answered[i] && kernel_set_add(&cuda->kernels, &problem->tactics[t],
+                                               problem->bench.sites[0]->operand_count) == UINT32_MAX)
                 return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+        if ((known && cuda->cublaslt.library &&
+             kernel_set_add(&cuda->kernels, known, problem->bench.sites[0]->operand_count) == UINT32_MAX) ||
+            !add_companions(tuning, problem->bench.sites[0]))
+            return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     }
     if (cuda->kernels.count == 0) return true;
     progress_stage(&build->progress, "compile");
     if (!kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
                             compile_progressed, &build->progress, status))
         return false;
-    struct engine_kernel *entries = kernel_set_view(&cuda->kernels);
-    if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    bool ok = cuda_kernels_load(&tuning->kernels, &cuda->device, entries, cuda->kernels.count, status);
-    free(entries);
     progress_stage(&build->progress, "tune");
-    return ok;
-}
-
-static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool answered, struct status *status)
-{
-    struct build *build = tuning->build;
-    struct tactics *tactics = &build->tactics;
-    struct tuning_record *record = &tactics->records[i];
-    const struct problem *problem = &tuning->problems[i];
-    if (answered) {
-        *record = *tuning_cache_find(&build->cache, problem->key);
-        tactics->cached++;
-        return true;
-    }
-    if (!tuning->measuring) {
-        describe(record, problem, &problem->tactics[0], tuning);
-        return true;
-    }
-    if (!measure(tuning, problem, level, record, status)) return false;
-    tactics->measured++;
-    if (build->cache_open && (tactics->unsaved || !tuning_cache_add(&build->cache, record, &tactics->cache_status)))
-        tactics->unsaved++;
-    char best[160];
-    snprintf(best, sizeof best, "%zu/%zu %s %.2f us, %.0f %% of the roofline", i + 1, tuning->count,
-             record->values[0].name, record->median_us,
-             record->median_us > 0 ? 100 * record->roofline_us / record->median_us : 0);
-    progress_update(&build->progress, i + 1, tuning->count, best);
-    return true;
+    return bench_cuda_load(&tuning->bench, status);
 }
 
 static bool apply(struct tuning *tuning, struct status *status)
@@ -495,59 +446,83 @@ static bool apply(struct tuning *tuning, struct status *status)
         struct device_plan *plan = plan_or_alternative(build, p);
         for (uint32_t n = 0; n < plan->count; n++) {
             struct device_launch *launch = &plan->launches[n];
-            if (launch->record == PLAN_NO_TACTIC) continue;
-            const struct device_tactic *tactic =
-                recorded(&tuning->problems[launch->record], &build->tactics.records[launch->record]);
+            if (launch->problem == PLAN_NO_TACTIC) continue;
+            const struct problem *problem = tuning->problems[launch->problem];
+            const struct device_tactic *tactic = recorded(problem, &build->tactics.records[launch->record]);
             if (!tactic)
-                return status_fail(status, STATUS_INTERNAL, "tuning record '%s' names no tactic",
-                                   tuning->problems[launch->record].key);
-            launch->tactic = *tactic;
+                return status_fail(status, STATUS_INTERNAL, "tuning record '%s' names no tactic", problem->key);
+            launch->tactic = build->cuda.problems[launch->problem].best = *tactic;
         }
     }
     return true;
 }
 
+/* Which problems the cache answers, those of a library among them. */
+static bool find_answers(const struct tuning *tuning, enum tune_level level, bool *answered)
+{
+    const struct build *build = tuning->build;
+    bool all = true;
+    for (size_t i = 0; i < tuning->count; i++) {
+        const struct problem *problem = tuning->problems[i];
+        const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, problem->key) : NULL;
+        char key[TUNING_KEY_BYTES];
+        int64_t params[PLAN_MAX_PARAMS];
+        answered[i] = known && tune_cuda_good_enough(known, level) && recorded(problem, known);
+        all = all && answered[i];
+        if (!build->cuda.cublaslt.library || !library_problem(problem->bench.sites[0], params) ||
+            !library_key(tuning, problem, key))
+            continue;
+        known = build->cache_open ? tuning_cache_find(&build->cache, key) : NULL;
+        all = all && known && tune_cuda_good_enough(known, level);
+    }
+    return all;
+}
+
+static bool solve_all(struct tuning *tuning, const bool *answered, enum tune_level level, struct status *status)
+{
+    struct build *build = tuning->build;
+    build->machine.read_gb_s = tuning->bench.read_bytes_per_us * 1e-3;
+    build->machine.peak_gflops = tuning->bench.flops_per_us * 1e-3;
+    for (size_t i = 0; i < tuning->count; i++, build->tactics.count++)
+        if (!solve(tuning, i, level, answered[i], status)) return false;
+    for (size_t i = 0; build->cuda.cublaslt.library && i < tuning->count; i++)
+        if (!solve_library(tuning, i, level, status)) return false;
+    return apply(tuning, status);
+}
+
 bool tune_cuda(struct build *build, enum tune_level level, struct status *status)
 {
+    /* Of a problem: our own and a library's; of a plan: its form, and whether it calls libraries. */
+    enum { RECORDS_PER_PROBLEM = 2, RECORDS_PER_PLAN = 2 };
     bool ok = false, *answered = NULL, entered = false;
     struct tuning tuning = {.build = build};
     tuning.measuring = level != TUNE_OFF && build->cuda.weights;
     tune_cuda_code(tuning.code);
     memset(&build->tactics, 0, sizeof build->tactics);
     if (!collect(&tuning, level == TUNE_FULL ? FULL_TACTICS : QUICK_TACTICS, status)) goto done;
-    build->tactics.records = calloc(tuning.count + build->plan_count + 1, sizeof *build->tactics.records);
+    size_t records = RECORDS_PER_PROBLEM * tuning.count + RECORDS_PER_PLAN * build->plan_count;
+    build->tactics.records = calloc(records + 1, sizeof *build->tactics.records);
+    build->cuda.problems = calloc(tuning.count + 1, sizeof *build->cuda.problems);
+    build->cuda.problem_count = tuning.count;
     answered = calloc(tuning.count + 1, sizeof *answered);
-    if (!build->tactics.records || !answered) {
+    if (!build->tactics.records || !build->cuda.problems || !answered) {
         status_fail(status, STATUS_MACHINE, "out of memory while tuning");
         goto done;
     }
-    bool any = false;
-    for (size_t i = 0; i < tuning.count; i++) {
-        const struct tuning_record *known =
-            build->cache_open ? tuning_cache_find(&build->cache, tuning.problems[i].key) : NULL;
-        answered[i] = known && tune_cuda_good_enough(known, level) && recorded(&tuning.problems[i], known);
-        any |= !answered[i];
-    }
-    if (tuning.measuring && any) {
+    tuning.measuring = !find_answers(&tuning, level, answered) && tuning.measuring;
+    if (tuning.measuring) {
         entered = device_enter(&build->cuda.device, status);
-        if (!entered || !open_memory(&tuning, status) || !prepare(&tuning, answered, status)) goto done;
+        if (!entered || !bench_cuda_open(&tuning.bench, build, status) || !prepare(&tuning, answered, status))
+            goto done;
     }
-    tuning.measuring = tuning.measuring && any;
-    build->machine.read_gb_s = tuning.read_bytes_per_us * 1e-3;
-    build->machine.peak_gflops = tuning.flops_per_us * 1e-3;
-    for (size_t i = 0; i < tuning.count; i++, build->tactics.count++)
-        if (!solve(&tuning, i, level, answered[i], status)) goto done;
-    ok = apply(&tuning, status);
+    ok = solve_all(&tuning, answered, level, status);
 done:
-    cuda_kernels_free(&tuning.kernels, &build->cuda.device);
-    if (entered) {
-        cuda_memory_close(&tuning.memory, build);
-        device_leave(&build->cuda.device);
-    }
+    bench_cuda_close(&tuning.bench);
+    if (entered) device_leave(&build->cuda.device);
     /* What was only raced stays out of the engine. */
     kernel_set_free(&build->cuda.kernels);
     free(answered);
-    free(tuning.problems);
+    tuning_free(&tuning);
     if (!ok) tactics_free(&build->tactics);
     return ok;
 }
@@ -577,21 +552,21 @@ bool print_cuda_candidates(struct build *build, FILE *out, struct status *status
     tune_cuda_code(tuning.code);
     bool ok = collect(&tuning, MAX_TACTICS, status);
     for (size_t i = 0; ok && i < tuning.count; i++) {
-        const struct problem *problem = &tuning.problems[i];
+        const struct problem *problem = tuning.problems[i];
         fprintf(out, "# %s\n", problem->key);
         for (int t = 0; t < problem->tactic_count; t++) print_tactic(&problem->tactics[t], gpu, out);
-        const struct device_kernel *const *kernels = device_kernels(problem->op);
+        const struct device_kernel *const *kernels = device_kernels(problem->bench.op);
         for (int k = 0; kernels[k]; k++) {
             bool raced = false;
             for (int t = 0; t < problem->tactic_count; t++) raced |= problem->tactics[t].kernel == kernels[k];
             if (raced) continue;
             struct device_geometry geometry;
             const char *reason = device_kernel_runs_on(kernels[k], gpu)
-                                     ? kernels[k]->launch(problem->sites[0]->tactic.params, gpu, &geometry)
+                                     ? kernels[k]->launch(problem->bench.sites[0]->tactic.params, gpu, &geometry)
                                      : "not for this GPU";
             fprintf(out, "  %s: not raced: %s\n", kernels[k]->name, reason ? reason : "enough others");
         }
     }
-    free(tuning.problems);
+    tuning_free(&tuning);
     return ok;
 }

@@ -86,9 +86,10 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
 {
     const struct manifest *manifest = cuda->manifest;
     struct memory_contract *contract = &sizes->device;
-    uint64_t free_bytes, taken, host_bytes;
+    uint64_t free_bytes, taken, host_bytes, arena = manifest->arena_bytes;
+    if (cuda->engine->uses_libraries && file->library_arena_bytes > arena) arena = file->library_arena_bytes;
     *contract = (struct memory_contract){.kernels = memory_contract_graphs(file),
-                                         .arena = manifest->arena_bytes,
+                                         .arena = arena,
                                          .step = manifest->step_bytes,
                                          .state = manifest->state_bytes};
     if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
@@ -164,8 +165,8 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
     char name[64];
     for (size_t i = 0; i < file->plan_count; i++) {
         snprintf(name, sizeof name, "plan %zu", i);
-        if (!cuda_plan_bind(&cuda->plans[i].bound, &cuda->device, &cuda->engine->kernels, &file->plans[i],
-                            &cuda->memory, name, status))
+        if (!cuda_plan_bind(&cuda->plans[i].bound, &cuda->device, &cuda->engine->kernels,
+                            load_cuda_plan(file, cuda->engine, i), &cuda->memory, name, status))
             return false;
     }
     return true;
@@ -374,8 +375,8 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     double queue_us = (double)QUEUE_US * step->bound.launch_count;
     uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
     ok = ok && keep_busy(cuda, step, replays, status) &&
-         cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, &cuda->file->plans[plan], &cuda->memory, launch_us,
-                             status);
+         cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, load_cuda_plan(cuda->file, cuda->engine, plan),
+                             &cuda->memory, launch_us, status);
     device_leave(&cuda->device);
     return ok;
 }

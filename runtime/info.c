@@ -45,12 +45,40 @@ static json_t *plans_json(const struct engine *file)
     return plans;
 }
 
+/* The plans that call libraries: which they take the place of, and how many calls they have. */
+static json_t *library_plans_json(const struct engine *file)
+{
+    json_t *plans = json_array();
+    for (size_t i = 0; plans && i < file->plan_count; i++) {
+        const struct plan *plan = &file->library_plans[i];
+        json_int_t calls = 0;
+        for (uint32_t launch = 0; launch < plan->header.launch_count; launch++)
+            calls += (plan->launches[launch].attributes & LAUNCH_LIBRARY) != 0;
+        if (plan->header.launch_count == 0) continue;
+        json_t *entry =
+            json_pack("{s:s, s:I, s:I, s:I}", "kind", plan->header.kind == PLAN_DECODE ? "decode" : "prefill", "rows",
+                      (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "calls", calls);
+        if (json_array_append_new(plans, entry)) {
+            json_decref(plans);
+            return NULL;
+        }
+    }
+    return plans;
+}
+
 static json_t *device_json(const struct load_cuda *cuda)
 {
     const struct device_facts *facts = &cuda->device.facts;
     return json_pack("{s:i, s:s, s:s, s:i, s:I, s:i, s:f}", "number", cuda->device.ordinal, "name", facts->name, "uuid",
                      facts->uuid, "capability", facts->capability, "memory_bytes", (json_int_t)facts->memory_bytes,
                      "driver_version", facts->driver_version, "nominal_gb_per_second", cuda->nominal_gb_per_second);
+}
+
+/* "used": whether the plans that call libraries run; "reason": why not. */
+static json_t *libraries_json(const struct eng_engine *engine)
+{
+    const struct load_cuda *cuda = engine->cuda;
+    return json_pack("{s:b, s:s?}", "used", cuda->uses_libraries, "reason", cuda->fallback);
 }
 
 static json_t *load_json(const struct eng_engine *engine)
@@ -61,7 +89,10 @@ static json_t *load_json(const struct eng_engine *engine)
         json_pack("{s:s, s:i, s:f, s:f, s:f, s:s}", "library", ENG_VERSION_TEXT, "threads", engine->load_threads,
                   "open_seconds", engine->open_seconds, "verify_seconds", engine->verify_seconds,
                   "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
-    if (!engine->cuda || put(load, "device", device_json(engine->cuda))) return load;
+    if (!engine->cuda) return load;
+    bool ok = put(load, "device", device_json(engine->cuda));
+    if (engine->file.call_count > 0) ok = put(load, "libraries", libraries_json(engine)) && ok;
+    if (ok) return load;
     json_decref(load);
     return NULL;
 }
@@ -79,6 +110,7 @@ json_t *info_json(const struct engine *file, const char *path)
     bool ok = put(info, "file", name ? name : json_null());
     ok = put(info, "manifest", manifest) && ok;
     ok = put(info, "plans", plans_json(file)) && ok;
+    if (file->call_count > 0) ok = put(info, "library_plans", library_plans_json(file)) && ok;
     ok = put(info, "golden", golden_json) && ok;
     ok = put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
     ok = put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;

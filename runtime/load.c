@@ -94,6 +94,21 @@ static bool check_launches(const struct manifest *manifest, const struct plan *p
     return true;
 }
 
+static bool check_plan(const struct manifest *manifest, const struct plan *plan, const struct plan_space_sizes *sizes,
+                       const char *name, struct status *status)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    struct plan_field step[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes) ||
+        bytes > manifest->step_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: needs a step block of %" PRIu64 " bytes, the manifest has %" PRIu64, name, bytes,
+                           manifest->step_bytes);
+    return plan_verify(plan, sizes, name, status) && check_launches(manifest, plan, name, status) &&
+           plan_inputs_verify(plan, manifest->target, geometry, name, status);
+}
+
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
                       struct status *status)
 {
@@ -105,7 +120,7 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
     sizes->bytes[SPACE_STEP] = manifest->step_bytes;
     sizes->bytes[SPACE_STATE] = manifest->state_bytes;
 
-    struct plan_field state[STATE_FIELD_COUNT], step[STEP_FIELD_COUNT];
+    struct plan_field state[STATE_FIELD_COUNT];
     uint64_t bytes;
     if (!state_layout(geometry, state, &bytes) || bytes > manifest->state_bytes)
         return status_fail(status, STATUS_CORRUPT,
@@ -113,22 +128,18 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
                            manifest->state_bytes, geometry->slots);
     *decode_plans = 0;
     for (size_t i = 0; i < file->plan_count; i++) {
-        const struct plan *plan = &file->plans[i];
+        const struct plan *plan = &file->plans[i], *other = file->library_plans ? &file->library_plans[i] : NULL;
         bool decode = plan->header.kind == PLAN_DECODE;
         char name[64];
         snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, decode ? "decode" : "prefill", plan->header.rows);
         if (decode && *decode_plans != i)
             return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
         if (decode) (*decode_plans)++;
-        if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes) ||
-            bytes > manifest->step_bytes)
-            return status_fail(status, STATUS_CORRUPT,
-                               "%s: needs a step block of %" PRIu64 " bytes, the manifest has "
-                               "%" PRIu64,
-                               name, bytes, manifest->step_bytes);
-        if (!plan_verify(plan, sizes, name, status) || !check_launches(manifest, plan, name, status) ||
-            !plan_inputs_verify(plan, manifest->target, geometry, name, status))
-            return false;
+        if (!check_plan(manifest, plan, sizes, name, status)) return false;
+        if (!other || other->header.launch_count == 0) continue;
+        struct plan_space_sizes own_arena = *sizes;
+        own_arena.bytes[SPACE_ARENA] = other->header.arena_bytes;
+        if (!check_plan(manifest, other, &own_arena, name, status)) return status_prefix(status, "with libraries");
     }
     uint32_t largest = *decode_plans ? file->plans[*decode_plans - 1].header.rows : 0;
     if (largest < geometry->slots)

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/memory_contract.h"
 #include "runtime/upload.h"
@@ -68,13 +69,55 @@ static bool allocate_weights(struct load_cuda *cuda, uint64_t bytes, struct stat
     return ok;
 }
 
+const struct plan *load_cuda_plan(const struct engine *file, const struct load_cuda *cuda, size_t index)
+{
+    bool library = cuda && cuda->uses_libraries && file->library_plans[index].header.launch_count > 0;
+    return library ? &file->library_plans[index] : &file->plans[index];
+}
+
+static bool check_calls(const struct engine *file, const struct cuda_calls *calls, const struct device *device,
+                        struct status *status)
+{
+    if (!device_enter(device, status)) return false;
+    bool ok = true;
+    for (size_t p = 0; ok && p < file->plan_count; p++) {
+        const struct plan *plan = &file->library_plans[p];
+        for (uint32_t i = 0; ok && i < plan->header.launch_count; i++)
+            if (plan->launches[i].attributes & LAUNCH_LIBRARY)
+                ok = cuda_call_check(calls, plan, &plan->launches[i], status) ||
+                     status_prefix(status, "library plan %zu: launch %" PRIu32, p, i);
+    }
+    device_leave(device);
+    return ok;
+}
+
+static bool open_libraries(struct load_cuda *cuda, const struct engine *file, struct status *status)
+{
+    struct status missing;
+    status_clear(&missing);
+    if (file->call_count == 0) return true;
+    if (cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count, &missing) &&
+        check_calls(file, &cuda->calls, &cuda->device, &missing)) {
+        cuda->kernels.calls = &cuda->calls;
+        cuda->uses_libraries = true;
+        return true;
+    }
+    cuda_calls_close(&cuda->calls, &cuda->device);
+    if (missing.code == STATUS_MACHINE) {
+        cuda->fallback = strdup(missing.message);
+        return cuda->fallback || status_fail(status, STATUS_MACHINE, "out of memory");
+    }
+    *status = missing; /* the engine is at fault */
+    return false;
+}
+
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
 {
     const struct engine *file = &engine->file;
     struct load_cuda *cuda = engine->cuda;
     if (!check_memory(engine, status) ||
         !cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status) ||
-        !allocate_weights(cuda, file->manifest.weights_bytes, status))
+        !open_libraries(cuda, file, status) || !allocate_weights(cuda, file->manifest.weights_bytes, status))
         return false;
     double start = load_seconds();
     bool ok = upload_weights(file, &cuda->device, cuda->weights, threads, &engine->load_threads, status);
@@ -88,6 +131,8 @@ void load_cuda_close(struct eng_engine *engine)
     if (!cuda) return;
     engine->cuda = NULL;
     cuda_kernels_free(&cuda->kernels, &cuda->device);
+    cuda_calls_close(&cuda->calls, &cuda->device);
+    free(cuda->fallback);
     struct status ignored;
     status_clear(&ignored);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */

@@ -9,14 +9,21 @@ struct load_cuda {
     struct device device;
     cu_deviceptr weights;
     struct cuda_kernels kernels;
+    struct cuda_calls calls;
+    bool uses_libraries;          /* plans that call libraries take the place of their counterparts */
+    char *fallback;               /* why they do not, though the engine has some; owned */
     double nominal_gb_per_second; /* of the device's memory; 0: unknown */
 };
 
 /* Opens GPU `ordinal` as engine->cuda and checks that it is of the kind the engine's code is for. */
 bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *status);
-/* Checks the memory contract, then brings kernels and weights to the GPU; every weight chunk is verified. The engine's
- * plans have been checked. */
+/* Checks the memory contract, then brings kernels and weights to the GPU; every weight chunk is verified. Opens the
+ * libraries that the engine calls; where one is missing, another version, or refuses a recorded call, the engine's own
+ * kernels serve instead, and `fallback` says why. The engine's plans have been checked. */
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status);
+/* The plan that computes engine plan `index` here: the one that calls libraries where these are there. cuda NULL: the
+ * engine's own. */
+const struct plan *load_cuda_plan(const struct engine *file, const struct load_cuda *cuda, size_t index);
 void load_cuda_close(struct eng_engine *engine); /* harmless when nothing is open */
 
 #endif

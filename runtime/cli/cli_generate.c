@@ -9,6 +9,7 @@
 #include "formats/npy.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_process.h"
+#include "runtime/cli/cli_notes.h"
 
 struct generation {
     const struct generate_options *options;
@@ -42,6 +43,7 @@ static int open_engine(struct generation *run)
     if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))
         return fail_error(run);
+    cli_note_fallback(run->engine);
     return CLI_DONE;
 }
 

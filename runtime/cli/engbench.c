@@ -5,6 +5,7 @@
 
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bench.h"
+#include "runtime/cli/cli_notes.h"
 #include "runtime/cli/cli_process.h"
 #include "runtime/cli/cli_trace.h"
 
@@ -198,6 +199,7 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
         eng_engine_get_facts(bench->engine, &bench->facts, &error))
         return cli_fail_error(&error);
+    cli_note_fallback(bench->engine);
     uint64_t rest = arguments->context < bench->facts.max_context ? bench->facts.max_context - arguments->context : 0;
     if (!default_list(&arguments->prompts, DEFAULT_PROMPT, rest) ||
         !default_list(&arguments->decodes, DEFAULT_DECODE, rest) || !default_list(&arguments->batches, 1, 1)) {

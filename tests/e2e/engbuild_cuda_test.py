@@ -12,8 +12,12 @@ from harness import _BUILT as BUILT
 
 DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")
+LIBRARIES = os.path.join(BUILT, "tests", "fake_cuda", "libraries")
 FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER}
+# Our own matmuls take a millisecond each: the library's win.
+WITH_LIBRARY = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES, "FAKE_CUDA_SLOW": "matmul_"}
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
+LEAN = SMALL + ["--lean"]
 
 
 def contents(path):
@@ -31,8 +35,8 @@ class CudaBuild(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def build(self, output, *options, env=None, rc=0):
-        result = run([ENGBUILD, "--model", FABLES, "-o", self.path(output), "--tuning-cache", self.cache, *SMALL,
+    def build(self, output, *options, env=None, rc=0, common=LEAN):
+        result = run([ENGBUILD, "--model", FABLES, "-o", self.path(output), "--tuning-cache", self.cache, *common,
                       *options], env={**FAKE, **(env or {})})
         self.assertEqual(result.rc, rc, result.stderr)
         return result
@@ -63,6 +67,61 @@ class CudaBuild(unittest.TestCase):
         self.build("a.eng", "--tune", "off", "--tuning-cache", "none")
         self.build("b.eng", "--tune", "off", "--tuning-cache", "none")
         self.assertEqual(contents(self.path("a.eng")), contents(self.path("b.eng")))
+
+    def test_libraries(self):
+        # In front of a real one that the machine may have.
+        nothing = self.path("nothing")
+        os.mkdir(nothing)
+        for name in ("libcublasLt.so.13", "libcublasLt.so.12"):
+            open(os.path.join(nothing, name), "w").close()
+        lean = self.build("lean.eng", env=WITH_LIBRARY)
+        self.assertNotIn("cuBLASLt", lean.stderr)
+        self.assertNotIn("library_plans", self.info("lean.eng"))
+        missing = self.build("without.eng", common=SMALL, env={
+            "LD_LIBRARY_PATH": FAKE["LD_LIBRARY_PATH"] + ":" + nothing, "FAKE_CUDA_SLOW": "matmul_"})
+        self.assertIn("warning: only our own kernels take part: cuBLASLt: expected libcublasLt.so.13", missing.stderr)
+        self.assertEqual(contents(self.path("lean.eng")), contents(self.path("without.eng")))
+
+        first = json.loads(self.build("m.eng", "--json", common=SMALL, env=WITH_LIBRARY).stdout)
+        self.assertGreater(first["tactics_measured"], 4)
+        again = json.loads(self.build("again.eng", "--json", common=SMALL, env=WITH_LIBRARY).stdout)
+        self.assertEqual(again["tactics_measured"], 0)
+        self.assertEqual(contents(self.path("m.eng")), contents(self.path("again.eng")))
+        libraries = self.info("m.eng")["library_plans"]
+        self.assertEqual([plan["rows"] for plan in libraries], [1, 4, 16])
+        self.assertGreater(libraries[0]["calls"], 4)
+        self.assertIn("cublaslt", run([ENGINFO, self.path("m.eng"), "--tactics"]).stdout)
+
+        generate = [ENGRUN, self.path("m.eng"), "--tokens", "1,2,3", "-n", "4", "--ignore-eos", "--print-tokens"]
+        leaks = self.path("leaks")
+        whole = run(generate, env={**WITH_LIBRARY, "FAKE_CUDA_LEAK_FILE": leaks})
+        self.assertEqual((whole.rc, whole.stderr), (0, ""))
+        counts = self.left_over(leaks)
+        self.assertEqual([kind for kind, count in counts.items() if kind not in ("calls", "kernels") and count != "0"],
+                         [])
+        cases = [
+            ({"LD_LIBRARY_PATH": DRIVER + ":" + nothing}, ["expected libcublasLt.so.13", "LD_LIBRARY_PATH"]),
+            ({"FAKE_CUBLASLT_VERSION": "130200"}, ["expected version 130100", "found 130200"]),
+            ({"FAKE_CUBLASLT_REFUSE": "1"}, ["refuses the recorded algorithm"]),
+        ]
+        for env, words in cases:
+            with self.subTest(env=env):
+                other = run(generate, env={**WITH_LIBRARY, **env})
+                self.assertEqual(other.rc, 0, other.stderr)
+                self.assertEqual(other.stdout, whole.stdout)
+                self.assertIn("note: the engine's own kernels are used: ", other.stderr)
+                for word in words:
+                    self.assertIn(word, other.stderr)
+        calls = int(counts["calls"])
+        for call in random.Random(2).sample(range(1, calls + 1), 8 if SANITIZED else 60):
+            with self.subTest(call=call):
+                result = run(generate, env={**WITH_LIBRARY, "FAKE_CUDA_LEAK_FILE": leaks,
+                                            "FAKE_CUDA_FAIL_CALL": str(call)})
+                self.assertIn(result.rc, (0, 3))
+                for kind, count in self.left_over(leaks).items():
+                    if kind not in ("calls", "kernels"):
+                        self.assertEqual(count, "0", "%s after call %d failed" % (kind, call))
+        tally("library cases", len(cases) + 3)
 
     def test_nothing_is_written_by_what_only_prints(self):
         dry = self.build("d.eng", "--dry-run").stdout
@@ -102,12 +161,12 @@ class CudaBuild(unittest.TestCase):
     def left_over(self, path):
         return dict(line.split() for line in contents(path).decode().splitlines())
 
-    def sweep(self, level, most, least):
+    def sweep(self, level, most, least, libraries=False):
         """Lets driver calls of a build fail, one in each run: it ends with an error and nothing is left anywhere."""
         leaks, output = self.path("leaks"), self.path("f.eng")
         command = [ENGBUILD, "--model", FABLES, "--target", "cuda", "-o", output, "--tune", level, "--tuning-cache",
-                   "none", *SMALL]
-        env = {**FAKE, "FAKE_CUDA_LEAK_FILE": leaks}
+                   "none", *(SMALL if libraries else LEAN)]
+        env = {**(WITH_LIBRARY if libraries else FAKE), "FAKE_CUDA_LEAK_FILE": leaks}
         whole = run(command, env=env)
         self.assertEqual(whole.rc, 0, whole.stderr)
         os.unlink(output)
@@ -135,7 +194,8 @@ class CudaBuild(unittest.TestCase):
         self.sweep("off", 12 if SANITIZED else 200, 5)
 
     def test_failing_calls_while_tuning(self):
-        self.sweep("quick", 4 if SANITIZED else 25, 0)
+        self.sweep("quick", 4 if SANITIZED else 15, 0)
+        self.sweep("quick", 4 if SANITIZED else 15, 0, libraries=True)
 
 
 if __name__ == "__main__":

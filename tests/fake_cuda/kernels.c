@@ -27,6 +27,7 @@ struct cu_graph_node_opaque {
     const struct kernel *kernel;
     unsigned grid[3], block[3], cluster[3], shared_bytes;
     char *arguments; /* one behind the other, each aligned */
+    bool ends_child; /* the last node of a child graph, which stands for all of it */
     struct cu_graph_node_opaque *next;
 };
 
@@ -233,7 +234,7 @@ static cu_result check_launch(const struct kernel *kernel, const unsigned grid[3
 
 static void run(const struct kernel *kernel, const unsigned grid[3], const unsigned block[3], void *const *arguments)
 {
-    fake_kernel_ran();
+    fake_kernel_ran(kernel->name);
     for (int i = 0; i < behaviour_count; i++)
         if (behaviours[i].run && strcmp(behaviours[i].entry, kernel->name) == 0)
             behaviours[i].run(kernel->name, arguments, grid, block, behaviours[i].context);
@@ -353,9 +354,20 @@ cu_result cuGraphAddNode_v2(cu_graph_node *node, cu_graph graph, const cu_graph_
     ENTER;
     REQUIRE_CONTEXT;
     REQUIRE_ALIVE(graph, FAKE_CUDA_GRAPH);
-    REQUIRE(params->type == CU_GRAPH_NODE_TYPE_KERNEL, FAKE_NOT_SUPPORTED);
+    REQUIRE(params->type == CU_GRAPH_NODE_TYPE_KERNEL || params->type == CU_GRAPH_NODE_TYPE_GRAPH, FAKE_NOT_SUPPORTED);
     cu_result result = check_edges(graph, dependencies, edges, dependency_count);
     REQUIRE(result == CU_SUCCESS, result);
+    for (size_t i = 0; i < dependency_count; i++) /* a child graph has no port but the end */
+        REQUIRE(!dependencies[i]->ends_child || !edges || edges[i].type == CU_GRAPH_EDGE_FULL, CU_ERROR_INVALID_VALUE);
+    if (params->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        const struct cu_graph_opaque *child = params->graph.graph;
+        REQUIRE_ALIVE(child, FAKE_CUDA_GRAPH);
+        REQUIRE(child != graph && child->first && params->graph.ownership == 0, CU_ERROR_INVALID_VALUE);
+        for (const struct cu_graph_node_opaque *copied = child->first; copied; copied = copied->next)
+            if (!(*node = append(graph, copied))) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+        (*node)->ends_child = true;
+        LEAVE(CU_SUCCESS);
+    }
     const struct cu_kernel_node_params *launch = &params->kernel;
     const struct kernel *kernel =
         (struct kernel *)(launch->function ? (void *)launch->function : (void *)launch->kernel);
@@ -471,15 +483,20 @@ cu_result cuStreamBeginCapture_v2(cu_stream stream, int mode)
     LEAVE(stream->capture ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY);
 }
 
+/* Ends the capture whatever happens: a failed one leaves no graph. */
 cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph)
 {
-    ENTER;
+    ENTER_FREEING;
     REQUIRE_CONTEXT;
     REQUIRE_ALIVE(stream, FAKE_CUDA_STREAM);
     REQUIRE(stream->capture, CU_ERROR_INVALID_VALUE);
-    *graph = stream->capture;
+    *graph = injected == CU_SUCCESS ? stream->capture : NULL;
+    if (!*graph) {
+        free_nodes(stream->capture);
+        fake_object_kill(stream->capture);
+    }
     stream->capture = NULL;
-    LEAVE(CU_SUCCESS);
+    LEAVE_FREEING(CU_SUCCESS);
 }
 
 /* Tensor maps: the driver's own conditions (manual, cuTensorMapEncodeTiled), for the types that driver.h names. */

@@ -201,7 +201,7 @@ cu_result cuEventRecord(cu_event event, cu_stream stream)
     REQUIRE_STREAM(stream);
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
     clock_gettime(CLOCK_MONOTONIC, &now);
-    event->milliseconds = 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+    event->milliseconds = 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec + fake_slow_milliseconds();
     event->recorded = true;
     LEAVE(CU_SUCCESS);
 }

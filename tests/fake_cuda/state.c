@@ -12,7 +12,7 @@ struct fake_device fake_devices[FAKE_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_object *objects;
 static int64_t live[FAKE_CUDA_KINDS];
-static uint64_t calls, kernels, misuses;
+static uint64_t calls, kernels, slow_kernels, misuses;
 static bool initialized;
 static struct cu_context_opaque contexts[FAKE_MAX_DEVICES];
 static __thread struct {
@@ -39,6 +39,7 @@ static void read_settings(void)
         .driver_version = (int)setting("FAKE_CUDA_DRIVER_VERSION", 13000),
         .memory_bytes = setting("FAKE_CUDA_MEMORY", UINT64_C(1) << 30),
         .fail_call = setting("FAKE_CUDA_FAIL_CALL", 0),
+        .slow = getenv("FAKE_CUDA_SLOW"),
     };
 }
 
@@ -99,7 +100,13 @@ cu_result fake_misuse(cu_result result)
     return result;
 }
 
-void fake_kernel_ran(void) { kernels++; }
+void fake_kernel_ran(const char *entry)
+{
+    kernels++;
+    if (fake_settings.slow && strncmp(entry, fake_settings.slow, strlen(fake_settings.slow)) == 0) slow_kernels++;
+}
+
+double fake_slow_milliseconds(void) { return (double)slow_kernels; }
 
 bool fake_initialized(void) { return initialized; }
 

@@ -40,6 +40,7 @@ enum {
 struct fake_settings {
     int devices, capability, driver_version;
     uint64_t memory_bytes, fail_call;
+    const char *slow; /* NULL: none */
 };
 
 /* First member of what a handle points to. Dead objects stay, so that the use of one is seen. */
@@ -76,7 +77,8 @@ extern struct fake_device fake_devices[FAKE_MAX_DEVICES];
 cu_result fake_enter(void); /* takes the lock, counts the call; the injected failure or CU_SUCCESS */
 cu_result fake_leave(cu_result result);
 cu_result fake_misuse(cu_result result); /* counts */
-void fake_kernel_ran(void);              /* counts */
+void fake_kernel_ran(const char *entry); /* counts */
+double fake_slow_milliseconds(void);     /* that slow kernels took, in all */
 bool fake_initialized(void);
 struct cu_context_opaque *fake_current(void); /* of this thread; NULL: none */
 

@@ -5,6 +5,7 @@
 
 #define KERNEL_TESTS(X)        \
     X(attention_prefill_test)  \
+    X(matmul_cublaslt_test)    \
     X(matmul_gemv_test)        \
     X(matmul_mma_test)         \
     X(matmul_wgmma_test)       \

@@ -1,0 +1,254 @@
+#include "builder/bench_cuda.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/library_plans_cuda.h"
+
+enum {
+    CONTEXTS = 3,
+    TUNE_KV_PAGES = 4096, /* at most; the pages of several sequences may be the same */
+};
+/* Tokens that decode attention sees. One plan serves every context, so a tactic is held to the geometric mean of its times
+ * at these. */
+static const uint64_t contexts[CONTEXTS] = {256, 8192, 32768};
+static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
+static const double quick_budget_us = 0.4e6, full_budget_us = 2e6;
+
+/* ---- chains ---- */
+
+struct bench_run {
+    struct bench_cuda *bench;
+    const struct bench_problem *problem;
+    struct cuda_plan plans[BENCH_MAX_TACTICS];
+    struct plan sources[BENCH_MAX_TACTICS];
+    uint32_t launches; /* sites that a plan walks through */
+    cu_event start, end;
+    struct status status; /* of the latest failure */
+};
+
+/* Enough launches that the caches hold nothing of what comes next and that the clock is exact. */
+static uint32_t count_launches(const struct bench_cuda *bench, const struct bench_problem *problem)
+{
+    enum { LEAST = 2, MOST = 256 };
+    uint64_t bytes, flops;
+    problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
+    double us = 2 + (double)bytes / bench->read_bytes_per_us + (double)flops / bench->flops_per_us;
+    double wanted = pass_us / us;
+    uint32_t launches = wanted > MOST ? MOST : wanted < LEAST ? LEAST : (uint32_t)wanted;
+    return launches > (uint32_t)problem->site_count
+               ? launches / (uint32_t)problem->site_count * (uint32_t)problem->site_count
+               : launches;
+}
+
+static bool bind(struct bench_run *run, int candidate)
+{
+    struct bench_cuda *bench = run->bench;
+    struct build *build = bench->build;
+    const struct device_tactic *tactic = &run->problem->tactics[candidate];
+    struct device_plan chain = {.header = run->problem->plan->header};
+    struct library_space space = library_space_begin(chain.header.arena_bytes);
+    chain.launches = calloc(LIBRARY_MOST_LAUNCHES * run->launches, sizeof *chain.launches);
+    if (!chain.launches) return status_fail(&run->status, STATUS_MACHINE, "out of memory while tuning");
+    for (uint32_t n = 0; n < run->launches; n++) {
+        const struct device_launch *site = run->problem->sites[n % (uint32_t)run->problem->site_count];
+        if (tactic->kernel->library) {
+            chain.count += library_launches(site, tactic, &space, chain.launches + chain.count);
+        } else {
+            chain.launches[chain.count] = *site;
+            chain.launches[chain.count++].tactic = *tactic;
+        }
+    }
+    if (space.end > chain.header.arena_bytes) chain.header.arena_bytes = space.end;
+    bool ok = finish_device_plan(&chain, &build->cuda.device.facts, &build->cuda.kernels, &run->sources[candidate],
+                                 &run->status);
+    bench->calls.entries = build->cuda.kernels.calls;
+    bench->calls.count = build->cuda.kernels.call_count;
+    ok = ok && cuda_plan_bind(&run->plans[candidate], &build->cuda.device, &bench->kernels, &run->sources[candidate],
+                              &bench->memory, "tuning", &run->status);
+    device_plan_free(&chain);
+    return ok;
+}
+
+/* Every row is a sequence of its own with `context` tokens (decode), or the next token of one prompt. */
+static bool write_inputs(const struct bench_cuda *bench, const struct plan_header *header, uint64_t context,
+                         struct status *status)
+{
+    const struct plan_geometry *geometry = &bench->build->manifest.geometry;
+    struct cuda_inputs inputs;
+    if (!cuda_inputs_open(&inputs, bench->build, header, status)) return false;
+    int32_t last = (int32_t)(geometry->max_context > context ? context : geometry->max_context) - 1;
+    bool decode = header->kind == PLAN_DECODE;
+    uint32_t rows = decode || header->rows <= geometry->max_context ? header->rows : (uint32_t)geometry->max_context;
+    inputs.counts[0] = (int32_t)rows;
+    inputs.counts[1] = (int32_t)header->out_rows;
+    for (uint32_t r = 0; r < rows; r++) {
+        inputs.tokens[r] = (int32_t)(r % geometry->vocab_size);
+        inputs.slots[r] = decode ? (int32_t)r : 0;
+        inputs.positions[r] = decode ? last : (int32_t)r;
+    }
+    for (uint32_t r = 0; r < header->out_rows; r++) inputs.out_rows[r] = (int32_t)r;
+    const struct device *device = &bench->build->cuda.device;
+    bool ok =
+        cuda_inputs_write(&inputs, &bench->memory, bench->build, status) &&
+        cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");
+    cuda_inputs_close(&inputs);
+    return ok;
+}
+
+/* One pass through the chain; microseconds per site. */
+static double run_pass(struct bench_run *run, int candidate)
+{
+    const struct device *device = &run->bench->build->cuda.device;
+    const struct cuda_driver *driver = &device->driver;
+    float milliseconds = 0;
+    if (!run->plans[candidate].exec) return -1;
+    bool ok = cuda_ok(driver, driver->EventRecord(run->start, device->stream), &run->status, "timing") &&
+              cuda_plan_launch(&run->plans[candidate], device, &run->status) &&
+              cuda_ok(driver, driver->EventRecord(run->end, device->stream), &run->status, "timing") &&
+              cuda_ok(driver, driver->EventSynchronize(run->end), &run->status, "running a candidate") &&
+              cuda_ok(driver, driver->EventElapsedTime(&milliseconds, run->start, run->end), &run->status, "timing");
+    return ok ? (double)milliseconds * 1e3 / run->launches : -1;
+}
+
+static double run_candidate(void *context, int candidate)
+{
+    struct bench_run *run = context;
+    if (run->problem->op != OP_ROPE_ATTENTION) return run_pass(run, candidate);
+    double product = 1;
+    for (int i = 0; i < CONTEXTS; i++) {
+        if (!write_inputs(run->bench, &run->problem->plan->header, contexts[i], &run->status)) return -1;
+        double us = run_pass(run, candidate);
+        if (us < 0) return -1;
+        product *= us;
+    }
+    return pow(product, 1.0 / CONTEXTS);
+}
+
+static void run_close(struct bench_run *run)
+{
+    const struct device *device = &run->bench->build->cuda.device;
+    for (int c = 0; c < run->problem->tactic_count; c++) {
+        cuda_plan_free(&run->plans[c], device);
+        lowered_plan_free(&run->sources[c]);
+    }
+    if (run->start) device->driver.EventDestroy(run->start);
+    if (run->end) device->driver.EventDestroy(run->end);
+    free(run);
+}
+
+double bench_cuda_roofline(const struct bench_cuda *bench, uint64_t bytes, uint64_t flops)
+{
+    double bytes_us = (double)bytes / bench->read_bytes_per_us, flops_us = (double)flops / bench->flops_per_us;
+    return bytes_us > flops_us ? bytes_us : flops_us;
+}
+
+bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *problem, enum tune_level level,
+                     struct race_result *result, struct status *status)
+{
+    const struct device *device = &bench->build->cuda.device;
+    uint64_t bytes, flops;
+    struct bench_run *run = calloc(1, sizeof *run);
+    if (!run) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    run->bench = bench;
+    run->problem = problem;
+    run->launches = count_launches(bench, problem);
+    bool ok = write_inputs(bench, &problem->plan->header, BENCH_CONTEXT, status) &&
+              cuda_ok(&device->driver, device->driver.EventCreate(&run->start, CU_EVENT_DEFAULT), status, "an event") &&
+              cuda_ok(&device->driver, device->driver.EventCreate(&run->end, CU_EVENT_DEFAULT), status, "an event");
+    for (int c = 0; ok && c < problem->tactic_count; c++) bind(run, c);
+    problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
+    struct race_options options = {
+        .budget_us = level == TUNE_FULL ? full_budget_us : quick_budget_us,
+        .floor_us = bench_cuda_roofline(bench, bytes, flops),
+        .good_enough = level == TUNE_FULL || !bench->ceiling_is_sure ? 0 : 1.02,
+        .first_repetitions = 3,
+    };
+    if (ok) race(run_candidate, run, problem->tactic_count, &options, result);
+    if (ok && result->winner < 0) {
+        *status = run->status;
+        ok = false;
+    }
+    run_close(run);
+    return ok;
+}
+
+/* ---- the machine ---- */
+
+/* A copy inside device memory reads and writes: the ceiling that kernels are held against. */
+static bool measure_bandwidth(struct bench_cuda *bench, struct status *status)
+{
+    enum { REPETITIONS = 5 };
+    const struct device *device = &bench->build->cuda.device;
+    const struct cuda_driver *driver = &device->driver;
+    uint64_t bytes = bench->memory.bytes[SPACE_KV] / 2;
+    bench->ceiling_is_sure = bytes >= 4 * (uint64_t)device->facts.l2_bytes;
+    cu_event events[2] = {NULL, NULL};
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        ok = ok && cuda_ok(driver, driver->EventCreate(&events[i], CU_EVENT_DEFAULT), status, "an event");
+    for (int r = 0; ok && r < REPETITIONS; r++) {
+        float milliseconds = 0;
+        cu_deviceptr base = bench->memory.base[SPACE_KV];
+        ok = cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing") &&
+             cuda_ok(driver, driver->MemcpyDtoDAsync(base, base + bytes, bytes, device->stream), status, "copying") &&
+             cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing") &&
+             cuda_ok(driver, driver->EventSynchronize(events[1]), status, "copying") &&
+             cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing");
+        double rate = milliseconds > 0 ? 2 * (double)bytes / ((double)milliseconds * 1e3) : 0;
+        if (rate > bench->read_bytes_per_us) bench->read_bytes_per_us = rate;
+    }
+    for (int i = 0; i < 2; i++)
+        if (events[i]) driver->EventDestroy(events[i]);
+    if (ok && bench->read_bytes_per_us <= 0) bench->read_bytes_per_us = 1e6;
+    /* What tensor cores can do at most: 4096 operations a clock and SM from Hopper on, 2048 before. */
+    int clock_khz = 0;
+    const struct device_facts *facts = &device->facts;
+    driver->DeviceGetAttribute(&clock_khz, CU_ATTRIBUTE_CLOCK_RATE, device->handle);
+    if (clock_khz <= 0) clock_khz = 1500000;
+    bench->flops_per_us = (facts->capability >= 90 ? 4096.0 : 2048.0) * facts->multiprocessors * clock_khz * 1e-3;
+    return ok;
+}
+
+bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct status *status)
+{
+    const struct plan_geometry *geometry = &build->manifest.geometry;
+    uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
+    memset(bench, 0, sizeof *bench);
+    bench->build = build;
+    bench->calls.cublaslt = build->cuda.cublaslt;
+    if (!device_free_memory(&build->cuda.device, &free_bytes, status)) return false;
+    uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
+    if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
+    if (pages < 1) pages = 1;
+    if (!cuda_memory_open(&bench->memory, build, pages, status) ||
+        !cuda_memory_randomise(&bench->memory, build, SPACE_KV, status) || !measure_bandwidth(bench, status))
+        return false;
+    /* Not the scratch at its beginning, where kernels expect zeros. */
+    struct cuda_memory values = bench->memory;
+    values.base[SPACE_ARENA] += build->lowering.scratch_bytes;
+    values.bytes[SPACE_ARENA] -= build->lowering.scratch_bytes;
+    return cuda_memory_randomise(&values, build, SPACE_ARENA, status);
+}
+
+void bench_cuda_close(struct bench_cuda *bench)
+{
+    if (!bench->build) return;
+    cuda_kernels_free(&bench->kernels, &bench->build->cuda.device);
+    cuda_memory_close(&bench->memory, bench->build);
+    memset(bench, 0, sizeof *bench);
+}
+
+bool bench_cuda_load(struct bench_cuda *bench, struct status *status)
+{
+    struct cuda_build *cuda = &bench->build->cuda;
+    struct engine_kernel *entries = kernel_set_view(&cuda->kernels);
+    if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    cuda_kernels_free(&bench->kernels, &cuda->device);
+    bool ok = cuda_kernels_load(&bench->kernels, &cuda->device, entries, cuda->kernels.count, status);
+    bench->kernels.calls = &bench->calls;
+    free(entries);
+    return ok;
+}

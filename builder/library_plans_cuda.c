@@ -1,0 +1,260 @@
+#include "builder/library_plans_cuda.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder/choose_plans_cuda.h"
+#include "builder/time_plans_cuda.h"
+#include "builder/tune_cuda.h"
+#include "kernels/matmul/matmul_cublaslt.h"
+#include "kernels/swiglu/swiglu_device.h"
+
+enum { SPACE_ALIGNMENT = 256 };
+/* A library costs the engine a dependency and time at every start: what it gains must show. */
+static const double least_gain = 0.01;
+/* Of the largest logit: sums in another order, rounded to 16 bits between launches. */
+static const double logit_tolerance = 3e-2;
+
+/* ---- launches ---- */
+
+struct library_space library_space_begin(uint64_t arena_bytes)
+{
+    /* Cannot overflow: an arena fits memory. */
+    uint64_t workspace = (arena_bytes + SPACE_ALIGNMENT - 1) / SPACE_ALIGNMENT * SPACE_ALIGNMENT;
+    return (struct library_space){.workspace = workspace,
+                                  .projection = workspace + MATMUL_CUBLASLT_MOST_WORKSPACE,
+                                  .end = arena_bytes};
+}
+
+static bool is_swiglu(const int64_t *params) { return params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU; }
+
+bool library_problem(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
+{
+    struct device_geometry geometry;
+    if (site->op != OP_MATMUL) return false;
+    memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
+    memcpy(params, site->tactic.params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    if (is_swiglu(params) && params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32) return false; /* not what swiglu takes */
+    params[MATMUL_DEVICE_EPILOGUE] = MATMUL_EPILOGUE_NONE;
+    return device_matmul_cublaslt.launch(params, NULL, &geometry) == NULL;
+}
+
+static uint64_t projection_bytes(const int64_t *params)
+{
+    return (uint64_t)params[MATMUL_DEVICE_ROWS] * (uint64_t)params[MATMUL_DEVICE_N] *
+           dtype_bytes((enum dtype)params[MATMUL_DEVICE_OUT_DTYPE]);
+}
+
+static void grow(struct library_space *space, uint64_t end)
+{
+    if (end > space->end) space->end = end;
+}
+
+uint32_t library_launches(const struct device_launch *site, const struct device_tactic *tactic,
+                          struct library_space *space, struct device_launch launches[LIBRARY_MOST_LAUNCHES])
+{
+    struct device_launch *call = &launches[0], *swiglu = &launches[1];
+    uint64_t workspace = (uint64_t)tactic->params[MATMUL_CUBLASLT_WORKSPACE];
+    *call = *site;
+    call->tactic = *tactic;
+    if (workspace < PLAN_ALIGNMENT) workspace = PLAN_ALIGNMENT; /* an operand has at least a byte */
+    call->operands[call->operand_count++] = (struct plan_operand){.space = SPACE_ARENA,
+                                                                  .access = ACCESS_READ_WRITE,
+                                                                  .offset = space->workspace,
+                                                                  .bytes = workspace};
+    grow(space, space->workspace + workspace);
+    if (!is_swiglu(site->tactic.params)) return 1;
+
+    const struct plan_operand projection = {.space = SPACE_ARENA,
+                                            .access = ACCESS_WRITE,
+                                            .offset = space->projection,
+                                            .bytes = projection_bytes(tactic->params)};
+    grow(space, projection.offset + projection.bytes);
+    *swiglu = *site;
+    swiglu->op = OP_SWIGLU;
+    swiglu->record = swiglu->problem = PLAN_NO_TACTIC;
+    swiglu->tactic = (struct device_tactic){.kernel = &device_swiglu};
+    swiglu->tactic.params[SWIGLU_DEVICE_ROWS] = site->tactic.params[MATMUL_DEVICE_ROWS];
+    swiglu->tactic.params[SWIGLU_DEVICE_COUNT_INDEX] = site->tactic.params[MATMUL_DEVICE_COUNT_INDEX];
+    swiglu->tactic.params[SWIGLU_DEVICE_WIDTH] = site->tactic.params[MATMUL_DEVICE_N] / 2;
+    swiglu->tactic.params[SWIGLU_DEVICE_X_DTYPE] = site->tactic.params[MATMUL_DEVICE_OUT_DTYPE];
+    swiglu->operand_count = SWIGLU_DEVICE_OPERANDS;
+    swiglu->operands[SWIGLU_DEVICE_GATE_UP] = projection;
+    swiglu->operands[SWIGLU_DEVICE_GATE_UP].access = ACCESS_READ;
+    swiglu->operands[SWIGLU_DEVICE_OUT] = site->operands[MATMUL_DEVICE_OUT];
+    call->operands[MATMUL_DEVICE_OUT] = projection;
+    return 2;
+}
+
+static uint64_t plan_arena_bytes(const struct device_plan *plan)
+{
+    struct library_space space = library_space_begin(plan->header.arena_bytes);
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        if (launch->op != OP_MATMUL) continue;
+        grow(&space, space.projection);
+        if (is_swiglu(launch->tactic.params)) grow(&space, space.projection + projection_bytes(launch->tactic.params));
+    }
+    return space.end;
+}
+
+uint64_t library_arena_bytes(const struct build *build)
+{
+    uint64_t most = 0;
+    for (size_t p = 0; p < build->plan_count; p++) {
+        const uint64_t bytes[2] = {plan_arena_bytes(&build->cuda.plans[p]),
+                                   plan_arena_bytes(&build->cuda.alternatives[p])};
+        for (int i = 0; i < 2; i++)
+            if (bytes[i] > most) most = bytes[i];
+    }
+    return most;
+}
+
+/* ---- plans ---- */
+
+static const struct tuned_problem *problem_of(const struct build *build, const struct device_launch *launch)
+{
+    return launch->problem == PLAN_NO_TACTIC ? NULL : &build->cuda.problems[launch->problem];
+}
+
+/* The plan with the library's tactics; count 0 where none won. The caller frees it. */
+static bool make_plan(const struct build *build, size_t p, struct device_plan *made, struct status *status)
+{
+    const struct device_plan *plan = &build->cuda.plans[p];
+    struct library_space space = library_space_begin(plan->header.arena_bytes);
+    bool any = false;
+    *made = (struct device_plan){.header = plan->header};
+    made->launches = calloc(LIBRARY_MOST_LAUNCHES * (size_t)plan->count + 1, sizeof *made->launches);
+    if (!made->launches) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        const struct tuned_problem *problem = problem_of(build, launch);
+        if (!problem || !problem->library.kernel) {
+            made->launches[made->count++] = *launch;
+            continue;
+        }
+        any = true;
+        struct device_launch *first = made->launches + made->count;
+        made->count += library_launches(launch, &problem->library, &space, first);
+        first->record = problem->library_record;
+    }
+    made->header.arena_bytes = space.end;
+    if (!any) device_plan_free(made);
+    return true;
+}
+
+/* ---- timing ---- */
+
+/* False: the two compute something different. */
+static bool agree(const float *ours, const float *theirs, size_t count)
+{
+    double largest = 0, difference = 0;
+    for (size_t i = 0; i < count; i++) {
+        double a = (double)ours[i], b = (double)theirs[i];
+        if (!isfinite(a) || !isfinite(b)) return false;
+        largest = fmax(largest, fabs(a));
+        difference = fmax(difference, fabs(a - b));
+    }
+    return difference <= logit_tolerance * largest;
+}
+
+static bool time_both(struct plan_timer *timer, const struct plan plans[2], double us[2], bool *right,
+                      struct status *status)
+{
+    const struct build *build = timer->build;
+    size_t count = (size_t)plans[0].header.out_rows * build->manifest.geometry.vocab_size;
+    float *logits[2] = {calloc(count, sizeof(float)), calloc(count, sizeof(float))};
+    bool ok = logits[0] && logits[1];
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    for (int i = 0; ok && i < 2; i++)
+        ok = plan_timer_run(timer, &plans[i], &us[i], status) && plan_timer_logits(timer, &plans[i], logits[i], status);
+    if (ok) *right = agree(logits[0], logits[1], count);
+    free(logits[0]);
+    free(logits[1]);
+    return ok;
+}
+
+static bool measure(struct build *build, size_t p, const struct device_plan *made, double us[2], bool *right,
+                    struct status *status)
+{
+    struct cuda_build *cuda = &build->cuda;
+    struct kernel_set kernels = {0};
+    struct plan finished[2];
+    struct plan_timer timer;
+    memset(finished, 0, sizeof finished);
+    bool ok = finish_device_plan(&cuda->plans[p], &cuda->device.facts, &kernels, &finished[0], status) &&
+              finish_device_plan(made, &cuda->device.facts, &kernels, &finished[1], status) &&
+              kernel_set_compile(&kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team), NULL,
+                                 NULL, status);
+    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
+        ok = time_both(&timer, finished, us, right, status);
+        plan_timer_close(&timer);
+    }
+    for (int i = 0; i < 2; i++) lowered_plan_free(&finished[i]);
+    kernel_set_free(&kernels);
+    return ok;
+}
+
+/* ---- all of it ---- */
+
+static void make_key(const struct build *build, size_t p, const struct device_plan *made, char key[TUNING_KEY_BYTES])
+{
+    char code[TUNE_CUDA_CODE_BYTES];
+    tune_cuda_code(code);
+    snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows with libraries; plans %016" PRIx64 "; %s",
+             build->cuda.device.facts.name, made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+             hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
+}
+
+static bool choose(struct build *build, size_t p, struct device_plan *made, enum tune_level level,
+                   struct status *status)
+{
+    struct tuning_record record = {.candidates = 2, .value_count = 1};
+    struct tactics *tactics = &build->tactics;
+    double us[2] = {0, 0};
+    make_key(build, p, made, record.key);
+    const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
+    if (known && known->value_count == 1 && tune_cuda_good_enough(known, level)) {
+        record = *known;
+    } else {
+        bool right = false;
+        if (!measure(build, p, made, us, &right, status)) return false;
+        if (!right && build->options->warnings)
+            fprintf(build->options->warnings,
+                    "warning: %s of %" PRIu32 " rows: cuBLASLt %" PRIu32
+                    " computes other logits than our own kernels, which are used\n",
+                    made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+                    build->cuda.cublaslt.version);
+        bool library = right && us[1] <= (1 - least_gain) * us[0];
+        snprintf(record.values[0].name, sizeof record.values[0].name, "libraries");
+        record.values[0].value = library;
+        record.median_us = us[library];
+        record.runner_up_count = 1;
+        snprintf(record.runner_up[0].name, sizeof record.runner_up[0].name, "libraries");
+        record.runner_up[0].value = !library;
+        record.runner_up_us = us[!library];
+        snprintf(record.level, sizeof record.level, "%s", tune_level_name(level));
+        if (build->cache_open &&
+            (tactics->unsaved || !tuning_cache_add(&build->cache, &record, &tactics->cache_status)))
+            tactics->unsaved++;
+    }
+    tactics->records[tactics->count++] = record;
+    if (!record.values[0].value) return true;
+    build->cuda.library_plans[p] = *made;
+    *made = (struct device_plan){.count = 0};
+    return true;
+}
+
+bool library_plans_cuda(struct build *build, enum tune_level level, struct status *status)
+{
+    if (!build->cuda.cublaslt.library || !build->cuda.weights || level == TUNE_OFF) return true;
+    bool ok = true;
+    for (size_t p = 0; ok && p < build->plan_count; p++) {
+        struct device_plan made;
+        ok = make_plan(build, p, &made, status) && (made.count == 0 || choose(build, p, &made, level, status));
+        device_plan_free(&made);
+    }
+    return ok;
+}
