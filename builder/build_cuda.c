@@ -67,6 +67,7 @@ void build_cuda_close(struct build *build)
     }
     free(cuda->problems);
     kernel_set_free(&cuda->kernels);
+    kernel_set_free(&cuda->compiled);
     if (cuda->cublaslt.library && device_enter(&cuda->device, &ignored)) {
         cublaslt_close(&cuda->cublaslt);
         device_leave(&cuda->device);
@@ -190,8 +191,8 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
     if (!finish_plans(build, status)) return false;
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
-    if (!kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
-                            compile_progressed, &build->progress, status))
+    if (!kernel_set_compile(&cuda->kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
+                            team_size(build->team), compile_progressed, &build->progress, status))
         return false;
     return level == TUNE_OFF || time_plans(build, status);
 }

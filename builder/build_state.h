@@ -15,7 +15,9 @@ struct tuned_problem {
     struct device_tactic best;                 /* of our own: what the record of the problem's number names */
     struct device_tactic library;              /* that beat our own best; kernel NULL: none did */
     uint32_t library_record;                   /* line of the tactics section */
+    char key[TUNING_KEY_BYTES];                /* of the record */
     struct device_tactic shortlist[SHORTLIST]; /* our best, the fastest first, as far as they were measured */
+    double shortlist_us[SHORTLIST], shortlist_spread[SHORTLIST];
     int shortlist_count;
 };
 
@@ -31,7 +33,8 @@ struct cuda_build {
     size_t problem_count;
     struct cublaslt cublaslt; /* open unless the build is lean or the library is missing */
     struct kernel_set kernels;
-    cu_deviceptr weights; /* on the device, for tuning and golden outputs; 0: not there */
+    struct kernel_set compiled; /* everything that was, for races and plans */
+    cu_deviceptr weights;       /* on the device, for tuning and golden outputs; 0: not there */
 };
 
 /* build_close releases it in any state. */

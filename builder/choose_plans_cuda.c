@@ -12,7 +12,7 @@
 enum {
     MAX_TACTICS = 64,
     MAX_FORMS = 24,
-    UNIFORM_FORMS = 8, /* of each fusion */
+    UNIFORM_FORMS = 3, /* of each fusion */
     MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
     QUICK_ROUNDS = 1, /* through the problems of a plan */
     FULL_ROUNDS = 2,
@@ -237,6 +237,51 @@ static bool make_recorded(const struct build *build, size_t p, const struct tuni
     return ok;
 }
 
+static void add_record(struct build *build, const struct tuning_record *record, bool is_new)
+{
+    struct tactics *tactics = &build->tactics;
+    if (is_new && build->cache_open &&
+        (tactics->unsaved || !tuning_cache_add(&build->cache, record, &tactics->cache_status)))
+        tactics->unsaved++;
+    tactics->records[tactics->count++] = *record;
+}
+
+/* What was measured of a tactic that won no race, but serves the plan better: a record of its own, which the launches of the
+ * problem name. */
+static void record_tactic(struct build *build, struct device_plan *plan, uint32_t problem, enum tune_level level)
+{
+    const struct tuned_problem *tuned = &build->cuda.problems[problem];
+    const struct device_tactic *tactic = &first_launch(plan, problem)->tactic;
+    struct tuning_record record = {.candidates = 1};
+    uint64_t hash = hash64(tactic->params, sizeof tactic->params);
+    if (same_tunables(&tuned->best, tactic) ||
+        snprintf(record.key, TUNING_KEY_BYTES, "%s; %s %08" PRIx32, tuned->key, tactic->kernel->name,
+                 (uint32_t)(hash >> 32)) >= TUNING_KEY_BYTES)
+        return;
+    const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
+    int place = 0;
+    while (place < tuned->shortlist_count && !same_tunables(&tuned->shortlist[place], tactic)) place++;
+    bool measured = place < tuned->shortlist_count && tuned->shortlist_us[place] > 0;
+    if (!known && !measured) return;
+    if (known) {
+        record = *known;
+    } else {
+        record.value_count = tune_cuda_describe(tactic, record.values);
+        tactic->kernel->cost(tactic->params, 0, &record.bytes, &record.flops);
+        record.median_us = tuned->shortlist_us[place];
+        record.spread_us = tuned->shortlist_spread[place];
+        record.runner_up_count = tune_cuda_describe(&tuned->best, record.runner_up);
+        record.runner_up_us = tuned->shortlist_us[0];
+        snprintf(record.level, sizeof record.level, "%s", tune_level_name(level));
+        double us[2] = {(double)record.bytes * 1e-3 / build->machine.read_gb_s,
+                        (double)record.flops * 1e-3 / build->machine.peak_gflops};
+        record.roofline_us = us[0] > us[1] ? us[0] : us[1];
+    }
+    for (uint32_t n = 0; n < plan->count; n++)
+        if (plan->launches[n].problem == problem) plan->launches[n].record = (uint32_t)build->tactics.count;
+    add_record(build, &record, !known);
+}
+
 /* ---- timing ---- */
 
 static bool time_plans(struct build *build, const struct device_plan *plans, int count, double *us,
@@ -250,8 +295,8 @@ static bool time_plans(struct build *build, const struct device_plan *plans, int
     memset(finished, 0, sizeof finished);
     for (int f = 0; ok && f < count; f++)
         ok = finish_device_plan(&plans[f], &cuda->device.facts, &kernels, &finished[f], status);
-    ok = ok && kernel_set_compile(&kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team), NULL,
-                                  NULL, status);
+    ok = ok && kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
+                                  team_size(build->team), NULL, NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
         for (int f = 0; ok && f < count; f++) ok = plan_timer_run(&timer, &finished[f], &us[f], status);
         plan_timer_close(&timer);
@@ -345,6 +390,7 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
 {
     struct device_plan made = {.count = 0};
     struct tuning_record record = {.candidates = 1};
+    bool is_new = false;
     make_key(build, p, record.key);
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
     if (known && !tune_cuda_good_enough(known, level)) known = NULL;
@@ -365,12 +411,12 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
         describe(build, fusion, &made, &record);
         record.median_us = us;
         snprintf(record.level, sizeof record.level, "%s", tune_level_name(measure ? level : TUNE_OFF));
-        struct tactics *tactics = &build->tactics;
-        if (measure && build->cache_open &&
-            (tactics->unsaved || !tuning_cache_add(&build->cache, &record, &tactics->cache_status)))
-            tactics->unsaved++;
+        is_new = measure;
     }
-    build->tactics.records[build->tactics.count++] = record;
+    uint32_t problems[MAX_PROBLEMS];
+    int count = find_problems(&made, problems);
+    for (int i = 0; i < count; i++) record_tactic(build, &made, problems[i], level);
+    add_record(build, &record, is_new);
     device_plan_free(&build->cuda.plans[p]);
     device_plan_free(&build->cuda.alternatives[p]);
     build->cuda.plans[p] = made;

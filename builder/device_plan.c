@@ -55,6 +55,23 @@ uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic 
     return (uint32_t)set->call_count++;
 }
 
+static bool copy_code(struct kernel_set_entry *to, const struct kernel_set_entry *from)
+{
+    to->cubin = malloc(from->cubin_bytes);
+    if (!to->cubin) return false;
+    memcpy(to->cubin, from->cubin, from->cubin_bytes);
+    to->cubin_bytes = from->cubin_bytes;
+    return true;
+}
+
+/* The code depends on the tactic alone. */
+static struct kernel_set_entry *find_code(const struct kernel_set *known, const struct device_tactic *tactic)
+{
+    for (size_t i = 0; known && i < known->count; i++)
+        if (known->entries[i].cubin && same_tactic(&known->entries[i].tactic, tactic)) return &known->entries[i];
+    return NULL;
+}
+
 struct compilation {
     struct kernel_set *set;
     struct nvrtc *nvrtc;
@@ -82,13 +99,29 @@ static void *compile_some(void *argument)
     return NULL;
 }
 
-bool kernel_set_compile(struct kernel_set *set, struct nvrtc *nvrtc, int capability, int threads,
-                        kernel_set_progress *progress, void *context, struct status *status)
+/* What cannot be remembered is compiled again, should it be wanted. */
+static void remember_code(struct kernel_set *known, const struct kernel_set *set)
+{
+    for (size_t i = 0; known && i < set->count; i++) {
+        const struct kernel_set_entry *entry = &set->entries[i];
+        if (!entry->cubin || find_code(known, &entry->tactic)) continue;
+        uint32_t number = kernel_set_add(known, &entry->tactic, entry->operand_count);
+        if (number != UINT32_MAX) copy_code(&known->entries[number], entry);
+    }
+}
+
+bool kernel_set_compile(struct kernel_set *set, struct kernel_set *known, struct nvrtc *nvrtc, int capability,
+                        int threads, kernel_set_progress *progress, void *context, struct status *status)
 {
     enum { MOST_THREADS = 64 };
     pthread_t others[MOST_THREADS];
     int started = 0;
     struct compilation compilation = {.set = set, .nvrtc = nvrtc, .capability = capability, .status = status};
+    for (size_t i = 0; i < set->count; i++) {
+        struct kernel_set_entry *entry = &set->entries[i];
+        const struct kernel_set_entry *code = entry->cubin ? NULL : find_code(known, &entry->tactic);
+        if (code && !copy_code(entry, code)) return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
     atomic_init(&compilation.next, 0);
     atomic_init(&compilation.done, 0);
     atomic_init(&compilation.failed, false);
@@ -98,6 +131,7 @@ bool kernel_set_compile(struct kernel_set *set, struct nvrtc *nvrtc, int capabil
     compile_some(&compilation);
     for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
     if (progress) progress(context, atomic_load(&compilation.done), set->count);
+    remember_code(known, set);
     return !atomic_load(&compilation.failed);
 }
 

@@ -50,10 +50,11 @@ struct kernel_set {
 uint32_t kernel_set_add(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count);
 /* Likewise of the call that a library's tactic makes. */
 uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count);
-/* Compiles what is not compiled yet on `threads` threads. `progress` may be NULL. */
+/* Compiles what is not compiled yet on `threads` threads: not what `known` has, which remembers what is new; it may be
+ * NULL, and so may `progress`. */
 typedef void kernel_set_progress(void *context, uint64_t done, uint64_t total);
-bool kernel_set_compile(struct kernel_set *set, struct nvrtc *nvrtc, int capability, int threads,
-                        kernel_set_progress *progress, void *context, struct status *status);
+bool kernel_set_compile(struct kernel_set *set, struct kernel_set *known, struct nvrtc *nvrtc, int capability,
+                        int threads, kernel_set_progress *progress, void *context, struct status *status);
 void kernel_set_free(struct kernel_set *set);
 /* The entries in the engine's form, malloc'd; they borrow from the set. */
 struct engine_kernel *kernel_set_view(const struct kernel_set *set);

@@ -320,7 +320,8 @@ static void compiled_kernels_are_left_alone(void **state)
             set.entries[at].cubin = strdup("code");
             set.entries[at].cubin_bytes = 4;
         }
-        test_expect_success(kernel_set_compile(&set, NULL, 90, threads, count_progress, progress, &status), &status);
+        test_expect_success(kernel_set_compile(&set, NULL, NULL, 90, threads, count_progress, progress, &status),
+                            &status);
         assert_int_equal(progress[0], 50);
         assert_int_equal(progress[1], 50);
         struct engine_kernel *view = kernel_set_view(&set);

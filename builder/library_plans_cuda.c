@@ -186,8 +186,8 @@ static bool measure(struct build *build, size_t p, const struct device_plan *mad
     memset(finished, 0, sizeof finished);
     bool ok = finish_device_plan(&cuda->plans[p], &cuda->device.facts, &kernels, &finished[0], status) &&
               finish_device_plan(made, &cuda->device.facts, &kernels, &finished[1], status) &&
-              kernel_set_compile(&kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team), NULL,
-                                 NULL, status);
+              kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
+                                 team_size(build->team), NULL, NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
         ok = time_both(&timer, finished, us, right, status);
         plan_timer_close(&timer);

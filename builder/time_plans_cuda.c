@@ -4,7 +4,7 @@
 
 #include "builder/time_plans_cuda.h"
 
-enum { TIME_CONTEXT = 200, WARM_UP = 3, REPETITIONS = 15 };
+enum { TIME_CONTEXT = 200, WARM_UP = 2, REPETITIONS = 9 };
 
 static int compare_double(const void *a, const void *b)
 {

@@ -156,8 +156,7 @@ static void tuning_free(struct tuning *tuning)
 
 /* ---- records ---- */
 
-/* The name of the first value is the kernel, the others are its tunables. Returns how many. */
-static int describe_tactic(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES])
+int tune_cuda_describe(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES])
 {
     const struct device_kernel *kernel = tactic->kernel;
     int count = 1;
@@ -176,7 +175,7 @@ static void describe(struct tuning_record *record, const char *key, const struct
 {
     memset(record, 0, sizeof *record);
     memcpy(record->key, key, sizeof record->key);
-    record->value_count = describe_tactic(tactic, record->values);
+    record->value_count = tune_cuda_describe(tactic, record->values);
     tactic->kernel->cost(tactic->params, BENCH_CONTEXT, &record->bytes, &record->flops);
     if (tuning->measuring) record->roofline_us = bench_cuda_roofline(&tuning->bench, record->bytes, record->flops);
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
@@ -185,14 +184,15 @@ static void describe(struct tuning_record *record, const char *key, const struct
 
 /* What a race of these tactics showed. */
 static void describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics, int count,
-                          const struct race_result *result, enum tune_level level, const struct tuning *tuning)
+                          const struct race_result *result, int runner_up, enum tune_level level,
+                          const struct tuning *tuning)
 {
     describe(record, key, &tactics[result->winner], tuning);
     record->median_us = result->entries[result->winner].median_us;
     record->spread_us = result->entries[result->winner].spread_us;
-    if (result->runner_up >= 0) {
-        record->runner_up_count = describe_tactic(&tactics[result->runner_up], record->runner_up);
-        record->runner_up_us = result->entries[result->runner_up].median_us;
+    if (runner_up >= 0) {
+        record->runner_up_count = tune_cuda_describe(&tactics[runner_up], record->runner_up);
+        record->runner_up_us = result->entries[runner_up].median_us;
     }
     record->candidates = (uint32_t)count;
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
@@ -256,6 +256,8 @@ static void fill_shortlist(struct tuned_problem *tuned, const struct problem *pr
         if (next < 0 && !other) return;
         if (next >= 0) {
             taken[next] = true;
+            tuned->shortlist_us[tuned->shortlist_count] = result->entries[next].median_us;
+            tuned->shortlist_spread[tuned->shortlist_count] = result->entries[next].spread_us;
             tuned->shortlist[tuned->shortlist_count++] = problem->tactics[next];
         }
         other = other && next >= 0;
@@ -270,7 +272,8 @@ static bool measure(struct tuning *tuning, const struct problem *problem, enum t
     if (!result) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     bool ok = bench_cuda_race(&tuning->bench, &problem->bench, level, result, status);
     if (ok) {
-        describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result, level, tuning);
+        describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result, result->runner_up,
+                      level, tuning);
         fill_shortlist(tuned, problem, result);
     }
     free(result);
@@ -292,6 +295,7 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
     struct tuning_record *record = &build->tactics.records[i];
     struct tuned_problem *tuned = &build->cuda.problems[i];
     const struct problem *problem = tuning->problems[i];
+    memcpy(tuned->key, problem->key, sizeof tuned->key);
     if (answered) {
         *record = *tuning_cache_find(&build->cache, problem->key);
         tuned->shortlist[tuned->shortlist_count++] = *recorded(problem, record);
@@ -348,7 +352,9 @@ static bool race_library(struct tuning *tuning, const struct problem *problem, c
         bench.tactics = tactics;
         bench.tactic_count = count + 1;
         ok = bench_cuda_race(&tuning->bench, &bench, level, result, status);
-        if (ok) describe_race(record, key, tactics, count + 1, result, level, tuning);
+        /* Beside a library's victory stands our own best. */
+        bool lost = ok && result->winner > 0 && result->entries[0].samples > 0;
+        if (ok) describe_race(record, key, tactics, count + 1, result, lost ? 0 : result->runner_up, level, tuning);
     } else if (ok) {
         describe(record, key, own, tuning);
         snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
@@ -432,8 +438,8 @@ static bool prepare(struct tuning *tuning, const bool *answered, struct status *
     }
     if (cuda->kernels.count == 0) return true;
     progress_stage(&build->progress, "compile");
-    if (!kernel_set_compile(&cuda->kernels, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
-                            compile_progressed, &build->progress, status))
+    if (!kernel_set_compile(&cuda->kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
+                            team_size(build->team), compile_progressed, &build->progress, status))
         return false;
     progress_stage(&build->progress, "tune");
     return bench_cuda_load(&tuning->bench, status);
@@ -492,8 +498,9 @@ static bool solve_all(struct tuning *tuning, const bool *answered, enum tune_lev
 
 bool tune_cuda(struct build *build, enum tune_level level, struct status *status)
 {
-    /* Of a problem: our own and a library's; of a plan: its form, and whether it calls libraries. */
-    enum { RECORDS_PER_PROBLEM = 2, RECORDS_PER_PLAN = 2 };
+    /* Of a problem: our own and a library's; of a plan: its form, whether it calls libraries, and the tactics that serve it
+     * better than the winners. */
+    enum { RECORDS_PER_PROBLEM = 2, RECORDS_PER_PLAN = 2 + TUNING_MAX_VALUES };
     bool ok = false, *answered = NULL, entered = false;
     struct tuning tuning = {.build = build};
     tuning.measuring = level != TUNE_OFF && build->cuda.weights;

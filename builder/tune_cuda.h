@@ -12,6 +12,8 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
 /* What every key of a record ends with: a hash of the device code and the revision of how it is measured. */
 enum { TUNE_CUDA_CODE_BYTES = 48 };
 void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES]);
+/* A tactic as a record has it: the name of the first value is the kernel, the others are its tunables. Returns how many. */
+int tune_cuda_describe(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES]);
 /* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full. */
 bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level level);
 
