@@ -1,7 +1,9 @@
 /* What Hopper's tensor cores and copy engine need, in the words of the PTX manual: mbarriers, tiled copies from global
  * to shared memory (cp.async.bulk.tensor), clusters, and the frame of wgmma.
  *
- * For kernels inside `#if defined(__CUDA_ARCH_FEAT_SM90_ALL)`. Addresses of shared memory are u32 (shared_address). */
+ * For kernels inside `#if defined(__CUDA_ARCH_FEAT_SM90_ALL)`; barrier_init, barrier_arrive and barrier_wait for any
+ * GPU from compute capability 8.0 on, what matmul_gemv takes besides from 9.0 on. Addresses of shared memory are u32
+ * (shared_address). */
 #ifndef KERNELS_HOPPER_CUH
 #define KERNELS_HOPPER_CUH
 
@@ -50,7 +52,11 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity)
     do {
         asm volatile("{\n"
                      ".reg .pred p;\n"
+#if __CUDA_ARCH__ >= 900
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
                      "selp.u32 %0, 1, 0, p;\n"
                      "}"
                      : "=r"(done)

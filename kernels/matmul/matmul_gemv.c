@@ -31,19 +31,20 @@ static int64_t tiles(const int64_t *params)
     return GEMV_CEIL_DIV(params[MATMUL_DEVICE_N], 8 * params[MATMUL_GEMV_GROUPS]);
 }
 
-/* What a thread block may take so that two of them share a multiprocessor: the launch that runs and the next one. */
-static int64_t half_shared(const struct device_facts *gpu)
+/* What a thread block may take so that per_sm of them share a multiprocessor. */
+static int64_t most_shared(const struct device_facts *gpu, int64_t per_sm)
 {
-    const int64_t half = gpu->shared_per_sm / 2 - RESERVED_SHARED_BYTES;
-    return half < gpu->shared_per_block ? half : gpu->shared_per_block;
+    const int64_t part = gpu->shared_per_sm / per_sm - RESERVED_SHARED_BYTES;
+    return part < gpu->shared_per_block ? part : gpu->shared_per_block;
 }
 
-/* More than a third: were there room for a third thread block, two of one launch would come to lie on the same
- * multiprocessor where the launches differ in size, and the others would wait for that one. */
-static int64_t least_shared(const struct device_facts *gpu)
+/* What it takes at least: no multiprocessor ever has room for one more. A launch comes onto the multiprocessors as the
+ * one before leaves them; those that are left early would take what belongs to others, and stream twice as much as the
+ * rest. Behind matmul_mma a quarter of an H200's multiprocessors went without a thread block. */
+static int64_t least_shared(const struct device_facts *gpu, int64_t per_sm)
 {
-    const int64_t least = GEMV_ROUND_UP(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128);
-    return least > 0 && least < half_shared(gpu) ? least : 0;
+    const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
+    return part < 0 ? 0 : GEMV_ROUND_UP(part + 1, 128);
 }
 
 static const char *tunables_illegal(const int64_t *params, const struct device_facts *gpu)
@@ -82,13 +83,11 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     illegal = tunables_illegal(params, gpu);
     if (illegal) return illegal;
     int64_t shared = shared_bytes(params);
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], per_sm = params[MATMUL_GEMV_CTAS_PER_SM];
+    if (shared < least_shared(gpu, per_sm)) shared = least_shared(gpu, per_sm);
     if (shared > gpu->shared_per_block) return "the ring and x do not fit in shared memory";
-    if (shared < least_shared(gpu)) shared = least_shared(gpu);
-
-    /* Thread blocks without a tile stay until the launch before has ended, so that every multiprocessor has one. */
-    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], resident = gpu->multiprocessors / split_k;
-    int64_t clusters = gpu->multiprocessors * params[MATMUL_GEMV_CTAS_PER_SM] / split_k;
-    if (clusters > tiles(params)) clusters = tiles(params) > resident ? tiles(params) : resident;
+    int64_t clusters = gpu->multiprocessors * per_sm / split_k;
+    if (clusters > tiles(params)) clusters = tiles(params);
     *geometry = (struct device_geometry){
         .grid = {(uint32_t)(clusters * split_k), 1, 1},
         .block = {(uint32_t)(32 * (params[MATMUL_GEMV_WARPS] + 2)), 1, 1},
@@ -139,17 +138,19 @@ struct shape {
     int64_t copy, warps, chunk, groups, most_stages, ctas_per_sm;
 };
 
-/* Best first, by what was measured on an H200 with the matrices of Llama-3.1-8B and 3.2-1B at one row. More than about
- * 100 KiB of requests on the way per multiprocessor made the memory slower. */
+/* Best first, by what was measured on an H200 with the matrices of Llama-3.1-8B and 3.2-1B at one row, in chains of a
+ * whole layer: a deep ring is filled while the launches before end or wait, which a race of one kernel behind itself
+ * does not show. Copies of rows slow the memory down from about 100 KiB on the way to each multiprocessor on, boxes do
+ * not. */
 static const struct shape bulk_shapes[] = {
-    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 4, 1},
-    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 5, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 4, 1},
-    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 6, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 1024, 2, 3, 1},
-    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 2, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 256, 2, 10, 1},
-    {MATMUL_GEMV_COPY_BOXES, 8, 256, 4, 5, 1}, {MATMUL_GEMV_COPY_BOXES, 16, 512, 2, 6, 1},
-    {MATMUL_GEMV_COPY_BOXES, 4, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 1024, 1, 5, 1},
-    {MATMUL_GEMV_COPY_ROWS, 8, 2048, 1, 2, 1}, {MATMUL_GEMV_COPY_ROWS, 8, 512, 2, 6, 1},
-    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 3, 2}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 4, 2},
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 11, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 13, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 8, 1},  {MATMUL_GEMV_COPY_BOXES, 8, 1024, 2, 6, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 4, 6, 1},  {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 4, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 6, 1},  {MATMUL_GEMV_COPY_ROWS, 8, 1024, 2, 5, 1},
+    {MATMUL_GEMV_COPY_ROWS, 16, 1024, 1, 4, 1}, {MATMUL_GEMV_COPY_BOXES, 16, 512, 2, 11, 1},
+    {MATMUL_GEMV_COPY_BOXES, 8, 1024, 2, 3, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 256, 4, 5, 1},
+    {MATMUL_GEMV_COPY_ROWS, 8, 1024, 1, 4, 2},  {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 4, 2},
+    {MATMUL_GEMV_COPY_ROWS, 8, 2048, 1, 2, 1},  {MATMUL_GEMV_COPY_BOXES, 4, 512, 2, 6, 1},
 };
 static const struct shape thread_shapes[] = {
     {MATMUL_GEMV_COPY_THREADS, 8, 512, 2, 6, 1}, {MATMUL_GEMV_COPY_THREADS, 8, 1024, 2, 3, 1},
@@ -163,12 +164,12 @@ struct candidates {
     int count, capacity;
 };
 
-/* The problem with this shape and the most stages that `budget` holds, if that is legal, new, and the ring has
- * least_ring bytes (or all stages of the shape). */
+/* The problem with this shape and the most stages that fit, if that is legal, new, and the ring has least_ring bytes
+ * (or all stages of the shape). */
 static void add_candidate(struct candidates *candidates, const int64_t *problem, const struct device_facts *gpu,
-                          const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t budget,
-                          int64_t least_ring)
+                          const struct shape *shape, int64_t split_k, int64_t x_shared, int64_t least_ring)
 {
+    const int64_t budget = most_shared(gpu, shape->ctas_per_sm);
     int64_t params[PLAN_MAX_PARAMS] = {0};
     struct device_geometry geometry;
     memcpy(params, problem, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
@@ -198,29 +199,21 @@ int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu
     const struct shape *shapes = bulk ? bulk_shapes : thread_shapes;
     const int count =
         bulk ? (int)(sizeof bulk_shapes / sizeof *bulk_shapes) : (int)(sizeof thread_shapes / sizeof *thread_shapes);
-    const int64_t half = half_shared(gpu), whole = gpu->shared_per_block;
     struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
     if (matmul_device_illegal(params) || params[MATMUL_DEVICE_ROWS] > MATMUL_GEMV_MOST_ROWS ||
         params[MATMUL_DEVICE_K] > MATMUL_GEMV_MOST_K)
         return 0;
-    /* Two thread blocks to a multiprocessor and no cluster, if x leaves room for that. */
-    for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, half, GOOD_RING_BYTES);
+    /* No cluster, if x leaves room for that: in a cluster every tile waits for all thread blocks. */
+    for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
     const bool roomy = candidates.count > 0;
-    /* One to a multiprocessor: nothing is read ahead. Clusters: every tile waits for all its thread blocks. */
-    for (int i = 0; i < (roomy ? 1 : 4) && i < count; i++)
-        add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, whole, GOOD_RING_BYTES);
     if (!roomy)
-        for (int i = 0; i < count; i++)
-            add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, half, LEAST_RING_BYTES);
+        for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, LEAST_RING_BYTES);
     for (int64_t split_k = 2; split_k <= (roomy ? 2 : 8); split_k *= 2)
-        for (int i = 0; i < 2 && i < count; i++) {
-            add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, half, GOOD_RING_BYTES);
-            if (!roomy) add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, whole, GOOD_RING_BYTES);
-        }
+        for (int i = 0; i < 2 && i < count; i++)
+            add_candidate(&candidates, params, gpu, &shapes[i], split_k, 1, GOOD_RING_BYTES);
     /* Whatever fits. */
     for (int64_t x_shared = 1; x_shared >= 0; x_shared--)
         for (int64_t split_k = 1; split_k <= 8 && !candidates.count; split_k *= 2)
-            for (int i = 0; i < count; i++)
-                add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, whole, 0);
+            for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], split_k, x_shared, 0);
     return candidates.count;
 }

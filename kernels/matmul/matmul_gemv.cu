@@ -41,6 +41,7 @@
 enum { WEIGHT_DTYPE = DTYPE };
 #undef DTYPE /* a parameter of the templates in device.cuh */
 #include "kernels/device.cuh"
+#include "kernels/hopper.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
 #define SWIGLU 1 /* enum matmul_epilogue */
@@ -71,52 +72,14 @@ static constexpr int OUT_COLUMNS = EPILOGUE == SWIGLU ? N / 2 : N;
 static constexpr int TILE_OUT = EPILOGUE == SWIGLU ? TILE / 2 : TILE;
 static constexpr int OUT_PER_LANE = GEMV_CEIL_DIV(TILE_OUT * ROWS, 32);
 static constexpr int THREADS = 32 * (WARPS + 2);
-/* Two launches share a multiprocessor, the one that runs and the one that fills its ring; but spills cost more. */
+/* Room for a second thread block, or for those of the launches before and after; but spills cost more. */
 static constexpr int BLOCKS = WARPS > 8 && (GROUPS > 2 || ROWS > 4) ? 1 : 2;
 
 struct vector { /* 8 elements of 16 bits */
     u32 pair[4];
 };
 
-/* mbarriers. Phases alternate between parity 0 and 1; a wait for a phase's parity returns once it has completed. */
-__device__ __forceinline__ void barrier_init(u32 barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 barrier)
-{
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity)
-{
-    u32 done;
-    do {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-#else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-#endif
-    } while (!done);
-}
-
-/* Clusters: `address` as seen in block `rank` of the cluster. */
-__device__ __forceinline__ u32 cluster_address(u32 address, int rank)
-{
-    u32 mapped = address;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
-#endif
-    return mapped;
-}
-
+/* Clusters: addresses are those that cluster_address returns. */
 __device__ __forceinline__ void cluster_store(u32 address, float value)
 {
 #if __CUDA_ARCH__ >= 900
@@ -298,10 +261,7 @@ __device__ __forceinline__ void copy_stage(const weights_operand &weights, int f
 #else
     /* Boxes count in full where they reach beyond W; the hardware fills in zeros. */
     const int boxes = GEMV_CEIL_DIV(length, BOX);
-    if (lane == 0)
-        asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(full),
-                     "r"(BOXES ? boxes * BOX_BYTES : rows * length * 2)
-                     : "memory");
+    if (lane == 0) barrier_arrive_expect(full, (u32)(BOXES ? boxes * BOX_BYTES : rows * length * 2));
     __syncwarp();
 #if COPY == GEMV_COPY_ROWS
     if (lane < rows && length > 0)
@@ -311,10 +271,7 @@ __device__ __forceinline__ void copy_stage(const weights_operand &weights, int f
                      : "memory");
 #else
     for (int box = lane; box < boxes; box += 32)
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target + (u32)(box * BOX_BYTES)),
-                     "l"(&weights), "r"(first_k + box * BOX), "r"(first_row), "r"(full), "l"(policy)
-                     : "memory");
+        tile_load_hinted(target + (u32)(box * BOX_BYTES), &weights, first_k + box * BOX, first_row, full, policy);
 #endif
 #endif
 }
@@ -323,8 +280,8 @@ __device__ __forceinline__ void copy_stage(const weights_operand &weights, int f
 __device__ __forceinline__ void produce(const weights_operand &weights, const block_work work,
                                         const shared_layout shared)
 {
-    u64 policy; /* every weight is read once a step: what else lies in the L2 cache is worth more */
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    const u64 policy =
+        policy_evict_first(); /* every weight is read once a step: the rest of the L2 cache is worth more */
     int stage = 0;
     u32 parity = 1; /* of the phase before the first: the ring begins empty */
     for (int i = 0; i < work.tile_count; i++) {
@@ -487,8 +444,7 @@ __device__ __forceinline__ void consume(const void *x, const void *norm, const b
                     multiply(sums[group], x_values.pair[2], x_values.pair[3], weights.pair[2], weights.pair[3]);
                 }
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared.empty + 8 * (u32)stage);
+            barrier_arrive(shared.empty + 8 * (u32)stage);
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         const int buffer = i % 2;
@@ -504,8 +460,7 @@ __device__ __forceinline__ void consume(const void *x, const void *norm, const b
                     store_shared_float(target + 4 * (u32)column, sums[group][c]);
                 }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared.sums_full + 8 * (u32)buffer);
+        barrier_arrive(shared.sums_full + 8 * (u32)buffer);
     }
 }
 
@@ -558,11 +513,8 @@ __device__ __forceinline__ void send_sums(int i, const block_work work, const sh
     if (HAS_NORM && i == 0 && lane < ROWS)
         cluster_store(cluster_address(shared.cluster_squares, 0) + 4 * (u32)(work.rank * ROWS + lane),
                       ordered_squares<WARPS>(shared.squares, lane));
-    __syncwarp();
-    if (lane == 0) {
-        barrier_arrive(shared.sums_empty + 8 * buffer);
-        cluster_arrive(cluster_address(shared.cluster_full, 0) + 8 * buffer);
-    }
+    barrier_arrive(shared.sums_empty + 8 * buffer);
+    cluster_arrive(cluster_address(shared.cluster_full, 0) + 8 * buffer);
 }
 
 /* Leaves what the rows' norms multiply by in place of block or warp 0's squares. */
@@ -618,11 +570,12 @@ __device__ __forceinline__ void finish(void *out, const void *bias, const float 
             const int column = (EPILOGUE == SWIGLU ? first / 2 : first) + o.column;
             store_element<OUT_DTYPE>(out, (i64)o.row * OUT_COLUMNS + column, value);
         }
-        __syncwarp();
         if constexpr (SPLIT_K > 1) {
-            if (lane < SPLIT_K) cluster_arrive(cluster_address(shared.cluster_empty, lane) + 8 * (u32)buffer);
+#pragma unroll
+            for (int rank = 0; rank < SPLIT_K; rank++)
+                cluster_arrive(cluster_address(shared.cluster_empty, (u32)rank) + 8 * (u32)buffer);
         } else {
-            if (lane == 0) barrier_arrive(shared.sums_empty + 8 * (u32)buffer);
+            barrier_arrive(shared.sums_empty + 8 * (u32)buffer);
         }
     }
 }
@@ -672,19 +625,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const block_work work = find_work();
     const int warp = (int)threadIdx.x / 32;
 
+    /* Every lane arrives that has read or written what a barrier guards. One of its warp, after __syncwarp, would do
+     * for the hardware and is no faster, but compute-sanitizer's racecheck does not follow it. */
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(shared.full + 8 * i, COPY == GEMV_COPY_THREADS ? 32 : 1);
-            barrier_init(shared.empty + 8 * i, WARPS);
+            barrier_init(shared.empty + 8 * i, 32 * WARPS);
         }
         for (int i = 0; i < 2; i++) {
-            barrier_init(shared.sums_full + 8 * i, WARPS);
-            barrier_init(shared.sums_empty + 8 * i, 1);
-            barrier_init(shared.cluster_full + 8 * i, SPLIT_K);
-            barrier_init(shared.cluster_empty + 8 * i, 1);
+            barrier_init(shared.sums_full + 8 * i, 32 * WARPS);
+            barrier_init(shared.sums_empty + 8 * i, 32);
+            barrier_init(shared.cluster_full + 8 * i, 32 * SPLIT_K);
+            barrier_init(shared.cluster_empty + 8 * i, 32);
         }
 #if __CUDA_ARCH__ >= 900 /* for the copy engine and for the other blocks of the cluster */
-        asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+        barrier_init_done();
 #endif
     }
     /* At once, so that the next launch fills its ring as soon as this one leaves room: later was slower. */
@@ -700,7 +655,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (warp < WARPS) {
             prefetch_constants(bias, norm, work);
             device_wait();
-            if (work.tile_count > 0) consume(x, norm, work, shared);
+            consume(x, norm, work, shared);
         } else {
             device_wait();
             finish(out, bias, residual, work, shared);

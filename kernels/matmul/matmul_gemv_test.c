@@ -327,6 +327,9 @@ static void test_every_problem_has_a_candidate(void **state)
                     for (int c = 0; c < count; c++) {
                         const char *illegal = device_matmul_gemv.launch(candidates[c], facts[f], &geometry);
                         if (illegal) fail_msg("%s", illegal);
+                        /* No room for one thread block more than CTAS_PER_SM. */
+                        assert_true((candidates[c][MATMUL_GEMV_CTAS_PER_SM] + 1) * (geometry.shared_bytes + 1024) >
+                                    facts[f]->shared_per_sm);
                         assert_memory_equal(candidates[c], params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
                     }
                     assert_int_equal(matmul_gemv_candidates(params, facts[f], candidates, 1), 1);
