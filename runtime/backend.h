@@ -41,6 +41,8 @@ struct backend {
     const char *device_name;           /* NULL: the host */
     uint64_t host_bytes, device_bytes; /* private memory, the KV pool among it */
     uint64_t kv_bytes;
+    uint64_t device_contract_bytes, device_taken_bytes; /* as in struct eng_session_facts; 0 on the host */
+    double graph_seconds;
 };
 
 struct backend_type {

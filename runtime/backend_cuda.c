@@ -198,6 +198,16 @@ static void destroy(struct backend *backend)
     free(cuda);
 }
 
+static bool compare_memory(struct cuda_backend *cuda, const struct memory_contract *contract, struct status *status)
+{
+    uint64_t free_bytes, session;
+    if (!device_free_memory(&cuda->device, &free_bytes, status) || !memory_contract_total(contract, &session))
+        return false;
+    cuda->common.device_contract_bytes = cuda->engine->contract_bytes + session;
+    cuda->common.device_taken_bytes = cuda->engine->free_bytes > free_bytes ? cuda->engine->free_bytes - free_bytes : 0;
+    return true;
+}
+
 static bool fill(struct cuda_backend *cuda, const struct engine *file, const struct backend_options *options,
                  struct status *status)
 {
@@ -214,9 +224,13 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     if (!device_open(&cuda->device, cuda->engine->device.ordinal, status) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
         return false;
-    bool ok = allocate(cuda, &sizes, status) && bind_plans(cuda, file, status) &&
-              cuda_ok(&cuda->device.driver, cuda->device.driver.StreamSynchronize(cuda->device.stream), status,
-                      "preparing the GPU");
+    bool ok = allocate(cuda, &sizes, status);
+    double start = load_seconds();
+    ok = ok && bind_plans(cuda, file, status);
+    cuda->common.graph_seconds = load_seconds() - start;
+    ok = ok && cuda_ok(&cuda->device.driver, cuda->device.driver.StreamSynchronize(cuda->device.stream), status,
+                       "preparing the GPU");
+    ok = ok && compare_memory(cuda, &sizes.device, status);
     device_leave(&cuda->device);
     device_architecture(cuda->device.facts.capability, cuda->architecture);
     cuda->common.pages = (uint32_t)sizes.pages;

@@ -210,6 +210,11 @@ struct eng_session_facts {
     const char *instruction_set; /* borrowed until the session's end; on a GPU its architecture, as "sm_90a" */
     const char *device;          /* the GPU's name, borrowed as above; NULL: the host's processors */
     uint64_t device_bytes;       /* of memory_bytes, on the GPU; the engine's weights and kernels are not counted */
+    /* On a GPU: what engine and session together were to take, as computed before anything was taken, and by how much less
+     * was free when the session had been made than before the engine was opened (whoever else took or gave back some
+     * meanwhile counts, too). */
+    uint64_t device_contract_bytes, device_taken_bytes;
+    double graph_seconds; /* what making the graphs of all plans took */
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {

@@ -42,11 +42,11 @@ bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *statu
 }
 
 /* What a session will need is counted, too: better now than after the upload. */
-static bool check_memory(const struct eng_engine *engine, struct status *status)
+static bool check_memory(struct eng_engine *engine, struct status *status)
 {
     const struct manifest *manifest = &engine->file.manifest;
     const struct device *device = &engine->cuda->device;
-    uint64_t free_bytes;
+    struct memory_contract own = {.weights = manifest->weights_bytes, .kernels = memory_contract_code(&engine->file)};
     struct memory_contract contract = {
         .weights = manifest->weights_bytes,
         .kernels = memory_contract_code(&engine->file) + memory_contract_graphs(&engine->file),
@@ -55,8 +55,9 @@ static bool check_memory(const struct eng_engine *engine, struct status *status)
         .state = manifest->state_bytes,
         .kv = manifest->geometry.page_bytes,
     };
-    return device_free_memory(device, &free_bytes, status) &&
-           memory_contract_check(&contract, free_bytes, device, status);
+    return device_free_memory(device, &engine->cuda->free_bytes, status) &&
+           memory_contract_check(&contract, engine->cuda->free_bytes, device, status) &&
+           memory_contract_total(&own, &engine->cuda->contract_bytes);
 }
 
 static bool allocate_weights(struct load_cuda *cuda, uint64_t bytes, struct status *status)

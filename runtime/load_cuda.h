@@ -10,9 +10,10 @@ struct load_cuda {
     cu_deviceptr weights;
     struct cuda_kernels kernels;
     struct cuda_calls calls;
-    bool uses_libraries;          /* plans that call libraries take the place of their counterparts */
-    char *fallback;               /* why they do not, though the engine has some; owned */
-    double nominal_gb_per_second; /* of the device's memory; 0: unknown */
+    bool uses_libraries;                 /* plans that call libraries take the place of their counterparts */
+    char *fallback;                      /* why they do not, though the engine has some; owned */
+    uint64_t free_bytes, contract_bytes; /* before anything was taken; what weights and kernels were to take of it */
+    double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
 };
 
 /* Opens GPU `ordinal` as engine->cuda and checks that it is of the kind the engine's code is for. */

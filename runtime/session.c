@@ -195,6 +195,9 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .instruction_set = session->backend->instruction_set,
         .device = session->backend->device_name,
         .device_bytes = session->backend->device_bytes,
+        .device_contract_bytes = session->backend->device_contract_bytes,
+        .device_taken_bytes = session->backend->device_taken_bytes,
+        .graph_seconds = session->backend->graph_seconds,
     };
     if (!report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status))
         return report_status(&status, error);

@@ -20,6 +20,7 @@ enum {
     MOST_THREADS = 16,
     BUFFERS = 2, /* of a thread: one is filled while the other is on its way */
     BUFFER_BYTES = ENGINE_WEIGHT_CHUNK_BYTES,
+    PIECE_BYTES = 128 << 10,
     READ_AHEAD_CHUNKS = 64,
 };
 
@@ -49,11 +50,19 @@ static void advise(const struct engine *file, uint64_t offset, uint64_t bytes, i
     madvise((void *)first, end - first, advice);
 }
 
-/* The bytes that go to the device are those that were hashed, whatever becomes of the file meanwhile. */
-static bool check_chunk(const struct engine *file, uint64_t chunk, const uint8_t *copy, uint64_t bytes,
-                        struct status *status)
+/* Piece by piece, so that what was copied is hashed while it is near. The bytes that go to the device are those that were
+ * hashed, whatever becomes of the file meanwhile. */
+static bool copy_chunk(const struct engine *file, uint64_t chunk, uint8_t *copy, const uint8_t *from, uint64_t bytes,
+                       struct status *status)
 {
-    if (hash64(copy, bytes) == file->weight_hashes[chunk]) return true;
+    struct hash64_stream *hash = hash64_stream_begin();
+    if (!hash) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (uint64_t done = 0; done < bytes; done += PIECE_BYTES) {
+        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        memcpy(copy + done, from + done, piece);
+        hash64_stream_add(hash, copy + done, piece);
+    }
+    if (hash64_stream_end(hash) == file->weight_hashes[chunk]) return true;
     if (!engine_verify_weights(file, chunk, 1, status)) return false;
     return status_fail(status, STATUS_CORRUPT,
                        "section 'weights': chunk %" PRIu64 ": the file changed while it was loaded", chunk);
@@ -72,8 +81,7 @@ static bool send_chunk(const struct upload *upload, const struct lane *lane, uin
     advise(file, offset, bytes, MADV_POPULATE_READ);
     if (turn >= BUFFERS && !cuda_ok(driver, driver->EventSynchronize(sent), status, "copying weights to the GPU"))
         return false;
-    memcpy(buffer, file->weights + offset, bytes);
-    return check_chunk(file, chunk, buffer, bytes, status) &&
+    return copy_chunk(file, chunk, buffer, file->weights + offset, bytes, status) &&
            cuda_ok(driver, driver->MemcpyHtoDAsync(upload->to + offset, buffer, bytes, lane->stream), status,
                    "copying weights to the GPU") &&
            cuda_ok(driver, driver->EventRecord(sent, lane->stream), status, "copying weights to the GPU");

@@ -27,12 +27,24 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* GB/s at which the weights were brought in and checked; 0: unknown. */
+static double load_rate(const struct bench_engine *bench)
+{
+    double seconds = bench->facts.verify_seconds;
+    return seconds > 0 ? (double)bench->facts.weights_bytes / seconds * 1e-9 : 0;
+}
+
 static void print_md(const struct bench_engine *bench, const struct bench_row *rows, size_t count)
 {
     printf("%s: %.1f MB of weights, ", file_name(bench->path), (double)bench->facts.weights_bytes * 1e-6);
     if (bench->session_facts.device)
-        printf("%s (%s), nominally %.1f GB/s\n\n", bench->session_facts.device, bench->session_facts.instruction_set,
-               bench->bandwidth.best_gb_per_second);
+        printf(
+            "%s (%s), nominally %.1f GB/s; %.1f MB of its memory taken, %.1f computed; weights brought there at %.1f "
+            "GB/s, graphs made in %.3f s\n\n",
+            bench->session_facts.device, bench->session_facts.instruction_set, bench->bandwidth.best_gb_per_second,
+            (double)bench->session_facts.device_taken_bytes * 1e-6,
+            (double)bench->session_facts.device_contract_bytes * 1e-6, load_rate(bench),
+            bench->session_facts.graph_seconds);
     else
         printf("%u threads, %s; this machine reads %.1f GB/s (best of %d passes over %.0f MB, median %.1f)\n\n",
                bench->session_facts.threads, bench->session_facts.instruction_set, bench->bandwidth.best_gb_per_second,
@@ -91,12 +103,15 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
     for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(results, row_json(bench, &rows[i])) == 0;
     json_t *path = json_string(bench->path);
     json_t *report =
-        json_pack("{s:o, s:s?, s:I, s:i, s:s, s:{s:f, s:f, s:I, s:i}, s:o}", "file", path ? path : json_null(),
-                  "device", bench->session_facts.device, "weights_bytes", (json_int_t)bench->facts.weights_bytes,
-                  "threads", (int)bench->session_facts.threads, "instruction_set", bench->session_facts.instruction_set,
-                  "read_bandwidth", "best_gb_per_second", bench->bandwidth.best_gb_per_second, "median_gb_per_second",
-                  bench->bandwidth.median_gb_per_second, "bytes", (json_int_t)bench->bandwidth.bytes, "passes",
-                  bench->bandwidth.passes, "results", results);
+        json_pack("{s:o, s:s?, s:I, s:i, s:s, s:f, s:f, s:I, s:I, s:{s:f, s:f, s:I, s:i}, s:o}", "file",
+                  path ? path : json_null(), "device", bench->session_facts.device, "weights_bytes",
+                  (json_int_t)bench->facts.weights_bytes, "threads", (int)bench->session_facts.threads,
+                  "instruction_set", bench->session_facts.instruction_set, "load_gb_per_second", load_rate(bench),
+                  "graph_seconds", bench->session_facts.graph_seconds, "device_taken_bytes",
+                  (json_int_t)bench->session_facts.device_taken_bytes, "device_contract_bytes",
+                  (json_int_t)bench->session_facts.device_contract_bytes, "read_bandwidth", "best_gb_per_second",
+                  bench->bandwidth.best_gb_per_second, "median_gb_per_second", bench->bandwidth.median_gb_per_second,
+                  "bytes", (json_int_t)bench->bandwidth.bytes, "passes", bench->bandwidth.passes, "results", results);
     char *text = ok && report ? json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     if (text) puts(text);
     free(text);
