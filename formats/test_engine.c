@@ -318,6 +318,11 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
     if (engine->kernel_count)
         done = done && engine_writer_section(writer, SECTION_KERNELS, engine->kernels_section,
                                              sizeof engine->kernels_section, compress, status);
+    if (engine->call_count)
+        done = done && engine_writer_section(writer, SECTION_LIBRARY_CALLS, engine->calls_section,
+                                             sizeof engine->calls_section, compress, status);
+    done = done && engine_writer_library_plans(writer, &engine->plans[TEST_ENGINE_LIBRARY_PLAN],
+                                               engine->library_plan_count, status);
     free(text);
     if (done) return engine_writer_commit(writer, status);
     engine_writer_abandon(writer);
@@ -351,6 +356,14 @@ static void touch(const void *data, uint64_t size)
     sink = (uint8_t)(sink + sum);
 }
 
+static void touch_plan(const struct plan *plan)
+{
+    touch(plan->launches, plan->header.launch_count * sizeof *plan->launches);
+    touch(plan->operands, plan->header.operand_count * sizeof *plan->operands);
+    touch(plan->params, plan->header.param_count * sizeof *plan->params);
+    touch(plan->dependencies, plan->header.dependency_count * sizeof *plan->dependencies);
+}
+
 void test_engine_touch(const struct engine *engine)
 {
     touch(engine->manifest_text, engine->manifest_text_size);
@@ -364,12 +377,10 @@ void test_engine_touch(const struct engine *engine)
         touch(engine->kernels[i].entry, strlen(engine->kernels[i].entry));
         touch(engine->kernels[i].cubin, engine->kernels[i].cubin_bytes);
     }
+    for (size_t i = 0; i < engine->call_count; i++) touch(engine->calls[i].data, engine->calls[i].bytes);
     for (size_t i = 0; i < engine->plan_count; i++) {
-        const struct plan *plan = &engine->plans[i];
-        touch(plan->launches, plan->header.launch_count * sizeof *plan->launches);
-        touch(plan->operands, plan->header.operand_count * sizeof *plan->operands);
-        touch(plan->params, plan->header.param_count * sizeof *plan->params);
-        touch(plan->dependencies, plan->header.dependency_count * sizeof *plan->dependencies);
+        touch_plan(&engine->plans[i]);
+        if (engine->library_plans) touch_plan(&engine->library_plans[i]);
     }
     touch(engine->tactics, engine->tactics_size);
     touch(engine->tokenizer, engine->tokenizer_size);
@@ -436,4 +447,39 @@ void engine_fix_checksums(uint8_t *data, size_t size)
     if (header.header_bytes > size) return;
     header.header_hash = hash64(data, header.header_bytes);
     memcpy(data, &header, sizeof header);
+}
+
+uint8_t *test_engine_with_section(const uint8_t *data, size_t *size, unsigned type, const void *section, size_t bytes)
+{
+    uint64_t offset;
+    struct engine_header header;
+    if (!engine_section_place(type, bytes, *size, &offset)) return NULL;
+    uint8_t *whole = calloc(1, offset + bytes);
+    if (!whole) return NULL;
+    memcpy(whole, data, *size);
+    memcpy(whole + offset, section, bytes);
+    memcpy(&header, whole, sizeof header);
+    const struct engine_section_entry entry = {.type = type,
+                                               .offset = offset,
+                                               .stored_bytes = bytes,
+                                               .raw_bytes = bytes};
+    memcpy(whole + header.header_bytes, &entry, sizeof entry);
+    header.section_count++;
+    header.header_bytes += (uint32_t)sizeof entry;
+    header.file_bytes = *size = offset + bytes;
+    memcpy(whole, &header, sizeof header);
+    engine_fix_checksums(whole, *size);
+    uint8_t *copy = test_engine_copy(whole, *size);
+    free(whole);
+    return copy;
+}
+
+bool test_engine_same_plan(const struct plan *a, const struct plan *b)
+{
+    const struct plan_header *header = &a->header;
+    return memcmp(header, &b->header, sizeof *header) == 0 &&
+           memcmp(a->launches, b->launches, header->launch_count * sizeof *a->launches) == 0 &&
+           memcmp(a->operands, b->operands, header->operand_count * sizeof *a->operands) == 0 &&
+           memcmp(a->params, b->params, header->param_count * sizeof *a->params) == 0 &&
+           memcmp(a->dependencies, b->dependencies, header->dependency_count * sizeof *a->dependencies) == 0;
 }

@@ -13,6 +13,9 @@ enum {
     TEST_ENGINE_WEIGHTS = 2304,
     TEST_ENGINE_KERNELS = 3, /* two of them under one name; they differ in the number of operands */
     TEST_ENGINE_KERNELS_BYTES = 640,
+    TEST_ENGINE_CALLS = 2, /* of cuDNN for attention, of cuBLASLt for the matmul */
+    TEST_ENGINE_CALLS_BYTES = 320,
+    TEST_ENGINE_LIBRARY_PLAN = TEST_ENGINE_PLANS, /* in the place of the first plan */
 };
 
 struct test_plan {
@@ -29,10 +32,14 @@ struct test_engine {
     struct engine_kernel kernels[TEST_ENGINE_KERNELS];
     size_t kernel_count;
     uint8_t kernels_section[TEST_ENGINE_KERNELS_BYTES];
+    /* test_engine_make_library: the library calls, and their section likewise */
+    struct engine_call calls[TEST_ENGINE_CALLS];
+    size_t call_count;
+    uint8_t calls_section[TEST_ENGINE_CALLS_BYTES];
     struct engine_tensor tensors[TEST_ENGINE_TENSORS];
-    struct plan plans[TEST_ENGINE_PLANS];
-    size_t plan_count;
-    struct test_plan storage[TEST_ENGINE_PLANS];
+    struct plan plans[2 * TEST_ENGINE_PLANS]; /* from TEST_ENGINE_LIBRARY_PLAN on the library plans */
+    size_t plan_count, library_plan_count;
+    struct test_plan storage[TEST_ENGINE_PLANS + 1];
     uint8_t weights[TEST_ENGINE_WEIGHTS];
     char tactics[1024];
     uint8_t tokenizer[96];
@@ -45,6 +52,9 @@ bool test_engine_make(struct test_engine *engine, struct status *status);
 /* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights and attention the KV pool
  * through tensor maps (test_engine_map). What the cubins hold is no machine code. */
 bool test_engine_make_device(struct test_engine *engine, struct status *status);
+/* That with a library plan: the first plan with attention and the matmul as library calls, and a block more of arena, the
+ * matmul's workspace. */
+bool test_engine_make_library(struct test_engine *engine, struct status *status);
 
 /* The first launch of that op in a plan, NULL if it has none. */
 struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, enum plan_op op);
@@ -65,6 +75,11 @@ void test_engine_touch(const struct engine *engine);
 /* Recomputes every checksum of a file that may be changed or broken in any way: chunk hashes, sections, weights, header.
  * What is not where the table says, or does not fit, stays as it is. */
 void engine_fix_checksums(uint8_t *data, size_t size);
+
+/* A copy of a file with one section more behind all others, its checksums right; free() it. */
+uint8_t *test_engine_with_section(const uint8_t *data, size_t *size, unsigned type, const void *section, size_t bytes);
+
+bool test_engine_same_plan(const struct plan *a, const struct plan *b);
 
 /* First table entry of that type inside the data, NULL if there is none. */
 struct engine_section_entry *test_engine_entry(uint8_t *data, size_t size, unsigned type);

@@ -1,15 +1,22 @@
-/* The small engine of test_engine.c as one for a device: kernels, dimensions, tensor maps. */
+/* The small engine of test_engine.c as one for a device: kernels, dimensions, tensor maps; library calls. */
 #include <string.h>
 
 #include "formats/test_engine.h"
 
-enum { CAPABILITY = 90, MATMUL_WEIGHTS = 2 /* operand */, ATTENTION_KV = 5 /* operand */ };
+enum { CAPABILITY = 90, WORKSPACE_BYTES = 4096 };
+enum { MATMUL_WEIGHTS = 2, MATMUL_WORKSPACE = 4, ATTENTION_KV = 5 }; /* operands */
 
 /* Sizes with much, no and little padding behind them. */
 static const struct engine_kernel kernels[TEST_ENGINE_KERNELS] = {
     {.entry = "rows", .cubin_bytes = 200, .operand_count = 4},
     {.entry = "rows", .cubin_bytes = 64, .operand_count = 8},
     {.entry = "matmul_head", .cubin_bytes = 129, .operand_count = 5},
+};
+
+/* Sizes that are no multiple of the alignment; versions as the libraries state them. */
+static const struct engine_call calls[TEST_ENGINE_CALLS] = {
+    {.library = LIBRARY_CUDNN, .version = 91300, .operand_count = 8, .bytes = 40},
+    {.library = LIBRARY_CUBLASLT, .version = 130200, .operand_count = 5, .bytes = 72},
 };
 
 static uint64_t aligned(uint64_t position)
@@ -140,5 +147,74 @@ bool test_engine_make_device(struct test_engine *engine, struct status *status)
     if (!make_kernels(engine)) return status_fail(status, STATUS_INTERNAL, "test engine: kernels");
     for (size_t plan = 0; plan < engine->plan_count; plan++)
         if (!make_plan(engine, plan)) return status_fail(status, STATUS_INTERNAL, "test engine: device plans");
+    return true;
+}
+
+/* Not engine_writer_calls, which is to be compared with this. */
+static bool make_calls(struct test_engine *engine)
+{
+    uint8_t *section = engine->calls_section;
+    const struct engine_calls_header header = {.call_count = TEST_ENGINE_CALLS};
+    const uint64_t workspace_bytes = WORKSPACE_BYTES;
+    uint64_t data_at = aligned(sizeof header + TEST_ENGINE_CALLS * sizeof(struct engine_call_entry));
+    memcpy(section, &header, sizeof header);
+    for (uint64_t i = 0; i < TEST_ENGINE_CALLS; i++) {
+        struct engine_call *call = &engine->calls[i];
+        *call = calls[i];
+        call->data = section + data_at;
+        if (data_at + aligned(call->bytes) > sizeof engine->calls_section) return false;
+        const struct engine_call_entry entry = {
+            .library = call->library,
+            .version = call->version,
+            .operand_count = call->operand_count,
+            .offset = data_at,
+            .bytes = call->bytes,
+        };
+        memcpy(section + sizeof header + i * sizeof entry, &entry, sizeof entry);
+        for (uint64_t byte = 0; byte < call->bytes; byte++) section[data_at + byte] = (uint8_t)(byte * 41 + i * 13 + 1);
+        if (call->library == LIBRARY_CUBLASLT) memcpy(section + data_at, &workspace_bytes, sizeof workspace_bytes);
+        data_at = aligned(data_at + call->bytes);
+    }
+    engine->call_count = TEST_ENGINE_CALLS;
+    return data_at == sizeof engine->calls_section;
+}
+
+/* A library takes addresses, not tensor maps, and picks its own dimensions. */
+static void make_library_launch(struct test_engine *engine, enum plan_op op, uint32_t call, uint32_t mapped_operand)
+{
+    struct test_plan *storage = &engine->storage[TEST_ENGINE_LIBRARY_PLAN];
+    struct plan_launch *launch = test_engine_launch(engine, TEST_ENGINE_LIBRARY_PLAN, op);
+    storage->operands[launch->first_operand + mapped_operand].tensor_map = 0;
+    launch->param_count = (uint16_t)(launch->param_count - PLAN_TENSOR_MAP_PARAMS); /* the map's, the last ones */
+    launch->kernel = call;
+    memset(launch->grid, 0, sizeof launch->grid);
+    memset(launch->block, 0, sizeof launch->block);
+    memset(launch->cluster, 0, sizeof launch->cluster);
+    launch->shared_bytes = 0;
+    launch->attributes = LAUNCH_LIBRARY;
+}
+
+bool test_engine_make_library(struct test_engine *engine, struct status *status)
+{
+    if (!test_engine_make_device(engine, status)) return false;
+    if (!make_calls(engine)) return status_fail(status, STATUS_INTERNAL, "test engine: library calls");
+    struct test_plan *storage = &engine->storage[TEST_ENGINE_LIBRARY_PLAN];
+    struct plan *plan = &engine->plans[TEST_ENGINE_LIBRARY_PLAN];
+    *storage = engine->storage[0];
+    *plan = (struct plan){
+        .header = engine->plans[0].header,
+        .launches = storage->launches,
+        .operands = storage->operands,
+        .params = storage->params,
+        .dependencies = storage->dependencies,
+    };
+    engine->library_plan_count = 1;
+    make_library_launch(engine, OP_ROPE_ATTENTION, 0, ATTENTION_KV);
+    make_library_launch(engine, OP_MATMUL, 1, MATMUL_WEIGHTS);
+    const struct plan_launch *matmul = test_engine_launch(engine, TEST_ENGINE_LIBRARY_PLAN, OP_MATMUL);
+    struct plan_operand *workspace = &storage->operands[matmul->first_operand + MATMUL_WORKSPACE];
+    workspace->offset = plan->header.arena_bytes;
+    workspace->bytes = WORKSPACE_BYTES;
+    plan->header.arena_bytes += WORKSPACE_BYTES;
     return true;
 }

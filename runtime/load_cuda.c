@@ -50,7 +50,8 @@ static bool check_memory(struct eng_engine *engine, struct status *status)
     struct memory_contract contract = {
         .weights = manifest->weights_bytes,
         .kernels = memory_contract_code(&engine->file) + memory_contract_graphs(&engine->file),
-        .arena = manifest->arena_bytes,
+        .arena = engine->file.library_arena_bytes > manifest->arena_bytes ? engine->file.library_arena_bytes
+                                                                          : manifest->arena_bytes,
         .step = manifest->step_bytes,
         .state = manifest->state_bytes,
         .kv = manifest->geometry.page_bytes,

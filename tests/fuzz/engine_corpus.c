@@ -64,6 +64,13 @@ static void write_device_engines(const char *folder, struct test_engine *sample)
     write_engine(folder, "engine_fixed/good_cuda_two_plans", sample, false);
 }
 
+static void write_library_engines(const char *folder, struct test_engine *sample)
+{
+    write_engine(folder, "engine/good_library_plain", sample, false);
+    leave_out_a_plan(sample);
+    write_engine(folder, "engine_fixed/good_library_two_plans", sample, false);
+}
+
 static void write_device_manifest(const char *folder, const struct test_engine *sample)
 {
     char *text = NULL;
@@ -141,5 +148,7 @@ int main(int argc, char **argv)
     if (!test_engine_make_device(&sample, &status)) stop(status.message);
     write_device_manifest(argv[1], &sample);
     write_device_engines(argv[1], &sample);
+    if (!test_engine_make_library(&sample, &status)) stop(status.message);
+    write_library_engines(argv[1], &sample);
     return 0;
 }
