@@ -1,18 +1,21 @@
 /* rope_attention: one step of decode attention. Head norms, rotary embedding, append of k and v, attention over the
  * sequence's pages and the merge of its splits, in one launch. The contract stands in rope_attention.h.
  *
- * One block serves one split of one (row, kv head): K and V are loaded once for all query heads of the group. Every
- * warp takes tiles of TILE_TOKENS tokens of its own, straight from global memory into the registers of mma.m16n8k16,
- * without shared memory and without a barrier in the loop: 4 to 16 KB in flight per warp. K and V are the 16-row
- * operand, the query heads the 8 columns. A lane's 16-byte load holds 8 neighbours of the head dimension; an mma wants
- * other elements in this lane, but the order within a sum (QK: of the dimension, the same for q) and of result rows
- * (PV: of the dimension) is ours to choose, so the loaded registers are used as they lie (V needs a byte permutation
- * to pair tokens).
+ * One block serves one split of one (row, kv head): K and V are loaded once for all query heads of the group. How many
+ * of the splits work follows from the context; the others only keep their place until the launch before has completed.
+ * Every warp takes tiles of TILE_TOKENS tokens of its own through a ring of its own in shared memory, in turn K and V,
+ * without a barrier among warps. The rings are filled before the launch before has completed: earlier steps wrote what
+ * they read. A block takes less than half of its multiprocessor: one block of the launch before or behind has room
+ * beside it.
+ *
+ * K and V are the 16-row operand of mma.m16n8k16, the query heads the 8 columns. A lane reads 8 neighbours of the head
+ * dimension at once; an mma wants other elements in this lane, but the order within a sum (QK: of the dimension, the
+ * same for q) and of result rows (PV: of the dimension) is ours to choose, so the registers are used as they lie (V
+ * needs a byte permutation to pair tokens).
  *
  * The maximum that the exponentials refer to moves only when a score exceeds it by RESCALE_LOG2: most tiles need one
- * vote and no shuffle. Warps merge through shared memory, splits through the shared memory of their cluster (every
- * block merges a slice of the result) or through the workspace (the last block merges), always in
- * rising order: results are the same bits in every run. */
+ * vote and no shuffle. Warps merge through shared memory, splits through the workspace (the last block merges),
+ * always in rising order: results are the same bits in every run. */
 #include "kernels/device.cuh"
 
 #ifndef ROWS
@@ -33,19 +36,18 @@
 #define NORM_DTYPE     DTYPE_BF16 /* F32, F16, BF16 */
 #define EPS_BITS       0x358637bd /* float bits */
 /* Tunables. */
-#define SPLITS      8 /* blocks per (row, kv head, head block): 1 to 64; with CLUSTER at most 16, above 8 not portable */
+#define SPLITS      16 /* blocks per (row, kv head, head block), 1 to 64: as many as may work */
 #define WARPS       8  /* per block, 1 to 16 */
-#define TILE_TOKENS 16 /* 16, 32, 64: more bytes in flight per warp, more registers */
+#define TILE_TOKENS 16 /* 16, 32, 64: fewer rounds, more registers */
 #define HEAD_TILES \
     1 /* query heads per block / 8: 1, 2, 4; a larger group takes several blocks, which read K and V again */
-#define CLUSTER 1 /* 1: the splits are a cluster (sm_90); 0: they merge through the workspace */
-#define EARLY \
-    1                   /* tiles per warp that are asked for before the wait for the launch before: the first comes into
-                         * registers, further ones into the L2 cache; 0 to 32 */
-#define LEAST_TILES   1 /* per warp, before another split takes part: 1 to 64 */
-#define BLOCKS_PER_SM 1 /* 1 to 4: registers are limited so that as many fit */
+#define STAGES      3 /* of a warp's ring, 2 to 16: K or V of a tile each; bytes in flight */
+#define BULK        0 /* 1: rows are fetched by the copy engine (sm_90, HEAD_DIM a multiple of 8); 0: by threads */
+#define ALONE_TILES 2 /* per warp, that one split takes alone: a merge costs more; 1 to 64 */
 #endif
 
+#include "kernels/hopper.cuh"
+#include "kernels/rope_attention/rope_attention_layout.cuh"
 #include "kernels/rope_attention/rope_attention_merge.cuh"
 
 namespace
@@ -56,24 +58,30 @@ constexpr int TILE_HEADS = 8 * HEAD_TILES;
 constexpr int HEAD_BLOCKS = (GROUP + TILE_HEADS - 1) / TILE_HEADS;
 constexpr int BLOCK_HEADS = GROUP < TILE_HEADS ? GROUP : TILE_HEADS; /* the last block may have fewer */
 constexpr int THREADS = 32 * WARPS;
-constexpr bool USE_CLUSTER = CLUSTER && SPLITS > 1;
-constexpr bool USE_WORKSPACE = !CLUSTER && SPLITS > 1;
 
-constexpr int TOKEN_TILES = TILE_TOKENS / 16;          /* mma tiles of a warp's tile */
-constexpr int K_BLOCKS = (HEAD_DIM + 31) / 32;         /* 4 lanes x 8 elements: what one load per row covers */
-constexpr int V_BLOCKS = (HEAD_DIM + 63) / 64;         /* 8 lanes x 8 elements, likewise */
-constexpr int DIM_8 = (HEAD_DIM + 7) / 8 * 8;          /* partial results: whole groups of 8 */
-constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4);       /* a block's result as float4 */
-constexpr int Q_PITCH = K_BLOCKS * 32 + 32;            /* two rows of 64 bytes lie in different banks */
-constexpr int PART_PITCH = (DIM_8 + 31) / 32 * 32 + 4; /* 8 lanes of store_partial lie in different banks */
-constexpr float RESCALE_LOG2 = 8;                      /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
+constexpr int TOKEN_TILES = TILE_TOKENS / 16;    /* mma tiles of a warp's tile */
+constexpr int K_BLOCKS = (HEAD_DIM + 31) / 32;   /* 4 lanes x 8 elements: what one read per row covers */
+constexpr int V_BLOCKS = (HEAD_DIM + 63) / 64;   /* 8 lanes x 8 elements, likewise */
+constexpr int DIM_8 = (HEAD_DIM + 7) / 8 * 8;    /* partial results: whole groups of 8 */
+constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4); /* a block's result as float4 */
+constexpr int Q_PITCH = K_BLOCKS * 32 + 32;      /* two rows of 64 bytes lie in different banks */
+constexpr float RESCALE_LOG2 = 8;                /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
 constexpr i64 PAGE_ELEMENTS = (i64)(PAGE_BYTES) / 2;
 constexpr int V_OFFSET = KV_HEADS * PAGE_TOKENS * HEAD_DIM;
 
-/* With large heads K and V do not fit into the registers together: then V is loaded when K has been used. */
-constexpr int TILE_REGISTERS = TOKEN_TILES * (K_BLOCKS * 8 + V_BLOCKS * 16);
-constexpr int HELD_REGISTERS = HEAD_TILES * V_BLOCKS * 16;
-constexpr bool V_AHEAD = TILE_REGISTERS + HELD_REGISTERS <= 168;
+constexpr int CHUNKS = ROPE_ATTENTION_CHUNKS(HEAD_DIM); /* 16 bytes of a row of K or V */
+constexpr int PITCH = ROPE_ATTENTION_PITCH(HEAD_DIM);
+constexpr int STAGE_BYTES = ROPE_ATTENTION_STAGE_BYTES(HEAD_DIM, TILE_TOKENS);
+constexpr int PART_PITCH = ROPE_ATTENTION_PART_PITCH(HEAD_DIM);
+constexpr int WARP_BYTES = ROPE_ATTENTION_WARP_BYTES(HEAD_DIM, TILE_TOKENS, STAGES, BLOCK_HEADS);
+constexpr int PAGE_TILES = PAGE_TOKENS / TILE_TOKENS;
+constexpr bool ODD = STAGES % 2; /* then a stage holds K and V in turn */
+/* q is kept in registers where there are enough, else read for every tile. */
+constexpr bool Q_HELD = HEAD_TILES * K_BLOCKS <= 4 && THREADS <= 256;
+
+/* The last block's threads share the splits of a quad, if there are enough of them. */
+constexpr int SHARES = SPLITS == 1 ? 1 : THREADS >= 4 * QUADS ? 4 : THREADS >= 2 * QUADS ? 2 : 1;
+constexpr int MERGE_BATCH = (SPLITS + SHARES - 1) / SHARES < 8 ? (SPLITS + SHARES - 1) / SHARES : 8;
 
 constexpr int PAIRS = HEAD_DIM / 2; /* rotated together: i and i + HEAD_DIM / 2 */
 constexpr int VECTOR = PAIRS % 2 == 0 ? 2 : 1;
@@ -82,17 +90,14 @@ constexpr int TASKS = BLOCK_HEADS + 2; /* vectors to prepare: q heads, k, v */
 constexpr int WARP_TASKS = (TASKS + WARPS - 1) / WARPS;
 
 static_assert(HEADS % KV_HEADS == 0 && HEAD_DIM % 2 == 0 && PAGE_TOKENS % TILE_TOKENS == 0, "shapes");
-static_assert(TILE_TOKENS % 16 == 0 && SPLITS >= 1 && (!USE_CLUSTER || SPLITS <= 16), "tunables");
+static_assert(TILE_TOKENS % 16 == 0 && SPLITS >= 1 && STAGES >= 2 && STAGES <= 16, "tunables");
+static_assert(!BULK || HEAD_DIM % 8 == 0, "rows begin at multiples of 16 bytes");
 
 struct shared_data {
     alignas(16) u16 q[TILE_HEADS][Q_PITCH];
-    alignas(16) u16 k[K_BLOCKS * 32], v[V_BLOCKS * 64]; /* of the new token */
-    alignas(16) float part[WARPS][BLOCK_HEADS][PART_PITCH];
-    float2 part_sums[WARPS][BLOCK_HEADS]; /* maximum (log2) and sum of exponentials */
-    /* What the other blocks of the cluster send: their results for the slice that this block merges. */
-    alignas(16) float4 received[USE_CLUSTER ? QUADS + SPLITS : 1];
-    float2 received_sums[USE_CLUSTER ? SPLITS : 1][BLOCK_HEADS];
-    alignas(8) u64 arrival;
+    alignas(16) u16 k[CHUNKS * 8], v[CHUNKS * 8];     /* of the new token */
+    float2 part_sums[WARPS][BLOCK_HEADS];             /* maximum (log2) and sum of exponentials */
+    alignas(8) u64 arrived[BULK ? WARPS : 1][STAGES]; /* mbarriers */
     bool last;
 };
 
@@ -126,112 +131,104 @@ __device__ __forceinline__ u32 transpose_8x8(u32 pair)
     return result;
 }
 
-/* 8 elements of a row of K or V from dimension d on; zeros beyond HEAD_DIM. INSIDE: all lanes are. Volatile: loads stay
- * where they are written, early. */
-template <bool INSIDE> __device__ __forceinline__ void load_8(u32 (&to)[4], const u16 *row, int d)
+/* Chunk `chunk` of row `row` of a stage, in bytes. */
+__device__ __forceinline__ u32 chunk_at(int row, int chunk) { return (u32)(row * PITCH + chunk) * 16; }
+
+/* Row r of an mma tile's 8 is this token. Two rows' reads of K (4 lanes each, rows 2i and 2i + 1) and four rows'
+ * reads of V (2 lanes each, rows of one parity) are in different banks: tokens 0, 2, 1, 3, 6, 4, 7, 5. */
+__device__ __forceinline__ int token_of(int row) { return 0x57463120 >> row * 4 & 7; }
+
+/* Asynchronous copies of a thread: groups complete in the order in which they were committed. */
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Until at most PENDING groups are under way, in all lanes. */
+template <int PENDING> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    __syncwarp();
+}
+
+/* Rows first..last - 1 of a tile from `from` into a stage; zeros for the others, where there may be NaN. */
+__device__ __forceinline__ void copy_tile(u32 stage, const u16 *from, int first, int last, int lane)
 {
     if constexpr (HEAD_DIM % 8 == 0) {
-        to[0] = to[1] = to[2] = to[3] = 0;
-        if (INSIDE || d < HEAD_DIM)
-            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                         : "l"(row + d));
-    } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            to[i] = 0;
-            if (d + 2 * i < HEAD_DIM) asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[i]) : "l"(row + d + 2 * i));
+        for (int j = 0; j < (TILE_TOKENS * CHUNKS + 31) / 32; j++) {
+            int i = lane + 32 * j, row = i / CHUNKS;
+            if (TILE_TOKENS * CHUNKS % 32 && row >= TILE_TOKENS) continue;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(stage + chunk_at(row, i % CHUNKS)),
+                         "l"(from + i * 8), "r"((u32)(row - first) < (u32)(last - first) ? 16 : 0)
+                         : "memory");
+        }
+    } else { /* by pairs; those that fill up the last chunk are zero */
+        for (int i = lane; i < TILE_TOKENS * CHUNKS * 4; i += 32) {
+            int row = i / (CHUNKS * 4), d = i % (CHUNKS * 4) * 2;
+            bool inside = d < HEAD_DIM && row >= first && row < last;
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(stage + chunk_at(row, d / 8) +
+                                                                              (u32)(d % 8 * 2)),
+                         "l"(from + (inside ? row * HEAD_DIM + d : 0)), "r"(inside ? 4 : 0)
+                         : "memory");
         }
     }
 }
 
-struct k_tile {
-    u32 part[TOKEN_TILES][K_BLOCKS][2][4]; /* [..][1]: 8 tokens further */
-};
-struct v_tile {
-    u32 part[TOKEN_TILES][V_BLOCKS][4][4]; /* tokens 2t, 2t + 1, 2t + 8, 2t + 9 */
-};
-
-/* Token of a tile of 16 that lane (g, t) = (lane / 4, lane % 4) holds as number i of its V registers. */
-__device__ __forceinline__ int v_token(int lane, int i) { return lane % 4 * 2 + i % 2 + i / 2 * 8; }
-
-__device__ __forceinline__ void load_k(k_tile &k, const u16 *base, int lane)
+/* The same by the copy engine, a row per lane; the other rows stay as they are. Completes a phase of `arrived`. */
+__device__ __forceinline__ void copy_rows(u32 stage, const u16 *from, int first, int last, u32 arrived, int lane)
 {
-    const u16 *row = base + lane / 4 * HEAD_DIM;
+    first = max(first, 0), last = min(last, TILE_TOKENS);
+    if (lane == 0) barrier_arrive_expect(arrived, (u32)(max(last - first, 0) * HEAD_DIM * 2));
+    __syncwarp();
 #pragma unroll
-    for (int tt = 0; tt < TOKEN_TILES; tt++)
-#pragma unroll
-        for (int b = 0; b < K_BLOCKS; b++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const u16 *at = row + (tt * 16 + half * 8) * HEAD_DIM;
-                if (b * 32 + 32 <= HEAD_DIM)
-                    load_8<true>(k.part[tt][b][half], at, b * 32 + lane % 4 * 8);
-                else
-                    load_8<false>(k.part[tt][b][half], at, b * 32 + lane % 4 * 8);
-            }
+    for (int j = 0; j < TILE_TOKENS; j += 32) {
+        const int row = lane + j;
+        if (row >= first && row < last)
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    stage + chunk_at(row, 0)),
+                "l"(from + row * HEAD_DIM), "r"(HEAD_DIM * 2), "r"(arrived)
+                : "memory");
+    }
 }
 
-__device__ __forceinline__ void load_v(v_tile &v, const u16 *base, int lane)
+__device__ __forceinline__ void store_shared(u32 address, uint4 value)
 {
-    const u16 *row = base + V_OFFSET + lane % 4 * 2 * HEAD_DIM;
-#pragma unroll
-    for (int tt = 0; tt < TOKEN_TILES; tt++)
-#pragma unroll
-        for (int b = 0; b < V_BLOCKS; b++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const u16 *at = row + (tt * 16 + i % 2 + i / 2 * 8) * HEAD_DIM;
-                if (b * 64 + 64 <= HEAD_DIM)
-                    load_8<true>(v.part[tt][b][i], at, b * 64 + lane / 4 * 8);
-                else
-                    load_8<false>(v.part[tt][b][i], at, b * 64 + lane / 4 * 8);
-            }
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+                 "r"(value.w)
+                 : "memory");
 }
 
-__device__ __forceinline__ void copy_4(u32 (&to)[4], const u16 *from)
+/* Where the tile has the new token's row, it becomes `values`; rows of V without weight become zero, since what lies
+ * there may be NaN (copy_tile has left zeros). By a whole warp. */
+__device__ __forceinline__ void patch(u32 stage, const u16 *values, int first, int token, bool is_v, int lane)
 {
-    uint4 value = *(const uint4 *)from;
-    to[0] = value.x, to[1] = value.y, to[2] = value.z, to[3] = value.w;
+    if (token < TILE_TOKENS)
+        for (int chunk = lane; chunk < CHUNKS; chunk += 32)
+            store_shared(stage + chunk_at(token, chunk), *(const uint4 *)(values + chunk * 8));
+    if constexpr (BULK) {
+        for (int row = 0; is_v && row < TILE_TOKENS; row++)
+            if (row < first || row > token)
+                for (int chunk = lane; chunk < CHUNKS; chunk += 32)
+                    store_shared(stage + chunk_at(row, chunk), make_uint4(0, 0, 0, 0));
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the stage may be filled again */
+    }
+    __syncwarp();
 }
 
-/* Volatile: not held in registers from one tile to the next. */
-__device__ __forceinline__ void load_q(u32 (&q)[4], const u16 *from)
+__device__ __forceinline__ void load_shared(u32 (&to)[4], u32 address)
 {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q[0]), "=r"(q[1]), "=r"(q[2]), "=r"(q[3])
-                 : "r"(shared_address(from)));
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address));
 }
 
-/* Row `token` of the tile becomes the new token's k. */
-__device__ __forceinline__ void patch_k(k_tile &k, const shared_data &shared, int token, int lane)
+/* A chunk of a stage; zeros beyond HEAD_DIM. */
+__device__ __forceinline__ void load_chunk(u32 (&to)[4], u32 stage, int row, int block, int blocks, int within)
 {
-#pragma unroll
-    for (int tt = 0; tt < TOKEN_TILES; tt++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (tt * 16 + half * 8 + lane / 4 == token) {
-#pragma unroll
-                for (int b = 0; b < K_BLOCKS; b++) copy_4(k.part[tt][b][half], shared.k + b * 32 + lane % 4 * 8);
-            }
-}
-
-/* Row `token` becomes the new token's v; rows beyond it and before `first` become zero: their weight is zero, but what
- * lies there may be NaN. */
-__device__ __forceinline__ void patch_v(v_tile &v, const shared_data &shared, int first, int token, int lane)
-{
-#pragma unroll
-    for (int tt = 0; tt < TOKEN_TILES; tt++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = tt * 16 + v_token(lane, i);
-#pragma unroll
-            for (int b = 0; b < V_BLOCKS; b++) {
-                if (row == token) copy_4(v.part[tt][b][i], shared.v + b * 64 + lane / 4 * 8);
-                if (row > token || row < first)
-                    v.part[tt][b][i][0] = v.part[tt][b][i][1] = v.part[tt][b][i][2] = v.part[tt][b][i][3] = 0;
-            }
-        }
+    const int chunk = block * blocks + within;
+    if ((block + 1) * blocks <= CHUNKS || chunk < CHUNKS)
+        load_shared(to, stage + chunk_at(row, chunk));
+    else
+        to[0] = to[1] = to[2] = to[3] = 0;
 }
 
 /* Running attention of one warp. Lane (g, t) holds heads 8n + 2t and 8n + 2t + 1 and, of block b, dimensions
@@ -241,31 +238,51 @@ struct state {
     float maximum[HEAD_TILES][2], sum[HEAD_TILES][2]; /* sum: of this lane's tokens */
 };
 
-/* scores[tt][n]: tokens 16 tt + g (0, 1) and 16 tt + g + 8 (2, 3), in units of log2. q is read from shared memory for
- * every tile: registers are dearer. */
-__device__ __forceinline__ void score(float (&scores)[TOKEN_TILES][HEAD_TILES][4], const k_tile &k,
+struct queries {
+    u32 part[Q_HELD ? HEAD_TILES : 1][Q_HELD ? K_BLOCKS : 1][4];
+};
+
+__device__ __forceinline__ void load_q(u32 (&q)[4], const shared_data &shared, int n, int b, int lane)
+{
+    load_shared(q, shared_address(&shared.q[n * 8 + lane / 4][b * 32 + lane % 4 * 8]));
+}
+
+/* scores[tt][n]: rows 16 tt + g (0, 1) and 16 tt + g + 8 (2, 3), in units of log2. */
+__device__ __forceinline__ void score(float (&scores)[TOKEN_TILES][HEAD_TILES][4], u32 stage, const queries &held,
                                       const shared_data &shared, int lane)
 {
     const float scale = float_of_bits(SCALE_BITS) * 1.44269504f;
+    float sums[TOKEN_TILES][HEAD_TILES][2][4] = {}; /* two chains: half the latency */
 #pragma unroll
-    for (int n = 0; n < HEAD_TILES; n++) {
-        float sums[TOKEN_TILES][2][4] = {}; /* two chains: half the latency */
+    for (int b = 0; b < K_BLOCKS; b++) {
+        u32 q[HEAD_TILES][4];
 #pragma unroll
-        for (int b = 0; b < K_BLOCKS; b++) {
-            u32 q[4];
-            load_q(q, &shared.q[n * 8 + lane / 4][b * 32 + lane % 4 * 8]);
-#pragma unroll
-            for (int tt = 0; tt < TOKEN_TILES; tt++)
-#pragma unroll
-                for (int s = 0; s < 2; s++)
-                    mma(sums[tt][s], k.part[tt][b][0][2 * s], k.part[tt][b][1][2 * s], k.part[tt][b][0][2 * s + 1],
-                        k.part[tt][b][1][2 * s + 1], q[2 * s], q[2 * s + 1]);
+        for (int n = 0; n < HEAD_TILES; n++) {
+            if constexpr (Q_HELD)
+                q[n][0] = held.part[n][b][0], q[n][1] = held.part[n][b][1], q[n][2] = held.part[n][b][2],
+                q[n][3] = held.part[n][b][3];
+            else
+                load_q(q[n], shared, n, b, lane);
         }
 #pragma unroll
-        for (int tt = 0; tt < TOKEN_TILES; tt++)
+        for (int tt = 0; tt < TOKEN_TILES; tt++) {
+            u32 low[4], high[4]; /* 8 tokens further */
+            load_chunk(low, stage, tt * 16 + token_of(lane / 4), b, 4, lane % 4);
+            load_chunk(high, stage, tt * 16 + 8 + token_of(lane / 4), b, 4, lane % 4);
 #pragma unroll
-            for (int i = 0; i < 4; i++) scores[tt][n][i] = (sums[tt][0][i] + sums[tt][1][i]) * scale;
+            for (int n = 0; n < HEAD_TILES; n++)
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    mma(sums[tt][n][s], low[2 * s], high[2 * s], low[2 * s + 1], high[2 * s + 1], q[n][2 * s],
+                        q[n][2 * s + 1]);
+        }
     }
+#pragma unroll
+    for (int tt = 0; tt < TOKEN_TILES; tt++)
+#pragma unroll
+        for (int n = 0; n < HEAD_TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) scores[tt][n][i] = (sums[tt][n][0][i] + sums[tt][n][1][i]) * scale;
 }
 
 /* Scores become weights relative to the running maximum, as columns of the second mma. */
@@ -318,26 +335,30 @@ __device__ __forceinline__ void weigh(u32 (&weights)[TOKEN_TILES][HEAD_TILES][2]
         }
 }
 
-__device__ __forceinline__ void accumulate(state &state, const v_tile &v,
-                                           const u32 (&weights)[TOKEN_TILES][HEAD_TILES][2])
+__device__ __forceinline__ void accumulate(state &state, u32 stage, const u32 (&weights)[TOKEN_TILES][HEAD_TILES][2],
+                                           int lane)
 {
 #pragma unroll
     for (int tt = 0; tt < TOKEN_TILES; tt++)
 #pragma unroll
-        for (int b = 0; b < V_BLOCKS; b++)
+        for (int b = 0; b < V_BLOCKS; b++) {
+            u32 x[4][4]; /* rows 2t, 2t + 1, 2t + 8, 2t + 9 */
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                load_chunk(x[i], stage, tt * 16 + token_of(lane % 4 * 2 + i % 2) + i / 2 * 8, b, 8, lane / 4);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const u32(&x)[4][4] = v.part[tt][b];
                 u32 a0 = __byte_perm(x[0][j], x[1][j], 0x5410), a1 = __byte_perm(x[0][j], x[1][j], 0x7632);
                 u32 a2 = __byte_perm(x[2][j], x[3][j], 0x5410), a3 = __byte_perm(x[2][j], x[3][j], 0x7632);
 #pragma unroll
                 for (int n = 0; n < HEAD_TILES; n++)
                     mma(state.out[n][b][j], a0, a1, a2, a3, weights[tt][n][0], weights[tt][n][1]);
             }
+        }
 }
 
 /* The warp's result to shared memory. */
-__device__ __forceinline__ void store_partial(shared_data &shared, state &state, int warp, int lane)
+__device__ __forceinline__ void store_partial(shared_data &shared, float *part, state &state, int warp, int lane)
 {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -356,7 +377,7 @@ __device__ __forceinline__ void store_partial(shared_data &shared, state &state,
                 const float(&o)[4][4] = state.out[n][b];
                 float4 low = make_float4(o[0][c], o[0][c + 2], o[1][c], o[1][c + 2]);
                 float4 high = make_float4(o[2][c], o[2][c + 2], o[3][c], o[3][c + 2]);
-                float4 *to = (float4 *)&shared.part[warp][head][b * 64 + g * 8];
+                float4 *to = (float4 *)(part + head * PART_PITCH + b * 64 + g * 8);
                 to[g % 2] = g % 2 ? high : low; /* odd lanes the other half first: no bank conflicts */
                 to[1 - g % 2] = g % 2 ? low : high;
             }
@@ -378,14 +399,6 @@ __device__ __forceinline__ void store_out(u16 *out, int quad, const merged &all,
         if (d < HEAD_DIM) *(u32 *)to = low;
         if (d + 2 < HEAD_DIM) *(u32 *)(to + 2) = high;
     }
-}
-
-/* `bytes` from `address` on, both multiples of 16, into the L2 cache. */
-__device__ __forceinline__ void prefetch_l2(const void *address, u32 bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
-#endif
 }
 
 /* Elements of the head vectors that this lane prepares. */
@@ -474,7 +487,7 @@ __device__ __forceinline__ void prepare(shared_data &shared, const u16 *qkv, con
     }
 }
 
-/* Tiles of the row, split evenly among the splits that get LEAST_TILES tiles per warp. */
+/* Tiles of the row, split evenly: one split takes ALONE_TILES per warp alone, else all work that get one per warp. */
 __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions, const i32 *page_table, int row,
                                           int split, int warp)
 {
@@ -483,7 +496,7 @@ __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions
     work.first = WINDOW > 0 && work.position >= WINDOW ? work.position - WINDOW + 1 : 0;
     work.pages = page_table + (i64)slots[row] * PAGES_PER_SLOT;
     int first_tile = work.first / TILE_TOKENS, tiles = work.position / TILE_TOKENS + 1 - first_tile;
-    work.active = min(SPLITS, (tiles + WARPS * LEAST_TILES - 1) / (WARPS * LEAST_TILES));
+    work.active = tiles <= WARPS * ALONE_TILES ? 1 : min(SPLITS, (tiles + WARPS - 1) / WARPS);
     int each = tiles / work.active, more = tiles % work.active; /* the first `more` splits take one more */
     work.tile = first_tile + split * each + min(split, more) + warp;
     work.end = work.tile - warp + each + (split < more);
@@ -492,9 +505,11 @@ __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions
 
 } // namespace
 
-/* Grid: SPLITS (the cluster), KV_HEADS * HEAD_BLOCKS, ROWS. Counts, slots, positions and page table come from the host
- * and are read before the wait; so, with EARLY, is KV of tokens before the row's: earlier steps wrote it. */
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+/* Grid: SPLITS blocks of each of KV_HEADS * HEAD_BLOCKS, of each of ROWS, and as many more as there are multiprocessors
+ * left. Blocks without work stay until the launch before has completed: every multiprocessor then has one, which leaves
+ * room for one block of a launch behind, not for two. Counts, slots, positions, page table and KV of tokens before the
+ * row's are read before the wait: this step's launches write none of them. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rope_attention(const i32 *counts, const u16 *qkv, const float *table, const i32 *slots, const i32 *positions,
                    const i32 *page_table, u16 *kv, u16 *out, void *workspace
 #if HAS_NORM
@@ -506,83 +521,100 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #if !HAS_NORM
     const void *norm_q = nullptr, *norm_k = nullptr;
 #endif
+    extern __shared__ __align__(16) u8 rings[];
     __shared__ shared_data shared;
-    const int split = (int)blockIdx.x, row = (int)blockIdx.z, warp = (int)threadIdx.x / 32,
-              lane = (int)threadIdx.x % 32;
-    const int kv_head = (int)blockIdx.y / HEAD_BLOCKS, head_block = (int)blockIdx.y % HEAD_BLOCKS;
+    const int split = (int)blockIdx.x % SPLITS, block = (int)blockIdx.x / SPLITS;
+    const int head_block = block % HEAD_BLOCKS, kv_head = block / HEAD_BLOCKS % KV_HEADS,
+              row = block / (HEAD_BLOCKS * KV_HEADS);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int heads = min(TILE_HEADS, GROUP - head_block * TILE_HEADS);
     device_trigger();
-    work work = plan_work(slots, positions, page_table, row, split, warp);
-    if (row >= counts[COUNT_INDEX]) { /* slots and positions were read, and are not used */
+    if (row >= ROWS) {
         device_wait();
         return;
     }
-    if constexpr (USE_CLUSTER) {
-        if (threadIdx.x == 0) arrival_init(&shared.arrival);
-        cluster_arrive();
+    work work = plan_work(slots, positions, page_table, row, split, warp);
+    if (row >= counts[COUNT_INDEX] || split >= work.active) { /* slots and positions were read, and are not used */
+        device_wait();
+        return;
     }
 
-    /* Pages are looked up two tiles ahead. */
-    auto page_of = [&](int tile) {
-        return split < work.active && tile < work.end ? work.pages[tile / (PAGE_TOKENS / TILE_TOKENS)] : 0;
+    const int end = work.end;
+    auto page_of = [&](int tile) { return tile < end ? work.pages[tile / PAGE_TILES] : 0; };
+    const u32 ring = shared_address(rings) + (u32)(warp * WARP_BYTES);
+    const u32 arrived = shared_address(shared.arrived[BULK ? warp : 0]);
+    if constexpr (BULK) {
+        if (lane < STAGES) barrier_init(arrived + 8 * (u32)lane, 1);
+        barrier_init_done();
+        __syncwarp();
+    }
+    /* K or V of a tile on its way into a stage. */
+    auto fetch = [&](int stage, int page, int tile, int offset) {
+        const int start = tile * TILE_TOKENS, first = work.first - start, last = work.position - start;
+        const u16 *from = kv + (i64)page * PAGE_ELEMENTS + offset +
+                          (kv_head * PAGE_TOKENS + tile % PAGE_TILES * TILE_TOKENS) * HEAD_DIM;
+        const u32 to = ring + (u32)(stage * STAGE_BYTES);
+        if (BULK && tile < end) copy_rows(to, from, first, last, arrived + 8 * (u32)stage, lane);
+        if (!BULK && tile < end) copy_tile(to, from, first, last, lane);
+        if (!BULK) copies_commit(); /* empty beyond the last tile */
     };
-    int page = page_of(work.tile), next_page = page_of(work.tile + WARPS);
+    {
+        int pages[(STAGES + 1) / 2];
+#pragma unroll
+        for (int i = 0; i < (STAGES + 1) / 2; i++) pages[i] = page_of(work.tile + i * WARPS);
+#pragma unroll
+        for (int i = 0; i < STAGES; i++) fetch(i, pages[i / 2], work.tile + i / 2 * WARPS, i % 2 ? V_OFFSET : 0);
+    }
+    /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) / 2. */
+    int page = page_of(work.tile + STAGES / 2 * WARPS), next_page = page_of(work.tile + (STAGES + 1) / 2 * WARPS);
+
     const bool with_new = split == work.active - 1;
     int new_page = with_new ? work.pages[work.position / PAGE_TOKENS] : 0;
     for (int i = (int)threadIdx.x; i < (int)sizeof shared.q / 4; i += THREADS) ((u32 *)shared.q)[i] = 0;
     for (int i = (int)threadIdx.x; i < (int)(sizeof shared.k + sizeof shared.v) / 4; i += THREADS)
         ((u32 *)shared.k)[i] = 0;
-
-    auto tile_base = [&](int page, int tile) {
-        int token = tile % (PAGE_TOKENS / TILE_TOKENS) * TILE_TOKENS;
-        return (const u16 *)kv + (i64)page * PAGE_ELEMENTS + (kv_head * PAGE_TOKENS + token) * HEAD_DIM;
-    };
-    k_tile k;
-    v_tile v;
-    const u16 *base = tile_base(page, work.tile);
-    const bool any = split < work.active && work.tile < work.end;
-    if (EARLY && any) {
-        load_k(k, base, lane);
-        if constexpr (V_AHEAD) load_v(v, base, lane);
-    }
-    if constexpr (EARLY > 1 && HEAD_DIM % 8 == 0) {
-        int tile = work.tile + lane * WARPS;
-        if (any && lane > 0 && lane < EARLY && tile < work.end) {
-            const u16 *ahead = tile_base(page_of(tile), tile);
-            prefetch_l2(ahead, TILE_TOKENS * HEAD_DIM * 2);
-            prefetch_l2(ahead + V_OFFSET, TILE_TOKENS * HEAD_DIM * 2);
-        }
-    }
-    if constexpr (USE_CLUSTER) cluster_wait();
     __syncthreads();
     device_wait();
-    if (split >= work.active) return;
-    if (!EARLY && any) {
-        load_k(k, base, lane);
-        if constexpr (V_AHEAD) load_v(v, base, lane);
-    }
 
     u16 *page_row =
         kv + (i64)new_page * PAGE_ELEMENTS + (kv_head * PAGE_TOKENS + work.position % PAGE_TOKENS) * HEAD_DIM;
-    const int block = (int)blockIdx.z * (int)gridDim.y + (int)blockIdx.y;
     prepare(shared, qkv + (i64)row * (HEADS + 2 * KV_HEADS) * HEAD_DIM, table + (i64)row * HEAD_DIM, norm_q, norm_k,
             page_row, kv_head, head_block, heads, with_new, warp, lane);
     __syncthreads();
+    queries held;
+    if constexpr (Q_HELD) {
+#pragma unroll
+        for (int n = 0; n < HEAD_TILES; n++)
+#pragma unroll
+            for (int b = 0; b < K_BLOCKS; b++) load_q(held.part[n][b], shared, n, b, lane);
+    }
     state state = {};
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; n++) state.maximum[n][0] = state.maximum[n][1] = MINUS_INFINITY;
-    while (work.tile < work.end) {
+    int stage = 0;
+    u32 parity = 0;
+    auto wait = [&] {
+        if constexpr (BULK)
+            barrier_wait(arrived + 8 * (u32)stage, parity);
+        else
+            copies_wait<STAGES - 1>();
+    };
+    auto next_stage = [&] {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    };
+    for (; work.tile < end; work.tile += WARPS) {
         const int start = work.tile * TILE_TOKENS, first = work.first - start, token = work.position - start;
-        const bool edge = first > 0 || token < TILE_TOKENS;
-        work.tile += WARPS;
-        const u16 *next = tile_base(next_page, work.tile);
-        next_page = page_of(work.tile + WARPS);
+        const int k_ahead = work.tile + STAGES / 2 * WARPS, v_ahead = work.tile + (STAGES + 1) / 2 * WARPS;
+        const int coming_page = page_of(v_ahead + WARPS);
         float scores[TOKEN_TILES][HEAD_TILES][4];
         u32 weights[TOKEN_TILES][HEAD_TILES][2];
-        if (edge) patch_k(k, shared, token, lane);
-        score(scores, k, shared, lane);
-        if (V_AHEAD && work.tile < work.end) load_k(k, next, lane);
-        if constexpr (!V_AHEAD) load_v(v, base, lane);
+        const bool edge = first > 0 || token < TILE_TOKENS;
+        wait();
+        if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.k, first, token, false, lane);
+        score(scores, ring + (u32)(stage * STAGE_BYTES), held, shared, lane);
+        __syncwarp();
+        fetch(stage, ODD ? page : next_page, k_ahead, ODD ? V_OFFSET : 0);
+        next_stage();
         if (edge) {
 #pragma unroll
             for (int tt = 0; tt < TOKEN_TILES; tt++)
@@ -590,54 +622,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 for (int n = 0; n < HEAD_TILES; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        int at = tt * 16 + i / 2 * 8 + lane / 4;
+                        int at = tt * 16 + i / 2 * 8 + token_of(lane / 4);
                         if (at < first || at > token) scores[tt][n][i] = MINUS_INFINITY;
                     }
-            patch_v(v, shared, first, token, lane);
         }
         weigh(weights, state, scores);
-        accumulate(state, v, weights);
-        if (work.tile < work.end) {
-            if constexpr (V_AHEAD)
-                load_v(v, next, lane);
-            else
-                load_k(k, next, lane);
-        }
-        base = next;
+        wait();
+        if (edge) patch(ring + (u32)(stage * STAGE_BYTES), shared.v, first, token, true, lane);
+        accumulate(state, ring + (u32)(stage * STAGE_BYTES), weights, lane);
+        __syncwarp();
+        fetch(stage, next_page, v_ahead, ODD ? 0 : V_OFFSET);
+        next_stage();
+        page = next_page;
+        next_page = coming_page;
     }
+    if (!BULK) copies_wait<0>();
     /* The ticket comes while the warps' results are merged. */
     u32 *tickets = (u32 *)workspace + block;
     u32 ticket = 0;
-    if (USE_WORKSPACE && threadIdx.x == 0 && work.active > 1) ticket = take_ticket(tickets);
-    store_partial(shared, state, warp, lane);
+    if (SPLITS > 1 && threadIdx.x == 0 && work.active > 1) ticket = take_ticket(tickets);
+    const float *parts = (const float *)rings;
+    store_partial(shared, (float *)(rings + warp * WARP_BYTES), state, warp, lane);
     __syncthreads();
 
     u16 *block_out = out + (i64)row * HEADS * HEAD_DIM + (kv_head * GROUP + head_block * TILE_HEADS) * HEAD_DIM;
-    const int slice = (QUADS + work.active - 1) / work.active; /* of the result, merged by one block of the cluster */
-    const int owners = (QUADS + slice - 1) / slice;
     constexpr i64 TICKET_BYTES = ((i64)ROWS * KV_HEADS * HEAD_BLOCKS * 4 + 63) / 64 * 64;
     float4 *space = (float4 *)((u8 *)workspace + TICKET_BYTES) + (i64)block * SPLITS * QUADS;
     float2 *space_sums =
         (float2 *)((u8 *)workspace + TICKET_BYTES + (i64)ROWS * KV_HEADS * HEAD_BLOCKS * SPLITS * QUADS * 16) +
         (i64)block * SPLITS * BLOCK_HEADS;
-    if (USE_CLUSTER && work.active > 1 && threadIdx.x == 0) {
-        int mine = max(0, min(slice, QUADS - split * slice));
-        arrival_expect(&shared.arrival, mine ? (u32)work.active * (u32)(mine * 16 + BLOCK_HEADS * 8) : 0);
-    }
     for (int quad = (int)threadIdx.x; quad < QUADS; quad += THREADS) {
         int head = quad / (DIM_8 / 4), column = quad % (DIM_8 / 4);
-        merged all = merge(&shared.part_sums[0][head], BLOCK_HEADS, (const float4 *)&shared.part[0][head][column * 4],
-                           BLOCK_HEADS * PART_PITCH / 4, WARPS);
+        merged all = merge(&shared.part_sums[0][head], BLOCK_HEADS,
+                           (const float4 *)(parts + head * PART_PITCH + column * 4), WARP_BYTES / 16, WARPS);
         if (SPLITS == 1 || work.active == 1) {
             store_out(block_out, quad, all, heads);
-        } else if constexpr (USE_CLUSTER) {
-            u32 owner = (u32)(quad / slice);
-            send(remote_address(&shared.received[split * slice + quad % slice], owner), all.value,
-                 remote_address(&shared.arrival, owner));
-            if (column == 0)
-                for (u32 other = 0; other < (u32)owners; other++)
-                    send(remote_address(&shared.received_sums[split][head], other), make_float2(all.maximum, all.sum),
-                         remote_address(&shared.arrival, other));
         } else {
             space[split * QUADS + quad] =
                 make_float4(marked(all.value.x), marked(all.value.y), marked(all.value.z), marked(all.value.w));
@@ -645,29 +664,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         }
     }
     if (SPLITS == 1 || work.active == 1) return;
-    if constexpr (USE_CLUSTER) {
-        if (split >= owners) return;
-        arrival_wait(&shared.arrival);
-        for (int i = (int)threadIdx.x; i < min(slice, QUADS - split * slice); i += THREADS) {
-            int quad = split * slice + i;
-            store_out(block_out, quad,
-                      merge(&shared.received_sums[0][quad / (DIM_8 / 4)], BLOCK_HEADS, &shared.received[i], slice,
-                            work.active),
-                      heads);
-        }
+    if (threadIdx.x == 0) shared.last = ticket == (u32)work.active - 1;
+    __syncthreads();
+    if (!shared.last) return; /* the last merges: those whose results are still on their way have all but finished */
+    const int each = (work.active + SHARES - 1) / SHARES; /* splits that a thread merges */
+    for (int start = 0; start < QUADS * SHARES; start += THREADS) {
+        const int i = start + (int)threadIdx.x, quad = i / SHARES, from = i % SHARES * each;
+        const u32 lanes = __ballot_sync(0xffffffffu, i < QUADS * SHARES);
+        if (i >= QUADS * SHARES) continue;
+        merged all = merge_arriving<MERGE_BATCH>(space_sums + from * BLOCK_HEADS + quad / (DIM_8 / 4), BLOCK_HEADS,
+                                                 space + from * QUADS + quad, QUADS, min(each, work.active - from));
+#pragma unroll
+        for (int offset = 1; offset < SHARES; offset *= 2) all = merge_across(all, offset, lanes);
+        if (i % SHARES == 0) store_out(block_out, quad, all, heads);
     }
-    if constexpr (USE_WORKSPACE) {
-        if (threadIdx.x == 0) shared.last = ticket == (u32)work.active - 1;
-        __syncthreads();
-        if (!shared.last)
-            return; /* the last merges: those whose results are still on their way have all but finished */
-        for (int quad = (int)threadIdx.x; quad < QUADS; quad += THREADS)
-            store_out(block_out, quad,
-                      merge_arriving<(SPLITS < 8 ? SPLITS : 8)>(space_sums + quad / (DIM_8 / 4), BLOCK_HEADS,
-                                                                space + quad, QUADS, work.active),
-                      heads);
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);
-        if (threadIdx.x == 0) *tickets = 0;
-    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < work.active * BLOCK_HEADS; i += THREADS) space_sums[i] = make_float2(0, 0);
+    if (threadIdx.x == 0) *tickets = 0;
 }

@@ -53,14 +53,13 @@ enum rope_attention_param {
     ROPE_ATTENTION_NORM_DTYPE, /* F32, F16, BF16; not looked at without HAS_NORM */
     ROPE_ATTENTION_EPS_BITS,
     /* Tunables: see rope_attention.cu. */
-    ROPE_ATTENTION_SPLITS,        /* 1 to 64; with CLUSTER 1 to 16, above 8 not portable */
-    ROPE_ATTENTION_WARPS,         /* 1 to 16 */
-    ROPE_ATTENTION_TILE_TOKENS,   /* 16, 32, 64, at most PAGE_TOKENS */
-    ROPE_ATTENTION_HEAD_TILES,    /* 1, 2, 4: query heads per block / 8 */
-    ROPE_ATTENTION_CLUSTER,       /* 0, 1; 1 with SPLITS above 1 needs sm_90 */
-    ROPE_ATTENTION_EARLY,         /* 0 to 32 */
-    ROPE_ATTENTION_LEAST_TILES,   /* 1 to 64 */
-    ROPE_ATTENTION_BLOCKS_PER_SM, /* 1 to 4: registers are limited so that as many fit */
+    ROPE_ATTENTION_SPLITS,      /* 1 to 64 */
+    ROPE_ATTENTION_WARPS,       /* 1 to 16 */
+    ROPE_ATTENTION_TILE_TOKENS, /* 16, 32, 64, at most PAGE_TOKENS */
+    ROPE_ATTENTION_HEAD_TILES,  /* 1, 2, 4: query heads per block / 8 */
+    ROPE_ATTENTION_STAGES,      /* 2 to 16: of a warp's ring in shared memory */
+    ROPE_ATTENTION_BULK,        /* 0, 1: rows fetched by the copy engine: sm_90, HEAD_DIM a multiple of 8 */
+    ROPE_ATTENTION_ALONE_TILES, /* 1 to 64: per warp, that one split takes alone */
     ROPE_ATTENTION_PARAMS
 };
 

@@ -2,9 +2,10 @@
 
 #include "kernels/op_check.h"
 #include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_attention/rope_attention_layout.cuh"
 
-enum { MAX_SPLITS = 64, MAX_CLUSTER = 16, PORTABLE_CLUSTER = 8, MAX_WARPS = 16, STATIC_SHARED_BYTES = 48 * 1024 };
-enum { COUNTER_ALIGNMENT = 64 };
+enum { MAX_SPLITS = 64, MAX_WARPS = 16, MAX_STAGES = 16, STATIC_SHARED_BYTES = 48 * 1024 };
+enum { COUNTER_ALIGNMENT = 64, RESERVED_SHARED_BYTES = 1024 /* per block, by the hardware */ };
 
 static bool in_range(const int64_t *params, int index, int64_t low, int64_t high)
 {
@@ -34,29 +35,55 @@ static struct division divide(const int64_t *params)
     return d;
 }
 
-/* At most what the kernel declares: alignment aside, its struct shared_data. */
-static int64_t shared_bytes(const int64_t *params, const struct division *d)
+/* At most what the kernel declares: its struct shared_data. */
+static int64_t static_shared_bytes(const int64_t *params, const struct division *d)
 {
-    bool cluster = params[ROPE_ATTENTION_CLUSTER] && params[ROPE_ATTENTION_SPLITS] > 1;
-    int64_t warps = params[ROPE_ATTENTION_WARPS], splits = params[ROPE_ATTENTION_SPLITS], dims = d->dims;
-    int64_t q = 8 * params[ROPE_ATTENTION_HEAD_TILES] * (divide_up(dims, 32) * 32 + 32) * 2;
-    int64_t parts = warps * d->block_heads * ((divide_up(dims, 32) * 32 + 4) * 4 + 8);
-    int64_t received = cluster ? (d->quads + splits) * 16 + splits * d->block_heads * 8 : 16 + d->block_heads * 8;
-    return q + divide_up(dims, 64) * 64 * 2 * 2 + parts + received + 64;
+    int64_t dim = params[ROPE_ATTENTION_HEAD_DIM];
+    int64_t q = 8 * params[ROPE_ATTENTION_HEAD_TILES] * (divide_up(dim, 32) * 32 + 32) * 2;
+    int64_t barriers = params[ROPE_ATTENTION_WARPS] * params[ROPE_ATTENTION_STAGES] * 8;
+    return q + 2 * ROPE_ATTENTION_CHUNKS(dim) * 16 + params[ROPE_ATTENTION_WARPS] * d->block_heads * 8 + barriers + 32;
 }
 
-/* Registers that a thread needs: tiles of K and V, result, scores, and the rest, at least. Beyond MOST_AHEAD the kernel
- * loads V after K (V_AHEAD), and spills unless the tiles are small; INT16_MAX then. Found by compiling. */
+static int64_t ring_bytes(const int64_t *params, const struct division *d)
+{
+    return params[ROPE_ATTENTION_WARPS] * ROPE_ATTENTION_WARP_BYTES(params[ROPE_ATTENTION_HEAD_DIM],
+                                                                    params[ROPE_ATTENTION_TILE_TOKENS],
+                                                                    params[ROPE_ATTENTION_STAGES], d->block_heads);
+}
+
+static int64_t shared_bytes(const int64_t *params, const struct division *d)
+{
+    return ring_bytes(params, d) + static_shared_bytes(params, d);
+}
+
+/* What a block may take so that another launch's block finds room beside it. */
+static int64_t half_shared(const struct device_facts *gpu)
+{
+    const int64_t half = gpu->shared_per_sm / 2 - RESERVED_SHARED_BYTES;
+    return half < gpu->shared_per_block ? half : gpu->shared_per_block;
+}
+
+/* More than a third: no multiprocessor then holds a block of this launch and two of the next one, whose blocks come one
+ * to each multiprocessor while all of this launch's are there. */
+static int64_t least_shared(const struct device_facts *gpu)
+{
+    const int64_t least = divide_up(gpu->shared_per_sm / 3 - RESERVED_SHARED_BYTES + 1, 128) * 128;
+    return least > 0 && least < half_shared(gpu) ? least : 0;
+}
+
+/* Registers without which a thread spills: result, scores, and the rest. Found by compiling. */
 static int64_t registers_of(const int64_t *params)
 {
-    enum { REST = 50, MOST_AHEAD = 168, MOST_IN_TURN = 128, LARGE = INT16_MAX };
-    int64_t k_blocks = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 32), heads = params[ROPE_ATTENTION_HEAD_TILES];
-    int64_t v_blocks = divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64), tiles = params[ROPE_ATTENTION_TILE_TOKENS] / 16;
-    int64_t k = tiles * k_blocks * 8, v = tiles * v_blocks * 16, held = heads * v_blocks * 16;
-    int64_t scores = 4 * (tiles * heads - 1);
-    if (held + k + v <= MOST_AHEAD) return held + k + v + scores + REST;
-    held += k > v ? k : v;
-    return tiles == 1 && held + scores <= MOST_IN_TURN ? held + REST : LARGE;
+    enum { REST = 86 };
+    int64_t heads = params[ROPE_ATTENTION_HEAD_TILES], tiles = params[ROPE_ATTENTION_TILE_TOKENS] / 16;
+    return heads * (divide_up(params[ROPE_ATTENTION_HEAD_DIM], 64) * 16 + tiles * 8) + REST;
+}
+
+/* Blocks that may have work. */
+static int64_t work_blocks(const int64_t *params, const struct division *d)
+{
+    return params[ROPE_ATTENTION_ROWS] * params[ROPE_ATTENTION_KV_HEADS] * d->head_blocks *
+           params[ROPE_ATTENTION_SPLITS];
 }
 
 static const char *check_shape(const int64_t *params)
@@ -101,6 +128,14 @@ static const char *check_shape(const int64_t *params)
     return NULL;
 }
 
+/* A multiprocessor has 16384 registers for each of four groups of warps. */
+static bool registers_fit(const int64_t *params)
+{
+    enum { MOST = 232 };
+    int64_t warps = divide_up(params[ROPE_ATTENTION_WARPS], 4) * 4;
+    return registers_of(params) <= MOST && registers_of(params) * 32 * warps <= 65536;
+}
+
 static const char *check_tunables(const int64_t *params, const struct device_facts *gpu)
 {
     if (!in_range(params, ROPE_ATTENTION_SPLITS, 1, MAX_SPLITS)) return "SPLITS must be 1 to 64";
@@ -109,22 +144,17 @@ static const char *check_tunables(const int64_t *params, const struct device_fac
     if (tokens != 16 && tokens != 32 && tokens != 64) return "TILE_TOKENS must be 16, 32 or 64";
     if (tokens > params[ROPE_ATTENTION_PAGE_TOKENS]) return "TILE_TOKENS must be at most PAGE_TOKENS";
     if (tiles != 1 && tiles != 2 && tiles != 4) return "HEAD_TILES must be 1, 2 or 4";
-    if (!in_range(params, ROPE_ATTENTION_CLUSTER, 0, 1)) return "CLUSTER must be 0 or 1";
-    if (!in_range(params, ROPE_ATTENTION_EARLY, 0, 32)) return "EARLY must be 0 to 32";
-    if (params[ROPE_ATTENTION_CLUSTER] && params[ROPE_ATTENTION_SPLITS] > 1) {
-        if (params[ROPE_ATTENTION_SPLITS] > MAX_CLUSTER) return "SPLITS of a cluster must be at most 16";
-        if (gpu->capability < 90) return "CLUSTER needs sm_90";
-    }
-    if (!in_range(params, ROPE_ATTENTION_LEAST_TILES, 1, 64)) return "LEAST_TILES must be 1 to 64";
-    if (!in_range(params, ROPE_ATTENTION_BLOCKS_PER_SM, 1, 4)) return "BLOCKS_PER_SM must be 1 to 4";
-    /* A multiprocessor has 16384 registers for each of four groups of warps. */
-    int64_t warps = divide_up(params[ROPE_ATTENTION_WARPS], 4) * 4;
-    if (registers_of(params) > 232) return "TILE_TOKENS and HEAD_TILES need too many registers at this HEAD_DIM";
-    if (registers_of(params) * 32 * warps * params[ROPE_ATTENTION_BLOCKS_PER_SM] > 65536)
-        return "WARPS and BLOCKS_PER_SM need too many registers";
+    if (!in_range(params, ROPE_ATTENTION_STAGES, 2, MAX_STAGES)) return "STAGES must be 2 to 16";
+    if (!in_range(params, ROPE_ATTENTION_BULK, 0, 1)) return "BULK must be 0 or 1";
+    if (params[ROPE_ATTENTION_BULK] && gpu->capability < 90) return "BULK needs sm_90";
+    if (params[ROPE_ATTENTION_BULK] && params[ROPE_ATTENTION_HEAD_DIM] % 8)
+        return "BULK needs a HEAD_DIM of whole 16 bytes";
+    if (!in_range(params, ROPE_ATTENTION_ALONE_TILES, 1, 64)) return "ALONE_TILES must be 1 to 64";
+    if (!registers_fit(params)) return "WARPS, TILE_TOKENS and HEAD_TILES need too many registers at this HEAD_DIM";
     struct division d = divide(params);
-    if (d.head_blocks * params[ROPE_ATTENTION_KV_HEADS] > 65535) return "too many head blocks for the grid";
-    if (shared_bytes(params, &d) > STATIC_SHARED_BYTES) return "WARPS and HEAD_TILES need too much shared memory";
+    if (static_shared_bytes(params, &d) > STATIC_SHARED_BYTES || shared_bytes(params, &d) > gpu->shared_per_block)
+        return "WARPS, STAGES and HEAD_TILES need too much shared memory";
+    if (work_blocks(params, &d) > INT32_MAX) return "too many blocks for the grid";
     return NULL;
 }
 
@@ -134,12 +164,15 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (!message) message = check_tunables(params, gpu);
     if (message) return message;
     struct division d = divide(params);
-    uint32_t splits = (uint32_t)params[ROPE_ATTENTION_SPLITS];
+    int64_t blocks = work_blocks(params, &d), shared = ring_bytes(params, &d);
+    if (blocks < gpu->multiprocessors) blocks = gpu->multiprocessors;
+    /* Dynamic; what is static comes on top. */
+    if (shared < least_shared(gpu)) shared = least_shared(gpu);
     *geometry = (struct device_geometry){
-        .grid = {splits, (uint32_t)(params[ROPE_ATTENTION_KV_HEADS] * d.head_blocks),
-                 (uint32_t)params[ROPE_ATTENTION_ROWS]},
+        .grid = {(uint32_t)blocks, 1, 1},
         .block = {32 * (uint32_t)params[ROPE_ATTENTION_WARPS], 1, 1},
-        .cluster = {params[ROPE_ATTENTION_CLUSTER] ? splits : 1, 1, 1},
+        .cluster = {1, 1, 1},
+        .shared_bytes = (uint32_t)shared,
     };
     return NULL;
 }
@@ -150,7 +183,7 @@ uint64_t rope_attention_workspace_bytes(const int64_t *params)
     uint64_t blocks =
         (uint64_t)params[ROPE_ATTENTION_ROWS] * (uint64_t)(params[ROPE_ATTENTION_KV_HEADS] * d.head_blocks);
     uint64_t counters = (blocks * 4 + COUNTER_ALIGNMENT - 1) / COUNTER_ALIGNMENT * COUNTER_ALIGNMENT;
-    if (params[ROPE_ATTENTION_CLUSTER] || params[ROPE_ATTENTION_SPLITS] == 1) return COUNTER_ALIGNMENT; /* not used */
+    if (params[ROPE_ATTENTION_SPLITS] == 1) return COUNTER_ALIGNMENT; /* not used */
     return counters + blocks * (uint64_t)params[ROPE_ATTENTION_SPLITS] * (uint64_t)(d.quads * 16 + d.block_heads * 8);
 }
 
@@ -163,13 +196,13 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = rows * heads * dim * 4 * tokens;
 }
 
-/* Splits with which the blocks of all rows come to about `blocks_per_sm` for every multiprocessor, at most `most`. */
-static int64_t splits_for(const int64_t *params, const struct device_facts *gpu, int64_t blocks_per_sm, int64_t most)
+/* Splits with which the blocks of all rows are at most one for every multiprocessor. */
+static int64_t splits_for(const int64_t *params, const struct device_facts *gpu)
 {
     struct division d = divide(params);
-    int64_t blocks = params[ROPE_ATTENTION_ROWS] * params[ROPE_ATTENTION_KV_HEADS] * d.head_blocks, splits = 1;
-    while (splits < most && splits * 2 * blocks <= blocks_per_sm * gpu->multiprocessors) splits *= 2;
-    return splits;
+    int64_t blocks = params[ROPE_ATTENTION_ROWS] * params[ROPE_ATTENTION_KV_HEADS] * d.head_blocks;
+    int64_t splits = gpu->multiprocessors / blocks;
+    return splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits;
 }
 
 struct candidates {
@@ -187,45 +220,51 @@ static void add_candidate(struct candidates *found, const int64_t *set)
     memcpy(found->sets[found->count++], set, PLAN_MAX_PARAMS * sizeof *set);
 }
 
-/* Measured on an H200 (32 query heads, 8 kv heads): one row is fastest with 128 blocks that merge through the workspace,
- * since clusters of 16 do not spread over all multiprocessors and one of those does not read faster than 42 GB/s; many
- * rows with one block each. Large tiles spare short contexts the merge, small ones leave more blocks per SM. */
+/* Tiles of the most tokens that registers and stages of `bytes` hold, and the most stages up to `ring` bytes per block
+ * that leave room for another launch's block; 2 if none do. */
+static void fit_ring(int64_t *set, const struct device_facts *gpu, int64_t bytes, int64_t ring)
+{
+    struct division d = divide(set);
+    int64_t row = 2 * set[ROPE_ATTENTION_HEAD_DIM], *tokens = &set[ROPE_ATTENTION_TILE_TOKENS];
+    *tokens = 64;
+    while (*tokens > 16 && (*tokens > set[ROPE_ATTENTION_PAGE_TOKENS] || *tokens * row > bytes || !registers_fit(set)))
+        *tokens /= 2;
+    int64_t stages = ring / (set[ROPE_ATTENTION_WARPS] * *tokens * row);
+    set[ROPE_ATTENTION_STAGES] = stages > MAX_STAGES ? MAX_STAGES : stages;
+    while (set[ROPE_ATTENTION_STAGES] > 2 && shared_bytes(set, &d) > half_shared(gpu)) set[ROPE_ATTENTION_STAGES]--;
+    if (set[ROPE_ATTENTION_STAGES] < 2) set[ROPE_ATTENTION_STAGES] = 2;
+}
+
+/* Measured on an H200 (32 query heads, 8 kv heads) in whole steps, between the matrices of a layer. A block for every
+ * multiprocessor and no more; more than 8 warps leave too few registers for the launches before and behind. The copy
+ * engine is faster with rows of 256 bytes, threads with shorter ones. */
 int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     static const struct {
-        int64_t warps, tile_tokens, blocks_per_sm;
-    } shapes[] = {{8, 32, 1}, {8, 16, 1},  {4, 32, 1}, {8, 32, 2}, {8, 64, 1}, {16, 16, 1},
-                  {4, 16, 1}, {12, 16, 1}, {4, 64, 1}, {2, 16, 1}, {1, 16, 1}};
-    static const int64_t blocks_per_sm[] = {1, 2, 4};
-    enum { SHAPES = sizeof shapes / sizeof shapes[0], LOADS = sizeof blocks_per_sm / sizeof blocks_per_sm[0] };
+        int64_t warps, stage_bytes, ring_kib, alone_tiles;
+    } shapes[] = {{8, 4096, 96, 2}, {8, 4096, 64, 2}, {8, 4096, 96, 1}, {4, 8192, 96, 2},
+                  {4, 4096, 96, 4}, {8, 4096, 64, 1}, {6, 4096, 96, 2}, {4, 8192, 96, 1},
+                  {4, 4096, 64, 2}, {8, 2048, 96, 4}, {2, 8192, 64, 2}, {1, 4096, 16, 2}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], LONG_ROW = 128 };
     struct candidates found = {.sets = params_out, .capacity = capacity, .gpu = gpu};
     int64_t set[PLAN_MAX_PARAMS] = {0};
     if (check_shape(params)) return 0;
     memcpy(set, params, ROPE_ATTENTION_PARAMS * sizeof set[0]);
-    set[ROPE_ATTENTION_LEAST_TILES] = 1;
     set[ROPE_ATTENTION_HEAD_TILES] = 1;
     int64_t group = params[ROPE_ATTENTION_HEADS] / params[ROPE_ATTENTION_KV_HEADS];
     while (set[ROPE_ATTENTION_HEAD_TILES] < 4 && 8 * set[ROPE_ATTENTION_HEAD_TILES] < group &&
            2 * set[ROPE_ATTENTION_HEAD_TILES] * params[ROPE_ATTENTION_HEAD_DIM] <= 256)
         set[ROPE_ATTENTION_HEAD_TILES] *= 2;
-    bool many = params[ROPE_ATTENTION_ROWS] * params[ROPE_ATTENTION_KV_HEADS] > gpu->multiprocessors;
-    for (int load = 0; load < LOADS; load++)
-        for (int i = 0; i < SHAPES; i++) {
-            int shape = many && i < 2 ? 1 - i : i; /* then the second is the best guess */
-            set[ROPE_ATTENTION_WARPS] = shapes[shape].warps;
-            set[ROPE_ATTENTION_TILE_TOKENS] = shapes[shape].tile_tokens;
-            set[ROPE_ATTENTION_BLOCKS_PER_SM] = shapes[shape].blocks_per_sm;
-            for (int64_t early = 1; early <= (i < 2 ? 2 : 1); early++) {
-                set[ROPE_ATTENTION_EARLY] = early;
-                set[ROPE_ATTENTION_CLUSTER] = 0;
-                set[ROPE_ATTENTION_SPLITS] = splits_for(set, gpu, blocks_per_sm[load], MAX_SPLITS);
-                add_candidate(&found, set);
-                if (gpu->capability < 90 || set[ROPE_ATTENTION_SPLITS] == 1) continue; /* the same code without */
-                set[ROPE_ATTENTION_CLUSTER] = 1;
-                set[ROPE_ATTENTION_SPLITS] = splits_for(set, gpu, blocks_per_sm[load], PORTABLE_CLUSTER);
-                add_candidate(&found, set);
-            }
+    set[ROPE_ATTENTION_SPLITS] = splits_for(set, gpu);
+    const bool bulk_first = params[ROPE_ATTENTION_HEAD_DIM] >= LONG_ROW && set[ROPE_ATTENTION_SPLITS] > 1;
+    for (int i = 0; i < SHAPES; i++)
+        for (int64_t bulk = 0; bulk <= 1; bulk++) {
+            set[ROPE_ATTENTION_WARPS] = shapes[i].warps;
+            set[ROPE_ATTENTION_BULK] = bulk_first ? 1 - bulk : bulk;
+            set[ROPE_ATTENTION_ALONE_TILES] = set[ROPE_ATTENTION_SPLITS] > 1 ? shapes[i].alone_tiles : 1;
+            fit_ring(set, gpu, shapes[i].stage_bytes, shapes[i].ring_kib * 1024);
+            add_candidate(&found, set);
         }
     return found.count;
 }
@@ -234,7 +273,7 @@ static const char *const param_names[ROPE_ATTENTION_PARAMS] = {
     "ROWS",           "COUNT_INDEX", "HEADS",      "KV_HEADS", "HEAD_DIM",    "PAGE_TOKENS",
     "PAGES_PER_SLOT", "PAGE_BYTES",  "SLOT_COUNT", "KV_DTYPE", "X_DTYPE",     "WINDOW",
     "SCALE_BITS",     "HAS_NORM",    "NORM_DTYPE", "EPS_BITS", "SPLITS",      "WARPS",
-    "TILE_TOKENS",    "HEAD_TILES",  "CLUSTER",    "EARLY",    "LEAST_TILES", "BLOCKS_PER_SM",
+    "TILE_TOKENS",    "HEAD_TILES",  "STAGES",     "BULK",     "ALONE_TILES",
 };
 
 const struct device_kernel device_rope_attention = {

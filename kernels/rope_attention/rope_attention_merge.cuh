@@ -1,6 +1,5 @@
-/* Merging the partial results of rope_attention: weighted sums of quads (float4) of several warps or blocks, and the two
- * ways by which blocks hand theirs over: shared memory of their cluster, and a workspace in global memory whose words
- * are zero until they are written. */
+/* Merging the partial results of rope_attention: weighted sums of quads (float4) of several warps or blocks. Blocks
+ * hand theirs over through a workspace in global memory whose words are zero until they are written. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 
@@ -39,79 +38,6 @@ __device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, cons
         all.value.w += factor * value.w;
     }
     return all;
-}
-
-/* Clusters: the blocks of x. */
-__device__ __forceinline__ void cluster_arrive()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_init(u64 *arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrival)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_expect(u64 *arrival, u32 bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrival)), "r"(bytes)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void arrival_wait(u64 *arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_address(arrival))
-                 : "memory");
-#endif
-}
-
-/* The address in block `rank` of the cluster of what lies at `pointer` here. */
-__device__ __forceinline__ u32 remote_address(const void *pointer, u32 rank)
-{
-    u32 address = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(rank));
-#endif
-    return address;
-}
-
-__device__ __forceinline__ void send(u32 to, float4 value, u32 arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(arrival)
-        : "memory");
-#endif
-}
-
-__device__ __forceinline__ void send(u32 to, float2 value, u32 arrival)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(value.x), "f"(value.y), "r"(arrival)
-                 : "memory");
-#endif
 }
 
 /* A word of the workspace is zero until it is written: a value is its own flag, and needs neither a fence nor a counter
@@ -174,6 +100,23 @@ __device__ __forceinline__ merged merge_arriving(const float2 *sums, int sums_pi
                 all.value.w = all.value.w * old + factor * value.w;
             }
     }
+    return all;
+}
+
+/* Sum of the partial results of this lane and the one `offset` further; either may be empty. */
+__device__ __forceinline__ merged merge_across(merged a, int offset, u32 lanes)
+{
+    merged b;
+    b.value.x = __shfl_xor_sync(lanes, a.value.x, offset), b.value.y = __shfl_xor_sync(lanes, a.value.y, offset);
+    b.value.z = __shfl_xor_sync(lanes, a.value.z, offset), b.value.w = __shfl_xor_sync(lanes, a.value.w, offset);
+    b.maximum = __shfl_xor_sync(lanes, a.maximum, offset), b.sum = __shfl_xor_sync(lanes, a.sum, offset);
+    const float maximum = fmaxf(fmaxf(a.maximum, b.maximum), -3e38f); /* finite: infinities would cancel to NaN */
+    const float factor_a = exp2_fast(a.maximum - maximum), factor_b = exp2_fast(b.maximum - maximum);
+    merged all;
+    all.value = make_float4(a.value.x * factor_a + b.value.x * factor_b, a.value.y * factor_a + b.value.y * factor_b,
+                            a.value.z * factor_a + b.value.z * factor_b, a.value.w * factor_a + b.value.w * factor_b);
+    all.maximum = maximum;
+    all.sum = a.sum * factor_a + b.sum * factor_b;
     return all;
 }
 

@@ -12,7 +12,7 @@ struct shape {
     enum dtype kv_dtype, x_dtype, norm_dtype;
     bool has_norm;
     float scale;
-    int64_t splits, warps, tile_tokens, head_tiles, cluster, early, least_tiles, blocks;
+    int64_t splits, warps, tile_tokens, head_tiles, stages, bulk, alone_tiles;
 };
 
 /* Operands on the host, as the device sees them, and what it should make of them. */
@@ -80,10 +80,9 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
         [ROPE_ATTENTION_HEAD_TILES] = shape->head_tiles,
-        [ROPE_ATTENTION_CLUSTER] = shape->cluster,
-        [ROPE_ATTENTION_EARLY] = shape->early,
-        [ROPE_ATTENTION_LEAST_TILES] = shape->least_tiles,
-        [ROPE_ATTENTION_BLOCKS_PER_SM] = shape->blocks,
+        [ROPE_ATTENTION_STAGES] = shape->stages,
+        [ROPE_ATTENTION_BULK] = shape->bulk,
+        [ROPE_ATTENTION_ALONE_TILES] = shape->alone_tiles,
     };
     memcpy(setup->params, params, sizeof params);
 }
@@ -318,7 +317,7 @@ static void check_shape(struct test_random *random, const struct shape *shape, c
     setup_close(&setup);
 }
 
-static bool has_clusters(void) { return test_device()->device.facts.capability >= 90; }
+static bool has_bulk(void) { return test_device()->device.facts.capability >= 90; }
 
 static const struct shape plain = {
     .rows = 4,
@@ -337,10 +336,9 @@ static const struct shape plain = {
     .warps = 4,
     .tile_tokens = 16,
     .head_tiles = 1,
-    .cluster = 1,
-    .early = 1,
-    .least_tiles = 1,
-    .blocks = 1,
+    .stages = 3,
+    .bulk = 0,
+    .alone_tiles = 1,
 };
 
 /* Contexts (positions + 1) around the edges of tiles and pages, with every way to split. */
@@ -350,7 +348,8 @@ static void contexts(void **state)
     TEST_NEEDS_DEVICE();
     struct test_random random = {1};
     static const int32_t positions[16] = {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 66, 199, 200, 255, 999, 1000};
-    static const int64_t splits[] = {1, 3, 8, 16}, warps[] = {1, 4, 8}, tokens[] = {16, 32, 64};
+    static const int64_t splits[] = {1, 3, 8, 16}, warps[] = {1, 4, 8}, tokens[] = {16, 32, 64},
+                         stages[] = {2, 3, 4, 5, 6};
     for (int round = 0; round < 24; round++) {
         struct shape shape = plain;
         shape.rows = shape.valid = shape.slots = 16;
@@ -358,10 +357,12 @@ static void contexts(void **state)
         shape.head_dim = round % 2 ? 64 : 128;
         shape.splits = splits[round % 4];
         shape.warps = warps[round % 3];
-        shape.tile_tokens = tokens[round / 2 % (shape.head_dim == 64 ? 3 : 2)];
-        shape.cluster = round / 4 % 2 && has_clusters();
-        shape.least_tiles = 1 + round % 2;
-        shape.early = round / 8; /* 0, 1, 2 */
+        shape.tile_tokens = tokens[round / 2 % (shape.head_dim == 64 && shape.warps < 8 ? 3 : 2)];
+        shape.stages = stages[round / 2 % 5];
+        while (shape.stages > 2 && shape.warps * shape.stages * shape.tile_tokens * shape.head_dim > 48 * 1024)
+            shape.stages--;
+        shape.bulk = round / 4 % 2 && has_bulk();
+        shape.alone_tiles = 1 + round % 2;
         shape.has_norm = round / 3 % 2;
         if (round % 5 == 4) shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
         check_shape(&random, &shape, positions, "contexts");
@@ -384,7 +385,8 @@ static void long_context(void **state)
         shape.scale = 3; /* few tokens dominate: each of them must be there */
         shape.splits = splits[round % 3];
         shape.warps = round % 2 ? 8 : 1; /* one warp and one split: more tiles than page numbers fit into a warp */
-        shape.cluster = shape.splits == 16 && has_clusters();
+        shape.stages = 2 + round;
+        shape.bulk = round % 2 && has_bulk();
         shape.kv_dtype = shape.x_dtype = round < 3 ? DTYPE_F16 : DTYPE_BF16;
         check_shape(&random, &shape, positions, "long context");
     }
@@ -411,7 +413,8 @@ static void head_dims_and_groups(void **state)
         shape.splits = 2;
         shape.has_norm = round % 2;
         shape.norm_dtype = (enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16}[round % 3];
-        shape.cluster = round / 2 % 2 && has_clusters();
+        shape.stages = 2 + round / 2 % 3;
+        shape.bulk = round / 14 % 2 && shape.head_dim % 8 == 0 && has_bulk();
         if (round % 7 == 3) shape.kv_dtype = DTYPE_BF16;
         if (round % 7 == 5) shape.x_dtype = DTYPE_BF16;
         const int32_t positions[3] = {(int32_t)test_random_range(&random, 0, 299), 0, round % 2 ? 15 : 299};
@@ -435,7 +438,8 @@ static void windows(void **state)
         shape.slots = 6;
         shape.window = sizes[round % 6];
         shape.tile_tokens = round % 2 ? 32 : 16;
-        shape.cluster = round / 6 % 2 && has_clusters();
+        shape.stages = 2 + round % 4;
+        shape.bulk = round / 6 && has_bulk();
         shape.warps = 2;
         check_shape(&random, &shape, positions, "window");
     }
@@ -452,7 +456,7 @@ static void valid_rows_only(void **state)
         shape.rows = 9;
         shape.valid = valid;
         shape.slots = 9;
-        shape.cluster = has_clusters();
+        shape.bulk = valid == 5 && has_bulk();
         check_shape(&random, &shape, positions, "valid rows");
     }
 }
@@ -467,7 +471,6 @@ static void large_scores(void **state)
     struct shape shape = plain;
     shape.scale = 300;
     shape.kv_dtype = shape.x_dtype = DTYPE_F16;
-    shape.cluster = has_clusters();
     struct setup setup;
     setup_open(&setup, &random, &shape, positions);
     for (int64_t r = 0; r < shape.valid; r++) /* an aligned key decides every head of its group alike */
@@ -481,6 +484,37 @@ static void large_scores(void **state)
     round_through(setup.qkv, setup.qkv_count, shape.x_dtype);
     check_setup(&setup, "large scores");
     setup_close(&setup);
+}
+
+/* All that the tuner may choose from: alone, split, and the largest context of the slot. */
+static void every_candidate(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    enum { CAPACITY = 64 };
+    static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
+    struct test_random random = {7};
+    static const int32_t positions[4] = {63, 180, 1099, 640};
+    for (int round = 0; round < 2; round++) {
+        struct shape shape = plain;
+        struct setup setup = {.layer_offset = 1 << 24};
+        shape.head_dim = round ? 64 : 128;
+        shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
+        setup.shape = shape;
+        set_params(&setup);
+        int count = rope_attention_candidates(setup.params, &test_device()->device.facts, found, CAPACITY);
+        assert_in_range(count, 1, CAPACITY);
+        for (int c = 0; c < count; c++) {
+            shape.splits = found[c][ROPE_ATTENTION_SPLITS];
+            shape.warps = found[c][ROPE_ATTENTION_WARPS];
+            shape.tile_tokens = found[c][ROPE_ATTENTION_TILE_TOKENS];
+            shape.head_tiles = found[c][ROPE_ATTENTION_HEAD_TILES];
+            shape.stages = found[c][ROPE_ATTENTION_STAGES];
+            shape.bulk = found[c][ROPE_ATTENTION_BULK];
+            shape.alone_tiles = found[c][ROPE_ATTENTION_ALONE_TILES];
+            check_shape(&random, &shape, positions, "candidate");
+        }
+    }
 }
 
 static const struct device_facts hopper = {.name = "test",
@@ -497,11 +531,8 @@ static void hostile_params(void **state)
     struct device_geometry geometry;
     set_params(&setup);
     assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
-    assert_int_equal(geometry.grid[0], 4);
-    assert_int_equal(geometry.cluster[0], 4);
-    struct device_facts ampere = hopper;
-    ampere.capability = 80;
-    assert_non_null(device_rope_attention.launch(setup.params, &ampere, &geometry));
+    assert_int_equal(geometry.grid[0], hopper.multiprocessors); /* more than 4 rows of 2 heads of 4 splits */
+    assert_in_range(geometry.shared_bytes, hopper.shared_per_sm / 3 - 1024, hopper.shared_per_sm / 2 - 1024);
     static const int64_t extremes[] = {INT64_MIN,        -1,       0, 1, 2, 3, 7, 16, 65, 1 << 20, INT32_MAX,
                                        (int64_t)1 << 32, INT64_MAX};
     for (int i = 0; i < ROPE_ATTENTION_PARAMS; i++)
@@ -512,8 +543,9 @@ static void hostile_params(void **state)
                 params[j] = extremes[e];
                 params[i] = extremes[e];
                 if (device_rope_attention.launch(params, &hopper, &geometry)) continue;
-                assert_true(geometry.grid[0] >= 1 && geometry.grid[1] >= 1 && geometry.grid[1] <= 65535);
-                assert_true(geometry.grid[2] >= 1 && geometry.grid[2] <= 65535 && geometry.block[0] <= 512);
+                assert_in_range(geometry.grid[0], hopper.multiprocessors, INT32_MAX);
+                assert_true(geometry.grid[1] == 1 && geometry.grid[2] == 1 && geometry.block[0] <= 512);
+                assert_true(geometry.shared_bytes <= (uint32_t)hopper.shared_per_block);
                 assert_true(rope_attention_workspace_bytes(params) >= 64);
                 rope_attention_candidates(params, &hopper, NULL, 0);
             }
@@ -534,13 +566,16 @@ static void hostile_params(void **state)
         {ROPE_ATTENTION_X_DTYPE, 1},
         {ROPE_ATTENTION_WINDOW, -1},
         {ROPE_ATTENTION_SCALE_BITS, 0},
-        {ROPE_ATTENTION_SPLITS, 17},
+        {ROPE_ATTENTION_SPLITS, 65},
         {ROPE_ATTENTION_WARPS, 17},
         {ROPE_ATTENTION_TILE_TOKENS, 48},
         {ROPE_ATTENTION_TILE_TOKENS, 128},
         {ROPE_ATTENTION_HEAD_TILES, 3},
         {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
-        {ROPE_ATTENTION_BLOCKS_PER_SM, 5},
+        {ROPE_ATTENTION_STAGES, 1},
+        {ROPE_ATTENTION_STAGES, 17},
+        {ROPE_ATTENTION_BULK, 2},
+        {ROPE_ATTENTION_ALONE_TILES, 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         int64_t params[PLAN_MAX_PARAMS];
@@ -580,14 +615,9 @@ static void candidates_are_legal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contexts),
-        cmocka_unit_test(long_context),
-        cmocka_unit_test(head_dims_and_groups),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(valid_rows_only),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(hostile_params),
-        cmocka_unit_test(candidates_are_legal),
+        cmocka_unit_test(contexts),        cmocka_unit_test(long_context),    cmocka_unit_test(head_dims_and_groups),
+        cmocka_unit_test(windows),         cmocka_unit_test(valid_rows_only), cmocka_unit_test(large_scores),
+        cmocka_unit_test(every_candidate), cmocka_unit_test(hostile_params),  cmocka_unit_test(candidates_are_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,25 @@
+/* How rope_attention uses shared memory: sizes that the kernel and its host code share. */
+#ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_LAYOUT_CUH
+#define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_LAYOUT_CUH
+
+#define ROPE_ATTENTION_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
+#define ROPE_ATTENTION_MAX(a, b)      ((a) > (b) ? (a) : (b))
+
+/* 16-byte chunks of a row of K or V, and from one row to the next: 2 more than a multiple of 4, so that reads are
+ * free of bank conflicts. */
+#define ROPE_ATTENTION_CHUNKS(head_dim) ROPE_ATTENTION_CEIL_DIV(head_dim, 8)
+#define ROPE_ATTENTION_PITCH(head_dim)  ((ROPE_ATTENTION_CHUNKS(head_dim) + 1) / 4 * 4 + 2)
+
+/* Rows of K or of V of one tile. */
+#define ROPE_ATTENTION_STAGE_BYTES(head_dim, tile_tokens) ((tile_tokens)*ROPE_ATTENTION_PITCH(head_dim) * 16)
+
+/* A warp's partial result: floats from one head to the next (8 lanes of a store lie in different banks), and all. */
+#define ROPE_ATTENTION_PART_PITCH(head_dim)              (ROPE_ATTENTION_CEIL_DIV(head_dim, 32) * 32 + 4)
+#define ROPE_ATTENTION_PART_BYTES(head_dim, block_heads) ((block_heads)*ROPE_ATTENTION_PART_PITCH(head_dim) * 4)
+
+/* Each warp has a ring, over which its result comes to lie. */
+#define ROPE_ATTENTION_WARP_BYTES(head_dim, tile_tokens, stages, block_heads)      \
+    ROPE_ATTENTION_MAX((stages)*ROPE_ATTENTION_STAGE_BYTES(head_dim, tile_tokens), \
+                       ROPE_ATTENTION_PART_BYTES(head_dim, block_heads))
+
+#endif
