@@ -41,24 +41,31 @@ bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *statu
     return check_capability(engine, &cuda->device, status);
 }
 
-/* What a session will need is counted, too: better now than after the upload. */
-static bool check_memory(struct eng_engine *engine, struct status *status)
+/* Of the engine and a small session with an arena of this size. */
+static struct memory_contract whole_contract(const struct engine *file, uint64_t arena_bytes)
 {
-    const struct manifest *manifest = &engine->file.manifest;
-    const struct device *device = &engine->cuda->device;
-    struct memory_contract own = {.weights = manifest->weights_bytes, .kernels = memory_contract_code(&engine->file)};
-    struct memory_contract contract = {
+    const struct manifest *manifest = &file->manifest;
+    return (struct memory_contract){
         .weights = manifest->weights_bytes,
-        .kernels = memory_contract_code(&engine->file) + memory_contract_graphs(&engine->file),
-        .arena = engine->file.library_arena_bytes > manifest->arena_bytes ? engine->file.library_arena_bytes
-                                                                          : manifest->arena_bytes,
+        .kernels = memory_contract_code(file) + memory_contract_graphs(file),
+        .arena = arena_bytes,
         .step = manifest->step_bytes,
         .state = manifest->state_bytes,
         .kv = manifest->geometry.page_bytes,
     };
-    return device_free_memory(device, &engine->cuda->free_bytes, status) &&
-           memory_contract_check(&contract, engine->cuda->free_bytes, device, status) &&
-           memory_contract_total(&own, &engine->cuda->contract_bytes);
+}
+
+/* What a session will need is counted, too: better now than after the upload. */
+static bool check_memory(struct eng_engine *engine, struct status *status)
+{
+    const struct manifest *manifest = &engine->file.manifest;
+    struct load_cuda *cuda = engine->cuda;
+    const struct memory_contract whole = whole_contract(&engine->file, manifest->arena_bytes);
+    const struct memory_contract own = {.weights = manifest->weights_bytes,
+                                        .kernels = memory_contract_code(&engine->file)};
+    return device_free_memory(&cuda->device, &cuda->free_bytes, status) &&
+           memory_contract_check(&whole, cuda->free_bytes, &cuda->device, status) &&
+           memory_contract_total(&own, &cuda->contract_bytes);
 }
 
 static bool allocate_weights(struct load_cuda *cuda, uint64_t bytes, struct status *status)
@@ -98,7 +105,11 @@ static bool open_libraries(struct load_cuda *cuda, const struct engine *file, st
     struct status missing;
     status_clear(&missing);
     if (file->call_count == 0) return true;
-    if (cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count, &missing) &&
+    const struct memory_contract contract =
+        whole_contract(file, file->library_arena_bytes > file->manifest.arena_bytes ? file->library_arena_bytes
+                                                                                    : file->manifest.arena_bytes);
+    if (memory_contract_check(&contract, cuda->free_bytes, &cuda->device, &missing) &&
+        cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count, &missing) &&
         check_calls(file, &cuda->calls, &cuda->device, &missing)) {
         cuda->kernels.calls = &cuda->calls;
         cuda->uses_libraries = true;
