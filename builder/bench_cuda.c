@@ -218,8 +218,9 @@ bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct statu
     uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
     memset(bench, 0, sizeof *bench);
     bench->build = build;
-    bench->calls.cublaslt = build->cuda.cublaslt;
-    if (!device_free_memory(&build->cuda.device, &free_bytes, status)) return false;
+    if (!cuda_calls_borrow(&bench->calls, &build->cuda.cublaslt, &build->cuda.cudnn, status) ||
+        !device_free_memory(&build->cuda.device, &free_bytes, status))
+        return false;
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
     if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
     if (pages < 1) pages = 1;
@@ -237,6 +238,7 @@ void bench_cuda_close(struct bench_cuda *bench)
 {
     if (!bench->build) return;
     cuda_kernels_free(&bench->kernels, &bench->build->cuda.device);
+    cuda_calls_close(&bench->calls, &bench->build->cuda.device);
     cuda_memory_close(&bench->memory, bench->build);
     memset(bench, 0, sizeof *bench);
 }

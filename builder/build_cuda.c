@@ -10,8 +10,8 @@
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 
-
-/* Compiled kernels are kept beside the tuning records, in a folder named after their file; NULL: no cache. */
+/* Compiled kernels and what libraries made are kept beside the tuning records, in a folder named after their file;
+ * NULL: no cache. */
 static char *kernel_cache_path(const struct build_options *options)
 {
     char *path = NULL;
@@ -23,14 +23,19 @@ static char *kernel_cache_path(const struct build_options *options)
 /* A build goes on without a library that is not there: its tactics only take no part. */
 static bool open_libraries(struct build *build, struct status *status)
 {
-    struct status missing;
-    status_clear(&missing);
-    if (build->options->lean || build->options->tune == TUNE_OFF || build->options->dry_run) return true;
-    if (!device_enter(&build->cuda.device, status)) return false;
-    if (!cublaslt_open(&build->cuda.cublaslt, 0, &missing) && build->options->warnings)
-        fprintf(build->options->warnings, "warning: only our own kernels take part: %s; --lean says so on purpose\n",
-                missing.message);
-    device_leave(&build->cuda.device);
+    struct cuda_build *cuda = &build->cuda;
+    const struct build_options *options = build->options;
+    if (options->lean || options->tune == TUNE_OFF || options->dry_run || options->list_candidates) return true;
+    if (!device_enter(&cuda->device, status)) return false;
+    struct status missing[2];
+    for (int i = 0; i < 2; i++) status_clear(&missing[i]);
+    const bool found[2] = {cublaslt_open(&cuda->cublaslt, 0, &missing[0]), cudnn_open(&cuda->cudnn, 0, &missing[1])};
+    static const char *const ops[2] = {"matmul", "attention"};
+    for (int i = 0; i < 2; i++)
+        if (!found[i] && options->warnings)
+            fprintf(options->warnings, "warning: only our own kernels take part in %s: %s; --lean says so on purpose\n",
+                    ops[i], missing[i].message);
+    device_leave(&cuda->device);
     return true;
 }
 
@@ -50,7 +55,7 @@ bool build_cuda_open(struct build *build, struct status *status)
         status_clear(status);
         build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
     }
-    free(cache);
+    build->cuda.blobs.folder = cache;
     return build->cuda.nvrtc != NULL && open_libraries(build, status);
 }
 
@@ -68,10 +73,12 @@ void build_cuda_close(struct build *build)
     free(cuda->problems);
     kernel_set_free(&cuda->kernels);
     kernel_set_free(&cuda->compiled);
-    if (cuda->cublaslt.library && device_enter(&cuda->device, &ignored)) {
+    if ((cuda->cublaslt.library || cuda->cudnn.library) && device_enter(&cuda->device, &ignored)) {
+        cudnn_close(&cuda->cudnn);
         cublaslt_close(&cuda->cublaslt);
         device_leave(&cuda->device);
     }
+    library_blobs_free(&cuda->blobs);
     if (cuda->weights && device_enter(&cuda->device, &ignored)) {
         cuda->device.driver.MemFree(cuda->weights);
         device_leave(&cuda->device);

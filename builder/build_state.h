@@ -4,12 +4,14 @@
 
 #include "builder/build.h"
 #include "builder/device_plan.h"
+#include "builder/library_blobs.h"
 #include "builder/lower.h"
 #include "builder/tune_plans.h"
 #include "formats/checkpoint.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn.h"
 
-enum { SHORTLIST = 6 };
+enum { SHORTLIST = 8 };
 /* What the tuner knows of a problem when it is done; launches name it by index. */
 struct tuned_problem {
     struct device_tactic best;                 /* of our own: what the record of the problem's number names */
@@ -31,7 +33,9 @@ struct cuda_build {
         library_plans[2 * BUILD_MAX_PLANS]; /* instead of plans, where libraries are there; count 0: none */
     struct tuned_problem *problems;         /* owned */
     size_t problem_count;
-    struct cublaslt cublaslt; /* open unless the build is lean or the library is missing */
+    struct cublaslt cublaslt; /* open unless the build is lean or the library is missing; likewise cudnn */
+    struct cudnn cudnn;
+    struct library_blobs blobs; /* of tactics, which borrow them */
     struct kernel_set kernels;
     struct kernel_set compiled; /* everything that was, for races and plans */
     cu_deviceptr weights;       /* on the device, for tuning and golden outputs; 0: not there */

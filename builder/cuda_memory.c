@@ -35,7 +35,7 @@ static bool write_state(const struct cuda_memory *memory, const struct build *bu
 
 uint64_t cuda_memory_arena_bytes(const struct build *build)
 {
-    uint64_t libraries = build->cuda.cublaslt.library ? library_arena_bytes(build) : 0;
+    uint64_t libraries = library_arena_bytes(build);
     return libraries > build->manifest.arena_bytes ? libraries : build->manifest.arena_bytes;
 }
 

@@ -29,28 +29,36 @@ uint32_t kernel_set_add(struct kernel_set *set, const struct device_tactic *tact
     return (uint32_t)set->count++;
 }
 
+/* A call's data follow from its tunables alone. */
+static bool same_tunables(const struct device_tactic *a, const struct device_tactic *b)
+{
+    const int first = a->kernel->first_tunable;
+    return a->kernel == b->kernel && memcmp(a->params + first, b->params + first,
+                                            (size_t)(a->kernel->param_count - first) * sizeof *a->params) == 0;
+}
+
+static bool grow_calls(struct kernel_set *set)
+{
+    size_t capacity = set->call_capacity ? 2 * set->call_capacity : 64;
+    struct engine_call *calls = realloc(set->calls, capacity * sizeof *calls);
+    if (calls) set->calls = calls;
+    struct device_tactic *tactics = realloc(set->call_tactics, capacity * sizeof *tactics);
+    if (tactics) set->call_tactics = tactics;
+    if (calls && tactics) set->call_capacity = capacity;
+    return calls && tactics;
+}
+
 uint32_t kernel_set_add_call(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count)
 {
     struct engine_call call = {.library = tactic->kernel->library, .operand_count = operand_count};
-    char data[DEVICE_CALL_BYTES];
-    tactic->kernel->call(tactic->params, &call, data);
-    for (size_t i = 0; i < set->call_count; i++) {
-        const struct engine_call *known = &set->calls[i];
-        if (known->library == call.library && known->version == call.version && known->operand_count == operand_count &&
-            known->bytes == call.bytes && memcmp(known->data, data, call.bytes) == 0)
+    for (size_t i = 0; i < set->call_count; i++)
+        if (set->calls[i].operand_count == operand_count && same_tunables(&set->call_tactics[i], tactic))
             return (uint32_t)i;
-    }
-    if (set->call_count == set->call_capacity) {
-        size_t capacity = set->call_capacity ? 2 * set->call_capacity : 64;
-        struct engine_call *larger = realloc(set->calls, capacity * sizeof *larger);
-        if (!larger) return UINT32_MAX;
-        set->calls = larger;
-        set->call_capacity = capacity;
-    }
-    void *copy = malloc(call.bytes);
-    if (!copy) return UINT32_MAX;
-    memcpy(copy, data, call.bytes);
-    call.data = copy;
+    if (set->call_count == set->call_capacity && !grow_calls(set)) return UINT32_MAX;
+    if (!tactic->kernel->call(tactic->params, tactic->blob, tactic->blob_bytes, &call)) return UINT32_MAX;
+    struct device_tactic *kept = &set->call_tactics[set->call_count];
+    *kept = *tactic;
+    kept->blob = NULL;
     set->calls[set->call_count] = call;
     return (uint32_t)set->call_count++;
 }
@@ -141,6 +149,7 @@ void kernel_set_free(struct kernel_set *set)
     for (size_t i = 0; i < set->call_count; i++) free((void *)set->calls[i].data);
     free(set->entries);
     free(set->calls);
+    free(set->call_tactics);
     memset(set, 0, sizeof *set);
 }
 

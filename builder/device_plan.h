@@ -41,7 +41,8 @@ struct kernel_set {
         size_t cubin_bytes;
     } * entries;
     size_t count, capacity;
-    struct engine_call *calls; /* their data are owned, too */
+    struct engine_call *calls;          /* their data are owned, too */
+    struct device_tactic *call_tactics; /* [call_count]: without their blobs */
     size_t call_count, call_capacity;
 };
 

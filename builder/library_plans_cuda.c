@@ -8,6 +8,7 @@
 #include "builder/choose_plans_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
+#include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/swiglu/swiglu_device.h"
 
@@ -30,7 +31,8 @@ struct library_space library_space_begin(uint64_t arena_bytes)
 
 static bool is_swiglu(const int64_t *params) { return params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU; }
 
-bool library_problem(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
+/* cuBLASLt takes all but norms; behind it a launch of ours applies SwiGLU. */
+static bool is_for_cublaslt(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
 {
     struct device_geometry geometry;
     if (site->op != OP_MATMUL) return false;
@@ -41,10 +43,30 @@ bool library_problem(const struct device_launch *site, int64_t params[PLAN_MAX_P
     return device_matmul_cublaslt.launch(params, NULL, &geometry) == NULL;
 }
 
-static uint64_t projection_bytes(const int64_t *params)
+/* cuDNN takes attention that stands alone, which only prompts have. */
+static bool is_for_cudnn(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
 {
-    return (uint64_t)params[MATMUL_DEVICE_ROWS] * (uint64_t)params[MATMUL_DEVICE_N] *
-           dtype_bytes((enum dtype)params[MATMUL_DEVICE_OUT_DTYPE]);
+    struct device_geometry geometry;
+    if (site->op != OP_ATTENTION) return false;
+    memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
+    memcpy(params, site->tactic.params, ATTENTION_DEVICE_FIRST_TUNABLE * sizeof *params);
+    return device_attention_cudnn.launch(params, NULL, &geometry) == NULL;
+}
+
+uint32_t library_version(const struct build *build, enum plan_library library)
+{
+    const struct cuda_build *cuda = &build->cuda;
+    if (library == LIBRARY_CUBLASLT && cuda->cublaslt.library) return cuda->cublaslt.version;
+    if (library == LIBRARY_CUDNN && cuda->cudnn.library) return (uint32_t)cuda->cudnn.version;
+    return 0;
+}
+
+enum plan_library library_problem(const struct build *build, const struct device_launch *site,
+                                  int64_t params[PLAN_MAX_PARAMS])
+{
+    if (library_version(build, LIBRARY_CUBLASLT) && is_for_cublaslt(site, params)) return LIBRARY_CUBLASLT;
+    if (library_version(build, LIBRARY_CUDNN) && is_for_cudnn(site, params)) return LIBRARY_CUDNN;
+    return 0;
 }
 
 static void grow(struct library_space *space, uint64_t end)
@@ -52,26 +74,26 @@ static void grow(struct library_space *space, uint64_t end)
     if (end > space->end) space->end = end;
 }
 
-uint32_t library_launches(const struct device_launch *site, const struct device_tactic *tactic,
-                          struct library_space *space, struct device_launch launches[LIBRARY_MOST_LAUNCHES])
+/* An operand has at least a byte. */
+static struct plan_operand workspace_operand(struct library_space *space, int64_t bytes, enum plan_access access)
 {
-    struct device_launch *call = &launches[0], *swiglu = &launches[1];
-    uint64_t workspace = (uint64_t)tactic->params[MATMUL_CUBLASLT_WORKSPACE];
-    *call = *site;
-    call->tactic = *tactic;
-    if (workspace < PLAN_ALIGNMENT) workspace = PLAN_ALIGNMENT; /* an operand has at least a byte */
-    call->operands[call->operand_count++] = (struct plan_operand){.space = SPACE_ARENA,
-                                                                  .access = ACCESS_READ_WRITE,
-                                                                  .offset = space->workspace,
-                                                                  .bytes = workspace};
-    grow(space, space->workspace + workspace);
-    if (!is_swiglu(site->tactic.params)) return 1;
+    const struct plan_operand operand = {.space = SPACE_ARENA,
+                                         .access = (uint8_t)access,
+                                         .offset = space->workspace,
+                                         .bytes = bytes < PLAN_ALIGNMENT ? PLAN_ALIGNMENT : (uint64_t)bytes};
+    grow(space, operand.offset + operand.bytes);
+    return operand;
+}
 
-    const struct plan_operand projection = {.space = SPACE_ARENA,
-                                            .access = ACCESS_WRITE,
-                                            .offset = space->projection,
-                                            .bytes = projection_bytes(tactic->params)};
-    grow(space, projection.offset + projection.bytes);
+static uint64_t projection_bytes(const int64_t *params)
+{
+    return (uint64_t)params[MATMUL_DEVICE_ROWS] * (uint64_t)params[MATMUL_DEVICE_N] *
+           dtype_bytes((enum dtype)params[MATMUL_DEVICE_OUT_DTYPE]);
+}
+
+static void make_swiglu(const struct device_launch *site, const struct plan_operand *projection,
+                        struct device_launch *swiglu)
+{
     *swiglu = *site;
     swiglu->op = OP_SWIGLU;
     swiglu->record = swiglu->problem = PLAN_NO_TACTIC;
@@ -81,21 +103,80 @@ uint32_t library_launches(const struct device_launch *site, const struct device_
     swiglu->tactic.params[SWIGLU_DEVICE_WIDTH] = site->tactic.params[MATMUL_DEVICE_N] / 2;
     swiglu->tactic.params[SWIGLU_DEVICE_X_DTYPE] = site->tactic.params[MATMUL_DEVICE_OUT_DTYPE];
     swiglu->operand_count = SWIGLU_DEVICE_OPERANDS;
-    swiglu->operands[SWIGLU_DEVICE_GATE_UP] = projection;
+    swiglu->operands[SWIGLU_DEVICE_GATE_UP] = *projection;
     swiglu->operands[SWIGLU_DEVICE_GATE_UP].access = ACCESS_READ;
     swiglu->operands[SWIGLU_DEVICE_OUT] = site->operands[MATMUL_DEVICE_OUT];
+}
+
+static uint32_t matmul_launches(const struct device_launch *site, const struct device_tactic *tactic,
+                                struct library_space *space, struct device_launch *launches)
+{
+    struct device_launch *call = &launches[0];
+    *call = *site;
+    call->tactic = *tactic;
+    call->operands[call->operand_count++] =
+        workspace_operand(space, tactic->params[MATMUL_CUBLASLT_WORKSPACE], ACCESS_READ_WRITE);
+    if (!is_swiglu(site->tactic.params)) return 1;
+    const struct plan_operand projection = {.space = SPACE_ARENA,
+                                            .access = ACCESS_WRITE,
+                                            .offset = space->projection,
+                                            .bytes = projection_bytes(tactic->params)};
+    grow(space, projection.offset + projection.bytes);
+    make_swiglu(site, &projection, &launches[1]);
     call->operands[MATMUL_DEVICE_OUT] = projection;
     return 2;
 }
 
-static uint64_t plan_arena_bytes(const struct device_plan *plan)
+static uint32_t attention_launches(const struct device_launch *site, const struct device_tactic *tactic,
+                                   struct library_space *space, struct device_launch *launches)
+{
+    static const int from[ATTENTION_CUDNN_INPUTS_WORKSPACE] = {
+        [ATTENTION_CUDNN_INPUTS_COUNTS] = ATTENTION_DEVICE_COUNTS,
+        [ATTENTION_CUDNN_INPUTS_SLOTS] = ATTENTION_DEVICE_SLOTS,
+        [ATTENTION_CUDNN_INPUTS_POSITIONS] = ATTENTION_DEVICE_POSITIONS,
+        [ATTENTION_CUDNN_INPUTS_PAGE_TABLE] = ATTENTION_DEVICE_PAGE_TABLE,
+        [ATTENTION_CUDNN_INPUTS_KV] = ATTENTION_DEVICE_KV,
+    };
+    struct device_launch *inputs = &launches[0], *call = &launches[1];
+    const int64_t workspace = tactic->params[ATTENTION_CUDNN_TACTIC_WORKSPACE];
+    *inputs = *call = *site;
+    inputs->record = inputs->problem = PLAN_NO_TACTIC;
+    inputs->tactic = (struct device_tactic){.kernel = &device_attention_cudnn_inputs};
+    attention_cudnn_inputs_params(site->tactic.params, inputs->tactic.params);
+    inputs->operand_count = ATTENTION_CUDNN_INPUTS_OPERANDS;
+    for (int i = 0; i < ATTENTION_CUDNN_INPUTS_WORKSPACE; i++) inputs->operands[i] = site->operands[from[i]];
+    inputs->operands[ATTENTION_CUDNN_INPUTS_KV].access = ACCESS_READ_WRITE;
+    inputs->operands[ATTENTION_CUDNN_INPUTS_WORKSPACE] = workspace_operand(space, workspace, ACCESS_WRITE);
+    call->tactic = *tactic;
+    call->operands[call->operand_count++] = workspace_operand(space, workspace, ACCESS_READ_WRITE);
+    return 2;
+}
+
+uint32_t library_launches(const struct device_launch *site, const struct device_tactic *tactic,
+                          struct library_space *space, struct device_launch launches[LIBRARY_MOST_LAUNCHES])
+{
+    return tactic->kernel->library == LIBRARY_CUDNN ? attention_launches(site, tactic, space, launches)
+                                                    : matmul_launches(site, tactic, space, launches);
+}
+
+static uint64_t plan_arena_bytes(const struct build *build, const struct device_plan *plan)
 {
     struct library_space space = library_space_begin(plan->header.arena_bytes);
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
-        if (launch->op != OP_MATMUL) continue;
-        grow(&space, space.projection);
-        if (is_swiglu(launch->tactic.params)) grow(&space, space.projection + projection_bytes(launch->tactic.params));
+        int64_t params[PLAN_MAX_PARAMS];
+        uint64_t workspace;
+        switch (library_problem(build, launch, params)) {
+        case LIBRARY_CUBLASLT:
+            grow(&space, space.projection);
+            if (is_swiglu(launch->tactic.params)) grow(&space, space.projection + projection_bytes(params));
+            break;
+        case LIBRARY_CUDNN:
+            if (attention_cudnn_workspace(params, ATTENTION_CUDNN_MOST_OWN, &workspace))
+                grow(&space, space.workspace + workspace);
+            break;
+        default: break;
+        }
     }
     return space.end;
 }
@@ -104,8 +185,8 @@ uint64_t library_arena_bytes(const struct build *build)
 {
     uint64_t most = 0;
     for (size_t p = 0; p < build->plan_count; p++) {
-        const uint64_t bytes[2] = {plan_arena_bytes(&build->cuda.plans[p]),
-                                   plan_arena_bytes(&build->cuda.alternatives[p])};
+        const uint64_t bytes[2] = {plan_arena_bytes(build, &build->cuda.plans[p]),
+                                   plan_arena_bytes(build, &build->cuda.alternatives[p])};
         for (int i = 0; i < 2; i++)
             if (bytes[i] > most) most = bytes[i];
     }
@@ -137,8 +218,10 @@ static bool make_plan(const struct build *build, size_t p, struct device_plan *m
         }
         any = true;
         struct device_launch *first = made->launches + made->count;
-        made->count += library_launches(launch, &problem->library, &space, first);
-        first->record = problem->library_record;
+        uint32_t count = library_launches(launch, &problem->library, &space, first);
+        for (uint32_t i = 0; i < count; i++)
+            if (first[i].tactic.kernel->library) first[i].record = problem->library_record;
+        made->count += count;
     }
     made->header.arena_bytes = space.end;
     if (!any) device_plan_free(made);
@@ -208,6 +291,30 @@ static void make_key(const struct build *build, size_t p, const struct device_pl
              hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
 }
 
+/* Those that the plan calls: "cuBLASLt 130100 and cuDNN 91900". */
+static void name_libraries(const struct build *build, const struct device_plan *plan, char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (unsigned library = 1; library < LIBRARY_COUNT; library++) {
+        bool calls = false;
+        for (uint32_t n = 0; n < plan->count; n++) calls |= plan->launches[n].tactic.kernel->library == library;
+        if (!calls || used >= bytes) continue;
+        int length = snprintf(text + used, bytes - used, "%s%s %" PRIu32, used ? " and " : "",
+                              plan_library_name(library), library_version(build, (enum plan_library)library));
+        if (length > 0) used += (size_t)length;
+    }
+}
+
+static void warn_of_logits(const struct build *build, const struct device_plan *made)
+{
+    char libraries[96] = "libraries";
+    if (!build->options->warnings) return;
+    name_libraries(build, made, libraries, sizeof libraries);
+    fprintf(build->options->warnings,
+            "warning: %s of %" PRIu32 " rows: other logits with %s than with our own kernels alone, which are used\n",
+            made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows, libraries);
+}
+
 static bool choose(struct build *build, size_t p, struct device_plan *made, enum tune_level level,
                    struct status *status)
 {
@@ -221,12 +328,7 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
     } else {
         bool right = false;
         if (!measure(build, p, made, us, &right, status)) return false;
-        if (!right && build->options->warnings)
-            fprintf(build->options->warnings,
-                    "warning: %s of %" PRIu32 " rows: cuBLASLt %" PRIu32
-                    " computes other logits than our own kernels, which are used\n",
-                    made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
-                    build->cuda.cublaslt.version);
+        if (!right) warn_of_logits(build, made);
         bool library = right && us[1] <= (1 - least_gain) * us[0];
         snprintf(record.values[0].name, sizeof record.values[0].name, "libraries");
         record.values[0].value = library;
@@ -249,7 +351,7 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
 
 bool library_plans_cuda(struct build *build, enum tune_level level, struct status *status)
 {
-    if (!build->cuda.cublaslt.library || !build->cuda.weights || level == TUNE_OFF) return true;
+    if (!build->cuda.weights || level == TUNE_OFF) return true;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++) {
         struct device_plan made;

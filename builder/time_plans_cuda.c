@@ -38,8 +38,9 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     for (int i = 0; i < 2; i++)
         ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
                            "an event");
-    timer->calls =
-        (struct cuda_calls){.entries = kernels->calls, .count = kernels->call_count, .cublaslt = build->cuda.cublaslt};
+    ok = ok && cuda_calls_borrow(&timer->calls, &build->cuda.cublaslt, &build->cuda.cudnn, status);
+    timer->calls.entries = kernels->calls;
+    timer->calls.count = kernels->call_count;
     timer->kernels.calls = &timer->calls;
     free(entries);
     if (!ok) plan_timer_close(timer);
@@ -53,6 +54,7 @@ void plan_timer_close(struct plan_timer *timer)
     for (int i = 0; i < 2; i++)
         if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
     cuda_kernels_free(&timer->kernels, device);
+    cuda_calls_close(&timer->calls, device);
     cuda_memory_close(&timer->memory, timer->build);
     device_leave(device);
     timer->entered = false;

@@ -4,36 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/bench_cuda.h"
-#include "builder/library_plans_cuda.h"
+#include "builder/tune_libraries_cuda.h"
 #include "formats/hash.h"
-#include "kernels/matmul/matmul_cublaslt.h"
 
 enum {
-    MAX_TACTICS = 64,   /* of one problem, of our own */
     FULL_TACTICS = 40,  /* raced at level full */
     QUICK_TACTICS = 15, /* raced at level quick */
-    FULL_LIBRARY_TACTICS = 128,
-    QUICK_LIBRARY_TACTICS = 8, /* a library's favourites */
 };
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
 enum { TUNER_REVISION = 3 };
-
-struct problem {
-    char key[TUNING_KEY_BYTES];
-    struct bench_problem bench; /* of the first plan that has it; tactic_count: those that are raced */
-    struct device_tactic tactics[MAX_TACTICS];
-    int tactic_count;
-};
-
-struct tuning {
-    struct build *build;
-    struct problem **problems; /* owned, each */
-    size_t count, capacity;
-    char code[TUNE_CUDA_CODE_BYTES];
-    struct bench_cuda bench;
-    bool measuring;
-};
 
 /* ---- problems ---- */
 
@@ -70,14 +49,14 @@ static struct device_plan *plan_or_alternative(struct build *build, size_t index
     return index < count ? &build->cuda.plans[index] : &build->cuda.alternatives[index - count];
 }
 
-static struct problem *find_problem(struct tuning *tuning, const char *key)
+static struct tune_problem *find_problem(struct tuning *tuning, const char *key)
 {
     for (size_t i = 0; i < tuning->count; i++)
         if (strcmp(tuning->problems[i]->key, key) == 0) return tuning->problems[i];
     return NULL;
 }
 
-static uint32_t number_of(const struct tuning *tuning, const struct problem *problem)
+static uint32_t number_of(const struct tuning *tuning, const struct tune_problem *problem)
 {
     uint32_t i = 0;
     while (tuning->problems[i] != problem) i++;
@@ -85,10 +64,10 @@ static uint32_t number_of(const struct tuning *tuning, const struct problem *pro
 }
 
 /* One tactic of each kernel in turn, so that a race of few knows them all. */
-static void interleave(struct problem *problem)
+static void interleave(struct tune_problem *problem)
 {
-    struct device_tactic sorted[MAX_TACTICS];
-    bool taken[MAX_TACTICS] = {false};
+    struct device_tactic sorted[TUNE_MAX_TACTICS];
+    bool taken[TUNE_MAX_TACTICS] = {false};
     int count = 0;
     while (count < problem->tactic_count) {
         const struct device_kernel *last = NULL;
@@ -103,22 +82,22 @@ static void interleave(struct problem *problem)
     memcpy(problem->tactics, sorted, (size_t)count * sizeof *sorted);
 }
 
-static struct problem *add_problem(struct tuning *tuning, const struct device_plan *plan,
-                                   const struct device_launch *launch, const char *key, int most)
+static struct tune_problem *add_problem(struct tuning *tuning, const struct device_plan *plan,
+                                        const struct device_launch *launch, const char *key, int most)
 {
     if (tuning->count == tuning->capacity) {
         size_t capacity = tuning->capacity ? 2 * tuning->capacity : 32;
-        struct problem **larger = realloc(tuning->problems, capacity * sizeof(struct problem *));
+        struct tune_problem **larger = realloc(tuning->problems, capacity * sizeof(struct tune_problem *));
         if (!larger) return NULL;
         tuning->problems = larger;
         tuning->capacity = capacity;
     }
-    struct problem *problem = calloc(1, sizeof *problem);
+    struct tune_problem *problem = calloc(1, sizeof *problem);
     if (!problem) return NULL;
     tuning->problems[tuning->count++] = problem;
     memcpy(problem->key, key, TUNING_KEY_BYTES);
     problem->tactic_count = device_tactics(launch->op, launch->tactic.params, &tuning->build->cuda.device.facts,
-                                           problem->tactics, MAX_TACTICS);
+                                           problem->tactics, TUNE_MAX_TACTICS);
     interleave(problem);
     problem->bench.op = launch->op;
     problem->bench.plan = plan;
@@ -137,7 +116,7 @@ static bool collect(struct tuning *tuning, int most, struct status *status)
             char key[TUNING_KEY_BYTES];
             if (!is_tuned(launch->op)) continue;
             if (!make_key(tuning, launch, key)) return status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
-            struct problem *problem = find_problem(tuning, key);
+            struct tune_problem *problem = find_problem(tuning, key);
             if (!problem) problem = add_problem(tuning, plan, launch, key, most);
             if (!problem) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
             launch->problem = launch->record = number_of(tuning, problem);
@@ -170,8 +149,8 @@ int tune_cuda_describe(const struct device_tactic *tactic, struct tuning_value v
     return count;
 }
 
-static void describe(struct tuning_record *record, const char *key, const struct device_tactic *tactic,
-                     const struct tuning *tuning)
+void tune_cuda_describe_alone(struct tuning_record *record, const char *key, const struct device_tactic *tactic,
+                              const struct tuning *tuning)
 {
     memset(record, 0, sizeof *record);
     memcpy(record->key, key, sizeof record->key);
@@ -182,12 +161,11 @@ static void describe(struct tuning_record *record, const char *key, const struct
     record->candidates = 1;
 }
 
-/* What a race of these tactics showed. */
-static void describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics, int count,
-                          const struct race_result *result, int runner_up, enum tune_level level,
-                          const struct tuning *tuning)
+void tune_cuda_describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics,
+                             int count, const struct race_result *result, int runner_up, enum tune_level level,
+                             const struct tuning *tuning)
 {
-    describe(record, key, &tactics[result->winner], tuning);
+    tune_cuda_describe_alone(record, key, &tactics[result->winner], tuning);
     record->median_us = result->entries[result->winner].median_us;
     record->spread_us = result->entries[result->winner].spread_us;
     if (runner_up >= 0) {
@@ -199,7 +177,7 @@ static void describe_race(struct tuning_record *record, const char *key, const s
 }
 
 /* The tactic that a record names, if it is still one of the problem's. */
-static const struct device_tactic *recorded(const struct problem *problem, const struct tuning_record *record)
+static const struct device_tactic *recorded(const struct tune_problem *problem, const struct tuning_record *record)
 {
     for (int t = 0; t < problem->tactic_count; t++) {
         const struct device_tactic *tactic = &problem->tactics[t];
@@ -222,7 +200,7 @@ bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level l
 
 /* ---- our own ---- */
 
-static void save(struct tuning *tuning, const struct tuning_record *record)
+void tune_cuda_save(struct tuning *tuning, const struct tuning_record *record)
 {
     struct tactics *tactics = &tuning->build->tactics;
     tactics->measured++;
@@ -232,8 +210,8 @@ static void save(struct tuning *tuning, const struct tuning_record *record)
 }
 
 /* The fastest that is not taken and, if `other`, of a kernel that is not on the list; -1: none is left. */
-static int next_best(const struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result,
-                     const bool *taken, bool other)
+static int next_best(const struct tuned_problem *tuned, const struct tune_problem *problem,
+                     const struct race_result *result, const bool *taken, bool other)
 {
     int best = -1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
@@ -247,33 +225,44 @@ static int next_best(const struct tuned_problem *tuned, const struct problem *pr
     return best;
 }
 
-/* The winner, the best of every other kernel, then whatever is fastest. */
-static void fill_shortlist(struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result)
+static void shortlist(struct tuned_problem *tuned, const struct tune_problem *problem, const struct race_result *result,
+                      bool *taken, int t)
 {
-    bool taken[MAX_TACTICS] = {false};
-    int next = result->winner;
-    for (bool other = true; tuned->shortlist_count < SHORTLIST;) {
-        if (next < 0 && !other) return;
-        if (next >= 0) {
-            taken[next] = true;
-            tuned->shortlist_us[tuned->shortlist_count] = result->entries[next].median_us;
-            tuned->shortlist_spread[tuned->shortlist_count] = result->entries[next].spread_us;
-            tuned->shortlist[tuned->shortlist_count++] = problem->tactics[next];
-        }
-        other = other && next >= 0;
-        next = next_best(tuned, problem, result, taken, other);
-    }
+    if (t < 0 || taken[t] || tuned->shortlist_count == SHORTLIST || result->entries[t].samples == 0) return;
+    taken[t] = true;
+    tuned->shortlist_us[tuned->shortlist_count] = result->entries[t].median_us;
+    tuned->shortlist_spread[tuned->shortlist_count] = result->entries[t].spread_us;
+    tuned->shortlist[tuned->shortlist_count++] = problem->tactics[t];
 }
 
-static bool measure(struct tuning *tuning, const struct problem *problem, enum tune_level level,
+/* The winner, the best of every other kernel, every kernel's own first choice, which knows more than a race of launches
+ * behind themselves shows, then whatever is fastest. */
+static void fill_shortlist(struct tuned_problem *tuned, const struct tune_problem *problem,
+                           const struct race_result *result)
+{
+    bool taken[TUNE_MAX_TACTICS] = {false};
+    shortlist(tuned, problem, result, taken, result->winner);
+    for (int next; (next = next_best(tuned, problem, result, taken, true)) >= 0 && tuned->shortlist_count < SHORTLIST;)
+        shortlist(tuned, problem, result, taken, next);
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        bool first = true;
+        for (int before = 0; before < t; before++)
+            first &= problem->tactics[before].kernel != problem->tactics[t].kernel;
+        if (first) shortlist(tuned, problem, result, taken, t);
+    }
+    for (int next; (next = next_best(tuned, problem, result, taken, false)) >= 0 && tuned->shortlist_count < SHORTLIST;)
+        shortlist(tuned, problem, result, taken, next);
+}
+
+static bool measure(struct tuning *tuning, const struct tune_problem *problem, enum tune_level level,
                     struct tuned_problem *tuned, struct tuning_record *record, struct status *status)
 {
     struct race_result *result = malloc(sizeof *result);
     if (!result) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     bool ok = bench_cuda_race(&tuning->bench, &problem->bench, level, result, status);
     if (ok) {
-        describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result, result->runner_up,
-                      level, tuning);
+        tune_cuda_describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result,
+                                result->runner_up, level, tuning);
         fill_shortlist(tuned, problem, result);
     }
     free(result);
@@ -294,7 +283,7 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
     struct build *build = tuning->build;
     struct tuning_record *record = &build->tactics.records[i];
     struct tuned_problem *tuned = &build->cuda.problems[i];
-    const struct problem *problem = tuning->problems[i];
+    const struct tune_problem *problem = tuning->problems[i];
     memcpy(tuned->key, problem->key, sizeof tuned->key);
     if (answered) {
         *record = *tuning_cache_find(&build->cache, problem->key);
@@ -303,96 +292,12 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
         return true;
     }
     if (!tuning->measuring) {
-        describe(record, problem->key, &problem->tactics[0], tuning);
+        tune_cuda_describe_alone(record, problem->key, &problem->tactics[0], tuning);
         return true;
     }
     if (!measure(tuning, problem, level, tuned, record, status)) return false;
-    save(tuning, record);
+    tune_cuda_save(tuning, record);
     show_progress(tuning, i + 1, record);
-    return true;
-}
-
-/* ---- libraries ---- */
-
-/* The tactic that a record of a library's victory names; false: our own won, or it is a record of something else. */
-static bool recorded_call(const struct tuning_record *record, const int64_t *params, struct device_tactic *tactic)
-{
-    const struct device_kernel *kernel = &device_matmul_cublaslt;
-    int tunables = kernel->param_count - kernel->first_tunable;
-    if (record->value_count != tunables + 1 || strcmp(record->values[0].name, kernel->name) != 0) return false;
-    memset(tactic, 0, sizeof *tactic);
-    tactic->kernel = kernel;
-    memcpy(tactic->params, params, (size_t)kernel->first_tunable * sizeof *params);
-    for (int i = 0; i < tunables; i++) {
-        if (strcmp(record->values[i + 1].name, kernel->param_names[kernel->first_tunable + i]) != 0) return false;
-        tactic->params[kernel->first_tunable + i] = record->values[i + 1].value;
-    }
-    return true;
-}
-
-/* Our best against the library's tactics. */
-static bool race_library(struct tuning *tuning, const struct problem *problem, const struct device_tactic *own,
-                         const int64_t *params, const char *key, enum tune_level level, struct tuning_record *record,
-                         struct status *status)
-{
-    int most = level == TUNE_FULL ? FULL_LIBRARY_TACTICS : QUICK_LIBRARY_TACTICS;
-    struct race_result *result = malloc(sizeof *result);
-    struct device_tactic *tactics = calloc((size_t)most + 1, sizeof *tactics);
-    int64_t(*found)[PLAN_MAX_PARAMS] = calloc((size_t)most, sizeof *found);
-    bool ok = result && tactics && found;
-    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    int count = ok ? matmul_cublaslt_tactics(&tuning->build->cuda.cublaslt, params, found, most) : 0;
-    if (ok && count > 0) {
-        tactics[0] = *own;
-        for (int t = 0; t < count; t++) {
-            tactics[t + 1].kernel = &device_matmul_cublaslt;
-            memcpy(tactics[t + 1].params, found[t], sizeof found[t]);
-        }
-        struct bench_problem bench = problem->bench;
-        bench.tactics = tactics;
-        bench.tactic_count = count + 1;
-        ok = bench_cuda_race(&tuning->bench, &bench, level, result, status);
-        /* Beside a library's victory stands our own best. */
-        bool lost = ok && result->winner > 0 && result->entries[0].samples > 0;
-        if (ok) describe_race(record, key, tactics, count + 1, result, lost ? 0 : result->runner_up, level, tuning);
-    } else if (ok) {
-        describe(record, key, own, tuning);
-        snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
-    }
-    free(result);
-    free(tactics);
-    free(found);
-    return ok || status_prefix(status, "tuning '%s'", key);
-}
-
-static bool library_key(const struct tuning *tuning, const struct problem *problem, char key[TUNING_KEY_BYTES])
-{
-    return snprintf(key, TUNING_KEY_BYTES, "%s; cuBLASLt %" PRIu32, problem->key,
-                    tuning->build->cuda.cublaslt.version) < TUNING_KEY_BYTES;
-}
-
-/* Only where something is measured or known: without a measurement nothing speaks for a library. */
-static bool solve_library(struct tuning *tuning, size_t i, enum tune_level level, struct status *status)
-{
-    struct build *build = tuning->build;
-    struct tuned_problem *tuned = &build->cuda.problems[i];
-    const struct problem *problem = tuning->problems[i];
-    struct tuning_record record;
-    char key[TUNING_KEY_BYTES];
-    int64_t params[PLAN_MAX_PARAMS];
-    if (!library_problem(problem->bench.sites[0], params)) return true;
-    if (!library_key(tuning, problem, key)) return status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
-    const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, key) : NULL;
-    if (known && tune_cuda_good_enough(known, level)) {
-        record = *known;
-        build->tactics.cached++;
-    } else {
-        if (!tuning->measuring) return true;
-        if (!race_library(tuning, problem, &tuned->shortlist[0], params, key, level, &record, status)) return false;
-        save(tuning, &record);
-    }
-    if (recorded_call(&record, params, &tuned->library)) tuned->library_record = (uint32_t)build->tactics.count;
-    build->tactics.records[build->tactics.count++] = record;
     return true;
 }
 
@@ -403,20 +308,6 @@ static void compile_progressed(void *context, uint64_t done, uint64_t total)
     progress_update(context, done, total, NULL);
 }
 
-/* What a library's tactic needs beside the library. */
-static bool add_companions(struct tuning *tuning, const struct device_launch *site)
-{
-    struct device_tactic call = {.kernel = &device_matmul_cublaslt};
-    struct library_space space = library_space_begin(0);
-    struct device_launch launches[LIBRARY_MOST_LAUNCHES];
-    if (!tuning->build->cuda.cublaslt.library || !library_problem(site, call.params)) return true;
-    uint32_t count = library_launches(site, &call, &space, launches);
-    for (uint32_t i = 1; i < count; i++)
-        if (kernel_set_add(&tuning->build->cuda.kernels, &launches[i].tactic, launches[i].operand_count) == UINT32_MAX)
-            return false;
-    return true;
-}
-
 /* Compiles every candidate of the problems that the cache does not answer, and of each the best that it does answer
  * where a library may challenge it; loads them. */
 static bool prepare(struct tuning *tuning, const bool *answered, struct status *status)
@@ -424,16 +315,14 @@ static bool prepare(struct tuning *tuning, const bool *answered, struct status *
     struct build *build = tuning->build;
     struct cuda_build *cuda = &build->cuda;
     for (size_t i = 0; i < tuning->count; i++) {
-        struct problem *problem = tuning->problems[i];
+        struct tune_problem *problem = tuning->problems[i];
         const struct device_tactic *known =
             answered[i] ? recorded(problem, tuning_cache_find(&build->cache, problem->key)) : NULL;
         for (int t = 0; t < problem->bench.tactic_count; t++)
             if (!answered[i] && kernel_set_add(&cuda->kernels, &problem->tactics[t],
                                                problem->bench.sites[0]->operand_count) == UINT32_MAX)
                 return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-        if ((known && cuda->cublaslt.library &&
-             kernel_set_add(&cuda->kernels, known, problem->bench.sites[0]->operand_count) == UINT32_MAX) ||
-            !add_companions(tuning, problem->bench.sites[0]))
+        if (!tune_libraries_prepare(tuning, problem, known))
             return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
     }
     if (cuda->kernels.count == 0) return true;
@@ -453,7 +342,7 @@ static bool apply(struct tuning *tuning, struct status *status)
         for (uint32_t n = 0; n < plan->count; n++) {
             struct device_launch *launch = &plan->launches[n];
             if (launch->problem == PLAN_NO_TACTIC) continue;
-            const struct problem *problem = tuning->problems[launch->problem];
+            const struct tune_problem *problem = tuning->problems[launch->problem];
             const struct device_tactic *tactic = recorded(problem, &build->tactics.records[launch->record]);
             if (!tactic)
                 return status_fail(status, STATUS_INTERNAL, "tuning record '%s' names no tactic", problem->key);
@@ -469,17 +358,10 @@ static bool find_answers(const struct tuning *tuning, enum tune_level level, boo
     const struct build *build = tuning->build;
     bool all = true;
     for (size_t i = 0; i < tuning->count; i++) {
-        const struct problem *problem = tuning->problems[i];
+        const struct tune_problem *problem = tuning->problems[i];
         const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, problem->key) : NULL;
-        char key[TUNING_KEY_BYTES];
-        int64_t params[PLAN_MAX_PARAMS];
         answered[i] = known && tune_cuda_good_enough(known, level) && recorded(problem, known);
-        all = all && answered[i];
-        if (!build->cuda.cublaslt.library || !library_problem(problem->bench.sites[0], params) ||
-            !library_key(tuning, problem, key))
-            continue;
-        known = build->cache_open ? tuning_cache_find(&build->cache, key) : NULL;
-        all = all && known && tune_cuda_good_enough(known, level);
+        all = all && answered[i] && tune_libraries_answered(tuning, problem, level);
     }
     return all;
 }
@@ -491,8 +373,8 @@ static bool solve_all(struct tuning *tuning, const bool *answered, enum tune_lev
     build->machine.peak_gflops = tuning->bench.flops_per_us * 1e-3;
     for (size_t i = 0; i < tuning->count; i++, build->tactics.count++)
         if (!solve(tuning, i, level, answered[i], status)) return false;
-    for (size_t i = 0; build->cuda.cublaslt.library && i < tuning->count; i++)
-        if (!solve_library(tuning, i, level, status)) return false;
+    for (size_t i = 0; i < tuning->count; i++)
+        if (!tune_libraries_solve(tuning, i, level, status)) return false;
     return apply(tuning, status);
 }
 
@@ -557,9 +439,9 @@ bool print_cuda_candidates(struct build *build, FILE *out, struct status *status
     struct tuning tuning = {.build = build};
     const struct device_facts *gpu = &build->cuda.device.facts;
     tune_cuda_code(tuning.code);
-    bool ok = collect(&tuning, MAX_TACTICS, status);
+    bool ok = collect(&tuning, TUNE_MAX_TACTICS, status);
     for (size_t i = 0; ok && i < tuning.count; i++) {
-        const struct problem *problem = tuning.problems[i];
+        const struct tune_problem *problem = tuning.problems[i];
         fprintf(out, "# %s\n", problem->key);
         for (int t = 0; t < problem->tactic_count; t++) print_tactic(&problem->tactics[t], gpu, out);
         const struct device_kernel *const *kernels = device_kernels(problem->bench.op);

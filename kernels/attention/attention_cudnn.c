@@ -87,7 +87,6 @@ struct attention_cudnn {
     struct cudnn *cudnn; /* borrowed */
     cudnn_descriptor plan;
     int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE];
-    uint64_t workspace_bytes; /* all of it */
 };
 
 static bool read_header(const struct cudnn *cudnn, const int64_t *params, const void *blob, size_t bytes,
@@ -150,6 +149,7 @@ struct attention_cudnn *attention_cudnn_prepare(struct cudnn *cudnn, const int64
                                                 size_t bytes, struct status *status)
 {
     struct attention_cudnn_header header;
+    uint64_t workspace;
     const char *why = attention_cudnn_illegal(params);
     if (why) {
         status_fail(status, STATUS_CORRUPT, "cuDNN attention: %s", why);
@@ -163,7 +163,7 @@ struct attention_cudnn *attention_cudnn_prepare(struct cudnn *cudnn, const int64
     }
     attention->cudnn = cudnn;
     memcpy(attention->params, params, sizeof attention->params);
-    if (!attention_cudnn_workspace(params, header.workspace_bytes, &attention->workspace_bytes)) {
+    if (!attention_cudnn_workspace(params, header.workspace_bytes, &workspace)) {
         status_fail(status, STATUS_CORRUPT, "cuDNN attention plan: a workspace of %" PRIu64 " bytes, at most %" PRIu64,
                     header.workspace_bytes, most_workspace_bytes);
         goto failed;
@@ -178,8 +178,6 @@ failed:
     attention_cudnn_free(attention);
     return NULL;
 }
-
-uint64_t attention_cudnn_workspace_bytes(const struct attention_cudnn *attention) { return attention->workspace_bytes; }
 
 bool attention_cudnn_execute(struct attention_cudnn *attention, const uint64_t *operands, void *stream,
                              struct status *status)

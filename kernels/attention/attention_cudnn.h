@@ -57,7 +57,8 @@ enum attention_cudnn_tensor {
     ATTENTION_CUDNN_FIRST_VIRTUAL
 };
 
-/* The workspace of a problem with cuDNN's own `plan_bytes` in it; false: illegal params or too much. */
+/* Bytes of the workspace of a problem: inputs, and cuDNN's own `plan_bytes`. It begins at a multiple of
+ * ATTENTION_CUDNN_ALIGNMENT. False: illegal params or too much. */
 bool attention_cudnn_workspace(const int64_t *params, uint64_t plan_bytes, uint64_t *bytes);
 
 /* Makes the plan of a blob. A wrong length, another problem than `params` or a plan that cuDNN does not take is
@@ -67,8 +68,6 @@ bool attention_cudnn_workspace(const int64_t *params, uint64_t plan_bytes, uint6
  * the result. */
 struct attention_cudnn *attention_cudnn_prepare(struct cudnn *cudnn, const int64_t *params, const void *blob,
                                                 size_t bytes, struct status *status);
-/* Inputs and cuDNN's own, ready to be allocated at a multiple of ATTENTION_CUDNN_ALIGNMENT. */
-uint64_t attention_cudnn_workspace_bytes(const struct attention_cudnn *attention);
 /* Queues the call on `stream`, which may be capturing (relaxed). operands[ATTENTION_CUDNN_OPERANDS] are device
  * addresses; they become part of what is captured. Rows behind the valid ones may be set to zero. */
 bool attention_cudnn_execute(struct attention_cudnn *attention, const uint64_t *operands, void *stream,

@@ -1,4 +1,5 @@
-/* The builder's side of attention by cuDNN: which execution plans the library offers for a problem. */
+/* The builder's side of attention by cuDNN: which execution plans the library offers for a problem, and how each of
+ * them races. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_BUILD_H
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_BUILD_H
 
@@ -19,5 +20,26 @@ struct attention_cudnn_blob {
 bool attention_cudnn_enumerate(struct cudnn *cudnn, const int64_t *params, struct attention_cudnn_blob *blobs,
                                int capacity, int *count, struct status *status);
 void attention_cudnn_blob_free(struct attention_cudnn_blob *blob);
+
+/* Tunables of a plan as a tactic, whose blob is the plan's. */
+enum attention_cudnn_tactic_param {
+    ATTENTION_CUDNN_TACTIC_VERSION = ATTENTION_DEVICE_FIRST_TUNABLE, /* of cuDNN */
+    ATTENTION_CUDNN_TACTIC_PLAN,      /* its number in the order of attention_cudnn_enumerate */
+    ATTENTION_CUDNN_TACTIC_HASH0,     /* XXH3-64 of the blob, upper half */
+    ATTENTION_CUDNN_TACTIC_HASH1,     /* lower half */
+    ATTENTION_CUDNN_TACTIC_WORKSPACE, /* bytes of the whole workspace */
+    ATTENTION_CUDNN_TACTIC_PARAMS
+};
+enum { ATTENTION_CUDNN_MOST_OWN = 32 << 20 }; /* bytes of workspace that a plan that races takes for itself */
+
+/* Not in the registry: not code of ours, and raced where the library is. */
+extern const struct device_kernel device_attention_cudnn;
+
+/* The tactic of a blob, plan number `plan` of the problem in params; false: it is none, or wants more
+ * than ATTENTION_CUDNN_MOST_OWN. */
+bool attention_cudnn_tactic(const int64_t *params, const struct attention_cudnn_blob *blob, int plan,
+                            int64_t params_out[PLAN_MAX_PARAMS]);
+/* The blob's hash that the tactic names. */
+uint64_t attention_cudnn_tactic_hash(const int64_t *params);
 
 #endif

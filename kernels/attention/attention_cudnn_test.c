@@ -1,6 +1,7 @@
 /* Attention by cuDNN against the reference, where there are a GPU and the library; what is refused, everywhere. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_cudnn_build.h"
+#include "kernels/attention/attention_cudnn_calls.h"
 #include "kernels/attention/attention_cudnn_layout.cuh"
 #include "kernels/cuda/test_device.h"
 
@@ -198,12 +199,14 @@ static void check(cu_result result, const char *what)
     if (!cuda_ok(&test_device()->device.driver, result, &status, "%s", what)) fail_msg("%s", status.message);
 }
 
-/* Both launches, the second captured as the runtime does it. */
-static void run(struct setup *setup, struct attention_cudnn *attention, struct test_kernel *inputs,
-                const struct test_device_buffer *workspace, const char *what)
+/* Both launches, the second captured as the runtime does it, on a stream that is gone before the graph runs: sessions
+ * come and go, the calls stay. */
+static void run(struct setup *setup, struct attention_cudnn_calls *calls, const struct engine_call *call,
+                struct test_kernel *inputs, const struct test_device_buffer *workspace, const char *what)
 {
     const struct cuda_driver *driver = &test_device()->device.driver;
     const cu_stream stream = test_device()->device.stream;
+    cu_stream captured = NULL;
     const cu_deviceptr kv = setup->pool_device.data + (cu_deviceptr)setup->kv_offset;
     const cu_deviceptr out = setup->shape.in_place ? setup->q_device.data : setup->out_device.data;
     const cu_deviceptr of_inputs[ATTENTION_CUDNN_INPUTS_OPERANDS] = {setup->counts_device.data,
@@ -227,9 +230,12 @@ static void run(struct setup *setup, struct attention_cudnn *attention, struct t
     test_device_write(&setup->q_device, setup->q, setup->q_bytes);
     test_device_write(&setup->pool_device, setup->pool, (size_t)setup->pool_bytes);
     test_kernel_run(inputs, of_inputs, ATTENTION_CUDNN_INPUTS_OPERANDS, 0);
-    check(driver->StreamBeginCapture(stream, CAPTURE_MODE_RELAXED), "capturing");
-    bool ok = attention_cudnn_execute(attention, operands, stream, &status);
-    check(driver->StreamEndCapture(stream, &graph), "capturing");
+    check(driver->StreamCreate(&captured, CU_STREAM_NON_BLOCKING), "a stream");
+    check(driver->StreamBeginCapture(captured, CAPTURE_MODE_RELAXED), "capturing");
+    bool ok =
+        attention_cudnn_calls_run(calls, setup->params, call, operands, (uint64_t)setup->pool_bytes, captured, &status);
+    check(driver->StreamEndCapture(captured, &graph), "capturing");
+    check(driver->StreamDestroy(captured), "freeing");
     if (!ok) fail_msg("%s: %s", what, status.message);
     check(driver->GraphInstantiate(&exec, graph, 0), "instantiating");
     check(driver->GraphLaunch(exec, stream), what);
@@ -251,15 +257,18 @@ static void check_plan(struct setup *setup, struct cudnn *cudnn, const struct at
     snprintf(what, sizeof what, "%s: rows %d of %d from %d, %d x %d heads of %d, window %d", blob->name,
              (int)shape->valid, (int)shape->rows, (int)shape->start, (int)shape->kv_heads, (int)shape->group,
              (int)shape->head_dim, (int)shape->window);
-    struct attention_cudnn *attention = attention_cudnn_prepare(cudnn, setup->params, blob->data, blob->bytes, &status);
-    if (!attention) fail_msg("%s: %s", what, status.message);
-    struct test_device_buffer workspace = test_device_buffer_new(attention_cudnn_workspace_bytes(attention));
+    const struct engine_call call = {.library = LIBRARY_CUDNN, .data = blob->data, .bytes = blob->bytes};
+    struct attention_cudnn_calls *calls = attention_cudnn_calls_new(cudnn, &status);
+    if (!calls || !attention_cudnn_calls_check(calls, setup->params, &call, &status))
+        fail_msg("%s: %s", what, status.message);
+    struct test_device_buffer workspace =
+        test_device_buffer_new(attention_cudnn_operand_bytes(setup->params, &call, ATTENTION_CUDNN_WORKSPACE));
     attention_cudnn_inputs_params(setup->params, inputs_params);
     test_kernel_open(&inputs, &device_attention_cudnn_inputs, inputs_params);
 
     uint8_t *first = malloc(setup->q_bytes), *second = malloc(setup->q_bytes);
     float *found = malloc(width * sizeof *found);
-    run(setup, attention, &inputs, &workspace, what);
+    run(setup, calls, &call, &inputs, &workspace, what);
     test_device_read(out, first, setup->q_bytes);
     check_pool(setup);
     for (int64_t i = 0; i < row_count; i++) {
@@ -268,7 +277,7 @@ static void check_plan(struct setup *setup, struct cudnn *cudnn, const struct at
         snprintf(row, sizeof row, "%s, row %d", what, (int)rows[i]);
         test_assert_close(found, expected + (size_t)i * width, width, tolerance(shape), 0x1p-9, row);
     }
-    run(setup, attention, &inputs, &workspace, what);
+    run(setup, calls, &call, &inputs, &workspace, what);
     test_device_read(out, second, setup->q_bytes);
     test_assert_same_bits(second, first, (size_t)shape->valid * row_bytes, what);
     for (size_t i = (size_t)shape->valid * row_bytes; i < setup->q_bytes; i++)
@@ -279,7 +288,7 @@ static void check_plan(struct setup *setup, struct cudnn *cudnn, const struct at
     test_kernel_close(&inputs);
     test_device_assert_intact(&workspace, what);
     test_device_buffer_free(&workspace);
-    attention_cudnn_free(attention);
+    attention_cudnn_calls_free(calls);
 }
 
 static void equals_reference(void **state)
@@ -297,7 +306,7 @@ static void equals_reference(void **state)
     struct test_random random = {21};
     struct cudnn cudnn;
     struct status status = {0};
-    if (!cudnn_open(&cudnn, &status)) {
+    if (!cudnn_open(&cudnn, 0, &status)) {
         fprintf(stderr, "skipped: %s\n", status.message);
         skip();
     }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "kernels/attention/attention_cudnn_calls.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 
 /* The version that the calls of a library were recorded with; 0: there are none. */
@@ -21,14 +22,23 @@ static bool find_version(const struct engine_call *entries, size_t count, enum p
     return true;
 }
 
+static bool open_cudnn(struct cuda_calls *calls, uint32_t version, struct status *status)
+{
+    if (!cudnn_open(&calls->cudnn, version, status)) return false;
+    calls->attention = attention_cudnn_calls_new(&calls->cudnn, status);
+    return calls->attention != NULL;
+}
+
 bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, const struct engine_call *entries,
                      size_t count, struct status *status)
 {
-    uint32_t cublaslt_version;
+    uint32_t cublaslt_version, cudnn_version;
     memset(calls, 0, sizeof *calls);
-    if (!find_version(entries, count, LIBRARY_CUBLASLT, &cublaslt_version, status) || !device_enter(device, status))
+    if (!find_version(entries, count, LIBRARY_CUBLASLT, &cublaslt_version, status) ||
+        !find_version(entries, count, LIBRARY_CUDNN, &cudnn_version, status) || !device_enter(device, status))
         return false;
-    bool ok = !cublaslt_version || cublaslt_open(&calls->cublaslt, cublaslt_version, status);
+    bool ok = (!cublaslt_version || cublaslt_open(&calls->cublaslt, cublaslt_version, status)) &&
+              (!cudnn_version || open_cudnn(calls, cudnn_version, status));
     device_leave(device);
     calls->entries = entries;
     calls->count = count;
@@ -36,19 +46,48 @@ bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, cons
     return ok;
 }
 
+bool cuda_calls_borrow(struct cuda_calls *calls, const struct cublaslt *cublaslt, const struct cudnn *cudnn,
+                       struct status *status)
+{
+    *calls = (struct cuda_calls){.cublaslt = *cublaslt, .cudnn = *cudnn, .borrows = true};
+    if (!cudnn->library) return true;
+    calls->attention = attention_cudnn_calls_new(cudnn, status);
+    return calls->attention != NULL;
+}
+
 void cuda_calls_close(struct cuda_calls *calls, const struct device *device)
 {
     struct status ignored;
     status_clear(&ignored);
-    if (calls->cublaslt.library) {
+    if (calls->cublaslt.library || calls->cudnn.library) {
         bool entered = device_enter(device, &ignored);
-        cublaslt_close(&calls->cublaslt);
+        attention_cudnn_calls_free(calls->attention);
+        if (!calls->borrows) {
+            cudnn_close(&calls->cudnn);
+            cublaslt_close(&calls->cublaslt);
+        }
         if (entered) device_leave(device);
     }
     memset(calls, 0, sizeof *calls);
 }
 
-/* What the operand count of the call must be, so that none is read that is not there. */
+static bool is_matmul(const struct engine_call *call, const struct plan_launch *launch, const int64_t *params)
+{
+    return call->library == LIBRARY_CUBLASLT && launch->op == OP_MATMUL &&
+           launch->param_count >= MATMUL_DEVICE_FIRST_TUNABLE && !matmul_device_illegal(params) &&
+           launch->operand_count == matmul_device_operand_count(params) + 1;
+}
+
+/* A chunk of one prompt: what cuDNN is told of a batch of sequences would be wrong. */
+static bool is_attention(const struct engine_call *call, const struct plan *plan, const struct plan_launch *launch,
+                         const int64_t *params)
+{
+    return call->library == LIBRARY_CUDNN && launch->op == OP_ATTENTION && plan->header.kind == PLAN_PREFILL &&
+           launch->param_count >= ATTENTION_DEVICE_FIRST_TUNABLE && !attention_cudnn_illegal(params) &&
+           launch->operand_count == ATTENTION_CUDNN_OPERANDS;
+}
+
+/* The launch's call, if it is one that its library is open for, with the operands that it takes. */
 static const struct engine_call *find_call(const struct cuda_calls *calls, const struct plan *plan,
                                            const struct plan_launch *launch, struct status *status)
 {
@@ -58,14 +97,20 @@ static const struct engine_call *find_call(const struct cuda_calls *calls, const
         return NULL;
     }
     const struct engine_call *call = &calls->entries[launch->kernel];
-    if (launch->op != OP_MATMUL || call->library != LIBRARY_CUBLASLT ||
-        launch->param_count < MATMUL_DEVICE_FIRST_TUNABLE || matmul_device_illegal(params) ||
-        launch->operand_count != matmul_device_operand_count(params) + 1) {
-        status_fail(status, STATUS_CORRUPT, "%s: not a call of '%s' with %u operands", plan_library_name(call->library),
-                    plan_op_name(launch->op), launch->operand_count);
-        return NULL;
-    }
-    return call;
+    if ((calls->cublaslt.library && is_matmul(call, launch, params)) ||
+        (calls->attention && is_attention(call, plan, launch, params)))
+        return call;
+    status_fail(status, STATUS_CORRUPT, "%s: not a call of '%s' with %u operands", plan_library_name(call->library),
+                plan_op_name(launch->op), launch->operand_count);
+    return NULL;
+}
+
+static uint64_t operand_bytes(const struct engine_call *call, const struct plan_launch *launch, const int64_t *params,
+                              uint32_t operand)
+{
+    if (call->library == LIBRARY_CUDNN) return attention_cudnn_operand_bytes(params, call, (int)operand);
+    return operand + 1u < launch->operand_count ? matmul_device_operand_bytes(params, (int)operand)
+                                                : matmul_cublaslt_workspace(call);
 }
 
 /* The library reads and writes as far as the parameters say: the operands must reach that far. */
@@ -74,10 +119,8 @@ static bool check_operands(const struct plan *plan, const struct plan_launch *la
 {
     const int64_t *params = plan->params + launch->first_param;
     const struct plan_operand *operands = plan->operands + launch->first_operand;
-    uint32_t workspace = launch->operand_count - 1u;
     for (uint32_t i = 0; i < launch->operand_count; i++) {
-        uint64_t expected =
-            i < workspace ? matmul_device_operand_bytes(params, (int)i) : matmul_cublaslt_workspace(call);
+        uint64_t expected = operand_bytes(call, launch, params, i);
         if (operands[i].bytes < expected)
             return status_fail(status, STATUS_CORRUPT,
                                "operand %" PRIu32 ": expected %" PRIu64 " bytes, found %" PRIu64, i, expected,
@@ -89,15 +132,21 @@ static bool check_operands(const struct plan *plan, const struct plan_launch *la
 bool cuda_call_check(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
                      struct status *status)
 {
+    const int64_t *params = plan->params + launch->first_param;
     const struct engine_call *call = find_call(calls, plan, launch, status);
-    return call && check_operands(plan, launch, call, status) &&
-           matmul_cublaslt_check(&calls->cublaslt, plan->params + launch->first_param, call, status);
+    if (!call) return false;
+    bool ok = call->library == LIBRARY_CUDNN ? attention_cudnn_calls_check(calls->attention, params, call, status)
+                                             : matmul_cublaslt_check(&calls->cublaslt, params, call, status);
+    return ok && check_operands(plan, launch, call, status);
 }
 
 bool cuda_call_run(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
-                   const cu_deviceptr *operands, cu_stream stream, struct status *status)
+                   const cu_deviceptr *operands, uint64_t pool_bytes, cu_stream stream, struct status *status)
 {
+    const int64_t *params = plan->params + launch->first_param;
     const struct engine_call *call = find_call(calls, plan, launch, status);
-    return call && check_operands(plan, launch, call, status) &&
-           matmul_cublaslt_run(&calls->cublaslt, plan->params + launch->first_param, call, operands, stream, status);
+    if (!call || !check_operands(plan, launch, call, status)) return false;
+    if (call->library == LIBRARY_CUDNN)
+        return attention_cudnn_calls_run(calls->attention, params, call, operands, pool_bytes, stream, status);
+    return matmul_cublaslt_run(&calls->cublaslt, params, call, operands, stream, status);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const char library_name[] = "libcudnn.so.9";
-static const char remedy[] = "install cuDNN 9 for the driver's CUDA version, or build the engine without it (--lean)";
+static const char remedy[] = "install cuDNN 9 for the driver's CUDA version, and name its folder in LD_LIBRARY_PATH";
 
 struct symbol {
     const char *name;
@@ -28,7 +28,22 @@ static bool look_up(struct cudnn *cudnn, struct status *status)
     return true;
 }
 
-bool cudnn_open(struct cudnn *cudnn, struct status *status)
+static bool check_version(const struct cudnn *cudnn, size_t version, struct status *status)
+{
+    const size_t found = cudnn->version;
+    if (found / 10000 != CUDNN_MAJOR_VERSION)
+        return status_fail(status, STATUS_MACHINE, "cuDNN: expected version %d, found %zu.%zu.%zu; %s",
+                           CUDNN_MAJOR_VERSION, found / 10000, found % 10000 / 100, found % 100, remedy);
+    if (version && found != version)
+        return status_fail(status, STATUS_MACHINE,
+                           "cuDNN: expected version %zu.%zu.%zu, which this engine was built with, found %zu.%zu.%zu "
+                           "(%s); install that version, or build the engine again",
+                           version / 10000, version % 10000 / 100, version % 100, found / 10000, found % 10000 / 100,
+                           found % 100, library_name);
+    return true;
+}
+
+bool cudnn_open(struct cudnn *cudnn, size_t version, struct status *status)
 {
     *cudnn = (struct cudnn){0};
     /* The library and those it opens have threads and exit handlers of their own: they stay mapped. */
@@ -40,11 +55,7 @@ bool cudnn_open(struct cudnn *cudnn, struct status *status)
     }
     if (!look_up(cudnn, status)) goto failed;
     cudnn->version = cudnn->GetVersion();
-    if (cudnn->version / 10000 != CUDNN_MAJOR_VERSION) {
-        status_fail(status, STATUS_MACHINE, "cuDNN: expected version %d, found %zu.%zu.%zu; %s", CUDNN_MAJOR_VERSION,
-                    cudnn->version / 10000, cudnn->version % 10000 / 100, cudnn->version % 100, remedy);
-        goto failed;
-    }
+    if (!check_version(cudnn, version, status)) goto failed;
     if (!cudnn_ok(cudnn, cudnn->Create(&cudnn->handle), status,
                   "cuDNN %zu.%zu.%zu: expected a handle for this GPU, found", cudnn->version / 10000,
                   cudnn->version % 10000 / 100, cudnn->version % 100)) {

@@ -162,9 +162,9 @@ struct cudnn {
 };
 
 /* Opens libcudnn.so.9, looks every function up and makes a handle for the context that is current. STATUS_MACHINE, with
- * expected, found and remedy, when the library is missing, of another major version, lacks a function or makes no
- * handle. A handle is used by one thread at a time. */
-bool cudnn_open(struct cudnn *cudnn, struct status *status);
+ * expected, found and remedy, when the library is missing, of another version, lacks a function or makes no handle.
+ * `version`: as cudnnGetVersion; 0: any 9. A handle is used by one thread at a time. */
+bool cudnn_open(struct cudnn *cudnn, size_t version, struct status *status);
 void cudnn_close(struct cudnn *cudnn); /* harmless on one that is all zero; the context is current */
 
 /* True for success; else fills status with "WHAT: what cuDNN says" and returns false, STATUS_MACHINE. */

@@ -281,7 +281,7 @@ static bool add_call(cu_graph graph, cu_graph_node *node, const struct node_edge
     if (!cuda_ok(driver, driver->StreamBeginCapture(device->stream, CU_STREAM_CAPTURE_MODE_RELAXED), status,
                  "capturing a library call"))
         return false;
-    bool ok = cuda_call_run(calls, plan, launch, operands, device->stream, status);
+    bool ok = cuda_call_run(calls, plan, launch, operands, memory->bytes[SPACE_KV], device->stream, status);
     struct status ended;
     status_clear(&ended);
     bool closed =
@@ -388,7 +388,7 @@ static bool launch_alone(const struct device *device, const struct cuda_kernels 
     if (is_library(launch)) {
         cu_deviceptr operands[PLAN_MAX_OPERANDS];
         call_operands(plan, launch, memory, operands);
-        return cuda_call_run(kernels->calls, plan, launch, operands, device->stream, status);
+        return cuda_call_run(kernels->calls, plan, launch, operands, memory->bytes[SPACE_KV], device->stream, status);
     }
     if (!resolve(arguments, device, &kernels->kernels[launch->kernel], plan, launch, memory, status)) return false;
     struct cu_launch_attribute cluster;

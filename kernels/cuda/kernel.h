@@ -32,9 +32,9 @@ struct device_kernel {
     /* Why these parameters are illegal on this GPU, NULL if they are legal; then *geometry is filled. Never trusts a
      * parameter: products are overflow-checked. */
     const char *(*launch)(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry);
-    /* Complete legal params for the problem in params[0..first_tunable): the best guess first, the others from promising to
-     * less so, always in the same order. Returns how many, at most `capacity`; 0: not a problem of this kernel. NULL: the
-     * kernel has no tunables. */
+    /* Complete legal params for the problem in params[0..first_tunable): the best guess first, the others from
+     * promising to less so, always in the same order. Returns how many, at most `capacity`; 0: not a problem of this
+     * kernel. NULL: the kernel has no tunables. */
     int (*candidates)(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                       int capacity);
     /* Operand `operand` is passed as a tensor map: fills it and returns true. NULL: all are pointers. */
@@ -42,10 +42,9 @@ struct device_kernel {
     /* Bytes moved, each input read once and each output written once, and floating point operations, at full row count.
      * Attention: at a context of `context` tokens. */
     void (*cost)(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
-    /* Library tactics: what an engine stores of the call. Sets version, data (in `data`, of DEVICE_CALL_BYTES) and
-     * bytes. */
-    void (*call)(const int64_t *params, struct engine_call *call, void *data);
+    /* Library tactics: what an engine stores of the call. Sets version, bytes and data, which is malloc'd and the
+     * caller's; false: out of memory. `blob`: of the tactic. */
+    bool (*call)(const int64_t *params, const void *blob, size_t blob_bytes, struct engine_call *call);
 };
-enum { DEVICE_CALL_BYTES = 256 };
 
 #endif

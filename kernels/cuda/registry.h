@@ -14,6 +14,8 @@ bool device_kernel_runs_on(const struct device_kernel *kernel, const struct devi
 struct device_tactic {
     const struct device_kernel *kernel;
     int64_t params[PLAN_MAX_PARAMS];
+    const void *blob; /* borrowed: what a library's tactic has besides numbers; its hash is among the params */
+    size_t blob_bytes;
 };
 
 /* Legal tactics of all kernels of `op` for the problem in params (those before the tunables), the best guess first.

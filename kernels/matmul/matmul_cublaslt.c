@@ -1,6 +1,7 @@
 #include "kernels/matmul/matmul_cublaslt.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -16,14 +17,17 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void make_call(const int64_t *params, struct engine_call *call, void *data)
+static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes, struct engine_call *call)
 {
-    struct matmul_cublaslt_data made = {.workspace_bytes = (uint64_t)params[MATMUL_CUBLASLT_WORKSPACE]};
-    memcpy(&made.algorithm, params + MATMUL_CUBLASLT_ALGORITHM, sizeof made.algorithm);
-    memcpy(data, &made, sizeof made);
+    (void)blob, (void)blob_bytes;
+    struct matmul_cublaslt_data *data = malloc(sizeof *data);
+    if (!data) return false;
+    data->workspace_bytes = (uint64_t)params[MATMUL_CUBLASLT_WORKSPACE];
+    memcpy(&data->algorithm, params + MATMUL_CUBLASLT_ALGORITHM, sizeof data->algorithm);
     call->version = (uint32_t)params[MATMUL_CUBLASLT_VERSION];
     call->data = data;
-    call->bytes = sizeof made;
+    call->bytes = sizeof *data;
+    return true;
 }
 
 static const char *const param_names[MATMUL_CUBLASLT_PARAMS] = {MATMUL_DEVICE_PARAM_NAMES,

@@ -46,11 +46,11 @@ static int check(const struct cublaslt *library, const struct matmul_device_prob
     matmul_device_problem_params(problem, params);
     int count = matmul_cublaslt_tactics(library, params, tactics, most);
     for (int t = 0; t < count; t++) {
-        char data[DEVICE_CALL_BYTES], what[128];
+        char what[128];
         struct call call = {.library = library, .params = params, .call = {.library = LIBRARY_CUBLASLT}};
         struct status status;
         status_clear(&status);
-        device_matmul_cublaslt.call(tactics[t], &call.call, data);
+        assert_true(device_matmul_cublaslt.call(tactics[t], NULL, 0, &call.call));
         snprintf(what, sizeof what, "cuBLASLt tactic %d of %lld x %lld x %lld", t, (long long)problem->rows,
                  (long long)problem->n, (long long)problem->k);
         if (!matmul_cublaslt_check(library, params, &call.call, &status)) fail_msg("%s: %s", what, status.message);
@@ -59,6 +59,7 @@ static int check(const struct cublaslt *library, const struct matmul_device_prob
         matmul_device_check_run(what, params, problem->valid, samples, run_call, &call);
         test_device_assert_intact(&call.workspace, what);
         test_device_buffer_free(&call.workspace);
+        free((void *)call.call.data);
     }
     free(tactics);
     return count;
@@ -102,7 +103,6 @@ static void refuses_wrong_calls(void **state)
                                                          .dtype = DTYPE_BF16,
                                                          .out_dtype = DTYPE_BF16};
     int64_t params[PLAN_MAX_PARAMS], tactic[1][PLAN_MAX_PARAMS];
-    char data[DEVICE_CALL_BYTES];
     struct engine_call call = {.library = LIBRARY_CUBLASLT};
     struct status status;
     (void)state;
@@ -110,7 +110,8 @@ static void refuses_wrong_calls(void **state)
     if (!library) skip();
     matmul_device_problem_params(&problem, params);
     assert_int_equal(matmul_cublaslt_tactics(library, params, tactic, 1), 1);
-    device_matmul_cublaslt.call(tactic[0], &call, data);
+    assert_true(device_matmul_cublaslt.call(tactic[0], NULL, 0, &call));
+    char *data = (char *)call.data;
     assert_int_equal(call.version, library->version);
     status_clear(&status);
     call.bytes--;
@@ -125,6 +126,7 @@ static void refuses_wrong_calls(void **state)
     status_clear(&status);
     assert_false(matmul_cublaslt_check(library, params, &call, &status));
     assert_int_equal(status.code, STATUS_CORRUPT);
+    free(data);
     params[MATMUL_DEVICE_HAS_NORM] = 1;
     assert_int_equal(matmul_cublaslt_tactics(library, params, tactic, 1), 0);
 }

@@ -4,12 +4,11 @@
  *
  *   FAKE_CUBLASLT_VERSION=N  default 130100
  *   FAKE_CUBLASLT_REFUSE=1   cublasLtMatmulAlgoCheck refuses every algorithm */
-#include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cublaslt.h"
+#include "tests/fake_cuda/library.h"
 
 #define EXPORTED                                 __attribute__((visibility("default")))
 #define FAKE_DECLARE(member, symbol, parameters) EXPORTED int symbol parameters;
@@ -28,12 +27,8 @@ enum {
 static const uint64_t magic = UINT64_C(0x746c2d6c656e7973); /* first word of every algorithm */
 
 struct lt_handle_opaque {
-    struct cuda_driver driver; /* members that are used here are looked up, the others are NULL */
-    cu_library library;
-    cu_function function;
+    struct fake_library library;
 };
-
-static const char cubin[] = "FAKE CUBIN 90\nkernel fake_cublaslt 8 8 8 8\nend\n";
 
 size_t cublasLtGetVersion(void)
 {
@@ -41,32 +36,12 @@ size_t cublasLtGetVersion(void)
     return text ? strtoull(text, NULL, 10) : 130100;
 }
 
-static int look_up(void *driver, const char *name, void *function)
-{
-    void *address = dlsym(driver, name);
-    memcpy(function, &address, sizeof address);
-    return address != NULL;
-}
-
 int cublasLtCreate(lt_handle *handle)
 {
+    static const char cubin[] = "FAKE CUBIN 90\nkernel fake_cublaslt 8 8 8 8\nend\n";
     struct lt_handle_opaque *made = calloc(1, sizeof *made);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    cu_kernel kernel;
-    if (!made || !driver || !look_up(driver, "cuLibraryLoadData", &made->driver.LibraryLoadData) ||
-        !look_up(driver, "cuLibraryUnload", &made->driver.LibraryUnload) ||
-        !look_up(driver, "cuLibraryGetKernel", &made->driver.LibraryGetKernel) ||
-        !look_up(driver, "cuKernelGetFunction", &made->driver.KernelGetFunction) ||
-        !look_up(driver, "cuLaunchKernelEx", &made->driver.LaunchKernelEx) ||
-        made->driver.LibraryLoadData(&made->library, cubin, NULL, NULL, 0, NULL, NULL, 0) != CU_SUCCESS) {
+    if (!made || !fake_library_open(&made->library, cubin, "fake_cublaslt")) {
         free(made);
-        if (driver) dlclose(driver);
-        return EXECUTION_FAILED;
-    }
-    made->driver.library = driver;
-    if (made->driver.LibraryGetKernel(&kernel, made->library, "fake_cublaslt") != CU_SUCCESS ||
-        made->driver.KernelGetFunction(&made->function, kernel) != CU_SUCCESS) {
-        cublasLtDestroy(made);
         return EXECUTION_FAILED;
     }
     *handle = made;
@@ -75,8 +50,7 @@ int cublasLtCreate(lt_handle *handle)
 
 int cublasLtDestroy(lt_handle handle)
 {
-    handle->driver.LibraryUnload(handle->library);
-    dlclose(handle->driver.library);
+    fake_library_close(&handle->library);
     free(handle);
     return LT_SUCCESS;
 }
@@ -184,11 +158,9 @@ int cublasLtMatmul(lt_handle handle, lt_matmul_desc desc, const void *alpha, con
                    void *d, lt_matrix_layout d_layout, const struct lt_algorithm *algorithm, void *workspace,
                    size_t workspace_bytes, cu_stream stream)
 {
-    struct cu_launch_config config = {.grid = {1, 1, 1}, .block = {128, 1, 1}, .stream = stream};
     void *arguments[] = {&a, &b, &d, &workspace};
     if (!handle || !desc || !alpha || !beta || !a || !b || !c || !d || !a_layout || !b_layout || !c_layout ||
         !d_layout || algorithm->opaque[0] != magic || !workspace || workspace_bytes < WORKSPACE)
         return INVALID_VALUE;
-    return handle->driver.LaunchKernelEx(&config, handle->function, arguments, NULL) == CU_SUCCESS ? LT_SUCCESS
-                                                                                                   : EXECUTION_FAILED;
+    return fake_library_launch(&handle->library, arguments, stream) ? LT_SUCCESS : EXECUTION_FAILED;
 }

@@ -36,6 +36,7 @@ static const struct kernel {
     {"rope_attention", 9, {-1, -1}, {"HAS_NORM"}, {2}},
     {"attention_prefill", 7, {1, 5}, {NULL}, {0}},
     {"attention_generic", 7, {-1, -1}, {NULL}, {0}},
+    {"attention_cudnn_inputs", 6, {-1, -1}, {NULL}, {0}},
     {"swiglu", 3, {-1, -1}, {NULL}, {0}},
     {"select_rows", 4, {-1, -1}, {NULL}, {0}},
     {"sample", 7, {-1, -1}, {"FEEDBACK"}, {2}},

@@ -183,7 +183,7 @@ static void add_sanitized(void)
             bool is_engine = checks[i].model[0];
             if (strstr(checks[i].name, "hostile")) continue;
             if (is_engine && (strcmp(checks[i].tune, "off") != 0 || !checks[i].is_trained)) continue;
-            if (t > 0 && strstr(checks[i].name, "cublaslt")) continue;
+            if (t > 0 && (strstr(checks[i].name, "cublaslt") || strstr(checks[i].name, "cudnn"))) continue;
             snprintf(name, sizeof name, "%.10s/%.140s", tools[t], checks[i].name);
             struct check *check = add_check(name);
             check->tool = tools[t];

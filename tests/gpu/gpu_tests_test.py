@@ -215,6 +215,8 @@ class GpuTests(unittest.TestCase):
         self.assertEqual([name for name in names if "hostile" in name and "check/" in name], [])
         for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
             self.assertIn(tool + "/embed_device_test/gathers", names)
+        for test in ("matmul_cublaslt_test/computes_the_contract", "attention_cudnn_test/equals_reference"):
+            self.assertEqual([name for name in names if name.endswith(test)], [test, "memcheck/" + test])
         self.assertEqual([name for name in names if "engine" in name],
                          ["engine/fables", "engine/fables-fp16"] +
                          [tool + "/engine/fables-fp16" for tool in ("memcheck", "racecheck", "synccheck", "initcheck")])

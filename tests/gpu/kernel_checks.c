@@ -4,6 +4,7 @@
 #include "tests/gpu/check.h"
 
 #define KERNEL_TESTS(X)        \
+    X(attention_cudnn_test)    \
     X(attention_prefill_test)  \
     X(matmul_cublaslt_test)    \
     X(matmul_gemv_test)        \

@@ -1,0 +1,36 @@
+/* What the files of the tuner for GPUs share: tune_cuda.c, tune_libraries_cuda.c. */
+#ifndef BUILDER_TUNE_CUDA_INTERNAL_H
+#define BUILDER_TUNE_CUDA_INTERNAL_H
+
+#include "builder/bench_cuda.h"
+#include "builder/tune_cuda.h"
+
+enum { TUNE_MAX_TACTICS = 64 }; /* of one problem, of our own */
+
+struct tune_problem {
+    char key[TUNING_KEY_BYTES];
+    struct bench_problem bench; /* of the first plan that has it; tactic_count: those that are raced */
+    struct device_tactic tactics[TUNE_MAX_TACTICS];
+    int tactic_count;
+};
+
+struct tuning {
+    struct build *build;
+    struct tune_problem **problems; /* owned, each */
+    size_t count, capacity;
+    char code[TUNE_CUDA_CODE_BYTES];
+    struct bench_cuda bench;
+    bool measuring;
+};
+
+/* The record of a tactic that ran in no race. */
+void tune_cuda_describe_alone(struct tuning_record *record, const char *key, const struct device_tactic *tactic,
+                              const struct tuning *tuning);
+/* What a race of these tactics showed. runner_up: its number, -1 if there is none. */
+void tune_cuda_describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics,
+                             int count, const struct race_result *result, int runner_up, enum tune_level level,
+                             const struct tuning *tuning);
+/* Counts a measured record, and puts it into the cache, if there is one. */
+void tune_cuda_save(struct tuning *tuning, const struct tuning_record *record);
+
+#endif

@@ -1,0 +1,28 @@
+/* Attention by cuDNN as an engine calls it: the plan of each call is read once, which takes tens of milliseconds, and
+ * kept. Any thread may use it. The device's context is current, here and below. */
+#ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
+#define KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
+
+#include "formats/engine_file.h"
+#include "kernels/attention/attention_cudnn.h"
+
+struct attention_cudnn_calls; /* opaque */
+
+/* `cudnn` is borrowed, its handle too. NULL: out of memory. */
+struct attention_cudnn_calls *attention_cudnn_calls_new(const struct cudnn *cudnn, struct status *status);
+void attention_cudnn_calls_free(struct attention_cudnn_calls *calls); /* NULL: nothing */
+
+/* Least size of an operand of the call, enum attention_device_operand or ATTENTION_CUDNN_WORKSPACE, for legal params;
+ * UINT64_MAX: the call's data state no size. */
+uint64_t attention_cudnn_operand_bytes(const int64_t *params, const struct engine_call *call, int operand);
+
+/* Makes the call's plan ready, or says why not, as attention_cudnn_prepare does. `call->data` outlives `calls`. */
+bool attention_cudnn_calls_check(struct attention_cudnn_calls *calls, const int64_t *params,
+                                 const struct engine_call *call, struct status *status);
+/* Likewise, and queues it on the stream, which may be capturing (relaxed). What was captured must not be used after
+ * `calls` are freed. pool_bytes: of all KV pages. */
+bool attention_cudnn_calls_run(struct attention_cudnn_calls *calls, const int64_t *params,
+                               const struct engine_call *call, const cu_deviceptr *operands, uint64_t pool_bytes,
+                               cu_stream stream, struct status *status);
+
+#endif
