@@ -9,7 +9,7 @@
 #include "formats/checkpoint.h"
 #include "kernels/cuda/cublaslt.h"
 
-enum { SHORTLIST = 6 };
+enum { SHORTLIST = 8 };
 /* What the tuner knows of a problem when it is done; launches name it by index. */
 struct tuned_problem {
     struct device_tactic best;                 /* of our own: what the record of the problem's number names */

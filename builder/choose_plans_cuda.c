@@ -14,8 +14,8 @@ enum {
     MAX_FORMS = 24,
     UNIFORM_FORMS = 3, /* of each fusion */
     MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
-    QUICK_ROUNDS = 1, /* through the problems of a plan */
-    FULL_ROUNDS = 2,
+    QUICK_ROUNDS = 2, /* through the problems of a plan */
+    FULL_ROUNDS = 3,
 };
 static const char *const fusion_names[2] = {"plan", "alternative"};
 static const double least_gain = 0.002;   /* less is noise */
@@ -128,14 +128,14 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
 
 /* ---- the tactics of a plan ---- */
 
-/* Problems whose tactic is chosen by the time of the whole plan. Attention is not among them: plans are timed at one
- * context, and its tactic has to serve all. */
+/* Problems whose tactic is chosen by the time of the whole plan. A chunk's attention is not among them: it is long, and what
+ * it does to others little. */
 static int find_problems(const struct device_plan *plan, uint32_t problems[MAX_PROBLEMS])
 {
     int count = 0;
     for (uint32_t n = 0; n < plan->count && count < MAX_PROBLEMS; n++) {
         const struct device_launch *launch = &plan->launches[n];
-        bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ROPE_ATTENTION || launch->op == OP_ATTENTION;
+        bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ATTENTION;
         for (int i = 0; !known && i < count; i++) known = problems[i] == launch->problem;
         if (!known) problems[count++] = launch->problem;
     }
@@ -284,7 +284,8 @@ static void record_tactic(struct build *build, struct device_plan *plan, uint32_
 
 /* ---- timing ---- */
 
-static bool time_plans(struct build *build, const struct device_plan *plans, int count, double *us,
+/* With `contexts`: at several of them. */
+static bool time_plans(struct build *build, const struct device_plan *plans, int count, bool contexts, double *us,
                        struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
@@ -298,7 +299,9 @@ static bool time_plans(struct build *build, const struct device_plan *plans, int
     ok = ok && kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
                                   team_size(build->team), NULL, NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
-        for (int f = 0; ok && f < count; f++) ok = plan_timer_run(&timer, &finished[f], &us[f], status);
+        for (int f = 0; ok && f < count; f++)
+            ok = contexts ? plan_timer_run_contexts(&timer, &finished[f], &us[f], status)
+                          : plan_timer_run(&timer, &finished[f], &us[f], status);
         plan_timer_close(&timer);
     }
     for (int f = 0; f < count; f++) lowered_plan_free(&finished[f]);
@@ -331,7 +334,7 @@ static bool choose_form(struct build *build, size_t p, struct device_plan *made,
     for (int f = 0; fusions > 1 && f < fusions; f++) count = add_uniform_forms(build, p, f, forms, count);
     bool ok = true;
     for (; ok && ready < count; ready += ok) ok = make_form(build, p, &forms[ready], &plans[ready], status);
-    ok = ok && time_plans(build, plans, count, times, status);
+    ok = ok && time_plans(build, plans, count, false, times, status);
     if (ok) {
         int best = fastest(times, count);
         *us = times[best];
@@ -366,14 +369,13 @@ static bool descend(struct build *build, struct device_plan *plan, double *us, i
                 if (ok) set_tactic(build, &plans[made++], problems[i], &tuned->shortlist[t]);
             }
             if (ok && made > 1) {
-                ok = time_plans(build, plans, made, times, status);
+                ok = time_plans(build, plans, made, first_launch(plan, problems[i])->op == OP_ROPE_ATTENTION, times,
+                                status);
                 int best = ok ? fastest(times, made) : 0;
-                if (ok) *us = times[0];
                 if (ok && times[best] < (1 - least_gain) * times[0]) {
                     struct device_plan better = plans[best];
                     plans[best] = *plan;
                     *plan = better;
-                    *us = times[best];
                     moved = true;
                 }
                 *tried += (uint32_t)made - 1;
@@ -381,7 +383,7 @@ static bool descend(struct build *build, struct device_plan *plan, double *us, i
             free_plans(plans, made);
         }
     }
-    return ok;
+    return ok && time_plans(build, plan, 1, false, us, status);
 }
 
 /* ---- all of it ---- */

@@ -1,10 +1,11 @@
 /* Whole plans on the GPU, as the engine will replay them: what a step really takes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "builder/time_plans_cuda.h"
 
-enum { TIME_CONTEXT = 200, WARM_UP = 2, REPETITIONS = 9 };
+enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 2, REPETITIONS = 9 };
 
 static int compare_double(const void *a, const void *b)
 {
@@ -22,6 +23,10 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
         uint64_t wanted = build->plans[p].header.rows / geometry->page_tokens + 1;
         if (build->plans[p].header.kind == PLAN_PREFILL && wanted > pages) pages = wanted;
     }
+    /* Long sequences share pages beyond these: more than caches hold. */
+    uint64_t longest = geometry->max_context < LONGEST_CONTEXT ? geometry->max_context : LONGEST_CONTEXT;
+    uint64_t wanted = LONG_SEQUENCES * (longest / geometry->page_tokens + 1);
+    if (wanted > pages) pages = wanted;
     memset(timer, 0, sizeof *timer);
     timer->build = build;
     /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
@@ -58,10 +63,10 @@ void plan_timer_close(struct plan_timer *timer)
     timer->entered = false;
 }
 
-/* Decode: every slot at TIME_CONTEXT. Prefill: one prompt from its first token. The step's feedback moves the positions,
+/* Decode: every slot at a context of `tokens`. Prefill: one prompt from its first token. The step's feedback moves the positions,
  * so they are written before each replay. */
-static bool time_bound(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plan, double *us,
-                       struct status *status)
+static bool time_bound(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plan,
+                       uint64_t tokens, double *us, struct status *status)
 {
     const struct build *build = timer->build;
     const struct device *device = &build->cuda.device;
@@ -74,7 +79,7 @@ static bool time_bound(struct plan_timer *timer, const struct cuda_plan *bound, 
     bool decode = plan->header.kind == PLAN_DECODE, ok = true;
     uint32_t rows = plan->header.rows;
     if (!decode && rows > geometry->max_context) rows = (uint32_t)geometry->max_context;
-    int32_t context = (int32_t)(geometry->max_context > TIME_CONTEXT ? TIME_CONTEXT : geometry->max_context - 1);
+    int32_t context = (int32_t)(geometry->max_context > tokens ? tokens : geometry->max_context - 1);
     inputs.counts[0] = (int32_t)rows;
     inputs.counts[1] = (int32_t)plan->header.out_rows;
     for (uint32_t r = 0; r < rows; r++) {
@@ -106,8 +111,26 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
     struct cuda_plan bound = {0};
     const struct device *device = &timer->build->cuda.device;
     bool ok = cuda_plan_bind(&bound, device, &timer->kernels, plan, &timer->memory, "a plan", status) &&
-              time_bound(timer, &bound, plan, us, status);
+              time_bound(timer, &bound, plan, TIME_CONTEXT, us, status);
     cuda_plan_free(&bound, device);
+    return ok;
+}
+
+bool plan_timer_run_contexts(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status)
+{
+    static const uint64_t contexts[] = {TIME_CONTEXT, 8192, LONGEST_CONTEXT};
+    enum { CONTEXTS = sizeof contexts / sizeof *contexts };
+    struct cuda_plan bound = {0};
+    const struct device *device = &timer->build->cuda.device;
+    double product = 1;
+    bool ok = cuda_plan_bind(&bound, device, &timer->kernels, plan, &timer->memory, "a plan", status);
+    for (int i = 0; ok && i < CONTEXTS; i++) {
+        double one = 0;
+        ok = time_bound(timer, &bound, plan, contexts[i], &one, status);
+        product *= one;
+    }
+    cuda_plan_free(&bound, device);
+    *us = pow(product, 1.0 / CONTEXTS);
     return ok;
 }
 

@@ -20,6 +20,8 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
 void plan_timer_close(struct plan_timer *timer); /* harmless after a failed open */
 /* Median microseconds of a replay: decode with every row at a context of 200 tokens, prefill of a full chunk. */
 bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status);
+/* Decode at contexts from 200 tokens up to 32768: the geometric mean of what a replay takes. */
+bool plan_timer_run_contexts(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status);
 /* The logits of the last replay, which was of this plan: [out_rows, vocab_size]. */
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status);
 

@@ -17,7 +17,7 @@ enum {
     QUICK_LIBRARY_TACTICS = 8, /* a library's favourites */
 };
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
-enum { TUNER_REVISION = 3 };
+enum { TUNER_REVISION = 4 };
 
 struct problem {
     char key[TUNING_KEY_BYTES];
@@ -247,22 +247,34 @@ static int next_best(const struct tuned_problem *tuned, const struct problem *pr
     return best;
 }
 
-/* The winner, the best of every other kernel, then whatever is fastest. */
+static void shortlist(struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result,
+                      bool *taken, int t)
+{
+    if (t < 0 || taken[t] || tuned->shortlist_count == SHORTLIST || result->entries[t].samples == 0) return;
+    taken[t] = true;
+    tuned->shortlist_us[tuned->shortlist_count] = result->entries[t].median_us;
+    tuned->shortlist_spread[tuned->shortlist_count] = result->entries[t].spread_us;
+    tuned->shortlist[tuned->shortlist_count++] = problem->tactics[t];
+}
+
+/* The winner, the best of every other kernel, what every kernel itself would choose, which knows more than a race of
+ * launches behind themselves shows, then whatever is fastest. */
 static void fill_shortlist(struct tuned_problem *tuned, const struct problem *problem, const struct race_result *result)
 {
     bool taken[MAX_TACTICS] = {false};
-    int next = result->winner;
-    for (bool other = true; tuned->shortlist_count < SHORTLIST;) {
-        if (next < 0 && !other) return;
-        if (next >= 0) {
-            taken[next] = true;
-            tuned->shortlist_us[tuned->shortlist_count] = result->entries[next].median_us;
-            tuned->shortlist_spread[tuned->shortlist_count] = result->entries[next].spread_us;
-            tuned->shortlist[tuned->shortlist_count++] = problem->tactics[next];
-        }
-        other = other && next >= 0;
-        next = next_best(tuned, problem, result, taken, other);
+    shortlist(tuned, problem, result, taken, result->winner);
+    for (int next; (next = next_best(tuned, problem, result, taken, true)) >= 0 && tuned->shortlist_count < SHORTLIST;)
+        shortlist(tuned, problem, result, taken, next);
+    /* A race of attention says least: what it leaves to the launches around it decides. */
+    int firsts = problem->bench.op == OP_ROPE_ATTENTION ? SHORTLIST / 2 : 1;
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        int earlier = 0;
+        for (int before = 0; before < t; before++)
+            earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
+        if (earlier < firsts) shortlist(tuned, problem, result, taken, t);
     }
+    for (int next; (next = next_best(tuned, problem, result, taken, false)) >= 0 && tuned->shortlist_count < SHORTLIST;)
+        shortlist(tuned, problem, result, taken, next);
 }
 
 static bool measure(struct tuning *tuning, const struct problem *problem, enum tune_level level,
