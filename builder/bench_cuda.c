@@ -49,7 +49,8 @@ static bool bind(struct bench_run *run, int candidate)
     struct build *build = bench->build;
     const struct device_tactic *tactic = &run->problem->tactics[candidate];
     struct device_plan chain = {.header = run->problem->plan->header};
-    struct library_space space = library_space_begin(chain.header.arena_bytes);
+    struct library_space space =
+        library_space_begin(chain.header.arena_bytes, library_projection_bytes(run->problem->sites[0]));
     chain.launches = calloc(LIBRARY_MOST_LAUNCHES * run->launches, sizeof *chain.launches);
     if (!chain.launches) return status_fail(&run->status, STATUS_MACHINE, "out of memory while tuning");
     for (uint32_t n = 0; n < run->launches; n++) {

@@ -384,8 +384,8 @@ static bool tune(struct build *build, const uint8_t *weights, enum tune_level le
                            &build->progress, &build->tactics, status))
         return false;
     if (build->tactics.unsaved)
-        warn(build, "%s; %zu of %zu tuning records were not kept and will be measured again",
-             build->tactics.cache_status.message, build->tactics.unsaved, build->tactics.measured);
+        warn(build, "%s; %zu tuning records were not kept and will be measured again",
+             build->tactics.cache_status.message, build->tactics.unsaved);
     return true;
 }
 

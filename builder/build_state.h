@@ -12,14 +12,17 @@
 #include "kernels/cuda/cudnn.h"
 
 enum { SHORTLIST = 8 };
+struct shortlisted {
+    struct device_tactic tactic;
+    struct tuning_record record; /* of what was measured of it */
+};
 /* What the tuner knows of a problem when it is done; launches name it by index. */
 struct tuned_problem {
-    struct device_tactic best;                 /* of our own: what the record of the problem's number names */
-    struct device_tactic library;              /* that beat our own best; kernel NULL: none did */
-    uint32_t library_record;                   /* line of the tactics section */
-    char key[TUNING_KEY_BYTES];                /* of the record */
-    struct device_tactic shortlist[SHORTLIST]; /* our best, the fastest first, as far as they were measured */
-    double shortlist_us[SHORTLIST], shortlist_spread[SHORTLIST];
+    struct device_tactic best;    /* of our own: what the record of the problem's number names */
+    struct device_tactic library; /* that beat our own best; kernel NULL: none did */
+    uint32_t library_record;      /* line of the tactics section */
+    struct shortlisted
+        shortlist[SHORTLIST]; /* the best, then what else may serve a whole plan; none without measuring */
     int shortlist_count;
 };
 

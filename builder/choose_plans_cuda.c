@@ -14,8 +14,8 @@ enum {
     MAX_FORMS = 24,
     UNIFORM_FORMS = 3, /* of each fusion */
     MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
-    QUICK_ROUNDS = 1, /* through the problems of a plan */
-    FULL_ROUNDS = 2,
+    QUICK_ROUNDS = 2, /* through the problems of a plan */
+    FULL_ROUNDS = 3,
 };
 static const char *const fusion_names[2] = {"plan", "alternative"};
 static const double least_gain = 0.002;   /* less is noise */
@@ -65,7 +65,8 @@ static double matmul_bytes(const struct device_launch *launch)
 }
 
 /* Adds the tunables of the matmuls of a plan that serve most of its bytes, in the order of the candidates. */
-static int add_uniform_forms(const struct build *build, size_t p, int fusion, struct form *forms, int count)
+static bool add_uniform_forms(const struct build *build, size_t p, int fusion, struct form *forms, int *count,
+                              struct status *status)
 {
     enum { MAX_CHOICES = 256 };
     const struct device_plan *plan = plan_of(build, p, fusion);
@@ -73,7 +74,8 @@ static int add_uniform_forms(const struct build *build, size_t p, int fusion, st
     struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
     int found = 0;
     double total = 0;
-    for (uint32_t n = 0; choices && tactics && n < plan->count; n++) {
+    bool ok = choices && tactics;
+    for (uint32_t n = 0; ok && n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
         if (launch->op != OP_MATMUL) continue;
         double bytes = matmul_bytes(launch);
@@ -88,31 +90,35 @@ static int add_uniform_forms(const struct build *build, size_t p, int fusion, st
         }
     }
     int added = 0;
-    for (int c = 0; c < found && added < UNIFORM_FORMS && count < MAX_FORMS; c++)
+    for (int c = 0; c < found && added < UNIFORM_FORMS && *count < MAX_FORMS; c++)
         if (choices[c].coverage >= least_coverage * total) {
-            forms[count++] = choices[c];
+            forms[(*count)++] = choices[c];
             added++;
         }
     free(choices);
     free(tactics);
-    return count;
+    return ok || status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+}
+
+static bool copy_plan(const struct device_plan *plan, struct device_plan *copy, struct status *status)
+{
+    *copy = (struct device_plan){.header = plan->header};
+    copy->launches = calloc((size_t)plan->count + 1, sizeof *copy->launches);
+    if (!copy->launches) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+    copy->count = plan->count;
+    memcpy(copy->launches, plan->launches, plan->count * sizeof *copy->launches);
+    return true;
 }
 
 /* The plan in this form; the caller frees it. */
 static bool make_form(const struct build *build, size_t p, const struct form *form, struct device_plan *made,
                       struct status *status)
 {
-    const struct device_plan *plan = plan_of(build, p, form->fusion);
     struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
-    *made = *plan;
-    made->launches = calloc((size_t)plan->count + 1, sizeof *made->launches);
-    if (!made->launches || !tactics) {
-        free(tactics);
-        device_plan_free(made);
-        return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
-    }
-    memcpy(made->launches, plan->launches, plan->count * sizeof *made->launches);
-    for (uint32_t n = 0; form->uniform && n < made->count; n++) {
+    *made = (struct device_plan){.count = 0};
+    if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
+    bool ok = copy_plan(plan_of(build, p, form->fusion), made, status);
+    for (uint32_t n = 0; ok && form->uniform && n < made->count; n++) {
         struct device_launch *launch = &made->launches[n];
         if (launch->op != OP_MATMUL) continue;
         int tactic_count = launch_tactics(build, launch, tactics);
@@ -123,19 +129,19 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
             }
     }
     free(tactics);
-    return true;
+    return ok;
 }
 
 /* ---- the tactics of a plan ---- */
 
-/* Problems whose tactic is chosen by the time of the whole plan. Attention is not among them: plans are timed at one
- * context, and its tactic has to serve all. */
+/* Problems whose tactic is chosen by the time of the whole plan. A chunk's attention is not among them: it is long, and what
+ * it does to others little. */
 static int find_problems(const struct device_plan *plan, uint32_t problems[MAX_PROBLEMS])
 {
     int count = 0;
     for (uint32_t n = 0; n < plan->count && count < MAX_PROBLEMS; n++) {
         const struct device_launch *launch = &plan->launches[n];
-        bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ROPE_ATTENTION || launch->op == OP_ATTENTION;
+        bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ATTENTION;
         for (int i = 0; !known && i < count; i++) known = problems[i] == launch->problem;
         if (!known) problems[count++] = launch->problem;
     }
@@ -156,15 +162,6 @@ static void set_tactic(const struct build *build, struct device_plan *plan, uint
         if (plan->launches[n].problem == problem) put_tactic(build, &plan->launches[n], tactic);
 }
 
-static bool copy_plan(const struct device_plan *plan, struct device_plan *copy, struct status *status)
-{
-    *copy = *plan;
-    copy->launches = calloc((size_t)plan->count + 1, sizeof *copy->launches);
-    if (!copy->launches) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
-    memcpy(copy->launches, plan->launches, plan->count * sizeof *copy->launches);
-    return true;
-}
-
 /* ---- records ---- */
 
 uint64_t hash_device_plan(const struct device_plan *plan, uint64_t hash)
@@ -179,36 +176,40 @@ uint64_t hash_device_plan(const struct device_plan *plan, uint64_t hash)
 }
 
 /* Everything that the times depend on: the kernels of both fusions with all parameters, in order. */
-static void make_key(const struct build *build, size_t p, char key[TUNING_KEY_BYTES])
+static bool make_key(const struct build *build, size_t p, char key[TUNING_KEY_BYTES], struct status *status)
 {
     const struct device_plan *plan = &build->cuda.plans[p];
     uint64_t hash = hash_device_plan(&build->cuda.alternatives[p], hash_device_plan(plan, 0));
     char code[TUNE_CUDA_CODE_BYTES];
     tune_cuda_code(code);
-    snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s",
-             build->cuda.device.facts.name, plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows,
-             hash, code);
+    int length = snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s",
+                          build->cuda.device.facts.name, plan->header.kind == PLAN_DECODE ? "decode" : "prefill",
+                          plan->header.rows, hash, code);
+    return length < TUNING_KEY_BYTES || status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
 }
 
-/* The fusion, then for each problem of the plan its kernel and the tactic's number among all of the problem. */
-static void describe(const struct build *build, int fusion, const struct device_plan *plan,
-                     struct tuning_record *record)
+/* The fusion, then for each problem of the plan the kernel and the name of its tunables. */
+static void describe(int fusion, const struct device_plan *plan, struct tuning_record *record)
 {
     uint32_t problems[MAX_PROBLEMS];
-    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
-    int count = tactics ? find_problems(plan, problems) : 0;
+    int count = find_problems(plan, problems);
     snprintf(record->values[0].name, TUNING_NAME_BYTES, "%s", fusion_names[fusion]);
     record->values[0].value = 0;
     record->value_count = 1 + count;
     for (int i = 0; i < count; i++) {
-        const struct device_launch *launch = first_launch(plan, problems[i]);
-        struct tuning_value *value = &record->values[i + 1];
-        int tactic_count = launch_tactics(build, launch, tactics), number = 0;
-        while (number < tactic_count && !same_tunables(&tactics[number], &launch->tactic)) number++;
-        snprintf(value->name, TUNING_NAME_BYTES, "%s", launch->tactic.kernel->name);
-        value->value = number;
+        const struct device_tactic *tactic = &first_launch(plan, problems[i])->tactic;
+        snprintf(record->values[i + 1].name, TUNING_NAME_BYTES, "%s", tactic->kernel->name);
+        record->values[i + 1].value = tune_cuda_tunables_name(tactic);
     }
-    free(tactics);
+}
+
+static const struct device_tactic *find_named(const struct device_tactic *tactics, int count,
+                                              const struct tuning_value *value)
+{
+    for (int t = 0; t < count; t++)
+        if (strcmp(tactics[t].kernel->name, value->name) == 0 && tune_cuda_tunables_name(&tactics[t]) == value->value)
+            return &tactics[t];
+    return NULL;
 }
 
 /* Makes the plan that a record names; count 0 if it names none. */
@@ -226,66 +227,34 @@ static bool make_recorded(const struct build *build, size_t p, const struct tuni
     if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
     bool ok = copy_plan(plan, made, status), named = ok;
     for (int i = 0; named && i < record->value_count - 1; i++) {
-        const struct tuning_value *value = &record->values[i + 1];
         int count = launch_tactics(build, first_launch(plan, problems[i]), tactics);
-        named =
-            value->value >= 0 && value->value < count && strcmp(tactics[value->value].kernel->name, value->name) == 0;
-        if (named) set_tactic(build, made, problems[i], &tactics[value->value]);
+        const struct device_tactic *tactic = find_named(tactics, count, &record->values[i + 1]);
+        named = tactic != NULL;
+        if (named) set_tactic(build, made, problems[i], tactic);
     }
     free(tactics);
     if (!named) device_plan_free(made);
     return ok;
 }
 
-static void add_record(struct build *build, const struct tuning_record *record, bool is_new)
-{
-    struct tactics *tactics = &build->tactics;
-    if (is_new && build->cache_open &&
-        (tactics->unsaved || !tuning_cache_add(&build->cache, record, &tactics->cache_status)))
-        tactics->unsaved++;
-    tactics->records[tactics->count++] = *record;
-}
-
-/* What was measured of a tactic that won no race, but serves the plan better: a record of its own, which the launches of the
- * problem name. */
-static void record_tactic(struct build *build, struct device_plan *plan, uint32_t problem, enum tune_level level)
+/* A tactic that won no race, but serves the plan better, has a record of its own, which the launches name. */
+static void record_tactic(struct build *build, struct device_plan *plan, uint32_t problem)
 {
     const struct tuned_problem *tuned = &build->cuda.problems[problem];
     const struct device_tactic *tactic = &first_launch(plan, problem)->tactic;
-    struct tuning_record record = {.candidates = 1};
-    uint64_t hash = hash64(tactic->params, sizeof tactic->params);
-    if (same_tunables(&tuned->best, tactic) ||
-        snprintf(record.key, TUNING_KEY_BYTES, "%s; %s %08" PRIx32, tuned->key, tactic->kernel->name,
-                 (uint32_t)(hash >> 32)) >= TUNING_KEY_BYTES)
-        return;
-    const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
-    int place = 0;
-    while (place < tuned->shortlist_count && !same_tunables(&tuned->shortlist[place], tactic)) place++;
-    bool measured = place < tuned->shortlist_count && tuned->shortlist_us[place] > 0;
-    if (!known && !measured) return;
-    if (known) {
-        record = *known;
-    } else {
-        record.value_count = tune_cuda_describe(tactic, record.values);
-        tactic->kernel->cost(tactic->params, 0, &record.bytes, &record.flops);
-        record.median_us = tuned->shortlist_us[place];
-        record.spread_us = tuned->shortlist_spread[place];
-        record.runner_up_count = tune_cuda_describe(&tuned->best, record.runner_up);
-        record.runner_up_us = tuned->shortlist_us[0];
-        snprintf(record.level, sizeof record.level, "%s", tune_level_name(level));
-        double us[2] = {(double)record.bytes * 1e-3 / build->machine.read_gb_s,
-                        (double)record.flops * 1e-3 / build->machine.peak_gflops};
-        record.roofline_us = us[0] > us[1] ? us[0] : us[1];
-    }
+    int l = 0;
+    while (l < tuned->shortlist_count && !same_tunables(&tuned->shortlist[l].tactic, tactic)) l++;
+    if (same_tunables(&tuned->best, tactic) || l == tuned->shortlist_count) return;
     for (uint32_t n = 0; n < plan->count; n++)
         if (plan->launches[n].problem == problem) plan->launches[n].record = (uint32_t)build->tactics.count;
-    add_record(build, &record, !known);
+    build->tactics.records[build->tactics.count++] = tuned->shortlist[l].record;
 }
 
 /* ---- timing ---- */
 
-static bool time_plans(struct build *build, const struct device_plan *plans, int count, double *us,
-                       struct status *status)
+/* plan_timer_compare of plans that are not finished yet. */
+static bool time_plans(struct build *build, const struct device_plan *plans, int count, bool contexts,
+                       struct plan_time *times, struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
     struct plan finished[MAX_FORMS];
@@ -298,7 +267,7 @@ static bool time_plans(struct build *build, const struct device_plan *plans, int
     ok = ok && kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
                                   team_size(build->team), NULL, NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
-        for (int f = 0; ok && f < count; f++) ok = plan_timer_run(&timer, &finished[f], &us[f], status);
+        ok = plan_timer_compare(&timer, finished, count, contexts, times, status);
         plan_timer_close(&timer);
     }
     for (int f = 0; f < count; f++) lowered_plan_free(&finished[f]);
@@ -311,30 +280,35 @@ static void free_plans(struct device_plan *plans, int count)
     for (int f = 0; f < count; f++) device_plan_free(&plans[f]);
 }
 
-static int fastest(const double *us, int count)
+static int fastest(const struct plan_time *times, int count)
 {
     int best = 0;
     for (int f = 1; f < count; f++)
-        if (us[f] < us[best]) best = f;
+        if (times[f].us < times[best].us) best = f;
     return best;
 }
 
-/* The best form of the plan: *made, *us, *fusion. */
-static bool choose_form(struct build *build, size_t p, struct device_plan *made, double *us, int *fusion,
-                        struct status *status)
+/* More than noise. */
+static bool is_faster(const struct plan_time *time, const struct plan_time *than)
+{
+    double noise = (time->spread_us + than->spread_us) / 2, least = least_gain * than->us;
+    return time->us < than->us - (noise > least ? noise : least);
+}
+
+/* The best form of the plan: *made, *fusion. */
+static bool choose_form(struct build *build, size_t p, struct device_plan *made, int *fusion, struct status *status)
 {
     struct form forms[MAX_FORMS];
     struct device_plan plans[MAX_FORMS];
-    double times[MAX_FORMS] = {0};
+    struct plan_time times[MAX_FORMS];
     int count = 0, fusions = build->cuda.alternatives[p].count > 0 ? 2 : 1, ready = 0;
     for (int f = 0; f < fusions; f++) forms[count++] = (struct form){.fusion = f};
-    for (int f = 0; fusions > 1 && f < fusions; f++) count = add_uniform_forms(build, p, f, forms, count);
     bool ok = true;
+    for (int f = 0; ok && fusions > 1 && f < fusions; f++) ok = add_uniform_forms(build, p, f, forms, &count, status);
     for (; ok && ready < count; ready += ok) ok = make_form(build, p, &forms[ready], &plans[ready], status);
-    ok = ok && time_plans(build, plans, count, times, status);
+    ok = ok && time_plans(build, plans, count, false, times, status);
     if (ok) {
         int best = fastest(times, count);
-        *us = times[best];
         *fusion = forms[best].fusion;
         *made = plans[best];
         plans[best] = (struct device_plan){.count = 0};
@@ -343,44 +317,61 @@ static bool choose_form(struct build *build, size_t p, struct device_plan *made,
     return ok;
 }
 
-/* One problem after the other: the tactic of its shortlist with which the whole plan is fastest. A race measures a kernel
- * behind itself; what it does to its neighbours, only the plan shows. */
+/* Puts the tactic of the problem's shortlist into the plan with which the whole plan is fastest. */
+static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_t problem, bool *moved, uint32_t *tried,
+                          struct status *status)
+{
+    const struct tuned_problem *tuned = &build->cuda.problems[problem];
+    const struct device_launch *launch = first_launch(plan, problem);
+    struct device_plan plans[SHORTLIST + 1];
+    struct plan_time times[SHORTLIST + 1];
+    int made = 0;
+    bool ok = copy_plan(plan, &plans[made++], status); /* timed again beside the others */
+    for (int t = 0; ok && t < tuned->shortlist_count; t++) {
+        if (same_tunables(&launch->tactic, &tuned->shortlist[t].tactic)) continue;
+        ok = copy_plan(plan, &plans[made], status);
+        if (ok) set_tactic(build, &plans[made++], problem, &tuned->shortlist[t].tactic);
+    }
+    if (ok && made > 1) {
+        ok = time_plans(build, plans, made, launch->op == OP_ROPE_ATTENTION, times, status);
+        int best = ok ? fastest(times, made) : 0;
+        if (best > 0 && is_faster(&times[best], &times[0])) {
+            struct device_plan better = plans[best];
+            plans[best] = *plan;
+            *plan = better;
+            *moved = true;
+        }
+        *tried += (uint32_t)made - 1;
+    }
+    free_plans(plans, made);
+    return ok;
+}
+
+/* One problem after the other, some rounds of it. A race measures a kernel behind itself; what it does to its neighbours,
+ * only the plan shows. What comes out must beat what went in once more, side by side. */
 static bool descend(struct build *build, struct device_plan *plan, double *us, int rounds, uint32_t *tried,
                     struct status *status)
 {
     uint32_t problems[MAX_PROBLEMS];
+    struct device_plan ends[2] = {{.count = 0}, {.count = 0}}; /* before, after */
+    struct plan_time times[2];
     int count = find_problems(plan, problems);
-    bool ok = true, moved = true;
+    bool moved = true, ok = copy_plan(plan, &ends[0], status);
     for (int round = 0; ok && moved && round < rounds; round++) {
         moved = false;
-        for (int i = 0; ok && i < count; i++) {
-            const struct tuned_problem *tuned = &build->cuda.problems[problems[i]];
-            const struct device_tactic *now = &first_launch(plan, problems[i])->tactic;
-            struct device_plan plans[SHORTLIST + 1];
-            double times[SHORTLIST + 1];
-            int made = 0;
-            ok = copy_plan(plan, &plans[made++], status); /* timed again beside the others */
-            for (int t = 0; ok && t < tuned->shortlist_count; t++) {
-                if (same_tunables(now, &tuned->shortlist[t])) continue;
-                ok = copy_plan(plan, &plans[made], status);
-                if (ok) set_tactic(build, &plans[made++], problems[i], &tuned->shortlist[t]);
-            }
-            if (ok && made > 1) {
-                ok = time_plans(build, plans, made, times, status);
-                int best = ok ? fastest(times, made) : 0;
-                if (ok) *us = times[0];
-                if (ok && times[best] < (1 - least_gain) * times[0]) {
-                    struct device_plan better = plans[best];
-                    plans[best] = *plan;
-                    *plan = better;
-                    *us = times[best];
-                    moved = true;
-                }
-                *tried += (uint32_t)made - 1;
-            }
-            free_plans(plans, made);
-        }
+        for (int i = 0; ok && i < count; i++) ok = try_shortlist(build, plan, problems[i], &moved, tried, status);
     }
+    ok = ok && copy_plan(plan, &ends[1], status) &&
+         time_plans(build, ends, 2, plan->header.kind == PLAN_DECODE, times, status);
+    if (ok && times[0].us < times[1].us) {
+        struct device_plan before = ends[0];
+        ends[0] = *plan;
+        *plan = before;
+    }
+    free_plans(ends, 2);
+    struct plan_time final = {0};
+    ok = ok && time_plans(build, plan, 1, false, &final, status);
+    *us = final.us;
     return ok;
 }
 
@@ -391,7 +382,7 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
     struct device_plan made = {.count = 0};
     struct tuning_record record = {.candidates = 1};
     bool is_new = false;
-    make_key(build, p, record.key);
+    if (!make_key(build, p, record.key, status)) return false;
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
     if (known && !tune_cuda_good_enough(known, level)) known = NULL;
     if (known && !make_recorded(build, p, known, &made, status)) return false;
@@ -402,21 +393,23 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
         int fusion = 0;
         bool measure = level != TUNE_OFF && build->cuda.weights;
         if (!measure && !copy_plan(&build->cuda.plans[p], &made, status)) return false;
-        if (measure && (!choose_form(build, p, &made, &us, &fusion, status) ||
+        if (measure && (!choose_form(build, p, &made, &fusion, status) ||
                         !descend(build, &made, &us, level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS, &record.candidates,
                                  status))) {
             device_plan_free(&made);
             return false;
         }
-        describe(build, fusion, &made, &record);
+        describe(fusion, &made, &record);
         record.median_us = us;
         snprintf(record.level, sizeof record.level, "%s", tune_level_name(measure ? level : TUNE_OFF));
         is_new = measure;
     }
     uint32_t problems[MAX_PROBLEMS];
     int count = find_problems(&made, problems);
-    for (int i = 0; i < count; i++) record_tactic(build, &made, problems[i], level);
-    add_record(build, &record, is_new);
+    for (int i = 0; i < count; i++) record_tactic(build, &made, problems[i]);
+    build->tactics.records[build->tactics.count++] = record;
+    if (is_new) tune_cuda_save(build, &record);
+    build->tactics.measured += is_new;
     device_plan_free(&build->cuda.plans[p]);
     device_plan_free(&build->cuda.alternatives[p]);
     build->cuda.plans[p] = made;

@@ -85,12 +85,16 @@ bool cuda_memory_randomise(const struct cuda_memory *memory, const struct build 
         uint16_t bits = (uint16_t)(state >> 48);
         pattern[i] = (uint16_t)((bits & 0x8000u) | (0x3b80u + (bits & 0x03ffu)));
     }
-    bool ok = true;
-    for (uint64_t done = 0; ok && done < memory->bytes[space]; done += PATTERN_BYTES) {
-        uint64_t piece = memory->bytes[space] - done < PATTERN_BYTES ? memory->bytes[space] - done : PATTERN_BYTES;
-        ok = cuda_ok(&device->driver,
-                     device->driver.MemcpyHtoDAsync(memory->base[space] + done, pattern, piece, device->stream), status,
+    uint64_t total = memory->bytes[space], done = total < PATTERN_BYTES ? total : PATTERN_BYTES;
+    cu_deviceptr base = memory->base[space];
+    bool ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(base, pattern, done, device->stream), status,
+                      "filling memory (%s)", plan_space_name(space));
+    /* What is there, once more behind it. */
+    while (ok && done < total) {
+        uint64_t piece = total - done < done ? total - done : done;
+        ok = cuda_ok(&device->driver, device->driver.MemcpyDtoDAsync(base + done, base, piece, device->stream), status,
                      "filling memory (%s)", plan_space_name(space));
+        done += piece;
     }
     ok = ok && cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "filling memory (%s)",
                        plan_space_name(space));

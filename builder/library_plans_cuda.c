@@ -20,12 +20,14 @@ static const double logit_tolerance = 3e-2;
 
 /* ---- launches ---- */
 
-struct library_space library_space_begin(uint64_t arena_bytes)
+/* Cannot overflow: an arena fits memory. */
+static uint64_t align(uint64_t bytes) { return (bytes + SPACE_ALIGNMENT - 1) / SPACE_ALIGNMENT * SPACE_ALIGNMENT; }
+
+struct library_space library_space_begin(uint64_t arena_bytes, uint64_t projection_bytes)
 {
-    /* Cannot overflow: an arena fits memory. */
-    uint64_t workspace = (arena_bytes + SPACE_ALIGNMENT - 1) / SPACE_ALIGNMENT * SPACE_ALIGNMENT;
-    return (struct library_space){.workspace = workspace,
-                                  .projection = workspace + MATMUL_CUBLASLT_MOST_WORKSPACE,
+    uint64_t projection = align(arena_bytes);
+    return (struct library_space){.projection = projection,
+                                  .workspace = projection + align(projection_bytes),
                                   .end = arena_bytes};
 }
 
@@ -85,8 +87,10 @@ static struct plan_operand workspace_operand(struct library_space *space, int64_
     return operand;
 }
 
-static uint64_t projection_bytes(const int64_t *params)
+uint64_t library_projection_bytes(const struct device_launch *site)
 {
+    const int64_t *params = site->tactic.params;
+    if (site->op != OP_MATMUL || !is_swiglu(params)) return 0;
     return (uint64_t)params[MATMUL_DEVICE_ROWS] * (uint64_t)params[MATMUL_DEVICE_N] *
            dtype_bytes((enum dtype)params[MATMUL_DEVICE_OUT_DTYPE]);
 }
@@ -120,7 +124,7 @@ static uint32_t matmul_launches(const struct device_launch *site, const struct d
     const struct plan_operand projection = {.space = SPACE_ARENA,
                                             .access = ACCESS_WRITE,
                                             .offset = space->projection,
-                                            .bytes = projection_bytes(tactic->params)};
+                                            .bytes = library_projection_bytes(site)};
     grow(space, projection.offset + projection.bytes);
     make_swiglu(site, &projection, &launches[1]);
     call->operands[MATMUL_DEVICE_OUT] = projection;
@@ -159,18 +163,25 @@ uint32_t library_launches(const struct device_launch *site, const struct device_
                                                     : matmul_launches(site, tactic, space, launches);
 }
 
+static uint64_t largest_projection(const struct device_plan *plan)
+{
+    uint64_t largest = 0;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        uint64_t bytes = library_projection_bytes(&plan->launches[n]);
+        if (bytes > largest) largest = bytes;
+    }
+    return largest;
+}
+
 static uint64_t plan_arena_bytes(const struct build *build, const struct device_plan *plan)
 {
-    struct library_space space = library_space_begin(plan->header.arena_bytes);
+    struct library_space space = library_space_begin(plan->header.arena_bytes, largest_projection(plan));
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
         int64_t params[PLAN_MAX_PARAMS];
         uint64_t workspace;
         switch (library_problem(build, launch, params)) {
-        case LIBRARY_CUBLASLT:
-            grow(&space, space.projection);
-            if (is_swiglu(launch->tactic.params)) grow(&space, space.projection + projection_bytes(params));
-            break;
+        case LIBRARY_CUBLASLT: grow(&space, space.workspace + MATMUL_CUBLASLT_MOST_WORKSPACE); break;
         case LIBRARY_CUDNN:
             if (attention_cudnn_workspace(params, ATTENTION_CUDNN_MOST_OWN, &workspace))
                 grow(&space, space.workspace + workspace);
@@ -204,7 +215,13 @@ static const struct tuned_problem *problem_of(const struct build *build, const s
 static bool make_plan(const struct build *build, size_t p, struct device_plan *made, struct status *status)
 {
     const struct device_plan *plan = &build->cuda.plans[p];
-    struct library_space space = library_space_begin(plan->header.arena_bytes);
+    uint64_t projection = 0;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct tuned_problem *problem = problem_of(build, &plan->launches[n]);
+        uint64_t bytes = problem && problem->library.kernel ? library_projection_bytes(&plan->launches[n]) : 0;
+        if (bytes > projection) projection = bytes;
+    }
+    struct library_space space = library_space_begin(plan->header.arena_bytes, projection);
     bool any = false;
     *made = (struct device_plan){.header = plan->header};
     made->launches = calloc(LIBRARY_MOST_LAUNCHES * (size_t)plan->count + 1, sizeof *made->launches);
@@ -243,23 +260,29 @@ static bool agree(const float *ours, const float *theirs, size_t count)
     return difference <= logit_tolerance * largest;
 }
 
-static bool time_both(struct plan_timer *timer, const struct plan plans[2], double us[2], bool *right,
-                      struct status *status)
+/* What both were seen to do. */
+struct comparison {
+    struct plan_time times[2]; /* our own, with libraries; of the latter INFINITY: it could not be bound */
+    bool right;                /* they compute the same */
+};
+
+static bool compare_logits(struct plan_timer *timer, const struct plan plans[2], bool *right, struct status *status)
 {
-    const struct build *build = timer->build;
-    size_t count = (size_t)plans[0].header.out_rows * build->manifest.geometry.vocab_size;
+    size_t count = (size_t)plans[0].header.out_rows * timer->build->manifest.geometry.vocab_size;
     float *logits[2] = {calloc(count, sizeof(float)), calloc(count, sizeof(float))};
     bool ok = logits[0] && logits[1];
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
-    for (int i = 0; ok && i < 2; i++)
-        ok = plan_timer_run(timer, &plans[i], &us[i], status) && plan_timer_logits(timer, &plans[i], logits[i], status);
+    for (int i = 0; ok && i < 2; i++) {
+        double us;
+        ok = plan_timer_run(timer, &plans[i], &us, status) && plan_timer_logits(timer, &plans[i], logits[i], status);
+    }
     if (ok) *right = agree(logits[0], logits[1], count);
     free(logits[0]);
     free(logits[1]);
     return ok;
 }
 
-static bool measure(struct build *build, size_t p, const struct device_plan *made, double us[2], bool *right,
+static bool compare(struct build *build, size_t p, const struct device_plan *made, struct comparison *comparison,
                     struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
@@ -267,12 +290,14 @@ static bool measure(struct build *build, size_t p, const struct device_plan *mad
     struct plan finished[2];
     struct plan_timer timer;
     memset(finished, 0, sizeof finished);
+    *comparison = (struct comparison){.right = false};
     bool ok = finish_device_plan(&cuda->plans[p], &cuda->device.facts, &kernels, &finished[0], status) &&
               finish_device_plan(made, &cuda->device.facts, &kernels, &finished[1], status) &&
               kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
                                  team_size(build->team), NULL, NULL, status);
     if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
-        ok = time_both(&timer, finished, us, right, status);
+        ok = plan_timer_compare(&timer, finished, 2, false, comparison->times, status);
+        if (ok && isfinite(comparison->times[1].us)) ok = compare_logits(&timer, finished, &comparison->right, status);
         plan_timer_close(&timer);
     }
     for (int i = 0; i < 2; i++) lowered_plan_free(&finished[i]);
@@ -282,13 +307,15 @@ static bool measure(struct build *build, size_t p, const struct device_plan *mad
 
 /* ---- all of it ---- */
 
-static void make_key(const struct build *build, size_t p, const struct device_plan *made, char key[TUNING_KEY_BYTES])
+static bool make_key(const struct build *build, size_t p, const struct device_plan *made, char key[TUNING_KEY_BYTES],
+                     struct status *status)
 {
     char code[TUNE_CUDA_CODE_BYTES];
     tune_cuda_code(code);
-    snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows with libraries; plans %016" PRIx64 "; %s",
-             build->cuda.device.facts.name, made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
-             hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
+    int length = snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows with libraries; plans %016" PRIx64 "; %s",
+                          build->cuda.device.facts.name, made->header.kind == PLAN_DECODE ? "decode" : "prefill",
+                          made->header.rows, hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
+    return length < TUNING_KEY_BYTES || status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
 }
 
 /* Those that the plan calls: "cuBLASLt 130100 and cuDNN 91900". */
@@ -305,44 +332,60 @@ static void name_libraries(const struct build *build, const struct device_plan *
     }
 }
 
-static void warn_of_logits(const struct build *build, const struct device_plan *made)
+static void warn_of(const struct build *build, const struct device_plan *made, bool bound)
 {
     char libraries[96] = "libraries";
     if (!build->options->warnings) return;
     name_libraries(build, made, libraries, sizeof libraries);
-    fprintf(build->options->warnings,
-            "warning: %s of %" PRIu32 " rows: other logits with %s than with our own kernels alone, which are used\n",
-            made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows, libraries);
+    fprintf(build->options->warnings, "warning: %s of %" PRIu32 " rows: %s %s; our own kernels alone are used\n",
+            made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+            bound ? "other logits than those of our own kernels with" : "a plan cannot be made with", libraries);
 }
 
+static void describe(struct tuning_record *record, const struct plan_time times[2], bool library, enum tune_level level)
+{
+    record->value_count = record->runner_up_count = 1;
+    snprintf(record->values[0].name, sizeof record->values[0].name, "libraries");
+    snprintf(record->runner_up[0].name, sizeof record->runner_up[0].name, "libraries");
+    record->values[0].value = library;
+    record->runner_up[0].value = !library;
+    record->median_us = times[library].us;
+    record->spread_us = times[library].spread_us;
+    record->runner_up_us = times[!library].us;
+    snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
+}
+
+/* A record of this file: whether libraries are used. */
+static bool is_answer(const struct tuning_record *record)
+{
+    return record->value_count == 1 && strcmp(record->values[0].name, "libraries") == 0 &&
+           (record->values[0].value == 0 || record->values[0].value == 1);
+}
+
+/* However fast it once was: a plan that calls a library must be seen to compute what our own does. */
 static bool choose(struct build *build, size_t p, struct device_plan *made, enum tune_level level,
                    struct status *status)
 {
-    struct tuning_record record = {.candidates = 2, .value_count = 1};
-    struct tactics *tactics = &build->tactics;
-    double us[2] = {0, 0};
-    make_key(build, p, made, record.key);
+    struct tuning_record record = {.candidates = 2};
+    struct comparison comparison;
+    if (!make_key(build, p, made, record.key, status)) return false;
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
-    if (known && known->value_count == 1 && tune_cuda_good_enough(known, level)) {
-        record = *known;
-    } else {
-        bool right = false;
-        if (!measure(build, p, made, us, &right, status)) return false;
-        if (!right) warn_of_logits(build, made);
-        bool library = right && us[1] <= (1 - least_gain) * us[0];
-        snprintf(record.values[0].name, sizeof record.values[0].name, "libraries");
-        record.values[0].value = library;
-        record.median_us = us[library];
-        record.runner_up_count = 1;
-        snprintf(record.runner_up[0].name, sizeof record.runner_up[0].name, "libraries");
-        record.runner_up[0].value = !library;
-        record.runner_up_us = us[!library];
-        snprintf(record.level, sizeof record.level, "%s", tune_level_name(level));
-        if (build->cache_open &&
-            (tactics->unsaved || !tuning_cache_add(&build->cache, &record, &tactics->cache_status)))
-            tactics->unsaved++;
+    if (known && !(is_answer(known) && tune_cuda_good_enough(known, level))) known = NULL;
+    if (known) record = *known;
+    if (!known || record.values[0].value) {
+        if (!compare(build, p, made, &comparison, status)) return false;
+        if (!comparison.right) {
+            warn_of(build, made, isfinite(comparison.times[1].us));
+            return true;
+        }
     }
-    tactics->records[tactics->count++] = record;
+    if (!known) {
+        const struct plan_time *times = comparison.times;
+        describe(&record, times, times[1].us <= (1 - least_gain) * times[0].us, level);
+        tune_cuda_save(build, &record);
+        build->tactics.measured++;
+    }
+    build->tactics.records[build->tactics.count++] = record;
     if (!record.values[0].value) return true;
     build->cuda.library_plans[p] = *made;
     *made = (struct device_plan){.count = 0};

@@ -10,7 +10,9 @@
 struct library_space {
     uint64_t workspace, projection, end; /* offsets */
 };
-struct library_space library_space_begin(uint64_t arena_bytes);
+struct library_space library_space_begin(uint64_t arena_bytes, uint64_t projection_bytes);
+/* Of a launch that applies SwiGLU: what a library's tactic leaves for a launch of its own. 0: of any other. */
+uint64_t library_projection_bytes(const struct device_launch *site);
 
 /* The library that takes the launch's problem, and the problem as it sees it; 0: none that is open. */
 enum plan_library library_problem(const struct build *build, const struct device_launch *site,

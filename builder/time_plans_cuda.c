@@ -1,10 +1,11 @@
 /* Whole plans on the GPU, as the engine will replay them: what a step really takes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "builder/time_plans_cuda.h"
 
-enum { TIME_CONTEXT = 200, WARM_UP = 2, REPETITIONS = 9 };
+enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 2, REPETITIONS = 9 };
 
 static int compare_double(const void *a, const void *b)
 {
@@ -22,6 +23,10 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
         uint64_t wanted = build->plans[p].header.rows / geometry->page_tokens + 1;
         if (build->plans[p].header.kind == PLAN_PREFILL && wanted > pages) pages = wanted;
     }
+    /* Long sequences share pages beyond these: more than caches hold. */
+    uint64_t longest = geometry->max_context < LONGEST_CONTEXT ? geometry->max_context : LONGEST_CONTEXT;
+    uint64_t wanted = LONG_SEQUENCES * (longest / geometry->page_tokens + 1);
+    if (wanted > pages) pages = wanted;
     memset(timer, 0, sizeof *timer);
     timer->build = build;
     /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
@@ -60,57 +65,106 @@ void plan_timer_close(struct plan_timer *timer)
     timer->entered = false;
 }
 
-/* Decode: every slot at TIME_CONTEXT. Prefill: one prompt from its first token. The step's feedback moves the positions,
- * so they are written before each replay. */
-static bool time_bound(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plan, double *us,
-                       struct status *status)
+/* Decode: every slot at a context of `tokens`. Prefill: one prompt from its first token. */
+static bool fill_inputs(const struct plan_timer *timer, const struct plan *plan, uint64_t tokens,
+                        struct cuda_inputs *inputs, struct status *status)
 {
-    const struct build *build = timer->build;
-    const struct device *device = &build->cuda.device;
-    const struct cuda_driver *driver = &device->driver;
-    const struct plan_geometry *geometry = &build->manifest.geometry;
-    const struct cuda_memory *memory = &timer->memory;
-    cu_event *events = timer->events;
-    struct cuda_inputs inputs;
-    if (!cuda_inputs_open(&inputs, build, &plan->header, status)) return false;
-    bool decode = plan->header.kind == PLAN_DECODE, ok = true;
+    const struct plan_geometry *geometry = &timer->build->manifest.geometry;
+    if (!cuda_inputs_open(inputs, timer->build, &plan->header, status)) return false;
+    bool decode = plan->header.kind == PLAN_DECODE;
     uint32_t rows = plan->header.rows;
     if (!decode && rows > geometry->max_context) rows = (uint32_t)geometry->max_context;
-    int32_t context = (int32_t)(geometry->max_context > TIME_CONTEXT ? TIME_CONTEXT : geometry->max_context - 1);
-    inputs.counts[0] = (int32_t)rows;
-    inputs.counts[1] = (int32_t)plan->header.out_rows;
+    int32_t context = (int32_t)(geometry->max_context > tokens ? tokens : geometry->max_context - 1);
+    inputs->counts[0] = (int32_t)rows;
+    inputs->counts[1] = (int32_t)plan->header.out_rows;
     for (uint32_t r = 0; r < rows; r++) {
-        inputs.tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
-        inputs.slots[r] = decode ? (int32_t)r : 0;
-        inputs.positions[r] = decode ? context : (int32_t)r;
+        inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
+        inputs->slots[r] = decode ? (int32_t)r : 0;
+        inputs->positions[r] = decode ? context : (int32_t)r;
     }
-    for (uint32_t r = 0; r < plan->header.out_rows; r++) inputs.out_rows[r] = (int32_t)(decode ? r : rows - 1);
-    double times[REPETITIONS];
-    for (int i = -WARM_UP; ok && i < REPETITIONS; i++) {
-        float milliseconds = 0;
-        ok = cuda_inputs_write(&inputs, memory, build, status) &&
-             cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
-             cuda_plan_launch(bound, device, status) &&
-             cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
-             cuda_ok(driver, driver->EventSynchronize(events[1]), status, "running a plan") &&
-             cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing a plan");
-        if (i >= 0) times[i] = (double)milliseconds * 1e3;
+    for (uint32_t r = 0; r < plan->header.out_rows; r++) inputs->out_rows[r] = (int32_t)(decode ? r : rows - 1);
+    return true;
+}
+
+/* The step's feedback moves the positions, so they are written before each replay. */
+static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
+                   double *us, struct status *status)
+{
+    const struct device *device = &timer->build->cuda.device;
+    const struct cuda_driver *driver = &device->driver;
+    const cu_event *events = timer->events;
+    float milliseconds = 0;
+    bool ok = cuda_inputs_write(inputs, &timer->memory, timer->build, status) &&
+              cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
+              cuda_plan_launch(bound, device, status) &&
+              cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
+              cuda_ok(driver, driver->EventSynchronize(events[1]), status, "running a plan") &&
+              cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing a plan");
+    *us = (double)milliseconds * 1e3;
+    return ok;
+}
+
+/* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. */
+static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plans, int count,
+                       uint64_t tokens, struct plan_time *times, struct status *status)
+{
+    struct cuda_inputs inputs;
+    double(*us)[REPETITIONS] = calloc((size_t)count, sizeof *us), ignored;
+    if (!us) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    bool ok = fill_inputs(timer, &plans[0], tokens, &inputs, status);
+    for (int i = -WARM_UP; ok && i < REPETITIONS; i++)
+        for (int p = 0; ok && p < count; p++)
+            if (bound[p].exec) ok = replay(timer, &bound[p], &inputs, i < 0 ? &ignored : &us[p][i], status);
+    for (int p = 0; ok && p < count; p++) {
+        qsort(us[p], REPETITIONS, sizeof us[p][0], compare_double);
+        times[p].us = bound[p].exec ? us[p][REPETITIONS / 2] : INFINITY;
+        times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
     }
     cuda_inputs_close(&inputs);
-    if (!ok) return false;
-    qsort(times, REPETITIONS, sizeof *times, compare_double);
-    *us = times[REPETITIONS / 2];
-    return true;
+    free(us);
+    return ok;
+}
+
+bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int count, bool long_contexts,
+                        struct plan_time *times, struct status *status)
+{
+    static const uint64_t contexts[] = {TIME_CONTEXT, 8192, LONGEST_CONTEXT};
+    const int context_count = long_contexts ? (int)(sizeof contexts / sizeof *contexts) : 1;
+    const struct device *device = &timer->build->cuda.device;
+    struct cuda_plan *bound = calloc((size_t)count, sizeof *bound);
+    struct plan_time *one = calloc((size_t)count, sizeof *one);
+    bool ok = bound && one;
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    for (int p = 0; p < count; p++) times[p] = (struct plan_time){1, 0};
+    for (int p = 0; ok && p < count; p++) {
+        struct status refused;
+        status_clear(&refused);
+        if (cuda_plan_bind(&bound[p], device, &timer->kernels, &plans[p], &timer->memory, "a plan", &refused)) continue;
+        ok = p > 0;
+        if (!ok) *status = refused;
+    }
+    for (int c = 0; ok && c < context_count; c++) {
+        ok = replay_all(timer, bound, plans, count, contexts[c], one, status);
+        for (int p = 0; ok && p < count; p++) { /* the geometric mean, and the mean of the relative spreads */
+            times[p].us *= pow(one[p].us, 1.0 / context_count);
+            times[p].spread_us += one[p].spread_us / one[p].us / context_count;
+        }
+    }
+    for (int p = 0; p < count; p++) {
+        times[p].spread_us *= times[p].us;
+        if (bound) cuda_plan_free(&bound[p], device);
+    }
+    free(bound);
+    free(one);
+    return ok;
 }
 
 bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status)
 {
-    struct cuda_plan bound = {0};
-    const struct device *device = &timer->build->cuda.device;
-    bool ok = cuda_plan_bind(&bound, device, &timer->kernels, plan, &timer->memory, "a plan", status) &&
-              time_bound(timer, &bound, plan, us, status);
-    cuda_plan_free(&bound, device);
-    return ok;
+    struct plan_time time;
+    if (!plan_timer_compare(timer, plan, 1, false, &time, status)) return false;
+    *us = time.us;
+    return true;
 }
 
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)

@@ -18,8 +18,17 @@ struct plan_timer {
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
                      struct status *status);
 void plan_timer_close(struct plan_timer *timer); /* harmless after a failed open */
-/* Median microseconds of a replay: decode with every row at a context of 200 tokens, prefill of a full chunk. */
-bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status);
+/* What a replay takes: the median of some, and half the distance between their quartiles. */
+struct plan_time {
+    double us; /* INFINITY: the plan could not be bound */
+    double spread_us;
+};
+/* Times plans of one kind and size in turn: decode with every row at a context of 200 tokens, prefill of a full chunk. With
+ * `long_contexts` decode at several contexts up to 32768 tokens: the geometric mean. Fails where plans[0] cannot be
+ * bound. */
+bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int count, bool long_contexts,
+                        struct plan_time *times, struct status *status);
+bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status); /* of one */
 /* The logits of the last replay, which was of this plan: [out_rows, vocab_size]. */
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status);
 

@@ -12,7 +12,7 @@ enum {
     QUICK_TACTICS = 15, /* raced at level quick */
 };
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
-enum { TUNER_REVISION = 3 };
+enum { TUNER_REVISION = 4 };
 
 /* ---- problems ---- */
 
@@ -200,13 +200,26 @@ bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level l
 
 /* ---- our own ---- */
 
-void tune_cuda_save(struct tuning *tuning, const struct tuning_record *record)
+void tune_cuda_save(struct build *build, const struct tuning_record *record)
 {
-    struct tactics *tactics = &tuning->build->tactics;
-    tactics->measured++;
-    if (tuning->build->cache_open &&
-        (tactics->unsaved || !tuning_cache_add(&tuning->build->cache, record, &tactics->cache_status)))
+    struct tactics *tactics = &build->tactics;
+    if (build->cache_open && (tactics->unsaved || !tuning_cache_add(&build->cache, record, &tactics->cache_status)))
         tactics->unsaved++;
+}
+
+int64_t tune_cuda_tunables_name(const struct device_tactic *tactic)
+{
+    const struct device_kernel *kernel = tactic->kernel;
+    size_t count = (size_t)(kernel->param_count - kernel->first_tunable);
+    return (int64_t)(hash64(tactic->params + kernel->first_tunable, count * sizeof *tactic->params) >> 1);
+}
+
+/* The key of what was measured of a tactic that did not win. */
+static bool make_entry_key(const struct tune_problem *problem, const struct device_tactic *tactic,
+                           char key[TUNING_KEY_BYTES])
+{
+    return snprintf(key, TUNING_KEY_BYTES, "%s; %s %016" PRIx64, problem->key, tactic->kernel->name,
+                    (uint64_t)tune_cuda_tunables_name(tactic)) < TUNING_KEY_BYTES;
 }
 
 /* The fastest that is not taken and, if `other`, of a kernel that is not on the list; -1: none is left. */
@@ -218,40 +231,81 @@ static int next_best(const struct tuned_problem *tuned, const struct tune_proble
         const struct race_entry *entry = &result->entries[t];
         bool listed = false;
         for (int i = 0; other && i < tuned->shortlist_count; i++)
-            listed |= tuned->shortlist[i].kernel == problem->tactics[t].kernel;
+            listed |= tuned->shortlist[i].tactic.kernel == problem->tactics[t].kernel;
         if (taken[t] || listed || entry->samples == 0) continue;
         if (best < 0 || entry->median_us < result->entries[best].median_us) best = t;
     }
     return best;
 }
 
-static void shortlist(struct tuned_problem *tuned, const struct tune_problem *problem, const struct race_result *result,
-                      bool *taken, int t)
+struct listing {
+    const struct tuning *tuning;
+    const struct tune_problem *problem;
+    const struct race_result *result;
+    enum tune_level level;
+    struct tuned_problem *tuned;
+    bool taken[TUNE_MAX_TACTICS];
+};
+
+static void shortlist(struct listing *listing, int t)
 {
-    if (t < 0 || taken[t] || tuned->shortlist_count == SHORTLIST || result->entries[t].samples == 0) return;
-    taken[t] = true;
-    tuned->shortlist_us[tuned->shortlist_count] = result->entries[t].median_us;
-    tuned->shortlist_spread[tuned->shortlist_count] = result->entries[t].spread_us;
-    tuned->shortlist[tuned->shortlist_count++] = problem->tactics[t];
+    struct tuned_problem *tuned = listing->tuned;
+    const struct race_entry *entry = t < 0 ? NULL : &listing->result->entries[t];
+    char key[TUNING_KEY_BYTES];
+    if (!entry || listing->taken[t] || tuned->shortlist_count == SHORTLIST || entry->samples == 0 ||
+        !make_entry_key(listing->problem, &listing->problem->tactics[t], key))
+        return;
+    struct shortlisted *listed = &tuned->shortlist[tuned->shortlist_count++];
+    listing->taken[t] = true;
+    listed->tactic = listing->problem->tactics[t];
+    tune_cuda_describe_alone(&listed->record, key, &listed->tactic, listing->tuning);
+    listed->record.median_us = entry->median_us;
+    listed->record.spread_us = entry->spread_us;
+    snprintf(listed->record.level, sizeof listed->record.level, "%s", tune_level_name(listing->level));
 }
 
-/* The winner, the best of every other kernel, every kernel's own first choice, which knows more than a race of launches
- * behind themselves shows, then whatever is fastest. */
-static void fill_shortlist(struct tuned_problem *tuned, const struct tune_problem *problem,
-                           const struct race_result *result)
+/* The winner, the best of every other kernel, what every kernel itself would choose, which knows more than a race of
+ * launches behind themselves shows, then whatever is fastest. */
+static void fill_shortlist(struct listing *listing)
 {
-    bool taken[TUNE_MAX_TACTICS] = {false};
-    shortlist(tuned, problem, result, taken, result->winner);
-    for (int next; (next = next_best(tuned, problem, result, taken, true)) >= 0 && tuned->shortlist_count < SHORTLIST;)
-        shortlist(tuned, problem, result, taken, next);
+    const struct tune_problem *problem = listing->problem;
+    const struct race_result *result = listing->result;
+    struct tuned_problem *tuned = listing->tuned;
+    shortlist(listing, result->winner);
+    for (int next;
+         tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, true)) >= 0;)
+        shortlist(listing, next);
+    /* A race of attention says least: what it leaves to the launches around it decides. */
+    int firsts = problem->bench.op == OP_ROPE_ATTENTION ? SHORTLIST / 2 : 1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
-        bool first = true;
+        int earlier = 0;
         for (int before = 0; before < t; before++)
-            first &= problem->tactics[before].kernel != problem->tactics[t].kernel;
-        if (first) shortlist(tuned, problem, result, taken, t);
+            earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
+        if (earlier < firsts) shortlist(listing, t);
     }
-    for (int next; (next = next_best(tuned, problem, result, taken, false)) >= 0 && tuned->shortlist_count < SHORTLIST;)
-        shortlist(tuned, problem, result, taken, next);
+    for (int next;
+         tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, false)) >= 0;)
+        shortlist(listing, next);
+}
+
+/* As the cache has it: the winner, then whatever else was once on the list. */
+static void restore_shortlist(const struct tuning *tuning, const struct tune_problem *problem,
+                              const struct tuning_record *record, enum tune_level level, struct tuned_problem *tuned)
+{
+    const struct device_tactic *winner = recorded(problem, record);
+    tuned->shortlist[0].tactic = *winner;
+    tuned->shortlist[0].record = *record;
+    tuned->shortlist_count = 1;
+    for (int t = 0; t < problem->tactic_count && tuned->shortlist_count < SHORTLIST; t++) {
+        char key[TUNING_KEY_BYTES];
+        if (&problem->tactics[t] == winner || !make_entry_key(problem, &problem->tactics[t], key)) continue;
+        const struct tuning_record *known = tuning_cache_find(&tuning->build->cache, key);
+        if (!known || !tune_cuda_good_enough(known, level) || recorded(problem, known) != &problem->tactics[t])
+            continue;
+        struct shortlisted *listed = &tuned->shortlist[tuned->shortlist_count++];
+        listed->tactic = problem->tactics[t];
+        listed->record = *known;
+    }
 }
 
 static bool measure(struct tuning *tuning, const struct tune_problem *problem, enum tune_level level,
@@ -263,7 +317,14 @@ static bool measure(struct tuning *tuning, const struct tune_problem *problem, e
     if (ok) {
         tune_cuda_describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result,
                                 result->runner_up, level, tuning);
-        fill_shortlist(tuned, problem, result);
+        struct listing listing = {.tuning = tuning,
+                                  .problem = problem,
+                                  .result = result,
+                                  .level = level,
+                                  .tuned = tuned};
+        fill_shortlist(&listing);
+        for (int l = 0; l < tuned->shortlist_count; l++)
+            tune_cuda_save(tuning->build, l == 0 ? record : &tuned->shortlist[l].record);
     }
     free(result);
     return ok || status_prefix(status, "tuning '%s'", problem->key);
@@ -284,10 +345,9 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
     struct tuning_record *record = &build->tactics.records[i];
     struct tuned_problem *tuned = &build->cuda.problems[i];
     const struct tune_problem *problem = tuning->problems[i];
-    memcpy(tuned->key, problem->key, sizeof tuned->key);
     if (answered) {
         *record = *tuning_cache_find(&build->cache, problem->key);
-        tuned->shortlist[tuned->shortlist_count++] = *recorded(problem, record);
+        restore_shortlist(tuning, problem, record, level, tuned);
         build->tactics.cached++;
         return true;
     }
@@ -296,7 +356,7 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
         return true;
     }
     if (!measure(tuning, problem, level, tuned, record, status)) return false;
-    tune_cuda_save(tuning, record);
+    build->tactics.measured++;
     show_progress(tuning, i + 1, record);
     return true;
 }

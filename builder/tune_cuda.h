@@ -14,6 +14,10 @@ enum { TUNE_CUDA_CODE_BYTES = 48 };
 void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES]);
 /* A tactic as a record has it: the name of the first value is the kernel, the others are its tunables. Returns how many. */
 int tune_cuda_describe(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES]);
+/* Names the tunables of a tactic, whatever the list that it stands in. Not negative. */
+int64_t tune_cuda_tunables_name(const struct device_tactic *tactic);
+/* Puts a measured record into the cache, if there is one. */
+void tune_cuda_save(struct build *build, const struct tuning_record *record);
 /* Whether a cached record answers a request of this level: a full one answers all, a quick one all but full. */
 bool tune_cuda_good_enough(const struct tuning_record *record, enum tune_level level);
 

@@ -30,7 +30,4 @@ void tune_cuda_describe_alone(struct tuning_record *record, const char *key, con
 void tune_cuda_describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics,
                              int count, const struct race_result *result, int runner_up, enum tune_level level,
                              const struct tuning *tuning);
-/* Counts a measured record, and puts it into the cache, if there is one. */
-void tune_cuda_save(struct tuning *tuning, const struct tuning_record *record);
-
 #endif

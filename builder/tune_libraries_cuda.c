@@ -42,6 +42,24 @@ static bool find_blob(struct build *build, struct device_tactic *tactic)
     return true;
 }
 
+/* Whether cuBLASLt, in the version at hand, still takes what it once gave. */
+static bool is_taken(const struct build *build, const struct device_tactic *tactic)
+{
+    struct device_geometry geometry;
+    struct engine_call call = {.library = LIBRARY_CUBLASLT};
+    struct status refused;
+    status_clear(&refused);
+    if (tactic->params[MATMUL_CUBLASLT_VERSION] != (int64_t)build->cuda.cublaslt.version ||
+        tactic->kernel->launch(tactic->params, NULL, &geometry))
+        return false;
+    if (!tactic->kernel->call(tactic->params, NULL, 0, &call)) return false;
+    bool entered = device_enter(&build->cuda.device, &refused);
+    bool taken = entered && matmul_cublaslt_check(&build->cuda.cublaslt, tactic->params, &call, &refused);
+    if (entered) device_leave(&build->cuda.device);
+    free((void *)call.data);
+    return taken;
+}
+
 enum answer { NO_ANSWER, OURS_WON, LIBRARY_WON };
 
 /* What a record says; *tactic is set where the library won. */
@@ -58,7 +76,8 @@ static enum answer read_record(struct build *build, const struct tuning_record *
         if (strcmp(record->values[i + 1].name, kernel->param_names[first + i]) != 0) return NO_ANSWER;
         tactic->params[first + i] = record->values[i + 1].value;
     }
-    return library != LIBRARY_CUDNN || find_blob(build, tactic) ? LIBRARY_WON : NO_ANSWER;
+    bool known = library == LIBRARY_CUDNN ? find_blob(build, tactic) : is_taken(build, tactic);
+    return known ? LIBRARY_WON : NO_ANSWER;
 }
 
 static const struct tuning_record *find_answer(struct build *build, const char *key, enum plan_library library,
@@ -88,7 +107,7 @@ bool tune_libraries_prepare(struct tuning *tuning, const struct tune_problem *pr
 {
     const struct device_launch *site = problem->bench.sites[0];
     struct kernel_set *kernels = &tuning->build->cuda.kernels;
-    struct library_space space = library_space_begin(0);
+    struct library_space space = library_space_begin(0, library_projection_bytes(site));
     struct device_launch launches[LIBRARY_MOST_LAUNCHES];
     struct device_tactic call = {.kernel = NULL};
     enum plan_library library = library_problem(tuning->build, site, call.params);
@@ -205,9 +224,10 @@ bool tune_libraries_solve(struct tuning *tuning, size_t i, enum tune_level level
     } else {
         /* Without a measurement nothing speaks for a library. */
         if (!tuning->measuring) return true;
-        if (!race_library(tuning, problem, &tuned->shortlist[0], library, params, key, level, &record, status))
+        if (!race_library(tuning, problem, &tuned->shortlist[0].tactic, library, params, key, level, &record, status))
             return false;
-        tune_cuda_save(tuning, &record);
+        tune_cuda_save(build, &record);
+        build->tactics.measured++;
     }
     if (read_record(build, &record, library, params, &tactic) == LIBRARY_WON) {
         tuned->library = tactic;

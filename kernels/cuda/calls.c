@@ -34,6 +34,12 @@ bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, cons
 {
     uint32_t cublaslt_version, cudnn_version;
     memset(calls, 0, sizeof *calls);
+    for (size_t i = 0; i < count; i++)
+        if (entries[i].library >= LIBRARY_COUNT)
+            return status_fail(status, STATUS_MACHINE,
+                               "library call %zu: expected cuBLASLt or cuDNN, found library %d, which a newer runtime "
+                               "knows; use the runtime that came with the builder",
+                               i, (int)entries[i].library);
     if (!find_version(entries, count, LIBRARY_CUBLASLT, &cublaslt_version, status) ||
         !find_version(entries, count, LIBRARY_CUDNN, &cudnn_version, status) || !device_enter(device, status))
         return false;
@@ -113,6 +119,13 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
                                                 : matmul_cublaslt_workspace(call);
 }
 
+/* Results and workspace: what the library writes must be declared, and lie where results do. */
+static bool is_written(const struct engine_call *call, const struct plan_launch *launch, uint32_t operand)
+{
+    uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_DEVICE_OUT : (uint32_t)MATMUL_DEVICE_OUT;
+    return operand == out || operand + 1u == launch->operand_count;
+}
+
 /* The library reads and writes as far as the parameters say: the operands must reach that far. */
 static bool check_operands(const struct plan *plan, const struct plan_launch *launch, const struct engine_call *call,
                            struct status *status)
@@ -125,6 +138,12 @@ static bool check_operands(const struct plan *plan, const struct plan_launch *la
             return status_fail(status, STATUS_CORRUPT,
                                "operand %" PRIu32 ": expected %" PRIu64 " bytes, found %" PRIu64, i, expected,
                                operands[i].bytes);
+        bool result =
+            operands[i].access & ACCESS_WRITE && (operands[i].space == SPACE_ARENA || operands[i].space == SPACE_STEP);
+        if (is_written(call, launch, i) && !result)
+            return status_fail(status, STATUS_CORRUPT,
+                               "operand %" PRIu32 ": expected one in the arena or the step that is written, found %s",
+                               i, plan_space_name(operands[i].space));
     }
     return true;
 }

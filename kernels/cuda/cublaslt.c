@@ -43,6 +43,11 @@ static uint32_t read_version(const struct cublaslt *library)
 static bool open_file(struct cublaslt *library, const char *file, uint32_t version, struct status *status)
 {
     library->version = read_version(library);
+    if (!library->version)
+        return status_fail(status, STATUS_MACHINE,
+                           "cuBLASLt: expected the function cublasLtGetVersion, found a %s without it; install the "
+                           "cuBLAS of a CUDA toolkit 12.4 or later",
+                           file);
     if (version && library->version != version)
         return status_fail(status, STATUS_MACHINE,
                            "cuBLASLt: expected version %" PRIu32 ", which this engine was built with, found %" PRIu32
@@ -61,7 +66,8 @@ bool cublaslt_open(struct cublaslt *library, uint32_t version, struct status *st
     bool found = false;
     for (int i = 0; i < LIBRARY_NAMES; i++) {
         memset(library, 0, sizeof *library);
-        library->library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL);
+        /* As of the driver: what it starts may outlive the handle. */
+        library->library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!library->library) continue;
         found = true;
         status_clear(status);

@@ -214,8 +214,12 @@ static bool find_edges(const cu_graph_node *nodes, const struct plan *plan, uint
     const struct plan_launch *launch = &plan->launches[index];
     const uint32_t *dependencies = plan->dependencies + launch->first_dependency;
     bool programmatic = launch->attributes & LAUNCH_PROGRAMMATIC;
-    if (programmatic && index > 0 && (launch->dependency_count != 1 || dependencies[0] != index - 1))
+    bool behind = index == 0 || (launch->dependency_count == 1 && dependencies[0] == index - 1);
+    if (programmatic && !behind)
         return status_fail(status, STATUS_CORRUPT, "begins early, but does not depend on the launch before it alone");
+    if (is_library(launch) && !behind)
+        return status_fail(status, STATUS_CORRUPT,
+                           "calls a library, but does not depend on the launch before it alone");
     /* It waits for that launch alone, so that one must have waited for the rest: a library call has, by a full edge. */
     if (programmatic && index > 1 && !is_library(&launch[-1]) && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
         return status_fail(status, STATUS_CORRUPT, "begins early behind a launch that does not");
