@@ -3,9 +3,11 @@
 REPORT gets one line for each entry: what it takes of a multiprocessor. A file with a line "// architectures: 90a 100a"
 is compiled for those alone: for others both outputs are empty."""
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 
 ONLY = re.compile(r"^// architectures:((?: \d+a?)+)$", re.M)
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -41,7 +43,10 @@ def main(nvcc, architecture, source, cubin, report_path):
         return 0
     command = [nvcc, "-cubin", "-arch=" + architecture, "-std=c++17", "-O3", "-I.", "-Werror=all-warnings",
                "-Xptxas=-v,--warn-on-spills,--warning-as-error", "-o", cubin, source]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    # nvcc names its temporary files by its process number, which is the same in every sandbox.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              env={**os.environ, "TMPDIR": folder})
     log = done.stdout.decode(errors="replace")
     if done.returncode != 0:
         sys.stderr.write("%s\n%s" % (" ".join(command), log))

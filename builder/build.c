@@ -348,8 +348,7 @@ done:
 
 /* ---- tuning ---- */
 
-static void warn(struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void warn(struct build *build, const char *format, ...)
+void build_warn(struct build *build, const char *format, ...)
 {
     if (!build->options->warnings) return;
     progress_hide(&build->progress);
@@ -370,9 +369,9 @@ static void open_cache(struct build *build)
     if (!path) return;
     build->cache_open = tuning_cache_open(&build->cache, path, &status);
     if (!build->cache_open)
-        warn(build, "%s; going on without a tuning cache", status.message);
+        build_warn(build, "%s; going on without a tuning cache", status.message);
     else if (build->cache.damaged)
-        warn(build, "%s: %zu damaged records skipped; they will be measured again", path, build->cache.damaged);
+        build_warn(build, "%s: %zu damaged records skipped; they will be measured again", path, build->cache.damaged);
 }
 
 static bool tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
@@ -384,8 +383,8 @@ static bool tune(struct build *build, const uint8_t *weights, enum tune_level le
                            &build->progress, &build->tactics, status))
         return false;
     if (build->tactics.unsaved)
-        warn(build, "%s; %zu tuning records were not kept and will be measured again",
-             build->tactics.cache_status.message, build->tactics.unsaved);
+        build_warn(build, "%s; %zu tuning records were not kept and will be measured again",
+                   build->tactics.cache_status.message, build->tactics.unsaved);
     return true;
 }
 

@@ -32,9 +32,9 @@ static bool open_libraries(struct build *build, struct status *status)
     const bool found[2] = {cublaslt_open(&cuda->cublaslt, 0, &missing[0]), cudnn_open(&cuda->cudnn, 0, &missing[1])};
     static const char *const ops[2] = {"matmul", "attention"};
     for (int i = 0; i < 2; i++)
-        if (!found[i] && options->warnings)
-            fprintf(options->warnings, "warning: only our own kernels take part in %s: %s; --lean says so on purpose\n",
-                    ops[i], missing[i].message);
+        if (!found[i])
+            build_warn(build, "only our own kernels take part in %s: %s; --lean says so on purpose", ops[i],
+                       missing[i].message);
     device_leave(&cuda->device);
     return true;
 }

@@ -71,4 +71,7 @@ struct build {
     uint64_t file_bytes;
 };
 
+/* A line on options->warnings, if there is one: what does not stop the build. */
+void build_warn(struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 #endif

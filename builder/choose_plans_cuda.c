@@ -10,7 +10,6 @@
 #include "kernels/matmul/matmul_device.h"
 
 enum {
-    MAX_TACTICS = 64,
     MAX_FORMS = 24,
     UNIFORM_FORMS = 3, /* of each fusion */
     MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
@@ -54,7 +53,7 @@ static void put_tactic(const struct build *build, struct device_launch *launch, 
 
 static int launch_tactics(const struct build *build, const struct device_launch *launch, struct device_tactic *tactics)
 {
-    return device_tactics(launch->op, launch->tactic.params, &build->cuda.device.facts, tactics, MAX_TACTICS);
+    return device_tactics(launch->op, launch->tactic.params, &build->cuda.device.facts, tactics, DEVICE_MOST_TACTICS);
 }
 
 static double matmul_bytes(const struct device_launch *launch)
@@ -71,7 +70,7 @@ static bool add_uniform_forms(const struct build *build, size_t p, int fusion, s
     enum { MAX_CHOICES = 256 };
     const struct device_plan *plan = plan_of(build, p, fusion);
     struct form *choices = calloc(MAX_CHOICES, sizeof *choices);
-    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
     int found = 0;
     double total = 0;
     bool ok = choices && tactics;
@@ -114,7 +113,7 @@ static bool copy_plan(const struct device_plan *plan, struct device_plan *copy, 
 static bool make_form(const struct build *build, size_t p, const struct form *form, struct device_plan *made,
                       struct status *status)
 {
-    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
     *made = (struct device_plan){.count = 0};
     if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
     bool ok = copy_plan(plan_of(build, p, form->fusion), made, status);
@@ -223,7 +222,7 @@ static bool make_recorded(const struct build *build, size_t p, const struct tuni
     if (record->value_count < 1 || plan->count == 0 || strcmp(record->values[0].name, fusion_names[fusion]) != 0 ||
         record->value_count != 1 + find_problems(plan, problems))
         return true;
-    struct device_tactic *tactics = calloc(MAX_TACTICS, sizeof *tactics);
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
     if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
     bool ok = copy_plan(plan, made, status), named = ok;
     for (int i = 0; named && i < record->value_count - 1; i++) {

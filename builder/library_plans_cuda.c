@@ -332,14 +332,13 @@ static void name_libraries(const struct build *build, const struct device_plan *
     }
 }
 
-static void warn_of(const struct build *build, const struct device_plan *made, bool bound)
+static void warn_of(struct build *build, const struct device_plan *made, bool bound)
 {
     char libraries[96] = "libraries";
-    if (!build->options->warnings) return;
     name_libraries(build, made, libraries, sizeof libraries);
-    fprintf(build->options->warnings, "warning: %s of %" PRIu32 " rows: %s %s; our own kernels alone are used\n",
-            made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
-            bound ? "other logits than those of our own kernels with" : "a plan cannot be made with", libraries);
+    build_warn(build, "%s of %" PRIu32 " rows: %s %s; our own kernels alone are used",
+               made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+               bound ? "other logits than those of our own kernels with" : "a plan cannot be made with", libraries);
 }
 
 static void describe(struct tuning_record *record, const struct plan_time times[2], bool library, enum tune_level level)

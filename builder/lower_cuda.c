@@ -248,8 +248,7 @@ static bool emit_node(struct device_emitter *e, const struct graph_node *node, c
 uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *lowering,
                               const struct device_facts *gpu, uint32_t rows)
 {
-    enum { MOST = 64 };
-    struct device_tactic tactics[MOST];
+    struct device_tactic tactics[DEVICE_MOST_TACTICS];
     struct device_emitter e = {.graph = graph, .lowering = lowering};
     uint64_t most = PLAN_ALIGNMENT;
     e.out.graph = graph;
@@ -258,7 +257,7 @@ uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *
         if (graph->nodes[n].op != OP_ROPE_ATTENTION) continue;
         int64_t params[PLAN_MAX_PARAMS] = {0};
         rope_attention_params(&e, &graph->nodes[n], params);
-        int count = device_tactics(OP_ROPE_ATTENTION, params, gpu, tactics, MOST);
+        int count = device_tactics(OP_ROPE_ATTENTION, params, gpu, tactics, DEVICE_MOST_TACTICS);
         for (int i = 0; i < count; i++) {
             uint64_t bytes = rope_attention_workspace_bytes(tactics[i].params);
             if (bytes > most) most = bytes;

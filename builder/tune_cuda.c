@@ -66,8 +66,8 @@ static uint32_t number_of(const struct tuning *tuning, const struct tune_problem
 /* One tactic of each kernel in turn, so that a race of few knows them all. */
 static void interleave(struct tune_problem *problem)
 {
-    struct device_tactic sorted[TUNE_MAX_TACTICS];
-    bool taken[TUNE_MAX_TACTICS] = {false};
+    struct device_tactic sorted[DEVICE_MOST_TACTICS];
+    bool taken[DEVICE_MOST_TACTICS] = {false};
     int count = 0;
     while (count < problem->tactic_count) {
         const struct device_kernel *last = NULL;
@@ -97,7 +97,7 @@ static struct tune_problem *add_problem(struct tuning *tuning, const struct devi
     tuning->problems[tuning->count++] = problem;
     memcpy(problem->key, key, TUNING_KEY_BYTES);
     problem->tactic_count = device_tactics(launch->op, launch->tactic.params, &tuning->build->cuda.device.facts,
-                                           problem->tactics, TUNE_MAX_TACTICS);
+                                           problem->tactics, DEVICE_MOST_TACTICS);
     interleave(problem);
     problem->bench.op = launch->op;
     problem->bench.plan = plan;
@@ -244,7 +244,7 @@ struct listing {
     const struct race_result *result;
     enum tune_level level;
     struct tuned_problem *tuned;
-    bool taken[TUNE_MAX_TACTICS];
+    bool taken[DEVICE_MOST_TACTICS];
 };
 
 static void shortlist(struct listing *listing, int t)
@@ -499,7 +499,7 @@ bool print_cuda_candidates(struct build *build, FILE *out, struct status *status
     struct tuning tuning = {.build = build};
     const struct device_facts *gpu = &build->cuda.device.facts;
     tune_cuda_code(tuning.code);
-    bool ok = collect(&tuning, TUNE_MAX_TACTICS, status);
+    bool ok = collect(&tuning, DEVICE_MOST_TACTICS, status);
     for (size_t i = 0; ok && i < tuning.count; i++) {
         const struct tune_problem *problem = tuning.problems[i];
         fprintf(out, "# %s\n", problem->key);

@@ -5,12 +5,10 @@
 #include "builder/bench_cuda.h"
 #include "builder/tune_cuda.h"
 
-enum { TUNE_MAX_TACTICS = 64 }; /* of one problem, of our own */
-
 struct tune_problem {
     char key[TUNING_KEY_BYTES];
     struct bench_problem bench; /* of the first plan that has it; tactic_count: those that are raced */
-    struct device_tactic tactics[TUNE_MAX_TACTICS];
+    struct device_tactic tactics[DEVICE_MOST_TACTICS];
     int tactic_count;
 };
 

@@ -144,10 +144,9 @@ static int cudnn_tactics(struct build *build, const int64_t *params, struct devi
     int made = 0, count = 0;
     bool ok = true;
     status_clear(&status);
-    if (!attention_cudnn_enumerate(&build->cuda.cudnn, params, plans, most, &made, &status) && build->options->warnings)
-        fprintf(build->options->warnings,
-                "warning: only our own kernels take part in attention of %" PRId64 " rows: %s\n",
-                params[ATTENTION_DEVICE_ROWS], status.message);
+    if (!attention_cudnn_enumerate(&build->cuda.cudnn, params, plans, most, &made, &status))
+        build_warn(build, "only our own kernels take part in attention of %" PRId64 " rows: %s",
+                   params[ATTENTION_DEVICE_ROWS], status.message);
     for (int p = 0; p < made; p++) {
         struct device_tactic *tactic = &tactics[count];
         *tactic = (struct device_tactic){.kernel = &device_attention_cudnn};

@@ -74,7 +74,11 @@ static int set_up(void **state)
                                          .param_count = ATTENTION_DEVICE_FIRST_TUNABLE,
                                          .attributes = LAUNCH_LIBRARY};
     for (int i = 0; i < ATTENTION_CUDNN_OPERANDS; i++) {
-        setup->operands[i].bytes = attention_cudnn_operand_bytes(problem, &setup->entries[0], i);
+        setup->operands[i] =
+            (struct plan_operand){.space = SPACE_ARENA,
+                                  .access = i == ATTENTION_DEVICE_OUT || i == ATTENTION_CUDNN_WORKSPACE ? ACCESS_WRITE
+                                                                                                        : ACCESS_READ,
+                                  .bytes = attention_cudnn_operand_bytes(problem, &setup->entries[0], i)};
         setup->addresses[i] = (cu_deviceptr)(0x10000 * (i + 1));
     }
     setup->plan = (struct plan){.header = {.kind = PLAN_PREFILL, .rows = 64, .launch_count = 1},
@@ -148,6 +152,19 @@ static void opens_what_is_called(void **state)
     assert_null(calls.cudnn.library);
     cuda_calls_close(&calls, &setup->device);
     setup->entries[0] = cudnn;
+}
+
+static void leaves_later_libraries_alone(void **state)
+{
+    struct setup *setup = *state;
+    struct cuda_calls calls;
+    struct status status = {0};
+    const struct engine_call lt = setup->entries[1];
+    setup->entries[1].library = (enum plan_library)LIBRARY_COUNT;
+    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries, 2, &status));
+    assert_int_equal(status.code, STATUS_MACHINE);
+    assert_non_null(strstr(status.message, "library call 1: expected cuBLASLt or cuDNN, found library 3"));
+    setup->entries[1] = lt;
 }
 
 static void refuses_other_versions(void **state)
@@ -237,6 +254,19 @@ static void refuses_wrong_launches(void **state)
         assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
         setup->operands[i].bytes++;
     }
+    static const int written[] = {ATTENTION_DEVICE_OUT, ATTENTION_CUDNN_WORKSPACE};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        struct plan_operand *operand = &setup->operands[written[i]];
+        const struct plan_operand right = *operand;
+        operand->access = ACCESS_READ;
+        assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
+        *operand = right;
+        operand->space = SPACE_STATE;
+        assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
+        operand->space = SPACE_STEP;
+        assert_int_equal(check(setup, &calls), STATUS_OK);
+        *operand = right;
+    }
     launch->operand_count--;
     assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
     launch->operand_count++;
@@ -308,6 +338,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(opens_what_is_called, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(leaves_later_libraries_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(refuses_other_versions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(prepares_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(runs_on_any_thread, set_up, tear_down),

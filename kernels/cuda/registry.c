@@ -52,13 +52,12 @@ bool device_kernel_runs_on(const struct device_kernel *kernel, const struct devi
 static int kernel_tactics(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
                           struct device_tactic *tactics, int capacity)
 {
-    enum { MOST = 64 };
-    int64_t found[MOST][PLAN_MAX_PARAMS];
+    int64_t found[DEVICE_MOST_TACTICS][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     int count = 0;
     if (kernel->candidates) {
         memset(found, 0, sizeof found);
-        count = kernel->candidates(params, gpu, found, capacity < MOST ? capacity : MOST);
+        count = kernel->candidates(params, gpu, found, capacity < DEVICE_MOST_TACTICS ? capacity : DEVICE_MOST_TACTICS);
     } else if (!kernel->launch(params, gpu, &geometry)) {
         memcpy(found[0], params, (size_t)kernel->param_count * sizeof *params);
         count = 1;

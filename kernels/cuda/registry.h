@@ -18,6 +18,7 @@ struct device_tactic {
     size_t blob_bytes;
 };
 
+enum { DEVICE_MOST_TACTICS = 64 }; /* of a problem */
 /* Legal tactics of all kernels of `op` for the problem in params (those before the tunables), the best guess first.
  * Returns how many, at most `capacity`; 0: no kernel can. */
 int device_tactics(enum plan_op op, const int64_t *params, const struct device_facts *gpu,

@@ -113,6 +113,10 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual(self.blobs(), [])
 
         self.assertGreater(self.build_twice(), 4)
+        # The cache knows the library's victories, but the library is gone: as if it were lean.
+        self.build("gone.eng", common=SMALL, env=self.without(*CUBLASLT, *CUDNN))
+        self.build("lean-again.eng", env=WITH_LIBRARY)
+        self.assertEqual(contents(self.path("gone.eng")), contents(self.path("lean-again.eng")))
         libraries = self.info("m.eng")["library_plans"]
         self.assertEqual([plan["rows"] for plan in libraries], [1, 4, 16])
         self.assertGreater(libraries[0]["calls"], 4)
