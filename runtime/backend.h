@@ -43,6 +43,7 @@ struct backend {
     uint64_t kv_bytes;
     uint64_t device_contract_bytes, device_taken_bytes; /* as in struct eng_session_facts; 0 on the host */
     double graph_seconds;
+    const char *fallback; /* why the engine's own plans stand in for some that call libraries; NULL: they do not */
 };
 
 struct backend_type {
@@ -67,6 +68,8 @@ struct backend_type {
     /* Logits of out rows [row, row + count) of the replay waited for last; nothing may be in flight. [count, vocab_size],
      * borrowed until the next submit, or NULL. */
     const float *(*logits)(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+    /* What is replayed as engine plan `plan`; NULL: the plan itself, always. */
+    const struct plan *(*source)(const struct backend *backend, size_t plan);
     /* Runs engine plan `plan` twice with the inputs and the state of the host, as submit would: as a replay, and one
      * launch after the other; launch_us[i] is set. Nothing may be in flight. For traces: what was drawn is lost, and what
      * became of the slots' state is for the caller to undo, as after drew. */

@@ -15,7 +15,8 @@
 /* A bound plan and where its step block has what the host moves. */
 struct cuda_step {
     struct cuda_plan bound;
-    uint64_t input_bytes; /* of the block's beginning: the fields up to the out rows */
+    const struct plan *source; /* that it is of */
+    uint64_t input_bytes;      /* of the block's beginning: the fields up to the out rows */
     uint64_t counts_offset, next_tokens_offset, logits_offset;
 };
 
@@ -27,7 +28,8 @@ struct cuda_backend {
     struct device device; /* the engine's once more: a stream of the session's own */
     char architecture[16];
     struct cuda_memory memory; /* all but the weights are owned */
-    struct cuda_step *plans;   /* [plan_count] as in the file */
+    struct cuda_step *plans;   /* [plan_count] as in the file; those used are by load_cuda_plan, or the file's own */
+    char *fallback;            /* common.fallback, if it is the session's own */
     size_t plan_count;
 
     uint8_t *pinned; /* common.step, common.state, next_tokens */
@@ -160,14 +162,32 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
            clear_space(cuda, SPACE_KV, status) && allocate_host(cuda, sizes, status);
 }
 
-static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
+static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan *plan, struct status *status)
 {
     char name[64];
+    snprintf(name, sizeof name, "plan %zu", index);
+    cuda->plans[index].source = plan;
+    return cuda_plan_bind(&cuda->plans[index].bound, &cuda->device, &cuda->engine->kernels, plan, &cuda->memory, name,
+                          status);
+}
+
+/* A library that took a call when it was asked may still fail to queue it: then the engine's own plan serves. */
+static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
+{
+    cuda->common.fallback = cuda->engine->fallback;
     for (size_t i = 0; i < file->plan_count; i++) {
-        snprintf(name, sizeof name, "plan %zu", i);
-        if (!cuda_plan_bind(&cuda->plans[i].bound, &cuda->device, &cuda->engine->kernels,
-                            load_cuda_plan(file, cuda->engine, i), &cuda->memory, name, status))
+        const struct plan *own = &file->plans[i], *plan = load_cuda_plan(file, cuda->engine, i);
+        struct status refused;
+        status_clear(&refused);
+        if (bind_plan(cuda, i, plan, &refused)) continue;
+        if (plan == own || refused.code != STATUS_MACHINE) {
+            *status = refused;
             return false;
+        }
+        if (!cuda->fallback) cuda->fallback = strdup(refused.message);
+        cuda->common.fallback = cuda->fallback;
+        if (!cuda->fallback) return status_fail(status, STATUS_MACHINE, "out of memory");
+        if (!bind_plan(cuda, i, own, status)) return false;
     }
     return true;
 }
@@ -195,6 +215,7 @@ static void destroy(struct backend *backend)
     host_memory_unmap(&cuda->logits);
     device_close(&cuda->device);
     free(cuda->plans);
+    free(cuda->fallback);
     free(cuda);
 }
 
@@ -389,10 +410,14 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     double queue_us = (double)QUEUE_US * step->bound.launch_count;
     uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
     ok = ok && keep_busy(cuda, step, replays, status) &&
-         cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, load_cuda_plan(cuda->file, cuda->engine, plan),
-                             &cuda->memory, launch_us, status);
+         cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, step->source, &cuda->memory, launch_us, status);
     device_leave(&cuda->device);
     return ok;
+}
+
+static const struct plan *source(const struct backend *backend, size_t plan)
+{
+    return ((const struct cuda_backend *)(const void *)backend)->plans[plan].source;
 }
 
 const struct backend_type backend_cuda = {
@@ -404,5 +429,6 @@ const struct backend_type backend_cuda = {
     .wait = wait_for,
     .drew = drew,
     .logits = logits,
+    .source = source,
     .trace = trace,
 };

@@ -215,6 +215,9 @@ struct eng_session_facts {
      * meanwhile counts, too). */
     uint64_t device_contract_bytes, device_taken_bytes;
     double graph_seconds; /* what making the graphs of all plans took */
+    /* Why the engine's own kernels stand in for a library that it was built with, in this session; borrowed as above. NULL:
+     * they do not. */
+    const char *fallback;
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {

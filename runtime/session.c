@@ -198,6 +198,7 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .device_contract_bytes = session->backend->device_contract_bytes,
         .device_taken_bytes = session->backend->device_taken_bytes,
         .graph_seconds = session->backend->graph_seconds,
+        .fallback = session->backend->fallback,
     };
     if (!report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status))
         return report_status(&status, error);

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/load_cuda.h"
-
 enum { TRACE_REPETITIONS = 5 };
 
 /* A step that can be run again and again. */
@@ -81,7 +79,9 @@ static bool run(struct traced_step *step, struct trace *trace, struct status *st
     struct eng_session *session = step->session;
     double replays[TRACE_REPETITIONS], values[TRACE_REPETITIONS];
     trace->file = &session->engine->file;
-    trace->plan = load_cuda_plan(trace->file, session->engine->cuda, (size_t)(step->plan - session->plans));
+    const struct backend_type *type = session->backend->type;
+    size_t index = (size_t)(step->plan - session->plans);
+    trace->plan = type->source ? type->source(session->backend, index) : &trace->file->plans[index];
     trace->rows = (uint32_t)step->plan->counts[0];
     uint32_t launches = trace->plan->header.launch_count;
     double *times = calloc((size_t)launches * TRACE_REPETITIONS, sizeof *times);

@@ -43,7 +43,6 @@ static int open_engine(struct generation *run)
     if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))
         return fail_error(run);
-    cli_note_fallback(run->engine);
     return CLI_DONE;
 }
 
@@ -53,6 +52,7 @@ static int open_session(struct generation *run, uint64_t tokens)
     struct eng_session_options options = run->options->session;
     options.kv_tokens = tokens < run->facts.max_context ? tokens : run->facts.max_context;
     if (eng_session_create(run->engine, &options, &run->session, &run->error)) return fail_error(run);
+    cli_note_fallback(run->session);
     return CLI_DONE;
 }
 

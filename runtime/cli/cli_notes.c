@@ -1,16 +1,13 @@
 #include "runtime/cli/cli_notes.h"
 
-#include <jansson.h>
 #include <stdio.h>
 
 #include "runtime/cli/cli_args.h"
 
-void cli_note_fallback(const struct eng_engine *engine)
+void cli_note_fallback(const struct eng_session *session)
 {
-    const char *reason = NULL;
-    json_t *info = json_loads(eng_info(engine), 0, NULL), *load = NULL;
-    if (info && json_unpack(info, "{s:o}", "load", &load) == 0 &&
-        json_unpack(load, "{s:{s:s}}", "libraries", "reason", &reason) == 0 && reason)
-        fprintf(stderr, "%s: note: the engine's own kernels are used: %s\n", cli_program(), reason);
-    json_decref(info);
+    struct eng_session_facts facts;
+    eng_session_facts_init(&facts);
+    if (eng_session_get_facts(session, &facts, NULL) == ENG_OK && facts.fallback)
+        fprintf(stderr, "%s: note: the engine's own kernels are used: %s\n", cli_program(), facts.fallback);
 }

@@ -199,7 +199,6 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
         eng_engine_get_facts(bench->engine, &bench->facts, &error))
         return cli_fail_error(&error);
-    cli_note_fallback(bench->engine);
     uint64_t rest = arguments->context < bench->facts.max_context ? bench->facts.max_context - arguments->context : 0;
     if (!default_list(&arguments->prompts, DEFAULT_PROMPT, rest) ||
         !default_list(&arguments->decodes, DEFAULT_DECODE, rest) || !default_list(&arguments->batches, 1, 1)) {
@@ -232,6 +231,7 @@ static int open_session(struct bench_engine *bench, const struct arguments *argu
     if (eng_session_create(bench->engine, &options, &bench->session, &error) ||
         eng_session_get_facts(bench->session, &bench->session_facts, &error))
         return cli_fail_error(&error);
+    cli_note_fallback(bench->session);
     return CLI_DONE;
 }
 

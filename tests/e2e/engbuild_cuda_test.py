@@ -132,6 +132,7 @@ class CudaBuild(unittest.TestCase):
             (self.without(*CUBLASLT), ["expected libcublasLt.so.13", "LD_LIBRARY_PATH"]),
             ({"FAKE_CUBLASLT_VERSION": "130200"}, ["expected version 130100", "found 130200", "engine again"]),
             ({"FAKE_CUBLASLT_REFUSE": "1"}, ["refuses the recorded algorithm"]),
+            ({"FAKE_CUBLASLT_FAIL": "1"}, ["cublasLtMatmul failed with status 13"]),
             (self.without(*CUDNN), ["expected libcudnn.so.9", "LD_LIBRARY_PATH"]),
             ({"FAKE_CUDNN_VERSION": "92000"}, ["expected version 9.19.0", "found 9.20.0", "engine again"]),
             ({"FAKE_CUDNN_REFUSE": "plan"}, ["making an attention plan", "install NVRTC"]),

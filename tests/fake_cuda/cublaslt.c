@@ -3,6 +3,7 @@
  * folder of its own.
  *
  *   FAKE_CUBLASLT_VERSION=N  default 130100
+ *   FAKE_CUBLASLT_FAIL=1     cublasLtMatmul fails
  *   FAKE_CUBLASLT_REFUSE=1   cublasLtMatmulAlgoCheck refuses every algorithm */
 #include <stdlib.h>
 #include <string.h>
@@ -162,5 +163,6 @@ int cublasLtMatmul(lt_handle handle, lt_matmul_desc desc, const void *alpha, con
     if (!handle || !desc || !alpha || !beta || !a || !b || !c || !d || !a_layout || !b_layout || !c_layout ||
         !d_layout || algorithm->opaque[0] != magic || !workspace || workspace_bytes < WORKSPACE)
         return INVALID_VALUE;
+    if (getenv("FAKE_CUBLASLT_FAIL")) return EXECUTION_FAILED;
     return fake_library_launch(&handle->library, arguments, stream) ? LT_SUCCESS : EXECUTION_FAILED;
 }
