@@ -488,6 +488,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .manifest = &build->manifest,
         .plans = build->plans,
         .plan_count = build->plan_count,
+        .library_plans = build->library_plans,
         .plan_us = build->plan_us,
         .machine = &build->machine,
         .tactics = &build->tactics,

@@ -69,6 +69,8 @@ static void print_text(const struct build_report *report, FILE *out)
             fprintf(out, " %9.3f ms measured", report->plan_us[p] * 1e-3);
         else if (report->machine->read_gb_s > 0)
             fprintf(out, " %9.3f ms", us * 1e-3);
+        if (report->library_plans[p].header.launch_count > 0)
+            fprintf(out, ", calls libraries: arena %" PRIu64, report->library_plans[p].header.arena_bytes);
         fputc('\n', out);
     }
     if (report->output)
@@ -94,6 +96,9 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
                                 json_real(estimate_plan_us(plan, report->machine, report->tactics)));
         if (report->plan_us && report->plan_us[p] > 0)
             json_object_set_new(entry, "measured_us", json_real(report->plan_us[p]));
+        if (report->library_plans[p].header.launch_count > 0)
+            json_object_set_new(entry, "library_arena_bytes",
+                                json_integer((json_int_t)report->library_plans[p].header.arena_bytes));
         json_array_append_new(plans, entry);
     }
     json_t *root =

@@ -11,6 +11,8 @@ struct build_report {
     const struct manifest *manifest;
     const struct plan *plans;
     size_t plan_count;
+    const struct plan
+        *library_plans;            /* [plan_count]: instead of plans where libraries are there; launch_count 0: none */
     const double *plan_us;         /* measured, [plan_count]; NULL, or 0: not measured */
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;

@@ -92,6 +92,9 @@ static void print_summary(const struct engine *file, const struct verification *
            megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes),
            megabytes(geometry->page_bytes), geometry->page_tokens,
            megabytes(geometry->page_bytes) * (double)geometry->pages_per_slot * (double)geometry->slots);
+    if (file->library_arena_bytes > manifest->arena_bytes)
+        printf("            %.1f MB more scratch where the libraries are there that its plans can call\n",
+               megabytes(file->library_arena_bytes - manifest->arena_bytes));
     print_tokens(manifest);
     printf("defaults:   temperature %g, top-p %g, top-k %" PRIu64 ", repetition penalty %g\n", manifest->temperature,
            manifest->top_p, manifest->top_k, manifest->repetition_penalty);
