@@ -18,6 +18,7 @@ enum {
 };
 static const char *const fusion_names[2] = {"plan", "alternative"};
 static const double least_gain = 0.002;   /* less is noise */
+static const double hopeless = 1.25;      /* times what the race's winner took: not tried in a plan */
 static const double least_coverage = 0.7; /* of the bytes of all matmuls that one choice of tunables must serve */
 
 /* One way to run a step. */
@@ -327,9 +328,13 @@ static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_
     int made = 0;
     bool ok = copy_plan(plan, &plans[made++], status); /* timed again beside the others */
     for (int t = 0; ok && t < tuned->shortlist_count; t++) {
-        if (same_tunables(&launch->tactic, &tuned->shortlist[t].tactic)) continue;
+        const struct shortlisted *listed = &tuned->shortlist[t];
+        /* Attention's race weighs long contexts otherwise than a plan does. */
+        bool slow = launch->op != OP_ROPE_ATTENTION &&
+                    listed->record.median_us > hopeless * tuned->shortlist[0].record.median_us;
+        if (slow || same_tunables(&launch->tactic, &listed->tactic)) continue;
         ok = copy_plan(plan, &plans[made], status);
-        if (ok) set_tactic(build, &plans[made++], problem, &tuned->shortlist[t].tactic);
+        if (ok) set_tactic(build, &plans[made++], problem, &listed->tactic);
     }
     if (ok && made > 1) {
         ok = time_plans(build, plans, made, launch->op == OP_ROPE_ATTENTION, times, status);

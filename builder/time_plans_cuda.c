@@ -5,7 +5,7 @@
 
 #include "builder/time_plans_cuda.h"
 
-enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 2, REPETITIONS = 9 };
+enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
 
 static int compare_double(const void *a, const void *b)
 {
