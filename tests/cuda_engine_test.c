@@ -412,11 +412,17 @@ static void wrong_code_is_refused(void **state)
     };
     struct loaded loaded;
     load_file(&loaded, lowered_engine_path());
+    const struct engine_kernel text = {.entry = "twice",
+                                       .cubin = cases[0].cubin,
+                                       .cubin_bytes = strlen(cases[0].cubin) + 1,
+                                       .operand_count = 2};
+    expect_load_refused(&loaded, &text, STATUS_CORRUPT, "twice|its code|expected|ELF");
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char cubin[256];
         const struct engine_kernel kernel = {
             .entry = cases[c].entry,
-            .cubin = cases[c].cubin,
-            .cubin_bytes = strlen(cases[c].cubin) + 1,
+            .cubin = cubin,
+            .cubin_bytes = fake_cuda_cubin(cases[c].cubin, cubin, sizeof cubin),
             .operand_count = cases[c].operand_count,
         };
         expect_load_refused(&loaded, &kernel, cases[c].code, cases[c].words);

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/executor.h"
 #include "runtime/load.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 /* As in tests/fake_cuda/fake_cuda.h. */
 typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const unsigned grid[3],
@@ -30,7 +31,8 @@ struct fake_plan {
     struct plan_launch launch;
     struct plan_operand operands[OPERANDS];
     struct plan view;
-    char entry[16], cubin[64];
+    char entry[16], cubin[256];
+    size_t cubin_bytes;
 };
 
 static struct {
@@ -115,7 +117,9 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
     own->view.launches = &own->launch;
     own->view.operands = own->operands;
     snprintf(own->entry, sizeof own->entry, "plan%u", index);
-    snprintf(own->cubin, sizeof own->cubin, "FAKE CUBIN 90\nkernel plan%u 8 8 8 8 8 8 8 8\nend\n", index);
+    char text[64];
+    snprintf(text, sizeof text, "FAKE CUBIN 90\nkernel plan%u 8 8 8 8 8 8 8 8\nend\n", index);
+    own->cubin_bytes = fake_cuda_cubin(text, own->cubin, sizeof own->cubin);
 }
 
 static void write_engine(const char *path, const struct plan *plans, const struct engine_kernel *kernels)
@@ -166,7 +170,7 @@ void cuda_engine_write(const struct engine *cpu, const char *path)
         plans[i] = own->view;
         kernels[i] = (struct engine_kernel){.entry = own->entry,
                                             .cubin = own->cubin,
-                                            .cubin_bytes = strlen(own->cubin) + 1,
+                                            .cubin_bytes = own->cubin_bytes,
                                             .operand_count = OPERANDS};
         register_kernel(own->entry, run_plan, own);
     }

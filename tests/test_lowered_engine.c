@@ -2,6 +2,7 @@
 
 #include "builder/weights.h"
 #include "formats/tokenizer.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 static char *folder;
 static const char *path;
@@ -43,8 +44,11 @@ static void assemble(struct kernel_set_entry *entry, int capability)
     }
     fputs("\nend\n", out);
     assert_int_equal(fclose(out), 0);
-    entry->cubin = text;
-    entry->cubin_bytes = size + 1; /* a string: with its end */
+    size_t capacity = size + 256;
+    entry->cubin = malloc(capacity);
+    assert_non_null(entry->cubin);
+    entry->cubin_bytes = fake_cuda_cubin(text, entry->cubin, capacity);
+    free(text);
 }
 
 /* ---- plans ---- */

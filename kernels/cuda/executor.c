@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "formats/checked.h"
+#include "formats/cubin.h"
 
 /* ---- kernels ---- */
 
@@ -48,6 +49,8 @@ static bool load_kernel(struct cuda_kernel *kernel, const struct device *device,
     const struct cuda_driver *driver = &device->driver;
     cu_kernel handle = NULL;
     int threads = 0, shared = 0;
+    if (!cubin_verify(entry->cubin, entry->cubin_bytes, status))
+        return status_prefix(status, "kernel '%s': its code", entry->entry);
     cu_result result = driver->LibraryLoadData(&kernel->library, entry->cubin, NULL, NULL, 0, NULL, NULL, 0);
     if (result == CU_ERROR_NO_BINARY_FOR_GPU)
         return status_fail(status, STATUS_VERSION,

@@ -16,15 +16,17 @@
  *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of object, what is alive; then "misuse N",
  *                               "calls N", "kernels N"
  *
- * A cubin is text:
+ * A cubin is text, behind the header of an ELF file (fake_cuda_cubin) or without one:
  *   FAKE CUBIN 90
  *   kernel NAME BYTES BYTES ...     one line for each entry: the size of each parameter
  *   end */
 #ifndef TESTS_FAKE_CUDA_FAKE_CUDA_H
 #define TESTS_FAKE_CUDA_FAKE_CUDA_H
 
+#include <elf.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum fake_cuda_kind {
     FAKE_CUDA_CONTEXT, /* retained and not released */
@@ -38,6 +40,23 @@ enum fake_cuda_kind {
     FAKE_CUDA_GRAPH_EXEC,
     FAKE_CUDA_KINDS
 };
+
+/* Puts `text` with its NUL behind an ELF header, as engines hold it. Returns the bytes, or 0: more than `capacity`. */
+static inline size_t fake_cuda_cubin(const char *text, void *to, size_t capacity)
+{
+    const Elf64_Ehdr header = {
+        .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+        .e_type = ET_EXEC,
+        .e_machine = 190, /* CUDA */
+        .e_version = EV_CURRENT,
+        .e_ehsize = sizeof header,
+    };
+    size_t bytes = sizeof header + strlen(text) + 1;
+    if (bytes > capacity) return 0;
+    memcpy(to, &header, sizeof header);
+    memcpy((char *)to + sizeof header, text, strlen(text) + 1);
+    return bytes;
+}
 
 /* Runs instead of a kernel; arguments[i] points to argument i, as in cuLaunchKernel. */
 typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const unsigned grid[3],

@@ -117,6 +117,7 @@ cu_result cuLibraryLoadData(cu_library *library, const void *code, void *jit_opt
     ENTER;
     REQUIRE_CONTEXT;
     REQUIRE(code && !jit_count && !library_count, CU_ERROR_INVALID_VALUE);
+    if (memcmp(code, ELFMAG, SELFMAG) == 0) code = (const char *)code + sizeof(Elf64_Ehdr);
     int capacity = count_kernels(code);
     struct cu_library_opaque *loaded =
         fake_object_new(FAKE_CUDA_LIBRARY, sizeof *loaded + (size_t)capacity * sizeof loaded->kernels[0]);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/fake_cuda/fake_cuda.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 enum { SUCCESS = 0, ERROR_INVALID_INPUT = 3, ERROR_COMPILATION = 6 };
@@ -15,7 +17,7 @@ enum { MAP = 128, POINTER = 8 };
 struct program {
     char name[64]; /* of the kernel: the file's name without folder and ending */
     char log[128];
-    char cubin[256];
+    char cubin[512];
     size_t cubin_bytes;
 };
 
@@ -53,7 +55,7 @@ static bool is_defined(const char *const *options, int count, const char *macro,
 
 static void write_cubin(struct program *program, const struct kernel *kernel, const char *const *options, int count)
 {
-    char *at = program->cubin;
+    char text[256], *at = text;
     int operands = kernel->operands;
     int second_map = kernel->maps[1];
     for (int i = 0; i < 3 && kernel->optional[i]; i++)
@@ -64,7 +66,7 @@ static void write_cubin(struct program *program, const struct kernel *kernel, co
     for (int i = 0; i < operands; i++)
         at += sprintf(at, " %d", i == kernel->maps[0] || i == second_map ? MAP : POINTER);
     at += sprintf(at, "\nend\n");
-    program->cubin_bytes = (size_t)(at - program->cubin) + 1; /* with the NUL: the fake driver reads text */
+    program->cubin_bytes = fake_cuda_cubin(text, program->cubin, sizeof program->cubin);
 }
 
 EXPORT int nvrtcVersion(int *major, int *minor)

@@ -1,0 +1,13 @@
+/* Machine code of an engine: any bytes are either refused with a message or are tables that lead nowhere outside. */
+#include "formats/cubin.h"
+
+#include <stdlib.h>
+
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct status status = {0};
+    if (!cubin_verify(data, size, &status) && (status.code != STATUS_CORRUPT || status.message[0] == '\0')) abort();
+    return 0;
+}
