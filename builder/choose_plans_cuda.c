@@ -135,15 +135,17 @@ static bool make_form(const struct build *build, size_t p, const struct form *fo
 /* ---- the tactics of a plan ---- */
 
 /* Problems whose tactic is chosen by the time of the whole plan. A chunk's attention is not among them: it is long, and what
- * it does to others little. */
+ * it does to others little. -1: more than a record can name. */
 static int find_problems(const struct device_plan *plan, uint32_t problems[MAX_PROBLEMS])
 {
     int count = 0;
-    for (uint32_t n = 0; n < plan->count && count < MAX_PROBLEMS; n++) {
+    for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
         bool known = launch->problem == PLAN_NO_TACTIC || launch->op == OP_ATTENTION;
         for (int i = 0; !known && i < count; i++) known = problems[i] == launch->problem;
-        if (!known) problems[count++] = launch->problem;
+        if (known) continue;
+        if (count == MAX_PROBLEMS) return -1;
+        problems[count++] = launch->problem;
     }
     return count;
 }
@@ -381,15 +383,21 @@ static bool descend(struct build *build, struct device_plan *plan, double *us, i
 
 /* ---- all of it ---- */
 
-static bool choose(struct build *build, size_t p, enum tune_level level, struct status *status)
+/* Not `worth`: a record is heeded, but nothing is measured. */
+static bool choose(struct build *build, size_t p, enum tune_level level, bool worth, struct status *status)
 {
     struct device_plan made = {.count = 0};
     struct tuning_record record = {.candidates = 1};
+    uint32_t problems[MAX_PROBLEMS];
     bool is_new = false;
+    for (int fusion = 0; fusion < 2; fusion++)
+        if (find_problems(plan_of(build, p, fusion), problems) < 0)
+            return status_fail(status, STATUS_INTERNAL, "plan %zu: more than %d problems", p, MAX_PROBLEMS);
     if (!make_key(build, p, record.key, status)) return false;
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
     if (known && !tune_cuda_good_enough(known, level)) known = NULL;
     if (known && !make_recorded(build, p, known, &made, status)) return false;
+    if (made.count == 0 && !worth) return true;
     if (made.count > 0) {
         record = *known;
     } else {
@@ -408,7 +416,6 @@ static bool choose(struct build *build, size_t p, enum tune_level level, struct 
         snprintf(record.level, sizeof record.level, "%s", tune_level_name(measure ? level : TUNE_OFF));
         is_new = measure;
     }
-    uint32_t problems[MAX_PROBLEMS];
     int count = find_problems(&made, problems);
     for (int i = 0; i < count; i++) record_tactic(build, &made, problems[i]);
     build->tactics.records[build->tactics.count++] = record;
@@ -425,7 +432,7 @@ bool choose_plans_cuda(struct build *build, enum tune_level level, struct status
     for (size_t p = 0; p < build->plan_count; p++) {
         /* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
         bool worth = build->plans[p].header.kind == PLAN_DECODE || level == TUNE_FULL;
-        if ((worth || build->cuda.alternatives[p].count > 0) && !choose(build, p, level, status)) return false;
+        if (!choose(build, p, level, worth || build->cuda.alternatives[p].count > 0, status)) return false;
     }
     return true;
 }
