@@ -73,25 +73,14 @@ static bool bind(struct bench_run *run, int candidate)
     return ok;
 }
 
-/* Every row is a sequence of its own with `context` tokens (decode), or the next token of one prompt. */
+/* Decode with `context` tokens, the new one among them; prefill from the first token. */
 static bool write_inputs(const struct bench_cuda *bench, const struct plan_header *header, uint64_t context,
                          struct status *status)
 {
-    const struct plan_geometry *geometry = &bench->build->manifest.geometry;
+    const struct device *device = &bench->build->cuda.device;
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, bench->build, header, status)) return false;
-    int32_t last = (int32_t)(geometry->max_context > context ? context : geometry->max_context) - 1;
-    bool decode = header->kind == PLAN_DECODE;
-    uint32_t rows = decode || header->rows <= geometry->max_context ? header->rows : (uint32_t)geometry->max_context;
-    inputs.counts[0] = (int32_t)rows;
-    inputs.counts[1] = (int32_t)header->out_rows;
-    for (uint32_t r = 0; r < rows; r++) {
-        inputs.tokens[r] = (int32_t)(r % geometry->vocab_size);
-        inputs.slots[r] = decode ? (int32_t)r : 0;
-        inputs.positions[r] = decode ? last : (int32_t)r;
-    }
-    for (uint32_t r = 0; r < header->out_rows; r++) inputs.out_rows[r] = (int32_t)r;
-    const struct device *device = &bench->build->cuda.device;
+    cuda_inputs_fill(&inputs, bench->build, header, context - 1);
     bool ok =
         cuda_inputs_write(&inputs, &bench->memory, bench->build, status) &&
         cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");

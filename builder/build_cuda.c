@@ -133,6 +133,13 @@ static void compile_progressed(void *context, uint64_t done, uint64_t total)
     progress_update(context, done, total, NULL);
 }
 
+bool build_cuda_compile(struct build *build, struct kernel_set *set, bool shown, struct status *status)
+{
+    struct cuda_build *cuda = &build->cuda;
+    return kernel_set_compile(set, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
+                              shown ? compile_progressed : NULL, &build->progress, status);
+}
+
 static bool upload_weights(struct build *build, const uint8_t *weights, struct status *status)
 {
     enum { PIECE_BYTES = 256 << 20 };
@@ -190,7 +197,6 @@ static bool time_plans(struct build *build, struct status *status)
 
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
     if (weights && !upload_weights(build, weights, status)) return false;
     if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status) ||
         !library_plans_cuda(build, level, status))
@@ -198,9 +204,7 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
     if (!finish_plans(build, status)) return false;
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
-    if (!kernel_set_compile(&cuda->kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
-                            team_size(build->team), compile_progressed, &build->progress, status))
-        return false;
+    if (!build_cuda_compile(build, &build->cuda.kernels, true, status)) return false;
     return level == TUNE_OFF || time_plans(build, status);
 }
 

@@ -16,6 +16,9 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
  * NULL when nothing may be measured. */
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status);
 
+/* Compiles what the set lacks and this build has not compiled before, on all threads. `shown`: as the stage's progress. */
+bool build_cuda_compile(struct build *build, struct kernel_set *set, bool shown, struct status *status);
+
 /* Golden outputs, computed by the engine's own plans on the GPU: the prompt once through the smallest prefill plan and
  * once token by token, which must agree. */
 bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status);

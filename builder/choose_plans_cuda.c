@@ -254,29 +254,6 @@ static void record_tactic(struct build *build, struct device_plan *plan, uint32_
 
 /* ---- timing ---- */
 
-/* plan_timer_compare of plans that are not finished yet. */
-static bool time_plans(struct build *build, const struct device_plan *plans, int count, bool contexts,
-                       struct plan_time *times, struct status *status)
-{
-    struct cuda_build *cuda = &build->cuda;
-    struct plan finished[MAX_FORMS];
-    struct kernel_set kernels = {0};
-    struct plan_timer timer;
-    bool ok = true;
-    memset(finished, 0, sizeof finished);
-    for (int f = 0; ok && f < count; f++)
-        ok = finish_device_plan(&plans[f], &cuda->device.facts, &kernels, &finished[f], status);
-    ok = ok && kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
-                                  team_size(build->team), NULL, NULL, status);
-    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
-        ok = plan_timer_compare(&timer, finished, count, contexts, times, status);
-        plan_timer_close(&timer);
-    }
-    for (int f = 0; f < count; f++) lowered_plan_free(&finished[f]);
-    kernel_set_free(&kernels);
-    return ok;
-}
-
 static void free_plans(struct device_plan *plans, int count)
 {
     for (int f = 0; f < count; f++) device_plan_free(&plans[f]);
@@ -308,7 +285,7 @@ static bool choose_form(struct build *build, size_t p, struct device_plan *made,
     bool ok = true;
     for (int f = 0; ok && fusions > 1 && f < fusions; f++) ok = add_uniform_forms(build, p, f, forms, &count, status);
     for (; ok && ready < count; ready += ok) ok = make_form(build, p, &forms[ready], &plans[ready], status);
-    ok = ok && time_plans(build, plans, count, false, times, status);
+    ok = ok && time_device_plans(build, plans, count, false, times, NULL, NULL, status);
     if (ok) {
         int best = fastest(times, count);
         *fusion = forms[best].fusion;
@@ -339,7 +316,7 @@ static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_
         if (ok) set_tactic(build, &plans[made++], problem, &listed->tactic);
     }
     if (ok && made > 1) {
-        ok = time_plans(build, plans, made, launch->op == OP_ROPE_ATTENTION, times, status);
+        ok = time_device_plans(build, plans, made, launch->op == OP_ROPE_ATTENTION, times, NULL, NULL, status);
         int best = ok ? fastest(times, made) : 0;
         if (best > 0 && is_faster(&times[best], &times[0])) {
             struct device_plan better = plans[best];
@@ -368,7 +345,7 @@ static bool descend(struct build *build, struct device_plan *plan, double *us, i
         for (int i = 0; ok && i < count; i++) ok = try_shortlist(build, plan, problems[i], &moved, tried, status);
     }
     ok = ok && copy_plan(plan, &ends[1], status) &&
-         time_plans(build, ends, 2, plan->header.kind == PLAN_DECODE, times, status);
+         time_device_plans(build, ends, 2, plan->header.kind == PLAN_DECODE, times, NULL, NULL, status);
     if (ok && times[0].us < times[1].us) {
         struct device_plan before = ends[0];
         ends[0] = *plan;
@@ -376,7 +353,7 @@ static bool descend(struct build *build, struct device_plan *plan, double *us, i
     }
     free_plans(ends, 2);
     struct plan_time final = {0};
-    ok = ok && time_plans(build, plan, 1, false, &final, status);
+    ok = ok && time_device_plans(build, plan, 1, false, &final, NULL, NULL, status);
     *us = final.us;
     return ok;
 }

@@ -120,6 +120,24 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct build *build, con
     return true;
 }
 
+void cuda_inputs_fill(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
+                      uint64_t position)
+{
+    const struct plan_geometry *geometry = &build->manifest.geometry;
+    bool decode = header->kind == PLAN_DECODE;
+    uint32_t rows = header->rows;
+    if (!decode && rows > geometry->max_context) rows = (uint32_t)geometry->max_context;
+    if (position >= geometry->max_context) position = geometry->max_context - 1;
+    inputs->counts[0] = (int32_t)rows;
+    inputs->counts[1] = (int32_t)header->out_rows;
+    for (uint32_t r = 0; r < rows; r++) {
+        inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
+        inputs->slots[r] = decode ? (int32_t)r : 0;
+        inputs->positions[r] = decode ? (int32_t)position : (int32_t)r;
+    }
+    for (uint32_t r = 0; r < header->out_rows; r++) inputs->out_rows[r] = (int32_t)(decode ? r : rows - 1);
+}
+
 void cuda_inputs_close(struct cuda_inputs *inputs)
 {
     free(inputs->bytes);

@@ -26,6 +26,9 @@ struct cuda_inputs {
 };
 bool cuda_inputs_open(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
                       struct status *status);
+/* All rows: for decode each the token at `position` of a sequence of its own, else one prompt from its first token on. */
+void cuda_inputs_fill(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
+                      uint64_t position);
 void cuda_inputs_close(struct cuda_inputs *inputs);
 bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct build *build,
                        struct status *status);

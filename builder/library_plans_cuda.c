@@ -266,9 +266,12 @@ struct comparison {
     bool right;                /* they compute the same */
 };
 
-static bool compare_logits(struct plan_timer *timer, const struct plan plans[2], bool *right, struct status *status)
+static bool compare_logits(struct plan_timer *timer, const struct plan *plans, const struct plan_time *times,
+                           void *context, struct status *status)
 {
+    bool *right = context;
     size_t count = (size_t)plans[0].header.out_rows * timer->build->manifest.geometry.vocab_size;
+    if (!isfinite(times[1].us)) return true;
     float *logits[2] = {calloc(count, sizeof(float)), calloc(count, sizeof(float))};
     bool ok = logits[0] && logits[1];
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
@@ -285,24 +288,9 @@ static bool compare_logits(struct plan_timer *timer, const struct plan plans[2],
 static bool compare(struct build *build, size_t p, const struct device_plan *made, struct comparison *comparison,
                     struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
-    struct kernel_set kernels = {0};
-    struct plan finished[2];
-    struct plan_timer timer;
-    memset(finished, 0, sizeof finished);
+    const struct device_plan both[2] = {build->cuda.plans[p], *made}; /* borrow their launches */
     *comparison = (struct comparison){.right = false};
-    bool ok = finish_device_plan(&cuda->plans[p], &cuda->device.facts, &kernels, &finished[0], status) &&
-              finish_device_plan(made, &cuda->device.facts, &kernels, &finished[1], status) &&
-              kernel_set_compile(&kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
-                                 team_size(build->team), NULL, NULL, status);
-    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
-        ok = plan_timer_compare(&timer, finished, 2, false, comparison->times, status);
-        if (ok && isfinite(comparison->times[1].us)) ok = compare_logits(&timer, finished, &comparison->right, status);
-        plan_timer_close(&timer);
-    }
-    for (int i = 0; i < 2; i++) lowered_plan_free(&finished[i]);
-    kernel_set_free(&kernels);
-    return ok;
+    return time_device_plans(build, both, 2, false, comparison->times, compare_logits, &comparison->right, status);
 }
 
 /* ---- all of it ---- */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/build_cuda.h"
 #include "builder/time_plans_cuda.h"
 
 enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
@@ -65,27 +66,6 @@ void plan_timer_close(struct plan_timer *timer)
     timer->entered = false;
 }
 
-/* Decode: every slot at a context of `tokens`. Prefill: one prompt from its first token. */
-static bool fill_inputs(const struct plan_timer *timer, const struct plan *plan, uint64_t tokens,
-                        struct cuda_inputs *inputs, struct status *status)
-{
-    const struct plan_geometry *geometry = &timer->build->manifest.geometry;
-    if (!cuda_inputs_open(inputs, timer->build, &plan->header, status)) return false;
-    bool decode = plan->header.kind == PLAN_DECODE;
-    uint32_t rows = plan->header.rows;
-    if (!decode && rows > geometry->max_context) rows = (uint32_t)geometry->max_context;
-    int32_t context = (int32_t)(geometry->max_context > tokens ? tokens : geometry->max_context - 1);
-    inputs->counts[0] = (int32_t)rows;
-    inputs->counts[1] = (int32_t)plan->header.out_rows;
-    for (uint32_t r = 0; r < rows; r++) {
-        inputs->tokens[r] = (int32_t)((r * UINT64_C(7919)) % geometry->vocab_size);
-        inputs->slots[r] = decode ? (int32_t)r : 0;
-        inputs->positions[r] = decode ? context : (int32_t)r;
-    }
-    for (uint32_t r = 0; r < plan->header.out_rows; r++) inputs->out_rows[r] = (int32_t)(decode ? r : rows - 1);
-    return true;
-}
-
 /* The step's feedback moves the positions, so they are written before each replay. */
 static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
                    double *us, struct status *status)
@@ -111,7 +91,8 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
     struct cuda_inputs inputs;
     double(*us)[REPETITIONS] = calloc((size_t)count, sizeof *us), ignored;
     if (!us) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
-    bool ok = fill_inputs(timer, &plans[0], tokens, &inputs, status);
+    bool ok = cuda_inputs_open(&inputs, timer->build, &plans[0].header, status);
+    if (ok) cuda_inputs_fill(&inputs, timer->build, &plans[0].header, tokens);
     for (int i = -WARM_UP; ok && i < REPETITIONS; i++)
         for (int p = 0; ok && p < count; p++)
             if (bound[p].exec) ok = replay(timer, &bound[p], &inputs, i < 0 ? &ignored : &us[p][i], status);
@@ -180,4 +161,25 @@ bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, 
                                                   fields[STEP_LOGITS].bytes, device->stream),
                    status, "reading logits") &&
            cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "reading logits");
+}
+
+bool time_device_plans(struct build *build, const struct device_plan *plans, int count, bool long_contexts,
+                       struct plan_time *times, plan_timer_look *look, void *context, struct status *status)
+{
+    struct kernel_set kernels = {0};
+    struct plan_timer timer;
+    struct plan *finished = calloc((size_t)count, sizeof *finished);
+    bool ok = finished || status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    for (int p = 0; ok && p < count; p++)
+        ok = finish_device_plan(&plans[p], &build->cuda.device.facts, &kernels, &finished[p], status);
+    ok = ok && build_cuda_compile(build, &kernels, false, status);
+    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
+        ok = plan_timer_compare(&timer, finished, count, long_contexts, times, status) &&
+             (!look || look(&timer, finished, times, context, status));
+        plan_timer_close(&timer);
+    }
+    for (int p = 0; finished && p < count; p++) lowered_plan_free(&finished[p]);
+    kernel_set_free(&kernels);
+    free(finished);
+    return ok;
 }

@@ -32,4 +32,11 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
 /* The logits of the last replay, which was of this plan: [out_rows, vocab_size]. */
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status);
 
+/* Called while the timer is open, after the plans were timed. */
+typedef bool plan_timer_look(struct plan_timer *timer, const struct plan *plans, const struct plan_time *times,
+                             void *context, struct status *status);
+/* plan_timer_compare of plans that are not finished yet, with kernels compiled for the occasion. `look` may be NULL. */
+bool time_device_plans(struct build *build, const struct device_plan *plans, int count, bool long_contexts,
+                       struct plan_time *times, plan_timer_look *look, void *context, struct status *status);
+
 #endif

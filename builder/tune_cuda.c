@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/build_cuda.h"
 #include "builder/tune_libraries_cuda.h"
 #include "formats/hash.h"
 
@@ -363,11 +364,6 @@ static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool a
 
 /* ---- all of it ---- */
 
-static void compile_progressed(void *context, uint64_t done, uint64_t total)
-{
-    progress_update(context, done, total, NULL);
-}
-
 /* Compiles every candidate of the problems that the cache does not answer, and of each the best that it does answer
  * where a library may challenge it; loads them. */
 static bool prepare(struct tuning *tuning, const bool *answered, struct status *status)
@@ -387,9 +383,7 @@ static bool prepare(struct tuning *tuning, const bool *answered, struct status *
     }
     if (cuda->kernels.count == 0) return true;
     progress_stage(&build->progress, "compile");
-    if (!kernel_set_compile(&cuda->kernels, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability,
-                            team_size(build->team), compile_progressed, &build->progress, status))
-        return false;
+    if (!build_cuda_compile(build, &cuda->kernels, true, status)) return false;
     progress_stage(&build->progress, "tune");
     return bench_cuda_load(&tuning->bench, status);
 }

@@ -1,6 +1,7 @@
 /* A whole device engine, from the builder's lowering through the file to the executor, on the fake driver: the program
  * runs itself again with the fake's folder in LD_LIBRARY_PATH. */
 #include "tests/test_lowered_engine.h"
+#include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>
 
@@ -9,30 +10,11 @@
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 
-static struct {
-    void (*reset)(void);
-    uint64_t (*calls)(void), (*kernels)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-    void (*learn)(const char *entry, fake_cuda_kernel *kernel, void *context);
-} fake;
-
-static void look_up(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
+static struct test_fake_cuda fake;
 
 static int set_up(void **state)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    look_up(library, "fake_cuda_reset", &fake.reset);
-    look_up(library, "fake_cuda_calls", &fake.calls);
-    look_up(library, "fake_cuda_kernels", &fake.kernels);
-    look_up(library, "fake_cuda_misuse", &fake.misuse);
-    look_up(library, "fake_cuda_live", &fake.live);
-    look_up(library, "fake_cuda_register", &fake.learn);
+    fake = test_fake_cuda_find();
     return lowered_engine_build(state);
 }
 

@@ -2,6 +2,7 @@
  * CPU, errors that say what to do, nothing left behind whichever call of the driver fails. The program runs itself again
  * with the fake's folder in LD_LIBRARY_PATH. */
 #include "formats/test_support.h"
+#include "kernels/cuda/test_fake_cuda.h"
 #include "tests/test_fables.h"
 
 #include <dlfcn.h>
@@ -19,29 +20,12 @@ static const char fake_folder[] = "tests/fake_cuda/whole";
 static char path[300];
 static struct engine cpu_file;
 
-/* Of tests/fake_cuda/fake_cuda.h. */
-static struct {
-    void (*reset)(void);
-    uint64_t (*calls)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-} fake;
-
-static void look_up(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
+static struct test_fake_cuda fake;
 
 static int build(void **state)
 {
     struct status status;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    look_up(library, "fake_cuda_reset", &fake.reset);
-    look_up(library, "fake_cuda_calls", &fake.calls);
-    look_up(library, "fake_cuda_misuse", &fake.misuse);
-    look_up(library, "fake_cuda_live", &fake.live);
+    fake = test_fake_cuda_find();
     if (fables_build(state)) return -1;
     snprintf(path, sizeof path, "%s.cuda", fables_path());
     if (!engine_open(&cpu_file, fables_path(), &status)) fail_msg("%s", status.message);

@@ -12,12 +12,9 @@
 #include <string.h>
 
 #include "kernels/cpu/executor.h"
+#include "kernels/cuda/test_fake_cuda.h"
 #include "runtime/load.h"
 #include "tests/fake_cuda/fake_cuda.h"
-
-/* As in tests/fake_cuda/fake_cuda.h. */
-typedef void fake_cuda_kernel(const char *entry, void *const *arguments, const unsigned grid[3],
-                              const unsigned block[3], void *context);
 
 enum { MOST_PLANS = 32, OPERANDS = 8 };
 
@@ -151,12 +148,7 @@ void cuda_engine_write(const struct engine *cpu, const char *path)
 {
     struct status status;
     size_t decode_plans;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *address;
-    assert_non_null(library);
-    void (*register_kernel)(const char *, fake_cuda_kernel *, void *);
-    address = dlsym(library, "fake_cuda_register");
-    assert_non_null(address);
-    memcpy(&register_kernel, &address, sizeof address);
+    const struct test_fake_cuda driver = test_fake_cuda_find();
     fake.cpu = cpu;
     assert_true(cpu->plan_count <= MOST_PLANS);
     assert_true(load_check_plans(cpu, &decode_plans, &fake.sizes, &status));
@@ -172,7 +164,7 @@ void cuda_engine_write(const struct engine *cpu, const char *path)
                                             .cubin = own->cubin,
                                             .cubin_bytes = own->cubin_bytes,
                                             .operand_count = OPERANDS};
-        register_kernel(own->entry, run_plan, own);
+        driver.learn(own->entry, run_plan, own);
     }
     write_engine(path, plans, kernels);
 }

@@ -2,6 +2,7 @@
  * viewer needs, and the sequences go on as if nothing had happened. The program runs itself again with the fake's folder
  * in LD_LIBRARY_PATH. */
 #include "tests/test_fables.h"
+#include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>
 #include <jansson.h>
@@ -23,30 +24,12 @@ static const char fake_folder[] = "tests/fake_cuda/whole";
 static char device_path[300], trace_path[300];
 static struct engine cpu_file;
 
-/* Of tests/fake_cuda/fake_cuda.h. */
-static struct {
-    void (*reset)(void);
-    uint64_t (*calls)(void), (*kernels)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-} fake;
-
-static void look_up(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
+static struct test_fake_cuda fake;
 
 static int build(void **state)
 {
     struct status status;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    look_up(library, "fake_cuda_reset", &fake.reset);
-    look_up(library, "fake_cuda_calls", &fake.calls);
-    look_up(library, "fake_cuda_kernels", &fake.kernels);
-    look_up(library, "fake_cuda_misuse", &fake.misuse);
-    look_up(library, "fake_cuda_live", &fake.live);
+    fake = test_fake_cuda_find();
     if (fables_build(state) || lowered_engine_build(state)) return -1;
     snprintf(device_path, sizeof device_path, "%s.cuda", fables_path());
     snprintf(trace_path, sizeof trace_path, "%s.json", fables_path());

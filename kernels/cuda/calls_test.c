@@ -8,22 +8,12 @@
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/attention/attention_cudnn_calls.h"
 #include "kernels/cuda/calls.h"
+#include "kernels/cuda/test_fake_cuda.h"
 
 static const char driver_folder[] = "tests/fake_cuda/whole", library_folder[] = "tests/fake_cuda/libraries";
 enum { MODULES = 6 }; /* FAKE_CUDA_LIBRARY of tests/fake_cuda/fake_cuda.h */
 
-/* Of tests/fake_cuda/fake_cuda.h, which this folder may not include. */
-static struct {
-    uint64_t (*kernels)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-} fake;
-
-static void look_up(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
+static struct test_fake_cuda fake;
 
 static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
     64, 0, 8, 2, 64, 16, 32, 1 << 17, 4, DTYPE_BF16, DTYPE_BF16, 0, 0x3e000000,
@@ -326,11 +316,7 @@ static void refuses_wrong_memory(void **state)
 static int find_fake(void **state)
 {
     (void)state;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    look_up(library, "fake_cuda_kernels", &fake.kernels);
-    look_up(library, "fake_cuda_misuse", &fake.misuse);
-    look_up(library, "fake_cuda_live", &fake.live);
+    fake = test_fake_cuda_find();
     return 0;
 }
 

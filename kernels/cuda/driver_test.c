@@ -7,32 +7,16 @@
 #include <sys/wait.h>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/test_fake_cuda.h"
 
 static const char fake_folder[] = "tests/fake_cuda/whole", incomplete_folder[] = "tests/fake_cuda/incomplete";
 
-/* Of tests/fake_cuda/fake_cuda.h, which this folder may not include. */
-static struct {
-    void (*reset)(void);
-    uint64_t (*calls)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-} fake;
-
-static void look_up(void *library, const char *name, void *function)
-{
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
+static struct test_fake_cuda fake;
 
 static int find_fake(void **state)
 {
     (void)state;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    look_up(library, "fake_cuda_reset", &fake.reset);
-    look_up(library, "fake_cuda_calls", &fake.calls);
-    look_up(library, "fake_cuda_misuse", &fake.misuse);
-    look_up(library, "fake_cuda_live", &fake.live);
+    fake = test_fake_cuda_find();
     return 0;
 }
 

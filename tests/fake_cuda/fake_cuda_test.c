@@ -1,5 +1,6 @@
 /* The fake driver itself: what it runs, what it refuses, what it counts. */
 #include "formats/test_support.h"
+#include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -9,34 +10,15 @@
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 
-static struct {
-    void (*reset)(void);
-    uint64_t (*calls)(void), (*kernels)(void), (*misuse)(void);
-    int64_t (*live)(int kind);
-    void (*learn)(const char *entry, fake_cuda_kernel *kernel, void *context);
-} fake;
+static struct test_fake_cuda fake;
 
 static struct device device;
 static const struct cuda_driver *const driver = &device.driver;
 
-static void look_up(const char *name, void *function)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    void *address = dlsym(library, name);
-    assert_non_null(address);
-    memcpy(function, &address, sizeof address);
-}
-
 static int find_fake(void **state)
 {
     (void)state;
-    look_up("fake_cuda_reset", &fake.reset);
-    look_up("fake_cuda_calls", &fake.calls);
-    look_up("fake_cuda_kernels", &fake.kernels);
-    look_up("fake_cuda_misuse", &fake.misuse);
-    look_up("fake_cuda_live", &fake.live);
-    look_up("fake_cuda_register", &fake.learn);
+    fake = test_fake_cuda_find();
     return 0;
 }
 

@@ -1,0 +1,46 @@
+/* The fake driver's own functions (tests/fake_cuda/fake_cuda.h, which this folder may not include), for tests that run with
+ * it as libcuda.so.1. */
+#ifndef KERNELS_CUDA_TEST_FAKE_CUDA_H
+#define KERNELS_CUDA_TEST_FAKE_CUDA_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dlfcn.h>
+
+struct test_fake_cuda {
+    void (*reset)(void);
+    uint64_t (*calls)(void), (*kernels)(void), (*misuse)(void);
+    int64_t (*live)(int kind);
+    void (*learn)(const char *entry,
+                  void (*kernel)(const char *entry, void *const *arguments, const unsigned grid[3],
+                                 const unsigned block[3], void *context),
+                  void *context);
+};
+
+/* Fails the test where the fake driver is not the one that the linker finds. */
+static inline struct test_fake_cuda test_fake_cuda_find(void)
+{
+    struct test_fake_cuda fake;
+    const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        {"fake_cuda_reset", &fake.reset},   {"fake_cuda_calls", &fake.calls}, {"fake_cuda_kernels", &fake.kernels},
+        {"fake_cuda_misuse", &fake.misuse}, {"fake_cuda_live", &fake.live},   {"fake_cuda_register", &fake.learn},
+    };
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    assert_non_null(library);
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *address = dlsym(library, functions[i].name);
+        assert_non_null(address);
+        memcpy(functions[i].function, &address, sizeof address);
+    }
+    return fake;
+}
+
+#endif
