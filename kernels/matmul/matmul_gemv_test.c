@@ -235,15 +235,33 @@ static void test_shapes(void **state)
         {8, 64, 64, BF16, BF16, 0, F32, F16, false},        {3, 17, 176, BF16, F32, 0, BF16, BF16, true},
         {1, 352, 176, BF16, BF16, 1, NONE, BF16, false},    {5, 2 * 352, 176, F16, F16, 1, BF16, F32, false},
         {8, 2 * 352, 168, F16, F32, 1, F32, NONE, false},   {2, 33, 24, BF16, F32, 0, F16, NONE, true},
-        {4, 200, 1000, F16, F32, 0, F32, F16, true},        {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false},
-        {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},    {6, 2048, 2048, F16, F32, 0, F32, NONE, true},
-        {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},    {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
-        {8, 272, 14336, F16, F32, 0, NONE, F32, true},      {8, 100, 28672, BF16, F32, 0, NONE, BF16, false},
-        {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},   {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
-        {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false},
+        {4, 200, 1000, F16, F32, 0, F32, F16, true},        {8, 272, 14336, F16, F32, 0, NONE, F32, true},
+        {8, 100, 28672, BF16, F32, 0, NONE, BF16, false},   {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},
+        {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
     };
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
+}
+
+/* Of models of 1 to 8 thousand million parameters; apart from the others, as racecheck takes minutes over them. */
+static void test_model_shapes(void **state)
+{
+    (void)state;
+    static const struct problem problems[] = {
+        {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false}, {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},
+        {6, 2048, 2048, F16, F32, 0, F32, NONE, true},     {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},
+        {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
+    };
+    TEST_NEEDS_DEVICE();
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
+}
+
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    static const struct problem head = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false};
+    TEST_NEEDS_DEVICE();
+    run_candidates(&head, 1);
 }
 
 static void test_every_row_count(void **state)
@@ -381,6 +399,8 @@ int main(void)
         cmocka_unit_test(test_every_problem_has_a_candidate),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_model_shapes),
+        cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_every_row_count),
         cmocka_unit_test(test_odd_tunables),
         cmocka_unit_test(test_every_candidate),
