@@ -13,11 +13,15 @@ enum {
     MAX_FORMS = 24,
     UNIFORM_FORMS = 3, /* of each fusion */
     MAX_PROBLEMS = TUNING_MAX_VALUES - 1,
-    QUICK_ROUNDS = 2, /* through the problems of a plan */
+    QUICK_ROUNDS = 2, /* through the problems of a decode plan */
     FULL_ROUNDS = 3,
+    CHUNK_ROUNDS = 1, /* of a prefill plan: its launches are long, what they do to each other is little */
 };
 static const char *const fusion_names[2] = {"plan", "alternative"};
-static const double least_gain = 0.002;   /* less is noise */
+static const double least_gain = 0.002; /* less is noise */
+/* Of the time of all launches, as the races measured them. A problem with less, made a quarter faster, gains no more
+ * than least_gain: a single row of the last layer in a chunk of many. */
+static const double least_share = 4 * 0.002;
 static const double hopeless = 1.25;      /* times what the race's winner took: not tried in a plan */
 static const double least_coverage = 0.7; /* of the bytes of all matmuls that one choice of tunables must serve */
 
@@ -274,7 +278,7 @@ static bool is_faster(const struct plan_time *time, const struct plan_time *than
     return time->us < than->us - (noise > least ? noise : least);
 }
 
-/* The best form of the plan: *made, *fusion. */
+/* The best form of the plan: *made, *fusion. One alone is not timed. */
 static bool choose_form(struct build *build, size_t p, struct device_plan *made, int *fusion, struct status *status)
 {
     struct form forms[MAX_FORMS];
@@ -285,9 +289,9 @@ static bool choose_form(struct build *build, size_t p, struct device_plan *made,
     bool ok = true;
     for (int f = 0; ok && fusions > 1 && f < fusions; f++) ok = add_uniform_forms(build, p, f, forms, &count, status);
     for (; ok && ready < count; ready += ok) ok = make_form(build, p, &forms[ready], &plans[ready], status);
-    ok = ok && time_device_plans(build, plans, count, false, times, NULL, NULL, status);
+    if (ok && count > 1) ok = time_device_plans(build, plans, count, false, times, NULL, NULL, status);
     if (ok) {
-        int best = fastest(times, count);
+        int best = count > 1 ? fastest(times, count) : 0;
         *fusion = forms[best].fusion;
         *made = plans[best];
         plans[best] = (struct device_plan){.count = 0};
@@ -330,32 +334,96 @@ static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_
     return ok;
 }
 
+/* The problems of a plan and which of them are to be tried: all once, then those beside one whose tactic has changed. */
+struct descent {
+    uint32_t problems[MAX_PROBLEMS];
+    int count;
+    bool due[MAX_PROBLEMS];
+};
+
+static int find_number(const struct descent *descent, uint32_t problem)
+{
+    int i = 0;
+    while (i < descent->count && descent->problems[i] != problem) i++;
+    return i;
+}
+
+/* Whether another tactic of it could show in the time of the whole plan. */
+static bool can_matter(const struct build *build, const struct device_plan *plan, uint32_t problem)
+{
+    double own = 0, all = 0;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        if (launch->problem == PLAN_NO_TACTIC) continue;
+        const struct tuned_problem *tuned = &build->cuda.problems[launch->problem];
+        double us = tuned->shortlist_count > 0 ? tuned->shortlist[0].record.median_us : 0;
+        all += us;
+        if (launch->problem == problem) own += us;
+    }
+    return own >= least_share * all;
+}
+
+/* Launches without a choice between the two do not part them. */
+static void mark_neighbours(struct descent *descent, const struct device_plan *plan, int changed)
+{
+    int previous = descent->count;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        int i = find_number(descent, plan->launches[n].problem);
+        if (i == descent->count) continue;
+        if (i == changed && previous < descent->count && previous != i) descent->due[previous] = true;
+        if (previous == changed && previous != i) descent->due[i] = true;
+        previous = i;
+    }
+}
+
+static bool try_all_due(struct build *build, struct device_plan *plan, struct descent *descent, bool *moved,
+                        uint32_t *tried, struct status *status)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < descent->count; i++) {
+        bool changed = false;
+        if (!descent->due[i]) continue;
+        descent->due[i] = false;
+        if (!can_matter(build, plan, descent->problems[i])) continue;
+        ok = try_shortlist(build, plan, descent->problems[i], &changed, tried, status);
+        if (changed) mark_neighbours(descent, plan, i);
+        *moved |= changed;
+    }
+    return ok;
+}
+
 /* One problem after the other, some rounds of it. A race measures a kernel behind itself; what it does to its neighbours,
  * only the plan shows. What comes out must beat what went in once more, side by side. */
 static bool descend(struct build *build, struct device_plan *plan, double *us, int rounds, uint32_t *tried,
                     struct status *status)
 {
-    uint32_t problems[MAX_PROBLEMS];
+    struct descent descent;
     struct device_plan ends[2] = {{.count = 0}, {.count = 0}}; /* before, after */
     struct plan_time times[2];
-    int count = find_problems(plan, problems);
-    bool moved = true, ok = copy_plan(plan, &ends[0], status);
-    for (int round = 0; ok && moved && round < rounds; round++) {
-        moved = false;
-        for (int i = 0; ok && i < count; i++) ok = try_shortlist(build, plan, problems[i], &moved, tried, status);
-    }
-    ok = ok && copy_plan(plan, &ends[1], status) &&
-         time_device_plans(build, ends, 2, plan->header.kind == PLAN_DECODE, times, NULL, NULL, status);
-    if (ok && times[0].us < times[1].us) {
-        struct device_plan before = ends[0];
-        ends[0] = *plan;
-        *plan = before;
+    bool moved = false, ok = copy_plan(plan, &ends[0], status);
+    descent.count = find_problems(plan, descent.problems);
+    for (int i = 0; i < descent.count; i++) descent.due[i] = true;
+    for (int round = 0; ok && round < rounds; round++) ok = try_all_due(build, plan, &descent, &moved, tried, status);
+    if (ok && moved) {
+        ok = copy_plan(plan, &ends[1], status) &&
+             time_device_plans(build, ends, 2, plan->header.kind == PLAN_DECODE, times, NULL, NULL, status);
+        if (ok && times[0].us < times[1].us) {
+            struct device_plan before = ends[0];
+            ends[0] = *plan;
+            *plan = before;
+        }
     }
     free_plans(ends, 2);
     struct plan_time final = {0};
     ok = ok && time_device_plans(build, plan, 1, false, &final, NULL, NULL, status);
     *us = final.us;
     return ok;
+}
+
+static int count_rounds(const struct device_plan *plan, enum tune_level level)
+{
+    if (plan->header.kind != PLAN_DECODE) return CHUNK_ROUNDS;
+    return level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS;
 }
 
 /* ---- all of it ---- */
@@ -383,8 +451,7 @@ static bool choose(struct build *build, size_t p, enum tune_level level, bool wo
         bool measure = level != TUNE_OFF && build->cuda.weights;
         if (!measure && !copy_plan(&build->cuda.plans[p], &made, status)) return false;
         if (measure && (!choose_form(build, p, &made, &fusion, status) ||
-                        !descend(build, &made, &us, level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS, &record.candidates,
-                                 status))) {
+                        !descend(build, &made, &us, count_rounds(&made, level), &record.candidates, status))) {
             device_plan_free(&made);
             return false;
         }

@@ -208,18 +208,124 @@ static void example_run(struct example *example, const int64_t *params)
     free(found);
 }
 
+/* Under racecheck, which follows every access to shared memory, an example is cut down to what TOOL_PROCESSORS
+ * multiprocessors (or one cluster) do in a few turns: hazards are those of a thread block and its cluster, however many
+ * there are. The tunables and the tails of N and K stay, and the ring goes round as often, up to twice.
+ *
+ * Not so in clusters, whose ring gets stages for all that goes through it: every example with a ring that went round in
+ * a cluster hung under racecheck, and no other did. It seems to let no thread out of a barrier of the cluster before all
+ * are in; our producer warp comes there last, and waits before for room that the others make once they are out. */
+enum { TOOL_PROCESSORS = 2, TOOL_K = 2304, TOOL_TURNS = 3 };
+
+static bool is_under_racecheck(void)
+{
+    const char *tool = getenv("ENG_TEST_SANITIZED"); /* tests/gpu/check.h */
+    return tool && strcmp(tool, "racecheck") == 0;
+}
+
+static int few_processors(const int64_t *params)
+{
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K];
+    return split_k > TOOL_PROCESSORS ? (int)split_k : TOOL_PROCESSORS;
+}
+
+/* Stages of the ring that the busiest thread block fills. */
+static int64_t stages_filled(const struct problem *problem, const int64_t *params, int multiprocessors)
+{
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], tile = 8 * params[MATMUL_GEMV_GROUPS],
+                  chunk = params[MATMUL_GEMV_CHUNK];
+    const int64_t clusters = multiprocessors * params[MATMUL_GEMV_CTAS_PER_SM] / split_k;
+    const int64_t turns = ((problem->n + tile - 1) / tile + clusters - 1) / clusters;
+    const int64_t part = ((problem->k + split_k - 1) / split_k + 63) / 64 * 64;
+    return turns * ((part + chunk - 1) / chunk);
+}
+
+/* The problem with `turns` tiles for each cluster of a GPU of few_processors and one more; few: the params of that. */
+static struct problem cut_tiles(const struct problem *problem, const int64_t *params, int64_t turns,
+                                int64_t few[PLAN_MAX_PARAMS])
+{
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K], tile = 8 * params[MATMUL_GEMV_GROUPS];
+    const int64_t tiles = turns * few_processors(params) * params[MATMUL_GEMV_CTAS_PER_SM] / split_k + 1;
+    struct problem small = *problem;
+    if (small.n > (tiles + 1) * tile) small.n = tiles * tile + small.n % tile;
+    problem_params(&small, few);
+    memcpy(few + MATMUL_DEVICE_FIRST_TUNABLE, params + MATMUL_DEVICE_FIRST_TUNABLE,
+           (MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE) * sizeof *few);
+    const int64_t filled = stages_filled(&small, few, few_processors(params));
+    if (split_k > 1 && few[MATMUL_GEMV_STAGES] < filled) few[MATMUL_GEMV_STAGES] = filled;
+    return small;
+}
+
+static int64_t cut_half(int64_t k) { return k / 64 * 32 + k % 32; }
+
+/* As many turns as the ring has room for; if it has none for two, with less of K. */
+static struct problem cut_cluster(const struct problem *problem, const int64_t *params, const struct device_facts *gpu,
+                                  int64_t few[PLAN_MAX_PARAMS])
+{
+    const int64_t split_k = params[MATMUL_GEMV_SPLIT_K];
+    /* A chunk and a short one in each part. */
+    const int64_t most_k = split_k * (params[MATMUL_GEMV_CHUNK] + 64) - 64 + problem->k % 32;
+    struct device_facts few_gpu = *gpu;
+    struct device_geometry geometry;
+    struct problem start = *problem, small;
+    few_gpu.multiprocessors = few_processors(params);
+    if (start.k > most_k) start.k = most_k;
+    for (;; start.k = cut_half(start.k))
+        for (int64_t turns = TOOL_TURNS; turns > 0; turns--) {
+            small = cut_tiles(&start, params, turns, few);
+            if (start.k < 64 * split_k || !device_matmul_gemv.launch(few, &few_gpu, &geometry)) return small;
+        }
+}
+
+static struct problem cut_down(const struct problem *problem, const int64_t *params, const struct device_facts *gpu,
+                               int64_t few[PLAN_MAX_PARAMS])
+{
+    struct problem small = *problem;
+    if (params[MATMUL_GEMV_SPLIT_K] > 1) return cut_cluster(problem, params, gpu, few);
+    int64_t wanted = stages_filled(problem, params, gpu->multiprocessors), turns = TOOL_TURNS;
+    if (wanted > 2 * params[MATMUL_GEMV_STAGES] + 1) wanted = 2 * params[MATMUL_GEMV_STAGES] + 1;
+    while (small.k > TOOL_K) small.k = cut_half(small.k);
+    const int64_t chunks = (small.k + params[MATMUL_GEMV_CHUNK] - 1) / params[MATMUL_GEMV_CHUNK];
+    if (turns * chunks < wanted) turns = (wanted + chunks - 1) / chunks;
+    return cut_tiles(&small, params, turns, few);
+}
+
+static void run_cut_down(const struct problem *problem, const int64_t *params)
+{
+    struct device_facts *facts = &test_device()->device.facts;
+    const int processors = facts->multiprocessors;
+    int64_t few[PLAN_MAX_PARAMS];
+    struct example example;
+    const struct problem small = cut_down(problem, params, facts, few);
+    example_open(&example, &small);
+    facts->multiprocessors = few_processors(params);
+    example_run(&example, few);
+    facts->multiprocessors = processors;
+    example_close(&example);
+}
+
+static void run_tactics(const struct problem *problem, int64_t (*params)[PLAN_MAX_PARAMS], int count)
+{
+    struct example example;
+    if (is_under_racecheck()) {
+        for (int i = 0; i < count; i++) run_cut_down(problem, params[i]);
+        return;
+    }
+    example_open(&example, problem);
+    for (int i = 0; i < count; i++) example_run(&example, params[i]);
+    example_close(&example);
+}
+
 enum { MOST_CANDIDATES = 64 };
 
 /* The first `count` candidates, or all of them. */
 static void run_candidates(const struct problem *problem, int count)
 {
-    int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
-    struct example example;
-    example_open(&example, problem);
-    const int found = matmul_gemv_candidates(example.params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
+    int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    problem_params(problem, params);
+    const int found = matmul_gemv_candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
     assert_true(found > 0);
-    for (int i = 0; i < found && i < count; i++) example_run(&example, candidates[i]);
-    example_close(&example);
+    run_tactics(problem, candidates, found < count ? found : count);
 }
 
 #define NONE DTYPE_NONE
@@ -227,41 +333,62 @@ static void run_candidates(const struct problem *problem, int count)
 #define F16  DTYPE_F16
 #define BF16 DTYPE_BF16
 
+static const struct problem shapes[] = {
+    {1, 1, 8, BF16, F32, 0, NONE, NONE, false},       {1, 17, 8, F16, F16, 0, F16, F32, false},
+    {8, 64, 64, BF16, BF16, 0, F32, F16, false},      {3, 17, 176, BF16, F32, 0, BF16, BF16, true},
+    {1, 352, 176, BF16, BF16, 1, NONE, BF16, false},  {5, 2 * 352, 176, F16, F16, 1, BF16, F32, false},
+    {8, 2 * 352, 168, F16, F32, 1, F32, NONE, false}, {2, 33, 24, BF16, F32, 0, F16, NONE, true},
+    {4, 200, 1000, F16, F32, 0, F32, F16, true},      {8, 272, 14336, F16, F32, 0, NONE, F32, true},
+    {8, 100, 28672, BF16, F32, 0, NONE, BF16, false}, {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},
+    {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
+};
+/* Of models of 1 to 8 thousand million parameters. */
+static const struct problem model_shapes[] = {
+    {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false}, {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},
+    {6, 2048, 2048, F16, F32, 0, F32, NONE, true},     {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},
+    {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
+};
+static const struct problem vocabulary = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false};
+static const struct problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, true};
+static const struct problem swiglu = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
+
+/* Corners of the tunables that no candidate takes, and what they are tried on. */
+static const int64_t odd_tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
+    {1, 2, 64, 1, 2, 1, 1, 1},   {3, 3, 192, 1, 2, 2, 1, 2}, {2, 64, 64, 1, 2, 4, 0, 2},
+    {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 2, 1024, 2, 4, 1, 1, 1},
+    {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
+};
+static const struct problem odd_problems[] = {
+    {5, 1043, 2056, BF16, F32, 0, F32, BF16, true},
+    {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, false},
+};
+enum { ODD_TUNABLES = sizeof odd_tunables / sizeof *odd_tunables };
+
+static void odd_params(const struct problem *problem, int i, int64_t params[PLAN_MAX_PARAMS])
+{
+    problem_params(problem, params);
+    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, odd_tunables[i], sizeof odd_tunables[i]);
+}
+
 static void test_shapes(void **state)
 {
     (void)state;
-    static const struct problem problems[] = {
-        {1, 1, 8, BF16, F32, 0, NONE, NONE, false},         {1, 17, 8, F16, F16, 0, F16, F32, false},
-        {8, 64, 64, BF16, BF16, 0, F32, F16, false},        {3, 17, 176, BF16, F32, 0, BF16, BF16, true},
-        {1, 352, 176, BF16, BF16, 1, NONE, BF16, false},    {5, 2 * 352, 176, F16, F16, 1, BF16, F32, false},
-        {8, 2 * 352, 168, F16, F32, 1, F32, NONE, false},   {2, 33, 24, BF16, F32, 0, F16, NONE, true},
-        {4, 200, 1000, F16, F32, 0, F32, F16, true},        {8, 272, 14336, F16, F32, 0, NONE, F32, true},
-        {8, 100, 28672, BF16, F32, 0, NONE, BF16, false},   {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},
-        {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
-    };
     TEST_NEEDS_DEVICE();
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) run_candidates(&shapes[i], 1);
 }
 
-/* Of models of 1 to 8 thousand million parameters; apart from the others, as racecheck takes minutes over them. */
 static void test_model_shapes(void **state)
 {
     (void)state;
-    static const struct problem problems[] = {
-        {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false}, {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},
-        {6, 2048, 2048, F16, F32, 0, F32, NONE, true},     {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},
-        {8, 4096, 14336, BF16, F32, 0, NONE, NONE, true},
-    };
     TEST_NEEDS_DEVICE();
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
+    for (size_t i = 0; i < sizeof model_shapes / sizeof *model_shapes; i++) run_candidates(&model_shapes[i], 1);
 }
 
 static void test_vocabulary(void **state)
 {
     (void)state;
-    static const struct problem head = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false};
     TEST_NEEDS_DEVICE();
-    run_candidates(&head, 1);
+    run_candidates(&vocabulary, 1);
 }
 
 static void test_every_row_count(void **state)
@@ -269,10 +396,9 @@ static void test_every_row_count(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     for (int64_t rows = 1; rows <= MATMUL_GEMV_MOST_ROWS; rows++) {
-        const struct problem plain = {rows, 515, 776, BF16, F32, 0, BF16, BF16, true};
-        const struct problem swiglu = {rows, 528, 512, F16, F16, 1, NONE, NONE, false};
-        run_candidates(&plain, 1);
-        run_candidates(&swiglu, 1);
+        const struct problem problems[] = {{rows, 515, 776, BF16, F32, 0, BF16, BF16, true},
+                                           {rows, 528, 512, F16, F16, 1, NONE, NONE, false}};
+        for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_candidates(&problems[i], 1);
     }
 }
 
@@ -280,36 +406,23 @@ static void test_every_candidate(void **state)
 {
     (void)state;
     TEST_NEEDS_DEVICE();
-    const struct problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, true};
-    const struct problem swiglu = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
     run_candidates(&plain, MOST_CANDIDATES);
     run_candidates(&swiglu, MOST_CANDIDATES);
 }
 
-/* Corners of the tunables that no candidate takes. */
 static void test_odd_tunables(void **state)
 {
     (void)state;
     TEST_NEEDS_DEVICE();
-    static const int64_t tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
-        {1, 2, 64, 1, 2, 1, 1, 1},   {3, 3, 192, 1, 2, 2, 1, 2}, {2, 64, 64, 1, 2, 4, 0, 2},
-        {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 2, 1024, 2, 4, 1, 1, 1},
-        {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
-    };
-    const struct problem problems[] = {{5, 1043, 2056, BF16, F32, 0, F32, BF16, true},
-                                       {4, 2 * 1000, 1544, F16, F16, 1, F16, NONE, false}};
-    for (size_t p = 0; p < sizeof problems / sizeof *problems; p++) {
-        struct example example;
-        example_open(&example, &problems[p]);
-        for (size_t i = 0; i < sizeof tunables / sizeof *tunables; i++) {
-            memcpy(example.params + MATMUL_DEVICE_FIRST_TUNABLE, tunables[i], sizeof tunables[i]);
-            if (test_device()->device.facts.capability < 90) {
-                example.params[MATMUL_GEMV_SPLIT_K] = 1;
-                example.params[MATMUL_GEMV_COPY] = MATMUL_GEMV_COPY_THREADS;
-            }
-            example_run(&example, example.params);
+    int64_t params[ODD_TUNABLES][PLAN_MAX_PARAMS];
+    for (size_t p = 0; p < sizeof odd_problems / sizeof *odd_problems; p++) {
+        for (int i = 0; i < ODD_TUNABLES; i++) {
+            odd_params(&odd_problems[p], i, params[i]);
+            if (test_device()->device.facts.capability >= 90) continue;
+            params[i][MATMUL_GEMV_SPLIT_K] = 1;
+            params[i][MATMUL_GEMV_COPY] = MATMUL_GEMV_COPY_THREADS;
         }
-        example_close(&example);
+        run_tactics(&odd_problems[p], params, ODD_TUNABLES);
     }
 }
 
@@ -352,6 +465,59 @@ static void test_every_problem_has_a_candidate(void **state)
                     }
                     assert_int_equal(matmul_gemv_candidates(params, facts[f], candidates, 1), 1);
                 }
+}
+
+/* What racecheck sees: the same tunables and tails, and the ring goes round or not, on few thread blocks. */
+static void assert_cut_down(const struct problem *problem, const int64_t *params)
+{
+    const int64_t tile = 8 * params[MATMUL_GEMV_GROUPS], stages = params[MATMUL_GEMV_STAGES];
+    int64_t few[PLAN_MAX_PARAMS];
+    struct device_geometry whole, part;
+    struct device_facts few_facts = h200;
+    few_facts.multiprocessors = few_processors(params);
+    const struct problem small = cut_down(problem, params, &h200, few);
+    assert_null(device_matmul_gemv.launch(params, &h200, &whole));
+    const char *illegal = device_matmul_gemv.launch(few, &few_facts, &part);
+    if (illegal) fail_msg("%s", illegal);
+    assert_in_range(part.grid[0], 1, 4 * 8); /* CTAS_PER_SM, SPLIT_K */
+    assert_int_equal(part.block[0], whole.block[0]);
+    assert_int_equal(part.cluster[0], whole.cluster[0]);
+    assert_true(small.k <= problem->k && small.n <= problem->n && small.rows == problem->rows);
+    assert_int_equal(small.k % 32, problem->k % 32);
+    assert_int_equal(small.n % tile, problem->n % tile);
+    if (small.n < problem->n) assert_true(small.n / tile > part.grid[0] / part.cluster[0]); /* more than one turn */
+    const int64_t filled = stages_filled(&small, few, few_facts.multiprocessors);
+    if (part.cluster[0] > 1)
+        assert_true(filled <= few[MATMUL_GEMV_STAGES]);
+    else if (stages_filled(problem, params, h200.multiprocessors) > stages)
+        assert_true(filled > stages);
+}
+
+static void test_what_racecheck_sees(void **state)
+{
+    (void)state;
+    int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        problem_params(&shapes[i], params);
+        assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
+        assert_cut_down(&shapes[i], candidates[0]);
+    }
+    for (size_t i = 0; i < sizeof model_shapes / sizeof *model_shapes; i++) {
+        problem_params(&model_shapes[i], params);
+        assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
+        assert_cut_down(&model_shapes[i], candidates[0]);
+    }
+    const struct problem *const all[] = {&vocabulary, &plain, &swiglu};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        problem_params(all[i], params);
+        const int count = matmul_gemv_candidates(params, &h200, candidates, MOST_CANDIDATES);
+        for (int c = 0; c < count; c++) assert_cut_down(all[i], candidates[c]);
+    }
+    for (size_t p = 0; p < sizeof odd_problems / sizeof *odd_problems; p++)
+        for (int i = 0; i < ODD_TUNABLES; i++) {
+            odd_params(&odd_problems[p], i, params);
+            assert_cut_down(&odd_problems[p], params);
+        }
 }
 
 static void test_hostile(void **state)
@@ -397,6 +563,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_problem_has_a_candidate),
+        cmocka_unit_test(test_what_racecheck_sees),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_model_shapes),

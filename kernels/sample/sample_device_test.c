@@ -249,19 +249,37 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
     free(problem.logits), free(problem.seen), free(expected_seen), free(found_seen);
 }
 
+/* For compute-sanitizer, which takes minutes over large vocabularies: the kernel's ways through them at the smallest that
+ * take each; one or two loads a thread or a batch of them and more, keys kept or read again, every size of cluster. */
+static void check_every_way(void)
+{
+    enum { ROUNDS = 5 }; /* every kind of logits */
+    check(17, 8, 128, true, 2 * ROUNDS);
+    check(512, 1, 512, true, ROUNDS);
+    check(512, 8, 128, false, ROUNDS);
+    check(5003, 4, 320, true, ROUNDS);
+    check(4100, 4, 512, false, ROUNDS);
+    check(8200, 8, 512, true, ROUNDS);
+    check(6000, 1, 128, true, ROUNDS);   /* loads in batches of 8 */
+    check(10259, 2, 128, false, ROUNDS); /* of 32, not aligned */
+    check(12292, 1, 512, true, ROUNDS);  /* reads the logits in every pass */
+}
+
 static void equals_the_cpu(void **state)
 {
     (void)state;
     TEST_NEEDS_DEVICE();
-    const int quick = getenv("QUICK") != NULL; /* for compute-sanitizer */
+    const bool is_sanitized = getenv("ENG_TEST_SANITIZED") != NULL; /* tests/gpu/check.h */
     check(1, 1, 128, true, 4);
-    check(17, 8, 128, true, 12);
-    check(512, 1, 512, true, quick ? 4 : 120);
-    check(512, 8, 128, false, quick ? 4 : 120);
-    check(5003, 4, 320, true, quick ? 4 : 60);
-    check(32000, 8, 512, true, quick ? 4 : 60);
-    check(32000, 1, 512, true, quick ? 2 : 24); /* reads the logits in every pass */
-    if (!quick) {
+    if (is_sanitized) {
+        check_every_way();
+    } else {
+        check(17, 8, 128, true, 12);
+        check(512, 1, 512, true, 120);
+        check(512, 8, 128, false, 120);
+        check(5003, 4, 320, true, 60);
+        check(32000, 8, 512, true, 60);
+        check(32000, 1, 512, true, 24); /* reads the logits in every pass */
         check(50257, 2, 512, true, 12);
         check(128256, 8, 512, true, 48);
         check(128256, 4, 512, false, 24);
@@ -273,7 +291,8 @@ static void equals_the_cpu(void **state)
                   cpu_isa_name(cpu_isa_best()), different_from_vectors, different_from_reference, reference_draws);
     /* Without fused multiply-adds weights round differently. */
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different_from_vectors, 0);
-    assert_true(different_from_reference * 100 <= reference_draws);
+    /* Of few draws a few differ. */
+    if (!is_sanitized) assert_true(different_from_reference * 100 <= reference_draws);
 }
 
 /* The expectation itself, where there is no GPU, too. */

@@ -15,6 +15,10 @@ enum {
     CHECK_NAME = 160,
 };
 
+/* The environment of a check that runs under compute-sanitizer: the tool's name. Where the tool would take minutes the
+ * check then takes smaller sizes that go the same ways through the code. Not set: every size. */
+#define CHECK_TOOL "ENG_TEST_SANITIZED"
+
 /* kernel_checks.c: the tests of the device kernels, named FILE/TEST. */
 void kernel_checks_visit(void (*visit)(const char *name, void *context), void *context);
 int kernel_check_run(const char *name); /* -1: no such check */
@@ -27,6 +31,7 @@ struct engine_check {
     const char *tune;    /* --tune of the engine for the GPU */
     const char *scratch; /* an empty folder */
     bool is_trained;     /* its distributions are peaked: sampled tokens must agree most of the time */
+    bool is_brief;       /* for compute-sanitizer: few plans and steps, but every kernel of a step */
 };
 int engine_check_run(const struct engine_check *check);
 

@@ -39,7 +39,7 @@ const char *nvrtcGetErrorString(int result) { return result ? "an error" : "none
 """
 
 SANITIZER = """#!/bin/sh
-echo "$@" >>%s
+echo "$@" "ENG_TEST_SANITIZED=$ENG_TEST_SANITIZED" >>%s
 while [ "${1#-}" != "$1" ]; do shift 2; done
 [ -z "$REFUSE" ] || exit 99
 exec "$@"
@@ -171,7 +171,8 @@ class GpuTests(unittest.TestCase):
         self.assertIn("engbuild: signal 11", text)
 
     def test_engine_check(self):
-        """With two engines for the CPU it passes; where one has a wrong weight it fails."""
+        """With two engines for the CPU it passes; where one has a wrong weight it fails. Both at length, and as under a
+        tool of compute-sanitizer."""
         top, other = os.path.join(self.folder.name, "twice"), os.path.join(self.folder.name, "other")
         shutil.copytree(self.top, top)
         shutil.copytree(os.path.join(top, "share/eng/models/fables"), other)
@@ -180,11 +181,19 @@ class GpuTests(unittest.TestCase):
         with open(os.path.join(top, "bin/engbuild"), "w") as file:
             file.write(ENGBUILD)
         os.chmod(os.path.join(top, "bin/engbuild"), stat.S_IRWXU)
-        code, text, _ = self.run_it("--only", "engine/fables-fp16", top=top)
-        self.assertEqual((code, text.splitlines()[-1]), (0, "1 passed, 0 failed"), text)
-        code, text, _ = self.run_it("--only", "engine/fables-fp16", top=top, OTHER=other)
-        self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 1 failed"), text)
-        self.assertIn("the engines' logits differ", text)
+        path = self.sanitizer() + ":/usr/bin:/bin"
+        for name, words in (("engine/fables-fp16", []), ("racecheck/engine/fables-fp16", ["--sanitize"])):
+            code, text, _ = self.run_it("--only", name, *words, top=top, PATH=path)
+            self.assertEqual((code, text.splitlines()[-1]), (0, "1 passed, 0 failed"), text)
+            # A variable that was there before says nothing.
+            code, text, _ = self.run_it("--only", name, *words, top=top, PATH=path, OTHER=other,
+                                        ENG_TEST_SANITIZED="memcheck")
+            self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 1 failed"), text)
+            self.assertIn("the engines' logits differ", text)
+            self.assertEqual(text.count("engbuild --model"), 2)
+            self.assertEqual("--batch-sizes 1,16 --prefill-chunks 32" in text, bool(words))
+            self.assertEqual("engrun" in text, not words)
+        self.assertEqual(self.tools(), ["racecheck racecheck"] * 2)
 
     def test_models(self):
         models = self.subfolder("models")
@@ -202,13 +211,23 @@ class GpuTests(unittest.TestCase):
         for wrong in ("d", "missing"):
             self.assertEqual(self.run_it("--list", "--models", os.path.join(models, wrong))[0], 2)
 
+    def sanitizer(self):
+        """The folder of one that only runs its program and writes down how it was called, into a new log."""
+        folder, self.log = self.subfolder("sanitizer"), os.path.join(self.folder.name, "log")
+        with open(self.log, "w"):
+            pass
+        with open(os.path.join(folder, "compute-sanitizer"), "w") as file:
+            file.write(SANITIZER % self.log)
+        os.chmod(os.path.join(folder, "compute-sanitizer"), stat.S_IRWXU)
+        return folder
+
+    def tools(self):
+        """Of each call the tool, and what its program was told of it."""
+        with open(self.log) as file:
+            return sorted("%s %s" % (line.split()[1], line.split("ENG_TEST_SANITIZED=")[1].strip()) for line in file)
+
     def test_sanitizer(self):
-        folder, log = self.subfolder("sanitizer"), os.path.join(self.folder.name, "log")
-        program = os.path.join(folder, "compute-sanitizer")
-        with open(program, "w") as file:
-            file.write(SANITIZER % log)
-        os.chmod(program, stat.S_IRWXU)
-        path = folder + ":/usr/bin:/bin"
+        path = self.sanitizer() + ":/usr/bin:/bin"
         code, text, _ = self.run_it("--list", "--sanitize", PATH=path)
         names = text.split()
         self.assertEqual(len(names), len(set(names)))
@@ -219,13 +238,14 @@ class GpuTests(unittest.TestCase):
             self.assertEqual([name for name in names if name.endswith(test)], [test, "memcheck/" + test])
         self.assertEqual([name for name in names if "engine" in name],
                          ["engine/fables", "engine/fables-fp16"] +
-                         [tool + "/engine/fables-fp16" for tool in ("memcheck", "racecheck", "synccheck", "initcheck")])
+                         [tool + "/engine/fables-fp16" for tool in ("racecheck", "memcheck", "synccheck", "initcheck")])
         only = "check/sample_device_test/expectation"  # needs no GPU
         code, text, _ = self.run_it("--sanitize", "--only", only, PATH=path)
         self.assertEqual((code, text.splitlines()[-1]), (0, "4 passed, 0 failed"))
-        with open(log) as file:
+        self.assertEqual(self.tools(), [tool + " " + tool
+                                        for tool in ("initcheck", "memcheck", "racecheck", "synccheck")])
+        with open(self.log) as file:
             lines = sorted(file.read().splitlines())
-        self.assertEqual([line.split()[1] for line in lines], ["initcheck", "memcheck", "racecheck", "synccheck"])
         self.assertEqual(["--report-api-errors no" in line for line in lines], [False, True, False, False])
         code, text, _ = self.run_it("--sanitize", "--only", only, PATH=path, REFUSE="1")
         self.assertEqual((code, text.splitlines()[-1]), (1, "0 passed, 4 failed"))
