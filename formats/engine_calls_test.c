@@ -31,7 +31,7 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 static void the_sections_have_the_documented_form(void **state)
 {
     (void)state;
-    static const struct number version[] = {{8, 2, 1}, {10, 2, 2}}; /* the first one to have them */
+    static const struct number version[] = {{8, 2, 1}, {10, 2, 3}}; /* 1.2 was the first one to have them */
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
         {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */

@@ -6,11 +6,10 @@
 #include "formats/file.h"
 #include "formats/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 2 };
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 3 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
-    ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20 /* one XXH3-64 per chunk */
 };
 
 enum engine_section {

@@ -35,11 +35,12 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
     if (!step_layout(plan->header.rows, plan->header.out_rows, manifest->geometry.vocab_size, fields, step_bytes))
         return status_fail(status, STATUS_CORRUPT, "%s: the step's size overflows", name);
     const struct plan_space_sizes sizes = {.bytes = {
-                                               [SPACE_WEIGHTS] = manifest->weights_bytes,
+                                               [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
                                                [SPACE_ARENA] = arena_bytes,
                                                [SPACE_KV] = manifest->geometry.page_bytes,
                                                [SPACE_STEP] = *step_bytes,
                                                [SPACE_STATE] = manifest->state_bytes,
+                                               [SPACE_COMM] = manifest->comm_bytes,
                                            }};
     if (!plan_verify(plan, &sizes, name, status)) return false;
     for (uint32_t i = 0; i < plan->header.launch_count; i++)

@@ -129,11 +129,11 @@ static bool verify_tensors(struct engine *engine, const struct engine_part *part
                                "tensor %" PRIu32 " '%.120s': offset: expected a multiple of %d from %" PRIu64
                                " on, found %" PRIu64,
                                i, name, PLAN_ALIGNMENT, end, entry->offset);
-        if (!checked_range(entry->offset, entry->bytes, engine->manifest.weights_bytes))
+        if (!checked_range(entry->offset, entry->bytes, manifest_rank_weights(&engine->manifest)))
             return status_fail(status, STATUS_CORRUPT,
                                "tensor %" PRIu32 " '%.120s': %" PRIu64 " bytes at %" PRIu64 " leave the %" PRIu64
                                " bytes of weights",
-                               i, name, entry->bytes, entry->offset, engine->manifest.weights_bytes);
+                               i, name, entry->bytes, entry->offset, manifest_rank_weights(&engine->manifest));
         end = entry->offset + entry->bytes;
         struct engine_tensor *tensor = &engine->tensors[i];
         *tensor = (struct engine_tensor){
@@ -266,6 +266,7 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
         return status_prefix(status, "section 'library calls'");
     if (!engine_verify_library_plans(engine, &parts->part[SECTION_LIBRARY_PLANS], tactic_count, status))
         return status_prefix(status, "section 'library plans'");
+    if (!engine_verify_exchange(engine, status)) return status_prefix(status, "collectives");
     if (!verify_golden(engine, &parts->part[SECTION_GOLDEN], status)) return status_prefix(status, "section 'golden'");
     return true;
 }

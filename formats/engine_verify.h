@@ -24,6 +24,9 @@ bool engine_verify_plans(struct engine *engine, const struct engine_part *part, 
 bool engine_verify_library_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
                                  struct status *status);
 
+/* engine_exchange.c. Of plans and library plans: what they do in the COMM space. */
+bool engine_verify_exchange(const struct engine *engine, struct status *status);
+
 /* engine_calls.c. The section may be absent. */
 bool engine_verify_calls(struct engine *engine, const struct engine_part *part, struct status *status);
 

@@ -26,10 +26,11 @@ enum group {
     GROUP_MEMORY,
     GROUP_TOKENS,
     GROUP_SAMPLING,
+    GROUP_PARALLEL, /* only with more than one rank, so that other engines are read by format 1.0 */
     GROUP_COUNT
 };
 static const char *const group_names[GROUP_COUNT] = {
-    "model", "target", "limits", "kv_cache", "memory", "tokens", "sampling",
+    "model", "target", "limits", "kv_cache", "memory", "tokens", "sampling", "parallel",
 };
 
 static const struct number_field {
@@ -55,6 +56,9 @@ static const struct number_field {
     {GROUP_MEMORY, "arena_bytes", offsetof(struct manifest, arena_bytes), 0, MANIFEST_MAX_BYTES},
     {GROUP_MEMORY, "step_bytes", offsetof(struct manifest, step_bytes), 1, MANIFEST_MAX_BYTES},
     {GROUP_MEMORY, "state_bytes", offsetof(struct manifest, state_bytes), 1, MANIFEST_MAX_BYTES},
+    {GROUP_PARALLEL, "ranks", offsetof(struct manifest, geometry.ranks), 2, PLAN_MAX_RANKS},
+    {GROUP_PARALLEL, "comm_bytes", offsetof(struct manifest, comm_bytes), sizeof(struct comm_header),
+     MANIFEST_MAX_BYTES},
     {GROUP_SAMPLING, "top_k", offsetof(struct manifest, top_k), 0, INT32_MAX},
 };
 
@@ -136,6 +140,8 @@ static bool check_capability(const struct manifest *manifest, struct status *sta
                        manifest->target == TARGET_CPU ? "none for a processor" : "50 to 999", found);
 }
 
+static bool is_parallel(const struct manifest *manifest) { return plan_ranks(&manifest->geometry) > 1; }
+
 static bool check_fields(const struct manifest *manifest, struct status *status)
 {
     if (!check_text("builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
@@ -147,6 +153,7 @@ static bool check_fields(const struct manifest *manifest, struct status *status)
     }
     for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
         const struct number_field *field = &number_fields[i];
+        if (field->group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
         uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
         if (value < field->minimum || value > field->maximum)
             return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %" PRIu64 " to %" PRIu64 ", found %" PRIu64,
@@ -200,6 +207,24 @@ static bool check_derived(const char *key, uint64_t stated, uint64_t derived, st
                        key, derived, stated);
 }
 
+/* Every rank has the same number of heads, and each KV head is on one rank or on as many as share it. */
+static bool check_ranks(const struct manifest *manifest, struct status *status)
+{
+    uint64_t ranks = plan_ranks(&manifest->geometry), kv_heads = manifest->kv_heads;
+    if (ranks == 1) return check_derived("parallel: comm_bytes", manifest->comm_bytes, 0, status);
+    if (manifest->heads % ranks != 0 || manifest->intermediate_size % ranks != 0 ||
+        (kv_heads % ranks != 0 && ranks % kv_heads != 0))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "parallel: ranks: %" PRIu64 " ranks cannot share %" PRIu64 " heads, %" PRIu64
+                           " kv_heads and an intermediate_size of %" PRIu64,
+                           ranks, manifest->heads, kv_heads, manifest->intermediate_size);
+    if (manifest->weights_bytes % ranks != 0 || manifest_rank_weights(manifest) % ENGINE_WEIGHT_CHUNK_BYTES != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "memory: weights_bytes: %" PRIu64 " are not %" PRIu64 " regions of whole chunks of %d bytes",
+                           manifest->weights_bytes, ranks, ENGINE_WEIGHT_CHUNK_BYTES);
+    return true;
+}
+
 /* What follows from other fields must agree with them: kernels and loaders rely on either. */
 static bool check_geometry(const struct manifest *manifest, struct status *status)
 {
@@ -208,12 +233,18 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
         return status_fail(status, STATUS_BAD_INPUT,
                            "model: heads: %" PRIu64 " is not a multiple of the %" PRIu64 " kv_heads", manifest->heads,
                            manifest->kv_heads);
+    if (!check_ranks(manifest, status)) return false;
     uint64_t pages =
         geometry->max_context / geometry->page_tokens + (geometry->max_context % geometry->page_tokens != 0);
     if (!check_derived("kv_cache: pages_per_slot", geometry->pages_per_slot, pages, status)) return false;
-    const uint64_t factors[] = {manifest->layers,   2,
-                                manifest->kv_heads, geometry->page_tokens,
-                                manifest->head_dim, dtype_bytes(manifest->kv_dtype)};
+    const uint64_t factors[] = {
+        manifest->layers,
+        2,
+        manifest_rank_kv_heads(manifest),
+        geometry->page_tokens,
+        manifest->head_dim,
+        dtype_bytes(manifest->kv_dtype),
+    };
     uint64_t page_bytes;
     if (!checked_product(factors, COUNT_OF(factors), &page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
@@ -300,6 +331,7 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
     json_t *root = json_object();
     bool good = root && json_object_set_new(root, "builder_version", json_string(manifest->builder_version)) == 0;
     for (int group = 0; group < GROUP_COUNT; group++) {
+        if (group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
         json_t *object = good ? format_group(manifest, (enum group)group) : NULL;
         good = object && json_object_set_new(root, group_names[group], object) == 0;
         if (good && group == GROUP_TOKENS) good = format_tokens(manifest, object);
@@ -439,9 +471,11 @@ static bool parse_root(struct json_reader *reader, struct manifest *manifest, st
 {
     if (!parse_text(reader, "builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
         return false;
-    for (int group = 0; group < GROUP_COUNT; group++)
-        if (!parse_group(json_reader_get(reader, group_names[group]), (enum group)group, manifest, status))
-            return false;
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        json_t *object = json_reader_get(reader, group_names[group]);
+        if (group == GROUP_PARALLEL && !object) continue;
+        if (!parse_group(object, (enum group)group, manifest, status)) return false;
+    }
     const json_t *extra = json_reader_get(reader, "extra");
     if (extra && !json_is_object(extra))
         return status_fail(status, STATUS_BAD_INPUT, "manifest: extra: expected an object, found %s",
@@ -453,7 +487,7 @@ bool manifest_parse(struct manifest *manifest, const char *text, size_t size, st
 {
     struct json_reader reader = {0};
     bool done = false;
-    *manifest = (struct manifest){.bos_token = -1, .pad_token = -1};
+    *manifest = (struct manifest){.geometry.ranks = 1, .bos_token = -1, .pad_token = -1};
     json_t *root = json_parse(text, size, "manifest", status);
     if (!root) return false;
     if (!json_is_object(root)) {

@@ -6,6 +6,7 @@
 #include "formats/plan.h"
 
 enum { MANIFEST_MAX_EOS = 16, MANIFEST_TEXT_BYTES = 128 };
+enum { ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20 }; /* one XXH3-64 per chunk; several ranks have whole chunks each */
 
 enum engine_target { TARGET_CPU = 1, TARGET_CUDA = 2 };
 enum chat_format { CHAT_NONE, CHAT_CHATML, CHAT_LLAMA3, CHAT_MISTRAL };
@@ -24,7 +25,8 @@ struct manifest {
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */
-    uint64_t weights_bytes, arena_bytes /* largest over plans */, step_bytes /* largest over plans */, state_bytes;
+    uint64_t weights_bytes /* of all ranks */, arena_bytes /* largest over plans */,
+        step_bytes /* largest over plans */, state_bytes, comm_bytes /* of each rank; 0 with one rank */;
     /* tokens and defaults */
     int64_t bos_token, pad_token; /* -1: none */
     int32_t eos_tokens[MANIFEST_MAX_EOS];
@@ -38,6 +40,19 @@ struct manifest {
 /* Canonical JSON text (sorted keys, stable numbers), malloc'd, NUL-terminated. */
 bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status);
 bool manifest_parse(struct manifest *manifest, const char *text, size_t size, struct status *status);
+
+/* Bytes of each rank's region of the weight section, one behind the other. */
+static inline uint64_t manifest_rank_weights(const struct manifest *manifest)
+{
+    return manifest->weights_bytes / plan_ranks(&manifest->geometry);
+}
+
+/* KV heads of each rank: an equal part, or one where ranks share a head. */
+static inline uint64_t manifest_rank_kv_heads(const struct manifest *manifest)
+{
+    uint64_t ranks = plan_ranks(&manifest->geometry);
+    return manifest->kv_heads > ranks ? manifest->kv_heads / ranks : 1;
+}
 
 const char *chat_format_name(enum chat_format format);
 const char *engine_target_name(enum engine_target target);

@@ -140,6 +140,65 @@ static const struct edit processor_edits[] = {
     {"\"builder_version\":", "\"future\":1,\"builder_version\":", "field 'future' is not understood"},
     {"\"builder_version\":", "\"extra\":{\"future\":[1]},\"builder_version\":", NULL},
     {"\"builder_version\":", "\"extra\":1,\"builder_version\":", "extra: expected an object"},
+    {"\"sampling\":", "\"parallel\":{},\"sampling\":", "manifest: parallel: field 'ranks': expected"},
+    {"\"sampling\":", "\"parallel\":{\"comm_bytes\":0,\"ranks\":1},\"sampling\":", "manifest: parallel: field 'ranks'"},
+    {"\"sampling\":", "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2},\"sampling\":",
+     "weights_bytes: 2304 are not 2 regions of whole chunks of 4194304 bytes"},
+};
+
+#define PARALLEL "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2}"
+#define SHAPE    "\"heads\":2,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":1"
+
+/* Of a manifest of two ranks. */
+static const struct edit parallel_edits[] = {
+    {PARALLEL ",", "", NULL}, /* an engine of one rank */
+    {PARALLEL, "\"parallel\":[1024,2]", "manifest: parallel: expected an object, found array"},
+    {PARALLEL, "\"parallel\":null", NULL}, /* likewise: absent, as everywhere */
+    {PARALLEL, "\"parallel\":2", "manifest: parallel: expected an object, found integer"},
+    {PARALLEL, "\"parallel\":{}", "manifest: parallel: field '"},
+    {PARALLEL, PARALLEL "," PARALLEL, "duplicate"},
+    {"\"ranks\":2", "\"ranks\":2,\"ranks\":2", "duplicate"},
+    {"\"ranks\":2", "\"ranks\":2,\"rank\":0", "manifest: parallel: field 'rank' is not understood"},
+    {"\"ranks\":2", "\"ranks\":-2", "manifest: parallel: field 'ranks'"},
+    {"\"ranks\":2", "\"ranks\":0", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 0"},
+    {"\"ranks\":2", "\"ranks\":1", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 1"},
+    {"\"ranks\":2", "\"ranks\":17", "manifest: parallel: field 'ranks': expected an integer from 2 to 16, found 17"},
+    {"\"ranks\":2", "\"ranks\":4294967298", "manifest: parallel: field 'ranks'"},
+    {"\"ranks\":2", "\"ranks\":2.0", "manifest: parallel: field 'ranks'"},
+    {"\"ranks\":2", "\"ranks\":\"2\"", "manifest: parallel: field 'ranks'"},
+    {",\"ranks\":2", "", "manifest: parallel: field 'ranks'"},
+    {"\"comm_bytes\":1024,", "", "manifest: parallel: field 'comm_bytes'"},
+    {"\"comm_bytes\":1024", "\"comm_bytes\":191",
+     "manifest: parallel: field 'comm_bytes': expected an integer from 192 to"},
+    {"\"comm_bytes\":1024", "\"comm_bytes\":0",
+     "manifest: parallel: field 'comm_bytes': expected an integer from 192 to"},
+    {"\"comm_bytes\":1024", "\"comm_bytes\":-1024", "manifest: parallel: field 'comm_bytes'"},
+    {"\"comm_bytes\":1024", "\"comm_bytes\":9223372036854775807", "manifest: parallel: field 'comm_bytes'"},
+    {"\"comm_bytes\":1024", "\"comm_bytes\":192", NULL},
+    {"\"ranks\":2", "\"ranks\":3",
+     "manifest: parallel: ranks: 3 ranks cannot share 2 heads, 1 kv_heads and an intermediate_size of 16"},
+    {"\"ranks\":2", "\"ranks\":4", "4 ranks cannot share 2 heads"},
+    {"\"ranks\":2", "\"ranks\":16", "16 ranks cannot share 2 heads"},
+    {"\"heads\":2", "\"heads\":4", NULL},
+    {"\"heads\":2", "\"heads\":3", "2 ranks cannot share 3 heads"},
+    {"\"heads\":2", "\"heads\":1", "2 ranks cannot share 1 heads"},
+    {"\"intermediate_size\":16", "\"intermediate_size\":18", NULL},
+    {"\"intermediate_size\":16", "\"intermediate_size\":17", "an intermediate_size of 17"},
+    {"\"intermediate_size\":16", "\"intermediate_size\":1", "an intermediate_size of 1"},
+    {"\"kv_heads\":1", "\"kv_heads\":2", NULL}, /* one on each rank, as before */
+    {SHAPE, "\"heads\":4,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":4",
+     "page_bytes: expected 512 (from the other fields), found 256"},
+    {SHAPE, "\"heads\":6,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3",
+     "2 ranks cannot share 6 heads, 3 kv_heads"},
+    {SHAPE, "\"heads\":9,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3", "2 ranks cannot share 9 heads"},
+    {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":16777216", NULL},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":4194304",
+     "manifest: memory: weights_bytes: 4194304 are not 2 regions of whole chunks of 4194304 bytes"},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":12582912", "12582912 are not 2 regions of whole chunks"},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":8388609", "8388609 are not 2 regions"},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":8388736", "8388736 are not 2 regions"},
+    {"\"weights_bytes\":8388608", "\"weights_bytes\":1", "1 are not 2 regions"},
 };
 
 /* Of a manifest for a device of compute capability 9.0. */
@@ -187,12 +246,20 @@ static void become_a_device(void)
     if (!test_engine_make_device(&engine, &status)) fail_msg("%s", status.message);
 }
 
+static void become_parallel(void)
+{
+    struct status status = {0};
+    if (!test_engine_make_ranks(&engine, &status)) fail_msg("%s", status.message);
+}
+
 static void every_edit_is_judged(void **state)
 {
     (void)state;
     judge_edits(processor_edits, sizeof processor_edits / sizeof processor_edits[0]);
     become_a_device();
     judge_edits(device_edits, sizeof device_edits / sizeof device_edits[0]);
+    become_parallel();
+    judge_edits(parallel_edits, sizeof parallel_edits / sizeof parallel_edits[0]);
     assert_int_equal(setup(NULL), 0);
 }
 
@@ -216,17 +283,106 @@ static void devices_state_their_capability(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
+static void ranks_are_a_group_of_their_own(void **state)
+{
+    (void)state;
+    char *one = format();
+    engine.manifest.geometry.ranks = 0; /* counts as 1 */
+    char *none = format();
+    assert_string_equal(none, one);
+    assert_null(strstr(one, "parallel"));
+    assert_null(strstr(one, "comm_bytes"));
+    free(none);
+    struct manifest back;
+    struct status status = {0};
+    memset(&back, 0x5a, sizeof back);
+    if (!manifest_parse(&back, one, strlen(one), &status)) fail_msg("%s", status.message);
+    assert_int_equal(back.geometry.ranks, 1);
+    assert_int_equal(back.comm_bytes, 0);
+    assert_int_equal(manifest_rank_weights(&back), 2304);
+    assert_int_equal(manifest_rank_kv_heads(&back), 1);
+
+    become_parallel();
+    char *two = format();
+    assert_non_null(strstr(two, "\"weight_dtype\":\"F32\"}," PARALLEL ",\"sampling\":{"));
+    /* Nothing else tells of ranks. */
+    char *expected = NULL;
+    const char *weights = strstr(one, "2304"), *sampling = strstr(one, "\"sampling\"");
+    assert_true(asprintf(&expected, "%.*s8388608%.*s" PARALLEL ",%s", (int)(weights - one), one,
+                         (int)(sampling - weights - 4), weights + 4, sampling) > 0);
+    assert_string_equal(two, expected);
+    memset(&back, 0x5a, sizeof back);
+    if (!manifest_parse(&back, two, strlen(two), &status)) fail_msg("%s", status.message);
+    assert_memory_equal(&back.geometry, &engine.manifest.geometry, sizeof back.geometry);
+    assert_int_equal(back.geometry.ranks, 2);
+    assert_int_equal(back.comm_bytes, 1024);
+    assert_int_equal(back.weights_bytes, 8 << 20);
+    assert_int_equal(manifest_rank_weights(&back), 4 << 20);
+    engine.manifest = back;
+    char *again = format();
+    assert_string_equal(again, two);
+    free(again);
+    free(expected);
+    free(two);
+    free(one);
+    assert_int_equal(setup(NULL), 0);
+}
+
+/* Every number of ranks is judged by the shape: equal shares of heads and inner width, KV heads shared or divided. */
+static void every_number_of_ranks_is_judged(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t heads, kv_heads, inner;
+    } shapes[] = {{32, 8, 14336}, {14, 2, 4864}, {9, 3, 1536}, {40, 8, 17408},
+                  {64, 8, 28672}, {16, 16, 30},  {12, 1, 36},  {36, 6, 36}};
+    int good = 0, bad = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (uint64_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
+            become_parallel();
+            struct manifest *manifest = &engine.manifest;
+            manifest->heads = shapes[i].heads;
+            manifest->kv_heads = shapes[i].kv_heads;
+            manifest->intermediate_size = shapes[i].inner;
+            manifest->geometry.ranks = ranks;
+            manifest->weights_bytes = ranks * ENGINE_WEIGHT_CHUNK_BYTES;
+            if (ranks == 1) manifest->comm_bytes = 0;
+            uint64_t kv_heads = shapes[i].kv_heads % ranks == 0 ? shapes[i].kv_heads / ranks : 1;
+            manifest->geometry.page_bytes = 2 * kv_heads * manifest->geometry.page_tokens * manifest->head_dim * 4;
+            bool expected = shapes[i].heads % ranks == 0 && shapes[i].inner % ranks == 0 &&
+                            (shapes[i].kv_heads % ranks == 0 || ranks % shapes[i].kv_heads == 0);
+            char *text = NULL;
+            size_t size = 0;
+            struct status status = {0};
+            bool written = manifest_format(manifest, &text, &size, &status);
+            if (written != expected) fail_msg("shape %zu, %d ranks: %s", i, (int)ranks, status.message);
+            if (!written) assert_non_null(strstr(status.message, "manifest: parallel: ranks: "));
+            if (written) assert_int_equal(manifest_rank_kv_heads(manifest), kv_heads);
+            struct manifest back;
+            if (written) assert_true(manifest_parse(&back, text, size, &status));
+            free(text);
+            good += written;
+            bad += !written;
+        }
+    assert_true(good > 25 && bad > 25);
+    assert_int_equal(setup(NULL), 0);
+}
+
 static void every_prefix_is_refused(void **state)
 {
     (void)state;
-    char *text = format();
-    for (size_t size = 0; size < strlen(text); size++) {
-        struct manifest manifest;
-        struct status status = {0};
-        assert_false(manifest_parse(&manifest, text, size, &status));
-        assert_int_equal(status.code, STATUS_BAD_INPUT);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        if (ranks == 2) become_parallel();
+        char *text = format();
+        for (size_t size = 0; size < strlen(text); size++) {
+            struct manifest manifest;
+            struct status status = {0};
+            assert_false(manifest_parse(&manifest, text, size, &status));
+            assert_int_equal(status.code, STATUS_BAD_INPUT);
+        }
+        free(text);
     }
-    free(text);
+    assert_int_equal(setup(NULL), 0);
 }
 
 static void bad_manifests_are_not_written(void **state)
@@ -269,14 +425,44 @@ static void bad_manifests_are_not_written(void **state)
         assert_null(text);
     }
     assert_int_equal(setup(NULL), 0);
+    static const struct {
+        uint64_t ranks, comm_bytes, weights_bytes;
+        const char *expected;
+    } shares[] = {
+        {1, 1024, 2304, "manifest: parallel: comm_bytes: expected 0 (from the other fields), found 1024"},
+        {0, 1, 2304, "manifest: parallel: comm_bytes: expected 0 (from the other fields), found 1"},
+        {2, 0, 8 << 20, "manifest: parallel: comm_bytes: expected 192 to 1125899906842624, found 0"},
+        {2, 191, 8 << 20, "manifest: parallel: comm_bytes: expected 192 to 1125899906842624, found 191"},
+        {2, UINT64_MAX, 8 << 20,
+         "manifest: parallel: comm_bytes: expected 192 to 1125899906842624, found 18446744073709551615"},
+        {17, 1024, 8 << 20, "manifest: parallel: ranks: expected 2 to 16, found 17"},
+        {UINT64_MAX, 1024, 8 << 20, "manifest: parallel: ranks: expected 2 to 16, found 18446744073709551615"},
+        {2, 1024, (8 << 20) - 64,
+         "manifest: memory: weights_bytes: 8388544 are not 2 regions of whole chunks of 4194304 bytes"},
+    };
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        engine.manifest.geometry.ranks = shares[i].ranks;
+        engine.manifest.comm_bytes = shares[i].comm_bytes;
+        engine.manifest.weights_bytes = shares[i].weights_bytes;
+        status_clear(&status);
+        assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+        assert_string_equal(status.message, shares[i].expected);
+        assert_null(text);
+    }
+    assert_int_equal(setup(NULL), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_canonical),       cmocka_unit_test(round_trip_keeps_every_field),
-        cmocka_unit_test(every_edit_is_judged),    cmocka_unit_test(devices_state_their_capability),
-        cmocka_unit_test(every_prefix_is_refused), cmocka_unit_test(bad_manifests_are_not_written),
+        cmocka_unit_test(text_is_canonical),
+        cmocka_unit_test(round_trip_keeps_every_field),
+        cmocka_unit_test(every_edit_is_judged),
+        cmocka_unit_test(devices_state_their_capability),
+        cmocka_unit_test(every_prefix_is_refused),
+        cmocka_unit_test(bad_manifests_are_not_written),
+        cmocka_unit_test(ranks_are_a_group_of_their_own),
+        cmocka_unit_test(every_number_of_ranks_is_judged),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

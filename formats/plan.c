@@ -8,7 +8,7 @@ const char *plan_space_name(unsigned space)
 {
     static const char *const names[SPACE_COUNT] = {
         [SPACE_WEIGHTS] = "weights", [SPACE_ARENA] = "arena", [SPACE_KV] = "kv",
-        [SPACE_STEP] = "step",       [SPACE_STATE] = "state",
+        [SPACE_STEP] = "step",       [SPACE_STATE] = "state", [SPACE_COMM] = "comm",
     };
     return space < SPACE_COUNT && names[space] ? names[space] : "?";
 }
@@ -27,6 +27,8 @@ const char *plan_op_name(unsigned op)
         [OP_SELECT_ROWS] = "select_rows",
         [OP_SAMPLE] = "sample",
         [OP_ROPE_ATTENTION] = "rope_attention",
+        [OP_ALL_REDUCE] = "all_reduce",
+        [OP_ALL_GATHER] = "all_gather",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }

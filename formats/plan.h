@@ -4,7 +4,12 @@
  *
  * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch whose offsets the memory plan fixed.
  * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (layout:
- * step_layout). STATE: what outlives a step for each slot (layout: state_layout). */
+ * step_layout). STATE: what outlives a step for each slot (layout: state_layout). COMM: what collectives exchange
+ * (struct comm_header, then buffers).
+ *
+ * Ranks. With plan_geometry.ranks above 1 that many ranks replay the same plan together, each with spaces of its own;
+ * WEIGHTS is then the rank's region of the weight section. Only COMM is open to the other ranks, and only its header
+ * tells a launch which rank it runs on. */
 #ifndef FORMATS_PLAN_H
 #define FORMATS_PLAN_H
 
@@ -19,7 +24,15 @@ enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it
 
 /* Values below are written into engine files: never reused. */
 enum plan_kind { PLAN_DECODE = 1, PLAN_PREFILL = 2 };
-enum plan_space { SPACE_WEIGHTS = 1, SPACE_ARENA = 2, SPACE_KV = 3, SPACE_STEP = 4, SPACE_STATE = 5, SPACE_COUNT };
+enum plan_space {
+    SPACE_WEIGHTS = 1,
+    SPACE_ARENA = 2,
+    SPACE_KV = 3,
+    SPACE_STEP = 4,
+    SPACE_STATE = 5,
+    SPACE_COMM = 6,
+    SPACE_COUNT
+};
 enum plan_access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_READ_WRITE = 3 };
 enum plan_op {
     OP_EMBED = 1,
@@ -33,6 +46,8 @@ enum plan_op {
     OP_SELECT_ROWS = 9,
     OP_SAMPLE = 10,
     OP_ROPE_ATTENTION = 11, /* rope_append and attention in one: device targets */
+    OP_ALL_REDUCE = 12,     /* collectives: ranks above 1 */
+    OP_ALL_GATHER = 13,
     OP_COUNT
 };
 
@@ -114,7 +129,40 @@ struct plan_geometry {
     uint64_t pages_per_slot; /* ceil(max_context / page_tokens) */
     uint64_t page_bytes;     /* one page over all layers, K and V */
     uint64_t vocab_size;
+    uint64_t ranks; /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
 };
+
+/* The COMM space begins with this on every rank; the loader fills it. Behind it lie buffers, each the operand of a
+ * collective. Two collectives that follow each other (the last of a plan and the first of any plan among them) use
+ * buffers that do not overlap: a rank may be one collective ahead of another, never two. */
+enum { PLAN_MAX_RANKS = 16 };
+struct comm_header {
+    uint32_t rank, ranks;
+    uint32_t stop;       /* not 0: a rank has failed, and whoever waits for another gives up */
+    uint32_t late;       /* 0, or 1 + the rank that this one has waited for in vain */
+    uint64_t timeout_ns; /* how long a rank waits for another */
+    uint32_t arrived;    /* processors: collectives of this rank whose data lie in its buffer, modulo 2^32 */
+    uint32_t sleepers;   /* processors: ranks that sleep until `arrived` changes */
+    uint64_t fault;      /* devices: address of a u32 on the host that `late` is written to, too */
+    /* Devices: which part of rank r's buffers this rank fills: its own number. (Where one rank stands alone, for tests and
+     * timing, all peers are itself and this is r, so that it gets all that it waits for.) */
+    uint8_t slots[PLAN_MAX_RANKS];
+    uint64_t reserved;
+    uint64_t peers[PLAN_MAX_RANKS]; /* address of each rank's COMM space */
+};
+_Static_assert(sizeof(struct comm_header) == 192, "layout");
+
+static inline uint64_t plan_ranks(const struct plan_geometry *geometry)
+{
+    return geometry->ranks ? geometry->ranks : 1;
+}
+
+/* Rows of the vocabulary on each rank: rank r has tokens from r times that on, the last ranks perhaps fewer or none. */
+static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
+{
+    uint64_t ranks = plan_ranks(geometry);
+    return geometry->vocab_size / ranks + (geometry->vocab_size % ranks != 0);
+}
 
 /* The STEP space of a plan: byte offset and size of each field, each aligned to PLAN_ALIGNMENT. */
 enum step_field {

@@ -152,7 +152,7 @@ static const struct damage damages[] = {
     LAUNCH(9, operand_count, 9, "lie outside the plan's"),
     LAUNCH(2, reserved, 1, "launch 2 (rope_append): a reserved field is not zero"),
     OPERAND(0, space, 0, "launch 0 (embed): operand 0: unknown memory space 0"),
-    OPERAND(0, space, SPACE_COUNT, "unknown memory space 6"),
+    OPERAND(0, space, SPACE_COUNT, "unknown memory space 7"),
     OPERAND(0, space, 255, "unknown memory space 255"),
     OPERAND(0, access, 0, "unknown access 0"),
     OPERAND(0, access, 4, "unknown access 4"),

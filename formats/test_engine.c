@@ -10,6 +10,7 @@
 
 enum { VOCAB = TEST_ENGINE_VOCAB, HIDDEN = 16, HEADS = 2, KV_HEADS = 1, HEAD_DIM = 8, PAGE_TOKENS = 4, SLOTS = 2 };
 enum { MAX_CONTEXT = 10, ARENA_BLOCK = 4096, ARENA_BLOCKS = 8, COUNT_OF_ROWS = 0, COUNT_OF_OUT_ROWS = 1 };
+enum { EXCHANGE_OFFSET = 256, EXCHANGE_BUFFERS = 3 };
 enum tensor { TABLE, HEAD, NORM, FREQUENCIES };
 
 /* A plan under construction. */
@@ -60,6 +61,19 @@ static void arena_operand(struct builder *builder, unsigned block, enum plan_acc
                                                .bytes = ARENA_BLOCK});
 }
 
+static void comm_operand(struct builder *builder, uint64_t offset, uint64_t bytes, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_COMM,
+                                               .access = (uint8_t)access,
+                                               .offset = offset,
+                                               .bytes = bytes});
+}
+
+static void comm_header_operand(struct builder *builder, enum plan_access access)
+{
+    comm_operand(builder, 0, sizeof(struct comm_header), access);
+}
+
 static void kv_operand(struct builder *builder, enum plan_access access)
 {
     add_operand(builder, (struct plan_operand){.space = SPACE_KV,
@@ -97,16 +111,28 @@ static void begin_launch(struct builder *builder, enum plan_op op, uint32_t tact
 
 static int64_t float_bits(float value) { return (int64_t)float_to_bits(value); }
 
+/* Sums an arena block over the ranks. */
+static void add_all_reduce(struct builder *builder, int64_t rows, unsigned block, uint64_t buffer)
+{
+    BEGIN(builder, OP_ALL_REDUCE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, TEST_ENGINE_RANKS);
+    arena_operand(builder, block, ACCESS_READ);
+    comm_header_operand(builder, ACCESS_READ_WRITE);
+    comm_operand(builder, EXCHANGE_OFFSET + buffer * TEST_ENGINE_EXCHANGE, (uint64_t)rows * HIDDEN * sizeof(float),
+                 ACCESS_READ_WRITE);
+    arena_operand(builder, block, ACCESS_WRITE);
+}
+
 /* Attention and its company, and the ops that a plan of fused ones has no need of. Works on arena block 0. */
 static void add_layer(struct builder *builder, int64_t rows)
 {
     const struct plan_geometry *geometry = &builder->engine->manifest.geometry;
     int64_t page_bytes = (int64_t)geometry->page_bytes, pages = (int64_t)geometry->pages_per_slot;
+    int64_t heads = HEADS / builder->engine->ranks; /* the KV head is on every rank */
     BEGIN(builder, OP_ROPE_TABLE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HEAD_DIM, float_bits(1));
     step_operand(builder, STEP_POSITIONS, ACCESS_READ);
     weight_operand(builder, FREQUENCIES);
     arena_operand(builder, 3, ACCESS_WRITE);
-    BEGIN(builder, OP_ROPE_APPEND, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
+    BEGIN(builder, OP_ROPE_APPEND, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
           page_bytes, SLOTS, DTYPE_F32, 0, 0, float_bits(0));
     arena_operand(builder, 0, ACCESS_READ);
     arena_operand(builder, 3, ACCESS_READ);
@@ -115,7 +141,7 @@ static void add_layer(struct builder *builder, int64_t rows)
     state_operand(builder, STATE_PAGE_TABLE, ACCESS_READ);
     kv_operand(builder, ACCESS_WRITE);
     arena_operand(builder, 4, ACCESS_WRITE);
-    BEGIN(builder, OP_ATTENTION, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
+    BEGIN(builder, OP_ATTENTION, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
           page_bytes, SLOTS, DTYPE_F32, 0, float_bits(0.35f));
     arena_operand(builder, 4, ACCESS_READ);
     step_operand(builder, STEP_SLOTS, ACCESS_READ);
@@ -132,6 +158,7 @@ static void add_layer(struct builder *builder, int64_t rows)
     arena_operand(builder, 0, ACCESS_READ);
     arena_operand(builder, 7, ACCESS_READ);
     arena_operand(builder, 1, ACCESS_WRITE);
+    if (builder->engine->ranks > 1) add_all_reduce(builder, rows, 1, 1);
 }
 
 static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind kind, uint32_t rows, bool full)
@@ -140,6 +167,8 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
     struct plan *plan = &engine->plans[index];
     struct builder builder = {.storage = &engine->storage[index], .header = &plan->header, .engine = engine};
     uint32_t out_rows = kind == PLAN_DECODE ? rows : 1;
+    bool several = engine->ranks > 1;
+    int64_t vocab = (int64_t)plan_rank_vocab(&engine->manifest.geometry);
     *plan = (struct plan){
         .header = {.kind = kind, .rows = rows, .out_rows = out_rows, .arena_bytes = ARENA_BLOCK * ARENA_BLOCKS},
         .launches = builder.storage->launches,
@@ -150,10 +179,14 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
     if (!step_layout(rows, out_rows, VOCAB, builder.step, &total)) return false;
     if (total > engine->manifest.step_bytes) engine->manifest.step_bytes = total;
     if (!state_layout(&engine->manifest.geometry, builder.state, &total)) return false;
-    BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, VOCAB, DTYPE_F32, LAYOUT_ROW_MAJOR);
+    BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, vocab, DTYPE_F32, LAYOUT_ROW_MAJOR);
     step_operand(&builder, STEP_TOKENS, ACCESS_READ);
     weight_operand(&builder, TABLE);
     arena_operand(&builder, full ? 0 : 1, ACCESS_WRITE);
+    if (several) {
+        comm_header_operand(&builder, ACCESS_READ);
+        add_all_reduce(&builder, rows, full ? 0 : 1, 0);
+    }
     if (full) add_layer(&builder, rows);
     BEGIN(&builder, OP_RMS_NORM, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, DTYPE_F32, float_bits(1e-5f), 0);
     arena_operand(&builder, 1, ACCESS_READ);
@@ -163,12 +196,23 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
     arena_operand(&builder, 0, ACCESS_READ);
     step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
     arena_operand(&builder, 1, ACCESS_WRITE);
-    BEGIN(&builder, OP_MATMUL, full ? 1 : 0, out_rows, COUNT_OF_OUT_ROWS, VOCAB, HIDDEN, DTYPE_F32, 0, 0, 0, 0, 1, 1, 0,
+    BEGIN(&builder, OP_MATMUL, full ? 1 : 0, out_rows, COUNT_OF_OUT_ROWS, vocab, HIDDEN, DTYPE_F32, 0, 0, 0, 0, 1, 1, 0,
           0, 1, 0);
     arena_operand(&builder, 1, ACCESS_READ);
     weight_operand(&builder, HEAD);
-    step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
+    if (several)
+        arena_operand(&builder, 3, ACCESS_WRITE);
+    else
+        step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
     arena_operand(&builder, 2, ACCESS_READ_WRITE);
+    if (several) {
+        BEGIN(&builder, OP_ALL_GATHER, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, vocab, VOCAB, TEST_ENGINE_RANKS);
+        arena_operand(&builder, 3, ACCESS_READ);
+        comm_header_operand(&builder, ACCESS_READ_WRITE);
+        comm_operand(&builder, EXCHANGE_OFFSET + (full ? 2 : 1) * TEST_ENGINE_EXCHANGE,
+                     out_rows * (uint64_t)vocab * sizeof(float), ACCESS_READ_WRITE);
+        step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
+    }
     BEGIN(&builder, OP_SAMPLE, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, VOCAB, SLOTS, rows);
     step_operand(&builder, STEP_LOGITS, ACCESS_READ);
     step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
@@ -195,13 +239,18 @@ static void make_tensors(struct test_engine *engine)
     uint64_t offset = 0;
     for (int i = 0; i < TEST_ENGINE_TENSORS; i++) {
         engine->tensors[i] = tensors[i];
-        engine->tensors[i].dtype = DTYPE_F32;
-        engine->tensors[i].offset = offset;
-        offset += (tensors[i].bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+        struct engine_tensor *tensor = &engine->tensors[i];
+        tensor->dtype = DTYPE_F32;
+        tensor->offset = offset;
+        if (tensor->shape[0] == VOCAB && tensor->rank == 2) {
+            tensor->shape[0] /= engine->ranks;
+            if (i == TABLE) tensor->bytes /= engine->ranks; /* the head fills a panel all the same */
+        }
+        offset += (tensor->bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     }
     /* The gap behind the last tensor stays zero, as the builder leaves it. */
     for (int i = 0; i < TEST_ENGINE_TENSORS; i++)
-        for (uint64_t byte = 0; byte < tensors[i].bytes; byte += 4) {
+        for (uint64_t byte = 0; byte < engine->tensors[i].bytes; byte += 4) {
             float value = (float)((byte * 7 + (uint64_t)i * 3) % 29) / 16 - 1;
             memcpy(engine->weights + engine->tensors[i].offset + byte, &value, sizeof value);
         }
@@ -233,9 +282,9 @@ static bool make_tactics(struct test_engine *engine, struct status *status)
     return true;
 }
 
-bool test_engine_make(struct test_engine *engine, struct status *status)
+static bool make(struct test_engine *engine, uint32_t ranks, struct status *status)
 {
-    *engine = (struct test_engine){0};
+    *engine = (struct test_engine){.ranks = ranks};
     engine->manifest = (struct manifest){
         .builder_version = "0.1.0-test",
         .model_type = "llama",
@@ -256,8 +305,10 @@ bool test_engine_make(struct test_engine *engine, struct status *status)
                      .page_tokens = PAGE_TOKENS,
                      .pages_per_slot = 3,
                      .page_bytes = 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * 4,
-                     .vocab_size = VOCAB},
-        .weights_bytes = TEST_ENGINE_WEIGHTS,
+                     .vocab_size = VOCAB,
+                     .ranks = ranks},
+        .weights_bytes = ranks > 1 ? ranks * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES : TEST_ENGINE_WEIGHTS,
+        .comm_bytes = ranks > 1 ? EXCHANGE_OFFSET + EXCHANGE_BUFFERS * TEST_ENGINE_EXCHANGE : 0,
         .arena_bytes = ARENA_BLOCK * ARENA_BLOCKS,
         .bos_token = 1,
         .pad_token = -1,
@@ -295,18 +346,28 @@ bool test_engine_make(struct test_engine *engine, struct status *status)
     return true;
 }
 
+bool test_engine_make(struct test_engine *engine, struct status *status) { return make(engine, 1, status); }
+
+bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
+{
+    return make(engine, TEST_ENGINE_RANKS, status);
+}
+
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status)
 {
     char *text = NULL;
     size_t size = 0;
     struct engine_writer *writer = engine_writer_begin(path, status);
     if (!writer) return false;
-    bool done = engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, status);
-    for (int i = 0; i < TEST_ENGINE_TENSORS; i++)
-        done = done && engine_writer_weights_pad(writer, engine->tensors[i].offset, status) &&
-               engine_writer_weights_add(writer, engine->weights + engine->tensors[i].offset, engine->tensors[i].bytes,
-                                         status);
-    done = done && engine_writer_weights_pad(writer, TEST_ENGINE_WEIGHTS, status) &&
+    uint64_t region = engine->ranks > 1 ? (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES : TEST_ENGINE_WEIGHTS;
+    bool done = engine_writer_weights_begin(writer, engine->ranks * region, status);
+    for (uint32_t rank = 0; rank < engine->ranks; rank++)
+        for (int i = 0; i < TEST_ENGINE_TENSORS; i++) {
+            const struct engine_tensor *tensor = &engine->tensors[i];
+            done = done && engine_writer_weights_pad(writer, rank * region + tensor->offset, status) &&
+                   engine_writer_weights_add(writer, engine->weights + tensor->offset, tensor->bytes, status);
+        }
+    done = done && engine_writer_weights_pad(writer, engine->ranks * region, status) &&
            engine_writer_weights_end(writer, status) && manifest_format(&engine->manifest, &text, &size, status) &&
            engine_writer_section(writer, SECTION_MANIFEST, text, size, compress, status) &&
            engine_writer_tensors(writer, engine->tensors, TEST_ENGINE_TENSORS, status) &&

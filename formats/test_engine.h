@@ -7,11 +7,13 @@
 
 enum {
     TEST_ENGINE_TENSORS = 4,
-    TEST_ENGINE_PLANS = 3, /* decode of 1 row with every op, decode of 2 rows, prefill of 4 rows */
-    TEST_ENGINE_LAUNCHES = 10,
+    TEST_ENGINE_PLANS = 3,     /* decode of 1 row with every op, decode of 2 rows, prefill of 4 rows */
+    TEST_ENGINE_LAUNCHES = 13, /* most of a plan: those of the first one on several ranks */
     TEST_ENGINE_VOCAB = 16,
     TEST_ENGINE_WEIGHTS = 2304,
-    TEST_ENGINE_KERNELS = 3, /* two of them under one name; they differ in the number of operands */
+    TEST_ENGINE_RANKS = 2,      /* of test_engine_make_ranks, which share the vocabulary equally */
+    TEST_ENGINE_EXCHANGE = 256, /* bytes of a buffer in the COMM space; there are three, behind 256 bytes */
+    TEST_ENGINE_KERNELS = 3,    /* two of them under one name; they differ in the number of operands */
     TEST_ENGINE_KERNELS_BYTES = 640,
     TEST_ENGINE_CALLS = 2, /* of cuDNN for attention, of cuBLASLt for the matmul */
     TEST_ENGINE_CALLS_BYTES = 320,
@@ -43,12 +45,16 @@ struct test_engine {
     uint8_t weights[TEST_ENGINE_WEIGHTS];
     char tactics[1024];
     uint8_t tokenizer[96];
+    uint32_t ranks; /* regions of the weight section, all alike */
     int32_t prompt[3], tokens[2];
     float logits[2 * TEST_ENGINE_VOCAB];
     struct engine_golden golden;
 };
 
 bool test_engine_make(struct test_engine *engine, struct status *status);
+/* The same for several ranks, 8 MiB as a file: an all_reduce behind the embedding and (first plan) behind the layer, an
+ * all_gather behind the matmul. Each has the next buffer: the first plan uses three, the others two. */
+bool test_engine_make_ranks(struct test_engine *engine, struct status *status);
 /* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights and attention the KV pool
  * through tensor maps (test_engine_map). What the cubins hold is no machine code. */
 bool test_engine_make_device(struct test_engine *engine, struct status *status);

@@ -71,13 +71,14 @@ static void write_library_engines(const char *folder, struct test_engine *sample
     write_engine(folder, "engine_fixed/good_library_two_plans", sample, false);
 }
 
-static void write_device_manifest(const char *folder, const struct test_engine *sample)
+/* Of another kind than write_manifests' engines. */
+static void write_manifest(const char *folder, const char *name, const struct test_engine *sample)
 {
     char *text = NULL;
     size_t size;
     struct status status = {0};
     if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
-    write_file(folder, "manifest/good_cuda", text);
+    write_file(folder, name, text);
     free(text);
 }
 
@@ -146,9 +147,13 @@ int main(int argc, char **argv)
     write_engines(argv[1], &sample);
     write_manifests(argv[1], &sample);
     if (!test_engine_make_device(&sample, &status)) stop(status.message);
-    write_device_manifest(argv[1], &sample);
+    write_manifest(argv[1], "manifest/good_cuda", &sample);
     write_device_engines(argv[1], &sample);
     if (!test_engine_make_library(&sample, &status)) stop(status.message);
     write_library_engines(argv[1], &sample);
+    /* Engines of several ranks have 8 MiB of weights: formats/engine_exchange_test.c and runtime/backend_ranks_test.c try
+     * broken ones. */
+    if (!test_engine_make_ranks(&sample, &status)) stop(status.message);
+    write_manifest(argv[1], "manifest/good_ranks", &sample);
     return 0;
 }
