@@ -4,6 +4,8 @@
 
 #include "formats/checked.h"
 #include "kernels/add/add.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
@@ -25,6 +27,8 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ADD] = &op_add,
     [OP_SELECT_ROWS] = &op_select_rows,
     [OP_SAMPLE] = &op_sample,
+    [OP_ALL_REDUCE] = &op_all_reduce,
+    [OP_ALL_GATHER] = &op_all_gather,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }
@@ -36,6 +40,20 @@ op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
     return op->run[CPU_PORTABLE];
 }
 
+/* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
+ * turn the others' exchange to any address. */
+static bool verify_comm(const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+{
+    const uint64_t header_bytes = sizeof(struct comm_header);
+    if (demand->field ? operand->offset == 0 && operand->bytes == header_bytes : operand->offset >= header_bytes)
+        return true;
+    return status_fail(status, STATUS_CORRUPT,
+                       "operand %s at offset %" PRIu64 " of comm has %" PRIu64 " bytes, expected %s header of %" PRIu64
+                       " bytes",
+                       demand->name, operand->offset, operand->bytes,
+                       demand->field ? "the whole" : "a place behind the", header_bytes);
+}
+
 /* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
  * in a field that is output, so that no plan can overwrite the indices that a later op trusts. */
 static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry,
@@ -44,6 +62,7 @@ static bool verify_fields(const struct plan *plan, const struct plan_geometry *g
     struct plan_field fields[(int)STEP_FIELD_COUNT > (int)STATE_FIELD_COUNT ? STEP_FIELD_COUNT : STATE_FIELD_COUNT];
     uint64_t total;
     bool step = operand->space == SPACE_STEP;
+    if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
     if (!step && operand->space != SPACE_STATE) return true;
     bool laid_out = step ? step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &total)
                          : state_layout(geometry, fields, &total);

@@ -25,8 +25,12 @@ struct op_operand {
 #define OP_IN_KV        (1u << SPACE_KV)
 #define OP_IN_STEP      (1u << SPACE_STEP)
 #define OP_IN_STATE     (1u << SPACE_STATE)
+#define OP_IN_COMM      (1u << SPACE_COMM)
+/* In the COMM space: the header that it begins with; operands that are not pinned to it lie behind it. */
+#define OP_FIELD_COMM_HEADER OP_FIELD(0)
 
-/* A launch with its operands resolved to addresses. KV operands are the address in page 0 of the pool. */
+/* A launch with its operands resolved to addresses, NULL behind the last. KV operands are the address in page 0 of the
+ * pool. */
 struct op_call {
     const int64_t *params;
     void *operands[PLAN_MAX_OPERANDS];

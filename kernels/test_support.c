@@ -2,6 +2,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+
+#include "kernels/cpu/rendezvous.h"
 
 /* Under AddressSanitizer the canaries are also forbidden ground, so that reads beyond a buffer show too. */
 #if defined(__has_feature)
@@ -156,6 +159,85 @@ void test_run(const struct op_descriptor *op, enum cpu_isa isa, const struct op_
     struct run_job job = {.run = op_runner(op, isa), .call = call};
     team_run(team, run_member, &job);
     team_destroy(team);
+}
+
+void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call)
+{
+    struct run_job job = {.run = op_runner(op, cpu_isa_best()), .call = call};
+    team_run(team, run_member, &job);
+}
+
+void test_ranks_open(struct test_ranks *ranks, int count, size_t buffer_bytes, uint64_t timeout_ns)
+{
+    /* Each buffer ends before a gap of at least PLAN_ALIGNMENT bytes. */
+    size_t pitch = (buffer_bytes / PLAN_ALIGNMENT + 2) * PLAN_ALIGNMENT, first = sizeof(struct comm_header);
+    *ranks =
+        (struct test_ranks){.count = count, .buffer_bytes = buffer_bytes, .buffer_offsets = {first, first + pitch}};
+    for (int rank = 0; rank < count; rank++) {
+        ranks->comm[rank] = test_buffer_new(first + 2 * pitch);
+        comm_header_init(test_ranks_header(ranks, rank), (uint32_t)rank, (uint32_t)count, timeout_ns);
+    }
+    for (int rank = 0; rank < count; rank++)
+        for (int peer = 0; peer < count; peer++)
+            test_ranks_header(ranks, rank)->peers[peer] = (uintptr_t)ranks->comm[peer].data;
+}
+
+struct comm_header *test_ranks_header(const struct test_ranks *ranks, int rank)
+{
+    return (struct comm_header *)ranks->comm[rank].data;
+}
+
+void *test_ranks_buffer(const struct test_ranks *ranks, int rank, int which)
+{
+    return ranks->comm[rank].data + ranks->buffer_offsets[which];
+}
+
+void test_ranks_assert_intact(const struct test_ranks *ranks)
+{
+    size_t pitch = ranks->buffer_offsets[1] - ranks->buffer_offsets[0];
+    for (int rank = 0; rank < ranks->count; rank++) {
+        const struct comm_header *header = test_ranks_header(ranks, rank);
+        assert_int_equal(header->rank, rank);
+        assert_int_equal(header->ranks, ranks->count);
+        assert_int_equal(header->sleepers, 0);
+        for (int i = 0; i < PLAN_MAX_RANKS; i++)
+            assert_int_equal(header->peers[i], i < ranks->count ? (uintptr_t)ranks->comm[i].data : 0);
+        test_buffer_assert_intact(&ranks->comm[rank], "comm");
+        for (int which = 0; which < 2; which++) {
+            const uint8_t *end = (uint8_t *)test_ranks_buffer(ranks, rank, which) + ranks->buffer_bytes;
+            assert_true(test_is_poison(end, pitch - ranks->buffer_bytes));
+        }
+    }
+}
+
+void test_ranks_close(struct test_ranks *ranks)
+{
+    test_ranks_assert_intact(ranks);
+    for (int rank = 0; rank < ranks->count; rank++) test_buffer_free(&ranks->comm[rank]);
+}
+
+struct rank_thread {
+    pthread_t thread;
+    void (*function)(void *argument, int rank);
+    void *argument;
+    int rank;
+};
+
+static void *rank_main(void *argument)
+{
+    struct rank_thread *rank = argument;
+    rank->function(rank->argument, rank->rank);
+    return NULL;
+}
+
+void test_ranks_run(int count, void (*function)(void *argument, int rank), void *argument)
+{
+    struct rank_thread threads[PLAN_MAX_RANKS];
+    for (int rank = 0; rank < count; rank++) {
+        threads[rank] = (struct rank_thread){.function = function, .argument = argument, .rank = rank};
+        assert_int_equal(pthread_create(&threads[rank].thread, NULL, rank_main, &threads[rank]), 0);
+    }
+    for (int rank = 0; rank < count; rank++) assert_int_equal(pthread_join(threads[rank].thread, NULL), 0);
 }
 
 void test_assert_close(const float *found, const float *expected, size_t count, double absolute, double relative,

@@ -74,6 +74,24 @@ void test_assert_refused(const struct op_descriptor *op, const int64_t *params, 
  * sanitizer may object. */
 void test_hostile_params(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry);
 
+/* Ranks that meet in collectives: the COMM space of each, its header filled, and two buffers to take turns with. */
+struct test_ranks {
+    int count;
+    size_t buffer_offsets[2], buffer_bytes;
+    struct test_buffer comm[PLAN_MAX_RANKS];
+};
+void test_ranks_open(struct test_ranks *ranks, int count, size_t buffer_bytes, uint64_t timeout_ns);
+struct comm_header *test_ranks_header(const struct test_ranks *ranks, int rank);
+void *test_ranks_buffer(const struct test_ranks *ranks, int rank, int which);
+void test_ranks_assert_intact(const struct test_ranks *ranks); /* nothing was written beside header and buffers */
+void test_ranks_close(struct test_ranks *ranks);
+
+/* Runs function(argument, rank) on a thread for each rank. Assertions of cmocka do not work in there. */
+void test_ranks_run(int count, void (*function)(void *argument, int rank), void *argument);
+
+/* As test_run, by one rank of several: on a team that exists. */
+void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call);
+
 static inline int64_t test_float_bits(float value) { return (int64_t)float_to_bits(value); }
 
 /* Instruction sets of this machine, and teams from one thread to more than it has processors. */

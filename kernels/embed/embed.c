@@ -14,8 +14,11 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
         !op_check_float_dtype(op, params, EMBED_DTYPE, status) ||
         !op_check_range(op, params, EMBED_LAYOUT, LAYOUT_ROW_MAJOR, LAYOUT_PANEL16, status))
         return false;
-    if ((uint64_t)params[EMBED_VOCAB] < geometry->vocab_size)
-        return op_check_equal(op, params, EMBED_VOCAB, geometry->vocab_size, status);
+    /* One rank's table may be longer than the vocabulary; with several its length tells which tokens are whose. */
+    bool several = plan_ranks(geometry) > 1;
+    if ((several || (uint64_t)params[EMBED_VOCAB] < geometry->vocab_size) &&
+        !op_check_equal(op, params, EMBED_VOCAB, plan_rank_vocab(geometry), status))
+        return false;
     uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
     uint64_t vocab = (uint64_t)params[EMBED_VOCAB];
     enum dtype dtype = (enum dtype)params[EMBED_DTYPE];
@@ -25,6 +28,10 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
                                       .field = OP_FIELD(STEP_TOKENS)};
     const struct op_operand table = {.name = "table", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
     const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
+    const struct op_operand header = {.name = "header",
+                                      .space_mask = OP_IN_COMM,
+                                      .access = ACCESS_READ,
+                                      .field = OP_FIELD_COMM_HEADER};
     bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
     *operand_count = 0;
     return op_add_counts(op, operands, operand_count, status) &&
@@ -33,7 +40,9 @@ static bool check(const int64_t *params, const struct plan_geometry *geometry,
                 ? op_add_operand(op, operands, operand_count, table, 1, panel_count(vocab), panel_bytes(hidden, dtype),
                                  1, status)
                 : op_add_operand(op, operands, operand_count, table, dtype_bytes(dtype), vocab, hidden, 1, status)) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, hidden, 1, status);
+           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, hidden, 1, status) &&
+           (!several ||
+            op_add_operand(op, operands, operand_count, header, sizeof(struct comm_header), 1, 1, 1, status));
 }
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -81,6 +90,14 @@ static void copy_row_major(const void *table, uint64_t token, uint64_t hidden, e
     }
 }
 
+/* The row of the table that holds the token; negative where another rank has it. */
+static int64_t table_row(const struct op_call *call, int32_t token)
+{
+    const struct comm_header *header = call->operands[EMBED_HEADER]; /* NULL: one rank */
+    int64_t vocab = call->params[EMBED_VOCAB], row = header ? token - header->rank * vocab : token;
+    return row < vocab ? row : -1;
+}
+
 /* Portable code alone: each token is read once per step, at the speed of scattered cache lines. */
 static void run(const struct op_call *call, struct team_member *member)
 {
@@ -97,11 +114,14 @@ static void run(const struct op_call *call, struct team_member *member)
     for (int64_t unit = share.first; unit < share.last; unit++) {
         int64_t row = unit / segments, first = unit % segments * SEGMENT_COLUMNS;
         int64_t last = first + SEGMENT_COLUMNS < hidden ? first + SEGMENT_COLUMNS : hidden;
+        int64_t from = table_row(call, tokens[row]);
         float *out = (float *)call->operands[EMBED_OUT] + row * hidden;
-        if (panels)
-            gather_panel(table, (uint64_t)tokens[row], panel_depth((uint64_t)hidden, dtype), dtype, first, last, out);
+        if (from < 0)
+            memset(out + first, 0, (size_t)(last - first) * sizeof(float));
+        else if (panels)
+            gather_panel(table, (uint64_t)from, panel_depth((uint64_t)hidden, dtype), dtype, first, last, out);
         else
-            copy_row_major(table, (uint64_t)tokens[row], (uint64_t)hidden, dtype, first, last, out);
+            copy_row_major(table, (uint64_t)from, (uint64_t)hidden, dtype, first, last, out);
     }
 }
 
@@ -114,11 +134,13 @@ static void reference(const struct op_call *call)
     uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], depth = panel_depth(hidden, dtype);
     int64_t rows = op_valid_rows(call);
     for (int64_t r = 0; r < rows; r++) {
-        uint64_t token = (uint64_t)tokens[r];
+        int64_t row = table_row(call, tokens[r]);
+        uint64_t from = (uint64_t)row;
         for (uint64_t k = 0; k < hidden; k++) {
             uint64_t index =
-                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(token, k, depth, dtype) : token * hidden + k;
-            out[(uint64_t)r * hidden + k] = op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype);
+                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(from, k, depth, dtype) : from * hidden + k;
+            out[(uint64_t)r * hidden + k] =
+                row < 0 ? 0 : op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype);
         }
     }
 }

@@ -47,6 +47,8 @@ static void gathers(void **state)
                                                            .vocab_size = (uint64_t)vocab};
                     struct test_case test;
                     test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
+                    assert_int_equal(test.operand_count, EMBED_HEADER);
+                    assert_null(test.call.operands[EMBED_HEADER]);
                     for (int64_t t = 0; t < vocab; t++)
                         for (int64_t k = 0; k < hidden; k++)
                             put(test.call.operands[EMBED_TABLE], layout, dtypes[d], hidden, t, k, value_of(t, k));
@@ -74,6 +76,64 @@ static void gathers(void **state)
     }
 }
 
+/* Each rank gives the rows of its own tokens and zeros for the others'. */
+static void ranks_share_the_vocabulary(void **state)
+{
+    (void)state;
+    enum { ROWS = 24, HIDDEN = 515 };
+    static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
+    static const int64_t vocabs[] = {3, 17, 100}; /* 3: most ranks have none */
+    struct test_random random = {5};
+    for (int i = 0; i < 4 * 3 * 2; i++) {
+        int count = counts[i % 4];
+        int64_t vocab = vocabs[i / 4 % 3], layout = i / 12 ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR, valid = ROWS - i % 3;
+        enum dtype dtype = dtypes[i % 3];
+        const struct plan_geometry geometry = {.slots = 1,
+                                               .max_context = 8,
+                                               .page_tokens = 8,
+                                               .pages_per_slot = 1,
+                                               .page_bytes = 64,
+                                               .vocab_size = (uint64_t)vocab,
+                                               .ranks = (uint64_t)count};
+        int64_t each = (int64_t)plan_rank_vocab(&geometry);
+        const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, each, dtype, layout};
+        struct test_ranks ranks;
+        test_ranks_open(&ranks, count, 0, 0);
+        int32_t wanted[ROWS];
+        for (int r = 0; r < ROWS; r++) wanted[r] = (int32_t)test_random_range(&random, 0, vocab - 1);
+        wanted[0] = 0;
+        wanted[1] = (int32_t)vocab - 1;
+        for (int rank = 0; rank < count; rank++) {
+            struct test_case test;
+            test_case_open(&test, &op_embed, params, &geometry, (int32_t)valid);
+            assert_int_equal(test.operand_count, EMBED_OPERANDS);
+            assert_int_equal(test.demands[EMBED_HEADER].bytes, sizeof(struct comm_header));
+            assert_int_equal(test.demands[EMBED_HEADER].access, ACCESS_READ);
+            test.call.operands[EMBED_HEADER] = test_ranks_header(&ranks, rank);
+            for (int64_t t = 0; t < each; t++)
+                for (int64_t k = 0; k < HIDDEN; k++)
+                    put(test.call.operands[EMBED_TABLE], layout, dtype, HIDDEN, t, k, value_of(rank * each + t, k));
+            memcpy(test.call.operands[EMBED_TOKENS], wanted, (size_t)valid * sizeof wanted[0]);
+            float *out = test.call.operands[EMBED_OUT];
+            for (int run = 0; run <= TEST_TEAMS; run++) {
+                test_buffer_poison(&test.buffers[EMBED_OUT]);
+                if (run == TEST_TEAMS)
+                    op_embed.reference(&test.call);
+                else
+                    test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                for (int64_t r = 0; r < valid; r++)
+                    for (int64_t k = 0; k < HIDDEN; k++)
+                        if (out[r * HIDDEN + k] != (wanted[r] / each == rank ? get(dtype, value_of(wanted[r], k)) : 0))
+                            fail_msg("vocab %d, rank %d of %d, layout %d: row %d column %d", (int)vocab, rank, count,
+                                     (int)layout, (int)r, (int)k);
+                assert_true(test_is_poison(out + valid * HIDDEN, (size_t)((ROWS - valid) * HIDDEN) * sizeof *out));
+            }
+            test_case_close(&test);
+        }
+        test_ranks_close(&ranks);
+    }
+}
+
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
@@ -88,12 +148,31 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_embed, params, &geometry, EMBED_DTYPE, -1);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, 2);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, -1);
+
+    /* Several ranks: the table has this many rows and no others, or tokens would belong to the wrong rank. */
+    struct plan_geometry shared = geometry;
+    shared.ranks = 3;
+    const int64_t part[EMBED_PARAMS] = {4, 0, 64, 107, DTYPE_BF16, LAYOUT_PANEL16};
+    test_hostile_params(&op_embed, part, &shared);
+    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 106);
+    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 108);
+    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 320);
+    test_assert_refused(&op_embed, part, &geometry, EMBED_VOCAB, 107);
+    /* One rank's may have more, as before. */
+    struct op_operand operands[PLAN_MAX_OPERANDS];
+    int operand_count;
+    int64_t longer[EMBED_PARAMS] = {4, 0, 64, 336, DTYPE_BF16, LAYOUT_PANEL16};
+    for (shared.ranks = 0; shared.ranks < 2; shared.ranks++) {
+        assert_true(op_embed.check(longer, &shared, operands, &operand_count, NULL));
+        assert_int_equal(operand_count, EMBED_HEADER);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gathers),
+        cmocka_unit_test(ranks_share_the_vocabulary),
         cmocka_unit_test(hostile_params_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
