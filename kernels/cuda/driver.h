@@ -37,6 +37,7 @@ enum cu_result_value {
     CU_ERROR_INVALID_PTX = 218,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
+    CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
 enum cu_device_attribute {
@@ -170,6 +171,8 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (cu_device device))                                       \
     X(CtxPushCurrent, cuCtxPushCurrent_v2, (cu_context context))                                                       \
     X(CtxPopCurrent, cuCtxPopCurrent_v2, (cu_context * context))                                                       \
+    X(DeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, cu_device device, cu_device peer))                        \
+    X(CtxEnablePeerAccess, cuCtxEnablePeerAccess, (cu_context peer, unsigned flags))                                   \
     X(MemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                        \
     X(MemAlloc, cuMemAlloc_v2, (cu_deviceptr * pointer, size_t bytes))                                                 \
     X(MemFree, cuMemFree_v2, (cu_deviceptr pointer))                                                                   \

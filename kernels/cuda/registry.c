@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed_device.h"
 #include "kernels/matmul/matmul_device.h"
@@ -28,6 +30,8 @@ static const struct device_kernel *const registry[OP_COUNT][MOST_KERNELS] = {
     [OP_SELECT_ROWS] = {&device_select_rows},
     [OP_SAMPLE] = {&device_sample},
     [OP_ROPE_ATTENTION] = {&device_rope_attention},
+    [OP_ALL_REDUCE] = {&device_all_reduce_one_shot, &device_all_reduce_two_shot},
+    [OP_ALL_GATHER] = {&device_all_gather},
 };
 
 const struct device_kernel *const *device_kernels(enum plan_op op)

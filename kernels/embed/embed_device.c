@@ -16,6 +16,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (pitch < hidden || pitch > MAX_HIDDEN) return "PITCH is not in HIDDEN..2^24";
     if (params[EMBED_DEVICE_VOCAB] < 1 || params[EMBED_DEVICE_VOCAB] > OP_MAX_WIDTH) return "VOCAB is not in 1..2^31-1";
     if (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "TABLE_DTYPE is not F32, F16 or BF16";
+    const int64_t out_dtype = params[EMBED_DEVICE_OUT_DTYPE], sharded = params[EMBED_DEVICE_SHARDED];
+    if (sharded < 0 || sharded > 1) return "SHARDED is not 0 or 1";
+    if (out_dtype != DTYPE_F32 && out_dtype != DTYPE_F16 && out_dtype != DTYPE_BF16)
+        return "OUT_DTYPE is not F32, F16 or BF16";
     const int64_t vector = hidden % VECTOR == 0 && pitch % VECTOR == 0 ? VECTOR : 1;
     const int64_t blocks = (hidden / vector + THREADS - 1) / THREADS * rows;
     if (blocks > INT32_MAX) return "ROWS * HIDDEN is too large for one grid";
@@ -27,13 +31,14 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
 {
     (void)context;
     const uint64_t element = dtype_bytes((enum dtype)params[EMBED_DEVICE_DTYPE]);
+    const uint64_t out = dtype_bytes((enum dtype)params[EMBED_DEVICE_OUT_DTYPE]);
     *bytes = (uint64_t)params[EMBED_DEVICE_ROWS] *
-             ((uint64_t)params[EMBED_DEVICE_HIDDEN] * (element + sizeof(float)) + sizeof(int32_t));
+             ((uint64_t)params[EMBED_DEVICE_HIDDEN] * (element + out) + sizeof(int32_t));
     *flops = 0;
 }
 
-static const char *const param_names[EMBED_DEVICE_PARAMS] = {"ROWS",  "COUNT_INDEX", "HIDDEN",
-                                                             "PITCH", "VOCAB",       "TABLE_DTYPE"};
+static const char *const param_names[EMBED_DEVICE_PARAMS] = {"ROWS",  "COUNT_INDEX", "HIDDEN",  "PITCH",
+                                                             "VOCAB", "TABLE_DTYPE", "SHARDED", "OUT_DTYPE"};
 
 const struct device_kernel device_embed = {
     .name = "embed",

@@ -1,4 +1,5 @@
-/* embed on the GPU: out[r, :] = table[tokens[r], :] as float32, exactly. The table is row-major. */
+/* embed on the GPU: out[r, :] = table[tokens[r], :], rounded to OUT_DTYPE. The table is row-major. SHARDED: rank k of
+ * several has the tokens from k * VOCAB on, and rows of other ranks' tokens are zero. */
 #ifndef KERNELS_EMBED_EMBED_DEVICE_H
 #define KERNELS_EMBED_EMBED_DEVICE_H
 
@@ -8,7 +9,8 @@ enum embed_device_operand {
     EMBED_DEVICE_COUNTS,
     EMBED_DEVICE_TOKENS, /* i32[ROWS], each in [0, VOCAB); the output row of any other is left as it is */
     EMBED_DEVICE_TABLE,  /* DTYPE[VOCAB, PITCH] */
-    EMBED_DEVICE_OUT,    /* f32[ROWS, HIDDEN] */
+    EMBED_DEVICE_OUT,    /* OUT_DTYPE[ROWS, HIDDEN] */
+    EMBED_DEVICE_HEADER, /* struct comm_header; with SHARDED */
     EMBED_DEVICE_OPERANDS
 };
 enum embed_device_param {
@@ -17,7 +19,9 @@ enum embed_device_param {
     EMBED_DEVICE_HIDDEN,
     EMBED_DEVICE_PITCH, /* elements between rows of the table, at least HIDDEN; fastest when both are multiples of 8 */
     EMBED_DEVICE_VOCAB,
-    EMBED_DEVICE_DTYPE, /* macro TABLE_DTYPE: F32, F16, BF16 */
+    EMBED_DEVICE_DTYPE,   /* macro TABLE_DTYPE: F32, F16, BF16 */
+    EMBED_DEVICE_SHARDED, /* 0, 1 */
+    EMBED_DEVICE_OUT_DTYPE,
     EMBED_DEVICE_PARAMS
 };
 extern const struct device_kernel device_embed;

@@ -1,44 +1,64 @@
 #include "kernels/embed/embed_device.h"
 #include "kernels/embed/test_hostile.h"
 
+enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */
+
 static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k * 7) % 1999) * 0.013f - 9.0f; }
 
-static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, enum dtype dtype)
+/* rank < 0: not sharded; else tokens are of all ranks' shares of `vocab` rows each, and the others' rows become zero. */
+static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, enum dtype dtype, int rank,
+                  enum dtype out_dtype)
 {
     struct test_random random = {(uint64_t)(rows * 77 + hidden)};
     const size_t cells = (size_t)(vocab * pitch), element = dtype_bytes(dtype), outs = (size_t)(rows * hidden);
-    float *table = malloc(cells * 4), *rounded = malloc(cells * 4), *out = malloc(outs * 4);
-    void *encoded = malloc(cells * element);
+    const size_t out_bytes = outs * dtype_bytes(out_dtype);
+    const int64_t tokens_in_all = rank < 0 ? vocab : SHARED_BY * vocab, first = rank < 0 ? 0 : rank * vocab;
+    const int operand_count = rank < 0 ? EMBED_DEVICE_HEADER : EMBED_DEVICE_OPERANDS;
+    const struct comm_header header = {.rank = rank < 0 ? UINT32_MAX : (uint32_t)rank, .ranks = SHARED_BY};
+    float *table = malloc(cells * 4), *rounded = malloc(cells * 4), *row = malloc((size_t)hidden * 4);
+    float *out = malloc(outs * 4);
+    void *encoded = malloc(cells * element), *found = malloc(out_bytes), *encoded_row = malloc((size_t)hidden * 4);
     int32_t *tokens = malloc((size_t)rows * 4), counts[2] = {INT32_MAX, (int32_t)valid};
     for (size_t i = 0; i < cells; i++) table[i] = value_of((int64_t)i / pitch, (int64_t)i % pitch);
     test_encode(table, encoded, cells, dtype);
     test_decode(encoded, rounded, cells, dtype);
     for (int64_t r = 0; r < rows; r++)
-        tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, vocab - 1) : INT32_MIN + (int32_t)r;
-    tokens[0] = (int32_t)vocab - 1;
+        tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, tokens_in_all - 1) : INT32_MIN + (int32_t)r;
+    tokens[0] = (int32_t)(first + vocab) - 1;
+    if (valid > 1) tokens[1] = (int32_t)(first + vocab) % (int32_t)tokens_in_all; /* the next rank's first */
     struct test_device_buffer buffers[EMBED_DEVICE_OPERANDS] = {test_upload(counts, sizeof counts),
                                                                 test_upload(tokens, (size_t)rows * 4),
                                                                 test_upload(encoded, cells * element),
-                                                                test_device_buffer_new(outs * 4)};
+                                                                test_device_buffer_new(out_bytes),
+                                                                test_upload(&header, sizeof header)};
     cu_deviceptr operands[EMBED_DEVICE_OPERANDS];
     for (int i = 0; i < EMBED_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
-    const int64_t params[EMBED_DEVICE_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype};
+    const int64_t params[EMBED_DEVICE_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_embed, params);
     assert_int_equal(kernel.local_bytes, 0);
-    test_kernel_run(&kernel, operands, EMBED_DEVICE_OPERANDS, 0);
-    test_device_read(&buffers[EMBED_DEVICE_OUT], out, outs * 4);
-    for (int64_t r = 0; r < valid; r++)
+    test_kernel_run(&kernel, operands, operand_count, 0);
+    test_device_read(&buffers[EMBED_DEVICE_OUT], found, out_bytes);
+    test_decode(found, out, outs, out_dtype);
+    for (int64_t r = 0; r < valid; r++) {
+        int64_t token = tokens[r] - first;
+        bool here = token >= 0 && token < vocab;
+        for (int64_t k = 0; k < hidden; k++) row[k] = here ? rounded[token * pitch + k] : 0;
+        test_encode(row, encoded_row, (size_t)hidden, out_dtype);
+        test_decode(encoded_row, row, (size_t)hidden, out_dtype);
         for (int64_t k = 0; k < hidden; k++)
-            if (out[r * hidden + k] != rounded[tokens[r] * pitch + k])
-                fail_msg("rows %d hidden %d %s: row %d column %d", (int)rows, (int)hidden, dtype_name(dtype), (int)r,
-                         (int)k);
+            if (out[r * hidden + k] != row[k])
+                fail_msg("rows %d hidden %d %s to %s, rank %d: row %d column %d", (int)rows, (int)hidden,
+                         dtype_name(dtype), dtype_name(out_dtype), rank, (int)r, (int)k);
+    }
+    assert_true(test_is_poison((uint8_t *)found + (size_t)(valid * hidden) * dtype_bytes(out_dtype),
+                               (size_t)((rows - valid) * hidden) * dtype_bytes(out_dtype)));
     test_kernel_close(&kernel);
     for (int i = 0; i < EMBED_DEVICE_OPERANDS; i++) {
         test_device_assert_intact(&buffers[i], "embed");
         test_device_buffer_free(&buffers[i]);
     }
-    free(table), free(rounded), free(out), free(encoded), free(tokens);
+    free(table), free(rounded), free(row), free(out), free(encoded), free(found), free(encoded_row), free(tokens);
 }
 
 static void gathers(void **state)
@@ -47,28 +67,48 @@ static void gathers(void **state)
     TEST_NEEDS_DEVICE();
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (int d = 0; d < 3; d++) {
-        check(1, 1, 2048, 2048, 320, dtypes[d]);
-        check(16, 11, 4096, 4096, 100, dtypes[d]);
-        check(5, 4, 24, 32, 7, dtypes[d]);
-        check(7, 7, 33, 35, 17, dtypes[d]);
+        check(1, 1, 2048, 2048, 320, dtypes[d], -1, DTYPE_F32);
+        check(16, 11, 4096, 4096, 100, dtypes[d], -1, DTYPE_F32);
+        check(5, 4, 24, 32, 7, dtypes[d], -1, DTYPE_F32);
+        check(7, 7, 33, 35, 17, dtypes[d], -1, DTYPE_F32);
     }
-    check(300, 257, 2056, 2056, 50, DTYPE_BF16);
-    check(3, 2, 1, 1, 1, DTYPE_F16);
+    check(300, 257, 2056, 2056, 50, DTYPE_BF16, -1, DTYPE_F32);
+    check(3, 2, 1, 1, 1, DTYPE_F16, -1, DTYPE_F32);
+    check(9, 8, 2048, 2048, 100, DTYPE_F32, -1, DTYPE_BF16); /* rounds */
+    check(9, 8, 33, 35, 100, DTYPE_F32, -1, DTYPE_F16);
+}
+
+/* A rank's share of the vocabulary: its tokens' rows, and zeros. */
+static void gathers_a_share(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int rank = 0; rank < SHARED_BY; rank++)
+        for (int d = 0; d < 3; d++) {
+            check(16, 13, 4096, 4096, 100, dtypes[d], rank, dtypes[d]);
+            check(7, 7, 33, 35, 17, dtypes[d], rank, dtypes[(d + 1) % 3]);
+            check(40, 31, 2056, 2056, 5, dtypes[d], rank, DTYPE_BF16);
+        }
+    check(1, 1, 2048, 2048, 42752, DTYPE_BF16, 1, DTYPE_BF16);
 }
 
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[EMBED_DEVICE_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16};
+    const int64_t params[EMBED_DEVICE_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 1, DTYPE_BF16};
     test_hostile_launches(&device_embed, params);
     test_launch_refuses(&device_embed, params, EMBED_DEVICE_ROWS, 0);
     test_launch_refuses(&device_embed, params, EMBED_DEVICE_PITCH, 63);
     test_launch_refuses(&device_embed, params, EMBED_DEVICE_VOCAB, 0);
     test_launch_refuses(&device_embed, params, EMBED_DEVICE_DTYPE, DTYPE_I8);
+    test_launch_refuses(&device_embed, params, EMBED_DEVICE_SHARDED, 2);
+    test_launch_refuses(&device_embed, params, EMBED_DEVICE_OUT_DTYPE, DTYPE_I8);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gathers), cmocka_unit_test(hostile_params_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gathers), cmocka_unit_test(gathers_a_share),
+                                       cmocka_unit_test(hostile_params_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

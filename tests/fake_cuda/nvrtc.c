@@ -28,7 +28,7 @@ static const struct kernel {
     const char *optional[3];
     int added[3]; /* by each, where it is 1 */
 } kernels[] = {
-    {"embed", 4, {-1, -1}, {NULL}, {0}},
+    {"embed", 4, {-1, -1}, {"SHARDED"}, {1}},
     {"rope_table", 4, {-1, -1}, {NULL}, {0}},
     {"rms_norm", 4, {-1, -1}, {NULL}, {0}},
     {"matmul_gemv", 4, {-1, -1}, {"HAS_BIAS", "HAS_RESIDUAL", "HAS_NORM"}, {1, 1, 1}},
@@ -42,6 +42,9 @@ static const struct kernel {
     {"swiglu", 3, {-1, -1}, {NULL}, {0}},
     {"select_rows", 4, {-1, -1}, {NULL}, {0}},
     {"sample", 7, {-1, -1}, {"FEEDBACK"}, {2}},
+    {"all_reduce_one_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
+    {"all_reduce_two_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
+    {"all_gather", 5, {-1, -1}, {NULL}, {0}},
 };
 
 static bool is_defined(const char *const *options, int count, const char *macro, const char *value)

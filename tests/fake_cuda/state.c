@@ -309,6 +309,26 @@ cu_result cuDevicePrimaryCtxRelease_v2(cu_device device)
     LEAVE_FREEING(CU_SUCCESS);
 }
 
+cu_result cuDeviceCanAccessPeer(int *can, cu_device device, cu_device peer)
+{
+    ENTER;
+    REQUIRE_DEVICE(device);
+    REQUIRE_DEVICE(peer);
+    *can = device != peer && !getenv("FAKE_CUDA_NO_PEERS");
+    LEAVE(CU_SUCCESS);
+}
+
+/* Of the current context, to the memory of `peer`. */
+cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned flags)
+{
+    ENTER;
+    REQUIRE_CONTEXT;
+    REQUIRE(flags == 0 && peer >= contexts && peer < contexts + FAKE_MAX_DEVICES, CU_ERROR_INVALID_VALUE);
+    REQUIRE(fake_devices[peer->device].retained > 0, FAKE_INVALID_CONTEXT);
+    REQUIRE(current.stack[current.depth - 1] != peer && !getenv("FAKE_CUDA_NO_PEERS"), CU_ERROR_INVALID_VALUE);
+    LEAVE(CU_SUCCESS);
+}
+
 cu_result cuCtxPushCurrent_v2(cu_context context)
 {
     ENTER;

@@ -1,0 +1,74 @@
+#include "kernels/all_gather/all_gather_device.h"
+
+#include <string.h>
+
+#include "formats/checked.h"
+#include "kernels/op_check.h"
+
+enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
+
+static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    (void)gpu;
+    const int64_t rows = params[ALL_GATHER_DEVICE_ROWS], width = params[ALL_GATHER_DEVICE_WIDTH];
+    const int64_t out_width = params[ALL_GATHER_DEVICE_OUT_WIDTH], ranks = params[ALL_GATHER_DEVICE_RANKS];
+    const int64_t count_index = params[ALL_GATHER_DEVICE_COUNT_INDEX], threads = params[ALL_GATHER_DEVICE_THREADS];
+    if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
+    if (count_index < 0 || count_index > 1) return "COUNT_INDEX is not 0 or 1";
+    if (ranks < 2 || ranks > PLAN_MAX_RANKS) return "RANKS is not in 2..16";
+    if (width < 1 || width > OP_MAX_WIDTH) return "WIDTH is not in 1..2^31-1";
+    if (out_width < 1 || out_width > ranks * width || out_width > OP_MAX_WIDTH)
+        return "OUT_WIDTH is not in 1..RANKS * WIDTH";
+    if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
+    const int64_t vector = width % VECTOR == 0 && out_width % VECTOR == 0 ? VECTOR : 1;
+    const int64_t blocks = (rows * (width / vector) + threads - 1) / threads;
+    if (blocks > INT32_MAX) return "ROWS * WIDTH is too large for one grid";
+    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
+    return NULL;
+}
+
+static int candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
+                      int capacity)
+{
+    static const int64_t threads[] = {256, 128, 512, 1024};
+    int count = 0;
+    for (int t = 0; t < 4 && count < capacity; t++) {
+        struct device_geometry geometry;
+        memcpy(params_out[count], params, ALL_GATHER_DEVICE_PARAMS * sizeof *params);
+        params_out[count][ALL_GATHER_DEVICE_THREADS] = threads[t];
+        if (!launch(params_out[count], gpu, &geometry)) count++;
+    }
+    return count;
+}
+
+/* Of this GPU's memory; over the link go RANKS - 1 times the bytes of x. */
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    (void)context;
+    const uint64_t columns = (uint64_t)params[ALL_GATHER_DEVICE_WIDTH] + (uint64_t)params[ALL_GATHER_DEVICE_OUT_WIDTH];
+    *bytes = (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * columns * sizeof(float);
+    *flops = 0;
+}
+
+bool all_gather_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint64_t *bytes)
+{
+    const uint64_t factors[] = {rows, width, ranks, sizeof(float)};
+    return checked_product(factors, 4, bytes);
+}
+
+static const char *const param_names[ALL_GATHER_DEVICE_PARAMS] = {"ROWS",      "COUNT_INDEX", "WIDTH",
+                                                                  "OUT_WIDTH", "RANKS",       "THREADS"};
+
+const struct device_kernel device_all_gather = {
+    .name = "all_gather",
+    .source = "kernels/all_gather/all_gather.cu",
+    .op = OP_ALL_GATHER,
+    .least_capability = 80,
+    .param_count = ALL_GATHER_DEVICE_PARAMS,
+    .param_names = param_names,
+    .first_tunable = ALL_GATHER_DEVICE_THREADS,
+    .operand_count = ALL_GATHER_DEVICE_OPERANDS,
+    .launch = launch,
+    .candidates = candidates,
+    .cost = cost,
+};

@@ -1,0 +1,204 @@
+#include "kernels/all_reduce/all_reduce_device.h"
+
+#include <string.h>
+
+#include "formats/checked.h"
+#include "kernels/op_check.h"
+
+enum {
+    FLT_MAX_BITS = 0x7f7fffff,
+    MAX_WIDTH = 1 << 24,
+    WARP = 32,
+    MAX_THREADS = 1024,
+    VECTOR_BYTES = 16,
+    MOST_STEPS = 4,           /* vectors of a thread: they stay in registers */
+    ONE_SHOT_BYTES = 1 << 20, /* that a rank sends, at most: beyond, two trips are faster and buffers smaller */
+};
+
+static bool is_one_shot(uint64_t message, uint64_t ranks) { return message <= ONE_SHOT_BYTES / (ranks - 1); }
+
+static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
+static bool is_flag(int64_t value) { return value == 0 || value == 1; }
+
+static int64_t row_vectors(const int64_t *params)
+{
+    return params[ALL_REDUCE_DEVICE_WIDTH] * (int64_t)dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) /
+           VECTOR_BYTES;
+}
+
+/* What both kernels demand of the problem. */
+static const char *check(const int64_t *params)
+{
+    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], width = params[ALL_REDUCE_DEVICE_WIDTH];
+    const int64_t ranks = params[ALL_REDUCE_DEVICE_RANKS], eps = params[ALL_REDUCE_DEVICE_EPS_BITS];
+    const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS];
+    if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
+    if (!is_flag(params[ALL_REDUCE_DEVICE_COUNT_INDEX])) return "COUNT_INDEX is not 0 or 1";
+    if (width < 8 || width > MAX_WIDTH || width % 8) return "WIDTH is not a multiple of 8 in 8..2^24";
+    if (ranks < 2 || ranks > PLAN_MAX_RANKS) return "RANKS is not in 2..16";
+    if (!is_float(params[ALL_REDUCE_DEVICE_X_DTYPE])) return "X_DTYPE is not F32, F16 or BF16";
+    if (!is_flag(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL])) return "HAS_RESIDUAL is not 0 or 1";
+    if (!is_flag(params[ALL_REDUCE_DEVICE_HAS_NORM])) return "HAS_NORM is not 0 or 1";
+    if (!is_float(params[ALL_REDUCE_DEVICE_NORM_DTYPE])) return "NORM_DTYPE is not F32, F16 or BF16";
+    if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
+    if (!is_float(params[ALL_REDUCE_DEVICE_OUT_DTYPE])) return "OUT_DTYPE is not F32, F16 or BF16";
+    if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
+    return NULL;
+}
+
+static uint64_t row_bytes(const int64_t *params)
+{
+    return (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH] * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]);
+}
+
+static const char *launch_one_shot(const int64_t *params, const struct device_facts *gpu,
+                                   struct device_geometry *geometry)
+{
+    const char *illegal = check(params);
+    if (illegal) return illegal;
+    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], threads = params[ALL_REDUCE_DEVICE_THREADS];
+    const int64_t cluster = params[ALL_REDUCE_DEVICE_BLOCKS];
+    if (!is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]))
+        return "ROWS * WIDTH is more than one shot is for";
+    if (cluster != 1 && cluster != 2 && cluster != 4 && cluster != 8) return "CLUSTER is not 1, 2, 4 or 8";
+    if (cluster > 1 && gpu->capability < 90) return "CLUSTER is above 1, but this GPU has no clusters";
+    if ((row_vectors(params) + threads * cluster - 1) / (threads * cluster) > MOST_STEPS)
+        return "THREADS * CLUSTER is too small for the row to stay in registers";
+    *geometry = (struct device_geometry){{(uint32_t)(rows * cluster), 1, 1},
+                                         {(uint32_t)threads, 1, 1},
+                                         {(uint32_t)cluster, 1, 1},
+                                         0};
+    return NULL;
+}
+
+static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,
+                                   struct device_geometry *geometry)
+{
+    const char *illegal = check(params);
+    if (illegal) return illegal;
+    const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS], blocks = params[ALL_REDUCE_DEVICE_BLOCKS];
+    if (blocks < 1 || blocks > gpu->multiprocessors) return "BLOCKS is not in 1..the GPU's multiprocessors";
+    if ((row_vectors(params) + threads - 1) / threads > MOST_STEPS)
+        return "THREADS is too small for a row to stay in registers";
+    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
+    return NULL;
+}
+
+static int add(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
+               int64_t threads, int64_t blocks, int64_t *out)
+{
+    struct device_geometry geometry;
+    memcpy(out, params, ALL_REDUCE_DEVICE_PARAMS * sizeof *out);
+    out[ALL_REDUCE_DEVICE_THREADS] = threads;
+    out[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
+    return kernel->launch(out, gpu, &geometry) == NULL;
+}
+
+/* 1024 threads have 64 registers each: enough for one vector and few ranks. Left for rows that fewer threads cannot hold. */
+static bool lacks_registers(const int64_t *params, int64_t threads, int64_t blocks_of_row)
+{
+    const int64_t vectors = row_vectors(params), half = threads / 2 * blocks_of_row;
+    return threads == MAX_THREADS && vectors <= half * MOST_STEPS &&
+           (vectors > threads * blocks_of_row || params[ALL_REDUCE_DEVICE_RANKS] > 4);
+}
+
+static int one_shot_candidates(const int64_t *params, const struct device_facts *gpu,
+                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+{
+    /* One vector a thread, so that all of a row is on its way at once; more blocks where there are few rows. */
+    static const int64_t clusters[] = {2, 1, 4, 8};
+    static const int64_t threads[] = {256, 512, 128, 1024, 64};
+    int count = 0;
+    for (int steps = 1; steps <= MOST_STEPS; steps++)
+        for (int c = 0; c < 4; c++)
+            for (int t = 0; t < 5 && count < capacity; t++) {
+                const int64_t each = threads[t] * clusters[c], vectors = row_vectors(params);
+                if ((vectors + each - 1) / each != steps) continue;
+                /* At most half of the threads idle, but for rows that one warp holds. */
+                if (each / 2 >= vectors && threads[t] > 64) continue;
+                if (lacks_registers(params, threads[t], clusters[c])) continue;
+                if (params[ALL_REDUCE_DEVICE_ROWS] * clusters[c] > 2 * gpu->multiprocessors && clusters[c] > 1)
+                    continue;
+                count += add(&device_all_reduce_one_shot, params, gpu, threads[t], clusters[c], params_out[count]);
+            }
+    return count;
+}
+
+static int two_shot_candidates(const int64_t *params, const struct device_facts *gpu,
+                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+{
+    static const int64_t threads[] = {512, 256, 1024, 128};
+    const int64_t most = gpu->multiprocessors, rows = params[ALL_REDUCE_DEVICE_ROWS];
+    const int64_t blocks[] = {rows < most ? rows : most, most / 2, most / 4};
+    int count = 0;
+    for (int b = 0; b < 3; b++) {
+        if (b > 0 && (blocks[b] < 1 || blocks[b] >= rows)) continue;
+        for (int t = 0; t < 4 && count < capacity; t++) {
+            if (threads[t] > 128 && threads[t] / 2 >= row_vectors(params)) continue;
+            if (lacks_registers(params, threads[t], 1)) continue;
+            count += add(&device_all_reduce_two_shot, params, gpu, threads[t], blocks[b], params_out[count]);
+        }
+    }
+    return count;
+}
+
+/* Of this GPU's memory; the link's bytes are (RANKS - 1) times the rows, or twice their (RANKS - 1) / RANKS. */
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    (void)context;
+    const uint64_t elements = (uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH];
+    const uint64_t ranks = (uint64_t)params[ALL_REDUCE_DEVICE_RANKS];
+    uint64_t each = dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) + sizeof(float);
+    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) each += sizeof(float);
+    if (params[ALL_REDUCE_DEVICE_HAS_NORM]) each += dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
+    *bytes = elements * each;
+    *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
+}
+
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes)
+{
+    if (ranks < 2) return false;
+    const uint64_t row_factors[] = {width, dtype_bytes(dtype)};
+    uint64_t row, message, owned = rows / ranks + (rows % ranks != 0), two_rows, one_shot = 0;
+    if (!checked_product(row_factors, 2, &row) || !checked_mul(rows, row, &message) ||
+        !checked_mul(owned, ranks, &two_rows) || !checked_add(two_rows, rows, &two_rows) ||
+        !checked_mul(two_rows, row, bytes))
+        return false;
+    if (is_one_shot(message, ranks)) one_shot = message * ranks;
+    if (one_shot > *bytes) *bytes = one_shot;
+    return true;
+}
+
+#define PARAM_NAMES                                                                                           \
+    "ROWS", "COUNT_INDEX", "WIDTH", "RANKS", "X_DTYPE", "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE", "EPS_BITS", \
+        "OUT_DTYPE", "THREADS"
+static const char *const one_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "CLUSTER"};
+static const char *const two_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "BLOCKS"};
+
+const struct device_kernel device_all_reduce_one_shot = {
+    .name = "all_reduce_one_shot",
+    .source = "kernels/all_reduce/all_reduce_one_shot.cu",
+    .op = OP_ALL_REDUCE,
+    .least_capability = 80,
+    .param_count = ALL_REDUCE_DEVICE_PARAMS,
+    .param_names = one_shot_names,
+    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
+    .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .launch = launch_one_shot,
+    .candidates = one_shot_candidates,
+    .cost = cost,
+};
+
+const struct device_kernel device_all_reduce_two_shot = {
+    .name = "all_reduce_two_shot",
+    .source = "kernels/all_reduce/all_reduce_two_shot.cu",
+    .op = OP_ALL_REDUCE,
+    .least_capability = 80,
+    .param_count = ALL_REDUCE_DEVICE_PARAMS,
+    .param_names = two_shot_names,
+    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
+    .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .launch = launch_two_shot,
+    .candidates = two_shot_candidates,
+    .cost = cost,
+};

@@ -1,0 +1,44 @@
+/* all_reduce on GPUs: out[r, :] = residual[r, :] + sum over ranks of x[r, :], and normed[r, :] = out[r, :] /
+ * sqrt(mean(out[r, :]^2) + EPS) * weight: the sum that tensor parallelism needs behind a matmul, and what follows it.
+ *
+ * The sum is formed in float32 in rising order of the ranks, so that all ranks have the same bits; two_shot rounds it to
+ * X_DTYPE, one_shot does not. The order of the norm's sum depends on WIDTH and the tunables alone. Two ways over the link:
+ * one_shot for few rows, two_shot for many; comm.cuh says how ranks exchange. */
+#ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
+#define KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
+
+#include "kernels/cuda/kernel.h"
+
+enum all_reduce_device_operand {
+    ALL_REDUCE_DEVICE_COUNTS,
+    ALL_REDUCE_DEVICE_X,      /* X_DTYPE[ROWS, WIDTH] */
+    ALL_REDUCE_DEVICE_HEADER, /* struct comm_header */
+    ALL_REDUCE_DEVICE_BUFFER, /* all_reduce_device_buffer_bytes in the COMM space, empty (comm.cuh) */
+    ALL_REDUCE_DEVICE_OUT,    /* f32[ROWS, WIDTH]; may be the residual */
+    /* behind it, in this order: with HAS_RESIDUAL f32[ROWS, WIDTH]; with HAS_NORM NORM_DTYPE[WIDTH], a constant, and
+     * OUT_DTYPE[ROWS, WIDTH], the normed rows */
+    ALL_REDUCE_DEVICE_OPERANDS = 8
+};
+enum all_reduce_device_param {
+    ALL_REDUCE_DEVICE_ROWS,
+    ALL_REDUCE_DEVICE_COUNT_INDEX,
+    ALL_REDUCE_DEVICE_WIDTH,   /* whole vectors of 16 bytes of X_DTYPE, at least 8 elements */
+    ALL_REDUCE_DEVICE_RANKS,   /* 2 to PLAN_MAX_RANKS */
+    ALL_REDUCE_DEVICE_X_DTYPE, /* F32, F16, BF16 */
+    ALL_REDUCE_DEVICE_HAS_RESIDUAL,
+    ALL_REDUCE_DEVICE_HAS_NORM,
+    ALL_REDUCE_DEVICE_NORM_DTYPE, /* F32, F16, BF16, also without a norm; likewise OUT_DTYPE */
+    ALL_REDUCE_DEVICE_EPS_BITS,   /* bits of a finite float32 >= 0 */
+    ALL_REDUCE_DEVICE_OUT_DTYPE,
+    ALL_REDUCE_DEVICE_THREADS, /* tunable: of a block, a multiple of 32 up to 1024 */
+    /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; from compute capability 9.0 on more than 1.
+     * two_shot: BLOCKS, of the grid, at most one for each multiprocessor, since all must run at once. */
+    ALL_REDUCE_DEVICE_BLOCKS,
+    ALL_REDUCE_DEVICE_PARAMS
+};
+extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_two_shot;
+
+/* Bytes of a buffer that serves every tactic of the problem. */
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes);
+
+#endif

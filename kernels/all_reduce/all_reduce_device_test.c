@@ -1,0 +1,746 @@
+/* all_reduce on GPUs. The sum is formed in float32 in rising order of the ranks, so its bits are known; the norm is
+ * compared with float64. What needs no GPU: all_reduce_launch_test.c. */
+#include "kernels/all_reduce/all_reduce_device.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <time.h>
+
+#include "kernels/cuda/test_comm.h"
+#include "kernels/embed/test_hostile.h"
+
+enum { MOST_CANDIDATES = 64, MOST_TRIALS = 512, MOST_SETS = 5 };
+
+struct problem {
+    int64_t rows, valid, width, ranks;
+    enum dtype dtype, norm_dtype, out_dtype;
+    bool residual, in_place, norm;
+    bool nans;     /* words of COMM_EMPTY among the valid data */
+    bool integers; /* small ones, whose sums no rounding changes */
+};
+
+static const float eps = 1e-5f;
+static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+static const struct device_kernel *const kernels[] = {&device_all_reduce_one_shot, &device_all_reduce_two_shot};
+
+static const char *describe(const struct problem *p, const struct device_kernel *kernel, const int64_t *params)
+{
+    static char text[256];
+    snprintf(text, sizeof text, "%s, threads %d, blocks %d: %d of %d rows of %d %s, %d ranks%s%s%s", kernel->name,
+             (int)params[ALL_REDUCE_DEVICE_THREADS], (int)params[ALL_REDUCE_DEVICE_BLOCKS], (int)p->valid, (int)p->rows,
+             (int)p->width, dtype_name(p->dtype), (int)p->ranks, p->residual ? ", residual" : "",
+             p->in_place ? " in place" : "", p->norm ? ", norm" : "");
+    return text;
+}
+
+static void problem_params(const struct problem *p, int64_t *params)
+{
+    const int64_t filled[ALL_REDUCE_DEVICE_PARAMS] = {
+        [ALL_REDUCE_DEVICE_ROWS] = p->rows,
+        [ALL_REDUCE_DEVICE_COUNT_INDEX] = 1,
+        [ALL_REDUCE_DEVICE_WIDTH] = p->width,
+        [ALL_REDUCE_DEVICE_RANKS] = p->ranks,
+        [ALL_REDUCE_DEVICE_X_DTYPE] = p->dtype,
+        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = p->residual,
+        [ALL_REDUCE_DEVICE_HAS_NORM] = p->norm,
+        [ALL_REDUCE_DEVICE_NORM_DTYPE] = p->norm_dtype,
+        [ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(eps),
+        [ALL_REDUCE_DEVICE_OUT_DTYPE] = p->out_dtype,
+    };
+    memcpy(params, filled, sizeof filled);
+}
+
+static size_t cells_of(const struct problem *p) { return (size_t)(p->rows * p->width); }
+static size_t x_bytes(const struct problem *p) { return cells_of(p) * dtype_bytes(p->dtype); }
+
+static size_t exchange_bytes(const struct problem *p)
+{
+    uint64_t bytes;
+    assert_true(
+        all_reduce_device_buffer_bytes((uint64_t)p->rows, (uint64_t)p->width, (uint64_t)p->ranks, p->dtype, &bytes));
+    return (size_t)bytes;
+}
+
+/* ---- data on the host ---- */
+
+static void *must_allocate(size_t bytes)
+{
+    void *memory = malloc(bytes ? bytes : 1);
+    assert_non_null(memory);
+    return memory;
+}
+
+/* What a rank brings; nothing but poison in rows that are not valid. */
+static void *make_x(const struct problem *p, uint64_t seed)
+{
+    struct test_random random = {seed * 2 + 1};
+    const size_t valid = (size_t)(p->valid * p->width), words = valid * dtype_bytes(p->dtype) / 4;
+    uint8_t *x = must_allocate(x_bytes(p));
+    memset(x, 0xff, x_bytes(p));
+    if (p->integers) {
+        float *values = must_allocate(valid * 4);
+        for (size_t i = 0; i < valid; i++) values[i] = (float)test_random_range(&random, -8, 8);
+        test_encode(values, x, valid, p->dtype);
+        free(values);
+    } else {
+        test_fill(&random, x, valid, p->dtype, -3, 3);
+    }
+    for (size_t i = 0; p->nans && words && i < 1 + words / 50; i++)
+        memset(x + 4 * (size_t)test_random_range(&random, 0, (int64_t)words - 1), 0xff, 4);
+    return x;
+}
+
+/* Operands, and what must come out, of one rank. */
+struct host {
+    float *x[PLAN_MAX_RANKS]; /* decoded, of all ranks; one, where it stands alone */
+    void *encoded[PLAN_MAX_RANKS];
+    int count;
+    float *residual, *weight; /* [rows, width], [width] */
+    void *encoded_weight;
+};
+
+static void host_open(struct host *host, const struct problem *p, int count, uint64_t seed)
+{
+    struct test_random random = {seed + 99};
+    *host = (struct host){.count = count};
+    for (int k = 0; k < count; k++) {
+        host->encoded[k] = make_x(p, seed * 31 + (uint64_t)k);
+        host->x[k] = must_allocate(cells_of(p) * 4);
+        test_decode(host->encoded[k], host->x[k], cells_of(p), p->dtype);
+    }
+    host->residual = must_allocate(cells_of(p) * 4);
+    test_fill(&random, host->residual, cells_of(p), DTYPE_F32, -3, 3);
+    if (p->integers)
+        for (size_t i = 0; i < cells_of(p); i++) host->residual[i] = 0;
+    host->weight = must_allocate((size_t)p->width * 4);
+    host->encoded_weight = must_allocate((size_t)p->width * 4);
+    test_fill(&random, host->encoded_weight, (size_t)p->width, p->norm_dtype, 0.2f, 2);
+    test_decode(host->encoded_weight, host->weight, (size_t)p->width, p->norm_dtype);
+}
+
+static void host_close(struct host *host)
+{
+    for (int k = 0; k < host->count; k++) free(host->x[k]), free(host->encoded[k]);
+    free(host->residual), free(host->weight), free(host->encoded_weight);
+}
+
+/* What term k of row r's sum is. A rank that stands alone gets from itself, in one_shot, its own row; in two_shot, what it
+ * sent to the owners of a group of rows, or, in the last group, if it is not whole, the first row of that. */
+static const float *term(const struct problem *p, const struct host *host, bool two_shot, int64_t r, int64_t k)
+{
+    if (host->count > 1) return host->x[k] + r * p->width;
+    int64_t first = r / p->ranks * p->ranks;
+    int64_t row = !two_shot ? r : first + p->ranks <= p->valid ? first + k : first;
+    return host->x[0] + row * p->width;
+}
+
+/* The sum of row r, as bits. */
+static void sum_row(const struct problem *p, const struct host *host, bool two_shot, int64_t r, float *sum)
+{
+    const size_t width = (size_t)p->width;
+    for (size_t c = 0; c < width; c++) sum[c] = 0;
+    for (int64_t k = 0; k < p->ranks; k++) {
+        const float *x = term(p, host, two_shot, r, k);
+        for (size_t c = 0; c < width; c++) sum[c] += x[c];
+    }
+    if (!two_shot) return;
+    void *rounded = must_allocate(width * 4);
+    test_encode(sum, rounded, width, p->dtype);
+    test_decode(rounded, sum, width, p->dtype);
+    free(rounded);
+}
+
+static double norm_tolerance(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 2e-6 : dtype == DTYPE_F16 ? 5.5e-4 : 4.4e-3;
+}
+
+static void check_normed_row(const struct problem *p, const struct host *host, const float *out, const float *normed,
+                             int64_t r, const char *what)
+{
+    double squares = 0;
+    for (int64_t c = 0; c < p->width; c++) squares += (double)out[c] * (double)out[c];
+    const double factor = 1 / sqrt(squares / (double)p->width + (double)eps);
+    for (int64_t c = 0; c < p->width; c++) {
+        const double expected = (double)out[c] * factor * (double)host->weight[c], found = (double)normed[c];
+        const bool ok = isnan(expected)
+                            ? isnan(found)
+                            : fabs(found - expected) <= 1e-6 + norm_tolerance(p->out_dtype) * fabs(expected);
+        if (!ok)
+            fail_msg("%s: normed row %d, column %d: expected %.9g, found %.9g", what, (int)r, (int)c, expected, found);
+    }
+}
+
+/* `out` and `normed` as they came from a rank's memory. */
+static void check_result(const struct problem *p, const struct host *host, bool two_shot, const float *out,
+                         const void *normed, const char *what)
+{
+    const size_t width = (size_t)p->width, element = dtype_bytes(p->out_dtype);
+    float *expected = must_allocate(width * 4), *decoded = must_allocate(width * 4);
+    for (int64_t r = 0; r < p->valid; r++) {
+        const float *row = out + r * p->width;
+        sum_row(p, host, two_shot, r, expected);
+        for (size_t c = 0; c < width; c++) {
+            if (p->residual) expected[c] += host->residual[(size_t)r * width + c];
+            if (isnan(expected[c]) ? !isnan(row[c]) : float_to_bits(row[c]) != float_to_bits(expected[c]))
+                fail_msg("%s: row %d, column %zu: expected %.9g, found %.9g", what, (int)r, c, (double)expected[c],
+                         (double)row[c]);
+        }
+        if (!p->norm) continue;
+        test_decode((const uint8_t *)normed + (size_t)r * width * element, decoded, width, p->out_dtype);
+        check_normed_row(p, host, row, decoded, r, what);
+    }
+    /* Other rows stay as they were. */
+    const size_t done = (size_t)p->valid * width, rest = cells_of(p) - done;
+    if (p->in_place)
+        assert_memory_equal(out + done, host->residual + done, rest * 4);
+    else
+        assert_true(test_is_poison(out + done, rest * 4));
+    if (p->norm) assert_true(test_is_poison((const uint8_t *)normed + done * element, rest * element));
+    free(expected), free(decoded);
+}
+
+/* ---- one rank alone ---- */
+
+struct trial {
+    struct problem problem;
+    const struct device_kernel *kernel;
+    int64_t params[PLAN_MAX_PARAMS];
+};
+static struct trial trials[MOST_TRIALS];
+static int trial_count;
+
+/* The first `most` candidates of each kernel for the problem. */
+static void add_trials(const struct problem *p, int most)
+{
+    static int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    int of_problem = 0;
+    problem_params(p, params);
+    for (int k = 0; k < 2; k++) {
+        int count = kernels[k]->candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
+        assert_in_range(count, 0, MOST_CANDIDATES - 1);
+        for (int c = 0; c < count && c < most; c++) {
+            assert_in_range(trial_count, 0, MOST_TRIALS - 1);
+            struct trial *trial = &trials[trial_count++];
+            *trial = (struct trial){.problem = *p, .kernel = kernels[k]};
+            memcpy(trial->params, candidates[c], sizeof trial->params);
+            of_problem++;
+        }
+    }
+    assert_true(of_problem > 0);
+}
+
+static void compile_trials(void)
+{
+    static const struct device_kernel *of_trials[MOST_TRIALS];
+    static int64_t params[MOST_TRIALS][PLAN_MAX_PARAMS];
+    if (!getenv("ENG_TEST_CUBINS")) return;
+    for (int t = 0; t < trial_count; t++) {
+        of_trials[t] = trials[t].kernel;
+        memcpy(params[t], trials[t].params, sizeof params[t]);
+    }
+    test_kernels_compile(of_trials, params, trial_count);
+}
+
+/* In the order of the contract. */
+static int list_operands(const struct problem *p, const cu_deviceptr *all, cu_deviceptr *operands)
+{
+    int count = ALL_REDUCE_DEVICE_OUT + 1;
+    memcpy(operands, all, (size_t)count * sizeof *operands);
+    if (p->residual) operands[count++] = p->in_place ? all[ALL_REDUCE_DEVICE_OUT] : all[5];
+    if (!p->norm) return count;
+    operands[count++] = all[6];
+    operands[count++] = all[7];
+    return count;
+}
+
+/* Poisoned, or the residual that the sum is to take the place of. */
+static void reset_out(const struct problem *p, const struct host *host, struct test_device_buffer *out)
+{
+    if (p->in_place)
+        test_device_write(out, host->residual, cells_of(p) * 4);
+    else
+        test_device_buffer_poison(out);
+}
+
+static void run_alone(const struct trial *trial, int rounds)
+{
+    const struct problem *p = &trial->problem;
+    const char *what = describe(p, trial->kernel, trial->params);
+    const bool two_shot = trial->kernel == &device_all_reduce_two_shot;
+    const size_t normed_bytes = cells_of(p) * dtype_bytes(p->out_dtype);
+    const int32_t counts[2] = {INT32_MAX, (int32_t)p->valid};
+    struct test_kernel kernel;
+    struct test_comm comm;
+    struct host host;
+    test_kernel_open(&kernel, trial->kernel, trial->params);
+    /* More vectors of a row than 512 threads have registers for, or more ranks, may spill. */
+    if (p->ranks <= 8 && p->width * (int64_t)dtype_bytes(p->dtype) <= 32768 && kernel.local_bytes)
+        fail_msg("%s: %d bytes of spilled registers", what, kernel.local_bytes);
+    test_comm_open_alone(&comm, (int)p->ranks, exchange_bytes(p));
+    host_open(&host, p, 1, 1);
+    struct test_device_buffer x = test_device_buffer_new(x_bytes(p)), out = test_device_buffer_new(cells_of(p) * 4);
+    struct test_device_buffer residual = test_upload(host.residual, cells_of(p) * 4);
+    struct test_device_buffer weight = test_upload(host.encoded_weight, (size_t)p->width * dtype_bytes(p->norm_dtype));
+    struct test_device_buffer normed = test_device_buffer_new(normed_bytes), count = test_upload(counts, sizeof counts);
+    float *found = must_allocate(cells_of(p) * 4);
+    void *found_normed = must_allocate(normed_bytes);
+    for (int round = 0; round < rounds; round++) {
+        host_close(&host);
+        host_open(&host, p, 1, (uint64_t)round + 7);
+        test_device_write(&x, host.encoded[0], x_bytes(p));
+        test_device_write(&residual, host.residual, cells_of(p) * 4);
+        test_device_write(&weight, host.encoded_weight, weight.bytes);
+        reset_out(p, &host, &out);
+        test_device_buffer_poison(&normed);
+        const cu_deviceptr all[] = {count.data,
+                                    x.data,
+                                    test_comm_header(&comm, 0),
+                                    test_comm_buffer(&comm, 0, round % TEST_COMM_BUFFERS),
+                                    out.data,
+                                    residual.data,
+                                    weight.data,
+                                    normed.data};
+        cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS];
+        int operand_count = list_operands(p, all, operands);
+        test_kernel_run(&kernel, operands, operand_count, 0);
+        test_comm_assert_done(&comm, what);
+        test_device_read(&out, found, cells_of(p) * 4);
+        test_device_read(&normed, found_normed, normed_bytes);
+        check_result(p, &host, two_shot, found, found_normed, what);
+    }
+    struct test_device_buffer *buffers[] = {&x, &out, &residual, &weight, &normed, &count};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        test_device_assert_intact(buffers[i], what);
+        test_device_buffer_free(buffers[i]);
+    }
+    free(found), free(found_normed);
+    host_close(&host);
+    test_comm_close(&comm);
+    test_kernel_close(&kernel);
+}
+
+static void run_trials(int rounds)
+{
+    compile_trials();
+    for (int t = 0; t < trial_count; t++) run_alone(&trials[t], rounds);
+    trial_count = 0;
+}
+
+/* Everything that does not follow from the sizes, in turn. */
+static struct problem make_problem(int number, int64_t rows, int64_t valid, int64_t width, int64_t ranks)
+{
+    return (struct problem){.rows = rows,
+                            .valid = valid,
+                            .width = width,
+                            .ranks = ranks,
+                            .dtype = dtypes[number % 3],
+                            .norm_dtype = dtypes[number / 3 % 3],
+                            .out_dtype = dtypes[number / 2 % 3],
+                            .residual = number % 4 != 1,
+                            .in_place = number % 4 > 1,
+                            .norm = number % 5 != 2};
+}
+
+static void alone_equals_reference(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const int64_t ranks[] = {2, 3, 4, 8, 16}, widths[] = {8, 64, 2048, 4096, 5120, 8192, 16384};
+    struct test_random random = {3};
+    const int step = test_comm_ranks_can_meet() ? 1 : 4; /* tools take minutes over all */
+    int number = 0;
+    for (int r = 0; r < 5; r++)
+        for (int w = 0; w < 7; w++, number++) {
+            int64_t rows = test_random_range(&random, 1, 70), valid = test_random_range(&random, 0, rows);
+            if (number % step) continue;
+            struct problem problem = make_problem(number, rows, number % 3 ? valid : rows, widths[w], ranks[r]);
+            add_trials(&problem, 1);
+        }
+    run_trials(4);
+}
+
+static void every_candidate(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const struct {
+        int64_t rows, valid, width;
+        enum dtype dtype;
+    } shapes[] = {{1, 1, 4096, DTYPE_BF16},
+                  {16, 13, 4096, DTYPE_BF16},
+                  {5, 5, 2048, DTYPE_F32},
+                  {70, 66, 8192, DTYPE_BF16}};
+    const bool whole = test_comm_ranks_can_meet();
+    for (int s = 0; s < (whole ? 4 : 2); s++)
+        for (int64_t ranks = 2; ranks <= (whole ? 8 : 2); ranks *= 2) {
+            struct problem problem = make_problem(3, shapes[s].rows, shapes[s].valid, shapes[s].width, ranks);
+            problem.dtype = shapes[s].dtype;
+            problem.norm_dtype = problem.out_dtype = DTYPE_BF16;
+            add_trials(&problem, MOST_CANDIDATES);
+        }
+    run_trials(2);
+}
+
+/* A word of data that says "empty" is sent as another NaN: nobody waits for ever. */
+static void words_that_look_empty(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    for (int d = 0; d < 3; d++)
+        for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
+            struct problem problem = make_problem(3 * d, 9, 7, 512, ranks);
+            problem.dtype = dtypes[d];
+            problem.nans = true;
+            problem.norm = problem.residual = true;
+            add_trials(&problem, 2);
+        }
+    run_trials(2);
+}
+
+/* ---- several ranks ---- */
+
+/* Memory of each rank, as list_operands takes it, but for x, of which there are `sets`. */
+struct world {
+    const struct problem *problem;
+    struct test_comm comm;
+    struct test_comm_kernel bound;
+    struct host hosts[MOST_SETS];
+    int sets;
+    cu_deviceptr all[PLAN_MAX_RANKS][ALL_REDUCE_DEVICE_OPERANDS], x[PLAN_MAX_RANKS][MOST_SETS];
+};
+
+static void world_open(struct world *world, const struct problem *p, const struct test_kernel *kernel, int gpus,
+                       int sets, uint64_t timeout_ns)
+{
+    const int32_t counts[2] = {INT32_MAX, (int32_t)p->valid};
+    *world = (struct world){.problem = p, .sets = sets};
+    if (gpus)
+        test_comm_open(&world->comm, (int)p->ranks, gpus, exchange_bytes(p), timeout_ns);
+    else
+        test_comm_open_alone(&world->comm, (int)p->ranks, exchange_bytes(p));
+    test_comm_kernel_open(&world->comm, &world->bound, kernel);
+    for (int s = 0; s < sets; s++) host_open(&world->hosts[s], p, world->comm.members, (uint64_t)s + 1);
+    const struct host *host = &world->hosts[0];
+    for (int r = 0; r < world->comm.members; r++) {
+        struct test_comm *comm = &world->comm;
+        const cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS] = {
+            test_comm_memory(comm, r, counts, sizeof counts),
+            0,
+            test_comm_header(comm, r),
+            0,
+            test_comm_memory(comm, r, p->in_place ? host->residual : NULL, cells_of(p) * 4),
+            test_comm_memory(comm, r, host->residual, cells_of(p) * 4),
+            test_comm_memory(comm, r, host->encoded_weight, (size_t)p->width * dtype_bytes(p->norm_dtype)),
+            test_comm_memory(comm, r, NULL, cells_of(p) * dtype_bytes(p->out_dtype)),
+        };
+        memcpy(world->all[r], all, sizeof all);
+        for (int s = 0; s < sets; s++)
+            world->x[r][s] = test_comm_memory(comm, r, world->hosts[s].encoded[r], x_bytes(p));
+    }
+}
+
+static void world_close(struct world *world)
+{
+    for (int s = 0; s < world->sets; s++) host_close(&world->hosts[s]);
+    test_comm_close(&world->comm);
+}
+
+/* Of launch `number` of a rank. */
+static int world_operands(const struct world *world, int rank, int number, cu_deviceptr *operands)
+{
+    cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS];
+    memcpy(all, world->all[rank], sizeof all);
+    all[ALL_REDUCE_DEVICE_X] = world->x[rank][number % world->sets];
+    all[ALL_REDUCE_DEVICE_BUFFER] = test_comm_buffer(&world->comm, rank, number % TEST_COMM_BUFFERS);
+    return list_operands(world->problem, all, operands);
+}
+
+static void launch_rank(const struct world *world, int rank, int number)
+{
+    cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS];
+    int count = world_operands(world, rank, number, operands);
+    test_comm_launch(&world->comm, rank, &world->bound, operands, count);
+}
+
+/* Reads what a rank has into `out` and `normed`. */
+static void read_rank(const struct world *world, int rank, float *out, void *normed)
+{
+    const struct problem *p = world->problem;
+    test_comm_read(&world->comm, rank, world->all[rank][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
+    test_comm_read(&world->comm, rank, world->all[rank][7], normed, cells_of(p) * dtype_bytes(p->out_dtype));
+}
+
+/* All ranks have the sum of set 0, and the same bits. */
+static void check_ranks(const struct world *world, bool two_shot, const char *what)
+{
+    const struct problem *p = world->problem;
+    const size_t bytes = cells_of(p) * 4, normed_bytes = cells_of(p) * dtype_bytes(p->out_dtype);
+    float *out = must_allocate(bytes), *first = must_allocate(bytes);
+    void *normed = must_allocate(normed_bytes), *first_normed = must_allocate(normed_bytes);
+    read_rank(world, 0, first, first_normed);
+    check_result(p, &world->hosts[0], two_shot, first, first_normed, what);
+    for (int r = 1; r < world->comm.members; r++) {
+        read_rank(world, r, out, normed);
+        test_assert_same_bits(out, first, bytes, what);
+        test_assert_same_bits(normed, first_normed, normed_bytes, what);
+    }
+    free(out), free(first), free(normed), free(first_normed);
+}
+
+static void reset_ranks(struct world *world)
+{
+    const struct problem *p = world->problem;
+    const size_t bytes = cells_of(p) * 4;
+    void *poison = must_allocate(bytes);
+    memset(poison, 0xff, bytes);
+    for (int r = 0; r < world->comm.members; r++)
+        test_comm_write(&world->comm, r, world->all[r][ALL_REDUCE_DEVICE_OUT],
+                        p->in_place ? world->hosts[0].residual : poison, bytes);
+    free(poison);
+}
+
+/* Single launches, the ranks in another order each time. */
+static void run_ranks(const struct trial *trial, int gpus)
+{
+    const struct problem *p = &trial->problem;
+    const char *what = describe(p, trial->kernel, trial->params);
+    struct test_kernel kernel;
+    static struct world world;
+    test_kernel_open(&kernel, trial->kernel, trial->params);
+    world_open(&world, p, &kernel, gpus, 1, 0);
+    for (int round = 0; round < 4; round++) {
+        if (round) reset_ranks(&world);
+        for (int r = 0; r < world.comm.members; r++) launch_rank(&world, (r + round) % world.comm.members, round);
+        test_comm_wait(&world.comm);
+        test_comm_assert_done(&world.comm, what);
+        check_ranks(&world, trial->kernel == &device_all_reduce_two_shot, what);
+    }
+    world_close(&world);
+    test_kernel_close(&kernel);
+}
+
+/* Integers add up in the residual's place, launch by launch: a round that took another's data, or missed its own, shows
+ * in the sum of all rounds. gpus 0: one rank alone. */
+static void add_up(const struct trial *trial, int gpus, int launches, int replays)
+{
+    const struct problem *p = &trial->problem;
+    const bool two_shot = trial->kernel == &device_all_reduce_two_shot;
+    const char *what = describe(p, trial->kernel, trial->params);
+    cu_graph_exec execs[PLAN_MAX_RANKS];
+    struct test_kernel kernel;
+    static struct world world;
+    enum { SETS = MOST_SETS * TEST_COMM_BUFFERS }; /* no set comes round in the same buffer sooner */
+    assert_true(p->integers && p->in_place && launches % SETS == 0);
+    test_kernel_open(&kernel, trial->kernel, trial->params);
+    world_open(&world, p, &kernel, gpus, MOST_SETS, 0);
+    for (int r = 0; r < world.comm.members; r++) {
+        cu_deviceptr packed[SETS * ALL_REDUCE_DEVICE_OPERANDS];
+        int count = 0;
+        for (int s = 0; s < SETS; s++) count = world_operands(&world, r, s, packed + s * count);
+        execs[r] = test_comm_graph(&world.comm, r, &world.bound, packed, SETS, count, launches);
+    }
+    for (int i = 0; i < replays; i++)
+        for (int r = 0; r < world.comm.members; r++)
+            test_comm_replay(&world.comm, (r + i) % world.comm.members, execs[(r + i) % world.comm.members]);
+    test_comm_wait(&world.comm);
+    test_comm_assert_done(&world.comm, what);
+    /* sum[c] of a round is at most 16 * 8, and all rounds' stay below 2^24: exact. */
+    float *expected = must_allocate(cells_of(p) * 4), *sum = must_allocate((size_t)p->width * 4);
+    float *out = must_allocate(cells_of(p) * 4);
+    memset(expected, 0, cells_of(p) * 4);
+    for (int64_t r = 0; r < p->valid; r++)
+        for (int s = 0; s < MOST_SETS; s++) {
+            sum_row(p, &world.hosts[s], two_shot, r, sum);
+            for (int64_t c = 0; c < p->width; c++)
+                expected[r * p->width + c] += (float)(replays * (launches / MOST_SETS)) * sum[c];
+        }
+    for (int r = 0; r < world.comm.members; r++) {
+        test_comm_read(&world.comm, r, world.all[r][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
+        test_assert_close(out, expected, cells_of(p), 0, 0, what);
+    }
+    free(expected), free(sum), free(out);
+    for (int r = 0; r < world.comm.members; r++) test_comm_graph_free(&world.comm, r, execs[r]);
+    world_close(&world);
+    test_kernel_close(&kernel);
+}
+
+static struct problem integer_problem(int64_t rows, int64_t valid, int64_t width, int64_t ranks)
+{
+    return (struct problem){.rows = rows,
+                            .valid = valid,
+                            .width = width,
+                            .ranks = ranks,
+                            .dtype = DTYPE_BF16,
+                            .norm_dtype = DTYPE_BF16,
+                            .out_dtype = DTYPE_BF16,
+                            .residual = true,
+                            .in_place = true,
+                            .norm = true,
+                            .integers = true};
+}
+
+static void rounds_in_a_graph_alone(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    for (int64_t ranks = 2; ranks <= 8; ranks *= 2) {
+        struct problem problem = integer_problem(9, 9, 2048, ranks);
+        add_trials(&problem, 1);
+    }
+    compile_trials();
+    for (int t = 0; t < trial_count; t++) add_up(&trials[t], 0, 100, test_comm_ranks_can_meet() ? 20 : 1);
+    trial_count = 0;
+}
+
+/* The whole protocol, with data that differ, where there is but one GPU: the ranks' blocks are so few that all of them
+ * run side by side. */
+static void ranks_on_one_gpu(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    if (!test_comm_ranks_can_meet()) skip();
+    for (int64_t ranks = 2; ranks <= 4; ranks++)
+        for (int64_t rows = 1; rows <= 7; rows += 3) {
+            struct problem problem = make_problem((int)(ranks * 4 + rows + 1), rows, rows - (rows > 3), 2048, ranks);
+            problem.nans = rows == 4;
+            add_trials(&problem, 1);
+        }
+    compile_trials();
+    for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], 1);
+    trial_count = 0;
+}
+
+static void rounds_in_graphs_on_one_gpu(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    if (!test_comm_ranks_can_meet()) skip();
+    for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
+        struct problem problem = integer_problem(2, 2, 1024, ranks);
+        add_trials(&problem, 1);
+    }
+    compile_trials();
+    for (int t = 0; t < trial_count; t++) add_up(&trials[t], 1, 40, 50);
+    trial_count = 0;
+}
+
+#define NEEDS_GPUS()                                                     \
+    do {                                                                 \
+        TEST_NEEDS_DEVICE();                                             \
+        if (!test_comm_ranks_can_meet() || test_comm_gpus() < 2) skip(); \
+    } while (0)
+
+static void several_gpus(void **state)
+{
+    (void)state;
+    NEEDS_GPUS();
+    static const int64_t widths[] = {64, 2048, 4096, 5120, 8192};
+    struct test_random random = {17};
+    for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
+        for (int w = 0; w < 5; w++)
+            for (int i = 0; i < 2; i++) {
+                int64_t rows = i ? test_random_range(&random, 2, 300) : test_random_range(&random, 1, 8);
+                struct problem problem =
+                    make_problem(gpus + w + 3 * i, rows, test_random_range(&random, 1, rows), widths[w], gpus);
+                problem.nans = w == 2;
+                add_trials(&problem, 2);
+            }
+        compile_trials();
+        for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], gpus);
+        trial_count = 0;
+    }
+}
+
+static void rounds_in_graphs_on_several_gpus(void **state)
+{
+    (void)state;
+    NEEDS_GPUS();
+    for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
+        static const int64_t rows[] = {1, 13, 150};
+        for (int i = 0; i < 3; i++) {
+            struct problem problem = integer_problem(rows[i], rows[i], 4096, gpus);
+            add_trials(&problem, 1);
+        }
+        compile_trials();
+        for (int t = 0; t < trial_count; t++) add_up(&trials[t], gpus, 200, 50);
+        trial_count = 0;
+    }
+}
+
+/* ---- ranks that do not come ---- */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void run_without_rank_1(const struct device_kernel *device_kernel, int64_t blocks)
+{
+    enum { TIMEOUT_MS = 100 };
+    const struct problem p = {.rows = 32,
+                              .valid = 32,
+                              .width = 1024,
+                              .ranks = 2,
+                              .dtype = DTYPE_BF16,
+                              .norm_dtype = DTYPE_BF16,
+                              .out_dtype = DTYPE_BF16,
+                              .norm = true};
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    struct test_kernel kernel;
+    struct comm_header header;
+    static struct world world;
+    problem_params(&p, params);
+    params[ALL_REDUCE_DEVICE_THREADS] = 128;
+    params[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
+    test_kernel_open(&kernel, device_kernel, params);
+    world_open(&world, &p, &kernel, test_comm_gpus() > 1 ? 2 : 1, 1, TIMEOUT_MS * UINT64_C(1000000));
+    double start = seconds_now();
+    launch_rank(&world, 0, 0);
+    test_comm_wait(&world.comm);
+    double seconds = seconds_now() - start;
+    if (seconds < 0.9e-3 * TIMEOUT_MS || seconds > 12e-3 * TIMEOUT_MS)
+        fail_msg("%s: waited %.3f s for a rank that did not come, expected about %.3f", device_kernel->name, seconds,
+                 1e-3 * TIMEOUT_MS);
+    assert_int_equal(world.comm.fault[0], 1 + 1);
+    assert_int_equal(world.comm.fault[1], 0);
+    for (int r = 0; r < 2; r++) {
+        test_comm_read_header(&world.comm, r, &header);
+        assert_true(header.stop != 0);
+        assert_int_equal(header.late, r ? 0 : 1 + 1);
+    }
+    /* Who comes later is told to stop, and blames nobody. */
+    launch_rank(&world, 1, 1);
+    test_comm_wait(&world.comm);
+    assert_int_equal(world.comm.fault[1], 0);
+    test_comm_read_header(&world.comm, 1, &header);
+    assert_int_equal(header.late, 0);
+    world_close(&world);
+    test_kernel_close(&kernel);
+}
+
+/* One block has many rows to wait for: it waits once. */
+static void a_missing_rank(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    if (!test_comm_ranks_can_meet()) skip(); /* nor keep their time */
+    run_without_rank_1(&device_all_reduce_one_shot, 1);
+    run_without_rank_1(&device_all_reduce_two_shot, 1);
+    run_without_rank_1(&device_all_reduce_two_shot, 32);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alone_equals_reference), cmocka_unit_test(every_candidate),
+        cmocka_unit_test(words_that_look_empty),  cmocka_unit_test(rounds_in_a_graph_alone),
+        cmocka_unit_test(ranks_on_one_gpu),       cmocka_unit_test(rounds_in_graphs_on_one_gpu),
+        cmocka_unit_test(several_gpus),           cmocka_unit_test(rounds_in_graphs_on_several_gpus),
+        cmocka_unit_test(a_missing_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,263 @@
+/* COMM spaces, against the fake driver: headers, and what host and device code must agree on. */
+#include "kernels/cuda/comm.h"
+
+#include <stdio.h>
+
+#include "formats/test_support.h"
+#include "kernels/cuda/nvrtc.h"
+#include "kernels/cuda/test_fake_cuda.h"
+
+enum { MOST_MEMBERS = 16, GPUS = 3 };
+
+static struct test_fake_cuda fake;
+
+static int find_fake(void **state)
+{
+    (void)state;
+    fake = test_fake_cuda_find();
+    return 0;
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    setenv("FAKE_CUDA_DEVICES", "3", 1);
+    unsetenv("FAKE_CUDA_NO_PEERS");
+    unsetenv("FAKE_CUDA_FAIL_CALL");
+    fake.reset();
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    assert_int_equal(fake.live(-1), 0);
+    return 0;
+}
+
+/* ---- what the device code says ---- */
+
+static const char *comm_source(void)
+{
+    for (size_t i = 0; i < device_source_count; i++)
+        if (strcmp(device_sources[i].path, "kernels/comm.cuh") == 0) return device_sources[i].text;
+    fail_msg("kernels/comm.cuh is not among the device sources");
+    return NULL;
+}
+
+static unsigned long constant(const char *name)
+{
+    char line[64];
+    snprintf(line, sizeof line, "#define %s ", name);
+    const char *found = strstr(comm_source(), line);
+    if (!found) fail_msg("comm.cuh does not define %s", name);
+    return strtoul(found + strlen(line), NULL, 0);
+}
+
+struct member {
+    char name[32];
+    size_t offset, bytes;
+};
+
+static size_t align_up(size_t value, size_t alignment) { return (value + alignment - 1) / alignment * alignment; }
+
+/* The members of comm.cuh's struct comm_header: lines of u8, u32 or u64, some with [COMM_MAX_RANKS]. */
+static int parse_members(struct member *members, size_t *total)
+{
+    static const char open[] = "\nstruct comm_header {\n";
+    const char *text = strstr(comm_source(), open);
+    size_t offset = 0;
+    int count = 0;
+    assert_non_null(text);
+    for (text += strlen(open); strncmp(text, "};", 2) != 0; text = strchr(text, '\n') + 1) {
+        unsigned bits = 0;
+        int used = 0;
+        assert_int_equal(sscanf(text, " u%u %n", &bits, &used), 1);
+        size_t element = bits / 8;
+        for (const char *at = text + used; *at != '\n'; at++) {
+            assert_in_range(count, 0, MOST_MEMBERS - 1);
+            struct member *member = &members[count++];
+            size_t length = strcspn(at, "[,;");
+            snprintf(member->name, sizeof member->name, "%.*s", (int)length, at);
+            at += length;
+            bool array = *at == '[';
+            if (array) {
+                assert_int_equal(strncmp(at, "[COMM_MAX_RANKS]", 16), 0);
+                at += 16;
+            }
+            member->offset = align_up(offset, element);
+            member->bytes = element * (array ? constant("COMM_MAX_RANKS") : 1);
+            offset = member->offset + member->bytes;
+            while (at[1] == ' ') at++;
+        }
+    }
+    *total = align_up(offset, sizeof(uint64_t));
+    return count;
+}
+
+static void test_header_is_the_same_on_both_sides(void **state)
+{
+    (void)state;
+#define MEMBER(name)                                                                     \
+    {                                                                                    \
+#name, offsetof(struct comm_header, name), sizeof((struct comm_header *)0)->name \
+    }
+    static const struct member expected[] = {
+        MEMBER(rank),     MEMBER(ranks), MEMBER(stop),  MEMBER(late),     MEMBER(timeout_ns), MEMBER(arrived),
+        MEMBER(sleepers), MEMBER(fault), MEMBER(slots), MEMBER(reserved), MEMBER(peers),
+    };
+#undef MEMBER
+    enum { COUNT = sizeof expected / sizeof *expected };
+    struct member found[MOST_MEMBERS];
+    size_t total;
+    assert_int_equal(parse_members(found, &total), COUNT);
+    assert_int_equal(total, sizeof(struct comm_header));
+    for (int i = 0; i < COUNT; i++) {
+        assert_string_equal(found[i].name, expected[i].name);
+        assert_int_equal(found[i].offset, expected[i].offset);
+        assert_int_equal(found[i].bytes, expected[i].bytes);
+    }
+    assert_int_equal(constant("COMM_MAX_RANKS"), PLAN_MAX_RANKS);
+}
+
+/* ---- headers ---- */
+
+static void test_headers(void **state)
+{
+    (void)state;
+    uint64_t spaces[PLAN_MAX_RANKS];
+    for (uint64_t r = 0; r < PLAN_MAX_RANKS; r++) spaces[r] = UINT64_C(0x700000000000) + (r << 33);
+    for (uint32_t ranks = 2; ranks <= PLAN_MAX_RANKS; ranks++)
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            struct comm_header header, alone;
+            memset(&header, 0x55, sizeof header);
+            memset(&alone, 0x55, sizeof alone);
+            cuda_comm_header(&header, rank, ranks, spaces, 1234);
+            cuda_comm_header_alone(&alone, ranks, spaces[rank]);
+            assert_int_equal(header.rank, rank);
+            assert_int_equal(header.fault, 1234);
+            assert_int_equal(alone.rank, 0);
+            assert_int_equal(alone.fault, 0);
+            for (uint32_t r = 0; r < PLAN_MAX_RANKS; r++) {
+                /* Everybody fills the part of its number; a rank alone fills all parts, its own space's. */
+                assert_int_equal(header.slots[r], r < ranks ? rank : 0);
+                assert_int_equal(header.peers[r], r < ranks ? spaces[r] : 0);
+                assert_int_equal(alone.slots[r], r < ranks ? r : 0);
+                assert_int_equal(alone.peers[r], r < ranks ? spaces[rank] : 0);
+            }
+            const struct comm_header *both[] = {&header, &alone};
+            for (int b = 0; b < 2; b++) {
+                assert_int_equal(both[b]->ranks, ranks);
+                assert_int_equal(both[b]->timeout_ns, CUDA_COMM_TIMEOUT_NS);
+                assert_int_equal(both[b]->stop | both[b]->late | both[b]->arrived | both[b]->sleepers, 0);
+                assert_int_equal(both[b]->reserved, 0);
+            }
+        }
+}
+
+static void test_space(void **state)
+{
+    (void)state;
+    enum { BYTES = 4096 };
+    struct device device;
+    struct status status = {0};
+    struct comm_header header;
+    cu_deviceptr comm = 0;
+    assert_true(device_open(&device, 1, &status));
+    assert_true(device_enter(&device, &status));
+    assert_int_equal(device.driver.MemAlloc(&comm, BYTES), CU_SUCCESS);
+    uint8_t *space = (uint8_t *)(uintptr_t)comm; /* the fake driver's are host addresses */
+    memset(space, 0, BYTES);
+    assert_true(cuda_comm_clear(&device, comm, BYTES, &status));
+    for (size_t i = 0; i < BYTES; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, space + i, sizeof word);
+        assert_int_equal(word, constant("COMM_EMPTY"));
+    }
+    cuda_comm_header_alone(&header, 4, comm);
+    assert_true(cuda_comm_write(&device, comm, &header, &status));
+    assert_memory_equal(space, &header, sizeof header);
+    for (size_t i = sizeof header; i < BYTES; i++) assert_int_equal(space[i], 0xff);
+    assert_false(cuda_comm_clear(&device, comm, BYTES + 1, &status));
+    test_expect_failure(false, &status, STATUS_MACHINE, "GPU 1");
+    assert_int_equal(device.driver.MemFree(comm), CU_SUCCESS);
+    device_leave(&device);
+    device_close(&device);
+}
+
+/* ---- peers ---- */
+
+static void open_all(struct device devices[GPUS])
+{
+    struct status status = {0};
+    for (int g = 0; g < GPUS; g++) assert_true(device_open(&devices[g], g, &status));
+}
+
+static void close_all(struct device devices[GPUS])
+{
+    for (int g = 0; g < GPUS; g++) device_close(&devices[g]);
+}
+
+static void test_peers(void **state)
+{
+    (void)state;
+    struct device devices[GPUS];
+    struct status status = {0};
+    open_all(devices);
+    const struct device *list[] = {&devices[2], &devices[0], &devices[1], &devices[0]}; /* one of them twice */
+    for (int again = 0; again < 2; again++)
+        if (!cuda_comm_enable_peers(list, 4, &status)) fail_msg("%s", status.message);
+    assert_true(cuda_comm_enable_peers(list, 1, &status));
+    assert_int_equal(fake.misuse(), 0);
+    setenv("FAKE_CUDA_NO_PEERS", "1", 1);
+    test_expect_failure(cuda_comm_enable_peers(list, 4, &status), &status, STATUS_MACHINE,
+                        "GPU 2 (Fake GPU)|GPU 0 (Fake GPU)|choose GPUs|nvidia-smi topo");
+    const struct device *same[] = {&devices[1], &devices[1]};
+    assert_true(cuda_comm_enable_peers(same, 2, &status));
+    assert_int_equal(fake.misuse(), 0);
+    close_all(devices);
+}
+
+/* Each call fails once: that is told, and no context stays current. */
+static void test_each_call_of_peers_failing(void **state)
+{
+    enum { CURRENT = 1 }; /* FAKE_CUDA_CURRENT */
+    (void)state;
+    struct device devices[GPUS];
+    const struct device *list[] = {&devices[0], &devices[1], &devices[2]};
+    uint64_t opening = 0, made = UINT64_MAX;
+    int failed = 0;
+    for (uint64_t call = 0; call <= made; call++) { /* 0: none fails */
+        struct status status = {0};
+        char text[16];
+        snprintf(text, sizeof text, "%d", (int)(call ? opening + call : 0));
+        setenv("FAKE_CUDA_FAIL_CALL", text, 1);
+        fake.reset();
+        open_all(devices);
+        opening = fake.calls();
+        bool ok = cuda_comm_enable_peers(list, GPUS, &status);
+        assert_int_equal(fake.live(CURRENT), 0);
+        if (!call) made = fake.calls() - opening;
+        close_all(devices);
+        if (ok) continue;
+        failed++;
+        assert_int_equal(status.code, STATUS_MACHINE);
+        assert_non_null(strstr(status.message, "GPU "));
+    }
+    assert_int_equal(failed, 6 * 3); /* pairs of GPUs: asking, entering, enabling */
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_header_is_the_same_on_both_sides),
+        cmocka_unit_test(test_headers),
+        cmocka_unit_test_setup_teardown(test_space, begin, end),
+        cmocka_unit_test_setup_teardown(test_peers, begin, end),
+        cmocka_unit_test_setup_teardown(test_each_call_of_peers_failing, begin, end),
+    };
+    int result;
+    (void)argc;
+    if (!test_with_libraries("tests/fake_cuda/whole", argv, &result)) return result;
+    return cmocka_run_group_tests(tests, find_fake, NULL);
+}
