@@ -672,6 +672,7 @@ __device__ u32 lowest_token(const row_slice &row)
         for (int j = VECTOR - 1; j >= 0; j--)
             if (value[j] == value[j] && row.first + i + j < lowest) lowest = row.first + i + j;
     }
+    cluster_sync(); /* all have read what the first search left: racecheck does not follow an arrival that others wait for */
     cluster_arrive();
     const best_token best = cluster_best(lowest != 0xffffffff, lowest);
     return best.key ? best.id : 0;

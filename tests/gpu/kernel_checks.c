@@ -5,6 +5,7 @@
 
 #define KERNEL_TESTS(X)        \
     X(attention_cudnn_test)    \
+    X(all_reduce_device_test)  \
     X(attention_prefill_test)  \
     X(matmul_cublaslt_test)    \
     X(matmul_gemv_test)        \
@@ -12,6 +13,7 @@
     X(matmul_wgmma_test)       \
     X(rope_attention_test)     \
     X(sample_device_test)      \
+    X(all_gather_device_test)  \
     X(embed_device_test)       \
     X(rms_norm_device_test)    \
     X(rope_append_device_test) \

@@ -2,7 +2,9 @@
  * its first candidates. Operand sets rotate, so that weights come from memory as in an engine. */
 #include <inttypes.h>
 
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention_device.h"
+#include "kernels/cuda/comm.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/cuda/test_device.h"
 #include "kernels/embed/embed_device.h"
@@ -28,13 +30,13 @@ enum {
 };
 
 /* How an operand is filled. */
-enum content { HALF, FLOAT, LOGITS, INT, COUNT_UP, ZERO, PAGES, SAMPLERS };
+enum content { HALF, FLOAT, LOGITS, INT, COUNT_UP, ZERO, PAGES, SAMPLERS, EMPTY, COMM_HEADER };
 
 struct operand {
     enum content content;
     uint64_t bytes;
     uint64_t stride; /* from one operand set to the next; 0: all share it */
-    int32_t value;   /* INT */
+    int32_t value;   /* INT; COMM_HEADER: ranks */
 };
 
 struct problem {
@@ -255,6 +257,7 @@ static void add_embed(const struct shape *shape, int64_t rows)
     problem->params[EMBED_DEVICE_PITCH] = shape->hidden;
     problem->params[EMBED_DEVICE_VOCAB] = shape->vocab;
     problem->params[EMBED_DEVICE_DTYPE] = DTYPE_BF16;
+    problem->params[EMBED_DEVICE_OUT_DTYPE] = DTYPE_F32;
     problem->copies = MOST_COPIES;
     counts(problem);
     common(problem, COUNT_UP, rows * 4, 0);
@@ -263,6 +266,33 @@ static void add_embed(const struct shape *shape, int64_t rows)
     problem->operands[EMBED_DEVICE_TABLE].bytes += (uint64_t)(MOST_COPIES * rows * shape->hidden * 2);
     problem->operands[EMBED_DEVICE_TABLE].stride = (uint64_t)(rows * shape->hidden * 2);
     operand(problem, FLOAT, rows * shape->hidden * 4);
+}
+
+/* One rank alone, which exchanges with itself: what the kernel costs without a link. */
+static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t ranks)
+{
+    char what[48];
+    uint64_t buffer_bytes;
+    snprintf(what, sizeof what, "sum of %d ranks, norm, no link", (int)ranks);
+    struct problem *problem = add(OP_ALL_REDUCE, shape, rows, what);
+    problem->params[ALL_REDUCE_DEVICE_WIDTH] = shape->hidden;
+    problem->params[ALL_REDUCE_DEVICE_RANKS] = ranks;
+    problem->params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16;
+    problem->params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1;
+    problem->params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
+    problem->params[ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16;
+    problem->params[ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(1e-5f);
+    problem->params[ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16;
+    assert_true(all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16,
+                                               &buffer_bytes));
+    counts(problem);
+    operand(problem, HALF, rows * shape->hidden * 2);
+    common(problem, COMM_HEADER, sizeof(struct comm_header), ranks);
+    operand(problem, EMPTY, (int64_t)buffer_bytes);
+    operand(problem, FLOAT, rows * shape->hidden * 4);
+    operand(problem, FLOAT, rows * shape->hidden * 4);
+    common(problem, HALF, shape->hidden * 2, 0);
+    operand(problem, HALF, rows * shape->hidden * 2);
 }
 
 static void add_rope_table(const struct shape *shape, int64_t rows)
@@ -324,6 +354,8 @@ static void add_shape(const struct shape *shape)
     add_prefill_attention(shape, 512);
     add_prefill_attention(shape, 2048);
     add_rope_append(shape, 2048);
+    for (int64_t ranks = 2; ranks <= 8; ranks *= 2)
+        for (int64_t rows = 1; rows <= 512; rows *= 8) add_all_reduce(shape, rows, ranks);
     add_rms_norm(shape, 1);
     add_rms_norm(shape, 2048);
     add_swiglu(shape, 2048);
@@ -360,12 +392,22 @@ static void fill_host(uint8_t *block, const struct operand *operand)
         for (uint64_t i = 0; i < bytes / 4; i++) ints[i] = (int32_t)i;
         break;
     case ZERO: memset(block, 0, bytes); break;
+    case EMPTY: memset(block, 0xff, bytes); break;
+    case COMM_HEADER: break; /* has its own address: write_comm_header */
     case SAMPLERS:
         for (uint64_t i = 0; i < bytes / sizeof *samplers; i++)
             samplers[i] =
                 (struct sampler_state){.temperature = 0.8f, .top_p = 0.95f, .repetition_penalty = 1, .seed = i};
         break;
     }
+}
+
+/* Whatever buffer the rank exchanges through, it finds it again: only distances from the header count. */
+static void write_comm_header(struct test_device_buffer *buffer, uint32_t ranks)
+{
+    struct comm_header header;
+    cuda_comm_header_alone(&header, ranks, buffer->data);
+    test_device_write(buffer, &header, sizeof header);
 }
 
 static struct test_device_buffer upload(const struct operand *operand, int copies, uint8_t *block)
@@ -379,6 +421,7 @@ static struct test_device_buffer upload(const struct operand *operand, int copie
         struct test_device_buffer part = {.data = buffer.data + at, .bytes = bytes - at};
         test_device_write(&part, block, part.bytes < period ? part.bytes : period);
     }
+    if (operand->content == COMM_HEADER) write_comm_header(&buffer, (uint32_t)operand->value);
     return buffer;
 }
 
