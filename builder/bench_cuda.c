@@ -15,7 +15,7 @@ enum {
  * at these. */
 static const uint64_t contexts[CONTEXTS] = {256, 8192, 32768};
 static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
-static const double quick_budget_us = 0.4e6, full_budget_us = 2e6;
+static const double quick_budget_us = 0.4e6, full_budget_us = 1e6;
 
 /* ---- chains ---- */
 
@@ -82,7 +82,7 @@ static bool write_inputs(const struct bench_cuda *bench, const struct plan_heade
     if (!cuda_inputs_open(&inputs, bench->build, header, status)) return false;
     cuda_inputs_fill(&inputs, bench->build, header, context - 1);
     bool ok =
-        cuda_inputs_write(&inputs, &bench->memory, bench->build, status) &&
+        cuda_inputs_write(&inputs, &bench->memory, device, status) &&
         cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the step's inputs");
     cuda_inputs_close(&inputs);
     return ok;
@@ -214,14 +214,15 @@ bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct statu
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
     if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
     if (pages < 1) pages = 1;
-    if (!cuda_memory_open(&bench->memory, build, pages, status) ||
-        !cuda_memory_randomise(&bench->memory, build, SPACE_KV, status) || !measure_bandwidth(bench, status))
+    if (!cuda_memory_open(&bench->memory, build, 0, pages, status) ||
+        !cuda_memory_randomise(&bench->memory, &build->cuda.device, SPACE_KV, status) ||
+        !measure_bandwidth(bench, status))
         return false;
     /* Not the scratch at its beginning, where kernels expect zeros. */
     struct cuda_memory values = bench->memory;
     values.base[SPACE_ARENA] += build->lowering.scratch_bytes;
     values.bytes[SPACE_ARENA] -= build->lowering.scratch_bytes;
-    return cuda_memory_randomise(&values, build, SPACE_ARENA, status);
+    return cuda_memory_randomise(&values, &build->cuda.device, SPACE_ARENA, status);
 }
 
 void bench_cuda_close(struct bench_cuda *bench)
@@ -229,7 +230,7 @@ void bench_cuda_close(struct bench_cuda *bench)
     if (!bench->build) return;
     cuda_kernels_free(&bench->kernels, &bench->build->cuda.device);
     cuda_calls_close(&bench->calls, &bench->build->cuda.device);
-    cuda_memory_close(&bench->memory, bench->build);
+    cuda_memory_close(&bench->memory, &bench->build->cuda.device);
     memset(bench, 0, sizeof *bench);
 }
 

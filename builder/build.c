@@ -8,10 +8,12 @@
 #include <sys/stat.h>
 
 #include "builder/build_cuda.h"
+#include "builder/estimate_cuda.h"
 #include "builder/golden.h"
 #include "builder/import.h"
 #include "builder/pass.h"
 #include "builder/report.h"
+#include "builder/shard.h"
 #include "builder/tune_cuda.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
@@ -23,6 +25,7 @@ void build_options_init(struct build_options *options)
     memset(options, 0, sizeof *options);
     options->output = "model.eng";
     options->target = TARGET_CPU;
+    options->gpus = 1;
     options->tune = TUNE_QUICK;
     options->out = stdout;
 }
@@ -69,6 +72,8 @@ static bool make_graph(struct build *build, struct graph *graph, enum plan_kind 
     graph->target = build->target;
     graph->half = half_dtype(build);
     graph->narrow = narrow;
+    graph->ranks = build->options->gpus;
+    if (graph->ranks > 1) graph->rank_config = &build->rank_config;
     return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
 }
 
@@ -118,10 +123,12 @@ static bool set_geometry(struct build *build, struct status *status)
     geometry->page_tokens = cuda ? BUILD_PAGE_TOKENS_CUDA : BUILD_PAGE_TOKENS;
     geometry->pages_per_slot = (geometry->max_context + geometry->page_tokens - 1) / geometry->page_tokens;
     build->lowering.kv_dtype = options->kv_dtype ? options->kv_dtype : cuda ? half_dtype(build) : DTYPE_F32;
-    uint64_t layer_bytes = kv_layer_bytes(config, geometry->page_tokens, build->lowering.kv_dtype);
+    if (!shard_config(config, options->gpus, &build->rank_config, status)) return false;
+    uint64_t layer_bytes = kv_layer_bytes(&build->rank_config, geometry->page_tokens, build->lowering.kv_dtype);
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->vocab_size = config->vocab_size;
+    geometry->ranks = options->gpus;
     return true;
 }
 
@@ -157,6 +164,11 @@ static bool lower_all(struct build *build, struct status *status)
         for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
             if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
 
+    uint64_t decode_bytes, prefill_bytes;
+    if (!lower_exchange_bytes(&build->decode, slots, slots, &decode_bytes, status) ||
+        !lower_exchange_bytes(&build->prefill, chunks[chunk_count - 1], 1, &prefill_bytes, status))
+        return false;
+    build->lowering.exchange_bytes = decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;
     if (build->target == TARGET_CUDA) return build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
     for (int i = 0; i < batch_count; i++, build->plan_count++)
         if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))
@@ -218,6 +230,8 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->kv_dtype = build->lowering.kv_dtype;
     m->geometry = build->lowering.geometry;
     m->weights_bytes = weights_bytes;
+    if (!lower_comm_bytes(&build->lowering, &m->comm_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange does not fit into 64-bit sizes");
     if (!state_layout(&m->geometry, fields, &m->state_bytes))
         return status_fail(status, STATUS_BAD_INPUT,
                            "the state of %" PRIu64 " sequences does not fit into 64-bit sizes", m->geometry.slots);
@@ -481,6 +495,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         /* Cached timings make the better estimate; the roofline stands in for the rest. */
         if (build->target == TARGET_CPU && !machine_probe(&build->machine, build->team, status)) goto done;
         if (!tune(build, NULL, TUNE_OFF, status)) goto done;
+        if (build->target == TARGET_CUDA) estimate_cuda_ceilings(&build->cuda.device, &build->machine);
     } else if (!write_engine(build, weights_bytes, status)) {
         goto done;
     }

@@ -19,6 +19,7 @@ struct build_options {
     uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
     int batch_size_count, prefill_chunk_count;
     enum engine_target target;
+    uint32_t gpus;       /* ranks that share the model; the CPU target has threads for them */
     int device;          /* CUDA: ordinal of the GPU to build on */
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */

@@ -9,6 +9,7 @@
 #include "builder/library_plans_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
+#include "kernels/cuda/comm.h"
 
 /* Compiled kernels and what libraries made are kept beside the tuning records, in a folder named after their file;
  * NULL: no cache. */
@@ -25,6 +26,7 @@ static bool open_libraries(struct build *build, struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
     const struct build_options *options = build->options;
+    if (options->gpus > 1) return true; /* their calls would have to be checked on every GPU */
     if (options->lean || options->tune == TUNE_OFF || options->dry_run || options->list_candidates) return true;
     if (!device_enter(&cuda->device, status)) return false;
     struct status missing[2];
@@ -39,6 +41,28 @@ static bool open_libraries(struct build *build, struct status *status)
     return true;
 }
 
+/* The GPUs of the other ranks: alike, since one plan serves all, and each open to the others' stores. A dry run needs none
+ * of them. */
+static bool open_others(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    const struct device *devices[PLAN_MAX_RANKS] = {&build->cuda.device};
+    if (options->dry_run || options->list_candidates) return true;
+    for (uint32_t r = 1; r < options->gpus; r++) {
+        struct device *device = &build->cuda.others[r - 1].device;
+        const struct device_facts *first = &build->cuda.device.facts, *found = &device->facts;
+        if (!device_open(device, options->device + (int)r, status))
+            return status_prefix(status, "--gpus: expected %u GPUs from GPU %d on", options->gpus, options->device);
+        devices[r] = device;
+        if (strcmp(found->name, first->name) != 0 || found->capability != first->capability)
+            return status_fail(status, STATUS_MACHINE,
+                               "--gpus: expected %u GPUs of one model, found GPU %d: %s and GPU %d: %s; choose others "
+                               "(--device, CUDA_VISIBLE_DEVICES) or fewer",
+                               options->gpus, build->cuda.device.ordinal, first->name, device->ordinal, found->name);
+    }
+    return options->gpus == 1 || cuda_comm_enable_peers(devices, options->gpus, status);
+}
+
 bool build_cuda_open(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -49,6 +73,8 @@ bool build_cuda_open(struct build *build, struct status *status)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));
     if (!device_open(&build->cuda.device, options->device, status)) return false;
+    build->cuda.entered = device_enter(&build->cuda.device, status);
+    if (!build->cuda.entered || !open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);
     build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
     if (!build->cuda.nvrtc && cache) { /* it only saves time */
@@ -62,8 +88,6 @@ bool build_cuda_open(struct build *build, struct status *status)
 void build_cuda_close(struct build *build)
 {
     struct cuda_build *cuda = &build->cuda;
-    struct status ignored;
-    status_clear(&ignored);
     for (size_t p = 0; p < build->plan_count; p++) {
         device_plan_free(&cuda->plans[p]);
         device_plan_free(&cuda->alternatives[p]);
@@ -73,17 +97,16 @@ void build_cuda_close(struct build *build)
     free(cuda->problems);
     kernel_set_free(&cuda->kernels);
     kernel_set_free(&cuda->compiled);
-    if ((cuda->cublaslt.library || cuda->cudnn.library) && device_enter(&cuda->device, &ignored)) {
+    if (cuda->entered) {
         cudnn_close(&cuda->cudnn);
         cublaslt_close(&cuda->cublaslt);
-        device_leave(&cuda->device);
     }
     library_blobs_free(&cuda->blobs);
-    if (cuda->weights && device_enter(&cuda->device, &ignored)) {
-        cuda->device.driver.MemFree(cuda->weights);
-        device_leave(&cuda->device);
-    }
+    for (uint32_t r = 0; cuda->entered && r < build->options->gpus; r++)
+        if (build_cuda_weights(build, r)) cuda->device.driver.MemFree(build_cuda_weights(build, r));
     if (cuda->nvrtc) nvrtc_close(cuda->nvrtc);
+    for (uint32_t r = 1; r < build->options->gpus; r++) device_close(&cuda->others[r - 1].device);
+    if (cuda->entered) device_leave(&cuda->device);
     device_close(&cuda->device);
 }
 
@@ -140,24 +163,26 @@ bool build_cuda_compile(struct build *build, struct kernel_set *set, bool shown,
                               shown ? compile_progressed : NULL, &build->progress, status);
 }
 
-static bool upload_weights(struct build *build, const uint8_t *weights, struct status *status)
+/* The rank's region of `weights`, to its GPU. */
+static bool upload_weights(struct build *build, const uint8_t *weights, uint32_t rank, struct status *status)
 {
     enum { PIECE_BYTES = 256 << 20 };
-    struct device *device = &build->cuda.device;
-    uint64_t bytes = build->manifest.weights_bytes, free_bytes = 0;
+    const struct device *device = build_cuda_device(build, rank);
+    uint64_t bytes = manifest_rank_weights(&build->manifest), free_bytes = 0;
+    cu_deviceptr *to = rank == 0 ? &build->cuda.weights : &build->cuda.others[rank - 1].weights;
+    weights += rank * bytes;
     if (!device_free_memory(device, &free_bytes, status)) return false;
     if (bytes > free_bytes)
         return status_fail(status, STATUS_MACHINE,
                            "the weights need %" PRIu64 " bytes of GPU memory to be tuned, %" PRIu64
-                           " are free; end other programs on the GPU, or use a larger one",
-                           bytes, free_bytes);
+                           " are free on GPU %d; end other programs on the GPU, or use a larger one",
+                           bytes, free_bytes, device->ordinal);
     if (!device_enter(device, status)) return false;
-    bool ok = cuda_ok(&device->driver, device->driver.MemAlloc(&build->cuda.weights, bytes), status,
+    bool ok = cuda_ok(&device->driver, device->driver.MemAlloc(to, bytes), status,
                       "allocating %" PRIu64 " bytes for the weights", bytes);
     for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        ok = cuda_ok(&device->driver,
-                     device->driver.MemcpyHtoDAsync(build->cuda.weights + done, weights + done, piece, device->stream),
+        ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(*to + done, weights + done, piece, device->stream),
                      status, "copying the weights") &&
              cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "copying the weights");
     }
@@ -185,7 +210,7 @@ static bool finish_plans(struct build *build, struct status *status)
 static bool time_plans(struct build *build, struct status *status)
 {
     struct plan_timer timer;
-    if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
+    if (!plan_timer_open(&timer, build, &build->cuda.kernels, true, status)) return false;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++)
         ok = plan_timer_run(&timer,
@@ -197,7 +222,8 @@ static bool time_plans(struct build *build, struct status *status)
 
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
-    if (weights && !upload_weights(build, weights, status)) return false;
+    for (uint32_t rank = 0; weights && rank < build->options->gpus; rank++)
+        if (!upload_weights(build, weights, rank, status)) return false;
     if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status) ||
         !library_plans_cuda(build, level, status))
         return false;

@@ -29,6 +29,8 @@ struct tuned_problem {
 /* The device half of a build: all zero for the CPU target. */
 struct cuda_build {
     struct device device;
+    bool
+        entered; /* its context is current as long as the build lasts: nothing can keep what was taken from being freed */
     struct nvrtc *nvrtc;
     struct device_plan plans[2 * BUILD_MAX_PLANS];        /* as struct build.plans */
     struct device_plan alternatives[2 * BUILD_MAX_PLANS]; /* the same steps with other fusions; count 0: none */
@@ -41,7 +43,11 @@ struct cuda_build {
     struct library_blobs blobs; /* of tactics, which borrow them */
     struct kernel_set kernels;
     struct kernel_set compiled; /* everything that was, for races and plans */
-    cu_deviceptr weights;       /* on the device, for tuning and golden outputs; 0: not there */
+    cu_deviceptr weights;       /* rank 0's on the device, for tuning and golden outputs; 0: not there */
+    struct cuda_rank {
+        struct device device;
+        cu_deviceptr weights;
+    } others[PLAN_MAX_RANKS - 1]; /* of ranks 1, 2, ... */
 };
 
 /* build_close releases it in any state. */
@@ -50,6 +56,7 @@ struct build {
     enum engine_target target;
     struct checkpoint checkpoint;
     bool checkpoint_open, has_weights;
+    struct model_config rank_config; /* several ranks: of each */
     struct graph decode, prefill;
     struct graph narrow; /* devices: decode of few rows */
     struct lowering lowering;
@@ -70,6 +77,16 @@ struct build {
     struct progress progress;
     uint64_t file_bytes;
 };
+
+/* The GPU of a rank, and its share of the weights there. */
+static inline const struct device *build_cuda_device(const struct build *build, uint32_t rank)
+{
+    return rank == 0 ? &build->cuda.device : &build->cuda.others[rank - 1].device;
+}
+static inline cu_deviceptr build_cuda_weights(const struct build *build, uint32_t rank)
+{
+    return rank == 0 ? build->cuda.weights : build->cuda.others[rank - 1].weights;
+}
 
 /* A line on options->warnings, if there is one: what does not stop the build. */
 void build_warn(struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -339,6 +339,73 @@ static void the_fused_matmul_stands_where_the_addition_stood(void **state)
     }
 }
 
+/* ---- what joins the sum of several ranks ---- */
+
+static void begin_ranks(struct graph *graph)
+{
+    begin(graph, PLAN_DECODE, false);
+    graph->ranks = 2;
+    graph->rank_config = &no_config;
+}
+
+/* Addition and norm behind a sum become part of it, where the addition stood. */
+static void a_sum_takes_residual_and_norm(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        bool left = variant & 1, has_add = variant & 2, has_norm = variant & 4;
+        struct graph graph;
+        begin_ranks(&graph);
+        int part = node(&graph, OP_EMBED, -1, -1, "part"), stream = node(&graph, OP_ALL_REDUCE, part, -1, "stream");
+        int product = node(&graph, OP_MATMUL, stream, -1, "product");
+        int sum = node(&graph, OP_ALL_REDUCE, product, -1, "sum");
+        int late = node(&graph, OP_RMS_NORM, stream, -1, "late"), end = sum, normed = -1, weight = -1;
+        if (has_add) end = node(&graph, OP_ADD, left ? late : sum, left ? sum : late, "added");
+        if (has_norm) {
+            normed = node(&graph, OP_RMS_NORM, end, -1, "normed");
+            weight = graph.nodes[graph.node_count - 1].weights[0];
+            node(&graph, OP_MATMUL, normed, -1, "last");
+        }
+        node(&graph, OP_MATMUL, end, -1, "reader");
+        run(&graph, &pass_fuse_all_reduce);
+        assert_int_equal(live(&graph, OP_ADD), 0);
+        assert_int_equal(live(&graph, OP_RMS_NORM), 0); /* "late" went into the first sum */
+        assert_int_equal(live(&graph, OP_ALL_REDUCE), 2);
+        const struct graph_node *fused = &graph.nodes[graph_producer(&graph, end)];
+        assert_int_equal(fused->op, OP_ALL_REDUCE);
+        assert_ptr_equal(fused, &graph.nodes[has_add ? 5 : 3]);
+        assert_int_equal(fused->inputs[0], product);
+        assert_int_equal(fused->inputs[1], has_add ? late : -1);
+        assert_int_equal(fused->outputs[0], end);
+        assert_int_equal(fused->outputs[1], normed);
+        assert_int_equal(fused->weights[0], weight);
+        if (has_norm) assert_true(fused->eps == 0.5f);
+        graph_free(&graph);
+    }
+}
+
+/* A sum that somebody else reads without the addition stays as it is; a second norm stays a launch of its own. */
+static void a_sum_with_other_readers_stays(void **state)
+{
+    (void)state;
+    struct graph graph;
+    begin_ranks(&graph);
+    int part = node(&graph, OP_EMBED, -1, -1, "part"), sum = node(&graph, OP_ALL_REDUCE, part, -1, "sum");
+    int added = node(&graph, OP_ADD, sum, node(&graph, OP_MATMUL, sum, -1, "other"), "added");
+    int first = node(&graph, OP_RMS_NORM, sum, -1, "first"), second = node(&graph, OP_RMS_NORM, sum, -1, "second");
+    node(&graph, OP_MATMUL, first, second, "a");
+    node(&graph, OP_MATMUL, added, -1, "b");
+    run(&graph, &pass_fuse_all_reduce);
+    assert_int_equal(live(&graph, OP_ADD), 1);
+    assert_int_equal(live(&graph, OP_RMS_NORM), 1);
+    assert_int_equal(graph.nodes[1].op, OP_ALL_REDUCE);
+    assert_int_equal(graph.nodes[1].outputs[0], sum);
+    assert_int_equal(graph.nodes[1].outputs[1], first);
+    assert_int_equal(graph.nodes[1].inputs[1], -1);
+    assert_int_equal(graph.nodes[graph_producer(&graph, second)].op, OP_RMS_NORM);
+    graph_free(&graph);
+}
+
 /* A product that somebody else reads, too, or that has an epilogue already, stays; and what is left is refused, since
  * no device kernel adds. */
 static void additions_that_stay_are_refused(void **state)
@@ -428,6 +495,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model_becomes_the_expected_graph),
         cmocka_unit_test(the_fused_matmul_stands_where_the_addition_stood),
+        cmocka_unit_test(a_sum_takes_residual_and_norm),
+        cmocka_unit_test(a_sum_with_other_readers_stays),
         cmocka_unit_test(additions_that_stay_are_refused),
         cmocka_unit_test(norms_join_all_their_readers_or_none),
         cmocka_unit_test(rotation_joins_attention_in_decode_alone),

@@ -6,12 +6,12 @@
 
 #include "builder/library_plans_cuda.h"
 #include "formats/checked.h"
+#include "kernels/cuda/comm.h"
 
-static bool write_state(const struct cuda_memory *memory, const struct build *build, uint64_t kv_pages,
-                        struct status *status)
+static bool write_state(const struct cuda_memory *memory, const struct build *build, const struct device *device,
+                        uint64_t kv_pages, struct status *status)
 {
     const struct plan_geometry *geometry = &build->manifest.geometry;
-    const struct device *device = &build->cuda.device;
     struct plan_field fields[STATE_FIELD_COUNT];
     uint64_t bytes;
     if (!state_layout(geometry, fields, &bytes)) return status_fail(status, STATUS_INTERNAL, "state layout");
@@ -39,43 +39,74 @@ uint64_t cuda_memory_arena_bytes(const struct build *build)
     return libraries > build->manifest.arena_bytes ? libraries : build->manifest.arena_bytes;
 }
 
-bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status)
+/* The rank stands alone. */
+static bool write_comm(const struct cuda_memory *memory, const struct build *build, const struct device *device,
+                       struct status *status)
+{
+    struct comm_header header;
+    if (!memory->bytes[SPACE_COMM]) return true;
+    cuda_comm_header_alone(&header, build->options->gpus, memory->base[SPACE_COMM]);
+    return cuda_comm_clear(device, memory->base[SPACE_COMM], memory->bytes[SPACE_COMM], status) &&
+           cuda_comm_write(device, memory->base[SPACE_COMM], &header, status);
+}
+
+bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint32_t rank, uint64_t kv_pages,
+                      struct status *status)
 {
     const struct manifest *manifest = &build->manifest;
-    const struct device *device = &build->cuda.device;
+    const struct device *device = build_cuda_device(build, rank);
     const struct cuda_driver *driver = &device->driver;
     memset(memory, 0, sizeof *memory);
-    memory->base[SPACE_WEIGHTS] = build->cuda.weights;
-    memory->bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
+    memory->base[SPACE_WEIGHTS] = build_cuda_weights(build, rank);
+    memory->bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
+    memory->bytes[SPACE_COMM] = manifest->comm_bytes;
     memory->bytes[SPACE_ARENA] = cuda_memory_arena_bytes(build);
     memory->bytes[SPACE_STEP] = manifest->step_bytes;
     memory->bytes[SPACE_STATE] = manifest->state_bytes;
     if (!checked_mul(kv_pages, manifest->geometry.page_bytes, &memory->bytes[SPACE_KV]))
         return status_fail(status, STATUS_MACHINE, "the KV pages do not fit into 64-bit sizes");
-    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
+    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
+        if (!memory->bytes[s] && s == SPACE_COMM) continue;
         if (!cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
                      "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s)) ||
             !cuda_ok(driver, driver->MemsetD8Async(memory->base[s], 0, memory->bytes[s], device->stream), status,
                      "clearing memory (%s)", plan_space_name((unsigned)s)))
             goto failed;
-    if (write_state(memory, build, kv_pages, status)) return true;
+    }
+    if (write_state(memory, build, device, kv_pages, status) && write_comm(memory, build, device, status)) return true;
 failed:
-    cuda_memory_close(memory, build);
+    cuda_memory_close(memory, device);
     return false;
 }
 
-void cuda_memory_close(struct cuda_memory *memory, const struct build *build)
+void cuda_memory_close(struct cuda_memory *memory, const struct device *device)
 {
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
-        if (memory->base[s]) build->cuda.device.driver.MemFree(memory->base[s]);
+        if (memory->base[s]) device->driver.MemFree(memory->base[s]);
     memset(memory, 0, sizeof *memory);
 }
 
-bool cuda_memory_randomise(const struct cuda_memory *memory, const struct build *build, enum plan_space space,
+bool cuda_memory_connect(struct cuda_memory *const *memories, const struct build *build, struct status *status)
+{
+    uint64_t comm[PLAN_MAX_RANKS];
+    uint32_t ranks = build->options->gpus;
+    bool ok = true;
+    for (uint32_t r = 0; r < ranks; r++) comm[r] = memories[r]->base[SPACE_COMM];
+    for (uint32_t r = 0; ok && r < ranks; r++) {
+        const struct device *device = build_cuda_device(build, r);
+        struct comm_header header;
+        cuda_comm_header(&header, r, ranks, comm, 0);
+        if (!device_enter(device, status)) return false;
+        ok = cuda_comm_write(device, comm[r], &header, status);
+        device_leave(device);
+    }
+    return ok;
+}
+
+bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device *device, enum plan_space space,
                            struct status *status)
 {
     enum { PATTERN_BYTES = 8 << 20 };
-    const struct device *device = &build->cuda.device;
     uint16_t *pattern = malloc(PATTERN_BYTES);
     if (!pattern) return status_fail(status, STATUS_MACHINE, "out of memory");
     uint64_t state = 1;
@@ -144,10 +175,9 @@ void cuda_inputs_close(struct cuda_inputs *inputs)
     memset(inputs, 0, sizeof *inputs);
 }
 
-bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct build *build,
+bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct device *device,
                        struct status *status)
 {
-    const struct device *device = &build->cuda.device;
     return cuda_ok(&device->driver,
                    device->driver.MemcpyHtoDAsync(memory->base[SPACE_STEP], inputs->bytes, inputs->size,
                                                   device->stream),

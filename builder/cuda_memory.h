@@ -7,14 +7,20 @@
 
 /* Of the arena that the build's plans may need, those that call libraries among them. */
 uint64_t cuda_memory_arena_bytes(const struct build *build);
-/* Allocates and clears arena, KV pool, step and state as the manifest says; the weights are the build's. The pages of
- * slot 0 are 0, 1, 2, ..., those of the others begin as far apart as kv_pages allows, modulo kv_pages; all samplers are
- * greedy. The device's context must be current for all of these. */
-bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint64_t kv_pages, struct status *status);
-void cuda_memory_close(struct cuda_memory *memory, const struct build *build);
+/* Allocates and clears, on the GPU of a rank, arena, KV pool, step and state as the manifest says; the weights are the
+ * build's. The pages of slot 0 are 0, 1, 2, ..., those of the others begin as far apart as kv_pages allows, modulo kv_pages;
+ * all samplers are greedy. With several ranks, this one stands alone (kernels/cuda/comm.h) until cuda_memory_connect. The
+ * device's context must be current for all of these; to close, that of any. */
+bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint32_t rank, uint64_t kv_pages,
+                      struct status *status);
+void cuda_memory_close(struct cuda_memory *memory, const struct device *device);
+
+/* Joins the memories of all ranks, [ranks]: what they exchange goes from one to the other from now on. Enters the contexts
+ * itself. */
+bool cuda_memory_connect(struct cuda_memory *const *memories, const struct build *build, struct status *status);
 
 /* Fills a space with random 16-bit values, half of them negative, that are moderate numbers as F32, F16 and BF16. */
-bool cuda_memory_randomise(const struct cuda_memory *memory, const struct build *build, enum plan_space space,
+bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device *device, enum plan_space space,
                            struct status *status);
 
 /* Input fields of the step of a plan, filled by the caller and then written to the device. */
@@ -30,7 +36,7 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct build *build, con
 void cuda_inputs_fill(struct cuda_inputs *inputs, const struct build *build, const struct plan_header *header,
                       uint64_t position);
 void cuda_inputs_close(struct cuda_inputs *inputs);
-bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct build *build,
+bool cuda_inputs_write(const struct cuda_inputs *inputs, const struct cuda_memory *memory, const struct device *device,
                        struct status *status);
 
 #endif

@@ -23,8 +23,9 @@ static const char usage[] =
     "                          tokenizer are found beside it\n"
     "  -o, --output FILE       engine file (default: model.eng)\n"
     "  --target cpu|cuda       what to build for (default: cuda where there is a GPU, else cpu)\n"
-    "  --gpus N                GPUs to build for; this version: 1\n"
-    "  --device N              the GPU to build on (default: 0)\n"
+    "  --gpus N                share the model among N GPUs, from --device on (default: 1, at most 16);\n"
+    "                          cpu: N ranks that share the processors\n"
+    "  --device N              the GPU to build on, or the first of them (default: 0)\n"
     "  --max-batch N           sequences that decode at once (default: 8; cuda: 32)\n"
     "  --max-context N         tokens per sequence (default: the model's, at most 32768)\n"
     "  --batch-sizes LIST      decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)\n"
@@ -194,7 +195,7 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
         options->target = (enum engine_target)choice;
         line->target_given = true;
         return true;
-    case FLAG_GPUS: return parse_count("--gpus", value, 1024, &line->gpus, status);
+    case FLAG_GPUS: return parse_count("--gpus", value, PLAN_MAX_RANKS, &line->gpus, status);
     case FLAG_DEVICE:
         /* Ordinals begin at 0. */
         if (strcmp(value, "0") != 0 && !parse_count("--device", value, 1024, &number, status)) return false;
@@ -277,10 +278,7 @@ static bool check_line(struct command_line *line, struct status *status)
     if (options->json && options->dump_after)
         return status_fail(status, STATUS_USAGE, "--dump-after and --json both write to stdout; choose one");
     if (options->dump_after && !pass_name_known(options->dump_after, status)) return false;
-    if (line->gpus > 1)
-        return status_fail(status, STATUS_USAGE, "--gpus: this version builds for 1 GPU, found %" PRIu64, line->gpus);
-    if (line->gpus && line->target_given && options->target == TARGET_CPU)
-        return status_fail(status, STATUS_USAGE, "--gpus needs --target cuda, found --target cpu");
+    if (line->gpus) options->gpus = (uint32_t)line->gpus;
     if (!line->target_given) options->target = line->gpus || has_gpu(options) ? TARGET_CUDA : TARGET_CPU;
     return true;
 }

@@ -6,17 +6,26 @@
 #include <sys/mman.h>
 
 #include "kernels/cpu/executor.h"
+#include "kernels/cpu/rendezvous.h"
 
 enum { GOLDEN_PROMPT = 5, GOLDEN_TOKENS = 3 };
+
+/* What each rank has: spaces of its own, a plan bound to them, threads. */
+struct golden_rank {
+    struct cpu_memory memory;
+    struct cpu_plan bound;
+    struct team *team;
+};
 
 /* One sequence in slot 0, its pages 0, 1, 2, ... */
 struct golden_run {
     const struct manifest *manifest;
     const struct plan *prefill, *decode;
     struct plan_space_sizes sizes;
-    struct cpu_memory memory;
     uint64_t kv_bytes;
-    struct team *team;
+    uint32_t ranks;
+    struct golden_rank rank[PLAN_MAX_RANKS];
+    struct team *launcher; /* several ranks: a member for each */
 };
 
 static void *map_memory(uint64_t bytes)
@@ -25,7 +34,45 @@ static void *map_memory(uint64_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-static bool run_open(struct golden_run *run, uint64_t tokens, const uint8_t *weights, struct status *status)
+static bool open_rank(struct golden_run *run, uint32_t rank, const struct plan_field *state, uint64_t pages,
+                      const uint8_t *weights, struct status *status)
+{
+    struct cpu_memory *memory = &run->rank[rank].memory;
+    memory->base[SPACE_WEIGHTS] = (void *)(uintptr_t)(weights + rank * run->sizes.bytes[SPACE_WEIGHTS]);
+    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
+        memory->base[s] = map_memory(s == SPACE_KV ? run->kv_bytes : run->sizes.bytes[s]);
+        if (!memory->base[s])
+            return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs (%s)",
+                               plan_space_name((unsigned)s));
+    }
+    uint8_t *base = memory->base[SPACE_STATE];
+    int32_t *page_table = (int32_t *)(void *)(base + state[STATE_PAGE_TABLE].offset);
+    for (uint64_t p = 0; p < pages; p++) page_table[p] = (int32_t)p;
+    struct sampler_state *sampler = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
+    *sampler = (struct sampler_state){.temperature = 0, .top_p = 1, .repetition_penalty = 1};
+    return true;
+}
+
+/* Every rank sees every other's COMM space, and has its part of the threads. */
+static bool connect_ranks(struct golden_run *run, struct team *team, struct status *status)
+{
+    run->rank[0].team = team;
+    if (run->ranks == 1) return true;
+    int threads = team_size(team) / (int)run->ranks;
+    for (uint32_t r = 0; r < run->ranks; r++) {
+        struct comm_header *header = run->rank[r].memory.base[SPACE_COMM];
+        comm_header_init(header, r, run->ranks, 0);
+        for (uint32_t peer = 0; peer < run->ranks; peer++)
+            header->peers[peer] = (uintptr_t)run->rank[peer].memory.base[SPACE_COMM];
+        run->rank[r].team = team_create(threads > 0 ? threads : 1, status);
+        if (!run->rank[r].team) return false;
+    }
+    run->launcher = team_create((int)run->ranks, status);
+    return run->launcher != NULL;
+}
+
+static bool run_open(struct golden_run *run, uint64_t tokens, const uint8_t *weights, struct team *team,
+                     struct status *status)
 {
     const struct manifest *manifest = run->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
@@ -34,38 +81,53 @@ static bool run_open(struct golden_run *run, uint64_t tokens, const uint8_t *wei
     if (!state_layout(geometry, state, &state_bytes))
         return status_fail(status, STATUS_INTERNAL, "golden outputs: state layout");
     run->kv_bytes = pages * geometry->page_bytes;
-    run->sizes.bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
+    run->ranks = (uint32_t)plan_ranks(geometry);
+    run->sizes.bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
     run->sizes.bytes[SPACE_ARENA] = manifest->arena_bytes;
     run->sizes.bytes[SPACE_KV] = geometry->page_bytes;
     run->sizes.bytes[SPACE_STEP] = manifest->step_bytes;
     run->sizes.bytes[SPACE_STATE] = state_bytes;
-    run->memory.base[SPACE_WEIGHTS] = (void *)weights;
-    run->memory.base[SPACE_ARENA] = map_memory(manifest->arena_bytes);
-    run->memory.base[SPACE_KV] = map_memory(run->kv_bytes);
-    run->memory.base[SPACE_STEP] = map_memory(manifest->step_bytes);
-    run->memory.base[SPACE_STATE] = map_memory(state_bytes);
-    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
-        if (!run->memory.base[s])
-            return status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs (%s)",
-                               plan_space_name((unsigned)s));
-    uint8_t *base = run->memory.base[SPACE_STATE];
-    int32_t *page_table = (int32_t *)(void *)(base + state[STATE_PAGE_TABLE].offset);
-    for (uint64_t p = 0; p < pages; p++) page_table[p] = (int32_t)p;
-    struct sampler_state *sampler = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
-    *sampler = (struct sampler_state){.temperature = 0, .top_p = 1, .repetition_penalty = 1};
-    return true;
+    run->sizes.bytes[SPACE_COMM] = manifest->comm_bytes;
+    for (uint32_t r = 0; r < run->ranks; r++)
+        if (!open_rank(run, r, state, pages, weights, status)) return false;
+    return connect_ranks(run, team, status);
 }
 
 static void run_close(struct golden_run *run)
 {
-    uint64_t bytes[SPACE_COUNT] = {
-        [SPACE_ARENA] = run->sizes.bytes[SPACE_ARENA],
-        [SPACE_KV] = run->kv_bytes,
-        [SPACE_STEP] = run->sizes.bytes[SPACE_STEP],
-        [SPACE_STATE] = run->sizes.bytes[SPACE_STATE],
-    };
-    for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
-        if (run->memory.base[s]) munmap(run->memory.base[s], bytes[s] ? bytes[s] : 1);
+    for (uint32_t r = 0; r < run->ranks; r++) {
+        struct golden_rank *rank = &run->rank[r];
+        for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
+            uint64_t bytes = s == SPACE_KV ? run->kv_bytes : run->sizes.bytes[s];
+            if (rank->memory.base[s]) munmap(rank->memory.base[s], bytes ? bytes : 1);
+        }
+        if (run->ranks > 1) team_destroy(rank->team);
+    }
+    team_destroy(run->launcher);
+}
+
+static void fill_step(uint8_t *base, const struct plan_field *fields, const int32_t *tokens, uint32_t count,
+                      uint64_t position, bool wants_logits)
+{
+    int32_t *counts = (int32_t *)(void *)(base + fields[STEP_COUNTS].offset);
+    int32_t *step_tokens = (int32_t *)(void *)(base + fields[STEP_TOKENS].offset);
+    int32_t *slots = (int32_t *)(void *)(base + fields[STEP_SLOTS].offset);
+    int32_t *positions = (int32_t *)(void *)(base + fields[STEP_POSITIONS].offset);
+    int32_t *out_rows = (int32_t *)(void *)(base + fields[STEP_OUT_ROWS].offset);
+    counts[0] = (int32_t)count;
+    counts[1] = wants_logits ? 1 : 0;
+    out_rows[0] = (int32_t)count - 1;
+    for (uint32_t r = 0; r < count; r++) {
+        step_tokens[r] = tokens[r];
+        slots[r] = 0;
+        positions[r] = (int32_t)(position + r);
+    }
+}
+
+static void run_rank(void *argument, struct team_member *member)
+{
+    struct golden_run *run = argument;
+    cpu_plan_run_reference(&run->rank[member->index].bound, run->rank[member->index].team);
 }
 
 /* Feeds `count` tokens at `position`; with `logits`, returns the next token and copies its logits. */
@@ -73,34 +135,30 @@ static bool run_step(struct golden_run *run, const struct plan *plan, const int3
                      uint64_t position, float *logits, int32_t *next, struct status *status)
 {
     struct plan_field fields[STEP_FIELD_COUNT];
-    struct cpu_plan bound = {0};
     uint64_t total, vocab = run->manifest->geometry.vocab_size;
     if (!step_layout(plan->header.rows, plan->header.out_rows, vocab, fields, &total))
         return status_fail(status, STATUS_INTERNAL, "golden outputs: step layout");
-    if (!cpu_plan_bind(&bound, plan, &run->manifest->geometry, &run->sizes, &run->memory, CPU_PORTABLE,
-                       "golden outputs", status))
-        return false;
-    uint8_t *base = run->memory.base[SPACE_STEP];
-    int32_t *counts = (int32_t *)(void *)(base + fields[STEP_COUNTS].offset);
-    int32_t *step_tokens = (int32_t *)(void *)(base + fields[STEP_TOKENS].offset);
-    int32_t *slots = (int32_t *)(void *)(base + fields[STEP_SLOTS].offset);
-    int32_t *positions = (int32_t *)(void *)(base + fields[STEP_POSITIONS].offset);
-    int32_t *out_rows = (int32_t *)(void *)(base + fields[STEP_OUT_ROWS].offset);
-    counts[0] = (int32_t)count;
-    counts[1] = logits ? 1 : 0;
-    out_rows[0] = (int32_t)count - 1;
-    for (uint32_t r = 0; r < count; r++) {
-        step_tokens[r] = tokens[r];
-        slots[r] = 0;
-        positions[r] = (int32_t)(position + r);
+    bool ok = true;
+    for (uint32_t r = 0; ok && r < run->ranks; r++) {
+        fill_step(run->rank[r].memory.base[SPACE_STEP], fields, tokens, count, position, logits != NULL);
+        ok = cpu_plan_bind(&run->rank[r].bound, plan, &run->manifest->geometry, &run->sizes, &run->rank[r].memory,
+                           CPU_PORTABLE, "golden outputs", status);
     }
-    cpu_plan_run_reference(&bound, run->team);
-    if (logits) {
+    if (ok && run->launcher)
+        team_run(run->launcher, run_rank, run);
+    else if (ok)
+        cpu_plan_run_reference(&run->rank[0].bound, run->rank[0].team);
+    const struct comm_header *comm = run->rank[0].memory.base[SPACE_COMM];
+    if (ok && run->launcher && comm->stop)
+        ok = status_fail(status, STATUS_MACHINE,
+                         "golden outputs: the ranks did not meet in time; is the machine overloaded?");
+    const uint8_t *base = run->rank[0].memory.base[SPACE_STEP];
+    if (ok && logits) {
         memcpy(logits, base + fields[STEP_LOGITS].offset, vocab * sizeof *logits);
-        *next = ((int32_t *)(void *)(base + fields[STEP_NEXT_TOKENS].offset))[0];
+        *next = ((const int32_t *)(const void *)(base + fields[STEP_NEXT_TOKENS].offset))[0];
     }
-    cpu_plan_free(&bound);
-    return true;
+    for (uint32_t r = 0; r < run->ranks; r++) cpu_plan_free(&run->rank[r].bound);
+    return ok;
 }
 
 /* Tokens spread over the vocabulary, the same for every build of a model. */
@@ -170,7 +228,7 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
                     const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status)
 {
     bool ok = false;
-    struct golden_run run = {.manifest = manifest, .team = team};
+    struct golden_run run = {.manifest = manifest};
     for (size_t p = 0; p < plan_count; p++) {
         const struct plan *plan = &plans[p];
         const struct plan **kept = plan->header.kind == PLAN_DECODE ? &run.decode : &run.prefill;
@@ -181,7 +239,7 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
     uint32_t prompt_count = golden->prompt_count;
     int32_t *tokens = (int32_t *)golden->tokens;
     float *logits = (float *)golden->logits;
-    if (!run_open(&run, prompt_count + golden->token_count, weights, status)) goto done;
+    if (!run_open(&run, prompt_count + golden->token_count, weights, team, status)) goto done;
     uint32_t chunk = run.prefill->header.rows;
     for (uint32_t first = 0; first < prompt_count; first += chunk) {
         uint32_t count = prompt_count - first < chunk ? prompt_count - first : chunk;

@@ -5,7 +5,7 @@
 #include "formats/engine_file.h"
 #include "kernels/cpu/team.h"
 
-/* Runs a short prompt and a greedy continuation through the smallest prefill plan and the one-row decode plan.
+/* Runs, on all ranks at once, a short prompt and a greedy continuation through the smallest prefill plan and the one-row decode plan.
  * `weights` is the packed weight section. golden's arrays are allocated; golden_free. Token count 0 where the
  * context is too short for both. Logits that are not finite are a failure. */
 bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,

@@ -11,29 +11,95 @@
 /* Logits of 16-bit arithmetic differ between plans, whose sums run in different orders, by a few units of 2^-8. */
 #define GOLDEN_TOLERANCE_CUDA 3e-2f
 
-struct cuda_run {
-    const struct build *build;
+struct rank_run {
     struct cuda_kernels kernels;
     struct cuda_memory memory;
     struct cuda_plan prefill, decode;
-    const struct plan *prefill_plan, *decode_plan;
 };
+
+struct cuda_run {
+    const struct build *build;
+    const struct plan *prefill_plan, *decode_plan;
+    uint32_t count;
+    struct rank_run ranks[PLAN_MAX_RANKS];
+};
+
+static bool open_rank(struct cuda_run *run, uint32_t r, uint64_t pages, const struct engine_kernel *entries,
+                      struct status *status)
+{
+    const struct device *device = build_cuda_device(run->build, r);
+    struct rank_run *rank = &run->ranks[r];
+    if (!device_enter(device, status)) return false;
+    bool ok =
+        cuda_memory_open(&rank->memory, run->build, r, pages, status) &&
+        cuda_kernels_load(&rank->kernels, device, entries, run->build->cuda.kernels.count, status) &&
+        cuda_plan_bind(&rank->prefill, device, &rank->kernels, run->prefill_plan, &rank->memory, "prefill plan",
+                       status) &&
+        cuda_plan_bind(&rank->decode, device, &rank->kernels, run->decode_plan, &rank->memory, "decode plan", status);
+    device_leave(device);
+    return ok;
+}
+
+static bool run_open(struct cuda_run *run, uint64_t pages, const struct engine_kernel *entries, struct status *status)
+{
+    struct cuda_memory *memories[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < run->count; r++) {
+        memories[r] = &run->ranks[r].memory;
+        if (!open_rank(run, r, pages, entries, status)) return false;
+    }
+    return run->count == 1 || cuda_memory_connect(memories, run->build, status);
+}
 
 static void run_close(struct cuda_run *run)
 {
-    const struct device *device = &run->build->cuda.device;
-    cuda_plan_free(&run->prefill, device);
-    cuda_plan_free(&run->decode, device);
-    cuda_kernels_free(&run->kernels, device);
-    cuda_memory_close(&run->memory, run->build);
+    for (uint32_t r = 0; r < run->count; r++) {
+        const struct device *device = build_cuda_device(run->build, r);
+        struct rank_run *rank = &run->ranks[r];
+        cuda_plan_free(&rank->prefill, device);
+        cuda_plan_free(&rank->decode, device);
+        cuda_kernels_free(&rank->kernels, device);
+        cuda_memory_close(&rank->memory, device);
+    }
+}
+
+/* Queues the step on one GPU, and the copy of what it gives. */
+static bool queue_step(struct cuda_run *run, uint32_t r, bool decode, const struct cuda_inputs *inputs, float *logits,
+                       int32_t *next, struct status *status)
+{
+    const struct device *device = build_cuda_device(run->build, r);
+    const struct cuda_driver *driver = &device->driver;
+    struct rank_run *rank = &run->ranks[r];
+    cu_deviceptr step = rank->memory.base[SPACE_STEP];
+    size_t logits_bytes = run->build->manifest.geometry.vocab_size * sizeof *logits;
+    if (!device_enter(device, status)) return false;
+    bool ok = cuda_inputs_write(inputs, &rank->memory, device, status) &&
+              cuda_plan_launch(decode ? &rank->decode : &rank->prefill, device, status);
+    if (ok && logits)
+        ok = cuda_ok(driver,
+                     driver->MemcpyDtoHAsync(logits, step + inputs->fields[STEP_LOGITS].offset, logits_bytes,
+                                             device->stream),
+                     status, "reading logits") &&
+             cuda_ok(driver,
+                     driver->MemcpyDtoHAsync(next, step + inputs->fields[STEP_NEXT_TOKENS].offset, sizeof *next,
+                                             device->stream),
+                     status, "reading a token");
+    device_leave(device);
+    return ok;
+}
+
+static bool wait_for(const struct cuda_run *run, uint32_t r, struct status *status)
+{
+    const struct device *device = build_cuda_device(run->build, r);
+    if (!device_enter(device, status)) return false;
+    bool ok = cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "running the plan");
+    device_leave(device);
+    return ok;
 }
 
 /* Feeds `count` tokens at `position`; with `logits`, returns the next token and its logits. */
 static bool run_step(struct cuda_run *run, bool decode, const int32_t *tokens, uint32_t count, uint64_t position,
                      float *logits, int32_t *next, struct status *status)
 {
-    const struct device *device = &run->build->cuda.device;
-    const struct cuda_driver *driver = &device->driver;
     const struct plan *plan = decode ? run->decode_plan : run->prefill_plan;
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, run->build, &plan->header, status)) return false;
@@ -44,20 +110,18 @@ static bool run_step(struct cuda_run *run, bool decode, const int32_t *tokens, u
         inputs.tokens[r] = tokens[r];
         inputs.positions[r] = (int32_t)(position + r);
     }
-    cu_deviceptr step = run->memory.base[SPACE_STEP];
-    size_t logits_bytes = run->build->manifest.geometry.vocab_size * sizeof *logits;
-    bool ok = cuda_inputs_write(&inputs, &run->memory, run->build, status) &&
-              cuda_plan_launch(decode ? &run->decode : &run->prefill, device, status);
-    if (ok && logits)
-        ok = cuda_ok(driver,
-                     driver->MemcpyDtoHAsync(logits, step + inputs.fields[STEP_LOGITS].offset, logits_bytes,
-                                             device->stream),
-                     status, "reading logits") &&
-             cuda_ok(driver,
-                     driver->MemcpyDtoHAsync(next, step + inputs.fields[STEP_NEXT_TOKENS].offset, sizeof *next,
-                                             device->stream),
-                     status, "reading a token");
-    ok = ok && cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "running the plan");
+    /* A rank that copied to pageable memory before all are launched would wait for the others. */
+    bool ok = true;
+    for (uint32_t r = run->count; ok && r-- > 0;)
+        ok = queue_step(run, r, decode, &inputs, r == 0 ? logits : NULL, next, status) ||
+             status_prefix(status, "rank %" PRIu32, r);
+    for (uint32_t r = 0; r < run->count; r++) {
+        struct status failed;
+        status_clear(&failed);
+        if (wait_for(run, r, &failed) || !ok) continue;
+        *status = failed;
+        ok = status_prefix(status, "rank %" PRIu32, r);
+    }
     cuda_inputs_close(&inputs);
     return ok || status_prefix(status, "golden outputs");
 }
@@ -103,9 +167,8 @@ static bool compute(struct cuda_run *run, struct engine_golden *golden, float *o
 bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status)
 {
     bool ok = false;
-    const struct device *device = &build->cuda.device;
     const struct plan_geometry *geometry = &build->manifest.geometry;
-    struct cuda_run run = {.build = build};
+    struct cuda_run run = {.build = build, .count = build->options->gpus};
     if (!golden_begin(&build->manifest, golden, status)) return false;
     if (golden->token_count == 0) return true;
     for (size_t p = 0; p < build->plan_count; p++) {
@@ -115,26 +178,15 @@ bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct
     }
     struct engine_kernel *entries = kernel_set_view(&build->cuda.kernels);
     float *other = calloc(golden->vocab_size, sizeof *other);
-    if (!device_enter(device, status)) {
-        free(entries);
-        free(other);
-        golden_free(golden);
-        return false;
-    }
     uint64_t tokens = (uint64_t)golden->prompt_count + golden->token_count;
     uint64_t pages = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
     if (!entries || !other) {
         status_fail(status, STATUS_MACHINE, "out of memory while computing golden outputs");
         goto done;
     }
-    ok = cuda_memory_open(&run.memory, build, pages, status) &&
-         cuda_kernels_load(&run.kernels, device, entries, build->cuda.kernels.count, status) &&
-         cuda_plan_bind(&run.prefill, device, &run.kernels, run.prefill_plan, &run.memory, "prefill plan", status) &&
-         cuda_plan_bind(&run.decode, device, &run.kernels, run.decode_plan, &run.memory, "decode plan", status) &&
-         compute(&run, golden, other, status);
+    ok = run_open(&run, pages, entries, status) && compute(&run, golden, other, status);
 done:
     run_close(&run);
-    device_leave(device);
     free(entries);
     free(other);
     if (!ok) golden_free(golden);

@@ -227,10 +227,29 @@ static void short_contexts(void **state)
     }
 }
 
+/* What ranks compute together, each with its share of heads, inner width and vocabulary. */
+static void ranks_equal_the_equations(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    struct build_options options;
+    build_options_init(&options);
+    options.tune = TUNE_OFF;
+    options.gpus = TEST_RANKS;
+    for (int family = 0; family < TEST_FAMILIES; family++)
+        for (size_t d = 0; d < 3; d++) {
+            options.threads = 1 + (int)d * 4; /* fewer than ranks, or more */
+            options.prefill_chunk_count = d == 1;
+            options.prefill_chunks[0] = 2;
+            check_golden((enum test_family)family, dtypes[d], &options);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_the_equations),
+        cmocka_unit_test(ranks_equal_the_equations),
         cmocka_unit_test(chunks_change_nothing),
         cmocka_unit_test(short_contexts),
     };

@@ -12,6 +12,7 @@ void graph_init(struct graph *graph, const struct model_config *config, enum pla
     graph->config = config;
     graph->kind = kind;
     graph->target = TARGET_CPU;
+    graph->ranks = 1;
 }
 
 void graph_free(struct graph *graph)
@@ -87,7 +88,7 @@ static int weight_with_tensor(struct graph *graph, uint32_t layer, uint64_t rows
         graph->out_of_memory = true;
         return -1;
     }
-    weight->pieces[0] = (struct weight_piece){tensor, rows, columns};
+    weight->pieces[0] = (struct weight_piece){tensor, rows, columns, SHARD_NONE, rows, columns};
     weight->piece_count = 1;
     snprintf(weight->name, sizeof weight->name, "%s", tensor);
     return graph->weight_count - 1;
@@ -160,6 +161,11 @@ bool graph_is_narrow(const struct graph *graph, int value)
     return graph->narrow;
 }
 
+void graph_shard(struct graph *graph, int weight, enum shard shard)
+{
+    if (weight >= 0) graph->weights[weight].pieces[0].shard = shard;
+}
+
 int graph_producer(const struct graph *graph, int value)
 {
     for (int n = 0; n < graph->node_count; n++) {
@@ -186,9 +192,11 @@ void graph_replace_uses(struct graph *graph, int from, int to)
             if (graph->nodes[n].inputs[i] == from) graph->nodes[n].inputs[i] = to;
 }
 
+bool graph_is_collective(enum plan_op op) { return op == OP_ALL_REDUCE || op == OP_ALL_GATHER; }
+
 bool graph_is_row_wise(enum plan_op op)
 {
-    return op == OP_RMS_NORM || op == OP_MATMUL || op == OP_SWIGLU || op == OP_ADD;
+    return op == OP_RMS_NORM || op == OP_MATMUL || op == OP_SWIGLU || op == OP_ADD || graph_is_collective(op);
 }
 
 /* One live node's own rules; returns what is wrong or NULL. */
@@ -207,7 +215,9 @@ static const char *node_fault(const struct graph *graph, const struct graph_node
     case OP_ATTENTION:
     case OP_ROPE_ATTENTION:
     case OP_SELECT_ROWS:
-    case OP_SAMPLE: required_inputs = 1; break;
+    case OP_SAMPLE:
+    case OP_ALL_REDUCE:
+    case OP_ALL_GATHER: required_inputs = 1; break;
     default: return "is of an unknown op";
     }
     for (int i = 0; i < required_inputs; i++)
@@ -232,6 +242,10 @@ static const char *node_fault(const struct graph *graph, const struct graph_node
     if (node->op == OP_ADD && (values[node->inputs[0]].width != values[node->outputs[0]].width ||
                                values[node->inputs[1]].width != values[node->outputs[0]].width))
         return "adds values of different width";
+    if (node->op == OP_ALL_REDUCE && values[node->inputs[0]].width != values[node->outputs[0]].width)
+        return "sums values of different width";
+    if (node->op == OP_ALL_REDUCE && (node->weights[0] >= 0) != (node->outputs[1] >= 0))
+        return "has a norm without an output for it";
     if (node->op == OP_RMS_NORM && (node->inputs[1] >= 0) != (node->outputs[1] >= 0))
         return "has a residual without a sum";
     return NULL;
@@ -290,8 +304,10 @@ static void dump_weight(const struct graph *graph, int id, FILE *out)
 
 void graph_dump(const struct graph *graph, FILE *out)
 {
-    fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits\n",
+    fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits",
             graph->kind == PLAN_DECODE ? "decode" : "prefill", graph->config->model_type);
+    if (graph->ranks > 1) fprintf(out, "; %u ranks", graph->ranks);
+    fputc('\n', out);
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         if (node->removed) continue;
@@ -317,7 +333,10 @@ void graph_dump(const struct graph *graph, FILE *out)
         }
         fputs(")", out);
         if (node->op == OP_MATMUL && node->swiglu) fputs(" epilogue=swiglu", out);
-        if (node->op == OP_MATMUL && node->inputs[1] >= 0) fputs(" epilogue=residual", out);
+        if ((node->op == OP_MATMUL || node->op == OP_ALL_REDUCE) && node->inputs[1] >= 0)
+            fputs(" epilogue=residual", out);
+        if (node->op == OP_ALL_REDUCE && node->weights[0] >= 0)
+            fprintf(out, " epilogue=rms_norm eps=%g", (double)node->eps);
         if (node->op == OP_MATMUL && node->weights[2] >= 0) fputs(" prologue=rms_norm", out);
         if (node->op == OP_RMS_NORM || (node->op == OP_MATMUL && node->weights[2] >= 0))
             fprintf(out, " eps=%g", (double)node->eps);

@@ -31,10 +31,22 @@ enum weight_form {
     WEIGHT_CONSTANT,     /* float32 values that the builder computed */
 };
 
+/* What a rank has of a tensor: an equal share, if the import names a direction. */
+enum shard {
+    SHARD_NONE,       /* all of it */
+    SHARD_ROWS,       /* rows of heads or of the MLP's inner width */
+    SHARD_KV_ROWS,    /* rows of KV heads; ranks share a head where there are more ranks than heads */
+    SHARD_VOCABULARY, /* rows of tokens, the last ranks' padded */
+    SHARD_COLUMNS,    /* so that the product is a part of a sum */
+    SHARD_FIRST_RANK, /* all on rank 0, zeros elsewhere: what is added once to such a sum */
+};
+
 /* A tensor of the checkpoint: [rows, columns], or [rows] when columns is 0. */
 struct weight_piece {
     char *tensor; /* owned */
     uint64_t rows, columns;
+    enum shard shard;
+    uint64_t rank_rows, rank_columns; /* of each rank; pass_shard makes them differ from rows and columns */
 };
 
 struct graph_weight {
@@ -43,7 +55,7 @@ struct graph_weight {
     struct weight_piece pieces[GRAPH_MAX_PIECES];
     int piece_count;
     float *constant;        /* owned; WEIGHT_CONSTANT only */
-    uint64_t rows, columns; /* logical shape; columns 0: a vector */
+    uint64_t rows, columns; /* logical shape, on each rank; columns 0: a vector */
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
     bool used; /* set by dead_code: some node reads it */
@@ -76,7 +88,9 @@ struct graph_value {
  *   SWIGLU       gate, up                                                -> y
  *   ADD          a, b                                                    -> y
  *   SELECT_ROWS  x                                                       -> y
- *   SAMPLE       logits                                                  -> next tokens */
+ *   SAMPLE       logits                                                  -> next tokens
+ *   ALL_REDUCE   x, residual or -1              norm of y or -1          -> y, its norm or -1
+ *   ALL_GATHER   x                                                       -> y */
 struct graph_node {
     enum plan_op op;
     int inputs[GRAPH_MAX_INPUTS];   /* value ids */
@@ -85,13 +99,15 @@ struct graph_node {
     uint32_t layer;
     bool removed;
     bool swiglu;     /* MATMUL: fused gate/up epilogue */
-    float eps;       /* RMS_NORM, MATMUL with a norm, ROPE_APPEND with norms */
+    float eps;       /* RMS_NORM, MATMUL and ALL_REDUCE with a norm, ROPE_APPEND with norms */
     float scale;     /* ATTENTION: softmax scale; ROPE_TABLE: scaling */
     uint64_t window; /* ATTENTION: 0 = none */
 };
 
 struct graph {
-    const struct model_config *config; /* borrowed */
+    const struct model_config *config;      /* borrowed: the whole model's; behind pass_shard that of one rank */
+    const struct model_config *rank_config; /* borrowed; with one rank NULL */
+    uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
     enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
     enum dtype half;           /* devices: dtype of matrices and of 16-bit values, F16 or BF16 */
@@ -132,9 +148,13 @@ bool graph_has_panels(const struct graph *graph);
 /* At most GRAPH_NARROW_ROWS rows, for sure. */
 bool graph_is_narrow(const struct graph *graph, int value);
 
+/* Of the matrix or vector `weight` (or -1), one piece so far. */
+void graph_shard(struct graph *graph, int weight, enum shard shard);
+
 int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */
 int graph_use_count(const struct graph *graph, int value); /* inputs of live nodes that name it */
 void graph_replace_uses(struct graph *graph, int from, int to);
+bool graph_is_collective(enum plan_op op);
 bool graph_is_row_wise(enum plan_op op); /* row r of the output depends on row r of the inputs alone */
 
 /* Structural check after import and each pass: ids in range, every input produced earlier, one producer per value,

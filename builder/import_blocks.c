@@ -4,11 +4,14 @@
 
 #include "builder/import.h"
 
+/* `shard`: of the weight; the bias follows. */
 static int linear(struct graph *graph, int x, uint32_t layer, uint64_t rows, uint64_t columns, bool bias,
-                  const char *label, const char *module)
+                  enum shard shard, const char *label, const char *module)
 {
     int weight = graph_matrix(graph, layer, rows, columns, WEIGHT_MATRIX, "model.layers.%u.%s.weight", layer, module);
     int bias_weight = bias ? graph_vector(graph, layer, rows, "model.layers.%u.%s.bias", layer, module) : -1;
+    graph_shard(graph, weight, shard);
+    graph_shard(graph, bias_weight, shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : shard);
     int y = graph_value(graph, ROWS_TOKENS, rows, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     if (!node) return -1;
@@ -48,9 +51,9 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
-    int q = linear(graph, x, layer, q_width, hidden, traits->qkv_bias, "q", "self_attn.q_proj");
-    int k = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, "k", "self_attn.k_proj");
-    int v = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, "v", "self_attn.v_proj");
+    int q = linear(graph, x, layer, q_width, hidden, traits->qkv_bias, SHARD_ROWS, "q", "self_attn.q_proj");
+    int k = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, SHARD_KV_ROWS, "k", "self_attn.k_proj");
+    int v = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, SHARD_KV_ROWS, "v", "self_attn.v_proj");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         norm_q = graph_vector(graph, layer, head_dim, "model.layers.%u.self_attn.q_norm.weight", layer);
@@ -76,17 +79,17 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         attention->scale = (float)(1.0 / sqrt((double)head_dim));
         attention->window = config->layer_slides[layer] ? config->sliding_window : 0;
     }
-    return linear(graph, mixed, layer, hidden, q_width, traits->output_bias, "o", "self_attn.o_proj");
+    return linear(graph, mixed, layer, hidden, q_width, traits->output_bias, SHARD_COLUMNS, "o", "self_attn.o_proj");
 }
 
 static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    int gate = linear(graph, x, layer, inner, hidden, traits->mlp_bias, "gate", "mlp.gate_proj");
-    int up = linear(graph, x, layer, inner, hidden, traits->mlp_bias, "up", "mlp.up_proj");
+    int gate = linear(graph, x, layer, inner, hidden, traits->mlp_bias, SHARD_ROWS, "gate", "mlp.gate_proj");
+    int up = linear(graph, x, layer, inner, hidden, traits->mlp_bias, SHARD_ROWS, "up", "mlp.up_proj");
     int activated = binary(graph, OP_SWIGLU, gate, up, inner, layer, "activated");
-    return linear(graph, activated, layer, hidden, inner, traits->mlp_bias, "down", "mlp.down_proj");
+    return linear(graph, activated, layer, hidden, inner, traits->mlp_bias, SHARD_COLUMNS, "down", "mlp.down_proj");
 }
 
 /* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
@@ -123,6 +126,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int embedding =
         graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden,
                      config->tie_word_embeddings ? WEIGHT_MATRIX : WEIGHT_ROW_MAJOR, "model.embed_tokens.weight");
+    graph_shard(graph, embedding, SHARD_VOCABULARY);
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     if (embed) {
@@ -148,6 +152,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int head = config->tie_word_embeddings
                    ? embedding
                    : graph_matrix(graph, GRAPH_NO_LAYER, vocab, hidden, WEIGHT_MATRIX, "lm_head.weight");
+    graph_shard(graph, head, SHARD_VOCABULARY);
     int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     if (select) {

@@ -5,6 +5,8 @@
 
 #include "formats/checked.h"
 #include "kernels/add/add.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
@@ -45,6 +47,7 @@ static void emit_embed(struct emitter *e, const struct graph_node *node, int64_t
     put_step(&e->out, STEP_TOKENS, ACCESS_READ);
     put_weight(&e->out, node->weights[0]);
     put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    if (e->graph->ranks > 1) put_comm_header(&e->out, ACCESS_READ);
 }
 
 static void emit_rope_table(struct emitter *e, const struct graph_node *node, int64_t *params)
@@ -153,6 +156,27 @@ static void emit_binary(struct emitter *e, const struct graph_node *node, int64_
     put_value(&e->out, node->outputs[0], ACCESS_WRITE);
 }
 
+static void emit_all_reduce(struct emitter *e, const struct graph_node *node, int64_t *params)
+{
+    params[ALL_REDUCE_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
+    params[ALL_REDUCE_RANKS] = (int64_t)e->graph->ranks;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_comm_header(&e->out, ACCESS_READ_WRITE);
+    put_exchange(&e->out, node);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+}
+
+static void emit_all_gather(struct emitter *e, const struct graph_node *node, int64_t *params)
+{
+    params[ALL_GATHER_WIDTH] = (int64_t)e->graph->values[node->inputs[0]].width;
+    params[ALL_GATHER_OUT_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
+    params[ALL_GATHER_RANKS] = (int64_t)e->graph->ranks;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_comm_header(&e->out, ACCESS_READ_WRITE);
+    put_exchange(&e->out, node);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+}
+
 static void emit_select_rows(struct emitter *e, const struct graph_node *node, int64_t *params)
 {
     params[SELECT_ROWS_WIDTH] = (int64_t)e->graph->values[node->inputs[0]].width;
@@ -190,6 +214,8 @@ static emit_op *const emitters[OP_COUNT] = {
     [OP_ADD] = emit_binary,
     [OP_SELECT_ROWS] = emit_select_rows,
     [OP_SAMPLE] = emit_sample,
+    [OP_ALL_REDUCE] = emit_all_reduce,
+    [OP_ALL_GATHER] = emit_all_gather,
 };
 
 /* ---- dependencies ---- */

@@ -5,6 +5,8 @@
 
 #include "builder/device_plan.h"
 #include "builder/operands.h"
+#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed_device.h"
 #include "kernels/matmul/matmul_device.h"
@@ -39,9 +41,12 @@ static void emit_embed(struct device_emitter *e, const struct graph_node *node, 
     params[EMBED_DEVICE_PITCH] = (int64_t)(table->form == WEIGHT_MATRIX ? table->depth : table->columns);
     params[EMBED_DEVICE_VOCAB] = (int64_t)table->rows;
     params[EMBED_DEVICE_DTYPE] = table->dtype;
+    params[EMBED_DEVICE_SHARDED] = e->graph->ranks > 1;
+    params[EMBED_DEVICE_OUT_DTYPE] = value_dtype(e, node->outputs[0]);
     put_step(&e->out, STEP_TOKENS, ACCESS_READ);
     put_weight(&e->out, node->weights[0]);
     put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    if (e->graph->ranks > 1) put_comm_header(&e->out, ACCESS_READ);
 }
 
 static void emit_rope_table(struct device_emitter *e, const struct graph_node *node, int64_t *params)
@@ -178,6 +183,38 @@ static void emit_rope_attention(struct device_emitter *e, const struct graph_nod
     put_weight(&e->out, node->weights[1]);
 }
 
+static void emit_all_reduce(struct device_emitter *e, const struct graph_node *node, int64_t *params)
+{
+    bool residual = node->inputs[1] >= 0, norm = node->weights[0] >= 0;
+    params[ALL_REDUCE_DEVICE_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
+    params[ALL_REDUCE_DEVICE_RANKS] = (int64_t)e->graph->ranks;
+    params[ALL_REDUCE_DEVICE_X_DTYPE] = value_dtype(e, node->inputs[0]);
+    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = residual;
+    params[ALL_REDUCE_DEVICE_HAS_NORM] = norm;
+    params[ALL_REDUCE_DEVICE_NORM_DTYPE] = weight_dtype(e, node->weights[0]);
+    params[ALL_REDUCE_DEVICE_EPS_BITS] = float_param(norm ? node->eps : 0.0f);
+    params[ALL_REDUCE_DEVICE_OUT_DTYPE] = norm ? (int64_t)value_dtype(e, node->outputs[1]) : (int64_t)DTYPE_BF16;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_comm_header(&e->out, ACCESS_READ_WRITE);
+    put_exchange(&e->out, node);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+    if (residual) put_value(&e->out, node->inputs[1], ACCESS_READ);
+    if (!norm) return;
+    put_weight(&e->out, node->weights[0]);
+    put_value(&e->out, node->outputs[1], ACCESS_WRITE);
+}
+
+static void emit_all_gather(struct device_emitter *e, const struct graph_node *node, int64_t *params)
+{
+    params[ALL_GATHER_DEVICE_WIDTH] = (int64_t)e->graph->values[node->inputs[0]].width;
+    params[ALL_GATHER_DEVICE_OUT_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
+    params[ALL_GATHER_DEVICE_RANKS] = (int64_t)e->graph->ranks;
+    put_value(&e->out, node->inputs[0], ACCESS_READ);
+    put_comm_header(&e->out, ACCESS_READ_WRITE);
+    put_exchange(&e->out, node);
+    put_value(&e->out, node->outputs[0], ACCESS_WRITE);
+}
+
 static void emit_select_rows(struct device_emitter *e, const struct graph_node *node, int64_t *params)
 {
     /* Rows are copied as 32-bit words, whatever is in them. */
@@ -220,6 +257,8 @@ static emit_op *const emitters[OP_COUNT] = {
     [OP_ROPE_ATTENTION] = emit_rope_attention,
     [OP_SELECT_ROWS] = emit_select_rows,
     [OP_SAMPLE] = emit_sample,
+    [OP_ALL_REDUCE] = emit_all_reduce,
+    [OP_ALL_GATHER] = emit_all_gather,
 };
 
 static bool emit_node(struct device_emitter *e, const struct graph_node *node, const struct device_facts *gpu,

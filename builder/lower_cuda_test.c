@@ -3,6 +3,8 @@
 #include "builder/pass.h"
 #include "builder/test_device_model.h"
 #include "builder/weights.h"
+#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention_device.h"
 #include "kernels/embed/embed_device.h"
 #include "kernels/matmul/matmul_device.h"
@@ -25,8 +27,8 @@ enum {
 
 /* ---- operands ---- */
 
-/* The operands of an op, a letter each: x the next input, y the output, w the next weight, z scratch; KV read k, written
- * K, both B; of the step c counts, t tokens (T written), s slots, p positions (P both), o out rows; of the state g page
+/* The operands of an op, a letter each: x the next input, y the output, n the second one, w the next weight, z scratch; of
+ * the COMM space h the header, H the same written, r the collective's buffer; KV read k, written K, both B; of the step c counts, t tokens (T written), s slots, p positions (P both), o out rows; of the state g page
  * table, m samplers, e seen (both written, too). */
 static void operand_letters(const struct graph *graph, const struct graph_node *node, char letters[16])
 {
@@ -38,12 +40,19 @@ static void operand_letters(const struct graph *graph, const struct graph_node *
                         : node->op == OP_ATTENTION      ? "cxspgky"
                         : node->op == OP_ROPE_ATTENTION ? "cxxspgByz"
                         : node->op == OP_SELECT_ROWS    ? "cxoy"
+                        : node->op == OP_ALL_REDUCE     ? "cxHry"
+                        : node->op == OP_ALL_GATHER     ? "cxHry"
                                                         : "cxosmey";
     const char *bias = "", *residual = "", *tail = "";
     if (node->op == OP_MATMUL) {
         bias = node->weights[1] >= 0 ? "w" : "";
         residual = node->inputs[1] >= 0 ? "x" : "";
         tail = node->weights[2] >= 0 ? "w" : "";
+    } else if (node->op == OP_EMBED) {
+        tail = graph->ranks > 1 ? "h" : "";
+    } else if (node->op == OP_ALL_REDUCE) {
+        residual = node->inputs[1] >= 0 ? "x" : "";
+        tail = node->weights[0] >= 0 ? "wn" : "";
     } else if (node->op == OP_SAMPLE) {
         tail = graph->kind == PLAN_DECODE ? "TP" : "";
     } else if (node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION) {
@@ -95,7 +104,7 @@ static void check_operands(const struct test_device_model *model, const struct g
     const struct device_launch *launch = &plan->launches[index];
     const struct plan_geometry *geometry = &model->lowering.geometry;
     struct layout layout;
-    uint64_t total, kv = 2 * model->config.kv_heads * geometry->page_tokens * model->config.head_dim * 2;
+    uint64_t total, kv = 2 * graph->config->kv_heads * geometry->page_tokens * model->config.head_dim * 2;
     char letters[16];
     int inputs = 0, weights = 0;
     assert_true(step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, layout.step, &total));
@@ -129,11 +138,20 @@ static void check_operands(const struct test_device_model *model, const struct g
             assert_int_equal(operand->offset % 256, 0);
             break;
         }
+        case 'h':
+        case 'H':
+            check_place(operand, SPACE_COMM, letters[i] == 'h' ? ACCESS_READ : ACCESS_READ_WRITE,
+                        (struct plan_field){0, sizeof(struct comm_header)});
+            break;
+        case 'r': /* where: check_exchange */
+            check_place(operand, SPACE_COMM, ACCESS_READ_WRITE, (struct plan_field){operand->offset, operand->bytes});
+            break;
         case 'x':
+        case 'n':
         case 'y': {
-            bool written = letters[i] == 'y';
+            bool written = letters[i] != 'x';
             while (!written && node->inputs[inputs] < 0) inputs++;
-            int value = written ? node->outputs[0] : node->inputs[inputs++];
+            int value = written ? node->outputs[letters[i] == 'n'] : node->inputs[inputs++];
             check_value(&graph->values[value], &plan->header, &layout, operand, written ? ACCESS_WRITE : ACCESS_READ);
             if (operand->space == SPACE_ARENA) visit(context, value, operand, written);
             break;
@@ -216,12 +234,46 @@ static uint64_t sample_bytes(const int64_t *p, uint32_t operand)
     }
 }
 
+/* Behind `out` come the residual, the norm's weight and the normed rows, those that there are. */
+static uint64_t all_reduce_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ALL_REDUCE_DEVICE_ROWS], width = (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH];
+    uint64_t bytes;
+    switch (operand) {
+    case ALL_REDUCE_DEVICE_X: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_X_DTYPE]);
+    case ALL_REDUCE_DEVICE_HEADER: return sizeof(struct comm_header);
+    case ALL_REDUCE_DEVICE_BUFFER:
+        assert_true(all_reduce_device_buffer_bytes(rows, width, (uint64_t)p[ALL_REDUCE_DEVICE_RANKS],
+                                                   (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE], &bytes));
+        return bytes;
+    case ALL_REDUCE_DEVICE_OUT: return rows * width * 4;
+    }
+    switch (operand - ALL_REDUCE_DEVICE_OUT - (p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0)) {
+    case 0: return rows * width * 4;
+    case 1: return width * size_of_dtype(p[ALL_REDUCE_DEVICE_NORM_DTYPE]);
+    default: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_OUT_DTYPE]);
+    }
+}
+
+static uint64_t all_gather_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ALL_GATHER_DEVICE_ROWS], width = (uint64_t)p[ALL_GATHER_DEVICE_WIDTH];
+    switch (operand) {
+    case ALL_GATHER_DEVICE_X: return rows * width * 4;
+    case ALL_GATHER_DEVICE_HEADER: return sizeof(struct comm_header);
+    case ALL_GATHER_DEVICE_BUFFER: return rows * width * 4 * (uint64_t)p[ALL_GATHER_DEVICE_RANKS];
+    default: return rows * (uint64_t)p[ALL_GATHER_DEVICE_OUT_WIDTH] * 4;
+    }
+}
+
 static uint64_t small_op_bytes(enum plan_op op, const int64_t *p, uint32_t operand)
 {
     const uint64_t rows = (uint64_t)p[0];
     if (op == OP_EMBED) {
         if (operand == EMBED_DEVICE_TOKENS) return rows * 4;
-        if (operand == EMBED_DEVICE_OUT) return rows * (uint64_t)p[EMBED_DEVICE_HIDDEN] * 4;
+        if (operand == EMBED_DEVICE_HEADER) return sizeof(struct comm_header);
+        if (operand == EMBED_DEVICE_OUT)
+            return rows * (uint64_t)p[EMBED_DEVICE_HIDDEN] * size_of_dtype(p[EMBED_DEVICE_OUT_DTYPE]);
         return (uint64_t)(p[EMBED_DEVICE_VOCAB] * p[EMBED_DEVICE_PITCH]) * size_of_dtype(p[EMBED_DEVICE_DTYPE]);
     }
     if (op == OP_ROPE_TABLE) {
@@ -258,6 +310,10 @@ static void check_sizes(const struct device_launch *launch)
             expected = rope_attention_bytes(params, i);
         else if (launch->op == OP_SAMPLE)
             expected = sample_bytes(params, i);
+        else if (launch->op == OP_ALL_REDUCE)
+            expected = all_reduce_bytes(params, i);
+        else if (launch->op == OP_ALL_GATHER)
+            expected = all_gather_bytes(params, i);
         else
             expected = small_op_bytes(launch->op, params, i);
         if (launch->op == OP_ROPE_ATTENTION && i == ROPE_ATTENTION_WORKSPACE) continue; /* check_scratch */
@@ -286,6 +342,28 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[MATMUL_DEVICE_HAS_NORM], node->weights[2] >= 0);
         assert_int_equal(params[MATMUL_DEVICE_EPS_BITS],
                          node->weights[2] >= 0 ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+    } else if (node->op == OP_EMBED) {
+        assert_int_equal(params[EMBED_DEVICE_SHARDED], graph->ranks > 1);
+        assert_int_equal(params[EMBED_DEVICE_OUT_DTYPE], out->dtype);
+        assert_int_equal(out->dtype, graph->ranks > 1 ? graph->half : DTYPE_F32);
+        const uint64_t vocab = graph->weights[node->weights[0]].rows;
+        assert_int_equal(params[EMBED_DEVICE_VOCAB], vocab);
+        if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
+    } else if (node->op == OP_ALL_REDUCE) {
+        bool norm = node->weights[0] >= 0;
+        assert_int_equal(params[ALL_REDUCE_DEVICE_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_WIDTH], model->config.hidden_size);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->inputs[0]].dtype);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL], node->inputs[1] >= 0);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM], norm);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_EPS_BITS],
+                         norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+        assert_int_equal(out->dtype, DTYPE_F32);
+        if (norm) assert_int_equal(params[ALL_REDUCE_DEVICE_OUT_DTYPE], graph->values[node->outputs[1]].dtype);
+    } else if (node->op == OP_ALL_GATHER) {
+        assert_int_equal(params[ALL_GATHER_DEVICE_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_GATHER_DEVICE_OUT_WIDTH], model->config.vocab_size);
+        assert_int_equal(graph->values[node->inputs[0]].dtype, DTYPE_F32);
     } else if (node->op == OP_ROPE_ATTENTION) {
         assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->window);
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], float_to_bits(node->scale));
@@ -339,16 +417,23 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
     return a->space == b->space && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* A launch writes over nothing that it reads, but for a matmul's result over its residual, place for place. */
+/* The place of the operand whose memory the result may take over: -1 if there is none. */
+static int residual_operand(const struct device_launch *launch)
+{
+    if (launch->op == OP_MATMUL) return matmul_device_residual_operand(launch->tactic.params);
+    bool has = launch->op == OP_ALL_REDUCE && launch->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL];
+    return has ? ALL_REDUCE_DEVICE_OUT + 1 : -1;
+}
+
+/* A launch writes over nothing that it reads, but for a sum's result over its residual, place for place. */
 static void check_overlaps(const struct device_launch *launch)
 {
     for (uint32_t i = 0; i < launch->operand_count; i++)
         for (uint32_t j = 0; j < launch->operand_count; j++) {
             const struct plan_operand *a = &launch->operands[i], *b = &launch->operands[j];
             if (i == j || !(a->access & ACCESS_WRITE) || !overlap(a, b)) continue;
-            assert_int_equal(launch->op, OP_MATMUL);
-            assert_int_equal(i, MATMUL_DEVICE_OUT);
-            assert_int_equal(j, matmul_device_residual_operand(launch->tactic.params));
+            assert_int_equal(i, launch->op == OP_MATMUL ? (int)MATMUL_DEVICE_OUT : (int)ALL_REDUCE_DEVICE_OUT);
+            assert_int_equal(j, residual_operand(launch));
             assert_int_equal(a->offset, b->offset);
             assert_int_equal(a->bytes, b->bytes);
         }
@@ -364,6 +449,29 @@ static void check_scratch(const struct test_device_model *model, const struct de
     assert_true(count >= 1);
     for (int i = 0; i < count; i++)
         assert_true(rope_attention_workspace_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
+}
+
+/* The buffers of collectives that follow each other, in this plan or from its end to its beginning, lie apart, and inside
+ * the COMM space behind its header. */
+static void check_exchange(const struct test_device_model *model, const struct device_plan *plan)
+{
+    const struct plan_operand *first = NULL, *last = NULL;
+    uint64_t comm_bytes;
+    assert_true(lower_comm_bytes(&model->lowering, &comm_bytes));
+    for (uint32_t l = 0; l < plan->count; l++) {
+        const struct device_launch *launch = &plan->launches[l];
+        if (!graph_is_collective(launch->op)) continue;
+        assert_int_equal((int)ALL_GATHER_DEVICE_BUFFER, (int)ALL_REDUCE_DEVICE_BUFFER);
+        const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_DEVICE_BUFFER];
+        assert_true(buffer->offset >= sizeof(struct comm_header));
+        assert_true(buffer->offset + buffer->bytes <= comm_bytes);
+        assert_int_equal(buffer->offset % PLAN_ALIGNMENT, 0);
+        assert_false(last && overlap(last, buffer));
+        if (!first) first = buffer;
+        last = buffer;
+    }
+    assert_int_equal(first != NULL, model->ranks > 1);
+    assert_false(first && first != last && overlap(first, last));
 }
 
 /* Returns the sum of all values' sizes. */
@@ -394,9 +502,13 @@ static uint64_t check_plan(const struct test_device_model *model, const struct g
         check_sizes(launch);
         check_overlaps(launch);
         check_scratch(model, launch, gpu);
-        const struct graph_value *out = &graph->values[node->outputs[0]];
-        if (out->place == VALUE_ARENA) sum += rows_of(out, &plan->header) * out->width * dtype_bytes(out->dtype);
+        for (int o = 0; o < 2; o++) {
+            const struct graph_value *out = node->outputs[o] < 0 ? NULL : &graph->values[node->outputs[o]];
+            if (out && out->place == VALUE_ARENA)
+                sum += rows_of(out, &plan->header) * out->width * dtype_bytes(out->dtype);
+        }
     }
+    check_exchange(model, plan);
     free(arena.owner);
     return sum;
 }
@@ -436,6 +548,47 @@ static void every_plan_of_every_model(void **state)
             }
             test_device_model_close(&model);
         }
+}
+
+/* Of each layer, and of the embedding, one sum, with all that follows it inside; the logits' columns are gathered. */
+static void check_collectives(const struct test_device_model *model, const struct graph *graph)
+{
+    uint32_t sums = 0, gathers = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        assert_true(node->op != OP_ADD && node->op != OP_RMS_NORM);
+        if (node->op == OP_MATMUL) assert_true(node->inputs[1] < 0 && node->weights[2] < 0);
+        gathers += node->op == OP_ALL_GATHER;
+        if (node->op != OP_ALL_REDUCE) continue;
+        assert_int_equal(node->inputs[1] >= 0, sums > 0); /* the embedding is where the residual begins */
+        assert_true(node->weights[0] >= 0 && node->outputs[1] >= 0);
+        sums++;
+    }
+    assert_int_equal(sums, 1 + 2 * model->config.layers);
+    assert_int_equal(gathers, 1);
+}
+
+static void every_plan_of_several_ranks(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512};
+    const char *source;
+    int opened = 0;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
+            if (!test_device_model_open_ranks(&model, source, m % 2 ? DTYPE_F16 : DTYPE_BF16, ranks)) continue;
+            opened++;
+            test_device_model_exchange(&model, 512);
+            for (int g = 0; g < TEST_GRAPHS; g++) check_collectives(&model, &model.graphs[g]);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], rows, 4);
+                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows[r]);
+                for (int r = 0; r < 3; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
+            }
+            test_device_model_close(&model);
+        }
+    assert_true(opened >= 8);
 }
 
 /* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
@@ -587,6 +740,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_of_every_model),
+        cmocka_unit_test(every_plan_of_several_ranks),
         cmocka_unit_test(the_wide_graph_takes_few_rows),
         cmocka_unit_test(a_residual_that_is_read_later_stays),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),

@@ -66,6 +66,18 @@ void put_kv(struct operand_writer *writer, const struct graph_node *node, enum p
     put_operand(writer, SPACE_KV, access, node->layer * bytes, bytes);
 }
 
+void put_comm_header(struct operand_writer *writer, enum plan_access access)
+{
+    put_operand(writer, SPACE_COMM, access, 0, sizeof(struct comm_header));
+}
+
+void put_exchange(struct operand_writer *writer, const struct graph_node *node)
+{
+    size_t n = (size_t)(node - writer->graph->nodes);
+    put_operand(writer, SPACE_COMM, ACCESS_READ_WRITE, writer->memory->exchange_offset[n],
+                writer->memory->exchange_bytes[n]);
+}
+
 uint32_t operand_rows(const struct operand_writer *writer, int value)
 {
     return writer->graph->values[value].rows == ROWS_TOKENS ? writer->rows : writer->out_rows;

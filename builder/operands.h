@@ -32,6 +32,10 @@ void put_value(struct operand_writer *writer, int id, enum plan_access access);
 void put_workspace(struct operand_writer *writer, const struct graph_node *node);
 void put_kv(struct operand_writer *writer, const struct graph_node *node, enum plan_access access);
 
+/* The header of the COMM space, and the buffer of a collective in it. */
+void put_comm_header(struct operand_writer *writer, enum plan_access access);
+void put_exchange(struct operand_writer *writer, const struct graph_node *node);
+
 /* Row count and index of the valid count of a value's row space. */
 uint32_t operand_rows(const struct operand_writer *writer, int value);
 int64_t operand_count_index(const struct operand_writer *writer, int value);

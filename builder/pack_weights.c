@@ -2,14 +2,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/shard.h"
 #include "builder/weights.h"
 #include "kernels/matmul/panel.h"
 
-/* Rows of a weight's pieces as the engine's dtype wants them, one panel at a time. */
+/* Rows of a rank's share of a weight's pieces as the engine's dtype wants them, one panel at a time. */
 struct row_source {
     const struct graph_weight *weight;
     uint64_t interleave; /* rows of gate, then of up, that alternate */
     const struct tensor_view *tensors[GRAPH_MAX_PIECES];
+    struct shard_slice slices[GRAPH_MAX_PIECES];
     uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
     const struct tensor_view *overflowed; /* a tensor with a value that its new dtype cannot hold; NULL: none so far */
 };
@@ -79,19 +81,22 @@ static const void *source_row(struct row_source *source, uint64_t row, int slot)
         uint64_t group = row / source->interleave;
         piece = (int)(group % 2);
         row = group / 2 * source->interleave + row % source->interleave;
-        if (row >= weight->pieces[piece].rows) return NULL;
     } else {
-        while (piece < weight->piece_count && row >= weight->pieces[piece].rows) row -= weight->pieces[piece++].rows;
+        while (piece < weight->piece_count && row >= weight->pieces[piece].rank_rows)
+            row -= weight->pieces[piece++].rank_rows;
         if (piece == weight->piece_count) return NULL;
     }
+    const struct shard_slice *slice = &source->slices[piece];
+    if (row >= slice->rows) return NULL;
     const struct tensor_view *tensor = source->tensors[piece];
     uint64_t columns = weight->columns;
+    uint64_t first = (slice->first_row + row) * weight->pieces[piece].columns + slice->first_column;
     if (tensor->dtype == weight->dtype && weight->depth == columns)
-        return (const uint8_t *)tensor->data + row * columns * dtype_bytes(tensor->dtype);
+        return (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
     uint64_t row_bytes = weight->depth * dtype_bytes(weight->dtype);
     uint8_t *converted = source->converted + (uint64_t)slot * row_bytes;
     memset(converted, 0, row_bytes);
-    convert(source, tensor, row * columns, converted, columns);
+    convert(source, tensor, first, converted, columns);
     return converted;
 }
 
@@ -108,6 +113,12 @@ static bool emit(struct packing *packing, const void *data, uint64_t bytes, stru
     packing->written += bytes;
     if (packing->progress) packing->progress(packing->context, packing->written, packing->total_bytes);
     return true;
+}
+
+static bool emit_zeros(struct packing *packing, uint64_t bytes, struct status *status)
+{
+    packing->written += bytes;
+    return engine_writer_weights_pad(packing->writer, packing->written, status);
 }
 
 static bool pack_panels(struct row_source *source, struct packing *packing, struct status *status)
@@ -158,7 +169,7 @@ static bool pack_matrix(struct row_source *source, struct packing *packing, stru
     return ok;
 }
 
-/* Vectors, and matrices as the checkpoint has them. */
+/* Vectors, and matrices of whole rows as the checkpoint has them. */
 static bool pack_rows(struct row_source *source, struct packing *packing, struct status *status)
 {
     enum { BATCH_ELEMENTS = 1 << 20 };
@@ -168,12 +179,15 @@ static bool pack_rows(struct row_source *source, struct packing *packing, struct
     bool ok = true;
     for (int p = 0; ok && p < weight->piece_count; p++) {
         const struct tensor_view *tensor = source->tensors[p];
-        uint64_t elements = tensor->bytes / dtype_bytes(tensor->dtype);
+        const struct shard_slice *slice = &source->slices[p];
+        uint64_t width = weight->columns ? weight->columns : 1, elements = slice->rows * width;
         for (uint64_t first = 0; ok && first < elements; first += BATCH_ELEMENTS) {
             uint64_t count = elements - first < BATCH_ELEMENTS ? elements - first : BATCH_ELEMENTS;
-            convert(source, tensor, first, out, count);
+            convert(source, tensor, slice->first_row * width + first, out, count);
             ok = check_overflow(source, status) && emit(packing, out, count * dtype_bytes(weight->dtype), status);
         }
+        uint64_t missing = (weight->pieces[p].rank_rows - slice->rows) * width;
+        ok = ok && emit_zeros(packing, missing * dtype_bytes(weight->dtype), status);
     }
     free(out);
     return ok;
@@ -188,8 +202,9 @@ static bool pack_gate_up_bias(const struct row_source *source, struct packing *p
     for (uint64_t row = 0; row < weight->rows; row++) {
         uint64_t group = row / source->interleave, at = group / 2 * source->interleave + row % source->interleave;
         const struct tensor_view *tensor = source->tensors[group % 2];
-        if (at >= weight->pieces[group % 2].rows) continue;
-        store_element(out, row, weight->dtype, load_element(tensor->data, at, tensor->dtype));
+        const struct shard_slice *slice = &source->slices[group % 2];
+        if (at >= slice->rows) continue;
+        store_element(out, row, weight->dtype, load_element(tensor->data, slice->first_row + at, tensor->dtype));
     }
     bool ok = emit(packing, out, weight->bytes, status);
     free(out);
@@ -197,14 +212,19 @@ static bool pack_gate_up_bias(const struct row_source *source, struct packing *p
 }
 
 static bool pack_one(const struct graph *graph, const struct graph_weight *weight, const struct checkpoint *checkpoint,
-                     struct packing *packing, struct status *status)
+                     uint32_t rank, struct packing *packing, struct status *status)
 {
     if (weight->form == WEIGHT_CONSTANT) return emit(packing, weight->constant, weight->bytes, status);
     struct row_source source = {.weight = weight, .interleave = graph_interleave(graph)};
-    for (int p = 0; p < weight->piece_count; p++)
+    bool whole_rows = true;
+    for (int p = 0; p < weight->piece_count; p++) {
         source.tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
+        source.slices[p] = shard_slice(&weight->pieces[p], rank, graph->ranks);
+        whole_rows &= weight->pieces[p].rank_columns == weight->pieces[p].columns;
+    }
     if (weight->form == WEIGHT_GATE_UP_BIAS) return pack_gate_up_bias(&source, packing, status);
-    bool as_it_is = weight->form == WEIGHT_MATRIX && !graph_has_panels(graph) && weight->depth == weight->columns;
+    bool as_it_is =
+        weight->form == WEIGHT_MATRIX && !graph_has_panels(graph) && weight->depth == weight->columns && whole_rows;
     if (weight->form == WEIGHT_ROW_MAJOR || as_it_is) return pack_rows(&source, packing, status);
     source.converted = malloc(PANEL_ROWS * weight->depth * dtype_bytes(weight->dtype));
     if (!source.converted) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
@@ -218,15 +238,19 @@ bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint
 {
     struct packing packing = {writer, progress, context, total_bytes, 0};
     if (!engine_writer_weights_begin(writer, total_bytes, status)) return false;
-    for (int w = 0; w < graph->weight_count; w++) {
-        const struct graph_weight *weight = &graph->weights[w];
-        if (!weight->used) continue;
-        if (!engine_writer_weights_pad(writer, weight->offset, status)) return false;
-        packing.written = weight->offset;
-        if (!pack_one(graph, weight, checkpoint, &packing, status)) return false;
-        for (int p = 0; p < weight->piece_count; p++) {
-            const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-            file_map_release(tensor->data, tensor->bytes);
+    for (uint32_t rank = 0; rank < graph->ranks; rank++) {
+        uint64_t base = total_bytes / graph->ranks * rank;
+        for (int w = 0; w < graph->weight_count; w++) {
+            const struct graph_weight *weight = &graph->weights[w];
+            if (!weight->used) continue;
+            packing.written = base + weight->offset;
+            if (!engine_writer_weights_pad(writer, packing.written, status) ||
+                !pack_one(graph, weight, checkpoint, rank, &packing, status))
+                return false;
+            for (int p = 0; p < weight->piece_count; p++) {
+                const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
+                file_map_release(tensor->data, tensor->bytes);
+            }
         }
     }
     return engine_writer_weights_pad(writer, total_bytes, status) && engine_writer_weights_end(writer, status);

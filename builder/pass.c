@@ -3,11 +3,13 @@
 #include <string.h>
 
 const struct pass *const passes[] = {
+    &pass_shard, /* several ranks */
     &pass_fuse_qkv,
     &pass_fuse_gate_up,
     &pass_last_position,
-    &pass_fuse_residual_norm,   /* CPU */
-    &pass_fuse_residual_matmul, /* devices, down to activation_dtypes */
+    &pass_fuse_residual_norm, /* CPU */
+    &pass_fuse_all_reduce,    /* devices, down to activation_dtypes */
+    &pass_fuse_residual_matmul,
     &pass_fuse_norm_matmul,
     &pass_fuse_rope_attention,
     &pass_activation_dtypes,

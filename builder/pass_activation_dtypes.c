@@ -2,6 +2,16 @@
  * rotary table and the logits stay float32. */
 #include "builder/pass.h"
 
+/* Or a rank's part of them. */
+static bool is_logits(const struct graph *graph, int value)
+{
+    if (graph->values[value].place == VALUE_LOGITS) return true;
+    for (int n = 0; n < graph->node_count; n++)
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_ALL_GATHER && graph->nodes[n].inputs[0] == value)
+            return true;
+    return false;
+}
+
 static bool is_half(const struct graph *graph, const struct graph_node *node)
 {
     switch (node->op) {
@@ -10,7 +20,8 @@ static bool is_half(const struct graph *graph, const struct graph_node *node)
     case OP_ATTENTION:
     case OP_ROPE_ATTENTION:
     case OP_SWIGLU: return true;
-    case OP_MATMUL: return node->inputs[1] < 0 && graph->values[node->outputs[0]].place != VALUE_LOGITS;
+    case OP_MATMUL: return node->inputs[1] < 0 && !is_logits(graph, node->outputs[0]);
+    case OP_EMBED: return graph->ranks > 1; /* on its way to the other ranks */
     case OP_SELECT_ROWS: return graph->values[node->inputs[0]].dtype != DTYPE_F32;
     default: return false;
     }
@@ -26,6 +37,7 @@ static bool run(struct graph *graph, struct status *status)
                                "the model adds values that no matmul produces, which the cuda target cannot; use "
                                "--target cpu");
         graph->values[node->outputs[0]].dtype = is_half(graph, node) ? graph->half : DTYPE_F32;
+        if (node->op == OP_ALL_REDUCE && node->outputs[1] >= 0) graph->values[node->outputs[1]].dtype = graph->half;
     }
     return true;
 }

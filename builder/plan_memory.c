@@ -3,6 +3,10 @@
 
 #include "builder/lower.h"
 #include "formats/checked.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/sample/sample.h"
@@ -78,6 +82,59 @@ static bool workspace_bytes(const struct graph *graph, const struct graph_node *
     return checked_align(*bytes, PLAN_ALIGNMENT, bytes);
 }
 
+static bool exchange_bytes(const struct graph *graph, const struct graph_node *node, uint64_t rows, uint64_t out_rows,
+                           uint64_t *bytes)
+{
+    const struct graph_value *x = &graph->values[node->inputs[0]];
+    uint64_t x_rows = x->rows == ROWS_TOKENS ? rows : out_rows;
+    if (graph->target == TARGET_CPU)
+        return node->op == OP_ALL_REDUCE ? all_reduce_buffer_bytes(x_rows, x->width, bytes)
+                                         : all_gather_buffer_bytes(x_rows, x->width, bytes);
+    return node->op == OP_ALL_REDUCE ? all_reduce_device_buffer_bytes(x_rows, x->width, graph->ranks, x->dtype, bytes)
+                                     : all_gather_device_buffer_bytes(x_rows, x->width, graph->ranks, bytes);
+}
+
+bool lower_exchange_bytes(const struct graph *graph, uint64_t rows, uint64_t out_rows, uint64_t *bytes,
+                          struct status *status)
+{
+    *bytes = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        uint64_t own;
+        if (!graph_is_collective(graph->nodes[n].op)) continue;
+        if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &own) ||
+            !checked_align(own, LOWER_EXCHANGE_OFFSET, &own))
+            return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange for %llu rows does not fit into 64 bits",
+                               (unsigned long long)rows);
+        if (own > *bytes) *bytes = own;
+    }
+    return true;
+}
+
+bool lower_comm_bytes(const struct lowering *lowering, uint64_t *bytes)
+{
+    *bytes = 0;
+    return plan_ranks(&lowering->geometry) == 1 ||
+           (checked_mul(lowering->exchange_bytes, LOWER_EXCHANGE_BUFFERS, bytes) &&
+            checked_add(*bytes, LOWER_EXCHANGE_OFFSET, bytes));
+}
+
+/* Two buffers in turn. A plan with an odd number of collectives ends in a third one, for the next plan begins in the
+ * first (struct comm_header says why). */
+static bool place_exchange(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
+                           struct memory_plan *memory)
+{
+    int last = -1;
+    uint64_t turn = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        if (!graph_is_collective(graph->nodes[n].op)) continue;
+        if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &memory->exchange_bytes[n])) return false;
+        memory->exchange_offset[n] = LOWER_EXCHANGE_OFFSET + turn++ % 2 * lowering->exchange_bytes;
+        last = n;
+    }
+    if (turn % 2) memory->exchange_offset[last] = LOWER_EXCHANGE_OFFSET + 2 * lowering->exchange_bytes;
+    return true;
+}
+
 static void find_last_uses(const struct graph *graph, int *last_use)
 {
     for (int v = 0; v < graph->value_count; v++) last_use[v] = NOWHERE;
@@ -89,12 +146,14 @@ static void find_last_uses(const struct graph *graph, int *last_use)
 /* The input whose memory output `o` of this node may take over, by the contracts in kernels/; -1 if none. */
 static int alias_candidate(const struct graph *graph, const struct graph_node *node, int o)
 {
-    if (graph->target != TARGET_CPU) return node->op == OP_MATMUL ? node->inputs[1] : -1;
+    if (graph->target != TARGET_CPU)
+        return node->op == OP_MATMUL || (node->op == OP_ALL_REDUCE && o == 0) ? node->inputs[1] : -1;
     switch (node->op) {
     case OP_RMS_NORM: return o == 0 ? node->inputs[0] : node->inputs[1];
     case OP_ATTENTION:
     case OP_SWIGLU:
-    case OP_ADD: return node->inputs[0];
+    case OP_ADD:
+    case OP_ALL_REDUCE: return node->inputs[0];
     case OP_MATMUL: return node->inputs[1]; /* the residual */
     default: return -1;
     }
@@ -159,18 +218,26 @@ bool plan_memory(const struct graph *graph, const struct lowering *lowering, uin
     memory->value_offset = malloc((values + 1) * sizeof *memory->value_offset);
     memory->workspace_offset = calloc(nodes + 1, sizeof *memory->workspace_offset);
     memory->workspace_bytes = calloc(nodes + 1, sizeof *memory->workspace_bytes);
+    memory->exchange_offset = calloc(nodes + 1, sizeof *memory->exchange_offset);
+    memory->exchange_bytes = calloc(nodes + 1, sizeof *memory->exchange_bytes);
     planner.bytes = calloc(values + 1, sizeof *planner.bytes);
     planner.last_use = calloc(values + 1, sizeof *planner.last_use);
     planner.taken_over = calloc(values + 1, sizeof *planner.taken_over);
     planner.arena.blocks = calloc(values + nodes + 2, sizeof *planner.arena.blocks);
-    if (!memory->value_offset || !memory->workspace_offset || !memory->workspace_bytes || !planner.bytes ||
-        !planner.last_use || !planner.taken_over || !planner.arena.blocks) {
+    if (!memory->value_offset || !memory->workspace_offset || !memory->workspace_bytes || !memory->exchange_offset ||
+        !memory->exchange_bytes || !planner.bytes || !planner.last_use || !planner.taken_over ||
+        !planner.arena.blocks) {
         status_fail(status, STATUS_MACHINE, "out of memory while planning memory");
         goto done;
     }
     uint64_t scratch;
     if (lowering->scratch_bytes && !arena_take(&planner.arena, lowering->scratch_bytes, &scratch)) {
         status_fail(status, STATUS_BAD_INPUT, "the scratch memory does not fit into 64-bit sizes");
+        goto done;
+    }
+    if (!place_exchange(graph, lowering, rows, out_rows, memory)) {
+        status_fail(status, STATUS_BAD_INPUT, "what ranks exchange for %llu rows does not fit into 64 bits",
+                    (unsigned long long)rows);
         goto done;
     }
     find_last_uses(graph, planner.last_use);
@@ -206,5 +273,7 @@ void memory_plan_free(struct memory_plan *memory)
     free(memory->value_offset);
     free(memory->workspace_offset);
     free(memory->workspace_bytes);
+    free(memory->exchange_offset);
+    free(memory->exchange_bytes);
     memset(memory, 0, sizeof *memory);
 }

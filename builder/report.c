@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "builder/estimate_cuda.h"
 #include "builder/lower.h"
 
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
@@ -20,14 +21,22 @@ double estimate_plan_us(const struct plan *plan, const struct machine *machine, 
     return us;
 }
 
+static double estimate_us(const struct build_report *report, const struct plan *plan)
+{
+    const struct manifest *m = report->manifest;
+    return m->target == TARGET_CUDA ? estimate_cuda_plan_us(plan, report->machine, plan_ranks(&m->geometry))
+                                    : estimate_plan_us(plan, report->machine, report->tactics);
+}
+
 static const char *kind_name(const struct plan *plan)
 {
     return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
 }
 
+/* Of each GPU. */
 static uint64_t fixed_bytes(const struct manifest *m)
 {
-    return m->weights_bytes + m->arena_bytes + m->step_bytes + m->state_bytes;
+    return manifest_rank_weights(m) + m->arena_bytes + m->step_bytes + m->state_bytes + m->comm_bytes;
 }
 
 static void print_text(const struct build_report *report, FILE *out)
@@ -44,14 +53,23 @@ static void print_text(const struct build_report *report, FILE *out)
                 report->machine->threads, cpu_isa_name(report->machine->isa));
     if (report->machine->read_gb_s > 0)
         fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s %s\n", report->machine->read_gb_s,
-                report->machine->peak_gflops, m->target == TARGET_CUDA ? "on tensor cores (nominal)" : "float32");
+                report->machine->peak_gflops,
+                m->target != TARGET_CUDA ? "float32"
+                : report->output         ? "on tensor cores (nominal)"
+                                         : "on tensor cores (assumed)");
     fprintf(out, "limits     %" PRIu64 " sequences, %" PRIu64 " tokens each, pages of %" PRIu64 " tokens\n", g->slots,
             g->max_context, g->page_tokens);
+    char comm[48] = "";
+    if (plan_ranks(g) > 1) {
+        snprintf(comm, sizeof comm, " + exchange %" PRIu64, m->comm_bytes);
+        fprintf(out, "ranks      %" PRIu64 " that share the model; memory and plans are those of each\n",
+                plan_ranks(g));
+    }
     fprintf(out,
-            "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 " = %" PRIu64
+            "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 "%s = %" PRIu64
             " bytes, and %" PRIu64 " bytes per KV page (%" PRIu64 " for one full sequence)\n",
-            m->weights_bytes, m->arena_bytes, m->step_bytes, m->state_bytes, fixed_bytes(m), g->page_bytes,
-            g->page_bytes * g->pages_per_slot);
+            manifest_rank_weights(m), m->arena_bytes, m->step_bytes, m->state_bytes, comm, fixed_bytes(m),
+            g->page_bytes, g->page_bytes * g->pages_per_slot);
     uint64_t context = g->max_context / 2 < LOWER_COST_CONTEXT ? g->max_context / 2 : LOWER_COST_CONTEXT;
     fprintf(out, "estimates  at a context of %" PRIu64 " tokens\n", context);
     fprintf(out, "plans      kind     rows  launches        arena     bytes moved         flops     estimate\n");
@@ -62,7 +80,7 @@ static void print_text(const struct build_report *report, FILE *out)
             bytes += plan->launches[n].bytes;
             flops += plan->launches[n].flops;
         }
-        double us = estimate_plan_us(plan, report->machine, report->tactics);
+        double us = estimate_us(report, plan);
         fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64, kind_name(plan),
                 plan->header.rows, plan->header.launch_count, plan->header.arena_bytes, bytes, flops);
         if (report->plan_us && report->plan_us[p] > 0)
@@ -92,8 +110,7 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
                                   (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count,
                                   "arena_bytes", (json_int_t)plan->header.arena_bytes);
         if (report->machine->read_gb_s > 0)
-            json_object_set_new(entry, "estimate_us",
-                                json_real(estimate_plan_us(plan, report->machine, report->tactics)));
+            json_object_set_new(entry, "estimate_us", json_real(estimate_us(report, plan)));
         if (report->plan_us && report->plan_us[p] > 0)
             json_object_set_new(entry, "measured_us", json_real(report->plan_us[p]));
         if (report->library_plans[p].header.launch_count > 0)
@@ -102,13 +119,15 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
         json_array_append_new(plans, entry);
     }
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "model",
-                  m->model_name, "model_type", m->model_type, "target", engine_target_name(m->target), "target_name",
-                  m->target_name, "parameters", (json_int_t)m->parameters, "limits", "max_batch", (json_int_t)g->slots,
-                  "max_context", (json_int_t)g->max_context, "page_tokens", (json_int_t)g->page_tokens, "memory",
-                  "weights_bytes", (json_int_t)m->weights_bytes, "arena_bytes", (json_int_t)m->arena_bytes,
-                  "step_bytes", (json_int_t)m->step_bytes, "state_bytes", (json_int_t)m->state_bytes, "page_bytes",
-                  (json_int_t)g->page_bytes, "pages_per_sequence", (json_int_t)g->pages_per_slot, "plans", plans);
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}",
+                  "model", m->model_name, "model_type", m->model_type, "target", engine_target_name(m->target),
+                  "target_name", m->target_name, "parameters", (json_int_t)m->parameters, "ranks",
+                  (json_int_t)plan_ranks(g), "limits", "max_batch", (json_int_t)g->slots, "max_context",
+                  (json_int_t)g->max_context, "page_tokens", (json_int_t)g->page_tokens, "memory", "weights_bytes",
+                  (json_int_t)manifest_rank_weights(m), "comm_bytes", (json_int_t)m->comm_bytes, "arena_bytes",
+                  (json_int_t)m->arena_bytes, "step_bytes", (json_int_t)m->step_bytes, "state_bytes",
+                  (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes, "pages_per_sequence",
+                  (json_int_t)g->pages_per_slot, "plans", plans);
     if (root && report->output) {
         json_object_set_new(root, "output", json_string(report->output));
         json_object_set_new(root, "file_bytes", json_integer((json_int_t)report->file_bytes));

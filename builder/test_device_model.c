@@ -2,6 +2,7 @@
 
 #include "builder/import.h"
 #include "builder/pass.h"
+#include "builder/shard.h"
 #include "builder/weights.h"
 
 const struct device_facts test_gpus[TEST_GPUS] = {
@@ -65,15 +66,18 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     graph->target = TARGET_CUDA;
     graph->half = half;
     graph->narrow = which == TEST_NARROW;
+    graph->ranks = model->ranks;
+    if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
 }
 
-bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
-                           uint64_t context, struct status *status)
+static bool try_ranks(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
+                      uint64_t context, uint32_t ranks, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
     memset(model, 0, sizeof *model);
     model->name = source;
+    model->ranks = ranks;
     model->has_checkpoint = source[0] != '{';
     if (model->has_checkpoint) {
         test_expect_success(checkpoint_open(&model->checkpoint, source, false, status), status);
@@ -81,6 +85,7 @@ bool test_device_model_try(struct test_device_model *model, const char *source, 
     } else {
         test_expect_success(model_config_parse(&model->config, source, strlen(source), "config.json", status), status);
     }
+    if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
     struct graph *wide = &model->graphs[TEST_WIDE];
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (!make_graph(model, (enum test_graph)g, half, status)) return false;
@@ -92,17 +97,32 @@ bool test_device_model_try(struct test_device_model *model, const char *source, 
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_WIDE) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
 
-    uint64_t layer_bytes = kv_layer_bytes(&model->config, PAGE_TOKENS, half);
+    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, half);
     model->lowering = (struct lowering){
         .geometry = {.slots = slots,
                      .max_context = context,
                      .page_tokens = PAGE_TOKENS,
                      .pages_per_slot = (context + PAGE_TOKENS - 1) / PAGE_TOKENS,
                      .page_bytes = model->config.layers * layer_bytes,
-                     .vocab_size = model->config.vocab_size},
+                     .vocab_size = model->config.vocab_size,
+                     .ranks = ranks},
         .kv_dtype = half,
     };
     return true;
+}
+
+bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
+                           uint64_t context, struct status *status)
+{
+    return try_ranks(model, source, half, slots, context, 1, status);
+}
+
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype half, uint32_t ranks)
+{
+    struct status status = {0};
+    if (try_ranks(model, source, half, 64, 512, ranks, &status)) return true;
+    test_device_model_close(model);
+    return false;
 }
 
 void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half)
@@ -134,6 +154,17 @@ void test_device_model_scratch(struct test_device_model *model, const struct dev
     }
 }
 
+void test_device_model_exchange(struct test_device_model *model, uint32_t rows)
+{
+    struct status status = {0};
+    model->lowering.exchange_bytes = 0;
+    for (int g = 0; g < TEST_GRAPHS; g++) {
+        uint64_t bytes, out_rows = g == TEST_PREFILL ? 1 : rows;
+        test_expect_success(lower_exchange_bytes(&model->graphs[g], rows, out_rows, &bytes, &status), &status);
+        if (bytes > model->lowering.exchange_bytes) model->lowering.exchange_bytes = bytes;
+    }
+}
+
 void test_device_model_sizes(const struct test_device_model *model, const struct plan_header *header,
                              struct plan_space_sizes *sizes)
 {
@@ -142,7 +173,8 @@ void test_device_model_sizes(const struct test_device_model *model, const struct
     memset(sizes, 0, sizeof *sizes);
     assert_true(step_layout(header->rows, header->out_rows, geometry->vocab_size, step, &sizes->bytes[SPACE_STEP]));
     assert_true(state_layout(geometry, state, &sizes->bytes[SPACE_STATE]));
-    sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes;
+    sizes->bytes[SPACE_WEIGHTS] = model->weights_bytes / model->ranks;
+    assert_true(lower_comm_bytes(&model->lowering, &sizes->bytes[SPACE_COMM]));
     sizes->bytes[SPACE_ARENA] = header->arena_bytes;
     sizes->bytes[SPACE_KV] = geometry->page_bytes;
 }

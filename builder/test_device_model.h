@@ -16,10 +16,11 @@ struct test_device_model {
     const char *name;
     struct checkpoint checkpoint;
     bool has_checkpoint;
-    struct model_config config;
+    struct model_config config, rank_config; /* the same with one rank */
+    uint32_t ranks;
     struct graph graphs[TEST_GRAPHS]; /* after all passes, with weights placed */
     struct lowering lowering;
-    uint64_t weights_bytes;
+    uint64_t weights_bytes; /* of all ranks */
 };
 
 /* Small models that stand in the source, then the shipped model, then those of the shared folder; NULL behind the last.
@@ -31,6 +32,8 @@ const char *test_device_model_source(size_t index);
 bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
                            uint64_t context, struct status *status);
 void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half);
+/* Shared by several ranks; false where there are no equal shares. */
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype half, uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);
 
 /* The graph for `rows` rows of a step. */
@@ -39,6 +42,9 @@ const struct graph *test_device_model_graph(const struct test_device_model *mode
 /* Gives the arena's start to scratch memory for decode plans of the `count` row counts. */
 void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,
                                size_t count);
+
+/* Several ranks: room for what they exchange in plans of up to `rows` rows. */
+void test_device_model_exchange(struct test_device_model *model, uint32_t rows);
 
 /* What the plan of these rows is verified against. */
 void test_device_model_sizes(const struct test_device_model *model, const struct plan_header *header,

@@ -4,24 +4,32 @@
 
 #include "formats/safetensors.h"
 
-#define SIZES                                                                                                \
-    "\"hidden_size\": 23, \"intermediate_size\": 19, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
-    "\"num_key_value_heads\": 1, \"head_dim\": 8, \"vocab_size\": 37, \"max_position_embeddings\": 64, "     \
-    "\"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"bos_token_id\": 1, "       \
-    "\"eos_token_id\": 2"
+const struct test_sizes test_sizes = {TEST_INNER, TEST_HEADS, TEST_KV_HEADS, TEST_VOCAB};
 
-const char *test_family_config(enum test_family family)
+static const char *config_of(enum test_family family, const struct test_sizes *sizes)
 {
-    static const char *const configs[TEST_FAMILIES] = {
-        [TEST_LLAMA] = "{\"model_type\": \"llama\", " SIZES "}",
-        [TEST_LLAMA_BIASED_TIED] = "{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, "
-                                   "\"tie_word_embeddings\": true, " SIZES "}",
-        [TEST_MISTRAL] = "{\"model_type\": \"mistral\", \"sliding_window\": 4, " SIZES "}",
-        [TEST_QWEN2] = "{\"model_type\": \"qwen2\", \"tie_word_embeddings\": true, " SIZES "}",
-        [TEST_QWEN3] = "{\"model_type\": \"qwen3\", " SIZES "}",
+    static char texts[TEST_FAMILIES][640];
+    static const char *const traits[TEST_FAMILIES] = {
+        [TEST_LLAMA] = "\"model_type\": \"llama\"",
+        [TEST_LLAMA_BIASED_TIED] = "\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, "
+                                   "\"tie_word_embeddings\": true",
+        [TEST_MISTRAL] = "\"model_type\": \"mistral\", \"sliding_window\": 4",
+        [TEST_QWEN2] = "\"model_type\": \"qwen2\", \"tie_word_embeddings\": true",
+        [TEST_QWEN3] = "\"model_type\": \"qwen3\"",
     };
-    return configs[family];
+    int length = snprintf(
+        texts[family], sizeof texts[family],
+        "{%s, \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d, "
+        "\"num_key_value_heads\": %d, \"head_dim\": %d, \"vocab_size\": %d, \"max_position_embeddings\": 64, "
+        "\"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"bos_token_id\": 1, "
+        "\"eos_token_id\": 2}",
+        traits[family], TEST_HIDDEN, (int)sizes->inner, TEST_LAYERS, (int)sizes->heads, (int)sizes->kv_heads,
+        TEST_HEAD_DIM, (int)sizes->vocab);
+    assert_true(length > 0 && (size_t)length < sizeof texts[family]);
+    return texts[family];
 }
+
+const char *test_family_config(enum test_family family) { return config_of(family, &test_sizes); }
 
 void test_model_add(struct test_model *model, const char *name, enum dtype dtype, uint64_t rows, uint64_t columns)
 {
@@ -41,11 +49,17 @@ static void add_in_layer(struct test_model *model, int layer, const char *name, 
 
 void test_model_init(struct test_model *model, enum test_family family, enum dtype dtype)
 {
-    const uint64_t hidden = TEST_HIDDEN, inner = TEST_INNER, q = TEST_HEADS * TEST_HEAD_DIM;
-    const uint64_t kv = TEST_KV_HEADS * TEST_HEAD_DIM;
+    test_model_init_sizes(model, family, dtype, &test_sizes);
+}
+
+void test_model_init_sizes(struct test_model *model, enum test_family family, enum dtype dtype,
+                           const struct test_sizes *sizes)
+{
+    const uint64_t hidden = TEST_HIDDEN, inner = sizes->inner, q = sizes->heads * TEST_HEAD_DIM;
+    const uint64_t kv = sizes->kv_heads * TEST_HEAD_DIM;
     bool biased = family == TEST_LLAMA_BIASED_TIED;
-    *model = (struct test_model){.family = family};
-    test_model_add(model, "model.embed_tokens.weight", dtype, TEST_VOCAB, hidden);
+    *model = (struct test_model){.family = family, .sizes = *sizes};
+    test_model_add(model, "model.embed_tokens.weight", dtype, sizes->vocab, hidden);
     for (int layer = 0; layer < TEST_LAYERS; layer++) {
         add_in_layer(model, layer, "input_layernorm.weight", dtype, hidden, 0);
         add_in_layer(model, layer, "self_attn.q_proj.weight", dtype, q, hidden);
@@ -73,7 +87,7 @@ void test_model_init(struct test_model *model, enum test_family family, enum dty
     }
     test_model_add(model, "model.norm.weight", dtype, hidden, 0);
     if (family != TEST_LLAMA_BIASED_TIED && family != TEST_QWEN2)
-        test_model_add(model, "lm_head.weight", dtype, TEST_VOCAB, hidden);
+        test_model_add(model, "lm_head.weight", dtype, sizes->vocab, hidden);
 }
 
 struct test_tensor *test_model_find(struct test_model *model, const char *name)
@@ -128,7 +142,7 @@ void test_model_write(const struct test_model *model, const char *folder)
     struct status status = {0};
     struct file_output output;
     struct tensor_view views[TEST_MAX_TENSORS] = {{0}};
-    test_write_text(test_path(folder, "config.json"), test_family_config(model->family));
+    test_write_text(test_path(folder, "config.json"), config_of(model->family, &model->sizes));
     for (size_t t = 0; t < model->count; t++) {
         const struct test_tensor *tensor = &model->tensors[t];
         views[t] = (struct tensor_view){

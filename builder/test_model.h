@@ -11,7 +11,7 @@
 
 enum {
     TEST_HIDDEN = 23,
-    TEST_INNER = 19,
+    TEST_INNER = 21,
     TEST_HEADS = 3,
     TEST_KV_HEADS = 1,
     TEST_HEAD_DIM = 8,
@@ -19,6 +19,7 @@ enum {
     TEST_LAYERS = 2,
     TEST_WINDOW = 4,
     TEST_MAX_TENSORS = 64,
+    TEST_RANKS = 3, /* that can share such a model: its KV head is on all, its vocabulary unevenly */
 };
 
 enum test_family { TEST_LLAMA, TEST_LLAMA_BIASED_TIED, TEST_MISTRAL, TEST_QWEN2, TEST_QWEN3, TEST_FAMILIES };
@@ -31,19 +32,28 @@ struct test_tensor {
     const char *twin;       /* has the values of the tensor of this name; NULL: its own */
 };
 
+/* What differs between models that are shared by ranks. */
+struct test_sizes {
+    uint64_t inner, heads, kv_heads, vocab;
+};
+extern const struct test_sizes test_sizes; /* those above */
+
 struct test_model {
     enum test_family family;
+    struct test_sizes sizes;
     struct test_tensor tensors[TEST_MAX_TENSORS];
     size_t count;
 };
 
 /* All tensors of a checkpoint of the family in this dtype. */
 void test_model_init(struct test_model *model, enum test_family family, enum dtype dtype);
+void test_model_init_sizes(struct test_model *model, enum test_family family, enum dtype dtype,
+                           const struct test_sizes *sizes);
 void test_model_add(struct test_model *model, const char *name, enum dtype dtype, uint64_t rows, uint64_t columns);
 void test_model_remove(struct test_model *model, const char *name);
 /* NULL if there is none. */
 struct test_tensor *test_model_find(struct test_model *model, const char *name);
-const char *test_family_config(enum test_family family);
+const char *test_family_config(enum test_family family); /* with the sizes above */
 
 /* Element `index` as it stands in the checkpoint. */
 float test_tensor_value(const struct test_tensor *tensor, uint64_t index);

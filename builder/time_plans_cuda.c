@@ -14,8 +14,39 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The other ranks, and all joined. */
+static bool open_others(struct plan_timer *timer, const struct engine_kernel *entries, size_t count, uint64_t pages,
+                        struct status *status)
+{
+    const struct build *build = timer->build;
+    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
+    for (uint32_t r = 1; r < build->options->gpus; r++) {
+        struct timer_rank *rank = &timer->others[r - 1];
+        const struct device *device = build_cuda_device(build, r);
+        memories[r] = &rank->memory;
+        timer->ranks = r + 1;
+        if (!device_enter(device, status)) return false;
+        bool ok = cuda_memory_open(&rank->memory, build, r, pages, status) &&
+                  cuda_memory_randomise(&rank->memory, device, SPACE_KV, status) &&
+                  cuda_kernels_load(&rank->kernels, device, entries, count, status);
+        device_leave(device);
+        if (!ok) return false;
+    }
+    return cuda_memory_connect(memories, build, status);
+}
+
+static void close_others(struct plan_timer *timer)
+{
+    for (uint32_t r = 1; r < timer->ranks; r++) {
+        struct timer_rank *rank = &timer->others[r - 1];
+        const struct device *device = build_cuda_device(timer->build, r);
+        cuda_kernels_free(&rank->kernels, device);
+        cuda_memory_close(&rank->memory, device);
+    }
+}
+
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
-                     struct status *status)
+                     bool together, struct status *status)
 {
     const struct device *device = &build->cuda.device;
     const struct plan_geometry *geometry = &build->manifest.geometry;
@@ -30,6 +61,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     if (wanted > pages) pages = wanted;
     memset(timer, 0, sizeof *timer);
     timer->build = build;
+    timer->ranks = 1;
     /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
     uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
     if (!device_free_memory(device, &free_bytes, status)) return false;
@@ -38,8 +70,8 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     struct engine_kernel *entries = kernel_set_view(kernels);
     if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
     timer->entered = device_enter(device, status);
-    bool ok = timer->entered && cuda_memory_open(&timer->memory, build, pages, status) &&
-              cuda_memory_randomise(&timer->memory, build, SPACE_KV, status) &&
+    bool ok = timer->entered && cuda_memory_open(&timer->memory, build, 0, pages, status) &&
+              cuda_memory_randomise(&timer->memory, device, SPACE_KV, status) &&
               cuda_kernels_load(&timer->kernels, device, entries, kernels->count, status);
     for (int i = 0; i < 2; i++)
         ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
@@ -48,6 +80,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     timer->calls.entries = kernels->calls;
     timer->calls.count = kernels->call_count;
     timer->kernels.calls = &timer->calls;
+    if (ok && together && build->options->gpus > 1) ok = open_others(timer, entries, kernels->count, pages, status);
     free(entries);
     if (!ok) plan_timer_close(timer);
     return ok;
@@ -57,16 +90,32 @@ void plan_timer_close(struct plan_timer *timer)
 {
     const struct device *device = &timer->build->cuda.device;
     if (!timer->entered) return;
+    close_others(timer);
     for (int i = 0; i < 2; i++)
         if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
     cuda_kernels_free(&timer->kernels, device);
     cuda_calls_close(&timer->calls, device);
-    cuda_memory_close(&timer->memory, timer->build);
+    cuda_memory_close(&timer->memory, device);
     device_leave(device);
     timer->entered = false;
 }
 
-/* The step's feedback moves the positions, so they are written before each replay. */
+/* The other ranks begin first, so that the first one, which is timed, waits for none of them to begin. */
+static bool replay_others(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
+                          struct status *status)
+{
+    bool ok = true;
+    for (uint32_t r = 1; ok && r < timer->ranks; r++) {
+        const struct device *device = build_cuda_device(timer->build, r);
+        if (!device_enter(device, status)) return false;
+        ok = cuda_inputs_write(inputs, &timer->others[r - 1].memory, device, status) &&
+             cuda_plan_launch(&bound[r], device, status);
+        device_leave(device);
+    }
+    return ok;
+}
+
+/* The step's feedback moves the positions, so they are written before each replay. bound: of each rank. */
 static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
                    double *us, struct status *status)
 {
@@ -74,7 +123,8 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     const struct cuda_driver *driver = &device->driver;
     const cu_event *events = timer->events;
     float milliseconds = 0;
-    bool ok = cuda_inputs_write(inputs, &timer->memory, timer->build, status) &&
+    bool ok = replay_others(timer, bound, inputs, status) &&
+              cuda_inputs_write(inputs, &timer->memory, device, status) &&
               cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
               cuda_plan_launch(bound, device, status) &&
               cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
@@ -84,7 +134,8 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     return ok;
 }
 
-/* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. */
+/* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. bound:
+ * [count][PLAN_MAX_RANKS]. */
 static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plans, int count,
                        uint64_t tokens, struct plan_time *times, struct status *status)
 {
@@ -95,10 +146,11 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
     if (ok) cuda_inputs_fill(&inputs, timer->build, &plans[0].header, tokens);
     for (int i = -WARM_UP; ok && i < REPETITIONS; i++)
         for (int p = 0; ok && p < count; p++)
-            if (bound[p].exec) ok = replay(timer, &bound[p], &inputs, i < 0 ? &ignored : &us[p][i], status);
+            if (bound[p * PLAN_MAX_RANKS].exec)
+                ok = replay(timer, &bound[p * PLAN_MAX_RANKS], &inputs, i < 0 ? &ignored : &us[p][i], status);
     for (int p = 0; ok && p < count; p++) {
         qsort(us[p], REPETITIONS, sizeof us[p][0], compare_double);
-        times[p].us = bound[p].exec ? us[p][REPETITIONS / 2] : INFINITY;
+        times[p].us = bound[p * PLAN_MAX_RANKS].exec ? us[p][REPETITIONS / 2] : INFINITY;
         times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
     }
     cuda_inputs_close(&inputs);
@@ -106,23 +158,35 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
     return ok;
 }
 
+/* Of the plan on each rank; one that rank 0 cannot take is out, and what others cannot take then is an error. */
+static bool bind_ranks(struct plan_timer *timer, const struct plan *plan, struct cuda_plan *bound, bool *refused,
+                       struct status *status)
+{
+    const struct build *build = timer->build;
+    *refused = !cuda_plan_bind(&bound[0], &build->cuda.device, &timer->kernels, plan, &timer->memory, "a plan", status);
+    for (uint32_t r = 1; !*refused && r < timer->ranks; r++)
+        if (!cuda_plan_bind(&bound[r], build_cuda_device(build, r), &timer->others[r - 1].kernels, plan,
+                            &timer->others[r - 1].memory, "a plan", status))
+            return false;
+    return true;
+}
+
 bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int count, bool long_contexts,
                         struct plan_time *times, struct status *status)
 {
     static const uint64_t contexts[] = {TIME_CONTEXT, 8192, LONGEST_CONTEXT};
     const int context_count = long_contexts ? (int)(sizeof contexts / sizeof *contexts) : 1;
-    const struct device *device = &timer->build->cuda.device;
-    struct cuda_plan *bound = calloc((size_t)count, sizeof *bound);
+    struct cuda_plan *bound = calloc((size_t)count * PLAN_MAX_RANKS, sizeof *bound);
     struct plan_time *one = calloc((size_t)count, sizeof *one);
     bool ok = bound && one;
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
     for (int p = 0; p < count; p++) times[p] = (struct plan_time){1, 0};
     for (int p = 0; ok && p < count; p++) {
-        struct status refused;
-        status_clear(&refused);
-        if (cuda_plan_bind(&bound[p], device, &timer->kernels, &plans[p], &timer->memory, "a plan", &refused)) continue;
-        ok = p > 0;
-        if (!ok) *status = refused;
+        struct status refusal;
+        bool refused;
+        status_clear(&refusal);
+        ok = bind_ranks(timer, &plans[p], &bound[p * PLAN_MAX_RANKS], &refused, &refusal) && (!refused || p > 0);
+        if (!ok) *status = refusal;
     }
     for (int c = 0; ok && c < context_count; c++) {
         ok = replay_all(timer, bound, plans, count, contexts[c], one, status);
@@ -133,7 +197,8 @@ bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int 
     }
     for (int p = 0; p < count; p++) {
         times[p].spread_us *= times[p].us;
-        if (bound) cuda_plan_free(&bound[p], device);
+        for (uint32_t r = 0; bound && r < timer->ranks; r++)
+            cuda_plan_free(&bound[(uint32_t)p * PLAN_MAX_RANKS + r], build_cuda_device(timer->build, r));
     }
     free(bound);
     free(one);
@@ -173,7 +238,7 @@ bool time_device_plans(struct build *build, const struct device_plan *plans, int
     for (int p = 0; ok && p < count; p++)
         ok = finish_device_plan(&plans[p], &build->cuda.device.facts, &kernels, &finished[p], status);
     ok = ok && build_cuda_compile(build, &kernels, false, status);
-    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
+    if (ok && (ok = plan_timer_open(&timer, build, &kernels, false, status))) {
         ok = plan_timer_compare(&timer, finished, count, long_contexts, times, status) &&
              (!look || look(&timer, finished, times, context, status));
         plan_timer_close(&timer);

@@ -14,7 +14,8 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum
 /* Without a checkpoint (dry run on a configuration): every weight gets `dtype`. */
 void assume_weights(struct graph *graph, enum dtype dtype);
 
-/* Fixes offset and size of every weight in use. */
+/* Fixes offset, in the rank's region, and size of every weight in use. total_bytes: of all ranks' regions, which are
+ * alike and follow each other. */
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);
 
 /* Same weights in the graph of the other plan kind: copies dtype, offset and size. */
