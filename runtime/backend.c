@@ -6,7 +6,9 @@
 
 const struct backend_type *backend_for(const struct eng_engine *engine)
 {
-    return engine->cuda ? &backend_cuda : &backend_cpu;
+    bool ranks = plan_ranks(&engine->file.manifest.geometry) > 1;
+    if (engine->cuda) return ranks ? &backend_cuda_ranks : &backend_cuda;
+    return ranks ? &backend_cpu_ranks : &backend_cpu;
 }
 
 bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend_options *options, uint64_t room,

@@ -18,6 +18,7 @@ struct backend_options {
     const char *instruction_set; /* or NULL */
     uint64_t kv_tokens, kv_bytes;
     uint64_t host_bytes; /* of the session itself: part of the memory contract */
+    uint32_t rank;       /* of this backend, among the engine's ranks: whose share of the weights it works with */
 };
 
 /* What changed of a slot's state, as bits. */
@@ -43,6 +44,8 @@ struct backend {
     uint64_t kv_bytes;
     uint64_t device_contract_bytes, device_taken_bytes; /* as in struct eng_session_facts; 0 on the host */
     double graph_seconds;
+    uint64_t comm;        /* several ranks: address of the COMM space, as connect() wants it */
+    bool stopped;         /* the last call failed for no reason of its own: another rank has failed, or is late */
     const char *fallback; /* why the engine's own plans stand in for some that call libraries; NULL: they do not */
 };
 
@@ -74,9 +77,15 @@ struct backend_type {
      * launch after the other; launch_us[i] is set. Nothing may be in flight. For traces: what was drawn is lost, and what
      * became of the slots' state is for the caller to undo, as after drew. */
     bool (*trace)(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status);
+
+    /* Engines of several ranks. Once, before the first submit: the COMM spaces of all ranks, [ranks]. */
+    bool (*connect)(struct backend *backend, const uint64_t *comm, struct status *status);
+    /* Makes this rank give up, if it waits for another or ever will. From any thread. */
+    void (*stop)(struct backend *backend);
 };
 
 extern const struct backend_type backend_cpu, backend_cuda;
+extern const struct backend_type backend_cpu_ranks, backend_cuda_ranks; /* backend_ranks.h */
 
 /* The one for the engine's target. */
 const struct backend_type *backend_for(const struct eng_engine *engine);

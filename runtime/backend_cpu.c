@@ -7,6 +7,8 @@
 
 #include "formats/checked.h"
 #include "kernels/cpu/executor.h"
+#include "kernels/cpu/processors.h"
+#include "kernels/cpu/rendezvous.h"
 #include "runtime/backend.h"
 #include "runtime/host_memory.h"
 #include "runtime/memory_limit.h"
@@ -27,7 +29,9 @@ struct cpu_backend {
     const struct engine *file;
     struct team *team;
     enum cpu_isa isa;
-    struct host_memory scratch; /* arena, step, state */
+    uint32_t rank, ranks;
+    struct host_memory scratch; /* arena, step, state, comm */
+    struct comm_header *comm;   /* several ranks */
     struct host_memory kv;
     struct cpu_step *plans; /* [plan_count] as in the file */
     size_t plan_count;
@@ -36,9 +40,9 @@ struct cpu_backend {
 
 /* What it takes, known before any of it is taken. */
 struct cpu_sizes {
-    uint64_t step_offset, state_offset, scratch_bytes;
+    uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
     uint64_t pages, kv_bytes;
-    uint64_t total; /* with the session's own */
+    uint64_t total; /* with the session's own, for all ranks */
 };
 
 static struct cpu_backend *cpu_of(struct backend *backend) { return (struct cpu_backend *)(void *)backend; }
@@ -49,12 +53,14 @@ static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, st
     return checked_align(manifest->arena_bytes, page, &sizes->step_offset) &&
            checked_add(sizes->step_offset, manifest->step_bytes, &sizes->state_offset) &&
            checked_align(sizes->state_offset, page, &sizes->state_offset) &&
-           checked_add(sizes->state_offset, manifest->state_bytes, &sizes->scratch_bytes) &&
+           checked_add(sizes->state_offset, manifest->state_bytes, &sizes->comm_offset) &&
+           checked_align(sizes->comm_offset, page, &sizes->comm_offset) &&
+           checked_add(sizes->comm_offset, manifest->comm_bytes, &sizes->scratch_bytes) &&
            checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
            checked_add(sizes->scratch_bytes, host_bytes, &sizes->total);
 }
 
-/* Half of the memory at hand: the other half is for the rest of the machine. */
+/* Half of the memory at hand, an equal part for each rank: the other half is for the rest of the machine. */
 static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes *sizes)
 {
     struct memory_limit memory, space;
@@ -64,18 +70,19 @@ static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes 
     uint64_t taken = sizes->total + manifest->weights_bytes;
     uint64_t left = memory.bytes > taken ? memory.bytes - taken : 0;
     uint64_t space_left = space.bytes > sizes->total ? space.bytes - sizes->total : 0;
-    return (left < space_left ? left : space_left) / 2;
+    return (left < space_left ? left : space_left) / 2 / plan_ranks(&manifest->geometry);
 }
 
 static bool plan_sizes(const struct manifest *manifest, const struct backend_options *options, struct cpu_sizes *sizes,
                        struct status *status)
 {
-    uint64_t with_weights;
+    uint64_t with_weights, ranks = plan_ranks(&manifest->geometry);
     if (!fixed_sizes(manifest, options->host_bytes, sizes))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
     if (!backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status)) return false;
     if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &sizes->kv_bytes) ||
         !checked_add(sizes->total, sizes->kv_bytes, &sizes->total) ||
+        !checked_mul(sizes->total, ranks, &sizes->total) ||
         !checked_add(sizes->total, manifest->weights_bytes, &with_weights))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
     /* The weights lie in the page cache, which counts as available: they must stay there. */
@@ -95,6 +102,10 @@ static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, str
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_POPULATE_WRITE);
     cpu->common.step = (uint8_t *)cpu->scratch.base + sizes->step_offset;
     cpu->common.state = (uint8_t *)cpu->scratch.base + sizes->state_offset;
+    if (cpu->ranks == 1) return true;
+    cpu->comm = (struct comm_header *)(void *)((uint8_t *)cpu->scratch.base + sizes->comm_offset);
+    cpu->common.comm = (uintptr_t)cpu->comm;
+    comm_header_init(cpu->comm, cpu->rank, cpu->ranks, 0);
     return true;
 }
 
@@ -103,7 +114,9 @@ static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *s
     const struct engine *file = cpu->file;
     const struct plan_geometry *geometry = &file->manifest.geometry;
     struct cpu_memory memory = {{0}};
-    memory.base[SPACE_WEIGHTS] = (void *)(uintptr_t)file->weights;
+    memory.base[SPACE_WEIGHTS] =
+        (void *)(uintptr_t)(file->weights + cpu->rank * manifest_rank_weights(&file->manifest));
+    memory.base[SPACE_COMM] = cpu->comm;
     memory.base[SPACE_ARENA] = cpu->scratch.base;
     memory.base[SPACE_KV] = cpu->kv.base;
     memory.base[SPACE_STEP] = cpu->common.step;
@@ -142,6 +155,14 @@ static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *st
                        "instruction set: expected portable, avx2, avx512 or avx512bf16, found '%s'", name);
 }
 
+/* Ranks share the processors. */
+static int threads_for(const struct cpu_backend *cpu, uint32_t asked)
+{
+    if (cpu->ranks == 1) return (int)asked;
+    int each = (asked ? (int)asked : processors_available()) / (int)cpu->ranks;
+    return each > TEAM_MAX_THREADS ? TEAM_MAX_THREADS : each > 0 ? each : 1;
+}
+
 static void destroy(struct backend *backend)
 {
     struct cpu_backend *cpu = cpu_of(backend);
@@ -163,11 +184,13 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     }
     cpu->common.type = &backend_cpu;
     cpu->file = &engine->file;
+    cpu->rank = options->rank;
+    cpu->ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry);
     if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
         !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
         !bind_plans(cpu, &engine->space_sizes, status))
         goto fail;
-    cpu->team = team_create((int)options->threads, status);
+    cpu->team = team_create(threads_for(cpu, options->threads), status);
     if (!cpu->team) goto fail;
     cpu->common.pages = (uint32_t)sizes.pages;
     cpu->common.threads = (uint32_t)team_size(cpu->team);
@@ -188,13 +211,23 @@ static void state_changed(struct backend *backend, int32_t slot, unsigned what)
     (void)what;
 }
 
+/* Whether all ranks came to every collective. */
+static bool check_met(struct cpu_backend *cpu, struct status *status)
+{
+    if (!cpu->comm || !cpu->comm->stop) return true;
+    cpu->common.stopped = cpu->comm->late == 0;
+    if (cpu->common.stopped) return status_fail(status, STATUS_MACHINE, "another rank has failed");
+    return status_fail(status, STATUS_MACHINE, "waited for rank %" PRIu32 " for %.1f s in vain", cpu->comm->late - 1,
+                       (double)cpu->comm->timeout_ns * 1e-9);
+}
+
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct cpu_backend *cpu = cpu_of(backend);
     if (inputs != INPUTS_FROM_HOST) return status_fail(status, STATUS_INTERNAL, "this backend does not look ahead");
     cpu->last = &cpu->plans[plan];
     cpu_plan_run(&cpu->last->bound, cpu->team);
-    return true;
+    return check_met(cpu, status);
 }
 
 static const int32_t *wait_for(struct backend *backend, struct status *status)
@@ -220,7 +253,6 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
 
 static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
 {
-    (void)status;
     struct cpu_backend *cpu = cpu_of(backend);
     const struct cpu_plan *bound = &cpu->plans[plan].bound;
     double start = load_seconds();
@@ -228,8 +260,18 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     *replay_us = (load_seconds() - start) * 1e6;
     memset(launch_us, 0, bound->launch_count * sizeof *launch_us);
     cpu_plan_run_timed(bound, cpu->team, launch_us);
+    return check_met(cpu, status);
+}
+
+static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    (void)status;
+    memcpy(cpu->comm->peers, comm, cpu->ranks * sizeof *comm);
     return true;
 }
+
+static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
 
 const struct backend_type backend_cpu = {
     .host_logits = true,
@@ -241,4 +283,6 @@ const struct backend_type backend_cpu = {
     .drew = drew,
     .logits = logits,
     .trace = trace,
+    .connect = connect_ranks,
+    .stop = stop,
 };

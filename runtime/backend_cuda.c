@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <stddef.h>
+#include <time.h>
+
 #include "formats/checked.h"
+#include "kernels/cuda/comm.h"
 #include "runtime/host_memory.h"
 #include "runtime/load_cuda.h"
 #include "runtime/memory_contract.h"
@@ -22,6 +26,7 @@ struct cuda_step {
 
 struct cuda_backend {
     struct backend common;
+    uint32_t rank;
     const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;
@@ -32,7 +37,9 @@ struct cuda_backend {
     char *fallback;            /* common.fallback, if it is the session's own */
     size_t plan_count;
 
-    uint8_t *pinned; /* common.step, common.state, next_tokens */
+    uint8_t *pinned;          /* common.step, next_tokens, common.state; several ranks: *fault */
+    volatile uint32_t *fault; /* 0, or 1 + the rank that a kernel has waited for in vain */
+    cu_stream stop_stream;    /* several ranks */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
     struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
@@ -80,7 +87,8 @@ static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes
            checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
            checked_align(cuda->manifest->state_bytes, PLAN_ALIGNMENT, &state) &&
            checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
-           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes);
+           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes, PLAN_ALIGNMENT, &sizes->pinned_bytes);
 }
 
 static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *file,
@@ -93,7 +101,8 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
     *contract = (struct memory_contract){.kernels = memory_contract_graphs(file),
                                          .arena = arena,
                                          .step = manifest->step_bytes,
-                                         .state = manifest->state_bytes};
+                                         .state = manifest->state_bytes,
+                                         .comm = manifest->comm_bytes};
     if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
         !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
         !checked_add(host_bytes, sizes->logits_bytes, &host_bytes))
@@ -144,8 +153,21 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
             return false;
     }
     cuda->common.state = next_tokens;
+    cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
     return mirror_open(&cuda->mirror, &cuda->manifest->geometry, cuda->common.state, status) &&
            host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
+}
+
+/* Emptied before any other rank learns of it. */
+static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!bytes) return true;
+    if (!allocate_space(cuda, SPACE_COMM, bytes, status)) return false;
+    cuda->common.comm = cuda->memory.base[SPACE_COMM];
+    return cuda_ok(driver, driver->StreamCreate(&cuda->stop_stream, CU_STREAM_NON_BLOCKING), status,
+                   "making a stream") &&
+           cuda_comm_clear(&cuda->device, cuda->memory.base[SPACE_COMM], bytes, status);
 }
 
 /* In the device's context. The arena must be zero at first: kernels keep counters in it. Pages are cleared because
@@ -153,8 +175,9 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
 static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
 {
     cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
-    cuda->memory.bytes[SPACE_WEIGHTS] = cuda->manifest->weights_bytes;
-    return allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
+    cuda->memory.bytes[SPACE_WEIGHTS] = manifest_rank_weights(cuda->manifest);
+    return allocate_comm(cuda, sizes->device.comm, status) &&
+           allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
            allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
            allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
            allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
@@ -209,6 +232,7 @@ static void destroy(struct backend *backend)
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
         if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
+        if (cuda->stop_stream) driver->StreamDestroy(cuda->stop_stream);
         if (entered) device_leave(&cuda->device);
     }
     mirror_close(&cuda->mirror);
@@ -260,7 +284,8 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->common.device_name = cuda->device.facts.name;
     cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes;
     cuda->common.kv_bytes = sizes.device.kv;
-    cuda->common.device_bytes = sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv;
+    cuda->common.device_bytes =
+        sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv + sizes.device.comm;
     return ok;
 }
 
@@ -272,7 +297,8 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         return NULL;
     }
     cuda->common.type = &backend_cuda;
-    cuda->engine = engine->cuda;
+    cuda->rank = options->rank;
+    cuda->engine = &engine->cuda[options->rank];
     cuda->file = &engine->file;
     cuda->manifest = &engine->file.manifest;
     if (fill(cuda, &engine->file, options, status)) return &cuda->common;
@@ -340,13 +366,36 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     return ok;
 }
 
+/* With several ranks: no longer than kernels wait for each other, and whether one waited in vain. */
+static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0; /* under 10 s */
+    const struct timespec pause = {.tv_nsec = 20000};
+    double start = load_seconds();
+    cu_result result;
+    /* Steps that are on their way take milliseconds: look often at first. */
+    for (uint64_t looks = 0; (result = driver->EventQuery(event)) == CU_ERROR_NOT_READY; looks++) {
+        double seconds = load_seconds() - start;
+        if (seconds > longest)
+            return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
+                               seconds);
+        if (seconds > 0.1) nanosleep(&pause, NULL);
+    }
+    if (!cuda_ok(driver, result, status, "GPU %d: running a step", cuda->device.ordinal)) return false;
+    if (*cuda->fault == 0) return true;
+    return status_fail(status, STATUS_MACHINE, "GPU %d: waited for rank %" PRIu32 " for %.1f s in vain",
+                       cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
+}
+
 static const int32_t *wait_for(struct backend *backend, struct status *status)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_driver *driver = &cuda->device.driver;
     uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
     if (!device_enter(&cuda->device, status)) return NULL;
-    bool ok = cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
+    bool ok = cuda->common.comm ? wait_with_others(cuda, cuda->done[turn], status)
+                                : cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
     /* Replays in flight together are of one plan. */
@@ -420,6 +469,32 @@ static const struct plan *source(const struct backend *backend, size_t plan)
     return ((const struct cuda_backend *)(const void *)backend)->plans[plan].source;
 }
 
+static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct comm_header header;
+    uint32_t ranks = (uint32_t)plan_ranks(&cuda->manifest->geometry);
+    /* Pinned memory has one address for host and device. */
+    cuda_comm_header(&header, cuda->rank, ranks, comm, (uint64_t)(uintptr_t)cuda->fault);
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = cuda_comm_write(&cuda->device, cuda->common.comm, &header, status);
+    device_leave(&cuda->device);
+    return ok;
+}
+
+static void stop(struct backend *backend)
+{
+    static const uint32_t one = 1;
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct status ignored;
+    status_clear(&ignored);
+    /* On a GPU that was lost there is nobody to stop. */
+    if (!cuda->stop_stream || !device_enter(&cuda->device, &ignored)) return;
+    cuda->device.driver.MemcpyHtoDAsync(cuda->common.comm + offsetof(struct comm_header, stop), &one, sizeof one,
+                                        cuda->stop_stream);
+    device_leave(&cuda->device);
+}
+
 const struct backend_type backend_cuda = {
     .lookahead = true,
     .create = create,
@@ -431,4 +506,6 @@ const struct backend_type backend_cuda = {
     .logits = logits,
     .source = source,
     .trace = trace,
+    .connect = connect_ranks,
+    .stop = stop,
 };

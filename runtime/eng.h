@@ -77,7 +77,10 @@ struct eng_engine;
 struct eng_open_options {
     size_t struct_size;
     uint32_t threads; /* that check the weights; 0: one per processor this process may use */
-    uint32_t device;  /* number of the GPU that an engine for a GPU goes to, as the driver counts them */
+    uint32_t device;  /* number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for
+                         several takes those behind it, too */
+    uint32_t device_count;   /* 0, or the count of numbers in `devices`: as many as the engine is for */
+    const uint32_t *devices; /* instead of `device`; read during the call */
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -116,6 +119,7 @@ struct eng_engine_facts {
     int32_t chat_end_token; /* ends an answer in the chat format: a stop token for chats; -1: none */
     double open_seconds;    /* what eng_open took, and of that, checking the weights */
     double verify_seconds;
+    uint32_t ranks; /* GPUs (or groups of threads) that share the model; weights_bytes are of all, page_bytes of each */
 };
 static inline void eng_engine_facts_init(struct eng_engine_facts *facts)
 {
@@ -176,7 +180,8 @@ ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct e
 /* ---- Session ---- */
 
 /* Everything that runs: threads, scratch memory, the KV pages, slots, sequences. All memory is known exactly and
- * checked against what this machine has (free memory, control group, address space limit) before it is taken. */
+ * checked against what this machine has (free memory, control group, address space limit) before it is taken. An engine for
+ * several GPUs has one session at a time. */
 struct eng_session;
 
 struct eng_session_options {

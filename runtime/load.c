@@ -114,11 +114,12 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
 {
     const struct manifest *manifest = &file->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
-    sizes->bytes[SPACE_WEIGHTS] = manifest->weights_bytes;
+    sizes->bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
     sizes->bytes[SPACE_ARENA] = manifest->arena_bytes;
     sizes->bytes[SPACE_KV] = geometry->page_bytes;
     sizes->bytes[SPACE_STEP] = manifest->step_bytes;
     sizes->bytes[SPACE_STATE] = manifest->state_bytes;
+    sizes->bytes[SPACE_COMM] = manifest->comm_bytes;
 
     struct plan_field state[STATE_FIELD_COUNT];
     uint64_t bytes;
@@ -160,10 +161,22 @@ static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct sta
 
 static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
-    if (options->device > INT_MAX)
-        return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu32 ", expected a GPU's number",
-                           options->device);
-    return load_cuda_open(engine, (int)options->device, status) &&
+    const uint64_t ranks = plan_ranks(&engine->file.manifest.geometry);
+    int ordinals[PLAN_MAX_RANKS];
+    if (options->device_count && (options->device_count != ranks || !options->devices))
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: devices: expected the numbers of the %" PRIu64
+                           " GPUs that this engine is for, found "
+                           "%" PRIu32,
+                           ranks, options->devices ? options->device_count : 0);
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint64_t number = options->device_count ? options->devices[r] : (uint64_t)options->device + r;
+        if (number > INT_MAX)
+            return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu64 ", expected a GPU's number",
+                               number);
+        ordinals[r] = (int)number;
+    }
+    return load_cuda_open(engine, ordinals, status) &&
            load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
            load_cuda_fill(engine, options->threads, status);
 }
@@ -267,6 +280,7 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .golden_tokens = engine->file.golden.token_count,
         .open_seconds = engine->open_seconds,
         .verify_seconds = engine->verify_seconds,
+        .ranks = (uint32_t)plan_ranks(&manifest->geometry),
     };
     for (int i = 0; i < manifest->eos_count && i < ENG_MAX_EOS_TOKENS; i++) own.eos_tokens[i] = manifest->eos_tokens[i];
     if (!report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status)) return report_status(&status, error);

@@ -15,7 +15,8 @@ struct eng_engine {
     struct engine file;
     bool file_open;
     struct tokenizer *tokenizer; /* NULL if the engine has none */
-    struct load_cuda *cuda;      /* where an engine for a GPU lies (load_cuda.h); NULL: on the host */
+    struct load_cuda *cuda;      /* [ranks]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
+    atomic_bool ranks_taken;     /* by the one session that an engine for several GPUs may have */
     size_t decode_plans;         /* file.plans begins with these, the rest is for prefill */
     struct plan_space_sizes space_sizes;
     char *info; /* JSON text */

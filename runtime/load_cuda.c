@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/processors.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cuda/comm.h"
 #include "runtime/memory_contract.h"
 #include "runtime/upload.h"
 
@@ -28,17 +31,40 @@ static double nominal_rate(const struct device *device)
     return 2.0 * kilohertz * 1e3 * bits / 8 * 1e-9; /* two transfers a clock */
 }
 
-bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *status)
+static uint32_t ranks_of(const struct eng_engine *engine)
 {
-    struct load_cuda *cuda = calloc(1, sizeof *cuda);
-    if (!cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!device_open(&cuda->device, ordinal, status)) {
-        free(cuda);
-        return false;
+    return (uint32_t)plan_ranks(&engine->file.manifest.geometry);
+}
+
+/* What holds for one GPU must hold for all: the ranks compute the same, one by one, and wait for the slowest. */
+static bool check_alike(const struct eng_engine *engine, uint32_t rank, struct status *status)
+{
+    const struct device *first = &engine->cuda[0].device, *found = &engine->cuda[rank].device;
+    for (uint32_t r = 0; r < rank; r++)
+        if (engine->cuda[r].device.ordinal == found->ordinal)
+            return status_fail(status, STATUS_USAGE, "devices: GPU %d stands there twice", found->ordinal);
+    if (strcmp(first->facts.name, found->facts.name) == 0) return true;
+    return status_fail(status, STATUS_MACHINE,
+                       "expected GPUs of one model, found GPU %d: %s and GPU %d: %s; choose others (devices, "
+                       "CUDA_VISIBLE_DEVICES)",
+                       first->ordinal, first->facts.name, found->ordinal, found->facts.name);
+}
+
+bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct status *status)
+{
+    const struct device *devices[PLAN_MAX_RANKS];
+    uint32_t ranks = ranks_of(engine);
+    engine->cuda = calloc(ranks, sizeof *engine->cuda);
+    if (!engine->cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct load_cuda *cuda = &engine->cuda[r];
+        devices[r] = &cuda->device;
+        if (!device_open(&cuda->device, ordinals[r], status))
+            return ranks == 1 ? false : status_prefix(status, "this engine is for %" PRIu32 " GPUs", ranks);
+        cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
+        if (!check_capability(engine, &cuda->device, status) || !check_alike(engine, r, status)) return false;
     }
-    engine->cuda = cuda;
-    cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
-    return check_capability(engine, &cuda->device, status);
+    return ranks == 1 || cuda_comm_enable_peers(devices, ranks, status);
 }
 
 /* Of the engine and a small session with an arena of this size. */
@@ -46,22 +72,22 @@ static struct memory_contract whole_contract(const struct engine *file, uint64_t
 {
     const struct manifest *manifest = &file->manifest;
     return (struct memory_contract){
-        .weights = manifest->weights_bytes,
+        .weights = manifest_rank_weights(manifest),
         .kernels = memory_contract_code(file) + memory_contract_graphs(file),
         .arena = arena_bytes,
         .step = manifest->step_bytes,
         .state = manifest->state_bytes,
         .kv = manifest->geometry.page_bytes,
+        .comm = manifest->comm_bytes,
     };
 }
 
 /* What a session will need is counted, too: better now than after the upload. */
-static bool check_memory(struct eng_engine *engine, struct status *status)
+static bool check_memory(const struct eng_engine *engine, struct load_cuda *cuda, struct status *status)
 {
     const struct manifest *manifest = &engine->file.manifest;
-    struct load_cuda *cuda = engine->cuda;
     const struct memory_contract whole = whole_contract(&engine->file, manifest->arena_bytes);
-    const struct memory_contract own = {.weights = manifest->weights_bytes,
+    const struct memory_contract own = {.weights = manifest_rank_weights(manifest),
                                         .kernels = memory_contract_code(&engine->file)};
     return device_free_memory(&cuda->device, &cuda->free_bytes, status) &&
            memory_contract_check(&whole, cuda->free_bytes, &cuda->device, status) &&
@@ -124,30 +150,70 @@ static bool open_libraries(struct load_cuda *cuda, const struct engine *file, st
     return false;
 }
 
-bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
+static bool prepare(const struct eng_engine *engine, struct load_cuda *cuda, struct status *status)
 {
     const struct engine *file = &engine->file;
-    struct load_cuda *cuda = engine->cuda;
-    if (!check_memory(engine, status) ||
-        !cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status) ||
-        !open_libraries(cuda, file, status) || !allocate_weights(cuda, file->manifest.weights_bytes, status))
-        return false;
-    double start = load_seconds();
-    bool ok = upload_weights(file, &cuda->device, cuda->weights, threads, &engine->load_threads, status);
-    engine->verify_seconds = load_seconds() - start;
-    return ok;
+    return check_memory(engine, cuda, status) &&
+           cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status) &&
+           open_libraries(cuda, file, status) && allocate_weights(cuda, manifest_rank_weights(&file->manifest), status);
 }
 
-void load_cuda_close(struct eng_engine *engine)
+/* One rank's share of the load, by a thread for each. */
+struct filling {
+    struct eng_engine *engine;
+    uint32_t threads; /* of each rank */
+    struct {
+        bool ok;
+        int threads;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void fill_rank(void *argument, struct team_member *member)
 {
-    struct load_cuda *cuda = engine->cuda;
-    if (!cuda) return;
-    engine->cuda = NULL;
+    struct filling *filling = argument;
+    const struct engine *file = &filling->engine->file;
+    int r = member->index;
+    struct load_cuda *cuda = &filling->engine->cuda[r];
+    struct status *status = &filling->ranks[r].status;
+    const struct upload_range range = {(uint64_t)r * file->weight_chunks / (uint64_t)member->count,
+                                       file->weight_chunks / (uint64_t)member->count};
+    status_clear(status);
+    filling->ranks[r].ok =
+        prepare(filling->engine, cuda, status) &&
+        upload_weights(file, &cuda->device, cuda->weights, range, filling->threads, &filling->ranks[r].threads, status);
+}
+
+bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
+{
+    uint32_t ranks = ranks_of(engine);
+    struct filling filling = {.engine = engine, .threads = threads};
+    if (ranks > 1) { /* links to several GPUs share the processors */
+        uint32_t all = threads ? threads : (uint32_t)processors_available();
+        filling.threads = all > ranks ? all / ranks : 1;
+    }
+    struct team *team = team_create((int)ranks, status);
+    if (!team) return false;
+    double start = load_seconds();
+    team_run(team, fill_rank, &filling);
+    team_destroy(team);
+    engine->verify_seconds = load_seconds() - start;
+    for (uint32_t r = 0; r < ranks; r++) {
+        engine->load_threads += filling.ranks[r].threads;
+        if (filling.ranks[r].ok) continue;
+        *status = filling.ranks[r].status;
+        return ranks == 1 ? false : status_prefix(status, "rank %" PRIu32, r);
+    }
+    return true;
+}
+
+static void close_rank(struct load_cuda *cuda)
+{
+    struct status ignored;
+    status_clear(&ignored);
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     cuda_calls_close(&cuda->calls, &cuda->device);
     free(cuda->fallback);
-    struct status ignored;
-    status_clear(&ignored);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
     if (cuda->weights) {
         bool entered = device_enter(&cuda->device, &ignored);
@@ -155,5 +221,12 @@ void load_cuda_close(struct eng_engine *engine)
         if (entered) device_leave(&cuda->device);
     }
     device_close(&cuda->device);
-    free(cuda);
+}
+
+void load_cuda_close(struct eng_engine *engine)
+{
+    if (!engine->cuda) return;
+    for (uint32_t r = 0; r < ranks_of(engine); r++) close_rank(&engine->cuda[r]);
+    free(engine->cuda);
+    engine->cuda = NULL;
 }

@@ -1,4 +1,5 @@
-/* An engine on a GPU: its weights and kernels, there once for all sessions. */
+/* An engine on a GPU, or on several: weights and kernels, there once for all sessions. engine->cuda is an array with an
+ * element for each rank. */
 #ifndef RUNTIME_LOAD_CUDA_H
 #define RUNTIME_LOAD_CUDA_H
 
@@ -16,9 +17,10 @@ struct load_cuda {
     double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
 };
 
-/* Opens GPU `ordinal` as engine->cuda and checks that it is of the kind the engine's code is for. */
-bool load_cuda_open(struct eng_engine *engine, int ordinal, struct status *status);
-/* Checks the memory contract, then brings kernels and weights to the GPU; every weight chunk is verified. Opens the
+/* Opens GPU ordinals[r] for rank r as engine->cuda[r] and checks that it is of the kind the engine's code is for; several
+ * must be of one model, and have access to each other's memory. */
+bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct status *status);
+/* Checks the memory contract, then brings kernels and weights to the GPUs, to all at once; every weight chunk is verified. Opens the
  * libraries that the engine calls; where one is missing, another version, or refuses a recorded call, the engine's own
  * kernels serve instead, and `fallback` says why. The engine's plans have been checked. */
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status);

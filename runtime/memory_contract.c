@@ -25,8 +25,8 @@ uint64_t memory_contract_graphs(const struct engine *file)
 
 bool memory_contract_total(const struct memory_contract *contract, uint64_t *bytes)
 {
-    const uint64_t parts[] = {contract->weights, contract->kernels, contract->arena,
-                              contract->step,    contract->state,   contract->kv};
+    const uint64_t parts[] = {contract->weights, contract->kernels, contract->arena, contract->step,
+                              contract->state,   contract->kv,      contract->comm};
     *bytes = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         uint64_t part;
@@ -44,11 +44,11 @@ bool memory_contract_check(const struct memory_contract *contract, uint64_t free
     if (needed <= free_bytes) return true;
     return status_fail(status, STATUS_MACHINE,
                        "GPU %d (%s): expected %" PRIu64 " bytes free (weights %" PRIu64 ", kernels %" PRIu64
-                       ", arena %" PRIu64 ", step %" PRIu64 ", state %" PRIu64 ", KV pages %" PRIu64 "), found %" PRIu64
-                       " of %" PRIu64
+                       ", arena %" PRIu64 ", step %" PRIu64 ", state %" PRIu64 ", KV pages %" PRIu64
+                       ", exchange %" PRIu64 "), found %" PRIu64 " of %" PRIu64
                        "; end what else uses it (see nvidia-smi), choose another GPU (device), or ask for a smaller KV "
                        "pool (kv_tokens, kv_bytes)",
                        device->ordinal, device->facts.name, needed, contract->weights, contract->kernels,
-                       contract->arena, contract->step, contract->state, contract->kv, free_bytes,
+                       contract->arena, contract->step, contract->state, contract->kv, contract->comm, free_bytes,
                        device->facts.memory_bytes);
 }

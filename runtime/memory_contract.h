@@ -10,6 +10,7 @@ struct memory_contract {
     uint64_t weights;
     uint64_t kernels; /* code and graphs, which the driver allocates: an estimate */
     uint64_t arena, step, state, kv;
+    uint64_t comm; /* what ranks exchange; 0 with one rank */
 };
 
 /* The kernels' code, and the graphs of all plans. */

@@ -28,6 +28,7 @@ struct upload {
     const struct engine *file;
     const struct device *device;
     cu_deviceptr to;
+    struct upload_range range;
     uint8_t *staging; /* pinned: [threads, BUFFERS, BUFFER_BYTES] */
     atomic_bool failed;
     struct status *status; /* of the thread that set `failed` first */
@@ -82,8 +83,11 @@ static bool send_chunk(const struct upload *upload, const struct lane *lane, uin
     if (turn >= BUFFERS && !cuda_ok(driver, driver->EventSynchronize(sent), status, "copying weights to the GPU"))
         return false;
     return copy_chunk(file, chunk, buffer, file->weights + offset, bytes, status) &&
-           cuda_ok(driver, driver->MemcpyHtoDAsync(upload->to + offset, buffer, bytes, lane->stream), status,
-                   "copying weights to the GPU") &&
+           cuda_ok(driver,
+                   driver->MemcpyHtoDAsync(upload->to + offset -
+                                               upload->range.first * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES,
+                                           buffer, bytes, lane->stream),
+                   status, "copying weights to the GPU") &&
            cuda_ok(driver, driver->EventRecord(sent, lane->stream), status, "copying weights to the GPU");
 }
 
@@ -104,10 +108,10 @@ static bool run_lane(struct upload *upload, struct team_member *member, struct s
     if (!device_enter(upload->device, status)) return false;
     bool ok = open_lane(upload, &lane, status);
     uint64_t chunk;
-    for (uint64_t turn = 0; ok && (chunk = team_ticket(member)) < upload->file->weight_chunks &&
+    for (uint64_t turn = 0; ok && (chunk = team_ticket(member)) < upload->range.count &&
                             !atomic_load_explicit(&upload->failed, memory_order_relaxed);
          turn++)
-        ok = send_chunk(upload, &lane, buffers, turn, chunk, status);
+        ok = send_chunk(upload, &lane, buffers, turn, upload->range.first + chunk, status);
     /* In either case: the staging buffers go away. */
     if (lane.stream) {
         cu_result result = driver->StreamSynchronize(lane.stream);
@@ -128,14 +132,14 @@ static void run_member(void *argument, struct team_member *member)
     if (!run_lane(upload, member, &status) && !atomic_exchange(&upload->failed, true)) *upload->status = status;
 }
 
-bool upload_weights(const struct engine *file, const struct device *device, cu_deviceptr to, uint32_t threads,
-                    int *used_threads, struct status *status)
+bool upload_weights(const struct engine *file, const struct device *device, cu_deviceptr to, struct upload_range range,
+                    uint32_t threads, int *used_threads, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     if (!threads) threads = (uint32_t)processors_available();
     if (threads > MOST_THREADS) threads = MOST_THREADS;
-    if (threads > file->weight_chunks) threads = (uint32_t)file->weight_chunks;
-    struct upload upload = {.file = file, .device = device, .to = to, .status = status};
+    if (threads > range.count) threads = (uint32_t)range.count;
+    struct upload upload = {.file = file, .device = device, .to = to, .range = range, .status = status};
     atomic_init(&upload.failed, false);
     struct team *team = team_create((int)threads, status);
     if (!team) return false;

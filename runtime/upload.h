@@ -6,9 +6,14 @@
 #include "formats/engine_file.h"
 #include "kernels/cuda/device.h"
 
-/* `to` has room for all weights. threads 0: as many as a link can use. On success every chunk's hash was right, as
- * engine_verify_weights has it, and all bytes have arrived. */
-bool upload_weights(const struct engine *file, const struct device *device, cu_deviceptr to, uint32_t threads,
-                    int *used_threads, struct status *status);
+/* Chunks of the weights: all, or a rank's. */
+struct upload_range {
+    uint64_t first, count;
+};
+
+/* `to` has room for the chunks of the range. threads 0: as many as a link can use. On success every chunk's hash was right,
+ * as engine_verify_weights has it, and all bytes have arrived. */
+bool upload_weights(const struct engine *file, const struct device *device, cu_deviceptr to, struct upload_range range,
+                    uint32_t threads, int *used_threads, struct status *status);
 
 #endif

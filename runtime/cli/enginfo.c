@@ -86,10 +86,13 @@ static void print_summary(const struct engine *file, const struct verification *
                manifest->target_capability % 10);
     printf("), built by engbuild %s\n", manifest->builder_version);
     printf("limits:     %" PRIu64 " sequences of %" PRIu64 " tokens\n", geometry->slots, geometry->max_context);
+    if (plan_ranks(geometry) > 1)
+        printf("ranks:      %" PRIu64 " %s that share the model; memory and plans are those of each\n",
+               plan_ranks(geometry), manifest->target == TARGET_CUDA ? "GPUs" : "groups of threads");
     printf("types:      weights %s, KV cache %s\n", dtype_name(manifest->weight_dtype), dtype_name(manifest->kv_dtype));
     printf("memory:     weights %.1f MB%s, scratch %.1f MB, KV cache %.3f MB per %" PRIu64 " tokens (full: %.1f MB)\n",
-           megabytes(manifest->weights_bytes), manifest->target == TARGET_CPU ? " (mapped)" : "",
-           megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes),
+           megabytes(manifest_rank_weights(manifest)), manifest->target == TARGET_CPU ? " (mapped)" : "",
+           megabytes(manifest->arena_bytes + manifest->step_bytes + manifest->state_bytes + manifest->comm_bytes),
            megabytes(geometry->page_bytes), geometry->page_tokens,
            megabytes(geometry->page_bytes) * (double)geometry->pages_per_slot * (double)geometry->slots);
     if (file->library_arena_bytes > manifest->arena_bytes)

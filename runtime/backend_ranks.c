@@ -1,0 +1,318 @@
+/* Inputs from the host come only when nothing is in flight on any rank, which is what collectives without rows ask for
+ * (struct comm_header).
+ *
+ * The session sees rank 0: it fills that rank's step and state, and reads its tokens and logits. What it wrote goes to
+ * the other ranks with the submit, so that all replay the same step; what they draw must be the same. */
+#include "runtime/backend_ranks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/team.h"
+#include "runtime/mirror.h"
+
+enum command { COMMAND_CREATE, COMMAND_SUBMIT, COMMAND_TRACE };
+
+struct rank {
+    struct backend *backend;
+    struct mirror mirror; /* ranks but 0: of rank 0's state */
+    bool ok;              /* of the last command */
+    struct status status;
+    double replay_us, *launch_us; /* of a trace; ranks but 0: nobody wants them */
+};
+
+struct ranks_backend {
+    struct backend common;
+    const struct backend_type *rank_type;
+    struct eng_engine *engine;
+    struct team *launcher; /* a member for each rank */
+    bool alone;            /* holds engine->ranks_taken */
+    struct rank ranks[PLAN_MAX_RANKS];
+    uint32_t count;
+    uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
+    uint64_t submitted, waited;
+
+    /* of the command at hand */
+    enum command command;
+    const struct backend_options *options;
+    size_t plan;
+    enum backend_inputs inputs;
+};
+
+static struct ranks_backend *ranks_of(struct backend *backend) { return (struct ranks_backend *)(void *)backend; }
+
+/* ---- what every rank does with a command ---- */
+
+static bool copy_row(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
+{
+    struct rank *rank = argument;
+    (void)status;
+    memcpy(rank->backend->state + offset, rank->mirror.state + offset, bytes);
+    return true;
+}
+
+/* Rank 0's inputs and the rows of its state that the host changed. */
+static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
+{
+    const struct engine *file = &all->engine->file;
+    const struct plan_header *header = &file->plans[all->plan].header;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    /* Fits: checked when the engine was opened. */
+    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
+    memcpy(rank->backend->step, all->ranks[0].backend->step,
+           fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+    mirror_send(&rank->mirror, copy_row, rank, &rank->status);
+}
+
+/* A rank that has failed would be waited for. */
+static void stop_all(const struct ranks_backend *all)
+{
+    for (uint32_t r = 0; r < all->count; r++)
+        if (all->ranks[r].backend) all->rank_type->stop(all->ranks[r].backend);
+}
+
+static void run_command(void *argument, struct team_member *member)
+{
+    struct ranks_backend *all = argument;
+    struct rank *rank = &all->ranks[member->index];
+    const struct backend_type *type = all->rank_type;
+    status_clear(&rank->status);
+    rank->ok = false;
+    switch (all->command) {
+    case COMMAND_CREATE: {
+        struct backend_options options = *all->options;
+        options.rank = (uint32_t)member->index;
+        rank->backend = type->create(all->engine, &options, &rank->status);
+        rank->ok = rank->backend != NULL;
+        return; /* nobody waits for a rank that is not there */
+    }
+    case COMMAND_SUBMIT:
+        if (all->inputs == INPUTS_FROM_HOST && member->index > 0) copy_inputs(all, rank);
+        rank->ok = type->submit(rank->backend, all->plan, all->inputs, &rank->status);
+        break;
+    case COMMAND_TRACE:
+        if (member->index > 0) copy_inputs(all, rank);
+        rank->ok = type->trace(rank->backend, all->plan, &rank->replay_us, rank->launch_us, &rank->status);
+        break;
+    }
+    if (!rank->ok) stop_all(all);
+}
+
+/* The failure of the rank that failed first is what the caller wants to know: others only stopped because of it. */
+static bool first_failure(const struct ranks_backend *all, struct status *status)
+{
+    const struct rank *found = NULL;
+    for (uint32_t r = 0; r < all->count; r++) {
+        const struct rank *rank = &all->ranks[r];
+        if (rank->ok) continue;
+        bool stopped = rank->backend && rank->backend->stopped;
+        if (!found || (!stopped && found->backend && found->backend->stopped)) found = rank;
+    }
+    if (!found) return true;
+    *status = found->status;
+    return status_prefix(status, "rank %d", (int)(found - all->ranks));
+}
+
+static bool command(struct ranks_backend *all, enum command command, struct status *status)
+{
+    all->command = command;
+    team_run(all->launcher, run_command, all);
+    return first_failure(all, status);
+}
+
+/* ---- the backend ---- */
+
+void backend_ranks_destroy(struct backend *backend)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    /* None may go while another works on what both see. */
+    if (all->submitted != all->waited) stop_all(all);
+    for (uint32_t r = 0; r < all->count; r++) {
+        if (all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
+        mirror_close(&all->ranks[r].mirror);
+        free(all->ranks[r].launch_us);
+    }
+    team_destroy(all->launcher);
+    if (all->alone) atomic_store(&all->engine->ranks_taken, false);
+    free(all);
+}
+
+static bool connect_all(struct ranks_backend *all, struct status *status)
+{
+    uint64_t comm[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < all->count; r++) comm[r] = all->ranks[r].backend->comm;
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->connect(all->ranks[r].backend, comm, status))
+            return status_prefix(status, "rank %" PRIu32, r);
+    return true;
+}
+
+static void add_facts(struct ranks_backend *all)
+{
+    struct backend *common = &all->common;
+    const struct backend_type *type = common->type;
+    *common = *all->ranks[0].backend;
+    common->type = type;
+    for (uint32_t r = 1; r < all->count; r++) {
+        const struct backend *rank = all->ranks[r].backend;
+        if (rank->pages < common->pages) common->pages = rank->pages;
+        common->threads += rank->threads;
+        common->host_bytes += rank->host_bytes;
+        common->device_bytes += rank->device_bytes;
+        common->kv_bytes += rank->kv_bytes;
+        common->device_contract_bytes += rank->device_contract_bytes;
+        common->device_taken_bytes += rank->device_taken_bytes;
+        if (rank->graph_seconds > common->graph_seconds) common->graph_seconds = rank->graph_seconds;
+        if (!common->fallback) common->fallback = rank->fallback;
+    }
+}
+
+struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
+                                     struct eng_engine *engine, const struct backend_options *options,
+                                     struct status *status)
+{
+    const struct plan_geometry *geometry = &engine->file.manifest.geometry;
+    struct ranks_backend *all = calloc(1, sizeof *all);
+    if (!all) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    all->common.type = type;
+    all->rank_type = rank_type;
+    all->engine = engine;
+    all->options = options;
+    all->count = (uint32_t)plan_ranks(geometry);
+    all->launcher = team_create((int)all->count, status);
+    if (!all->launcher || !command(all, COMMAND_CREATE, status) || !connect_all(all, status)) goto fail;
+    for (uint32_t r = 1; r < all->count; r++)
+        if (!mirror_open(&all->ranks[r].mirror, geometry, all->ranks[0].backend->state, status)) goto fail;
+    all->options = NULL;
+    add_facts(all);
+    return &all->common;
+
+fail:
+    backend_ranks_destroy(&all->common);
+    return NULL;
+}
+
+void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    for (uint32_t r = 0; r < all->count; r++) {
+        if (r > 0) mirror_changed(&all->ranks[r].mirror, slot, what);
+        all->rank_type->state_changed(all->ranks[r].backend, slot, what);
+    }
+}
+
+bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    const int32_t *counts = (const int32_t *)(const void *)all->common.step; /* STEP_COUNTS: the first field */
+    all->plan = plan;
+    all->inputs = inputs;
+    all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];
+    return command(all, COMMAND_SUBMIT, status);
+}
+
+const int32_t *backend_ranks_wait(struct backend *backend, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    uint32_t rows = all->out_rows[all->waited++ % BACKEND_MOST_IN_FLIGHT];
+    const int32_t *drawn[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct rank *rank = &all->ranks[r];
+        status_clear(&rank->status);
+        drawn[r] = all->rank_type->wait(rank->backend, &rank->status);
+        rank->ok = drawn[r] != NULL;
+        if (!rank->ok) stop_all(all);
+    }
+    if (!first_failure(all, status)) return NULL;
+    for (uint32_t r = 1; r < all->count; r++)
+        for (uint32_t i = 0; i < rows; i++)
+            if (drawn[r][i] != drawn[0][i]) {
+                status_fail(status, STATUS_INTERNAL,
+                            "rank %" PRIu32 ": drew token %d in row %" PRIu32
+                            ", but rank 0 drew %d: the ranks have parted",
+                            r, drawn[r][i], i, drawn[0][i]);
+                return NULL;
+            }
+    return drawn[0];
+}
+
+void backend_ranks_drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    for (uint32_t r = 0; r < all->count; r++) all->rank_type->drew(all->ranks[r].backend, slot, token);
+}
+
+const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    return all->rank_type->logits(all->ranks[0].backend, row, count, status);
+}
+
+const struct plan *backend_ranks_source(const struct backend *backend, size_t plan)
+{
+    const struct ranks_backend *all = (const struct ranks_backend *)(const void *)backend;
+    const struct plan *own = &all->engine->file.plans[plan];
+    return all->rank_type->source ? all->rank_type->source(all->ranks[0].backend, plan) : own;
+}
+
+bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,
+                         struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    uint32_t launches = backend_ranks_source(backend, plan)->header.launch_count;
+    for (uint32_t r = 0; r < all->count; r++) {
+        free(all->ranks[r].launch_us);
+        all->ranks[r].launch_us = calloc(launches, sizeof *launch_us);
+        if (!all->ranks[r].launch_us) return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
+    all->plan = plan;
+    if (!command(all, COMMAND_TRACE, status)) return false;
+    *replay_us = all->ranks[0].replay_us;
+    memcpy(launch_us, all->ranks[0].launch_us, launches * sizeof *launch_us);
+    return true;
+}
+
+/* ---- processors ---- */
+
+static struct backend *create_on_cpu(struct eng_engine *engine, const struct backend_options *options,
+                                     struct status *status)
+{
+    return backend_ranks_create(&backend_cpu_ranks, &backend_cpu, engine, options, status);
+}
+
+/* ---- GPUs ---- */
+
+/* Kernels of two sessions that wait for other GPUs could fill one GPU each and keep the other's out. */
+static struct backend *create_on_cuda(struct eng_engine *engine, const struct backend_options *options,
+                                      struct status *status)
+{
+    if (atomic_exchange(&engine->ranks_taken, true)) {
+        status_fail(
+            status, STATUS_USAGE,
+            "eng_session_create: an engine for several GPUs has one session at a time: destroy the other first");
+        return NULL;
+    }
+    struct backend *made = backend_ranks_create(&backend_cuda_ranks, &backend_cuda, engine, options, status);
+    if (made)
+        ranks_of(made)->alone = true;
+    else
+        atomic_store(&engine->ranks_taken, false);
+    return made;
+}
+
+const struct backend_type backend_cuda_ranks = {
+    .lookahead = true,
+    .create = create_on_cuda,
+    BACKEND_RANKS_FUNCTIONS,
+};
+
+const struct backend_type backend_cpu_ranks = {
+    .host_logits = true,
+    .create = create_on_cpu,
+    BACKEND_RANKS_FUNCTIONS,
+};
