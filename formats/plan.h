@@ -134,7 +134,8 @@ struct plan_geometry {
 
 /* The COMM space begins with this on every rank; the loader fills it. Behind it lie buffers, each the operand of a
  * collective. Two collectives that follow each other (the last of a plan and the first of any plan among them) use
- * buffers that do not overlap: a rank may be one collective ahead of another, never two. */
+ * buffers that do not overlap: a rank may be one collective ahead of another, never two. A collective without valid rows
+ * holds nobody back, so behind a plan that has some, all ranks must have ended before any begins the next. */
 enum { PLAN_MAX_RANKS = 16 };
 struct comm_header {
     uint32_t rank, ranks;

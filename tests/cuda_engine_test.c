@@ -67,7 +67,7 @@ static void open_device(struct loaded *loaded)
     memory->bytes[SPACE_STEP] = manifest->step_bytes;
     memory->bytes[SPACE_STATE] = manifest->state_bytes;
     assert_true(device_enter(&loaded->device, &status));
-    for (int space = SPACE_WEIGHTS; space < SPACE_COUNT; space++)
+    for (int space = SPACE_WEIGHTS; space <= SPACE_STATE; space++) /* one rank */
         assert_int_equal(loaded->device.driver.MemAlloc(&memory->base[space], memory->bytes[space]), CU_SUCCESS);
     device_leave(&loaded->device);
 }
@@ -76,7 +76,7 @@ static void shut_device(struct loaded *loaded)
 {
     struct status status = {0};
     assert_true(device_enter(&loaded->device, &status));
-    for (int space = SPACE_WEIGHTS; space < SPACE_COUNT; space++)
+    for (int space = SPACE_WEIGHTS; space <= SPACE_STATE; space++) /* one rank */
         assert_int_equal(loaded->device.driver.MemFree(loaded->memory.base[space]), CU_SUCCESS);
     device_leave(&loaded->device);
     device_close(&loaded->device);

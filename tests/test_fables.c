@@ -9,9 +9,8 @@
 
 static char folder[256], path[300];
 
-int fables_build(void **state)
+static int build(uint32_t gpus)
 {
-    (void)state;
     const char *root = getenv("TEST_TMPDIR");
     snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(folder)) return -1;
@@ -22,6 +21,7 @@ int fables_build(void **state)
     build_options_init(&options);
     options.model = "tests/models/fables";
     options.output = path;
+    options.gpus = gpus;
     options.max_context = FABLES_CONTEXT;
     options.max_batch = FABLES_BATCH;
     options.prefill_chunks[0] = 8;
@@ -35,6 +35,18 @@ int fables_build(void **state)
     if (options.out) fclose(options.out);
     if (!ok) fprintf(stderr, "build of %s: %s\n", options.model, status.message);
     return ok ? 0 : -1;
+}
+
+int fables_build(void **state)
+{
+    (void)state;
+    return build(1);
+}
+
+int fables_build_ranks(void **state)
+{
+    (void)state;
+    return build(FABLES_RANKS);
 }
 
 int fables_remove(void **state)

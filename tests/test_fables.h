@@ -11,10 +11,11 @@
 
 #include "runtime/eng.h"
 
-enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64 };
+enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64, FABLES_RANKS = 2 };
 
 /* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
 int fables_build(void **state);
+int fables_build_ranks(void **state); /* for FABLES_RANKS ranks */
 int fables_remove(void **state);
 const char *fables_path(void);
 

@@ -91,7 +91,8 @@ class BuildFlags(ErrorTest):
     def test_counts(self):
         self.refuses_values(self.BUILD, "--max-batch", NOT_NUMBERS + ["0", "4097"], ["1 to 4096"])
         self.refuses_values(self.BUILD, "--max-context", NOT_NUMBERS + ["0"])
-        self.refuses_values(self.BUILD, "--gpus", NOT_NUMBERS + ["0"])
+        self.refuses_values(self.BUILD, "--gpus", NOT_NUMBERS + ["0", "17", "1000000"], ["1 to 16"])
+        self.refuses_values([*self.BUILD, "--target", "cpu"], "--gpus", ["0", "17"], ["1 to 16"])
         self.refuses_values(self.BUILD, "--threads", NOT_NUMBERS + ["0", "1000000"])
         tally("engbuild: counts", self.count)
 
@@ -124,7 +125,8 @@ class BuildFlags(ErrorTest):
 
     def test_combinations(self):
         self.fails(USAGE, ["--dump-after", "--json"], *self.BUILD, "--json", "--dump-after", "import")
-        self.fails(USAGE, ["--gpus", "1 GPU"], *self.BUILD, "--gpus", "2")
+        self.fails(BAD_INPUT, ["--gpus", "3 GPUs", "intermediate_size"], *self.BUILD, "--target", "cpu", "--gpus", "3")
+        self.fails(BAD_INPUT, ["--gpus", "4 GPUs", "num_attention_heads"], *self.BUILD, "--target", "cpu", "--gpus", "4")
         self.fails(MACHINE, ["cuda", "--target cpu"], *self.BUILD, "--target", "cuda")
 
     def test_unknown(self):

@@ -1,0 +1,126 @@
+"""Engines for several GPUs without one: on the fake driver, whose kernels compute nothing. What the collectives compute is for
+bin/gpu-tests; here it is the path around them: GPUs, peer access, memory of each, and every way in which it can fail."""
+
+import json
+import os
+import unittest
+
+from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, run, scratch, tally
+from harness import _BUILT as BUILT
+
+FOLDERS = [os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")]
+FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA_DEVICES": "4"}
+SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet", "--lean"]
+RANKS = 2  # the shipped model has 6 heads and 2 KV heads
+
+
+class CudaRanks(unittest.TestCase):
+    def setUp(self):
+        folder = scratch()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def build(self, output, *options, env=None, rc=0, gpus=RANKS):
+        result = run([ENGBUILD, "--model", FABLES, "--target", "cuda", "--gpus", str(gpus), "-o", self.path(output),
+                      "--tuning-cache", self.path("records"), *SMALL, *options], env={**FAKE, **(env or {})})
+        self.assertEqual(result.rc, rc, result.stderr)
+        return result
+
+    def generate(self, engine, env=None):
+        return run([ENGRUN, self.path(engine), "--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--print-tokens"],
+                   env={**FAKE, **(env or {})})
+
+    def test_builds_and_runs(self):
+        for gpus in (1, 2, 3):
+            for level in ("off", "quick"):
+                with self.subTest(gpus=gpus, level=level):
+                    if gpus == 3:  # heads can be split, KV heads and the MLP cannot
+                        self.assertIn("3 GPUs", self.build("m.eng", "--tune", level, gpus=3, rc=1).stderr)
+                        continue
+                    self.build("m.eng", "--tune", level, gpus=gpus)
+                    done = run([ENGRUN, self.path("m.eng"), "--selftest"], env=FAKE)
+                    self.assertEqual(done.rc, 0, done.stderr)
+                    self.assertEqual(self.generate("m.eng").stdout.split(), ["0"] * 6)
+                    os.unlink(self.path("m.eng"))
+
+    def test_same_cache_same_bytes(self):
+        first = json.loads(self.build("a.eng", "--json").stdout)
+        second = json.loads(self.build("b.eng", "--json").stdout)
+        self.assertGreater(first["tactics_measured"], 10)
+        self.assertEqual(second["tactics_measured"], 0)
+        self.assertEqual(first["ranks"], RANKS)
+        with open(self.path("a.eng"), "rb") as a, open(self.path("b.eng"), "rb") as b:
+            self.assertEqual(a.read(), b.read())
+
+    def test_what_the_file_holds(self):
+        self.build("m.eng", "--tune", "off")
+        info = json.loads(run([ENGINFO, self.path("m.eng"), "--json", "--verify"]).stdout)
+        parallel = info["manifest"]["parallel"]
+        self.assertEqual(parallel["ranks"], RANKS)
+        self.assertGreater(parallel["comm_bytes"], 3 * 256)
+        self.assertEqual(info["manifest"]["memory"]["weights_bytes"] % (RANKS << 22), 0)
+        one = json.loads(self.build("d.eng", "--dry-run", "--json", gpus=1).stdout)
+        two = json.loads(self.build("d.eng", "--dry-run", "--json").stdout)
+        self.assertNotIn("parallel", json.dumps(one))
+        self.assertEqual(two["memory"]["page_bytes"] * RANKS, one["memory"]["page_bytes"])
+        self.assertLess(two["memory"]["weights_bytes"], one["memory"]["weights_bytes"] + (1 << 22))
+        tactics = run([ENGINFO, self.path("m.eng"), "--tactics"])
+        self.assertEqual(tactics.rc, 0, tactics.stderr)
+
+    def test_bench(self):
+        self.build("m.eng", "--tune", "off")
+        done = run([ENGBENCH, self.path("m.eng"), "-p", "16", "-n", "4", "-b", "1,4", "-c", "16", "-r", "2", "--json"],
+                   env=FAKE)
+        self.assertEqual(done.rc, 0, done.stderr)
+        json.loads(done.stdout)
+
+    def test_refusals(self):
+        self.build("m.eng", "--tune", "off")
+        cases = [
+            ({"FAKE_CUDA_DEVICES": "1"}, ["2 GPUs", "GPU 1", "CUDA_VISIBLE_DEVICES"]),
+            ({"FAKE_CUDA_NO_PEERS": "1"}, ["GPU 0", "GPU 1", "no access", "topo"]),
+            ({"FAKE_CUDA_MEMORY": "2000000"}, ["bytes free", "exchange"]),
+            ({"FAKE_CUDA_CAPABILITY": "80"}, ["9.0", "8.0"]),
+        ]
+        for env, words in cases:
+            with self.subTest(env=env):
+                refused = self.generate("m.eng", env)
+                self.assertEqual(refused.rc, 3, refused.stderr)
+                for word in words:
+                    self.assertIn(word, refused.stderr)
+                self.assertEqual(refused.stderr.count("\n"), 1, refused.stderr)
+                if "FAKE_CUDA_CAPABILITY" in env or "FAKE_CUDA_MEMORY" in env:
+                    continue
+                self.assertIn(words[0], self.build("r.eng", env=env, rc=3).stderr)
+                self.assertFalse(os.path.exists(self.path("r.eng")))
+        tally("refusals", len(cases))
+
+    def left_over(self, path):
+        with open(path, encoding="utf-8") as file:
+            return dict(line.split() for line in file.read().splitlines())
+
+    def test_driver_calls_that_fail(self):
+        """Each call of the driver in turn: an error, or none; nothing hangs, nothing stays behind but what a call that frees
+        left."""
+        self.build("m.eng", "--tune", "off")
+        leaks = self.path("leaks")
+        whole = self.generate("m.eng", {"FAKE_CUDA_LEAK_FILE": leaks})
+        self.assertEqual(whole.rc, 0, whole.stderr)
+        calls = int(self.left_over(leaks)["calls"])
+        failed = 0
+        # The calls of several threads come in another order each time, so a sample serves as well as all.
+        for call in range(1, calls, max(1, calls // 60)):
+            with self.subTest(call=call):
+                done = self.generate("m.eng", {"FAKE_CUDA_FAIL_CALL": str(call), "FAKE_CUDA_LEAK_FILE": leaks})
+                self.assertIn(done.rc, (0, 3), done.stderr)
+                self.assertEqual(done.stderr.count("\n"), done.rc != 0, done.stderr)
+                failed += done.rc != 0
+        self.assertGreater(failed, 30)
+        tally("failing calls", failed)
+
+
+if __name__ == "__main__":
+    unittest.main()

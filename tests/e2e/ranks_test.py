@@ -1,0 +1,484 @@
+"""Models that several ranks share (engbuild --gpus N), on the processors: what N ranks say is what one says, and what the
+references say."""
+
+import functools
+import json
+import os
+import random
+import unittest
+
+from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SETS, LOGIT_TOLERANCE, MAKE_CHECKPOINT,
+                     SANITIZED, TIE_GAP, ReferenceTest, build_engine, needs_shared, read_json, read_npy, read_npz, rows,
+                     run, runs_here, scratch, shared, tally)
+
+TINY = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3"]
+WEIGHT_CHUNK = 4 << 20
+# Partial sums are added in another order than one rank adds: the arithmetic's own error in float32, no more. Matrix
+# instructions for bf16 round activations, too.
+RANK_TOLERANCE = 1e-4
+PLAIN = ["--isa", "portable"]
+# Numbers of ranks: those that divide the attention heads, the KV heads (or are a multiple) and intermediate_size.
+FABLES_RANKS, STORIES_RANKS, TINY_RANKS = [2], [2, 4], [2, 4]
+
+
+def tiny(name):
+    return shared("models", "hf-tiny", name)
+
+
+def stories():
+    return shared("models", "stories260K")
+
+
+def gpus(ranks):
+    return ["--gpus", str(ranks)]
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@functools.lru_cache(maxsize=None)
+def recorded(name):
+    """(prompt, logits at its last positions, greedy ids, gaps) of each case, as transformers recorded them."""
+    logits = read_npz(os.path.join(tiny(name), "reference_logits.npz"))
+    return [(case["prompt"], rows(logits["logits_%d" % i]), case["greedy"], case["top1_top2_gap"])
+            for i, case in enumerate(read_json(tiny(name), "reference.json")["cases"])]
+
+
+class RanksTest(ReferenceTest):
+    def output(self, command, **kwargs):
+        result = run(command, **kwargs)
+        self.assertEqual(result.rc, 0, result.stderr)
+        return result.stdout
+
+    def json(self, command, **kwargs):
+        return json.loads(self.output(command, **kwargs))
+
+    def check_same_logits(self, one, several, prompt, count, what):
+        """The same tokens, and logits that differ by rounding alone. Returns the largest difference."""
+        ids, expected = self.logits(one, prompt, count, *PLAIN)
+        found_ids, found = self.logits(several, prompt, count, *PLAIN)
+        largest = 0
+        for step, (row, wanted) in enumerate(zip(found, expected)):
+            self.check_logits(row, wanted, RANK_TOLERANCE, "%s, step %d" % (what, step))
+            largest = max(largest, max(abs(a - b) for a, b in zip(row, wanted)))
+            best, second = sorted(wanted)[:-3:-1]
+            if found_ids[step] != ids[step]:
+                self.assertLess(best - second, 2 * RANK_TOLERANCE, "%s, step %d is no tie" % (what, step))
+                return largest
+        self.assertEqual(found_ids, ids)
+        return largest
+
+
+class Fables(RanksTest):
+    """The shipped model: 6 heads, 2 KV heads."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cases = read_json(FABLES, "reference.json")["cases"]
+        cls.one = build_engine(FABLES)
+        cls.engine = build_engine(FABLES, *gpus(2))
+
+    def test_tokens(self):
+        ties = sum(self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"]) for case in self.cases)
+        tally("fables on 2 ranks: tokens (%d ties)" % ties, sum(len(case["greedy"]) for case in self.cases))
+
+    def test_whole_story(self):
+        case = self.cases[0]
+        self.assertGreater(min(case["story_gaps"]), TIE_GAP)
+        self.assertEqual(self.generate(self.engine, case["ids"], 0), case["story"])
+
+    def test_logits(self):
+        with_logits = [case for case in self.cases if "logits" in case]
+        for case in with_logits:
+            with self.subTest(case["prompt"]):
+                _, (row,) = self.logits(self.engine, case["ids"])
+                self.check_logits(row, case["logits"], LOGIT_TOLERANCE, case["prompt"])
+        tally("fables on 2 ranks: rows of logits", len(with_logits))
+
+    def test_logits_are_those_of_one_rank(self):
+        largest = max(self.check_same_logits(self.one, self.engine, case["ids"], 16, case["prompt"])
+                      for case in self.cases[:2 if SANITIZED else None])
+        self.assertGreater(largest, 0, "sums of two parts are rounded otherwise; is this an engine of one rank?")
+
+    def test_long_prompts(self):
+        """Several chunks, the last of them short; the tokens before the prompt's end need no logits."""
+        words = [token for case in self.cases for token in case["ids"] + case["greedy"]]
+        for options in ([], ["--prefill-chunks", "1"], ["--prefill-chunks", "7"], ["--prefill-chunks", "3,50"],
+                        ["--max-batch", "1", "--max-context", "400"]):
+            engine = build_engine(FABLES, *options, *gpus(2))
+            for length in (2, 50, 51, 299):
+                with self.subTest(options=options, length=length):
+                    prompt = (words * 10)[:length]
+                    self.check_same_logits(self.one, engine, prompt, 3, "%d tokens" % length)
+
+    def test_threads(self):
+        """Fewer threads than ranks, as many, more, and more than there are processors."""
+        case = self.cases[-1]
+        for threads in ("1", "2", "3", "8"):
+            with self.subTest(threads=threads):
+                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--threads", threads)
+
+    def test_instruction_sets(self):
+        case = self.cases[-1]
+        tried = 0
+        for name in INSTRUCTION_SETS:
+            with self.subTest(name):
+                if not runs_here(self.engine, name):
+                    continue
+                tried += 1
+                self.check_greedy(self.engine, case["ids"], case["greedy"], case["gaps"], "--isa", name)
+        tally("fables on 2 ranks: instruction sets", tried)
+
+    def test_options(self):
+        case = self.cases[0]
+        for options in (["--dtype", "f32"], ["--dtype", "fp16"], ["--batch-sizes", "3"], ["--max-context", "128"]):
+            with self.subTest(options=options):
+                engine = build_engine(FABLES, *options, *gpus(2))
+                self.check_greedy(engine, case["ids"], case["greedy"], case["gaps"])
+                _, (row,) = self.logits(engine, case["ids"])
+                self.check_logits(row, case["logits"], LOGIT_TOLERANCE, str(options))
+
+    def test_kv_cache_in_16_bits(self):
+        """Each rank rounds its own heads' keys and values, as one rank does."""
+        for dtype in ("bf16", "fp16"):
+            with self.subTest(dtype):
+                one, several = build_engine(FABLES, "--kv-dtype", dtype), build_engine(FABLES, "--kv-dtype", dtype, *gpus(2))
+                _, (expected,) = self.logits(one, self.cases[0]["ids"])
+                _, (found,) = self.logits(several, self.cases[0]["ids"])
+                self.check_logits(found, expected, 0.25 if dtype == "bf16" else 0.05, dtype)
+
+    def test_runs_are_identical(self):
+        """The parts of a sum are added in the order of the ranks, whichever comes first."""
+        prompt = ",".join(map(str, self.cases[0]["ids"]))
+        with scratch() as folder:
+            logits = []
+            for i in range(6):
+                path = os.path.join(folder, "%d.npy" % i)
+                self.output([ENGRUN, self.engine, "--tokens", prompt, "-n", "24", "--ignore-eos", "--logits", path])
+                logits.append(contents(path))
+            self.assertEqual(len(set(logits)), 1)
+
+    def test_sampling(self):
+        """The ranks draw the same token, and it is what one rank draws."""
+        seeds = range(3 if SANITIZED else 10)
+        answers = set()
+        for seed in seeds:
+            flags = ["-p", "Once upon a time", "-n", "40", "--ignore-eos", "--print-tokens", "--temperature", "1.1",
+                     "--top-k", "50", "--top-p", "0.97", "--repetition-penalty", "1.2", "--seed", str(seed), *PLAIN]
+            expected = self.output([ENGRUN, self.one, *flags])
+            self.assertEqual(self.output([ENGRUN, self.engine, *flags]), expected, "seed %d" % seed)
+            answers.add(expected)
+        self.assertEqual(len(answers), len(seeds))
+
+    def test_text_and_chat(self):
+        for flags in (["-p", "Once upon a time"], ["-p", "The fox", "--timing"], ["-p", "A", "-n", "1"]):
+            expected = self.output([ENGRUN, self.one, "-n", "30", *flags])
+            self.assertEqual(self.output([ENGRUN, self.engine, "-n", "30", *flags]), expected)
+
+    def test_selftest(self):
+        for threads in ("1", "2", "5"):
+            self.output([ENGRUN, self.engine, "--selftest", "--threads", threads])
+
+    def test_batches(self):
+        """Several sequences at once (what they say: tests/ranks_test.c)."""
+        report = self.json([ENGBENCH, self.engine, "-p", "16,40", "-n", "4", "-b", "1,3,8", "-c", "32", "-r", "2",
+                            "--json"])
+        self.assertEqual([(row["test"], row["batch"]) for row in report["results"]],
+                         [("pp16", 1), ("pp40", 1), ("tg4", 1), ("tg4", 3), ("tg4", 8), ("first token", 1)])
+        for row in report["results"]:
+            self.assertGreater(row["mean"], 0)
+
+    def test_trace(self):
+        with scratch() as folder:
+            path = os.path.join(folder, "trace.json")
+            self.output([ENGBENCH, self.engine, "--trace", path, "-p", "16", "-b", "1"])
+            names = [event.get("name", "") for event in read_json(path)]
+        self.assertEqual(sum("all_reduce" in name for name in names), 2 * (1 + 2 * 5))
+        self.assertEqual(sum("all_gather" in name for name in names), 2)
+
+
+class Stories(RanksTest):
+    """8 heads, 4 KV heads, an inner width that is odd on 4 ranks."""
+
+    @needs_shared("models", "stories260K")
+    def test_tokens(self):
+        ids = read_json(stories(), "greedy_reference.json")["greedy_ids_from_bos"]
+        self.assertEqual(len(ids), 101)
+        for ranks in STORIES_RANKS:
+            for model in ("stories260K", "stories260K-bf16"):
+                with self.subTest(model, ranks=ranks):
+                    engine = build_engine(shared("models", model), *gpus(ranks))
+                    self.assertEqual(self.generate(engine, [1], 100), ids[1:])
+                    self.output([ENGRUN, engine, "--selftest"])
+
+    @needs_shared("models", "stories260K")
+    def test_logits(self):
+        ids = read_json(stories(), "greedy_reference.json")["greedy_ids_from_bos"]
+        for ranks in STORIES_RANKS:
+            for prompt in (ids[:1], ids[:20], ids[:90]):
+                with self.subTest(ranks=ranks, prompt=len(prompt)):
+                    self.check_same_logits(build_engine(stories()), build_engine(stories(), *gpus(ranks)), prompt, 10,
+                                           "%d ranks" % ranks)
+
+    @needs_shared("models", "stories260K")
+    def test_long_prompts(self):
+        ids = read_json(stories(), "greedy_reference.json")["greedy_ids_from_bos"]
+        for ranks in STORIES_RANKS:
+            for chunks in ("1", "7", "2,30"):
+                with self.subTest(ranks=ranks, chunks=chunks):
+                    engine = build_engine(stories(), "--prefill-chunks", chunks, *gpus(ranks))
+                    self.assertEqual(self.generate(engine, ids[:75], 26), ids[75:])
+
+
+@needs_shared("models", "hf-tiny")
+class Architectures(RanksTest):
+    """4 heads, 2 KV heads: one KV head on each of 2 ranks, or on two of 4."""
+
+    def engines(self):
+        """(name, ranks, options under which the recordings hold, engine with these)"""
+        for name in TINY:
+            options = self.options_of_recording(name)
+            for ranks in TINY_RANKS:
+                yield name, ranks, options, build_engine(tiny(name), *options, *gpus(ranks))
+
+    @functools.lru_cache(maxsize=None)
+    def options_of_recording(self, name):
+        """architectures_test.py says why there are two kinds."""
+        prompt, expected, _, _ = recorded(name)[-1]
+        for options in ([], ["--rope-dtype", "bf16"]):
+            _, (row,) = self.logits(build_engine(tiny(name), *options), prompt)
+            if max(abs(a - b) for a, b in zip(row, expected[-1])) < LOGIT_TOLERANCE:
+                return options
+        raise AssertionError(name)
+
+    def test_recorded_tokens(self):
+        count = ties = 0
+        for name, ranks, _, engine in self.engines():
+            for prompt, _, greedy, gaps in recorded(name):
+                with self.subTest(name, ranks=ranks, prompt=len(prompt)):
+                    ties += self.check_greedy(engine, prompt, greedy, gaps)
+                    count += len(greedy)
+        tally("greedy tokens on ranks (%d ties)" % ties, count)
+
+    def test_recorded_logits(self):
+        count = 0
+        for name, ranks, _, engine in self.engines():
+            for prompt, expected, _, _ in recorded(name):
+                with self.subTest(name, ranks=ranks, prompt=len(prompt)):
+                    _, (found,) = self.logits(engine, prompt)
+                    self.check_logits(found, expected[-1], LOGIT_TOLERANCE, name)
+                    count += 1
+        tally("rows of logits on ranks", count)
+
+    def test_logits_are_those_of_one_rank(self):
+        for name, ranks, options, engine in self.engines():
+            with self.subTest(name, ranks=ranks):
+                self.check_same_logits(build_engine(tiny(name), *options), engine, recorded(name)[3][0], 12, name)
+
+    def test_selftest(self):
+        for name, ranks, _, engine in self.engines():
+            with self.subTest(name, ranks=ranks):
+                self.output([ENGRUN, engine, "--selftest"])
+                self.output([ENGINFO, engine, "--verify"])
+
+
+@unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+class Shapes(RanksTest):
+    """Random checkpoints whose sizes do not divide well."""
+
+    # (type, heads, KV heads, inner width, vocabulary, tied, ranks)
+    SHAPES = [
+        ("llama", 3, 1, 33, 101, False, 3),   # the last rank has a token less; a KV head on all
+        ("llama", 3, 1, 33, 101, True, 3),
+        ("qwen2", 6, 3, 48, 19, True, 3),
+        ("qwen3", 10, 5, 35, 64, False, 5),
+        ("mistral", 12, 4, 60, 257, False, 12),
+        ("llama", 16, 2, 48, 17, False, 16),  # two tokens on the first ranks, then one, then none
+        ("qwen2", 16, 16, 16, 5, True, 16),
+    ]
+
+    def checkpoint(self, folder, shape):
+        kind, heads, kv_heads, inner, vocab, tied, _ = shape
+        config = {"model_type": kind, "architectures": [kind.capitalize() + "ForCausalLM"], "hidden_size": 40,
+                  "intermediate_size": inner, "num_hidden_layers": 2, "num_attention_heads": heads,
+                  "num_key_value_heads": kv_heads, "head_dim": 8, "vocab_size": vocab, "max_position_embeddings": 64,
+                  "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": tied,
+                  "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2}
+        if kind == "qwen2":
+            del config["head_dim"]
+            config["hidden_size"] = 8 * heads
+        if kind == "mistral":
+            config["sliding_window"] = 6
+        shape_folder, model = os.path.join(folder, "shape"), os.path.join(folder, "model")
+        os.mkdir(shape_folder)
+        with open(os.path.join(shape_folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        self.output([MAKE_CHECKPOINT, "--config", shape_folder, "-o", model, "--dtype", "f32"])
+        return model
+
+    def test_any_shape(self):
+        for shape in self.SHAPES:
+            with self.subTest(shape=shape), scratch() as folder:
+                vocab, ranks = shape[4], shape[6]
+                model = self.checkpoint(folder, shape)
+                one = build_engine(model, "--prefill-chunks", "4,16")
+                several = build_engine(model, "--prefill-chunks", "4,16", *gpus(ranks))
+                # Every token of the vocabulary, on whichever rank.
+                prompts = [[t % vocab for t in range(first, first + 23)] for first in range(0, min(vocab, 115), 23)]
+                for prompt in prompts:
+                    self.check_same_logits(one, several, prompt, 6, str(shape))
+                self.output([ENGRUN, several, "--selftest"])
+                self.output([ENGINFO, several, "--verify"])
+        tally("shapes", len(self.SHAPES))
+
+    def test_any_dtype(self):
+        with scratch() as folder:
+            model = self.checkpoint(folder, self.SHAPES[0])
+            for dtype in ("f32", "bf16", "fp16"):
+                one = build_engine(model, "--dtype", dtype)
+                self.check_same_logits(one, build_engine(model, "--dtype", dtype, *gpus(3)), [1, 100, 67, 33, 34], 8, dtype)
+
+    def test_what_cannot_be_shared_is_refused(self):
+        cases = [("llama", 3, 1, 33, 101, False, 2), ("llama", 6, 2, 33, 101, False, 2), ("llama", 12, 4, 36, 101, False, 3)]
+        words = ["3 attention heads", "33 rows of the MLP", "4 KV heads"]
+        for shape, word in zip(cases, words):
+            with self.subTest(shape=shape), scratch() as folder:
+                model, path = self.checkpoint(folder, shape), os.path.join(folder, "m.eng")
+                result = run([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o", path,
+                              *gpus(shape[6])])
+                self.assertEqual(result.rc, 1, result.stderr)
+                self.assertIn("%d GPUs cannot share %s" % (shape[6], word), result.stderr)
+                self.assertEqual(result.stderr.count("\n"), 1)
+                self.assertFalse(os.path.exists(path))
+
+
+class Files(RanksTest):
+    def build(self, path, *options, model=FABLES):
+        return self.output([ENGBUILD, "--model", model, "--target", "cpu", "--quiet", "-o", path,
+                            *([] if "--tune" in options else ["--tune", "off"]), *options])
+
+    def test_one_rank_is_the_default(self):
+        with scratch() as folder:
+            one, default = os.path.join(folder, "one"), os.path.join(folder, "default")
+            self.build(one, "--gpus", "1", "--tuning-cache", "none")
+            self.build(default, "--tuning-cache", "none")
+            self.assertEqual(contents(one), contents(default))
+            self.assertNotIn("parallel", self.json([ENGINFO, one, "--json"])["manifest"])
+
+    def test_same_bytes(self):
+        with scratch() as folder:
+            paths = [os.path.join(folder, name) for name in ("a", "b", "c")]
+            for path, threads in zip(paths, ("1", "4", "1")):
+                self.build(path, *gpus(2), "--threads", threads, "--tuning-cache", "none")
+            self.assertEqual(contents(paths[0]), contents(paths[2]))
+            # Defaults of tunables follow the threads; what was packed and computed does not.
+            manifests = [self.json([ENGINFO, path, "--json"])["manifest"] for path in paths]
+            self.assertEqual(manifests[0], manifests[1])
+
+    def test_enginfo(self):
+        for ranks in FABLES_RANKS:
+            engine = build_engine(FABLES, *gpus(ranks))
+            manifest = self.json([ENGINFO, engine, "--json"])["manifest"]
+            one = self.json([ENGINFO, build_engine(FABLES), "--json"])["manifest"]
+            self.assertEqual(manifest["parallel"]["ranks"], ranks)
+            self.assertGreater(manifest["parallel"]["comm_bytes"], 256 * 192 * 4)  # the largest chunk's rows
+            self.assertEqual(manifest["memory"]["weights_bytes"] % (ranks * WEIGHT_CHUNK), 0)
+            self.assertEqual(manifest["kv_cache"]["page_bytes"], one["kv_cache"]["page_bytes"] // ranks)
+            self.assertEqual(manifest["model"], one["model"], "the model is the whole one's")
+            self.output([ENGINFO, engine])
+            self.output([ENGINFO, engine, "--verify"])
+            self.assertIn("all_reduce", self.output([ENGINFO, engine, "--tactics"]))
+
+    @needs_shared("models", "hf-tiny")
+    def test_shared_kv_heads(self):
+        """4 ranks with 2 KV heads: a page has one head on each."""
+        pages = [self.json([ENGINFO, build_engine(tiny("llama3"), *gpus(ranks)), "--json"])["manifest"]["kv_cache"]
+                 ["page_bytes"] for ranks in (1, 2, 4)]
+        self.assertEqual(pages, [pages[0], pages[0] // 2, pages[0] // 2])
+
+    def test_dry_run(self):
+        with scratch() as folder:
+            report = self.json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--json", *gpus(2)],
+                               cwd=folder)
+            self.assertEqual(os.listdir(folder), [])
+        info = self.json([ENGINFO, build_engine(FABLES, *gpus(2)), "--json"])
+        for name in ("arena_bytes", "step_bytes", "state_bytes"):
+            self.assertEqual(report["memory"][name], info["manifest"]["memory"][name], name)
+        # Memory is that of each rank.
+        self.assertEqual(report["ranks"], 2)
+        self.assertEqual(report["memory"]["weights_bytes"] * 2, info["manifest"]["memory"]["weights_bytes"])
+        self.assertEqual(report["memory"]["comm_bytes"], info["manifest"]["parallel"]["comm_bytes"])
+        self.assertEqual(report["memory"]["page_bytes"], info["manifest"]["kv_cache"]["page_bytes"])
+        self.assertEqual([(plan["kind"], plan["rows"], plan["launches"]) for plan in report["plans"]],
+                         [(plan["kind"], plan["rows"], plan["launches"]) for plan in info["plans"]])
+
+    def test_dump(self):
+        command = [ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--quiet", "--dump-after", "shard"]
+        text = self.output(command + gpus(2))
+        self.assertIn("; 2 ranks\n", text)
+        self.assertIn("%embedded[T,192] = all_reduce(%embedded.part)\n", text)
+        self.assertIn("%q4[T,96] = matmul(", text)
+        self.assertIn(" = all_gather(", text)
+        self.assertEqual(text.count("all_reduce"), 2 * (1 + 2 * 5))  # decode and prefill
+        text = self.output(command)
+        self.assertNotIn("ranks", text)
+        self.assertNotIn("all_", text)
+
+    def test_tuning(self):
+        """Records of a rank's shapes are kept and found again, and do not disturb those of one rank."""
+        with scratch() as folder:
+            cache, path = os.path.join(folder, "records"), os.path.join(folder, "m.eng")
+            small = ["--max-batch", "1", "--prefill-chunks", "16", "--tune", "quick", "--tuning-cache", cache]
+            measured = [self.json([ENGBUILD, "--model", FABLES, "--target", "cpu", "--quiet", "--json", "-o", path, *small,
+                                   *gpus(ranks)])["tactics_measured"] for ranks in (2, 2, 1, 1, 2)]
+            self.assertGreater(measured[0], 0)
+            self.assertGreater(measured[2], 0)
+            self.assertEqual([measured[i] for i in (1, 3, 4)], [0, 0, 0])
+            case = read_json(FABLES, "reference.json")["cases"][0]
+            self.check_greedy(path, case["ids"], case["greedy"], case["gaps"])
+
+    def test_damage_in_any_region_is_noticed(self):
+        good = bytearray(contents(build_engine(FABLES, *gpus(2))))
+        generator = random.Random(5)
+        weights = 4096  # the first section; its offset is aligned, nothing lies before it
+        with scratch() as folder:
+            path = os.path.join(folder, "m.eng")
+            for rank in range(2):
+                at = weights + rank * WEIGHT_CHUNK + generator.randrange(1 << 20)
+                good[at] ^= 16
+                with open(path, "wb") as file:
+                    file.write(good)
+                good[at] ^= 16
+                for command in ([ENGRUN, path, "--tokens", "1", "-n", "1"], [ENGINFO, path, "--verify"]):
+                    result = run(command)
+                    self.assertEqual(result.rc, 1, result.stderr)
+                    self.assertIn("chunk %d" % rank, result.stderr)
+            with open(path, "wb") as file:
+                file.write(good)
+            self.output([ENGINFO, path, "--verify"])
+
+    def test_refusals(self):
+        cases = [(FABLES, 3, "3 GPUs cannot share 320 rows of the MLP equally (config.json: intermediate_size)"),
+                 (FABLES, 4, "4 GPUs cannot share 6 attention heads equally (config.json: num_attention_heads)"),
+                 (FABLES, 16, "16 GPUs cannot share 6 attention heads equally")]
+        if os.path.exists(stories()):
+            cases += [(stories(), 3, "3 GPUs cannot share 8 attention heads"),
+                      (stories(), 8, "8 GPUs cannot share 172 rows of the MLP")]
+        if os.path.exists(tiny("llama3")):
+            cases += [(tiny(name), 3, "3 GPUs cannot share 4 attention heads") for name in TINY]
+        for model, ranks, words in cases:
+            for more in ([], ["--dry-run"]):
+                with self.subTest(model=model, ranks=ranks, more=more), scratch() as folder:
+                    result = run([ENGBUILD, "--model", model, "--target", "cpu", "--tune", "off", "-o",
+                                  os.path.join(folder, "m.eng"), *gpus(ranks), *more])
+                    self.assertEqual(result.rc, 1, result.stderr)
+                    self.assertIn(words, result.stderr)
+                    self.assertEqual(result.stderr.count("\n"), 1)
+                    self.assertEqual(os.listdir(folder), [])
+        tally("refusals", len(cases))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,321 @@
+/* Ranks on processors that share the shipped model, through the public API: sequences that run together answer what they
+ * answer alone, also with steps queued ahead; and a rank that fails or is late ends the session soon, by name. */
+#include "tests/test_fables.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cpu/rendezvous.h"
+#include "runtime/backend_ranks.h"
+#include "runtime/session.h"
+#include "runtime/test_backend.h"
+
+enum { SEQUENCES = 8, ANSWER = 16, LONGEST_PROMPT = 150 };
+
+/* Lengths below, at and above the prefill chunks of 8 and 64. */
+static const size_t prompt_lengths[SEQUENCES] = {1, 7, 8, 9, 64, 65, 130, LONGEST_PROMPT};
+
+static struct eng_sequence *start(struct eng_session *session, size_t index)
+{
+    struct eng_error error;
+    struct eng_sampling sampling;
+    struct eng_sequence_options options;
+    struct eng_sequence *sequence;
+    int32_t prompt[LONGEST_PROMPT];
+    eng_sampling_init(&sampling);
+    eng_sequence_options_init(&options);
+    if (index % 2) {
+        sampling.temperature = 0.9f;
+        sampling.top_p = 0.95f;
+        sampling.top_k = 50;
+        sampling.repetition_penalty = 1.1f;
+        sampling.seed = 1000 + index;
+    }
+    options.sampling = &sampling;
+    options.max_new_tokens = ANSWER;
+    options.flags = ENG_SEQUENCE_IGNORE_EOS;
+    fables_tokens((uint32_t)index, prompt, prompt_lengths[index]);
+    CHECK(eng_sequence_create(session, &options, &sequence, &error));
+    CHECK(eng_sequence_submit(sequence, prompt, prompt_lengths[index], &error));
+    return sequence;
+}
+
+static void finish(struct eng_session *session)
+{
+    struct eng_error error;
+    uint32_t unfinished = 1;
+    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
+}
+
+static void collect(struct eng_sequence *sequence, int32_t *answer)
+{
+    assert_int_equal(eng_sequence_poll(sequence, answer, ANSWER), ANSWER);
+    assert_int_equal(eng_sequence_state(sequence), ENG_STATE_DONE);
+    eng_sequence_destroy(&sequence);
+}
+
+static void run_alone(struct eng_session *session, int32_t answers[SEQUENCES][ANSWER])
+{
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        struct eng_sequence *sequence = start(session, i);
+        finish(session);
+        collect(sequence, answers[i]);
+    }
+}
+
+/* Begins with some and adds the others between steps. */
+static void run_together(struct eng_session *session, int32_t answers[SEQUENCES][ANSWER], size_t at_once)
+{
+    struct eng_error error;
+    struct eng_sequence *sequences[SEQUENCES];
+    uint32_t unfinished;
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        sequences[i] = start(session, i);
+        if (i >= at_once) CHECK(eng_step(session, &unfinished, &error));
+    }
+    finish(session);
+    for (size_t i = 0; i < SEQUENCES; i++) collect(sequences[i], answers[i]);
+}
+
+static struct eng_session *session_on(struct eng_engine *engine, const struct backend_type *type, uint32_t threads)
+{
+    struct eng_session_options options;
+    struct eng_session *session = NULL;
+    struct status status = {0};
+    eng_session_options_init(&options);
+    options.threads = threads;
+    options.kv_tokens = SEQUENCES * FABLES_CONTEXT;
+    if (!session_create(engine, type, &options, &session, &status)) fail_msg("%s", status.message);
+    return session;
+}
+
+static void batches_answer_what_sequences_answer_alone(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
+    assert_ptr_equal(backend_for(engine), &backend_cpu_ranks);
+    for (uint32_t threads = 1; threads <= 5; threads += 2) {
+        struct eng_session *session = session_on(engine, &backend_cpu_ranks, threads);
+        run_alone(session, alone);
+        for (size_t at_once = 1; at_once <= SEQUENCES; at_once += 3) {
+            memset(together, 0xff, sizeof together);
+            run_together(session, together, at_once);
+            assert_memory_equal(together, alone, sizeof alone);
+        }
+        eng_session_destroy(&session);
+    }
+    eng_close(&engine);
+}
+
+static void two_sessions_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *sessions[2] = {session_on(engine, &backend_cpu_ranks, 2),
+                                       session_on(engine, &backend_cpu_ranks, 1)};
+    int32_t expected[ANSWER], found[ANSWER];
+    struct eng_sequence *sequence = start(sessions[0], 5);
+    finish(sessions[0]);
+    collect(sequence, expected);
+    struct eng_sequence *both[2] = {start(sessions[0], 5), start(sessions[1], 5)};
+    uint32_t unfinished[2] = {1, 1};
+    while (unfinished[0] || unfinished[1])
+        for (int i = 0; i < 2; i++) CHECK(eng_step(sessions[i], &unfinished[i], &error));
+    for (int i = 0; i < 2; i++) {
+        collect(both[i], found);
+        assert_memory_equal(found, expected, sizeof expected);
+        eng_session_destroy(&sessions[i]);
+    }
+    eng_close(&engine);
+}
+
+static void golden_outputs_are_repeated(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        struct eng_session *session = session_on(engine, &backend_cpu_ranks, threads);
+        CHECK(eng_selftest(session, NULL, &error));
+        eng_session_destroy(&session);
+    }
+    eng_close(&engine);
+}
+
+/* ---- steps queued ahead ------------------------------------------------------------------------------------------ */
+
+static bool connect_devices(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    (void)status;
+    struct comm_header *header = (struct comm_header *)(uintptr_t)backend->comm;
+    memcpy(header->peers, comm, header->ranks * sizeof *comm);
+    return true;
+}
+
+static void stop_devices(struct backend *backend) { comm_stop((struct comm_header *)(uintptr_t)backend->comm); }
+
+static struct backend_type device_rank;
+
+static struct backend *create_devices(struct eng_engine *engine, const struct backend_options *options,
+                                      struct status *status);
+
+static const struct backend_type devices = {.lookahead = true, .create = create_devices, BACKEND_RANKS_FUNCTIONS};
+
+static struct backend *create_devices(struct eng_engine *engine, const struct backend_options *options,
+                                      struct status *status)
+{
+    return backend_ranks_create(&devices, &device_rank, engine, options, status);
+}
+
+/* Each rank a device of the tests' own, with spaces of its own for the host and for itself. */
+static void steps_are_queued_ahead(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    int32_t alone[SEQUENCES][ANSWER], found[SEQUENCES][ANSWER];
+    struct eng_session *plain = session_on(engine, &backend_cpu_ranks, 2);
+    run_alone(plain, alone);
+    eng_session_destroy(&plain);
+    device_rank = test_backend;
+    device_rank.connect = connect_devices;
+    device_rank.stop = stop_devices;
+    test_backend_settings = (struct test_backend_settings){.pace = PACE_EAGER}; /* ranks meet in the submit */
+    struct eng_session *session = session_on(engine, &devices, 2);
+    run_alone(session, found);
+    assert_memory_equal(found, alone, sizeof alone);
+    assert_true(test_backend_settings.submits_ahead > 0);
+    for (size_t at_once = 1; at_once <= SEQUENCES; at_once += 3) {
+        run_together(session, found, at_once);
+        assert_memory_equal(found, alone, sizeof alone);
+    }
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* The processors' ranks, one of which fails or sleeps in its n-th submit. */
+static struct {
+    struct backend *ranks[FABLES_RANKS];
+    int rank, countdown;
+    unsigned sleep_us; /* 0: fails */
+    uint64_t timeout_ns;
+} trouble;
+
+static struct backend_type troubled_rank;
+
+static struct backend *create_troubled_rank(struct eng_engine *engine, const struct backend_options *options,
+                                            struct status *status)
+{
+    struct backend *backend = backend_cpu.create(engine, options, status);
+    if (backend && trouble.timeout_ns)
+        ((struct comm_header *)(uintptr_t)backend->comm)->timeout_ns = trouble.timeout_ns;
+    trouble.ranks[options->rank] = backend;
+    return backend;
+}
+
+static bool submit_in_trouble(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    if (backend == trouble.ranks[trouble.rank] && --trouble.countdown == 0) {
+        if (!trouble.sleep_us) return status_fail(status, STATUS_MACHINE, "its device is gone");
+        usleep(trouble.sleep_us);
+    }
+    return backend_cpu.submit(backend, plan, inputs, status);
+}
+
+static struct backend *create_troubled(struct eng_engine *engine, const struct backend_options *options,
+                                       struct status *status);
+
+static const struct backend_type troubled = {.host_logits = true, .create = create_troubled, BACKEND_RANKS_FUNCTIONS};
+
+static struct backend *create_troubled(struct eng_engine *engine, const struct backend_options *options,
+                                       struct status *status)
+{
+    return backend_ranks_create(&troubled, &troubled_rank, engine, options, status);
+}
+
+/* Runs until the trouble; the session then stays failed. */
+static void expect_trouble(struct eng_engine *engine, const char *expected)
+{
+    struct eng_error error;
+    uint32_t unfinished = 1;
+    troubled_rank = backend_cpu;
+    troubled_rank.create = create_troubled_rank;
+    troubled_rank.submit = submit_in_trouble;
+    struct eng_session *session = session_on(engine, &troubled, 2);
+    struct eng_sequence *sequence = start(session, 6);
+    double begin = load_seconds();
+    enum eng_status status = ENG_OK;
+    while (unfinished && status == ENG_OK) status = eng_step(session, &unfinished, &error);
+    assert_int_equal(status, ENG_MACHINE);
+    if (!strstr(error.message, expected)) fail_msg("expected '%s', found '%s'", expected, error.message);
+    /* Long before a rank would give up by itself. */
+    if (!trouble.sleep_us) assert_true(load_seconds() - begin < COMM_TIMEOUT_NS * 1e-9 / 2);
+    assert_int_equal(eng_step(session, NULL, &error), ENG_MACHINE);
+    assert_non_null(strstr(error.message, expected));
+    eng_sequence_destroy(&sequence);
+    eng_session_destroy(&session);
+}
+
+static void a_failed_rank_ends_the_session(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    for (int rank = 0; rank < FABLES_RANKS; rank++)
+        for (int call = 1; call <= 6; call++) {
+            memset(&trouble, 0, sizeof trouble);
+            trouble.rank = rank;
+            trouble.countdown = call;
+            expect_trouble(engine, rank ? "rank 1: its device is gone" : "rank 0: its device is gone");
+        }
+    eng_close(&engine);
+}
+
+static void a_late_rank_ends_the_session(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    for (int rank = 0; rank < FABLES_RANKS; rank++) {
+        memset(&trouble, 0, sizeof trouble);
+        trouble.rank = rank;
+        trouble.countdown = 3;
+        trouble.timeout_ns = 300000000;
+        trouble.sleep_us = 1500000;
+        expect_trouble(engine, rank ? "rank 0: waited for rank 1 for 0.3 s in vain"
+                                    : "rank 1: waited for rank 0 for 0.3 s in vain");
+    }
+    eng_close(&engine);
+}
+
+/* Another session of the same engine works on. */
+static void the_engine_outlives_a_failed_session(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_engine *engine = fables_open();
+    struct eng_session *other = session_on(engine, &backend_cpu_ranks, 2);
+    memset(&trouble, 0, sizeof trouble);
+    trouble.countdown = 2;
+    expect_trouble(engine, "rank 0: its device is gone");
+    CHECK(eng_selftest(other, NULL, &error));
+    eng_session_destroy(&other);
+    eng_close(&engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_answer_what_sequences_answer_alone),
+        cmocka_unit_test(two_sessions_do_not_disturb_each_other),
+        cmocka_unit_test(golden_outputs_are_repeated),
+        cmocka_unit_test(steps_are_queued_ahead),
+        cmocka_unit_test(a_failed_rank_ends_the_session),
+        cmocka_unit_test(a_late_rank_ends_the_session),
+        cmocka_unit_test(the_engine_outlives_a_failed_session),
+    };
+    return cmocka_run_group_tests(tests, fables_build_ranks, fables_remove);
+}
