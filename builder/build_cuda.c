@@ -210,7 +210,7 @@ static bool finish_plans(struct build *build, struct status *status)
 static bool time_plans(struct build *build, struct status *status)
 {
     struct plan_timer timer;
-    if (!plan_timer_open(&timer, build, &build->cuda.kernels, true, status)) return false;
+    if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++)
         ok = plan_timer_run(&timer,

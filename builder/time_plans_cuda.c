@@ -46,7 +46,7 @@ static void close_others(struct plan_timer *timer)
 }
 
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
-                     bool together, struct status *status)
+                     struct status *status)
 {
     const struct device *device = &build->cuda.device;
     const struct plan_geometry *geometry = &build->manifest.geometry;
@@ -80,7 +80,7 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     timer->calls.entries = kernels->calls;
     timer->calls.count = kernels->call_count;
     timer->kernels.calls = &timer->calls;
-    if (ok && together && build->options->gpus > 1) ok = open_others(timer, entries, kernels->count, pages, status);
+    if (ok && build->options->gpus > 1) ok = open_others(timer, entries, kernels->count, pages, status);
     free(entries);
     if (!ok) plan_timer_close(timer);
     return ok;
@@ -238,7 +238,7 @@ bool time_device_plans(struct build *build, const struct device_plan *plans, int
     for (int p = 0; ok && p < count; p++)
         ok = finish_device_plan(&plans[p], &build->cuda.device.facts, &kernels, &finished[p], status);
     ok = ok && build_cuda_compile(build, &kernels, false, status);
-    if (ok && (ok = plan_timer_open(&timer, build, &kernels, false, status))) {
+    if (ok && (ok = plan_timer_open(&timer, build, &kernels, status))) {
         ok = plan_timer_compare(&timer, finished, count, long_contexts, times, status) &&
              (!look || look(&timer, finished, times, context, status));
         plan_timer_close(&timer);

@@ -11,7 +11,7 @@ struct plan_timer {
     struct cuda_calls calls;
     cu_event events[2];
     bool entered;
-    uint32_t ranks; /* that replay together: 1, or all */
+    uint32_t ranks; /* that replay together: all, once the timer is open */
     struct timer_rank {
         struct cuda_memory memory;
         struct cuda_kernels kernels;
@@ -19,10 +19,10 @@ struct plan_timer {
 };
 
 /* `kernels`: compiled, those that the plans to be timed refer to. Weights must be on the device. The device's context
- * is current until the timer is closed. With several ranks: `together` replays on all GPUs, which takes as long as a step
- * will take, else rank 0 stands alone (kernels/cuda/comm.h), which tells plans apart by what differs between them. */
+ * is current until the timer is closed. With several ranks, all replay
+ * together, each on its GPU; the first is timed. */
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
-                     bool together, struct status *status);
+                     struct status *status);
 void plan_timer_close(struct plan_timer *timer); /* harmless after a failed open */
 /* What a replay takes: the median of some, and half the distance between their quartiles. */
 struct plan_time {

@@ -19,7 +19,8 @@ enum { TUNER_REVISION = 4 };
 
 static bool is_tuned(enum plan_op op)
 {
-    return op == OP_MATMUL || op == OP_ATTENTION || op == OP_ROPE_ATTENTION || op == OP_RMS_NORM;
+    return op == OP_MATMUL || op == OP_ATTENTION || op == OP_ROPE_ATTENTION || op == OP_RMS_NORM ||
+           op == OP_ALL_REDUCE || op == OP_ALL_GATHER;
 }
 
 void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES])
@@ -276,8 +277,10 @@ static void fill_shortlist(struct listing *listing)
     for (int next;
          tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, true)) >= 0;)
         shortlist(listing, next);
-    /* A race of attention says least: what it leaves to the launches around it decides. */
-    int firsts = problem->bench.op == OP_ROPE_ATTENTION ? SHORTLIST / 2 : 1;
+    /* A race of attention says little: what it leaves to the launches around it decides. So does one of a collective, in
+     * which the rank stands alone: there is no link. */
+    bool says_little = problem->bench.op == OP_ROPE_ATTENTION || problem->bench.op == OP_ALL_REDUCE;
+    int firsts = says_little ? SHORTLIST / 2 : 1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
         int earlier = 0;
         for (int before = 0; before < t; before++)

@@ -40,6 +40,7 @@ struct cuda_backend {
     uint8_t *pinned;          /* common.step, next_tokens, common.state; several ranks: *fault */
     volatile uint32_t *fault; /* 0, or 1 + the rank that a kernel has waited for in vain */
     cu_stream stop_stream;    /* several ranks */
+    atomic_bool stopping;     /* kernels were told to give up: they end at once, or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
     struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
@@ -370,14 +371,14 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
 static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0; /* under 10 s */
+    const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0, stopped = 0.5; /* together under 10 s */
     const struct timespec pause = {.tv_nsec = 20000};
     double start = load_seconds();
     cu_result result;
     /* Steps that are on their way take milliseconds: look often at first. */
     for (uint64_t looks = 0; (result = driver->EventQuery(event)) == CU_ERROR_NOT_READY; looks++) {
         double seconds = load_seconds() - start;
-        if (seconds > longest)
+        if (seconds > (atomic_load(&cuda->stopping) ? stopped : longest))
             return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
                                seconds);
         if (seconds > 0.1) nanosleep(&pause, NULL);
@@ -488,6 +489,7 @@ static void stop(struct backend *backend)
     struct cuda_backend *cuda = cuda_of(backend);
     struct status ignored;
     status_clear(&ignored);
+    atomic_store(&cuda->stopping, true);
     /* On a GPU that was lost there is nobody to stop. */
     if (!cuda->stop_stream || !device_enter(&cuda->device, &ignored)) return;
     cuda->device.driver.MemcpyHtoDAsync(cuda->common.comm + offsetof(struct comm_header, stop), &one, sizeof one,

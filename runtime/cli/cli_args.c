@@ -107,3 +107,25 @@ bool cli_read_list(const char *flag, const char *text, uint64_t least, uint64_t 
     *count = used;
     return true;
 }
+
+bool cli_read_devices(const char *text, struct cli_devices *devices)
+{
+    uint64_t *values = NULL;
+    size_t count = 0;
+    if (!cli_read_list("--device", text, 0, INT32_MAX, &values, &count)) return false;
+    bool ok = count <= CLI_MOST_DEVICES;
+    if (!ok) cli_usage("--device: expected at most %d GPUs, found %zu", CLI_MOST_DEVICES, count);
+    for (size_t i = 0; ok && i < count; i++) devices->numbers[i] = (uint32_t)values[i];
+    devices->count = (uint32_t)count;
+    devices->text = text;
+    free(values);
+    return ok;
+}
+
+void cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options)
+{
+    /* One is the first: an engine for several takes those behind it, too. */
+    options->device = devices->count > 0 ? devices->numbers[0] : 0;
+    options->device_count = devices->count > 1 ? devices->count : 0;
+    options->devices = devices->count > 1 ? devices->numbers : NULL;
+}

@@ -207,13 +207,17 @@ int bench_trace(struct bench_engine *bench, const struct bench_test *test, struc
 /* Wall-clock seconds from before the child exists until its first token is in the pipe. */
 static int time_child(const struct bench_engine *bench, double *seconds)
 {
-    char threads[16], device[16];
+    char threads[16];
+    const char *devices = bench->devices->count ? bench->devices->text : "0";
     snprintf(threads, sizeof threads, "%u", bench->threads);
-    snprintf(device, sizeof device, "%u", bench->device);
-    char *arguments[] = {"engbench",      (char *)(uintptr_t)bench->path,
-                         "--first-token", "--threads",
-                         threads,         "--device",
-                         device,          NULL};
+    char *arguments[] = {"engbench",
+                         (char *)(uintptr_t)bench->path,
+                         "--first-token",
+                         "--threads",
+                         threads,
+                         "--device",
+                         (char *)(uintptr_t)devices,
+                         NULL};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) {
         fprintf(stderr, "%s: pipe: %s\n", cli_program(), strerror(errno));

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bandwidth.h"
 #include "runtime/eng.h"
 #include "runtime/trace.h"
@@ -35,7 +36,8 @@ struct bench_engine {
     struct eng_engine_facts facts;
     struct eng_session_facts session_facts;
     const char *path;
-    uint32_t threads, device;   /* as asked for */
+    uint32_t threads; /* as asked for */
+    const struct cli_devices *devices;
     struct bandwidth bandwidth; /* on a GPU: nominal, passes 0 */
 };
 

@@ -38,7 +38,7 @@ static int open_engine(struct generation *run)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = run->options->session.threads;
-    open_options.device = run->options->device;
+    cli_use_devices(&run->options->devices, &open_options);
     eng_engine_facts_init(&run->facts);
     if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))

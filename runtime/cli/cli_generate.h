@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/cli/cli_args.h"
 #include "runtime/eng.h"
 
 struct generate_options {
@@ -25,7 +26,7 @@ struct generate_options {
     double temperature, top_p, repetition_penalty; /* < 0: not given */
     int64_t top_k;                                 /* < 0: not given */
     uint64_t seed;
-    uint32_t device; /* of an engine for a GPU */
+    struct cli_devices devices; /* of an engine for GPUs */
     struct eng_session_options session;
 };
 

@@ -32,7 +32,8 @@ static const char help[] =
     "      --csv, --json       for programs\n"
     "      --threads N         0 (the default): one per processor\n"
     "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --device N          the GPU that an engine for a GPU runs on (0)\n"
+    "      --device LIST       the GPU that an engine for a GPU runs on (0); for several, all of\n"
+    "                          them, or the first\n"
     "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest prompt, launch "
     "by\n"
     "                          launch, into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)\n"
@@ -87,7 +88,8 @@ struct list {
 struct arguments {
     const char *path, *trace;
     struct list prompts, decodes, batches;
-    uint64_t context, repetitions, threads, device;
+    uint64_t context, repetitions, threads;
+    struct cli_devices devices;
     const char *instruction_set;
     enum bench_format format;
     bool first_token, finished;
@@ -110,7 +112,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case 'c': ok = cli_read_number("-c", optarg, 0, INT32_MAX, &arguments->context); break;
     case 'r': ok = cli_read_number("-r", optarg, 1, MOST_REPETITIONS, &arguments->repetitions); break;
     case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
-    case FLAG_DEVICE: ok = cli_read_number("--device", optarg, 0, INT32_MAX, &arguments->device); break;
+    case FLAG_DEVICE: ok = cli_read_devices(optarg, &arguments->devices); break;
     case FLAG_ISA: arguments->instruction_set = optarg; break;
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;
@@ -194,7 +196,7 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = (uint32_t)arguments->threads;
-    open_options.device = bench->device;
+    cli_use_devices(bench->devices, &open_options);
     eng_engine_facts_init(&bench->facts);
     if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
         eng_engine_get_facts(bench->engine, &bench->facts, &error))
@@ -245,7 +247,7 @@ static int print_first_token(const struct arguments *arguments)
     eng_open_options_init(&open_options);
     eng_session_options_init(&options);
     open_options.threads = options.threads = (uint32_t)arguments->threads;
-    open_options.device = (uint32_t)arguments->device;
+    cli_use_devices(&arguments->devices, &open_options);
     options.instruction_set = arguments->instruction_set;
     options.kv_tokens = options.max_sequences = 1;
     eng_engine_facts_init(&bench.facts);
@@ -336,7 +338,7 @@ static int bench_engine(struct arguments *arguments)
 {
     struct bench_engine bench = {.path = arguments->path,
                                  .threads = (uint32_t)arguments->threads,
-                                 .device = (uint32_t)arguments->device};
+                                 .devices = &arguments->devices};
     struct bench_row *rows = NULL;
     struct status status;
     status_clear(&status);

@@ -40,7 +40,8 @@ static const char help[] =
     "machine:\n"
     "      --threads N           0 (the default): one per processor\n"
     "      --isa NAME            portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --device N            the GPU that an engine for a GPU runs on (0)\n"
+    "      --device LIST         the GPU that an engine for a GPU runs on (0); for several, all of\n"
+    "                            them, or the first\n"
     "other work:\n"
     "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
@@ -150,8 +151,7 @@ static bool read_value(struct arguments *arguments, int flag)
         cli_usage("--repetition-penalty: expected a number above 0, found '%s'", optarg);
         return false;
     case FLAG_DEVICE:
-        if (!cli_read_number("--device", optarg, 0, INT32_MAX, &number)) return false;
-        generate->device = (uint32_t)number;
+        if (!cli_read_devices(optarg, &generate->devices)) return false;
         return true;
     case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
     default: /* FLAG_THREADS */

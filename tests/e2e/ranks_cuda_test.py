@@ -3,15 +3,33 @@ bin/gpu-tests; here it is the path around them: GPUs, peer access, memory of eac
 
 import json
 import os
+import sys
+import time
 import unittest
 
-from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, run, scratch, tally
+from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, SANITIZED, run, scratch, tally
 from harness import _BUILT as BUILT
 
 FOLDERS = [os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")]
 FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA_DEVICES": "4"}
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet", "--lean"]
 RANKS = 2  # the shipped model has 6 heads and 2 KV heads
+
+
+# Two sessions of one engine, one after the other and at once.
+SESSIONS = """
+import ctypes, sys
+eng = ctypes.CDLL(sys.argv[1])
+error = ctypes.create_string_buffer(4 + 512)
+engine, first, second = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+assert eng.eng_open(sys.argv[2].encode(), None, ctypes.byref(engine), error) == 0, error.raw
+for _ in range(2):
+    assert eng.eng_session_create(engine, None, ctypes.byref(first), error) == 0, error.raw
+    assert eng.eng_session_create(engine, None, ctypes.byref(second), error) != 0
+    print(error.raw[4:].split(b"\\0")[0].decode())
+    eng.eng_session_destroy(ctypes.byref(first))
+eng.eng_close(ctypes.byref(engine))
+"""
 
 
 class CudaRanks(unittest.TestCase):
@@ -97,6 +115,38 @@ class CudaRanks(unittest.TestCase):
                 self.assertIn(words[0], self.build("r.eng", env=env, rc=3).stderr)
                 self.assertFalse(os.path.exists(self.path("r.eng")))
         tally("refusals", len(cases))
+
+    def test_which_gpus(self):
+        self.build("m.eng", "--tune", "off")
+        for devices in ("0,1", "2,3", "3,0", "2", "1"):
+            with self.subTest(devices=devices):
+                for program in ([ENGRUN, self.path("m.eng"), "--tokens", "1", "-n", "2", "--ignore-eos"],
+                                [ENGBENCH, self.path("m.eng"), "-p", "0", "-n", "2", "-c", "16", "-r", "2"]):
+                    done = run([*program, "--device", devices], env=FAKE)
+                    self.assertEqual(done.rc, 0, done.stderr)
+        cases = [("3", 3, ["2 GPUs", "GPU 4"]), ("0,0", 2, ["GPU 0", "twice"]), ("0,1,2", 2, ["the 2 GPUs", "3"]),
+                 ("0,x", 2, ["--device", "x"]), (",".join("0" * 17), 2, ["--device", "16", "17"])]
+        for devices, rc, words in cases:
+            with self.subTest(devices=devices):
+                refused = run([ENGRUN, self.path("m.eng"), "--tokens", "1", "--device", devices], env=FAKE)
+                self.assertEqual(refused.rc, rc, refused.stderr)
+                for word in words:
+                    self.assertIn(word, refused.stderr)
+
+    @unittest.skipIf(SANITIZED, "the library wants its sanitizer in the program")
+    def test_one_session_at_a_time(self):
+        self.build("m.eng", "--tune", "off")
+        done = run([sys.executable, "-c", SESSIONS, LIBENG, self.path("m.eng")], env=FAKE)
+        self.assertEqual(done.rc, 0, done.stderr)
+        self.assertEqual(done.stdout.count("one session at a time"), 2, done.stdout)
+
+    def test_a_gpu_that_hangs(self):
+        self.build("m.eng", "--tune", "off")
+        start = time.monotonic()
+        done = self.generate("m.eng", {"FAKE_CUDA_HANG": "1"})
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertEqual(done.rc, 3, done.stderr)
+        self.assertIn("rank 0: GPU 0: its step has not ended in 9", done.stderr)
 
     def left_over(self, path):
         with open(path, encoding="utf-8") as file:

@@ -218,7 +218,7 @@ cu_result cuEventQuery(cu_event event)
 {
     ENTER;
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
-    LEAVE(CU_SUCCESS);
+    LEAVE(getenv("FAKE_CUDA_HANG") ? CU_ERROR_NOT_READY : CU_SUCCESS);
 }
 
 cu_result cuEventElapsedTime(float *milliseconds, cu_event start, cu_event end)
