@@ -164,11 +164,14 @@ static bool lower_all(struct build *build, struct status *status)
         for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
             if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
 
-    uint64_t decode_bytes, prefill_bytes;
-    if (!lower_exchange_bytes(&build->decode, slots, slots, &decode_bytes, status) ||
-        !lower_exchange_bytes(&build->prefill, chunks[chunk_count - 1], 1, &prefill_bytes, status))
-        return false;
-    build->lowering.exchange_bytes = decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;
+    /* Not always the largest plan's: few rows may be exchanged in a way that takes more. */
+    for (int i = 0; i < batch_count + chunk_count; i++) {
+        bool decode = i < batch_count;
+        uint64_t rows = decode ? batches[i] : chunks[i - batch_count], bytes;
+        if (!lower_exchange_bytes(decode ? &build->decode : &build->prefill, rows, decode ? rows : 1, &bytes, status))
+            return false;
+        if (bytes > build->lowering.exchange_bytes) build->lowering.exchange_bytes = bytes;
+    }
     if (build->target == TARGET_CUDA) return build_cuda_lower(build, batches, batch_count, chunks, chunk_count, status);
     for (int i = 0; i < batch_count; i++, build->plan_count++)
         if (!lower_plan(&build->decode, &build->lowering, batches[i], &build->plans[build->plan_count], status))

@@ -29,8 +29,7 @@ struct tuned_problem {
 /* The device half of a build: all zero for the CPU target. */
 struct cuda_build {
     struct device device;
-    bool
-        entered; /* its context is current as long as the build lasts: nothing can keep what was taken from being freed */
+    bool entered; /* its context is current as long as the build lasts, so that all that was taken can be freed */
     struct nvrtc *nvrtc;
     struct device_plan plans[2 * BUILD_MAX_PLANS];        /* as struct build.plans */
     struct device_plan alternatives[2 * BUILD_MAX_PLANS]; /* the same steps with other fusions; count 0: none */

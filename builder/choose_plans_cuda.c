@@ -313,7 +313,7 @@ static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_
     for (int t = 0; ok && t < tuned->shortlist_count; t++) {
         const struct shortlisted *listed = &tuned->shortlist[t];
         /* Attention's race weighs long contexts otherwise than a plan does; a collective's knows no link. */
-        bool slow = launch->op != OP_ROPE_ATTENTION && launch->op != OP_ALL_REDUCE &&
+        bool slow = launch->op != OP_ROPE_ATTENTION && !graph_is_collective(launch->op) &&
                     listed->record.median_us > hopeless * tuned->shortlist[0].record.median_us;
         if (slow || same_tunables(&launch->tactic, &listed->tactic)) continue;
         ok = copy_plan(plan, &plans[made], status);

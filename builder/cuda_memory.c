@@ -103,6 +103,30 @@ bool cuda_memory_connect(struct cuda_memory *const *memories, const struct build
     return ok;
 }
 
+bool cuda_memory_check(struct cuda_memory *const *memories, const struct build *build, struct status *status)
+{
+    bool ok = true, stopped = false;
+    for (uint32_t r = 0; ok && r < build->options->gpus; r++) {
+        const struct device *device = build_cuda_device(build, r);
+        const struct cuda_driver *driver = &device->driver;
+        struct comm_header header;
+        if (!device_enter(device, status)) return false;
+        ok = cuda_ok(driver,
+                     driver->MemcpyDtoHAsync(&header, memories[r]->base[SPACE_COMM], sizeof header, device->stream),
+                     status, "GPU %d: reading the comm header", device->ordinal) &&
+             cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "GPU %d: reading the comm header",
+                     device->ordinal);
+        device_leave(device);
+        stopped = stopped || (ok && header.stop);
+        if (ok && header.late)
+            ok = status_fail(status, STATUS_MACHINE,
+                             "rank %" PRIu32 " (GPU %d) has waited for rank %" PRIu32
+                             " in vain; does something else use these GPUs?",
+                             r, device->ordinal, header.late - 1);
+    }
+    return ok && (!stopped || status_fail(status, STATUS_MACHINE, "the GPUs have stopped waiting for each other"));
+}
+
 bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device *device, enum plan_space space,
                            struct status *status)
 {

@@ -18,6 +18,9 @@ void cuda_memory_close(struct cuda_memory *memory, const struct device *device);
 /* Joins the memories of all ranks, [ranks]: what they exchange goes from one to the other from now on. Enters the contexts
  * itself. */
 bool cuda_memory_connect(struct cuda_memory *const *memories, const struct build *build, struct status *status);
+/* Fails, naming the ranks, where one has waited for another in vain since: what they computed is worth nothing. Nothing may
+ * run. */
+bool cuda_memory_check(struct cuda_memory *const *memories, const struct build *build, struct status *status);
 
 /* Fills a space with random 16-bit values, half of them negative, that are moderate numbers as F32, F16 and BF16. */
 bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device *device, enum plan_space space,

@@ -1,5 +1,7 @@
 #include "builder/estimate_cuda.h"
 
+#include "builder/graph.h"
+
 /* Measured on an H200 (nominally 4.81 TB/s and 1071 TFLOP/s): reads of device memory reach 4.54 TB/s; prefill plans of the 1B
  * and the 8B compute at 600 to 650 TFLOP/s; what remains of their decode steps comes to 1.8 us a launch. With these, six plans
  * of 1 to 2048 rows come out 0 to 4 % below what was measured, one of 128 rows, which both ceilings hold back, 17 %. */
@@ -24,7 +26,7 @@ bool estimate_cuda_ceilings(const struct device *device, struct machine *machine
 /* Both collectives have what a rank gives as their operand 1. Few bytes go to every rank at once, many in two trips. */
 static double link_us(const struct plan *plan, const struct plan_launch *launch, uint64_t ranks)
 {
-    if (launch->op != OP_ALL_REDUCE && launch->op != OP_ALL_GATHER) return 0;
+    if (!graph_is_collective(launch->op)) return 0;
     double bytes = (double)plan->operands[launch->first_operand + 1].bytes, others = (double)ranks - 1;
     double at_once = hop_us + others * bytes / link_bytes_per_us;
     double in_two = 2 * hop_us + 2 * others / (double)ranks * bytes / link_bytes_per_us;

@@ -52,6 +52,9 @@ static bool run_open(struct cuda_run *run, uint64_t pages, const struct engine_k
 
 static void run_close(struct cuda_run *run)
 {
+    /* None's memory goes while another may still store into it. */
+    for (uint32_t r = 0; run->count > 1 && r < run->count; r++)
+        run->build->cuda.device.driver.StreamSynchronize(build_cuda_device(run->build, r)->stream);
     for (uint32_t r = 0; r < run->count; r++) {
         const struct device *device = build_cuda_device(run->build, r);
         struct rank_run *rank = &run->ranks[r];
@@ -122,6 +125,9 @@ static bool run_step(struct cuda_run *run, bool decode, const int32_t *tokens, u
         *status = failed;
         ok = status_prefix(status, "rank %" PRIu32, r);
     }
+    struct cuda_memory *memories[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < run->count; r++) memories[r] = &run->ranks[r].memory;
+    ok = ok && (run->count == 1 || cuda_memory_check(memories, run->build, status));
     cuda_inputs_close(&inputs);
     return ok || status_prefix(status, "golden outputs");
 }

@@ -213,6 +213,8 @@ static void memory_is_never_shared_while_alive(void **state)
                 load_ranks(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
                 optimise(&model);
                 uint64_t out_rows = kind == PLAN_DECODE ? rows : 1;
+                assert_true(
+                    lower_exchange_bytes(&model.graph, rows, out_rows, &model.lowering.exchange_bytes, &status));
                 assert_true(plan_memory(&model.graph, &model.lowering, rows, out_rows, &memory, &status));
                 check_lifetimes(&model, &memory, rows);
                 /* Lifetimes pay: far less than every value at its own place. */

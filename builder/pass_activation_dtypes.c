@@ -2,14 +2,18 @@
  * rotary table and the logits stay float32. */
 #include "builder/pass.h"
 
-/* Or a rank's part of them. */
-static bool is_logits(const struct graph *graph, int value)
+static bool goes_to(const struct graph *graph, int value, enum plan_op op)
 {
-    if (graph->values[value].place == VALUE_LOGITS) return true;
     for (int n = 0; n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_ALL_GATHER && graph->nodes[n].inputs[0] == value)
-            return true;
+        if (!graph->nodes[n].removed && graph->nodes[n].op == op && graph->nodes[n].inputs[0] == value) return true;
     return false;
+}
+
+/* Logits, or a rank's part of them; in fp16, which has not the range of what is summed, a rank's part of a sum. */
+static bool stays_float(const struct graph *graph, int value)
+{
+    return graph->values[value].place == VALUE_LOGITS || goes_to(graph, value, OP_ALL_GATHER) ||
+           (graph->half == DTYPE_F16 && goes_to(graph, value, OP_ALL_REDUCE));
 }
 
 static bool is_half(const struct graph *graph, const struct graph_node *node)
@@ -20,7 +24,7 @@ static bool is_half(const struct graph *graph, const struct graph_node *node)
     case OP_ATTENTION:
     case OP_ROPE_ATTENTION:
     case OP_SWIGLU: return true;
-    case OP_MATMUL: return node->inputs[1] < 0 && !is_logits(graph, node->outputs[0]);
+    case OP_MATMUL: return node->inputs[1] < 0 && !stays_float(graph, node->outputs[0]);
     case OP_EMBED: return graph->ranks > 1; /* on its way to the other ranks */
     case OP_SELECT_ROWS: return graph->values[node->inputs[0]].dtype != DTYPE_F32;
     default: return false;

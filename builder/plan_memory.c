@@ -128,6 +128,7 @@ static bool place_exchange(const struct graph *graph, const struct lowering *low
     for (int n = 0; n < graph->node_count; n++) {
         if (!graph_is_collective(graph->nodes[n].op)) continue;
         if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &memory->exchange_bytes[n])) return false;
+        if (memory->exchange_bytes[n] > lowering->exchange_bytes) return false;
         memory->exchange_offset[n] = LOWER_EXCHANGE_OFFSET + turn++ % 2 * lowering->exchange_bytes;
         last = n;
     }

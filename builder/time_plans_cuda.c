@@ -37,6 +37,9 @@ static bool open_others(struct plan_timer *timer, const struct engine_kernel *en
 
 static void close_others(struct plan_timer *timer)
 {
+    /* None's memory goes while another may still store into it. */
+    for (uint32_t r = 0; timer->ranks > 1 && r < timer->ranks; r++)
+        timer->build->cuda.device.driver.StreamSynchronize(build_cuda_device(timer->build, r)->stream);
     for (uint32_t r = 1; r < timer->ranks; r++) {
         struct timer_rank *rank = &timer->others[r - 1];
         const struct device *device = build_cuda_device(timer->build, r);
@@ -153,6 +156,9 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
         times[p].us = bound[p * PLAN_MAX_RANKS].exec ? us[p][REPETITIONS / 2] : INFINITY;
         times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
     }
+    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
+    for (uint32_t r = 1; r < timer->ranks; r++) memories[r] = &timer->others[r - 1].memory;
+    ok = ok && (timer->ranks == 1 || cuda_memory_check(memories, timer->build, status));
     cuda_inputs_close(&inputs);
     free(us);
     return ok;

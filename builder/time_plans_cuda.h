@@ -19,8 +19,7 @@ struct plan_timer {
 };
 
 /* `kernels`: compiled, those that the plans to be timed refer to. Weights must be on the device. The device's context
- * is current until the timer is closed. With several ranks, all replay
- * together, each on its GPU; the first is timed. */
+ * is current until the timer is closed. With several ranks, all replay together, each on its GPU; the first is timed. */
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
                      struct status *status);
 void plan_timer_close(struct plan_timer *timer); /* harmless after a failed open */

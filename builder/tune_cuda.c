@@ -13,7 +13,7 @@ enum {
     QUICK_TACTICS = 15, /* raced at level quick */
 };
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
-enum { TUNER_REVISION = 4 };
+enum { TUNER_REVISION = 5 };
 
 /* ---- problems ---- */
 
@@ -279,7 +279,7 @@ static void fill_shortlist(struct listing *listing)
         shortlist(listing, next);
     /* A race of attention says little: what it leaves to the launches around it decides. So does one of a collective, in
      * which the rank stands alone: there is no link. */
-    bool says_little = problem->bench.op == OP_ROPE_ATTENTION || problem->bench.op == OP_ALL_REDUCE;
+    bool says_little = problem->bench.op == OP_ROPE_ATTENTION || graph_is_collective(problem->bench.op);
     int firsts = says_little ? SHORTLIST / 2 : 1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
         int earlier = 0;

@@ -72,6 +72,10 @@ bool engine_verify_exchange(const struct engine *engine, struct status *status)
 {
     uint64_t ranks = plan_ranks(&engine->manifest.geometry);
     struct exchange exchange = {.last_begin = UINT64_MAX};
+    /* Each rank would decide by itself whether its library is there. */
+    if (ranks > 1 && engine->call_count > 0)
+        return status_fail(status, STATUS_CORRUPT, "library calls: expected none with several ranks, found %zu",
+                           engine->call_count);
     for (size_t i = 0; i < engine->plan_count; i++) {
         const struct plan *other = engine->library_plans ? &engine->library_plans[i] : NULL;
         if (!verify_plan(&engine->plans[i], ranks, &exchange, status))

@@ -19,6 +19,7 @@ struct backend_options {
     uint64_t kv_tokens, kv_bytes;
     uint64_t host_bytes; /* of the session itself: part of the memory contract */
     uint32_t rank;       /* of this backend, among the engine's ranks: whose share of the weights it works with */
+    uint64_t pages;      /* 0, or of the KV pool, memory for which has been checked */
 };
 
 /* What changed of a slot's state, as bits. */
@@ -30,6 +31,13 @@ enum backend_inputs { INPUTS_FROM_HOST, INPUTS_OF_LAST_REPLAY };
 
 /* Most replays that may be submitted and not waited for. */
 enum { BACKEND_MOST_IN_FLIGHT = 2 };
+
+/* Whose fault it is that a rank failed, from its own to the others'. */
+enum backend_failure {
+    BACKEND_FAILED,  /* its own */
+    BACKEND_WAITED,  /* it has waited for another rank in vain */
+    BACKEND_STOPPED, /* it was told to stop */
+};
 
 /* The common part of every backend; filled by create, constant afterwards. */
 struct backend {
@@ -44,8 +52,8 @@ struct backend {
     uint64_t kv_bytes;
     uint64_t device_contract_bytes, device_taken_bytes; /* as in struct eng_session_facts; 0 on the host */
     double graph_seconds;
-    uint64_t comm;        /* several ranks: address of the COMM space, as connect() wants it */
-    bool stopped;         /* the last call failed for no reason of its own: another rank has failed, or is late */
+    uint64_t comm;                /* several ranks: address of the COMM space, as connect() wants it */
+    enum backend_failure failure; /* of the last call that failed */
     const char *fallback; /* why the engine's own plans stand in for some that call libraries; NULL: they do not */
 };
 
@@ -82,6 +90,10 @@ struct backend_type {
     bool (*connect)(struct backend *backend, const uint64_t *comm, struct status *status);
     /* Makes this rank give up, if it waits for another or ever will. From any thread. */
     void (*stop)(struct backend *backend);
+    /* Waits, not for long, until nothing of this rank runs any more. False: it never will, and what it may still read or
+     * write must stay where it is. NULL: nothing runs between calls. */
+    bool (*settle)(struct backend *backend);
+    bool shares_memory; /* ranks take their memory from one whole: rank 0 is made first, and checks for all */
 };
 
 extern const struct backend_type backend_cpu, backend_cuda;

@@ -57,7 +57,8 @@ static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, st
            checked_align(sizes->comm_offset, page, &sizes->comm_offset) &&
            checked_add(sizes->comm_offset, manifest->comm_bytes, &sizes->scratch_bytes) &&
            checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
-           checked_add(sizes->scratch_bytes, host_bytes, &sizes->total);
+           checked_mul(sizes->scratch_bytes, plan_ranks(&manifest->geometry), &sizes->total) &&
+           checked_add(sizes->total, host_bytes, &sizes->total);
 }
 
 /* Half of the memory at hand, an equal part for each rank: the other half is for the rest of the machine. */
@@ -76,15 +77,19 @@ static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes 
 static bool plan_sizes(const struct manifest *manifest, const struct backend_options *options, struct cpu_sizes *sizes,
                        struct status *status)
 {
-    uint64_t with_weights, ranks = plan_ranks(&manifest->geometry);
+    uint64_t with_weights, pools;
     if (!fixed_sizes(manifest, options->host_bytes, sizes))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
-    if (!backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status)) return false;
+    sizes->pages = options->pages;
+    if (!sizes->pages &&
+        !backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status))
+        return false;
     if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &sizes->kv_bytes) ||
-        !checked_add(sizes->total, sizes->kv_bytes, &sizes->total) ||
-        !checked_mul(sizes->total, ranks, &sizes->total) ||
+        !checked_mul(sizes->kv_bytes, plan_ranks(&manifest->geometry), &pools) ||
+        !checked_add(sizes->total, pools, &sizes->total) ||
         !checked_add(sizes->total, manifest->weights_bytes, &with_weights))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    if (options->pages) return true; /* rank 0 has checked for all */
     /* The weights lie in the page cache, which counts as available: they must stay there. */
     return memory_limit_check("session (weights, scratch and KV pages)", with_weights, sizes->total,
                               "free memory, or ask for a smaller KV pool (kv_tokens, kv_bytes) or fewer sequences",
@@ -215,8 +220,8 @@ static void state_changed(struct backend *backend, int32_t slot, unsigned what)
 static bool check_met(struct cpu_backend *cpu, struct status *status)
 {
     if (!cpu->comm || !cpu->comm->stop) return true;
-    cpu->common.stopped = cpu->comm->late == 0;
-    if (cpu->common.stopped) return status_fail(status, STATUS_MACHINE, "another rank has failed");
+    cpu->common.failure = cpu->comm->late ? BACKEND_WAITED : BACKEND_STOPPED;
+    if (!cpu->comm->late) return status_fail(status, STATUS_MACHINE, "another rank has failed");
     return status_fail(status, STATUS_MACHINE, "waited for rank %" PRIu32 " for %.1f s in vain", cpu->comm->late - 1,
                        (double)cpu->comm->timeout_ns * 1e-9);
 }
@@ -285,4 +290,5 @@ const struct backend_type backend_cpu = {
     .trace = trace,
     .connect = connect_ranks,
     .stop = stop,
+    .shares_memory = true,
 };

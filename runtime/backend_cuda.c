@@ -1,11 +1,10 @@
 /* A GPU: every plan is a graph, its inputs and the changed rows of the state go there in front of it on one stream, and
  * the tokens come back behind it. Logits stay on the device unless they are asked for. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <stddef.h>
 #include <time.h>
 
 #include "formats/checked.h"
@@ -343,7 +342,7 @@ static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step,
 static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    uint64_t turn = cuda->submitted % BACKEND_MOST_IN_FLIGHT;
+    uint64_t turn = (cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT; /* this one is counted */
     size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
     if (bytes && !cuda_ok(driver,
                           driver->MemcpyDtoHAsync(cuda->next_tokens[turn],
@@ -358,35 +357,52 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_step *step = &cuda->plans[plan];
+    cuda->common.failure = BACKEND_FAILED;
+    cuda->submitted++;
+    cuda->last_plan = plan;
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
               cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
     device_leave(&cuda->device);
-    cuda->last_plan = plan;
-    cuda->submitted++;
     return ok;
 }
 
-/* With several ranks: no longer than kernels wait for each other, and whether one waited in vain. */
+/* With several ranks: whether a kernel has waited for another rank in vain. */
+static bool check_fault(struct cuda_backend *cuda, struct status *status)
+{
+    if (!cuda->common.comm || *cuda->fault == 0) return true;
+    cuda->common.failure = BACKEND_WAITED;
+    return status_fail(status, STATUS_MACHINE, "GPU %d: waited for rank %" PRIu32 " for %.1f s in vain",
+                       cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
+}
+
+/* Steps that are on their way take milliseconds, in which nothing sleeps. */
+static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest)
+{
+    const struct timespec pause = {.tv_nsec = 20000};
+    double start = load_seconds();
+    cu_result result;
+    while ((result = cuda->device.driver.EventQuery(event)) == CU_ERROR_NOT_READY) {
+        double seconds = load_seconds() - start;
+        if (seconds > longest) break;
+        if (seconds > 0.1) nanosleep(&pause, NULL);
+    }
+    return result;
+}
+
+/* With several ranks: no longer than kernels wait for each other. */
 static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0, stopped = 0.5; /* together under 10 s */
-    const struct timespec pause = {.tv_nsec = 20000};
-    double start = load_seconds();
-    cu_result result;
-    /* Steps that are on their way take milliseconds: look often at first. */
-    for (uint64_t looks = 0; (result = driver->EventQuery(event)) == CU_ERROR_NOT_READY; looks++) {
-        double seconds = load_seconds() - start;
-        if (seconds > (atomic_load(&cuda->stopping) ? stopped : longest))
-            return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
-                               seconds);
-        if (seconds > 0.1) nanosleep(&pause, NULL);
-    }
+    bool told = atomic_load(&cuda->stopping);
+    cu_result result = poll_event(cuda, event, told ? stopped : longest);
+    cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
+    if (result == CU_ERROR_NOT_READY)
+        return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
+                           told ? stopped : longest);
     if (!cuda_ok(driver, result, status, "GPU %d: running a step", cuda->device.ordinal)) return false;
-    if (*cuda->fault == 0) return true;
-    return status_fail(status, STATUS_MACHINE, "GPU %d: waited for rank %" PRIu32 " for %.1f s in vain",
-                       cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
+    return check_fault(cuda, status);
 }
 
 static const int32_t *wait_for(struct backend *backend, struct status *status)
@@ -454,15 +470,16 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_step *step = &cuda->plans[plan];
     /* Making two events, recording them and launching a kernel takes the host less than this. */
-    enum { QUEUE_US = 10, MOST_REPLAYS = 64 };
+    enum { QUEUE_US = 10, MOST_REPLAYS = 64, RANKS_REPLAYS = 4 };
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = time_replay(cuda, step, replay_us, status);
     double queue_us = (double)QUEUE_US * step->bound.launch_count;
     uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
+    if (cuda->common.comm) replays = RANKS_REPLAYS; /* as many as the others do */
     ok = ok && keep_busy(cuda, step, replays, status) &&
          cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, step->source, &cuda->memory, launch_us, status);
     device_leave(&cuda->device);
-    return ok;
+    return ok && check_fault(cuda, status);
 }
 
 static const struct plan *source(const struct backend *backend, size_t plan)
@@ -497,6 +514,21 @@ static void stop(struct backend *backend)
     device_leave(&cuda->device);
 }
 
+/* An event behind everything that was queued. */
+static bool settle(struct backend *backend)
+{
+    const double longest = 1.0;
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct status ignored;
+    status_clear(&ignored);
+    /* On a GPU that was lost nothing runs: it answers with an error, at once. */
+    if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
+    cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);
+    if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest);
+    device_leave(&cuda->device);
+    return result != CU_ERROR_NOT_READY;
+}
+
 const struct backend_type backend_cuda = {
     .lookahead = true,
     .create = create,
@@ -510,4 +542,5 @@ const struct backend_type backend_cuda = {
     .trace = trace,
     .connect = connect_ranks,
     .stop = stop,
+    .settle = settle,
 };

@@ -28,6 +28,7 @@ struct ranks_backend {
     struct eng_engine *engine;
     struct team *launcher; /* a member for each rank */
     bool alone;            /* holds engine->ranks_taken */
+    bool failed;           /* a rank has */
     struct rank ranks[PLAN_MAX_RANKS];
     uint32_t count;
     uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
@@ -82,8 +83,11 @@ static void run_command(void *argument, struct team_member *member)
     rank->ok = false;
     switch (all->command) {
     case COMMAND_CREATE: {
+        rank->ok = rank->backend != NULL; /* rank 0 may have been made before */
+        if (rank->ok) return;
         struct backend_options options = *all->options;
         options.rank = (uint32_t)member->index;
+        if (all->rank_type->shares_memory) options.pages = all->ranks[0].backend->pages;
         rank->backend = type->create(all->engine, &options, &rank->status);
         rank->ok = rank->backend != NULL;
         return; /* nobody waits for a rank that is not there */
@@ -104,11 +108,13 @@ static void run_command(void *argument, struct team_member *member)
 static bool first_failure(const struct ranks_backend *all, struct status *status)
 {
     const struct rank *found = NULL;
+    enum backend_failure least = BACKEND_FAILED;
     for (uint32_t r = 0; r < all->count; r++) {
         const struct rank *rank = &all->ranks[r];
-        if (rank->ok) continue;
-        bool stopped = rank->backend && rank->backend->stopped;
-        if (!found || (!stopped && found->backend && found->backend->stopped)) found = rank;
+        enum backend_failure failure = rank->backend ? rank->backend->failure : BACKEND_FAILED;
+        if (rank->ok || (found && failure >= least)) continue;
+        found = rank;
+        least = failure;
     }
     if (!found) return true;
     *status = found->status;
@@ -119,18 +125,31 @@ static bool command(struct ranks_backend *all, enum command command, struct stat
 {
     all->command = command;
     team_run(all->launcher, run_command, all);
-    return first_failure(all, status);
+    if (first_failure(all, status)) return true;
+    all->failed = true;
+    return false;
 }
 
 /* ---- the backend ---- */
 
+/* None may go while another may still store into its memory. What belongs to a rank that never ends stays, and so does all
+ * that it knows of. */
+static bool settle_all(struct ranks_backend *all)
+{
+    bool settled = true;
+    for (uint32_t r = 0; r < all->count && all->rank_type->settle; r++)
+        if (all->ranks[r].backend && !all->rank_type->settle(all->ranks[r].backend)) settled = false;
+    return settled;
+}
+
 void backend_ranks_destroy(struct backend *backend)
 {
     struct ranks_backend *all = ranks_of(backend);
-    /* None may go while another works on what both see. */
-    if (all->submitted != all->waited) stop_all(all);
+    if (all->submitted != all->waited || all->failed) stop_all(all);
+    bool settled = settle_all(all);
+    if (!settled) atomic_store(&all->engine->is_lost, true);
     for (uint32_t r = 0; r < all->count; r++) {
-        if (all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
+        if (settled && all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
         mirror_close(&all->ranks[r].mirror);
         free(all->ranks[r].launch_us);
     }
@@ -161,12 +180,12 @@ static void add_facts(struct ranks_backend *all)
         common->threads += rank->threads;
         common->host_bytes += rank->host_bytes;
         common->device_bytes += rank->device_bytes;
-        common->kv_bytes += rank->kv_bytes;
         common->device_contract_bytes += rank->device_contract_bytes;
         common->device_taken_bytes += rank->device_taken_bytes;
         if (rank->graph_seconds > common->graph_seconds) common->graph_seconds = rank->graph_seconds;
         if (!common->fallback) common->fallback = rank->fallback;
     }
+    common->kv_bytes = common->pages * all->engine->file.manifest.geometry.page_bytes * all->count; /* that are used */
 }
 
 struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
@@ -185,10 +204,17 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     all->options = options;
     all->count = (uint32_t)plan_ranks(geometry);
     all->launcher = team_create((int)all->count, status);
-    if (!all->launcher || !command(all, COMMAND_CREATE, status) || !connect_all(all, status)) goto fail;
+    if (!all->launcher) goto fail;
+    if (rank_type->shares_memory) {
+        all->ranks[0].backend = rank_type->create(engine, options, status);
+        if (!all->ranks[0].backend) {
+            status_prefix(status, "rank 0");
+            goto fail;
+        }
+    }
+    if (!command(all, COMMAND_CREATE, status) || !connect_all(all, status)) goto fail;
     for (uint32_t r = 1; r < all->count; r++)
         if (!mirror_open(&all->ranks[r].mirror, geometry, all->ranks[0].backend->state, status)) goto fail;
-    all->options = NULL;
     add_facts(all);
     return &all->common;
 
@@ -228,7 +254,10 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
         rank->ok = drawn[r] != NULL;
         if (!rank->ok) stop_all(all);
     }
-    if (!first_failure(all, status)) return NULL;
+    if (!first_failure(all, status)) {
+        all->failed = true;
+        return NULL;
+    }
     for (uint32_t r = 1; r < all->count; r++)
         for (uint32_t i = 0; i < rows; i++)
             if (drawn[r][i] != drawn[0][i]) {

@@ -27,7 +27,7 @@ struct fake {
     uint32_t rank;
     struct backend_options options;
     uint64_t comm[PLAN_MAX_RANKS];
-    int connects, submits, ahead, waits, traces, destroys, stops_at_destroy;
+    int connects, submits, ahead, waits, traces, destroys, stops_at_destroy, settled_at_destroy;
     size_t last_plan;
     int32_t tokens[2][DECODE_ROWS]; /* of the replays in flight, in turn */
     unsigned changed[SLOTS];        /* bits announced so far */
@@ -40,7 +40,8 @@ static struct {
     unsigned fails[CALLS];                       /* bit of each rank whose call fails by itself */
     unsigned blocks[CALLS];                      /* bit of each rank whose call waits until it is told to stop */
     int32_t tokens[PLAN_MAX_RANKS][DECODE_ROWS]; /* what the next submit draws */
-    atomic_int stops[PLAN_MAX_RANKS], created, destroyed;
+    atomic_int stops[PLAN_MAX_RANKS], created, destroyed, settled;
+    unsigned hangs; /* bit of each rank that never settles */
     _Atomic(const char *) fault;
 } fakes;
 
@@ -68,7 +69,7 @@ static bool goes_well(struct fake *fake, enum call call, struct status *status)
             }
             usleep(1000);
         }
-        fake->common.stopped = true;
+        fake->common.failure = BACKEND_STOPPED;
         return status_fail(status, STATUS_MACHINE, "another rank has failed");
     }
     if (!(fakes.fails[call] >> rank & 1)) return true;
@@ -119,6 +120,7 @@ static void destroy(struct backend *backend)
     fake->alive = false;
     fake->destroys++;
     for (int r = 0; r < PLAN_MAX_RANKS; r++) fake->stops_at_destroy += atomic_load(&fakes.stops[r]) > 0;
+    fake->settled_at_destroy = atomic_load(&fakes.settled);
     atomic_fetch_add(&fakes.destroyed, 1);
     free(fake->common.step);
     free(fake->common.state);
@@ -135,6 +137,12 @@ static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct 
 }
 
 static void stop(struct backend *backend) { atomic_fetch_add(&fakes.stops[fake_of(backend)->rank], 1); }
+
+static bool settle(struct backend *backend)
+{
+    atomic_fetch_add(&fakes.settled, 1);
+    return !(fakes.hangs >> fake_of(backend)->rank & 1);
+}
 
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
@@ -200,6 +208,8 @@ static const struct backend_type rank_type = {
     .connect = connect_ranks,
     .stop = stop,
 };
+/* Ranks whose work goes on behind the calls, as on GPUs; ranks in one memory, as on processors. */
+static struct backend_type settling_type, sharing_type;
 static const struct backend_type several = {.lookahead = true, BACKEND_RANKS_FUNCTIONS};
 
 /* ---- the frame of a test ----------------------------------------------------------------------------------------- */
@@ -214,6 +224,9 @@ static const struct backend_options options = {.threads = 6, .kv_tokens = 99, .h
 static int begin(void **state)
 {
     (void)state;
+    settling_type = sharing_type = rank_type;
+    settling_type.settle = settle;
+    sharing_type.shares_memory = true;
     memset(&fakes, 0, sizeof fakes);
     for (int r = 0; r < PLAN_MAX_RANKS; r++)
         for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[r][i] = 5 + i;
@@ -314,7 +327,7 @@ static void every_rank_is_made_and_connected(void **state)
         assert_int_equal(backend->threads, threads);
         assert_int_equal(backend->host_bytes, 1000 * count + sum);
         assert_int_equal(backend->device_bytes, 2000 * count + sum);
-        assert_int_equal(backend->kv_bytes, 3000 * count + sum);
+        assert_int_equal(backend->kv_bytes, backend->pages * engine.file.manifest.geometry.page_bytes * count);
         assert_int_equal(backend->device_contract_bytes, 4000 * count + sum);
         assert_int_equal(backend->device_taken_bytes, 5000 * count + sum);
         assert_true(backend->graph_seconds == 2.5);
@@ -644,6 +657,45 @@ static void ranks_with_replays_in_flight_are_stopped_first(void **state)
     }
 }
 
+/* None is destroyed while another still runs; where one never ends, all stay. */
+static void all_settle_before_the_first_is_destroyed(void **state)
+{
+    (void)state;
+    for (unsigned hangs = 0; hangs < 8; hangs++) {
+        begin(NULL);
+        fakes.hangs = hangs;
+        backend_ranks_destroy(make_of(&settling_type, 3));
+        assert_int_equal(atomic_load(&fakes.settled), 3);
+        assert_int_equal(atomic_load(&fakes.destroyed), hangs ? 0 : 3);
+        assert_true(atomic_load(&engine.is_lost) == (hangs != 0));
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->settled_at_destroy, hangs ? 0 : 3);
+            if (hangs) destroy(&fakes.ranks[r]->common); /* for the test's own sake */
+        }
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+/* What rank 0 has checked for all, the others take. */
+static void ranks_in_one_memory_follow_the_first(void **state)
+{
+    (void)state;
+    struct backend *backend = make_of(&sharing_type, 3);
+    assert_int_equal(fakes.ranks[0]->options.pages, 0);
+    for (int r = 1; r < 3; r++) assert_int_equal(fakes.ranks[r]->options.pages, 100);
+    backend_ranks_destroy(backend);
+    assert_int_equal(atomic_load(&fakes.destroyed), 3);
+    memset(&fakes, 0, sizeof fakes);
+    begin(NULL);
+    fakes.fails[CALL_CREATE] = 1;
+    struct status status = {0};
+    assert_null(backend_ranks_create(&several, &sharing_type, &engine, &options, &status));
+    assert_int_equal(status.code, STATUS_NOT_FOUND);
+    assert_string_equal(status.message, "rank 0: create: device 0 is gone");
+    assert_null(fakes.ranks[1]);
+}
+
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 static void draws_reach_all_and_logits_come_from_the_first(void **state)
@@ -780,6 +832,8 @@ int main(void)
         TEST(who_only_stopped_is_not_blamed),
         TEST(a_failure_comes_before_tokens_that_differ),
         TEST(ranks_with_replays_in_flight_are_stopped_first),
+        TEST(all_settle_before_the_first_is_destroyed),
+        TEST(ranks_in_one_memory_follow_the_first),
         TEST(draws_reach_all_and_logits_come_from_the_first),
         TEST(all_ranks_run_a_trace_and_the_first_tells),
         TEST(a_loader_checks_plans_of_ranks),

@@ -189,7 +189,8 @@ struct eng_session_options {
     uint32_t threads;       /* 0: one per processor this process may use */
     uint32_t max_sequences; /* sequences that may exist at once, waiting ones included; 0: 4 per slot, at least 64 */
     uint64_t kv_tokens;     /* size of the KV pool in tokens (rounded up to pages); 0: by kv_bytes */
-    uint64_t kv_bytes;      /* size of the KV pool in bytes (rounded down); 0: full context for every slot or, if that
+    uint64_t
+        kv_bytes; /* size of the KV pool in bytes, of each rank if there are several (rounded down); 0: full context for every slot or, if that
                                takes more than half of the memory at hand (on a GPU: nine tenths of what is free), what
                                fits there, at least one full context */
     const char *instruction_set; /* "portable", "avx2", "avx512", "avx512bf16"; NULL: the best this processor has. Only

@@ -225,7 +225,7 @@ static void close_rank(struct load_cuda *cuda)
 
 void load_cuda_close(struct eng_engine *engine)
 {
-    if (!engine->cuda) return;
+    if (!engine->cuda || atomic_load(&engine->is_lost)) return;
     for (uint32_t r = 0; r < ranks_of(engine); r++) close_rank(&engine->cuda[r]);
     free(engine->cuda);
     engine->cuda = NULL;

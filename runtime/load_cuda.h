@@ -20,8 +20,8 @@ struct load_cuda {
 /* Opens GPU ordinals[r] for rank r as engine->cuda[r] and checks that it is of the kind the engine's code is for; several
  * must be of one model, and have access to each other's memory. */
 bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct status *status);
-/* Checks the memory contract, then brings kernels and weights to the GPUs, to all at once; every weight chunk is verified. Opens the
- * libraries that the engine calls; where one is missing, another version, or refuses a recorded call, the engine's own
+/* Checks the memory contract, then brings kernels and weights to the GPUs, to all at once; every weight chunk is verified.
+ * Opens the libraries that the engine calls; where one is missing, another version, or refuses a recorded call, the engine's own
  * kernels serve instead, and `fallback` says why. The engine's plans have been checked. */
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status);
 /* The plan that computes engine plan `index` here: the one that calls libraries where these are there. cuda NULL: the

@@ -94,7 +94,7 @@ bool bench_bandwidth(struct bench_engine *bench, struct status *status)
     json_error_t error;
     json_t *info = json_loads(eng_info(bench->engine), 0, &error);
     json_t *device = json_object_get(json_object_get(info, "load"), "device");
-    double rate = json_number_value(json_object_get(device, "nominal_gb_per_second"));
+    double rate = bench->facts.ranks * json_number_value(json_object_get(device, "nominal_gb_per_second"));
     bench->bandwidth = (struct bandwidth){.best_gb_per_second = rate, .median_gb_per_second = rate};
     json_decref(info);
     return true;

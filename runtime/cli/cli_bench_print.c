@@ -37,6 +37,7 @@ static double load_rate(const struct bench_engine *bench)
 static void print_md(const struct bench_engine *bench, const struct bench_row *rows, size_t count)
 {
     printf("%s: %.1f MB of weights, ", file_name(bench->path), (double)bench->facts.weights_bytes * 1e-6);
+    if (bench->session_facts.device && bench->facts.ranks > 1) printf("%u x ", bench->facts.ranks);
     if (bench->session_facts.device)
         printf(
             "%s (%s), nominally %.1f GB/s; %.1f MB of its memory taken, %.1f computed; weights brought there at %.1f "

@@ -140,6 +140,7 @@ class CudaRanks(unittest.TestCase):
         self.assertEqual(done.rc, 0, done.stderr)
         self.assertEqual(done.stdout.count("one session at a time"), 2, done.stdout)
 
+    @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_gpu_that_hangs(self):
         self.build("m.eng", "--tune", "off")
         start = time.monotonic()
