@@ -230,7 +230,7 @@ void bench_cuda_close(struct bench_cuda *bench)
     if (!bench->build) return;
     cuda_kernels_free(&bench->kernels, &bench->build->cuda.device);
     cuda_calls_close(&bench->calls, &bench->build->cuda.device);
-    cuda_memory_close(&bench->memory, &bench->build->cuda.device);
+    cuda_memory_close(&bench->memory, bench->build, &bench->build->cuda.device);
     memset(bench, 0, sizeof *bench);
 }
 

@@ -21,6 +21,7 @@ struct build_options {
     enum engine_target target;
     uint32_t gpus;       /* ranks that share the model; the CPU target has threads for them */
     int device;          /* CUDA: ordinal of the GPU to build on */
+    bool no_peer_access; /* CUDA, gpus > 1: they exchange through the host's memory whatever they could */
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */

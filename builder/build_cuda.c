@@ -9,7 +9,6 @@
 #include "builder/library_plans_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
-#include "kernels/cuda/comm.h"
 
 /* Compiled kernels and what libraries made are kept beside the tuning records, in a folder named after their file;
  * NULL: no cache. */
@@ -41,6 +40,19 @@ static bool open_libraries(struct build *build, struct status *status)
     return true;
 }
 
+/* The kernels are the same whichever way ranks exchange; what is fastest differs. */
+static bool link_ranks(struct build *build, const struct device *const *devices, struct status *status)
+{
+    const struct build_options *options = build->options;
+    struct status reason;
+    build->cuda.link = CUDA_LINK_HOST;
+    if (options->no_peer_access) return true;
+    if (!cuda_comm_enable_peers(devices, options->gpus, &build->cuda.link, &reason, status)) return false;
+    if (build->cuda.link == CUDA_LINK_HOST)
+        build_warn(build, "the GPUs exchange through the host's memory: %s", reason.message);
+    return true;
+}
+
 /* The GPUs of the other ranks: alike, since one plan serves all, and each open to the others' stores. A dry run needs none
  * of them. */
 static bool open_others(struct build *build, struct status *status)
@@ -60,7 +72,7 @@ static bool open_others(struct build *build, struct status *status)
                                "(--device, CUDA_VISIBLE_DEVICES) or fewer",
                                options->gpus, build->cuda.device.ordinal, first->name, device->ordinal, found->name);
     }
-    return options->gpus == 1 || cuda_comm_enable_peers(devices, options->gpus, status);
+    return options->gpus == 1 || link_ranks(build, devices, status);
 }
 
 bool build_cuda_open(struct build *build, struct status *status)

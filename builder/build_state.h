@@ -8,6 +8,7 @@
 #include "builder/lower.h"
 #include "builder/tune_plans.h"
 #include "formats/checkpoint.h"
+#include "kernels/cuda/comm.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn.h"
 
@@ -47,6 +48,7 @@ struct cuda_build {
         struct device device;
         cu_deviceptr weights;
     } others[PLAN_MAX_RANKS - 1]; /* of ranks 1, 2, ... */
+    enum cuda_link link;          /* several ranks: how they exchange */
 };
 
 /* build_close releases it in any state. */

@@ -186,11 +186,11 @@ static bool make_key(const struct build *build, size_t p, char key[TUNING_KEY_BY
 {
     const struct device_plan *plan = &build->cuda.plans[p];
     uint64_t hash = hash_device_plan(&build->cuda.alternatives[p], hash_device_plan(plan, 0));
-    char code[TUNE_CUDA_CODE_BYTES];
+    char code[TUNE_CUDA_CODE_BYTES], gpus[TUNE_CUDA_GPUS_BYTES];
     tune_cuda_code(code);
-    int length = snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s",
-                          build->cuda.device.facts.name, plan->header.kind == PLAN_DECODE ? "decode" : "prefill",
-                          plan->header.rows, hash, code);
+    tune_cuda_gpus(build, gpus);
+    int length = snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows; plans %016" PRIx64 "; %s", gpus,
+                          plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows, hash, code);
     return length < TUNING_KEY_BYTES || status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
 }
 
@@ -313,7 +313,7 @@ static bool try_shortlist(struct build *build, struct device_plan *plan, uint32_
     for (int t = 0; ok && t < tuned->shortlist_count; t++) {
         const struct shortlisted *listed = &tuned->shortlist[t];
         /* Attention's race weighs long contexts otherwise than a plan does; a collective's knows no link. */
-        bool slow = launch->op != OP_ROPE_ATTENTION && !graph_is_collective(launch->op) &&
+        bool slow = launch->op != OP_ROPE_ATTENTION && !plan_op_is_collective(launch->op) &&
                     listed->record.median_us > hopeless * tuned->shortlist[0].record.median_us;
         if (slow || same_tunables(&launch->tactic, &listed->tactic)) continue;
         ok = copy_plan(plan, &plans[made], status);

@@ -6,7 +6,6 @@
 
 #include "builder/library_plans_cuda.h"
 #include "formats/checked.h"
-#include "kernels/cuda/comm.h"
 
 static bool write_state(const struct cuda_memory *memory, const struct build *build, const struct device *device,
                         uint64_t kv_pages, struct status *status)
@@ -67,22 +66,25 @@ bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uin
         return status_fail(status, STATUS_MACHINE, "the KV pages do not fit into 64-bit sizes");
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
         if (!memory->bytes[s] && s == SPACE_COMM) continue;
-        if (!cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
-                     "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s)) ||
-            !cuda_ok(driver, driver->MemsetD8Async(memory->base[s], 0, memory->bytes[s], device->stream), status,
-                     "clearing memory (%s)", plan_space_name((unsigned)s)))
+        bool taken = s == SPACE_COMM
+                         ? cuda_comm_allocate(device, build->cuda.link, memory->bytes[s], &memory->base[s], status)
+                         : cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
+                                   "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s));
+        if (!taken || !cuda_ok(driver, driver->MemsetD8Async(memory->base[s], 0, memory->bytes[s], device->stream),
+                               status, "clearing memory (%s)", plan_space_name((unsigned)s)))
             goto failed;
     }
     if (write_state(memory, build, device, kv_pages, status) && write_comm(memory, build, device, status)) return true;
 failed:
-    cuda_memory_close(memory, device);
+    cuda_memory_close(memory, build, device);
     return false;
 }
 
-void cuda_memory_close(struct cuda_memory *memory, const struct device *device)
+void cuda_memory_close(struct cuda_memory *memory, const struct build *build, const struct device *device)
 {
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
-        if (memory->base[s]) device->driver.MemFree(memory->base[s]);
+        if (memory->base[s] && s != SPACE_COMM) device->driver.MemFree(memory->base[s]);
+    cuda_comm_free(device, build->cuda.link, memory->base[SPACE_COMM]);
     memset(memory, 0, sizeof *memory);
 }
 

@@ -13,7 +13,7 @@ uint64_t cuda_memory_arena_bytes(const struct build *build);
  * device's context must be current for all of these; to close, that of any. */
 bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uint32_t rank, uint64_t kv_pages,
                       struct status *status);
-void cuda_memory_close(struct cuda_memory *memory, const struct device *device);
+void cuda_memory_close(struct cuda_memory *memory, const struct build *build, const struct device *device);
 
 /* Joins the memories of all ranks, [ranks]: what they exchange goes from one to the other from now on. Enters the contexts
  * itself. */

@@ -26,6 +26,8 @@ static const char usage[] =
     "  --gpus N                share the model among N GPUs, from --device on (default: 1, at most 16);\n"
     "                          cpu: N ranks that share the processors\n"
     "  --device N              the GPU to build on, or the first of them (default: 0)\n"
+    "  --no-peer-access        GPUs exchange through the host's memory, as where they have no access to\n"
+    "                          each other's: for machines on which that access is broken\n"
     "  --max-batch N           sequences that decode at once (default: 8; cuda: 32)\n"
     "  --max-context N         tokens per sequence (default: the model's, at most 32768)\n"
     "  --batch-sizes LIST      decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)\n"
@@ -55,6 +57,7 @@ enum {
     FLAG_TARGET,
     FLAG_GPUS,
     FLAG_DEVICE,
+    FLAG_NO_PEER_ACCESS,
     FLAG_MAX_BATCH,
     FLAG_MAX_CONTEXT,
     FLAG_BATCH_SIZES,
@@ -81,6 +84,7 @@ static const struct option flags[] = {
     {"target", required_argument, NULL, FLAG_TARGET},
     {"gpus", required_argument, NULL, FLAG_GPUS},
     {"device", required_argument, NULL, FLAG_DEVICE},
+    {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
     {"max-batch", required_argument, NULL, FLAG_MAX_BATCH},
     {"max-context", required_argument, NULL, FLAG_MAX_CONTEXT},
     {"batch-sizes", required_argument, NULL, FLAG_BATCH_SIZES},
@@ -201,6 +205,7 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
         if (strcmp(value, "0") != 0 && !parse_count("--device", value, 1024, &number, status)) return false;
         options->device = strcmp(value, "0") != 0 ? (int)number : 0;
         return true;
+    case FLAG_NO_PEER_ACCESS: options->no_peer_access = true; return true;
     case FLAG_MAX_BATCH: return parse_count("--max-batch", value, MOST_BATCH, &options->max_batch, status);
     case FLAG_MAX_CONTEXT: return parse_count("--max-context", value, MOST_CONTEXT, &options->max_context, status);
     case FLAG_BATCH_SIZES:

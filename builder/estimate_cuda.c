@@ -26,7 +26,7 @@ bool estimate_cuda_ceilings(const struct device *device, struct machine *machine
 /* Both collectives have what a rank gives as their operand 1. Few bytes go to every rank at once, many in two trips. */
 static double link_us(const struct plan *plan, const struct plan_launch *launch, uint64_t ranks)
 {
-    if (!graph_is_collective(launch->op)) return 0;
+    if (!plan_op_is_collective(launch->op)) return 0;
     double bytes = (double)plan->operands[launch->first_operand + 1].bytes, others = (double)ranks - 1;
     double at_once = hop_us + others * bytes / link_bytes_per_us;
     double in_two = 2 * hop_us + 2 * others / (double)ranks * bytes / link_bytes_per_us;

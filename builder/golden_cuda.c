@@ -61,7 +61,7 @@ static void run_close(struct cuda_run *run)
         cuda_plan_free(&rank->prefill, device);
         cuda_plan_free(&rank->decode, device);
         cuda_kernels_free(&rank->kernels, device);
-        cuda_memory_close(&rank->memory, device);
+        cuda_memory_close(&rank->memory, run->build, device);
     }
 }
 

@@ -192,11 +192,9 @@ void graph_replace_uses(struct graph *graph, int from, int to)
             if (graph->nodes[n].inputs[i] == from) graph->nodes[n].inputs[i] = to;
 }
 
-bool graph_is_collective(enum plan_op op) { return op == OP_ALL_REDUCE || op == OP_ALL_GATHER; }
-
 bool graph_is_row_wise(enum plan_op op)
 {
-    return op == OP_RMS_NORM || op == OP_MATMUL || op == OP_SWIGLU || op == OP_ADD || graph_is_collective(op);
+    return op == OP_RMS_NORM || op == OP_MATMUL || op == OP_SWIGLU || op == OP_ADD || plan_op_is_collective(op);
 }
 
 /* One live node's own rules; returns what is wrong or NULL. */

@@ -154,7 +154,6 @@ void graph_shard(struct graph *graph, int weight, enum shard shard);
 int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */
 int graph_use_count(const struct graph *graph, int value); /* inputs of live nodes that name it */
 void graph_replace_uses(struct graph *graph, int from, int to);
-bool graph_is_collective(enum plan_op op);
 bool graph_is_row_wise(enum plan_op op); /* row r of the output depends on row r of the inputs alone */
 
 /* Structural check after import and each pass: ids in range, every input produced earlier, one producer per value,

@@ -409,7 +409,7 @@ static void collectives_survive_the_passes(void **state)
                     const struct graph_value *out = &graph->values[node->outputs[0]];
                     /* Nothing is added before the sum is there, or it would be added once for each rank. */
                     if (node->op == OP_MATMUL) assert_int_equal(node->inputs[1], -1);
-                    if (graph_is_collective(node->op)) {
+                    if (plan_op_is_collective(node->op)) {
                         int from = graph_producer(graph, node->inputs[0]);
                         const struct graph_value *in = &graph->values[node->inputs[0]];
                         assert_true(graph->nodes[from].op == OP_MATMUL || graph->nodes[from].op == OP_EMBED);
@@ -478,7 +478,7 @@ static void note_turns(const struct plan *plan, uint64_t comm_bytes, struct turn
     turns->count = 0;
     for (uint32_t n = 0; n < plan->header.launch_count; n++) {
         const struct plan_launch *launch = &plan->launches[n];
-        if (!graph_is_collective(launch->op)) continue;
+        if (!plan_op_is_collective(launch->op)) continue;
         _Static_assert((int)ALL_REDUCE_BUFFER == (int)ALL_GATHER_BUFFER, "both alike");
         struct plan_operand buffer = plan->operands[launch->first_operand + ALL_REDUCE_BUFFER];
         assert_int_equal(buffer.space, SPACE_COMM);

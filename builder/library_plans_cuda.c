@@ -298,11 +298,12 @@ static bool compare(struct build *build, size_t p, const struct device_plan *mad
 static bool make_key(const struct build *build, size_t p, const struct device_plan *made, char key[TUNING_KEY_BYTES],
                      struct status *status)
 {
-    char code[TUNE_CUDA_CODE_BYTES];
+    char code[TUNE_CUDA_CODE_BYTES], gpus[TUNE_CUDA_GPUS_BYTES];
     tune_cuda_code(code);
+    tune_cuda_gpus(build, gpus);
     int length = snprintf(key, TUNING_KEY_BYTES, "%s; %s of %" PRIu32 " rows with libraries; plans %016" PRIx64 "; %s",
-                          build->cuda.device.facts.name, made->header.kind == PLAN_DECODE ? "decode" : "prefill",
-                          made->header.rows, hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
+                          gpus, made->header.kind == PLAN_DECODE ? "decode" : "prefill", made->header.rows,
+                          hash_device_plan(made, hash_device_plan(&build->cuda.plans[p], 0)), code);
     return length < TUNING_KEY_BYTES || status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
 }
 

@@ -460,7 +460,7 @@ static void check_exchange(const struct test_device_model *model, const struct d
     assert_true(lower_comm_bytes(&model->lowering, &comm_bytes));
     for (uint32_t l = 0; l < plan->count; l++) {
         const struct device_launch *launch = &plan->launches[l];
-        if (!graph_is_collective(launch->op)) continue;
+        if (!plan_op_is_collective(launch->op)) continue;
         assert_int_equal((int)ALL_GATHER_DEVICE_BUFFER, (int)ALL_REDUCE_DEVICE_BUFFER);
         const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_DEVICE_BUFFER];
         assert_true(buffer->offset >= sizeof(struct comm_header));

@@ -100,7 +100,7 @@ bool lower_exchange_bytes(const struct graph *graph, uint64_t rows, uint64_t out
     *bytes = 0;
     for (int n = 0; n < graph->node_count; n++) {
         uint64_t own;
-        if (!graph_is_collective(graph->nodes[n].op)) continue;
+        if (!plan_op_is_collective(graph->nodes[n].op)) continue;
         if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &own) ||
             !checked_align(own, LOWER_EXCHANGE_OFFSET, &own))
             return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange for %llu rows does not fit into 64 bits",
@@ -126,7 +126,7 @@ static bool place_exchange(const struct graph *graph, const struct lowering *low
     int last = -1;
     uint64_t turn = 0;
     for (int n = 0; n < graph->node_count; n++) {
-        if (!graph_is_collective(graph->nodes[n].op)) continue;
+        if (!plan_op_is_collective(graph->nodes[n].op)) continue;
         if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &memory->exchange_bytes[n])) return false;
         if (memory->exchange_bytes[n] > lowering->exchange_bytes) return false;
         memory->exchange_offset[n] = LOWER_EXCHANGE_OFFSET + turn++ % 2 * lowering->exchange_bytes;

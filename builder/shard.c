@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+#include "formats/manifest.h"
+
 static bool divides(uint32_t ranks, uint64_t count, const char *what, const char *key, struct status *status)
 {
     if (count % ranks == 0) return true;
@@ -23,7 +25,7 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
                            "expected a number that divides it, or a multiple of it",
                            ranks, whole->kv_heads);
     rank->heads = whole->heads / ranks;
-    rank->kv_heads = whole->kv_heads > ranks ? whole->kv_heads / ranks : 1;
+    rank->kv_heads = rank_kv_heads(whole->kv_heads, ranks);
     rank->intermediate_size = whole->intermediate_size / ranks;
     return true;
 }

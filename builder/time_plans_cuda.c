@@ -44,7 +44,7 @@ static void close_others(struct plan_timer *timer)
         struct timer_rank *rank = &timer->others[r - 1];
         const struct device *device = build_cuda_device(timer->build, r);
         cuda_kernels_free(&rank->kernels, device);
-        cuda_memory_close(&rank->memory, device);
+        cuda_memory_close(&rank->memory, timer->build, device);
     }
 }
 
@@ -98,7 +98,7 @@ void plan_timer_close(struct plan_timer *timer)
         if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
     cuda_kernels_free(&timer->kernels, device);
     cuda_calls_close(&timer->calls, device);
-    cuda_memory_close(&timer->memory, device);
+    cuda_memory_close(&timer->memory, timer->build, device);
     device_leave(device);
     timer->entered = false;
 }

@@ -33,6 +33,16 @@ void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES])
     snprintf(text, TUNE_CUDA_CODE_BYTES, "code %08" PRIx32 ", tuner %d", (uint32_t)(hash >> 32), TUNER_REVISION);
 }
 
+void tune_cuda_gpus(const struct build *build, char text[TUNE_CUDA_GPUS_BYTES])
+{
+    const char *name = build->cuda.device.facts.name;
+    if (build->options->gpus > 1)
+        snprintf(text, TUNE_CUDA_GPUS_BYTES, "%" PRIu32 " x %s, %s", build->options->gpus, name,
+                 cuda_link_name(build->cuda.link));
+    else
+        snprintf(text, TUNE_CUDA_GPUS_BYTES, "%s", name);
+}
+
 /* GPU, op, the problem's parameters in the order of its contract, code. */
 static bool make_key(const struct tuning *tuning, const struct device_launch *launch, char key[TUNING_KEY_BYTES])
 {
@@ -279,7 +289,7 @@ static void fill_shortlist(struct listing *listing)
         shortlist(listing, next);
     /* A race of attention says little: what it leaves to the launches around it decides. So does one of a collective, in
      * which the rank stands alone: there is no link. */
-    bool says_little = problem->bench.op == OP_ROPE_ATTENTION || graph_is_collective(problem->bench.op);
+    bool says_little = problem->bench.op == OP_ROPE_ATTENTION || plan_op_is_collective(problem->bench.op);
     int firsts = says_little ? SHORTLIST / 2 : 1;
     for (int t = 0; t < problem->bench.tactic_count; t++) {
         int earlier = 0;

@@ -12,6 +12,9 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
 /* What every key of a record ends with: a hash of the device code and the revision of how it is measured. */
 enum { TUNE_CUDA_CODE_BYTES = 48 };
 void tune_cuda_code(char text[TUNE_CUDA_CODE_BYTES]);
+/* What a key of a record of whole plans begins with: the GPU; several: how many and how they exchange. */
+enum { TUNE_CUDA_GPUS_BYTES = 128 };
+void tune_cuda_gpus(const struct build *build, char text[TUNE_CUDA_GPUS_BYTES]);
 /* A tactic as a record has it: the name of the first value is the kernel, the others are its tunables. Returns how many. */
 int tune_cuda_describe(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES]);
 /* Names the tunables of a tactic, whatever the list that it stands in. Not negative. */

@@ -14,8 +14,6 @@ struct exchange {
     uint64_t first_end, last_begin;
 };
 
-static bool is_collective(unsigned op) { return op == OP_ALL_REDUCE || op == OP_ALL_GATHER; }
-
 /* The operands of one launch in the COMM space: the header, and for a collective one buffer. */
 static bool verify_operands(const struct plan *plan, const struct plan_launch *launch, struct range *buffer,
                             struct status *status)
@@ -37,7 +35,7 @@ static bool verify_operands(const struct plan *plan, const struct plan_launch *l
         buffers++;
         *buffer = (struct range){operand->offset, operand->offset + operand->bytes};
     }
-    bool collective = is_collective(launch->op);
+    bool collective = plan_op_is_collective(launch->op);
     if (headers <= 1 && buffers == collective && (!collective || headers == 1)) return true;
     return status_fail(status, STATUS_CORRUPT, "%d headers and %d buffers of the COMM space, expected %s", headers,
                        buffers, collective ? "one of each" : "at most a header");
@@ -49,7 +47,7 @@ static bool verify_plan(const struct plan *plan, uint64_t ranks, struct exchange
     bool any = false;
     for (uint32_t l = 0; l < plan->header.launch_count; l++) {
         struct range buffer = {0};
-        bool collective = is_collective(plan->launches[l].op);
+        bool collective = plan_op_is_collective(plan->launches[l].op);
         if (collective && ranks == 1)
             return status_fail(status, STATUS_CORRUPT, "launch %" PRIu32 ": a collective of one rank", l);
         if (!verify_operands(plan, &plan->launches[l], &buffer, status))

@@ -47,11 +47,14 @@ static inline uint64_t manifest_rank_weights(const struct manifest *manifest)
     return manifest->weights_bytes / plan_ranks(&manifest->geometry);
 }
 
-/* KV heads of each rank: an equal part, or one where ranks share a head. */
+/* KV heads of each of `ranks` ranks: an equal part, or one where ranks share a head. */
+static inline uint64_t rank_kv_heads(uint64_t kv_heads, uint64_t ranks)
+{
+    return kv_heads > ranks ? kv_heads / ranks : 1;
+}
 static inline uint64_t manifest_rank_kv_heads(const struct manifest *manifest)
 {
-    uint64_t ranks = plan_ranks(&manifest->geometry);
-    return manifest->kv_heads > ranks ? manifest->kv_heads / ranks : 1;
+    return rank_kv_heads(manifest->kv_heads, plan_ranks(&manifest->geometry));
 }
 
 const char *chat_format_name(enum chat_format format);

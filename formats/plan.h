@@ -51,6 +51,9 @@ enum plan_op {
     OP_COUNT
 };
 
+/* Ops in which all ranks exchange data. */
+static inline bool plan_op_is_collective(unsigned op) { return op == OP_ALL_REDUCE || op == OP_ALL_GATHER; }
+
 /* struct plan_launch.attributes, device targets */
 enum plan_attribute {
     LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits by itself */

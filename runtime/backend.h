@@ -55,6 +55,7 @@ struct backend {
     uint64_t comm;                /* several ranks: address of the COMM space, as connect() wants it */
     enum backend_failure failure; /* of the last call that failed */
     const char *fallback; /* why the engine's own plans stand in for some that call libraries; NULL: they do not */
+    const char *detour;   /* why ranks exchange through the host's memory; NULL: they do not */
 };
 
 struct backend_type {

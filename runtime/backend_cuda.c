@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "formats/checked.h"
-#include "kernels/cuda/comm.h"
 #include "runtime/host_memory.h"
 #include "runtime/load_cuda.h"
 #include "runtime/memory_contract.h"
@@ -102,10 +101,11 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
                                          .arena = arena,
                                          .step = manifest->step_bytes,
                                          .state = manifest->state_bytes,
-                                         .comm = manifest->comm_bytes};
+                                         .comm = cuda->engine->link == CUDA_LINK_HOST ? 0 : manifest->comm_bytes};
     if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
         !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
-        !checked_add(host_bytes, sizes->logits_bytes, &host_bytes))
+        !checked_add(host_bytes, sizes->logits_bytes, &host_bytes) ||
+        !checked_add(host_bytes, manifest->comm_bytes - contract->comm, &host_bytes))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
     if (!device_free_memory(&cuda->device, &free_bytes, status)) return false;
     /* Nine tenths of what is left: others on this GPU, and the driver, go on needing some. */
@@ -163,7 +163,9 @@ static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct stat
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     if (!bytes) return true;
-    if (!allocate_space(cuda, SPACE_COMM, bytes, status)) return false;
+    if (!cuda_comm_allocate(&cuda->device, cuda->engine->link, bytes, &cuda->memory.base[SPACE_COMM], status))
+        return false;
+    cuda->memory.bytes[SPACE_COMM] = bytes;
     cuda->common.comm = cuda->memory.base[SPACE_COMM];
     return cuda_ok(driver, driver->StreamCreate(&cuda->stop_stream, CU_STREAM_NON_BLOCKING), status,
                    "making a stream") &&
@@ -176,7 +178,7 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
 {
     cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
     cuda->memory.bytes[SPACE_WEIGHTS] = manifest_rank_weights(cuda->manifest);
-    return allocate_comm(cuda, sizes->device.comm, status) &&
+    return allocate_comm(cuda, cuda->manifest->comm_bytes, status) &&
            allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
            allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
            allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
@@ -198,6 +200,7 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
 static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
 {
     cuda->common.fallback = cuda->engine->fallback;
+    cuda->common.detour = cuda->engine->detour;
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *own = &file->plans[i], *plan = load_cuda_plan(file, cuda->engine, i);
         struct status refused;
@@ -228,7 +231,8 @@ static void destroy(struct backend *backend)
         driver->StreamSynchronize(cuda->device.stream);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
         for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
-            if (cuda->memory.base[space]) driver->MemFree(cuda->memory.base[space]);
+            if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
+        cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM]);
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
         if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
@@ -282,7 +286,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->common.threads = 1;
     cuda->common.instruction_set = cuda->architecture;
     cuda->common.device_name = cuda->device.facts.name;
-    cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes;
+    cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes + cuda->manifest->comm_bytes - sizes.device.comm;
     cuda->common.kv_bytes = sizes.device.kv;
     cuda->common.device_bytes =
         sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv + sizes.device.comm;

@@ -81,6 +81,9 @@ struct eng_open_options {
                          several takes those behind it, too */
     uint32_t device_count;   /* 0, or the count of numbers in `devices`: as many as the engine is for */
     const uint32_t *devices; /* instead of `device`; read during the call */
+    /* 1: the GPUs of an engine for several exchange through the host's memory even where they have access to each other's:
+     * where that access is broken (an IOMMU, access control of PCIe switches), results of it are wrong or never come. */
+    uint32_t no_peer_access;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -224,6 +227,9 @@ struct eng_session_facts {
     /* Why the engine's own kernels stand in for a library that it was built with, in this session; borrowed as above. NULL:
      * they do not. */
     const char *fallback;
+    /* Why the engine's GPUs exchange through the host's memory, which is slower than to reach each other's; borrowed as
+     * above. NULL: they do not. */
+    const char *detour;
 };
 static inline void eng_session_facts_init(struct eng_session_facts *facts)
 {

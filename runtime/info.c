@@ -91,6 +91,11 @@ static json_t *load_json(const struct eng_engine *engine)
                   "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
     if (!engine->cuda) return load;
     bool ok = put(load, "device", device_json(engine->cuda));
+    if (engine->cuda->link) {
+        json_t *exchange =
+            json_pack("{s:s, s:s?}", "link", cuda_link_name(engine->cuda->link), "reason", engine->cuda->detour);
+        ok = put(load, "exchange", exchange) && ok;
+    }
     if (engine->file.call_count > 0) ok = put(load, "libraries", libraries_json(engine)) && ok;
     if (ok) return load;
     json_decref(load);

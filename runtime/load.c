@@ -176,7 +176,7 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
                                number);
         ordinals[r] = (int)number;
     }
-    return load_cuda_open(engine, ordinals, status) &&
+    return load_cuda_open(engine, ordinals, options->no_peer_access != 0, status) &&
            load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
            load_cuda_fill(engine, options->threads, status);
 }

@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/processors.h"
 #include "kernels/cpu/team.h"
-#include "kernels/cuda/comm.h"
 #include "runtime/memory_contract.h"
 #include "runtime/upload.h"
 
@@ -50,7 +49,21 @@ static bool check_alike(const struct eng_engine *engine, uint32_t rank, struct s
                        first->ordinal, first->facts.name, found->ordinal, found->facts.name);
 }
 
-bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct status *status)
+/* Which way they exchange, and why not the fast one. */
+static bool link_ranks(struct eng_engine *engine, const struct device *const *devices, uint32_t ranks,
+                       bool no_peer_access, struct status *status)
+{
+    enum cuda_link link = CUDA_LINK_HOST;
+    struct status reason;
+    status_fail(&reason, STATUS_MACHINE, "access to each other's memory was declined (no_peer_access)");
+    if (!no_peer_access && !cuda_comm_enable_peers(devices, ranks, &link, &reason, status)) return false;
+    for (uint32_t r = 0; r < ranks; r++) engine->cuda[r].link = link;
+    if (link != CUDA_LINK_HOST) return true;
+    engine->cuda[0].detour = strdup(reason.message);
+    return engine->cuda[0].detour || status_fail(status, STATUS_MACHINE, "out of memory");
+}
+
+bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer_access, struct status *status)
 {
     const struct device *devices[PLAN_MAX_RANKS];
     uint32_t ranks = ranks_of(engine);
@@ -64,11 +77,12 @@ bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct statu
         cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
         if (!check_capability(engine, &cuda->device, status) || !check_alike(engine, r, status)) return false;
     }
-    return ranks == 1 || cuda_comm_enable_peers(devices, ranks, status);
+    return ranks == 1 || link_ranks(engine, devices, ranks, no_peer_access, status);
 }
 
 /* Of the engine and a small session with an arena of this size. */
-static struct memory_contract whole_contract(const struct engine *file, uint64_t arena_bytes)
+static struct memory_contract whole_contract(const struct engine *file, const struct load_cuda *cuda,
+                                             uint64_t arena_bytes)
 {
     const struct manifest *manifest = &file->manifest;
     return (struct memory_contract){
@@ -78,7 +92,7 @@ static struct memory_contract whole_contract(const struct engine *file, uint64_t
         .step = manifest->step_bytes,
         .state = manifest->state_bytes,
         .kv = manifest->geometry.page_bytes,
-        .comm = manifest->comm_bytes,
+        .comm = cuda->link == CUDA_LINK_HOST ? 0 : manifest->comm_bytes,
     };
 }
 
@@ -86,7 +100,7 @@ static struct memory_contract whole_contract(const struct engine *file, uint64_t
 static bool check_memory(const struct eng_engine *engine, struct load_cuda *cuda, struct status *status)
 {
     const struct manifest *manifest = &engine->file.manifest;
-    const struct memory_contract whole = whole_contract(&engine->file, manifest->arena_bytes);
+    const struct memory_contract whole = whole_contract(&engine->file, cuda, manifest->arena_bytes);
     const struct memory_contract own = {.weights = manifest_rank_weights(manifest),
                                         .kernels = memory_contract_code(&engine->file)};
     return device_free_memory(&cuda->device, &cuda->free_bytes, status) &&
@@ -132,8 +146,9 @@ static bool open_libraries(struct load_cuda *cuda, const struct engine *file, st
     status_clear(&missing);
     if (file->call_count == 0) return true;
     const struct memory_contract contract =
-        whole_contract(file, file->library_arena_bytes > file->manifest.arena_bytes ? file->library_arena_bytes
-                                                                                    : file->manifest.arena_bytes);
+        whole_contract(file, cuda,
+                       file->library_arena_bytes > file->manifest.arena_bytes ? file->library_arena_bytes
+                                                                              : file->manifest.arena_bytes);
     if (memory_contract_check(&contract, cuda->free_bytes, &cuda->device, &missing) &&
         cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count, &missing) &&
         check_calls(file, &cuda->calls, &cuda->device, &missing)) {
@@ -214,6 +229,7 @@ static void close_rank(struct load_cuda *cuda)
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     cuda_calls_close(&cuda->calls, &cuda->device);
     free(cuda->fallback);
+    free(cuda->detour);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
     if (cuda->weights) {
         bool entered = device_enter(&cuda->device, &ignored);

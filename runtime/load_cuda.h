@@ -3,6 +3,7 @@
 #ifndef RUNTIME_LOAD_CUDA_H
 #define RUNTIME_LOAD_CUDA_H
 
+#include "kernels/cuda/comm.h"
 #include "kernels/cuda/executor.h"
 #include "runtime/load.h"
 
@@ -11,15 +12,18 @@ struct load_cuda {
     cu_deviceptr weights;
     struct cuda_kernels kernels;
     struct cuda_calls calls;
-    bool uses_libraries;                 /* plans that call libraries take the place of their counterparts */
-    char *fallback;                      /* why they do not, though the engine has some; owned */
+    bool uses_libraries; /* plans that call libraries take the place of their counterparts */
+    char *fallback;      /* why they do not, though the engine has some; owned */
+    enum cuda_link link; /* several ranks: the same for all */
+    char *detour;        /* rank 0: why they exchange through the host's memory; NULL: they do not; owned */
     uint64_t free_bytes, contract_bytes; /* before anything was taken; what weights and kernels were to take of it */
     double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
 };
 
 /* Opens GPU ordinals[r] for rank r as engine->cuda[r] and checks that it is of the kind the engine's code is for; several
- * must be of one model, and have access to each other's memory. */
-bool load_cuda_open(struct eng_engine *engine, const int *ordinals, struct status *status);
+ * must be of one model. no_peer_access: they exchange through the host's memory, as where they have no access to each
+ * other's. */
+bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer_access, struct status *status);
 /* Checks the memory contract, then brings kernels and weights to the GPUs, to all at once; every weight chunk is verified.
  * Opens the libraries that the engine calls; where one is missing, another version, or refuses a recorded call, the engine's own
  * kernels serve instead, and `fallback` says why. The engine's plans have been checked. */

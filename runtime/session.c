@@ -199,6 +199,7 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .device_taken_bytes = session->backend->device_taken_bytes,
         .graph_seconds = session->backend->graph_seconds,
         .fallback = session->backend->fallback,
+        .detour = session->backend->detour,
     };
     if (!report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status))
         return report_status(&status, error);

@@ -86,6 +86,7 @@ SAME_VALUE(CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME_VALUE(CU_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SAME_VALUE(CU_ATTRIBUTE_WARP_SIZE, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
 SAME_VALUE(CU_ATTRIBUTE_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+SAME_VALUE(CU_P2P_ATTRIBUTE_NATIVE_ATOMICS, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
 SAME_VALUE(CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME_VALUE(CU_ATTRIBUTE_MEMORY_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
 SAME_VALUE(CU_ATTRIBUTE_MEMORY_BUS_WIDTH, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
@@ -205,6 +206,7 @@ SAME_MEMBER(struct cu_graph_edge, reserved, CUgraphEdgeData, reserved);
 
 /* Where cuda.h has an enum or its arrays, ours has int or void: what these functions must be there. */
 typedef CUresult DeviceGetAttribute(int *, CUdevice_attribute, CUdevice);
+typedef CUresult DeviceGetP2PAttribute(int *, CUdevice_P2PAttribute, CUdevice, CUdevice);
 typedef CUresult KernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice);
 typedef CUresult KernelGetAttribute(int *, CUfunction_attribute, CUkernel, CUdevice);
 typedef CUresult StreamBeginCapture(CUstream, CUstreamCaptureMode);
@@ -216,11 +218,12 @@ typedef CUresult TensorMapEncodeTiled(CUtensorMap *, CUtensorMapDataType, cuuint
                                       CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 #define IS_TYPE(symbol, type) __builtin_types_compatible_p(__typeof__(symbol), type)
-#define SAME_FUNCTION(member, symbol, parameters)                                                             \
-    _Static_assert(IS_TYPE(symbol, CUresult parameters) || IS_TYPE(symbol, DeviceGetAttribute) ||             \
-                       IS_TYPE(symbol, KernelSetAttribute) || IS_TYPE(symbol, KernelGetAttribute) ||          \
-                       IS_TYPE(symbol, StreamBeginCapture) || IS_TYPE(symbol, LibraryLoadData) ||             \
-                       IS_TYPE(symbol, GraphKernelNodeSetAttribute) || IS_TYPE(symbol, TensorMapEncodeTiled), \
+#define SAME_FUNCTION(member, symbol, parameters)                                                          \
+    _Static_assert(IS_TYPE(symbol, CUresult parameters) || IS_TYPE(symbol, DeviceGetAttribute) ||          \
+                       IS_TYPE(symbol, DeviceGetP2PAttribute) || IS_TYPE(symbol, KernelSetAttribute) ||    \
+                       IS_TYPE(symbol, KernelGetAttribute) || IS_TYPE(symbol, StreamBeginCapture) ||       \
+                       IS_TYPE(symbol, LibraryLoadData) || IS_TYPE(symbol, GraphKernelNodeSetAttribute) || \
+                       IS_TYPE(symbol, TensorMapEncodeTiled),                                              \
                    #symbol);
 CUDA_DRIVER_FUNCTIONS(SAME_FUNCTION)
 

@@ -155,17 +155,17 @@ static void test_headers(void **state)
         }
 }
 
-static void test_space(void **state)
+static void check_space(enum cuda_link link)
 {
-    (void)state;
-    enum { BYTES = 4096 };
+    enum { BYTES = 4096, MEMORY = 2, HOST_MEMORY = 3 }; /* of enum fake_cuda_kind */
     struct device device;
     struct status status = {0};
     struct comm_header header;
     cu_deviceptr comm = 0;
     assert_true(device_open(&device, 1, &status));
     assert_true(device_enter(&device, &status));
-    assert_int_equal(device.driver.MemAlloc(&comm, BYTES), CU_SUCCESS);
+    if (!cuda_comm_allocate(&device, link, BYTES, &comm, &status)) fail_msg("%s", status.message);
+    assert_int_equal(fake.live(link == CUDA_LINK_HOST ? HOST_MEMORY : MEMORY), 1);
     uint8_t *space = (uint8_t *)(uintptr_t)comm; /* the fake driver's are host addresses */
     memset(space, 0, BYTES);
     assert_true(cuda_comm_clear(&device, comm, BYTES, &status));
@@ -180,9 +180,20 @@ static void test_space(void **state)
     for (size_t i = sizeof header; i < BYTES; i++) assert_int_equal(space[i], 0xff);
     assert_false(cuda_comm_clear(&device, comm, BYTES + 1, &status));
     test_expect_failure(false, &status, STATUS_MACHINE, "GPU 1");
-    assert_int_equal(device.driver.MemFree(comm), CU_SUCCESS);
+    cuda_comm_free(&device, link, comm);
+    cuda_comm_free(&device, link, 0);
+    assert_int_equal(fake.live(MEMORY) + fake.live(HOST_MEMORY), 0);
+    assert_int_equal(fake.misuse(), 1); /* of the clearing that was too long */
     device_leave(&device);
     device_close(&device);
+}
+
+static void test_spaces(void **state)
+{
+    (void)state;
+    check_space(CUDA_LINK_NVLINK);
+    fake.reset();
+    check_space(CUDA_LINK_HOST);
 }
 
 /* ---- peers ---- */
@@ -198,22 +209,36 @@ static void close_all(struct device devices[GPUS])
     for (int g = 0; g < GPUS; g++) device_close(&devices[g]);
 }
 
+static enum cuda_link link_of(const struct device *const *list, uint32_t count, struct status *reason)
+{
+    enum cuda_link link = 0;
+    struct status status = {0};
+    if (!cuda_comm_enable_peers(list, count, &link, reason, &status)) fail_msg("%s", status.message);
+    return link;
+}
+
 static void test_peers(void **state)
 {
     (void)state;
     struct device devices[GPUS];
-    struct status status = {0};
+    struct status reason = {0};
     open_all(devices);
     const struct device *list[] = {&devices[2], &devices[0], &devices[1], &devices[0]}; /* one of them twice */
-    for (int again = 0; again < 2; again++)
-        if (!cuda_comm_enable_peers(list, 4, &status)) fail_msg("%s", status.message);
-    assert_true(cuda_comm_enable_peers(list, 1, &status));
+    for (int again = 0; again < 2; again++) assert_int_equal(link_of(list, 4, &reason), CUDA_LINK_NVLINK);
+    assert_int_equal(link_of(list, 1, &reason), CUDA_LINK_NVLINK);
+    setenv("FAKE_CUDA_PCIE", "1", 1);
+    assert_int_equal(link_of(list, 4, &reason), CUDA_LINK_PCIE);
+    assert_int_equal(reason.code, STATUS_OK);
     assert_int_equal(fake.misuse(), 0);
     setenv("FAKE_CUDA_NO_PEERS", "1", 1);
-    test_expect_failure(cuda_comm_enable_peers(list, 4, &status), &status, STATUS_MACHINE,
-                        "GPU 2 (Fake GPU)|GPU 0 (Fake GPU)|choose GPUs|nvidia-smi topo");
+    assert_int_equal(link_of(list, 4, &reason), CUDA_LINK_HOST);
+    test_expect_failure(false, &reason, STATUS_MACHINE, "GPU 2 (Fake GPU)|GPU 0 (Fake GPU)|nvidia-smi topo");
     const struct device *same[] = {&devices[1], &devices[1]};
-    assert_true(cuda_comm_enable_peers(same, 2, &status));
+    status_clear(&reason);
+    assert_int_equal(link_of(same, 2, &reason), CUDA_LINK_NVLINK);
+    assert_int_equal(reason.code, STATUS_OK);
+    unsetenv("FAKE_CUDA_NO_PEERS");
+    unsetenv("FAKE_CUDA_PCIE");
     assert_int_equal(fake.misuse(), 0);
     close_all(devices);
 }
@@ -228,14 +253,15 @@ static void test_each_call_of_peers_failing(void **state)
     uint64_t opening = 0, made = UINT64_MAX;
     int failed = 0;
     for (uint64_t call = 0; call <= made; call++) { /* 0: none fails */
-        struct status status = {0};
+        struct status status = {0}, reason = {0};
+        enum cuda_link link;
         char text[16];
         snprintf(text, sizeof text, "%d", (int)(call ? opening + call : 0));
         setenv("FAKE_CUDA_FAIL_CALL", text, 1);
         fake.reset();
         open_all(devices);
         opening = fake.calls();
-        bool ok = cuda_comm_enable_peers(list, GPUS, &status);
+        bool ok = cuda_comm_enable_peers(list, GPUS, &link, &reason, &status);
         assert_int_equal(fake.live(CURRENT), 0);
         if (!call) made = fake.calls() - opening;
         close_all(devices);
@@ -244,7 +270,7 @@ static void test_each_call_of_peers_failing(void **state)
         assert_int_equal(status.code, STATUS_MACHINE);
         assert_non_null(strstr(status.message, "GPU "));
     }
-    assert_int_equal(failed, 6 * 3); /* pairs of GPUs: asking, entering, enabling */
+    assert_int_equal(failed, 6 * 4); /* pairs of GPUs: asking twice, entering, enabling */
 }
 
 int main(int argc, char **argv)
@@ -252,7 +278,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_header_is_the_same_on_both_sides),
         cmocka_unit_test(test_headers),
-        cmocka_unit_test_setup_teardown(test_space, begin, end),
+        cmocka_unit_test_setup_teardown(test_spaces, begin, end),
         cmocka_unit_test_setup_teardown(test_peers, begin, end),
         cmocka_unit_test_setup_teardown(test_each_call_of_peers_failing, begin, end),
     };

@@ -54,6 +54,8 @@ enum cu_device_attribute {
     CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN = 97,
 };
 
+enum { CU_P2P_ATTRIBUTE_NATIVE_ATOMICS = 3 }; /* CUdevice_P2PAttribute */
+
 enum cu_function_attribute {
     CU_FUNCTION_MAX_THREADS_PER_BLOCK = 0,
     CU_FUNCTION_SHARED_SIZE_BYTES = 1,
@@ -172,6 +174,7 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(CtxPushCurrent, cuCtxPushCurrent_v2, (cu_context context))                                                       \
     X(CtxPopCurrent, cuCtxPopCurrent_v2, (cu_context * context))                                                       \
     X(DeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, cu_device device, cu_device peer))                        \
+    X(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute, (int *value, int attribute, cu_device device, cu_device peer))   \
     X(CtxEnablePeerAccess, cuCtxEnablePeerAccess, (cu_context peer, unsigned flags))                                   \
     X(MemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                        \
     X(MemAlloc, cuMemAlloc_v2, (cu_deviceptr * pointer, size_t bytes))                                                 \

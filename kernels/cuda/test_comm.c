@@ -51,8 +51,11 @@ int test_comm_gpus(void)
         devices[found] = &others[found];
         found++;
     }
-    if (found > 1 && !cuda_comm_enable_peers(devices, (uint32_t)found, &status)) {
-        print_message("one GPU of %d is used: %s\n", found, status.message);
+    enum cuda_link link = CUDA_LINK_NVLINK;
+    struct status reason = {0};
+    if (found > 1) must(cuda_comm_enable_peers(devices, (uint32_t)found, &link, &reason, &status), &status);
+    if (link == CUDA_LINK_HOST) {
+        print_message("one GPU of %d is used: %s\n", found, reason.message);
         found = 1;
     }
     return found;

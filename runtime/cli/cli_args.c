@@ -128,4 +128,5 @@ void cli_use_devices(const struct cli_devices *devices, struct eng_open_options 
     options->device = devices->count > 0 ? devices->numbers[0] : 0;
     options->device_count = devices->count > 1 ? devices->count : 0;
     options->devices = devices->count > 1 ? devices->numbers : NULL;
+    options->no_peer_access = devices->no_peer_access;
 }

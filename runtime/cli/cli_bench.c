@@ -217,6 +217,7 @@ static int time_child(const struct bench_engine *bench, double *seconds)
                          threads,
                          "--device",
                          (char *)(uintptr_t)devices,
+                         bench->devices->no_peer_access ? "--no-peer-access" : NULL,
                          NULL};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) {

@@ -34,6 +34,8 @@ static const char help[] =
     "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --device LIST       the GPU that an engine for a GPU runs on (0); for several, all of\n"
     "                          them, or the first\n"
+    "      --no-peer-access    they exchange through the host's memory even if they have access to\n"
+    "                          each other's\n"
     "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest prompt, launch "
     "by\n"
     "                          launch, into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)\n"
@@ -55,6 +57,7 @@ enum flag {
     FLAG_THREADS,
     FLAG_ISA,
     FLAG_DEVICE,
+    FLAG_NO_PEER_ACCESS,
     FLAG_TRACE,
     FLAG_FIRST_TOKEN,
     FLAG_VERSION,
@@ -73,6 +76,7 @@ static const struct option long_flags[] = {
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
+    {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
     {"trace", required_argument, NULL, FLAG_TRACE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
@@ -113,6 +117,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case 'r': ok = cli_read_number("-r", optarg, 1, MOST_REPETITIONS, &arguments->repetitions); break;
     case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
     case FLAG_DEVICE: ok = cli_read_devices(optarg, &arguments->devices); break;
+    case FLAG_NO_PEER_ACCESS: arguments->devices.no_peer_access = true; break;
     case FLAG_ISA: arguments->instruction_set = optarg; break;
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;

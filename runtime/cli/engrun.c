@@ -42,6 +42,8 @@ static const char help[] =
     "      --isa NAME            portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --device LIST         the GPU that an engine for a GPU runs on (0); for several, all of\n"
     "                            them, or the first\n"
+    "      --no-peer-access      they exchange through the host's memory even if they have access to\n"
+    "                            each other's\n"
     "other work:\n"
     "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
@@ -70,6 +72,7 @@ enum flag {
     FLAG_THREADS,
     FLAG_ISA,
     FLAG_DEVICE,
+    FLAG_NO_PEER_ACCESS,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
     FLAG_ADD_SPECIAL,
@@ -100,6 +103,7 @@ static const struct option long_flags[] = {
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
+    {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
     {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
@@ -153,6 +157,7 @@ static bool read_value(struct arguments *arguments, int flag)
     case FLAG_DEVICE:
         if (!cli_read_devices(optarg, &generate->devices)) return false;
         return true;
+    case FLAG_NO_PEER_ACCESS: generate->devices.no_peer_access = true; return true;
     case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
     default: /* FLAG_THREADS */
         if (!cli_read_number("--threads", optarg, 0, MOST_THREADS, &number)) return false;

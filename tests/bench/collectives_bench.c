@@ -1,8 +1,8 @@
 /* Speed of all_reduce over the link beside NCCL's, in microseconds for one of 64 in a CUDA graph.
  *
- *   collectives-bench [-g GPUS] [-t SECONDS]
+ *   collectives-bench [-g GPUS] [-m] [-t SECONDS]
  *
- * For 2, 4 and 8 GPUs, or GPUS alone, and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
+ * For 2, 4 and 8 GPUs, or GPUS alone (-m: ours through the host's memory), and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
  * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside, and NCCL's sum alone, on plain memory
  * and on symmetric windows. Each figure is the median of 20 replays, by the GPU that took least (it began last), with
  * the difference between the slowest and the fastest replay. Results are checked before they are timed. The program
@@ -92,6 +92,7 @@ struct rank {
 
 struct bench {
     int gpus;
+    enum cuda_link link;
     struct rank ranks[MOST_GPUS];
     struct nvrtc *nvrtc;
     struct nccl nccl;
@@ -218,7 +219,7 @@ static void open_rank(struct bench *bench, int r)
     struct status status = {0};
     uint16_t *x = must_allocate(LARGEST_BYTES), weight[HIDDEN];
     const uint64_t comm_bytes = HEADER_BYTES + BUFFERS * bench->buffer_bytes;
-    rank->comm = allocate(rank, comm_bytes);
+    must(cuda_comm_allocate(&rank->device, bench->link, comm_bytes, &rank->comm, &status), &status);
     rank->counts = allocate(rank, 2 * sizeof(int32_t));
     rank->x = allocate(rank, LARGEST_BYTES);
     rank->out = allocate(rank, 2 * LARGEST_BYTES);
@@ -249,7 +250,8 @@ static void close_rank(struct bench *bench, int r)
 {
     struct rank *rank = &bench->ranks[r];
     const struct cuda_driver *driver = &rank->device.driver;
-    const cu_deviceptr memories[] = {rank->comm, rank->counts, rank->x, rank->out, rank->weight, rank->normed};
+    cuda_comm_free(&rank->device, bench->link, rank->comm);
+    const cu_deviceptr memories[] = {rank->counts, rank->x, rank->out, rank->weight, rank->normed};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         check(rank, driver->MemFree(memories[i]), "freeing memory");
     check(rank, driver->EventDestroy(rank->begin), "destroying an event");
@@ -671,7 +673,10 @@ static void bench_gpus(struct bench *bench, int gpus)
         devices[r] = &bench->ranks[r].device;
         must(device_open(&bench->ranks[r].device, r, &status), &status);
     }
-    must(cuda_comm_enable_peers(devices, (uint32_t)gpus, &status), &status);
+    struct status reason = {0};
+    if (bench->link != CUDA_LINK_HOST)
+        must(cuda_comm_enable_peers(devices, (uint32_t)gpus, &bench->link, &reason, &status), &status);
+    printf("%d GPUs, %s%s%s\n", gpus, cuda_link_name(bench->link), *reason.message ? ": " : "", reason.message);
     must(device_enter(devices[0], &status), &status);
     check(&bench->ranks[0], devices[0]->driver.MemHostAlloc(&fault, MOST_GPUS * sizeof *bench->fault, 0),
           "allocating host memory");
@@ -710,13 +715,15 @@ int main(int argc, char **argv)
     static struct bench bench;
     struct status status = {0};
     int option, only = 0, seconds = DEFAULT_SECONDS, done = 0;
-    while ((option = getopt(argc, argv, "g:t:")) != -1) {
+    while ((option = getopt(argc, argv, "g:t:m")) != -1) {
         if (option == 'g')
             only = atoi(optarg);
+        else if (option == 'm')
+            bench.link = CUDA_LINK_HOST;
         else if (option == 't')
             seconds = atoi(optarg);
         if (option == '?' || seconds < 1 || only < 0 || only == 1 || only > MOST_GPUS) {
-            fprintf(stderr, "usage: collectives-bench [-g GPUS (2 to 8)] [-t SECONDS]\n");
+            fprintf(stderr, "usage: collectives-bench [-g GPUS (2 to 8)] [-m] [-t SECONDS]\n");
             return EXIT_USAGE;
         }
     }

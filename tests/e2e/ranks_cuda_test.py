@@ -99,7 +99,6 @@ class CudaRanks(unittest.TestCase):
         self.build("m.eng", "--tune", "off")
         cases = [
             ({"FAKE_CUDA_DEVICES": "1"}, ["2 GPUs", "GPU 1", "CUDA_VISIBLE_DEVICES"]),
-            ({"FAKE_CUDA_NO_PEERS": "1"}, ["GPU 0", "GPU 1", "no access", "topo"]),
             ({"FAKE_CUDA_MEMORY": "2000000"}, ["bytes free", "exchange"]),
             ({"FAKE_CUDA_CAPABILITY": "80"}, ["9.0", "8.0"]),
         ]
@@ -115,6 +114,35 @@ class CudaRanks(unittest.TestCase):
                 self.assertIn(words[0], self.build("r.eng", env=env, rc=3).stderr)
                 self.assertFalse(os.path.exists(self.path("r.eng")))
         tally("refusals", len(cases))
+
+    def test_without_peer_access(self):
+        """Then ranks exchange through the host's memory, which is said; for a build that is another tuning problem."""
+        leaks = self.path("leaks")
+        detours = [({"FAKE_CUDA_NO_PEERS": "1"}, [], ["GPU 0", "no access", "GPU 1", "topo"]),
+                   ({}, ["--no-peer-access"], ["no_peer_access"])]
+        measured = [json.loads(self.build("m.eng", "--json").stdout)["tactics_measured"]]
+        for env, options, words in detours:
+            built = self.build("d.eng", "--json", *options, env=env)
+            measured.append(json.loads(built.stdout)["tactics_measured"])
+            self.assertEqual("exchange through the host's memory" in built.stderr, not options, built.stderr)
+            for engine in ("m.eng", "d.eng"):
+                with self.subTest(env=env, engine=engine):
+                    done = run([ENGRUN, self.path(engine), "--tokens", "1,2,3", "-n", "6", "--ignore-eos",
+                                "--print-tokens", *options], env={**FAKE, **env, "FAKE_CUDA_LEAK_FILE": leaks})
+                    self.assertEqual(done.rc, 0, done.stderr)
+                    self.assertEqual(done.stdout.split(), ["0"] * 6)
+                    for word in ["note: the GPUs exchange through the host's memory", *words]:
+                        self.assertIn(word, done.stderr)
+                    left = self.left_over(leaks)
+                    self.assertEqual((left["memory"], left["misuse"]), ("0", "0"), left)
+        bench = run([ENGBENCH, self.path("m.eng"), "-p", "0", "-n", "2", "-c", "16", "-r", "2", "--no-peer-access"],
+                    env=FAKE)
+        self.assertEqual(bench.rc, 0, bench.stderr)
+        self.assertIn("host's memory", bench.stderr)
+        # Kernels are raced alone; what depends on the link is how whole plans do.
+        self.assertGreater(measured[0], measured[1])
+        self.assertGreater(measured[1], 0)
+        self.assertEqual(measured[2], 0)
 
     def test_which_gpus(self):
         self.build("m.eng", "--tune", "off")

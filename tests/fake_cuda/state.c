@@ -318,6 +318,16 @@ cu_result cuDeviceCanAccessPeer(int *can, cu_device device, cu_device peer)
     LEAVE(CU_SUCCESS);
 }
 
+cu_result cuDeviceGetP2PAttribute(int *value, int attribute, cu_device device, cu_device peer)
+{
+    ENTER;
+    REQUIRE_DEVICE(device);
+    REQUIRE_DEVICE(peer);
+    REQUIRE(device != peer && attribute == CU_P2P_ATTRIBUTE_NATIVE_ATOMICS, CU_ERROR_INVALID_VALUE);
+    *value = !getenv("FAKE_CUDA_PCIE") && !getenv("FAKE_CUDA_NO_PEERS");
+    LEAVE(CU_SUCCESS);
+}
+
 /* Of the current context, to the memory of `peer`. */
 cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned flags)
 {
