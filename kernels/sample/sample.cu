@@ -90,9 +90,10 @@ struct shared_state {
     u64 chunk_weight[2][CHUNK];
     u32 chunk_members[2][CHUNK];
     u64 totals[2][CTAS];
-    u64 warp_best[32], best[CTAS]; /* key << 32 | ~id */
+    /* Of the search for the largest key, which a row without a finite logit does twice: as with the buckets. */
+    u64 warp_best[32], best[2][CTAS]; /* key << 32 | ~id */
     u32 warp_least[32];
-    u64 least[CTAS];        /* the least of the groups' largest keys */
+    u64 least[2][CTAS];     /* the least of the groups' largest keys */
     found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
     found_token token;
     u64 list[LIST], list_weight[LIST]; /* of the first block */
@@ -621,8 +622,8 @@ struct best_token {
 };
 
 /* The largest key of the cluster and the lowest token that has it, from each thread's own. A cluster_arrive() has gone
- * before. */
-__device__ best_token cluster_best(u32 key, u32 id)
+ * before. turn: 0, for the second search 1. */
+__device__ best_token cluster_best(u32 key, u32 id, int turn)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 largest = __reduce_max_sync(0xffffffffu, key);
@@ -644,8 +645,8 @@ __device__ best_token cluster_best(u32 key, u32 id)
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
         const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
         if (lane < CTAS) {
-            peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
-            peer_store(&shared.least[cluster_rank()], lane, least);
+            peer_store(&shared.best[turn][cluster_rank()], lane, (u64)largest << 32 | inverse);
+            peer_store(&shared.least[turn][cluster_rank()], lane, least);
         }
     }
     cluster_sync();
@@ -653,8 +654,8 @@ __device__ best_token cluster_best(u32 key, u32 id)
     u32 bound = 0xffffffff;
 #pragma unroll
     for (int peer = 0; peer < CTAS; peer++) {
-        best = shared.best[peer] > best ? shared.best[peer] : best;
-        bound = (u32)shared.least[peer] < bound ? (u32)shared.least[peer] : bound;
+        best = shared.best[turn][peer] > best ? shared.best[turn][peer] : best;
+        bound = (u32)shared.least[turn][peer] < bound ? (u32)shared.least[turn][peer] : bound;
     }
     return {(u32)(best >> 32), ~(u32)best, bound};
 }
@@ -672,9 +673,8 @@ __device__ u32 lowest_token(const row_slice &row)
         for (int j = VECTOR - 1; j >= 0; j--)
             if (value[j] == value[j] && row.first + i + j < lowest) lowest = row.first + i + j;
     }
-    cluster_sync(); /* all have read what the first search left: racecheck does not follow an arrival that others wait for */
     cluster_arrive();
-    const best_token best = cluster_best(lowest != 0xffffffff, lowest);
+    const best_token best = cluster_best(lowest != 0xffffffff, lowest, 1);
     return best.key ? best.id : 0;
 }
 
@@ -753,7 +753,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int j = VECTOR - 1; j >= 0; j--)
         if (best_index >= 0 && best_vector[j] == best_value) best_id = row.first + best_index + j;
-    const best_token best = cluster_best(key_of(best_value), best_id);
+    const best_token best = cluster_best(key_of(best_value), best_id, 0);
     if (out_row >= valid) return;
     u32 token = 0;
     if (exists && best.key <= KEY_LOWEST)
