@@ -91,8 +91,8 @@ struct shared_state {
     u32 chunk_members[2][CHUNK];
     u64 totals[2][CTAS];
     /* Of the search for the largest key, which a row without a finite logit does twice: as with the buckets. */
-    u64 warp_best[32], best[2][CTAS]; /* key << 32 | ~id */
-    u32 warp_least[32];
+    u64 warp_best[2][32], best[2][CTAS]; /* key << 32 | ~id */
+    u32 warp_least[2][32];
     u64 least[2][CTAS];     /* the least of the groups' largest keys */
     found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
     found_token token;
@@ -634,16 +634,17 @@ __device__ best_token cluster_best(u32 key, u32 id, int turn)
         group = max(group, __shfl_xor_sync(0xffffffffu, group, offset));
     const u32 warp_least = __reduce_min_sync(0xffffffffu, group);
     if (lane == 0) {
-        shared.warp_best[warp] = (u64)largest << 32 | ~id;
-        shared.warp_least[warp] = warp_least;
+        shared.warp_best[turn][warp] = (u64)largest << 32 | ~id;
+        shared.warp_least[turn][warp] = warp_least;
     }
     cluster_wait(); /* every block has begun */
     if (CTAS > 1) __syncthreads();
     if (warp == 0) {
-        const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
+        const u64 best = lane < THREADS / 32 ? shared.warp_best[turn][lane] : 0;
         largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
-        const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
+        const u32 least =
+            __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[turn][lane] : 0xffffffffu);
         if (lane < CTAS) {
             peer_store(&shared.best[turn][cluster_rank()], lane, (u64)largest << 32 | inverse);
             peer_store(&shared.least[turn][cluster_rank()], lane, least);
