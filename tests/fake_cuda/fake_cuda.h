@@ -72,5 +72,8 @@ uint64_t fake_cuda_kernels(void); /* that ran */
 uint64_t fake_cuda_misuse(void);
 int64_t fake_cuda_live(int kind); /* enum fake_cuda_kind; -1: all kinds */
 void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, void *context); /* kernel NULL: nothing again */
+/* The same for one that waits for kernels of other threads. Others run one at a time, under the driver's lock; this one
+ * without it. */
+void fake_cuda_register_waiting(const char *entry, fake_cuda_kernel *kernel, void *context);
 
 #endif

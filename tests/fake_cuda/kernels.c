@@ -46,10 +46,11 @@ static struct behaviour {
     char entry[MAX_NAME];
     fake_cuda_kernel *run;
     void *context;
+    bool waits;
 } behaviours[MAX_BEHAVIOURS];
 static int behaviour_count;
 
-EXPORTED void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, void *context)
+static void learn(const char *entry, fake_cuda_kernel *kernel, void *context, bool waits)
 {
     struct behaviour *behaviour = behaviours;
     while (behaviour < behaviours + behaviour_count && strcmp(behaviour->entry, entry) != 0) behaviour++;
@@ -60,6 +61,19 @@ EXPORTED void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, vo
     snprintf(behaviour->entry, sizeof behaviour->entry, "%s", entry);
     behaviour->run = kernel;
     behaviour->context = context;
+    behaviour->waits = waits;
+}
+
+EXPORTED void fake_cuda_register(const char *entry, fake_cuda_kernel *kernel, void *context)
+{
+    learn(entry, kernel, context, false);
+}
+
+EXPORTED void fake_cuda_register_waiting(const char *entry, fake_cuda_kernel *kernel, void *context)
+{
+    fake_lock(); /* other ranks may be at work */
+    learn(entry, kernel, context, true);
+    fake_unlock();
 }
 
 /* Libraries */
@@ -236,9 +250,14 @@ static cu_result check_launch(const struct kernel *kernel, const unsigned grid[3
 static void run(const struct kernel *kernel, const unsigned grid[3], const unsigned block[3], void *const *arguments)
 {
     fake_kernel_ran(kernel->name);
-    for (int i = 0; i < behaviour_count; i++)
-        if (behaviours[i].run && strcmp(behaviours[i].entry, kernel->name) == 0)
-            behaviours[i].run(kernel->name, arguments, grid, block, behaviours[i].context);
+    for (int i = 0; i < behaviour_count; i++) {
+        const struct behaviour *behaviour = &behaviours[i];
+        const bool waits = behaviour->waits;
+        if (!behaviour->run || strcmp(behaviour->entry, kernel->name) != 0) continue;
+        if (waits) fake_unlock();
+        behaviour->run(kernel->name, arguments, grid, block, behaviour->context);
+        if (waits) fake_lock();
+    }
 }
 
 static void run_node(const struct cu_graph_node_opaque *node)
@@ -436,10 +455,10 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
     REQUIRE_ALIVE(exec, FAKE_CUDA_GRAPH_EXEC);
     REQUIRE_ALIVE(stream, FAKE_CUDA_STREAM);
     REQUIRE(!stream->capture, FAKE_CAPTURE_UNSUPPORTED);
-    for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) {
+    for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next)
         REQUIRE(kernel_alive(node->kernel), FAKE_INVALID_HANDLE); /* unloaded under the graph */
-        run_node(node);
-    }
+    /* From here on other threads may do as they like, where a kernel waits for them: what is in flight runs on. */
+    for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) run_node(node);
     LEAVE(CU_SUCCESS);
 }
 

@@ -94,6 +94,9 @@ cu_result fake_leave(cu_result result)
     return result;
 }
 
+void fake_lock(void) { pthread_mutex_lock(&lock); }
+void fake_unlock(void) { pthread_mutex_unlock(&lock); }
+
 cu_result fake_misuse(cu_result result)
 {
     misuses++;

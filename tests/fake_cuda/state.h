@@ -76,6 +76,8 @@ extern struct fake_device fake_devices[FAKE_MAX_DEVICES];
 
 cu_result fake_enter(void); /* takes the lock, counts the call; the injected failure or CU_SUCCESS */
 cu_result fake_leave(cu_result result);
+void fake_lock(void); /* the lock alone: what waits for other threads gives it back meanwhile */
+void fake_unlock(void);
 cu_result fake_misuse(cu_result result); /* counts */
 void fake_kernel_ran(const char *entry); /* counts */
 double fake_slow_milliseconds(void);     /* that slow kernels took, in all */
