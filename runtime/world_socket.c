@@ -1,0 +1,146 @@
+#include "runtime/world_socket.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    RETRY_MS = 50,
+    ATTEMPT_MS = 3000, /* for one address of several */
+};
+
+int64_t world_clock_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* The caller frees *found. *again: it failed, but a later try may succeed. */
+static bool resolve(const char *address, struct addrinfo **found, bool *again, struct status *status)
+{
+    char host[256];
+    const char *colon = strrchr(address, ':'), *begin = address, *end = colon;
+    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    *again = false;
+    if (!digits || colon == address || digits > 5 || colon[1 + digits] || atoi(colon + 1) < 1 ||
+        atoi(colon + 1) > UINT16_MAX)
+        return status_fail(status, STATUS_USAGE,
+                           "address '%s': expected HOST:PORT with a port from 1 to 65535, the same for all processes",
+                           address);
+    if (*begin == '[' && end[-1] == ']')
+        begin++, end--;
+    else if (memchr(begin, ':', (size_t)(end - begin)))
+        return status_fail(status, STATUS_USAGE, "address '%s': write an IPv6 address as [ADDRESS]:PORT", address);
+    if ((size_t)snprintf(host, sizeof host, "%.*s", (int)(end - begin), begin) >= sizeof host)
+        return status_fail(status, STATUS_USAGE, "address '%s': the name is too long for a host", address);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    int error = getaddrinfo(host, colon + 1, &hints, found);
+    *again = error == EAI_AGAIN;
+    return !error || status_fail(status, STATUS_USAGE, "address '%s': %s: name a host that all processes can resolve",
+                                 address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+}
+
+/* -1 with errno when there is none. */
+static int open_socket(const struct addrinfo *at, int option_level, int option)
+{
+    int one = 1, descriptor = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (descriptor < 0) return -1;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (option) setsockopt(descriptor, option_level, option, &one, sizeof one);
+    return descriptor;
+}
+
+bool world_socket_listen(const char *address, int *descriptor, struct status *status)
+{
+    struct addrinfo *found;
+    bool again;
+    *descriptor = -1;
+    if (!resolve(address, &found, &again, status)) return false;
+    int error = 0;
+    for (const struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
+        /* Connections of an earlier run that the kernel still remembers do not keep the port. */
+        int made = open_socket(at, SOL_SOCKET, SO_REUSEADDR);
+        if (made >= 0 && !bind(made, at->ai_addr, at->ai_addrlen) && !listen(made, SOMAXCONN)) {
+            *descriptor = made;
+        } else {
+            error = errno;
+            if (made >= 0) close(made);
+        }
+    }
+    freeaddrinfo(found);
+    return *descriptor >= 0 ||
+           status_fail_errno(status, STATUS_USAGE, error,
+                             "process 0 cannot listen at '%s': give an address of its machine and a free port",
+                             address);
+}
+
+/* A port from which connections are made may, while nobody listens there, be connected to itself. */
+static bool is_own(int descriptor)
+{
+    struct sockaddr_storage own = {0}, other = {0};
+    socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
+    return !getsockname(descriptor, (struct sockaddr *)&own, &own_bytes) &&
+           !getpeername(descriptor, (struct sockaddr *)&other, &other_bytes) && !memcmp(&own, &other, sizeof own);
+}
+
+/* -1 with errno when it fails. */
+static int connect_once(const struct addrinfo *at)
+{
+    int error = 0, descriptor = open_socket(at, 0, 0);
+    if (descriptor < 0) return -1;
+    if (connect(descriptor, at->ai_addr, at->ai_addrlen)) error = errno;
+    if (error == EINPROGRESS || error == EINTR) {
+        struct pollfd polled = {descriptor, POLLOUT, 0};
+        socklen_t bytes = sizeof error;
+        int64_t until = world_clock_ms() + ATTEMPT_MS, left = ATTEMPT_MS;
+        int ready;
+        while ((ready = poll(&polled, 1, (int)left)) < 0 && (left = until - world_clock_ms()) > 0) continue;
+        error = ETIMEDOUT;
+        if (ready > 0) getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    }
+    if (!error && is_own(descriptor)) {
+        /* Reset, so that the port is free at once. */
+        setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+        error = ECONNREFUSED;
+    }
+    if (!error) return descriptor;
+    close(descriptor);
+    errno = error;
+    return -1;
+}
+
+bool world_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status)
+{
+    int64_t until = world_clock_ms() + longest_ms;
+    struct status failure; /* of the last try: it is no failure of all */
+    *descriptor = -1;
+    for (;;) {
+        struct addrinfo *found;
+        bool again;
+        if (resolve(address, &found, &again, &failure)) {
+            for (const struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next)
+                *descriptor = connect_once(at);
+            int error = errno;
+            freeaddrinfo(found);
+            if (*descriptor >= 0) return true;
+            status_fail_errno(&failure, STATUS_MACHINE, error,
+                              "cannot reach process 0 at '%s' within %g s: see whether it runs and the address is its",
+                              address, (double)longest_ms / 1000);
+        } else if (!again) {
+            break;
+        }
+        if (world_clock_ms() >= until) break;
+        poll(NULL, 0, RETRY_MS);
+    }
+    *status = failure;
+    return false;
+}

@@ -1,0 +1,19 @@
+/* TCP sockets at "host:port" for runtime/world: they never block, are closed on exec and send small frames at once. */
+#ifndef RUNTIME_WORLD_SOCKET_H
+#define RUNTIME_WORLD_SOCKET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/status.h"
+
+/* Since some time in the past, never going back. */
+int64_t world_clock_ms(void);
+
+/* *descriptor is the caller's to close; what it accepts inherits TCP_NODELAY alone. */
+bool world_socket_listen(const char *address, int *descriptor, struct status *status);
+
+/* Tries again while nobody listens, for longest_ms. *descriptor is the caller's to close. */
+bool world_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status);
+
+#endif
