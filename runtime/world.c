@@ -26,6 +26,7 @@
 enum {
     PROTOCOL_VERSION = 1,
     BEAT_MS = 500,
+    LATE_MS = 2000,    /* a round that comes later than this shows that the process did not run */
     SILENCE_MS = 5000, /* after which a process is taken for dead, and a stranger is sent away */
     LEAVE_MS = 1000,
     MOST_STRANGERS = 32,
@@ -88,9 +89,9 @@ struct world {
     pthread_t monitor;
     bool is_joined, is_leaving, has_monitor;
     atomic_bool has_failed;
-    struct status failure; /* written once, before has_failed */
-    int listener, waker;   /* listener: of process 0 until all have come, else -1 */
-    int64_t beat_ms, leave_ms;
+    struct status failure;                   /* written once, before has_failed */
+    int listener, waker;                     /* listener: of process 0 until all have come, else -1 */
+    int64_t beat_ms, leave_ms, round_ms;     /* of the next beat; of the end of leaving; of the last round */
     struct peer peers[MOST_PEERS];           /* process 0: by number, then strangers; others: [0] alone is connected */
     uint64_t received[WORLD_MOST_PROCESSES]; /* gathers for which that process's part is here */
     uint32_t part_bytes[2][WORLD_MOST_PROCESSES];
@@ -442,8 +443,10 @@ static void run_round(struct world *world, int64_t until_ms)
     eventfd_t wakes;
     eventfd_read(world->waker, &wakes);
     if (world->listener >= 0) let_in(world, now);
-    /* Of all, whatever poll said: this process may have been stopped since, and what the others sent meanwhile shows that
-     * they live. */
+    /* This process was stopped, perhaps with all others, as launchers do: they get their time anew. */
+    for (uint32_t i = 0; i < MOST_PEERS && now - world->round_ms > LATE_MS; i++) world->peers[i].heard_ms = now;
+    world->round_ms = now;
+    /* Of all, whatever poll said: it may have been stopped since, and what the others sent meanwhile shows that they live. */
     for (uint32_t i = 0; i < MOST_PEERS; i++) receive(world, &world->peers[i], now);
     watch(world, now);
     if (now >= world->beat_ms) {
