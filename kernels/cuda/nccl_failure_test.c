@@ -191,6 +191,27 @@ static void test_failures(void **state)
     test_nccl_run(1, never_finalize);
 }
 
+static bool leave_slowly(struct test_nccl_rank *self)
+{
+    double start = test_nccl_now();
+    nccl_leave(&self->rank);
+    double seconds = test_nccl_now() - start;
+    EXPECT(seconds > 1 && seconds < 7);
+    return true;
+}
+
+/* NCCL takes longer than a rank waits to end: it goes on after the device is closed. */
+static void test_slow_end(void **state)
+{
+    const struct timespec pause = {.tv_nsec = 10000000};
+    (void)state;
+    setenv("FAKE_NCCL_SLOW_END", "8", 1);
+    test_nccl_run(2, leave_slowly);
+    assert_int_not_equal(test_nccl.driver.live(-1), 0);
+    for (double end = test_nccl_now() + 20; test_nccl.driver.live(-1) && test_nccl_now() < end;)
+        nanosleep(&pause, NULL);
+}
+
 static bool differ(struct test_nccl_rank *self)
 {
     EXPECT(!nccl_all_reduce(&self->rank, DTYPE_F32, self->from, self->to, 4 + self->number, self->device.stream,
@@ -287,6 +308,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_joining_without_others, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_joining_wrongly, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_failures, test_nccl_begin, test_nccl_end),
+        cmocka_unit_test_setup_teardown(test_slow_end, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_ranks_that_differ, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_abort, test_nccl_begin, test_nccl_end),
     };

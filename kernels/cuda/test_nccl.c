@@ -29,8 +29,8 @@ int test_nccl_find(void **state)
 
 int test_nccl_begin(void **state)
 {
-    static const char *const settings[] = {"FAKE_NCCL_VERSION", "FAKE_NCCL_TIMEOUT", "FAKE_NCCL_FAIL",
-                                           "FAKE_NCCL_NEVER", "FAKE_NCCL_ASYNC_ERROR"};
+    static const char *const settings[] = {"FAKE_NCCL_VERSION", "FAKE_NCCL_TIMEOUT",  "FAKE_NCCL_FAIL",
+                                           "FAKE_NCCL_NEVER",   "FAKE_NCCL_SLOW_END", "FAKE_NCCL_ASYNC_ERROR"};
     (void)state;
     struct status status = {0};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);

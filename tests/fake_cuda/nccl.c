@@ -12,6 +12,7 @@
  *   FAKE_NCCL_TIMEOUT=N      seconds that a kernel waits for other ranks, default 10
  *   FAKE_NCCL_FAIL=1         collectives fail
  *   FAKE_NCCL_NEVER=1        what is in progress (joining, queueing, finalizing) stays so
+ *   FAKE_NCCL_SLOW_END=N     seconds that it takes to abort or destroy
  *   FAKE_NCCL_ASYNC_ERROR=1  once all have joined, ncclCommGetAsyncError finds ncclRemoteError */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -325,6 +326,7 @@ nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *result)
 
 static nccl_result destroy(nccl_comm comm)
 {
+    sleep((unsigned)setting("FAKE_NCCL_SLOW_END", 0));
     if (atomic_exchange(&comm->dead, true)) return NCCL_INVALID_ARGUMENT;
     while (atomic_load(&comm->running)) sched_yield();
     if (!comm->ready) shm_unlink(comm->name); /* whoever comes now waits for nothing */
