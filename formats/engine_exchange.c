@@ -14,7 +14,7 @@ struct exchange {
     uint64_t first_end, last_begin;
 };
 
-/* The operands of one launch in the COMM space: the header, and for a collective one buffer. */
+/* The operands of one launch in the COMM space: the header, and for a collective of ours one buffer. */
 static bool verify_operands(const struct plan *plan, const struct plan_launch *launch, struct range *buffer,
                             struct status *status)
 {
@@ -35,7 +35,9 @@ static bool verify_operands(const struct plan *plan, const struct plan_launch *l
         buffers++;
         *buffer = (struct range){operand->offset, operand->offset + operand->bytes};
     }
-    bool collective = plan_op_is_collective(launch->op);
+    bool collective = plan_op_is_collective(launch->op) && !plan_calls_collective(launch);
+    if (plan_calls_collective(launch) && headers > 0)
+        return status_fail(status, STATUS_CORRUPT, "a library call with the header of the COMM space");
     if (headers <= 1 && buffers == collective && (!collective || headers == 1)) return true;
     return status_fail(status, STATUS_CORRUPT, "%d headers and %d buffers of the COMM space, expected %s", headers,
                        buffers, collective ? "one of each" : "at most a header");
@@ -45,6 +47,8 @@ static bool verify_plan(const struct plan *plan, uint64_t ranks, struct exchange
 {
     struct range first = {0}, last = {0};
     bool any = false;
+    if (plan->header.use == PLAN_USE_APART && ranks == 1)
+        return status_fail(status, STATUS_CORRUPT, "its use is for several ranks, the engine has one");
     for (uint32_t l = 0; l < plan->header.launch_count; l++) {
         struct range buffer = {0};
         bool collective = plan_op_is_collective(plan->launches[l].op);
@@ -52,7 +56,10 @@ static bool verify_plan(const struct plan *plan, uint64_t ranks, struct exchange
             return status_fail(status, STATUS_CORRUPT, "launch %" PRIu32 ": a collective of one rank", l);
         if (!verify_operands(plan, &plan->launches[l], &buffer, status))
             return status_prefix(status, "launch %" PRIu32, l);
-        if (!collective) continue;
+        if (!collective || plan_calls_collective(&plan->launches[l])) continue;
+        if (plan->header.use == PLAN_USE_APART)
+            return status_fail(status, STATUS_CORRUPT,
+                               "launch %" PRIu32 ": ranks in different processes share no COMM space", l);
         if (any && buffer.begin < last.end && last.begin < buffer.end)
             return status_fail(status, STATUS_CORRUPT,
                                "launch %" PRIu32 ": its buffer overlaps that of the collective before it", l);
@@ -70,11 +77,16 @@ bool engine_verify_exchange(const struct engine *engine, struct status *status)
 {
     uint64_t ranks = plan_ranks(&engine->manifest.geometry);
     struct exchange exchange = {.last_begin = UINT64_MAX};
-    /* Each rank would decide by itself whether its library is there. */
-    if (ranks > 1 && engine->call_count > 0)
-        return status_fail(status, STATUS_CORRUPT, "library calls: expected none with several ranks, found %zu",
-                           engine->call_count);
+    /* Of other libraries each rank would decide by itself whether they are there. */
+    for (size_t i = 0; i < engine->call_count; i++)
+        if (engine->calls[i].library < LIBRARY_COUNT && (engine->calls[i].library == LIBRARY_NCCL) != (ranks > 1))
+            return status_fail(status, STATUS_CORRUPT,
+                               "section 'library calls': call %zu: %s in an engine of %" PRIu64 " ranks", i,
+                               plan_library_name(engine->calls[i].library), ranks);
     for (size_t i = 0; i < engine->plan_count; i++) {
+        if (engine->plans[i].header.use != PLAN_USE_ALWAYS)
+            return status_fail(status, STATUS_CORRUPT, "section 'plans': plan %zu: use: expected 0, found %" PRIu32, i,
+                               engine->plans[i].header.use);
         const struct plan *other = engine->library_plans ? &engine->library_plans[i] : NULL;
         if (!verify_plan(&engine->plans[i], ranks, &exchange, status))
             return status_prefix(status, "section 'plans': plan %zu", i);

@@ -148,7 +148,8 @@ static const struct damage {
     HEADER(rows, 2, ": kind 1 of 2 rows " NO_COUNTERPART), /* other out_rows than that has */
     HEADER(out_rows, 0, ": kind 1 of 1 rows " NO_COUNTERPART),
     HEADER(out_rows, 2, ": kind 1 of 1 rows " NO_COUNTERPART),
-    HEADER(reserved, 1, " (decode, 1 rows): reserved field: expected 0, found 1"),
+    HEADER(use, 2, " (decode, 1 rows): use: expected 0 or 1, found 2"),
+    HEADER(use, PLAN_USE_APART, ": its use is for several ranks, the engine has one"),
     HEADER(launch_count, 3, ": calls no library"), /* what is left has no call; the rest is not used */
     /* Each is held to its own arena, not the manifest's. */
     HEADER(arena_bytes, 36863,

@@ -35,7 +35,9 @@ const char *plan_op_name(unsigned op)
 
 const char *plan_library_name(unsigned library)
 {
-    return library == LIBRARY_CUBLASLT ? "cuBLASLt" : library == LIBRARY_CUDNN ? "cuDNN" : "?";
+    static const char *const names[LIBRARY_COUNT] =
+        {[LIBRARY_CUBLASLT] = "cuBLASLt", [LIBRARY_CUDNN] = "cuDNN", [LIBRARY_NCCL] = "NCCL"};
+    return library < LIBRARY_COUNT && names[library] ? names[library] : "?";
 }
 
 /* Places fields of known sizes one behind the other; fields[i].bytes is filled by the caller. */
@@ -109,9 +111,8 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
         return status_fail(status, STATUS_CORRUPT,
                            "%s: dependency count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
                            header->dependency_count, header->launch_count);
-    if (header->reserved != 0)
-        return status_fail(status, STATUS_CORRUPT, "%s: reserved field: expected 0, found %" PRIu32, name,
-                           header->reserved);
+    if (header->use > PLAN_USE_APART)
+        return status_fail(status, STATUS_CORRUPT, "%s: use: expected 0 or 1, found %" PRIu32, name, header->use);
     if (header->arena_bytes > sizes->bytes[SPACE_ARENA])
         return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " arena bytes, the engine has %" PRIu64, name,
                            header->arena_bytes, sizes->bytes[SPACE_ARENA]);

@@ -61,7 +61,7 @@ enum plan_attribute {
     LAUNCH_ATTRIBUTES_KNOWN = 3,
 };
 /* Whose call it is. */
-enum plan_library { LIBRARY_CUBLASLT = 1, LIBRARY_CUDNN = 2, LIBRARY_COUNT };
+enum plan_library { LIBRARY_CUBLASLT = 1, LIBRARY_CUDNN = 2, LIBRARY_NCCL = 3, LIBRARY_COUNT };
 
 /* The structs below are also the encoding in the file: little endian, no padding. */
 struct plan_operand {
@@ -95,6 +95,12 @@ struct plan_launch {
 };
 _Static_assert(sizeof(struct plan_launch) == 96, "encoding");
 
+/* A collective by a library, which has no part in the COMM space. */
+static inline bool plan_calls_collective(const struct plan_launch *launch)
+{
+    return plan_op_is_collective(launch->op) && (launch->attributes & LAUNCH_LIBRARY);
+}
+
 /* A matrix for the tensor memory accelerator, as parameters of a launch: encoded by the loader over the operand. */
 struct plan_tensor_map {
     int64_t dtype;         /* enum dtype */
@@ -105,12 +111,18 @@ struct plan_tensor_map {
 };
 enum { PLAN_TENSOR_MAP_PARAMS = sizeof(struct plan_tensor_map) / sizeof(int64_t) };
 
+/* When a plan that calls libraries takes the place of its counterpart. */
+enum plan_use {
+    PLAN_USE_ALWAYS = 0, /* and all other plans */
+    PLAN_USE_APART = 1,  /* only where the ranks are in different processes: all its collectives are library calls */
+};
+
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */
     uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; data says how many rows are valid */
     uint32_t out_rows; /* rows that get logits: rows for DECODE, 1 for PREFILL */
     uint32_t launch_count, operand_count, param_count, dependency_count;
-    uint32_t reserved;
+    uint32_t use;         /* enum plan_use */
     uint64_t arena_bytes; /* what this plan needs of the arena */
 };
 _Static_assert(sizeof(struct plan_header) == 40, "encoding");

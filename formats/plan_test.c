@@ -137,7 +137,7 @@ static const struct damage damages[] = {
     HEADER(param_count, 2, "outside the plan's 2"),
     HEADER(dependency_count, UINT32_MAX, "dependency count"),
     HEADER(dependency_count, 1, "outside the plan's 1"),
-    HEADER(reserved, 1, "reserved field: expected 0, found 1"),
+    HEADER(use, 2, "use: expected 0 or 1, found 2"),
     HEADER(arena_bytes, 1 << 20, "needs 1048576 arena bytes, the engine has 32768"),
     HEADER(arena_bytes, 64, "in the 64 bytes of space 'arena'"),
     LAUNCH(2, op, 0, "launch 2 (?): unknown op 0"),
