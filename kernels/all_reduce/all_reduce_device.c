@@ -26,8 +26,7 @@ static int64_t row_vectors(const int64_t *params)
            VECTOR_BYTES;
 }
 
-/* What both kernels demand of the problem. */
-static const char *check(const int64_t *params)
+const char *all_reduce_device_illegal(const int64_t *params)
 {
     const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], width = params[ALL_REDUCE_DEVICE_WIDTH];
     const int64_t ranks = params[ALL_REDUCE_DEVICE_RANKS], eps = params[ALL_REDUCE_DEVICE_EPS_BITS];
@@ -54,7 +53,7 @@ static uint64_t row_bytes(const int64_t *params)
 static const char *launch_one_shot(const int64_t *params, const struct device_facts *gpu,
                                    struct device_geometry *geometry)
 {
-    const char *illegal = check(params);
+    const char *illegal = all_reduce_device_illegal(params);
     if (illegal) return illegal;
     const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], threads = params[ALL_REDUCE_DEVICE_THREADS];
     const int64_t cluster = params[ALL_REDUCE_DEVICE_BLOCKS];
@@ -74,7 +73,7 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
 static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,
                                    struct device_geometry *geometry)
 {
-    const char *illegal = check(params);
+    const char *illegal = all_reduce_device_illegal(params);
     if (illegal) return illegal;
     const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS], blocks = params[ALL_REDUCE_DEVICE_BLOCKS];
     if (blocks < 1 || blocks > gpu->multiprocessors) return "BLOCKS is not in 1..the GPU's multiprocessors";

@@ -38,6 +38,8 @@ enum all_reduce_device_param {
 };
 extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_two_shot;
 
+/* What all kernels of it demand of params[0..ALL_REDUCE_DEVICE_BLOCKS); NULL: nothing. Never trusts a parameter. */
+const char *all_reduce_device_illegal(const int64_t *params);
 /* Bytes of a buffer that serves every tactic of the problem. */
 bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes);
 

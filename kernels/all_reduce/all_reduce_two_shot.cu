@@ -8,77 +8,23 @@
  *
  * A rank that stands alone (struct comm_header, slots) takes what it sends to others for what they send; rows at the end
  * that not all ranks would own are then its own alone. */
-#include "kernels/all_reduce/all_reduce_layout.cuh"
-
 #ifndef THREADS
 #define THREADS 256
 #endif
+#include "kernels/all_reduce/all_reduce_row.cuh"
 #ifndef BLOCKS
 #define BLOCKS 128
 #endif
 
 constexpr int OWNED_ROWS = (ROWS + RANKS - 1) / RANKS;
-constexpr int STEPS = (VECTORS + THREADS - 1) / THREADS;
 constexpr u64 ROW_BYTES = (u64)WIDTH * ELEMENT_BYTES;
 constexpr u64 PART_BYTES = OWNED_ROWS * ROW_BYTES;
-
-__device__ __forceinline__ float block_sum(float value)
-{
-    __shared__ float partial[THREADS / 32];
-    value = warp_sum(value);
-    __syncthreads(); /* the row before has been read */
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-    __syncthreads();
-    return warp_sum(threadIdx.x % 32 < THREADS / 32 ? partial[threadIdx.x % 32] : 0.0f);
-}
 
 /* Row number `index` of those that other ranks own. */
 __device__ __forceinline__ int others_row(int index, u32 rank)
 {
     const u32 owner = index % (RANKS - 1);
     return index / (RANKS - 1) * RANKS + (int)(owner + (owner >= rank));
-}
-
-struct row_end {
-    float *out;
-    const float *residual;
-    const void *weight;
-    void *normed;
-};
-
-/* Residual and norm of a row whose sum every thread has its part of. */
-__device__ __forceinline__ void finish_row(int row, const uint4 sums[STEPS], const row_end &end)
-{
-    float sum[STEPS][VECTOR], squares = 0;
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const int vector = threadIdx.x + s * THREADS;
-        if (vector >= VECTORS) continue;
-        const i64 index = ((i64)row * VECTORS + vector) * VECTOR;
-        unpack(sums[s], sum[s]);
-#if HAS_RESIDUAL
-        float base[VECTOR];
-        load_floats(end.residual + index, base);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
-#endif
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) squares = fmaf(sum[s][i], sum[s][i], squares);
-        store_floats(end.out + index, sum[s]);
-    }
-#if HAS_NORM
-    const float factor = 1.0f / sqrtf(block_sum(squares) * (1.0f / WIDTH) + float_of_bits(EPS_BITS));
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const int vector = threadIdx.x + s * THREADS;
-        if (vector >= VECTORS) continue;
-        float scale[VECTOR];
-        load_scale(end.weight, vector * VECTOR, scale);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) sum[s][i] = sum[s][i] * factor * scale[i];
-        store_normed(end.normed, ((i64)row * VECTORS + vector) * VECTOR, sum[s]);
-    }
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

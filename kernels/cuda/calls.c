@@ -3,7 +3,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "kernels/all_gather/all_gather_nccl.h"
+#include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/attention/attention_cudnn_calls.h"
+#include "kernels/cuda/nccl_call.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 
 /* The version that the calls of a library were recorded with; 0: there are none. */
@@ -30,32 +33,37 @@ static bool open_cudnn(struct cuda_calls *calls, uint32_t version, struct status
 }
 
 bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, const struct engine_call *entries,
-                     size_t count, struct status *status)
+                     size_t count, const struct nccl_rank *nccl, struct status *status)
 {
-    uint32_t cublaslt_version, cudnn_version;
+    uint32_t cublaslt_version, cudnn_version, nccl_version;
     memset(calls, 0, sizeof *calls);
     for (size_t i = 0; i < count; i++)
         if (entries[i].library >= LIBRARY_COUNT)
-            return status_fail(status, STATUS_MACHINE,
-                               "library call %zu: expected cuBLASLt or cuDNN, found library %d, which a newer runtime "
-                               "knows; use the runtime that came with the builder",
-                               i, (int)entries[i].library);
+            return status_fail(
+                status, STATUS_MACHINE,
+                "library call %zu: expected cuBLASLt, cuDNN or NCCL, found library %d, which a newer runtime "
+                "knows; use the runtime that came with the builder",
+                i, (int)entries[i].library);
     if (!find_version(entries, count, LIBRARY_CUBLASLT, &cublaslt_version, status) ||
-        !find_version(entries, count, LIBRARY_CUDNN, &cudnn_version, status) || !device_enter(device, status))
+        !find_version(entries, count, LIBRARY_CUDNN, &cudnn_version, status) ||
+        !find_version(entries, count, LIBRARY_NCCL, &nccl_version, status))
         return false;
+    if (nccl_version && !nccl) return status_fail(status, STATUS_MACHINE, "NCCL: the ranks have no communicator");
+    if (!device_enter(device, status)) return false;
     bool ok = (!cublaslt_version || cublaslt_open(&calls->cublaslt, cublaslt_version, status)) &&
               (!cudnn_version || open_cudnn(calls, cudnn_version, status));
     device_leave(device);
     calls->entries = entries;
     calls->count = count;
+    calls->nccl = nccl;
     if (!ok) cuda_calls_close(calls, device);
     return ok;
 }
 
 bool cuda_calls_borrow(struct cuda_calls *calls, const struct cublaslt *cublaslt, const struct cudnn *cudnn,
-                       struct status *status)
+                       const struct nccl_rank *nccl, struct status *status)
 {
-    *calls = (struct cuda_calls){.cublaslt = *cublaslt, .cudnn = *cudnn, .borrows = true};
+    *calls = (struct cuda_calls){.cublaslt = *cublaslt, .cudnn = *cudnn, .nccl = nccl, .borrows = true};
     if (!cudnn->library) return true;
     calls->attention = attention_cudnn_calls_new(cudnn, status);
     return calls->attention != NULL;
@@ -93,6 +101,20 @@ static bool is_attention(const struct engine_call *call, const struct plan *plan
            launch->operand_count == ATTENTION_CUDNN_OPERANDS;
 }
 
+/* The number of ranks is the last thing that a hostile engine could get wrong of a problem. */
+static bool is_collective(const struct cuda_calls *calls, const struct engine_call *call,
+                          const struct plan_launch *launch, const int64_t *params)
+{
+    if (call->library != LIBRARY_NCCL) return false;
+    if (launch->op == OP_ALL_REDUCE)
+        return launch->param_count >= ALL_REDUCE_DEVICE_THREADS && all_reduce_nccl_bytes(params) > 0 &&
+               params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
+               launch->operand_count == ALL_REDUCE_NCCL_OPERANDS;
+    return launch->op == OP_ALL_GATHER && launch->param_count >= ALL_GATHER_DEVICE_THREADS &&
+           all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) > 0 &&
+           params[ALL_GATHER_DEVICE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_NCCL_OPERANDS;
+}
+
 /* The launch's call, if it is one that its library is open for, with the operands that it takes. */
 static const struct engine_call *find_call(const struct cuda_calls *calls, const struct plan *plan,
                                            const struct plan_launch *launch, struct status *status)
@@ -104,7 +126,8 @@ static const struct engine_call *find_call(const struct cuda_calls *calls, const
     }
     const struct engine_call *call = &calls->entries[launch->kernel];
     if ((calls->cublaslt.library && is_matmul(call, launch, params)) ||
-        (calls->attention && is_attention(call, plan, launch, params)))
+        (calls->attention && is_attention(call, plan, launch, params)) ||
+        (calls->nccl && is_collective(calls, call, launch, params)))
         return call;
     status_fail(status, STATUS_CORRUPT, "%s: not a call of '%s' with %u operands", plan_library_name(call->library),
                 plan_op_name(launch->op), launch->operand_count);
@@ -115,6 +138,10 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
                               uint32_t operand)
 {
     if (call->library == LIBRARY_CUDNN) return attention_cudnn_operand_bytes(params, call, (int)operand);
+    if (call->library == LIBRARY_NCCL) /* which reads no counts */
+        return operand == 0                  ? 0
+               : launch->op == OP_ALL_REDUCE ? all_reduce_nccl_bytes(params)
+                                             : all_gather_nccl_bytes(params, (enum all_gather_nccl_operand)operand);
     return operand + 1u < launch->operand_count ? matmul_device_operand_bytes(params, (int)operand)
                                                 : matmul_cublaslt_workspace(call);
 }
@@ -122,6 +149,7 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
 /* Results and workspace: what the library writes must be declared, and lie where results do. */
 static bool is_written(const struct engine_call *call, const struct plan_launch *launch, uint32_t operand)
 {
+    if (call->library == LIBRARY_NCCL) return operand + 1u == launch->operand_count;
     uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_DEVICE_OUT : (uint32_t)MATMUL_DEVICE_OUT;
     return operand == out || operand + 1u == launch->operand_count;
 }
@@ -154,8 +182,9 @@ bool cuda_call_check(const struct cuda_calls *calls, const struct plan *plan, co
     const int64_t *params = plan->params + launch->first_param;
     const struct engine_call *call = find_call(calls, plan, launch, status);
     if (!call) return false;
-    bool ok = call->library == LIBRARY_CUDNN ? attention_cudnn_calls_check(calls->attention, params, call, status)
-                                             : matmul_cublaslt_check(&calls->cublaslt, params, call, status);
+    bool ok = call->library == LIBRARY_CUDNN  ? attention_cudnn_calls_check(calls->attention, params, call, status)
+              : call->library == LIBRARY_NCCL ? nccl_check_call(call, calls->nccl->nccl->version, status)
+                                              : matmul_cublaslt_check(&calls->cublaslt, params, call, status);
     return ok && check_operands(plan, launch, call, status);
 }
 
@@ -167,5 +196,8 @@ bool cuda_call_run(const struct cuda_calls *calls, const struct plan *plan, cons
     if (!call || !check_operands(plan, launch, call, status)) return false;
     if (call->library == LIBRARY_CUDNN)
         return attention_cudnn_calls_run(calls->attention, params, call, operands, pool_bytes, stream, status);
+    if (call->library == LIBRARY_NCCL)
+        return launch->op == OP_ALL_REDUCE ? all_reduce_nccl_run(calls->nccl, params, operands, stream, status)
+                                           : all_gather_nccl_run(calls->nccl, params, operands, stream, status);
     return matmul_cublaslt_run(&calls->cublaslt, params, call, operands, stream, status);
 }

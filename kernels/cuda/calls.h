@@ -6,6 +6,7 @@
 #include "formats/engine_file.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/nccl.h"
 
 struct attention_cudnn_calls;
 struct cuda_calls {
@@ -14,17 +15,19 @@ struct cuda_calls {
     struct cublaslt cublaslt; /* all zero: no call needs it; likewise cudnn */
     struct cudnn cudnn;
     struct attention_cudnn_calls *attention; /* owned; there if cudnn is */
+    const struct nccl_rank *nccl;            /* borrowed; NULL: no communicator */
     bool borrows;                            /* the libraries are somebody else's */
 };
 
-/* Opens what the calls need, each library in the version that they were recorded with. STATUS_MACHINE, with what is to
- * be done, where one is missing or another. No calls: opens nothing. */
+/* Opens what the calls need, each library in the version that they were recorded with; NCCL's are those of a communicator
+ * that this rank has joined, in any version that will do. STATUS_MACHINE, with what is to be done, where one is missing or
+ * another. No calls: opens nothing. */
 bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, const struct engine_call *entries,
-                     size_t count, struct status *status);
+                     size_t count, const struct nccl_rank *nccl, struct status *status);
 /* Calls of libraries that the caller has open, or not (all zero), until the calls are closed. It may set the entries
  * anew whenever there are more. */
 bool cuda_calls_borrow(struct cuda_calls *calls, const struct cublaslt *cublaslt, const struct cudnn *cudnn,
-                       struct status *status);
+                       const struct nccl_rank *nccl, struct status *status);
 /* Not while a graph of such a call is to run. Harmless on one that is all zero. */
 void cuda_calls_close(struct cuda_calls *calls, const struct device *device);
 

@@ -95,7 +95,7 @@ static struct cuda_calls open_calls(struct setup *setup, size_t count)
 {
     struct cuda_calls calls;
     struct status status = {0};
-    if (!cuda_calls_open(&calls, &setup->device, setup->entries, count, &status)) fail_msg("%s", status.message);
+    if (!cuda_calls_open(&calls, &setup->device, setup->entries, count, NULL, &status)) fail_msg("%s", status.message);
     return calls;
 }
 
@@ -151,9 +151,9 @@ static void leaves_later_libraries_alone(void **state)
     struct status status = {0};
     const struct engine_call lt = setup->entries[1];
     setup->entries[1].library = (enum plan_library)LIBRARY_COUNT;
-    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries, 2, &status));
+    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries, 2, NULL, &status));
     assert_int_equal(status.code, STATUS_MACHINE);
-    assert_non_null(strstr(status.message, "library call 1: expected cuBLASLt or cuDNN, found library 3"));
+    assert_non_null(strstr(status.message, "library call 1: expected cuBLASLt, cuDNN or NCCL, found library 4"));
     setup->entries[1] = lt;
 }
 
@@ -165,10 +165,10 @@ static void refuses_other_versions(void **state)
     const struct engine_call lt = setup->entries[1];
     setup->entries[1] = setup->entries[0];
     setup->entries[1].version++;
-    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries, 2, &status));
+    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries, 2, NULL, &status));
     assert_int_equal(status.code, STATUS_CORRUPT);
     status_clear(&status);
-    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries + 1, 1, &status));
+    assert_false(cuda_calls_open(&calls, &setup->device, setup->entries + 1, 1, NULL, &status));
     assert_int_equal(status.code, STATUS_MACHINE);
     assert_non_null(strstr(status.message, "expected version 9.19.1"));
     assert_non_null(strstr(status.message, "install that version"));

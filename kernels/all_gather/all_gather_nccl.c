@@ -1,0 +1,101 @@
+#include "kernels/all_gather/all_gather_nccl.h"
+
+#include <string.h>
+
+#include "formats/checked.h"
+#include "kernels/cuda/nccl_call.h"
+
+static const char *check(const int64_t *params)
+{
+    int64_t problem[PLAN_MAX_PARAMS] = {0};
+    struct device_geometry geometry;
+    memcpy(problem, params, ALL_GATHER_DEVICE_THREADS * sizeof *params);
+    problem[ALL_GATHER_DEVICE_THREADS] = 1024;
+    return device_all_gather.launch(problem, NULL, &geometry);
+}
+
+uint64_t all_gather_nccl_bytes(const int64_t *params, enum all_gather_nccl_operand operand)
+{
+    const uint64_t factors[] = {(uint64_t)params[ALL_GATHER_DEVICE_ROWS], (uint64_t)params[ALL_GATHER_DEVICE_WIDTH],
+                                operand == ALL_GATHER_NCCL_X ? 1 : (uint64_t)params[ALL_GATHER_DEVICE_RANKS],
+                                sizeof(float)};
+    uint64_t bytes;
+    return !check(params) && checked_product(factors, 4, &bytes) ? bytes : 0;
+}
+
+bool all_gather_nccl_run(const struct nccl_rank *rank, const int64_t *params, const cu_deviceptr *operands,
+                         cu_stream stream, struct status *status)
+{
+    const uint64_t count = (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * (uint64_t)params[ALL_GATHER_DEVICE_WIDTH];
+    return nccl_all_gather(rank, operands[ALL_GATHER_NCCL_X], operands[ALL_GATHER_NCCL_GATHERED], count * sizeof(float),
+                           stream, status);
+}
+
+static const char *launch_call(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    (void)gpu;
+    const char *illegal = check(params);
+    if (illegal) return illegal;
+    *geometry = (struct device_geometry){{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 0};
+    return NULL;
+}
+
+/* Of this GPU's memory, as of the kernel behind it. */
+static void cost_of_call(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    (void)context;
+    *bytes = (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * (uint64_t)params[ALL_GATHER_DEVICE_WIDTH] *
+             (1 + (uint64_t)params[ALL_GATHER_DEVICE_RANKS]) * sizeof(float);
+    *flops = 0;
+}
+
+static const char *launch_place(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    enum { MOST_GRID_Y = 65535 };
+    const int64_t rows = params[ALL_GATHER_DEVICE_ROWS], threads = params[ALL_GATHER_DEVICE_THREADS];
+    const char *illegal = device_all_gather.launch(params, gpu, geometry);
+    if (illegal) return illegal;
+    if (rows > MOST_GRID_Y) return "ROWS is more than a grid has";
+    const int64_t blocks = (params[ALL_GATHER_DEVICE_OUT_WIDTH] + threads - 1) / threads;
+    *geometry =
+        (struct device_geometry){{(uint32_t)blocks, (uint32_t)rows, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
+    return NULL;
+}
+
+static void cost_of_place(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
+{
+    (void)context;
+    *bytes =
+        2 * (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * (uint64_t)params[ALL_GATHER_DEVICE_OUT_WIDTH] * sizeof(float);
+    *flops = 0;
+}
+
+static const char *const param_names[ALL_GATHER_DEVICE_PARAMS] = {"ROWS",      "COUNT_INDEX", "WIDTH",
+                                                                  "OUT_WIDTH", "RANKS",       "THREADS"};
+
+const struct device_kernel device_all_gather_nccl = {
+    .name = "nccl_all_gather",
+    .op = OP_ALL_GATHER,
+    .library = LIBRARY_NCCL,
+    .least_capability = 80,
+    .param_count = ALL_GATHER_DEVICE_THREADS,
+    .param_names = param_names,
+    .first_tunable = ALL_GATHER_DEVICE_THREADS,
+    .operand_count = ALL_GATHER_NCCL_OPERANDS,
+    .launch = launch_call,
+    .cost = cost_of_call,
+    .call = nccl_make_call,
+};
+
+const struct device_kernel device_all_gather_place = {
+    .name = "all_gather_place",
+    .source = "kernels/all_gather/all_gather_place.cu",
+    .op = OP_SELECT_ROWS,
+    .least_capability = 80,
+    .param_count = ALL_GATHER_DEVICE_PARAMS,
+    .param_names = param_names,
+    .first_tunable = ALL_GATHER_DEVICE_THREADS,
+    .operand_count = ALL_GATHER_PLACE_OPERANDS,
+    .launch = launch_place,
+    .cost = cost_of_place,
+};
