@@ -208,7 +208,7 @@ bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct statu
     uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
     memset(bench, 0, sizeof *bench);
     bench->build = build;
-    if (!cuda_calls_borrow(&bench->calls, &build->cuda.cublaslt, &build->cuda.cudnn, status) ||
+    if (!cuda_calls_borrow(&bench->calls, &build->cuda.cublaslt, &build->cuda.cudnn, NULL, status) ||
         !device_free_memory(&build->cuda.device, &free_bytes, status))
         return false;
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;

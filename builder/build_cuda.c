@@ -7,6 +7,7 @@
 
 #include "builder/choose_plans_cuda.h"
 #include "builder/library_plans_cuda.h"
+#include "builder/nccl_launches_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 
@@ -25,8 +26,10 @@ static bool open_libraries(struct build *build, struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
     const struct build_options *options = build->options;
-    if (options->gpus > 1) return true; /* their calls would have to be checked on every GPU */
-    if (options->lean || options->tune == TUNE_OFF || options->dry_run || options->list_candidates) return true;
+    if (options->lean || options->dry_run || options->list_candidates) return true;
+    /* Of others each rank would have to check the calls. */
+    if (options->gpus > 1) return nccl_ranks_open(build, status);
+    if (options->tune == TUNE_OFF) return true;
     if (!device_enter(&cuda->device, status)) return false;
     struct status missing[2];
     for (int i = 0; i < 2; i++) status_clear(&missing[i]);
@@ -109,6 +112,7 @@ void build_cuda_close(struct build *build)
     free(cuda->problems);
     kernel_set_free(&cuda->kernels);
     kernel_set_free(&cuda->compiled);
+    nccl_ranks_close(build);
     if (cuda->entered) {
         cudnn_close(&cuda->cudnn);
         cublaslt_close(&cuda->cublaslt);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/nccl.h"
 
 enum { SHORTLIST = 8 };
 struct shortlisted {
@@ -49,6 +50,8 @@ struct cuda_build {
         cu_deviceptr weights;
     } others[PLAN_MAX_RANKS - 1]; /* of ranks 1, 2, ... */
     enum cuda_link link;          /* several ranks: how they exchange */
+    struct nccl nccl;             /* likewise: open unless the build is lean or NCCL is missing */
+    struct nccl_rank nccl_ranks[PLAN_MAX_RANKS];
 };
 
 /* build_close releases it in any state. */

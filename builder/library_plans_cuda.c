@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "builder/choose_plans_cuda.h"
+#include "builder/nccl_launches_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 #include "kernels/attention/attention_cudnn_build.h"
@@ -60,6 +61,7 @@ uint32_t library_version(const struct build *build, enum plan_library library)
     const struct cuda_build *cuda = &build->cuda;
     if (library == LIBRARY_CUBLASLT && cuda->cublaslt.library) return cuda->cublaslt.version;
     if (library == LIBRARY_CUDNN && cuda->cudnn.library) return (uint32_t)cuda->cudnn.version;
+    if (library == LIBRARY_NCCL && cuda->nccl.library) return cuda->nccl.version;
     return 0;
 }
 
@@ -163,11 +165,12 @@ uint32_t library_launches(const struct device_launch *site, const struct device_
                                                     : matmul_launches(site, tactic, space, launches);
 }
 
-static uint64_t largest_projection(const struct device_plan *plan)
+static uint64_t largest_projection(const struct build *build, const struct device_plan *plan)
 {
     uint64_t largest = 0;
     for (uint32_t n = 0; n < plan->count; n++) {
-        uint64_t bytes = library_projection_bytes(&plan->launches[n]);
+        const struct device_launch *launch = &plan->launches[n];
+        uint64_t bytes = nccl_is_open(build) ? nccl_result_bytes(launch) : library_projection_bytes(launch);
         if (bytes > largest) largest = bytes;
     }
     return largest;
@@ -175,7 +178,8 @@ static uint64_t largest_projection(const struct device_plan *plan)
 
 static uint64_t plan_arena_bytes(const struct build *build, const struct device_plan *plan)
 {
-    struct library_space space = library_space_begin(plan->header.arena_bytes, largest_projection(plan));
+    struct library_space space = library_space_begin(plan->header.arena_bytes, largest_projection(build, plan));
+    if (nccl_is_open(build)) grow(&space, space.workspace);
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct device_launch *launch = &plan->launches[n];
         int64_t params[PLAN_MAX_PARAMS];
@@ -211,11 +215,25 @@ static const struct tuned_problem *problem_of(const struct build *build, const s
     return launch->problem == PLAN_NO_TACTIC ? NULL : &build->cuda.problems[launch->problem];
 }
 
-/* The plan with the library's tactics; count 0 where none won. The caller frees it. */
+/* The launches in the place of `site`; 0: it stays. */
+static uint32_t replace(const struct build *build, const struct device_launch *site, struct library_space *space,
+                        struct device_launch launches[LIBRARY_MOST_LAUNCHES])
+{
+    const struct tuned_problem *problem = problem_of(build, site);
+    if (nccl_is_open(build)) return plan_op_is_collective(site->op) ? nccl_launches(site, space, launches) : 0;
+    if (!problem || !problem->library.kernel) return 0;
+    uint32_t count = library_launches(site, &problem->library, space, launches);
+    for (uint32_t i = 0; i < count; i++)
+        if (launches[i].tactic.kernel->library) launches[i].record = problem->library_record;
+    return count;
+}
+
+/* The plan with the library's tactics, of several ranks with NCCL's collectives; count 0 where none won. The caller frees
+ * it. */
 static bool make_plan(const struct build *build, size_t p, struct device_plan *made, struct status *status)
 {
     const struct device_plan *plan = &build->cuda.plans[p];
-    uint64_t projection = 0;
+    uint64_t projection = nccl_is_open(build) ? largest_projection(build, plan) : 0;
     for (uint32_t n = 0; n < plan->count; n++) {
         const struct tuned_problem *problem = problem_of(build, &plan->launches[n]);
         uint64_t bytes = problem && problem->library.kernel ? library_projection_bytes(&plan->launches[n]) : 0;
@@ -227,17 +245,9 @@ static bool make_plan(const struct build *build, size_t p, struct device_plan *m
     made->launches = calloc(LIBRARY_MOST_LAUNCHES * (size_t)plan->count + 1, sizeof *made->launches);
     if (!made->launches) return status_fail(status, STATUS_MACHINE, "out of memory while choosing plans");
     for (uint32_t n = 0; n < plan->count; n++) {
-        const struct device_launch *launch = &plan->launches[n];
-        const struct tuned_problem *problem = problem_of(build, launch);
-        if (!problem || !problem->library.kernel) {
-            made->launches[made->count++] = *launch;
-            continue;
-        }
-        any = true;
-        struct device_launch *first = made->launches + made->count;
-        uint32_t count = library_launches(launch, &problem->library, &space, first);
-        for (uint32_t i = 0; i < count; i++)
-            if (first[i].tactic.kernel->library) first[i].record = problem->library_record;
+        uint32_t count = replace(build, &plan->launches[n], &space, made->launches + made->count);
+        any = any || count > 0;
+        if (count == 0) made->launches[made->count++] = plan->launches[n];
         made->count += count;
     }
     made->header.arena_bytes = space.end;
@@ -367,14 +377,17 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
             return true;
         }
     }
-    if (!known) {
+    if (!known && level != TUNE_OFF) {
         const struct plan_time *times = comparison.times;
         describe(&record, times, times[1].us <= (1 - least_gain) * times[0].us, level);
         tune_cuda_save(build, &record);
         build->tactics.measured++;
     }
-    build->tactics.records[build->tactics.count++] = record;
-    if (!record.values[0].value) return true;
+    if (known || level != TUNE_OFF) build->tactics.records[build->tactics.count++] = record;
+    if (!record.values[0].value) {
+        if (build->options->gpus == 1) return true;
+        made->header.use = PLAN_USE_APART;
+    }
     build->cuda.library_plans[p] = *made;
     *made = (struct device_plan){.count = 0};
     return true;
@@ -382,7 +395,8 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
 
 bool library_plans_cuda(struct build *build, enum tune_level level, struct status *status)
 {
-    if (!build->cuda.weights || level == TUNE_OFF) return true;
+    /* What ranks in different processes need does not depend on what is fastest. */
+    if (!build->cuda.weights || (level == TUNE_OFF && !nccl_is_open(build))) return true;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++) {
         struct device_plan made;

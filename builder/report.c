@@ -87,8 +87,10 @@ static void print_text(const struct build_report *report, FILE *out)
             fprintf(out, " %9.3f ms measured", report->plan_us[p] * 1e-3);
         else if (report->machine->read_gb_s > 0)
             fprintf(out, " %9.3f ms", us * 1e-3);
-        if (report->library_plans[p].header.launch_count > 0)
-            fprintf(out, ", calls libraries: arena %" PRIu64, report->library_plans[p].header.arena_bytes);
+        const struct plan_header *library = &report->library_plans[p].header;
+        if (library->launch_count > 0)
+            fprintf(out, ", %s: arena %" PRIu64,
+                    library->use == PLAN_USE_APART ? "in several processes" : "calls libraries", library->arena_bytes);
         fputc('\n', out);
     }
     if (report->output)

@@ -5,6 +5,7 @@
 
 #include "builder/build_cuda.h"
 #include "builder/time_plans_cuda.h"
+#include "kernels/cpu/team.h"
 
 enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
 
@@ -14,12 +15,31 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The calls of the set, by the libraries that the build has open. */
+static bool open_calls(const struct build *build, uint32_t rank, const struct kernel_set *set, struct cuda_calls *calls,
+                       struct cuda_kernels *kernels, struct status *status)
+{
+    static const struct cublaslt no_cublaslt;
+    static const struct cudnn no_cudnn;
+    const struct cuda_build *cuda = &build->cuda;
+    const struct nccl_rank *nccl = cuda->nccl_ranks[rank].nccl ? &cuda->nccl_ranks[rank] : NULL;
+    if (!cuda_calls_borrow(calls, rank == 0 ? &cuda->cublaslt : &no_cublaslt, rank == 0 ? &cuda->cudnn : &no_cudnn,
+                           nccl, status))
+        return false;
+    calls->entries = set->calls;
+    calls->count = set->call_count;
+    kernels->calls = calls;
+    return true;
+}
+
 /* The other ranks, and all joined. */
-static bool open_others(struct plan_timer *timer, const struct engine_kernel *entries, size_t count, uint64_t pages,
-                        struct status *status)
+static bool open_others(struct plan_timer *timer, const struct kernel_set *set, const struct engine_kernel *entries,
+                        uint64_t pages, struct status *status)
 {
     const struct build *build = timer->build;
     struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
+    timer->team = team_create((int)build->options->gpus, status);
+    if (!timer->team) return false;
     for (uint32_t r = 1; r < build->options->gpus; r++) {
         struct timer_rank *rank = &timer->others[r - 1];
         const struct device *device = build_cuda_device(build, r);
@@ -28,7 +48,8 @@ static bool open_others(struct plan_timer *timer, const struct engine_kernel *en
         if (!device_enter(device, status)) return false;
         bool ok = cuda_memory_open(&rank->memory, build, r, pages, status) &&
                   cuda_memory_randomise(&rank->memory, device, SPACE_KV, status) &&
-                  cuda_kernels_load(&rank->kernels, device, entries, count, status);
+                  cuda_kernels_load(&rank->kernels, device, entries, set->count, status) &&
+                  open_calls(build, r, set, &rank->calls, &rank->kernels, status);
         device_leave(device);
         if (!ok) return false;
     }
@@ -44,8 +65,10 @@ static void close_others(struct plan_timer *timer)
         struct timer_rank *rank = &timer->others[r - 1];
         const struct device *device = build_cuda_device(timer->build, r);
         cuda_kernels_free(&rank->kernels, device);
+        cuda_calls_close(&rank->calls, device);
         cuda_memory_close(&rank->memory, timer->build, device);
     }
+    team_destroy(timer->team);
 }
 
 bool plan_timer_open(struct plan_timer *timer, const struct build *build, const struct kernel_set *kernels,
@@ -79,11 +102,8 @@ bool plan_timer_open(struct plan_timer *timer, const struct build *build, const 
     for (int i = 0; i < 2; i++)
         ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
                            "an event");
-    ok = ok && cuda_calls_borrow(&timer->calls, &build->cuda.cublaslt, &build->cuda.cudnn, status);
-    timer->calls.entries = kernels->calls;
-    timer->calls.count = kernels->call_count;
-    timer->kernels.calls = &timer->calls;
-    if (ok && build->options->gpus > 1) ok = open_others(timer, entries, kernels->count, pages, status);
+    ok = ok && open_calls(build, 0, kernels, &timer->calls, &timer->kernels, status);
+    if (ok && build->options->gpus > 1) ok = open_others(timer, kernels, entries, pages, status);
     free(entries);
     if (!ok) plan_timer_close(timer);
     return ok;
@@ -164,16 +184,45 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
     return ok;
 }
 
-/* Of the plan on each rank; one that rank 0 cannot take is out, and what others cannot take then is an error. */
+/* A plan on its way to a graph on each rank, all at once: calls of NCCL wait for each other while they are captured. */
+struct binding {
+    struct plan_timer *timer;
+    const struct plan *plan;
+    struct cuda_plan *bound;
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void bind_rank(struct binding *binding, uint32_t r)
+{
+    struct plan_timer *timer = binding->timer;
+    struct timer_rank *other = r > 0 ? &timer->others[r - 1] : NULL;
+    status_clear(&binding->ranks[r].status);
+    binding->ranks[r].ok = cuda_plan_bind(&binding->bound[r], build_cuda_device(timer->build, r),
+                                          other ? &other->kernels : &timer->kernels, binding->plan,
+                                          other ? &other->memory : &timer->memory, "a plan", &binding->ranks[r].status);
+}
+
+static void bind_member(void *argument, struct team_member *member) { bind_rank(argument, (uint32_t)member->index); }
+
+/* A plan that rank 0 cannot take is out, and what others cannot take then is an error. */
 static bool bind_ranks(struct plan_timer *timer, const struct plan *plan, struct cuda_plan *bound, bool *refused,
                        struct status *status)
 {
-    const struct build *build = timer->build;
-    *refused = !cuda_plan_bind(&bound[0], &build->cuda.device, &timer->kernels, plan, &timer->memory, "a plan", status);
-    for (uint32_t r = 1; !*refused && r < timer->ranks; r++)
-        if (!cuda_plan_bind(&bound[r], build_cuda_device(build, r), &timer->others[r - 1].kernels, plan,
-                            &timer->others[r - 1].memory, "a plan", status))
-            return false;
+    struct binding binding = {.timer = timer, .plan = plan, .bound = bound};
+    if (timer->ranks > 1)
+        team_run(timer->team, bind_member, &binding);
+    else
+        bind_rank(&binding, 0);
+    *refused = !binding.ranks[0].ok;
+    *status = binding.ranks[0].status;
+    for (uint32_t r = 1; r < timer->ranks; r++) {
+        if (binding.ranks[r].ok == !*refused) continue;
+        if (!binding.ranks[r].ok) *status = binding.ranks[r].status;
+        return false;
+    }
     return true;
 }
 

@@ -11,10 +11,12 @@ struct plan_timer {
     struct cuda_calls calls;
     cu_event events[2];
     bool entered;
-    uint32_t ranks; /* that replay together: all, once the timer is open */
+    struct team *team; /* several ranks: a member for each */
+    uint32_t ranks;    /* that replay together: all, once the timer is open */
     struct timer_rank {
         struct cuda_memory memory;
         struct cuda_kernels kernels;
+        struct cuda_calls calls;
     } others[PLAN_MAX_RANKS - 1];
 };
 
