@@ -24,7 +24,8 @@ struct cuda_step {
 
 struct cuda_backend {
     struct backend common;
-    uint32_t rank;
+    uint32_t rank; /* of the engine's */
+    const struct eng_engine *owner;
     const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;
@@ -196,7 +197,8 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
                           status);
 }
 
-/* A library that took a call when it was asked may still fail to queue it: then the engine's own plan serves. */
+/* A library that took a call when it was asked may still fail to queue it: then the engine's own plan serves, but one rank
+ * cannot decide that for the others. */
 static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
 {
     cuda->common.fallback = cuda->engine->fallback;
@@ -206,7 +208,7 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
         struct status refused;
         status_clear(&refused);
         if (bind_plan(cuda, i, plan, &refused)) continue;
-        if (plan == own || refused.code != STATUS_MACHINE) {
+        if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
             *status = refused;
             return false;
         }
@@ -301,7 +303,8 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         return NULL;
     }
     cuda->common.type = &backend_cuda;
-    cuda->rank = options->rank;
+    cuda->rank = engine->first_rank + options->rank;
+    cuda->owner = engine;
     cuda->engine = &engine->cuda[options->rank];
     cuda->file = &engine->file;
     cuda->manifest = &engine->file.manifest;
@@ -380,8 +383,9 @@ static bool check_fault(struct cuda_backend *cuda, struct status *status)
                        cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
 }
 
-/* Steps that are on their way take milliseconds, in which nothing sleeps. */
-static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest)
+/* Steps that are on their way take milliseconds, in which nothing sleeps. lost: set where another process or the way to it
+ * is; may be NULL. */
+static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest, struct status *lost)
 {
     const struct timespec pause = {.tv_nsec = 20000};
     double start = load_seconds();
@@ -389,7 +393,9 @@ static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, dou
     while ((result = cuda->device.driver.EventQuery(event)) == CU_ERROR_NOT_READY) {
         double seconds = load_seconds() - start;
         if (seconds > longest) break;
-        if (seconds > 0.1) nanosleep(&pause, NULL);
+        if (seconds < 0.1) continue;
+        nanosleep(&pause, NULL);
+        if (lost && !load_cuda_is_well(cuda->owner, cuda->engine, lost)) break;
     }
     return result;
 }
@@ -400,8 +406,15 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
     const struct cuda_driver *driver = &cuda->device.driver;
     const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0, stopped = 0.5; /* together under 10 s */
     bool told = atomic_load(&cuda->stopping);
-    cu_result result = poll_event(cuda, event, told ? stopped : longest);
+    struct status lost;
+    status_clear(&lost);
+    cu_result result = poll_event(cuda, event, told ? stopped : longest, &lost);
     cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
+    if (lost.code != STATUS_OK) {
+        cuda->common.failure = told ? BACKEND_STOPPED : BACKEND_WAITED;
+        *status = lost;
+        return false;
+    }
     if (result == CU_ERROR_NOT_READY)
         return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
                            told ? stopped : longest);
@@ -511,6 +524,7 @@ static void stop(struct backend *backend)
     struct status ignored;
     status_clear(&ignored);
     atomic_store(&cuda->stopping, true);
+    if (cuda->engine->nccl_rank.nccl) nccl_abort(&cuda->engine->nccl_rank);
     /* On a GPU that was lost there is nobody to stop. */
     if (!cuda->stop_stream || !device_enter(&cuda->device, &ignored)) return;
     cuda->device.driver.MemcpyHtoDAsync(cuda->common.comm + offsetof(struct comm_header, stop), &one, sizeof one,
@@ -528,7 +542,7 @@ static bool settle(struct backend *backend)
     /* On a GPU that was lost nothing runs: it answers with an error, at once. */
     if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
     cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);
-    if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest);
+    if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest, NULL);
     device_leave(&cuda->device);
     return result != CU_ERROR_NOT_READY;
 }

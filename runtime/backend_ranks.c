@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/hash.h"
 #include "kernels/cpu/team.h"
 #include "runtime/mirror.h"
+#include "runtime/world.h"
 
 enum command { COMMAND_CREATE, COMMAND_SUBMIT, COMMAND_TRACE };
 
@@ -33,6 +35,7 @@ struct ranks_backend {
     uint32_t count;
     uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
     uint64_t submitted, waited;
+    uint64_t digest; /* several processes: of all inputs and tokens so far */
 
     /* of the command at hand */
     enum command command;
@@ -118,7 +121,9 @@ static bool first_failure(const struct ranks_backend *all, struct status *status
     }
     if (!found) return true;
     *status = found->status;
-    return status_prefix(status, "rank %d", (int)(found - all->ranks));
+    status_prefix(status, "rank %" PRIu32, all->engine->first_rank + (uint32_t)(found - all->ranks));
+    if (all->engine->world) world_fail(all->engine->world, status->message);
+    return false;
 }
 
 static bool command(struct ranks_backend *all, enum command command, struct status *status)
@@ -161,7 +166,8 @@ void backend_ranks_destroy(struct backend *backend)
 static bool connect_all(struct ranks_backend *all, struct status *status)
 {
     uint64_t comm[PLAN_MAX_RANKS];
-    for (uint32_t r = 0; r < all->count; r++) comm[r] = all->ranks[r].backend->comm;
+    memset(comm, 0, sizeof comm); /* of other processes: none */
+    for (uint32_t r = 0; r < all->count; r++) comm[all->engine->first_rank + r] = all->ranks[r].backend->comm;
     for (uint32_t r = 0; r < all->count; r++)
         if (!all->rank_type->connect(all->ranks[r].backend, comm, status))
             return status_prefix(status, "rank %" PRIu32, r);
@@ -188,6 +194,37 @@ static void add_facts(struct ranks_backend *all)
     common->kv_bytes = common->pages * all->engine->file.manifest.geometry.page_bytes * all->count; /* that are used */
 }
 
+/* Sequences must find the same pages free in all processes. */
+static bool agree_on_pages(struct ranks_backend *all, struct status *status)
+{
+    uint32_t pages[WORLD_MOST_PROCESSES];
+    const struct eng_engine *engine = all->engine;
+    if (!engine->world) return true;
+    if (!world_gather(engine->world, &all->common.pages, sizeof *pages, pages, status)) return false;
+    for (uint64_t p = 0; p < plan_ranks(&engine->file.manifest.geometry) / engine->rank_count; p++)
+        if (pages[p] < all->common.pages) all->common.pages = pages[p];
+    return true;
+}
+
+/* What processes compute alike, they also digest alike. */
+static void digest(struct ranks_backend *all, const void *bytes, size_t count)
+{
+    const uint64_t parts[2] = {all->digest, hash64(bytes, count)};
+    all->digest = hash64(parts, sizeof parts);
+}
+
+static void digest_inputs(struct ranks_backend *all)
+{
+    const struct engine *file = &all->engine->file;
+    const struct plan_header *header = &file->plans[all->plan].header;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
+    digest(all, &all->plan, sizeof all->plan);
+    if (all->inputs == INPUTS_FROM_HOST)
+        digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+}
+
 struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
                                      struct eng_engine *engine, const struct backend_options *options,
                                      struct status *status)
@@ -202,7 +239,7 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     all->rank_type = rank_type;
     all->engine = engine;
     all->options = options;
-    all->count = (uint32_t)plan_ranks(geometry);
+    all->count = engine->rank_count;
     all->launcher = team_create((int)all->count, status);
     if (!all->launcher) goto fail;
     if (rank_type->shares_memory) {
@@ -216,9 +253,11 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     for (uint32_t r = 1; r < all->count; r++)
         if (!mirror_open(&all->ranks[r].mirror, geometry, all->ranks[0].backend->state, status)) goto fail;
     add_facts(all);
+    if (!agree_on_pages(all, status)) goto fail;
     return &all->common;
 
 fail:
+    if (engine->world) world_fail(engine->world, status->message); /* all others would wait */
     backend_ranks_destroy(&all->common);
     return NULL;
 }
@@ -239,6 +278,7 @@ bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inp
     all->plan = plan;
     all->inputs = inputs;
     all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];
+    if (all->engine->world) digest_inputs(all);
     return command(all, COMMAND_SUBMIT, status);
 }
 
@@ -267,6 +307,10 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
                             r, drawn[r][i], i, drawn[0][i]);
                 return NULL;
             }
+    if (all->engine->world) {
+        digest(all, drawn[0], rows * sizeof *drawn[0]);
+        world_note(all->engine->world, all->waited, all->digest);
+    }
     return drawn[0];
 }
 

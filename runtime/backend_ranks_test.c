@@ -239,6 +239,7 @@ static int begin(void **state)
                                            .ranks = 3}},
                  .plans = plans,
                  .plan_count = PLANS},
+        .rank_count = 3,
     };
     return 0;
 }
@@ -260,6 +261,7 @@ static struct backend *make_of(const struct backend_type *type, uint64_t ranks)
 {
     struct status status = {0};
     engine.file.manifest.geometry.ranks = ranks;
+    engine.rank_count = (uint32_t)ranks;
     struct backend *backend = backend_ranks_create(&several, type, &engine, &options, &status);
     if (!backend) fail_msg("%s", status.message);
     assert_ptr_equal(backend->type, &several);

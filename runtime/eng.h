@@ -74,6 +74,8 @@ ENG_API const char *eng_status_name(int status);
 
 struct eng_engine;
 
+enum { ENG_ADDRESS_BYTES = 264 };
+
 struct eng_open_options {
     size_t struct_size;
     uint32_t threads; /* that check the weights; 0: one per processor this process may use */
@@ -84,12 +86,24 @@ struct eng_open_options {
     /* 1: the GPUs of an engine for several exchange through the host's memory even where they have access to each other's:
      * where that access is broken (an IOMMU, access control of PCIe switches), results of it are wrong or never come. */
     uint32_t no_peer_access;
+    /* Processes that share an engine for several GPUs, on one machine or many, each with an equal part of the GPUs; what they
+     * exchange goes through NCCL. All open the same file and make the same calls, of sessions and sequences, in the same
+     * order; each gets all answers. A process that fails or ends makes the calls of all others fail, which name it. */
+    uint32_t process, processes; /* this one's number, and how many; processes 0 or 1: this one has all GPUs */
+    uint32_t local_process;      /* its number among those of this machine: as many GPUs from `device` on are theirs */
+    char address[ENG_ADDRESS_BYTES]; /* "host:port", a free one, where process 0 listens while the engine is open */
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
     memset(options, 0, sizeof *options);
     options->struct_size = sizeof *options;
 }
+
+/* Sets process, processes, local_process and, unless there is one, address as the launcher of this process has it in the
+ * environment: torchrun, Open MPI's mpirun, or that of MPICH and Intel MPI. The address is one port above torchrun's own;
+ * of mpirun's it is of this machine, unless MASTER_ADDR and MASTER_PORT name another. ENG_USAGE: none of them has started
+ * this process. [any] */
+ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by all threads;
  * this also brings the weights into memory). An engine for a GPU goes there: the GPU must be of the kind that it was

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "formats/hash.h"
 #include "kernels/op.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/nvtx.h"
@@ -16,6 +17,7 @@
 #include "runtime/load_cuda.h"
 #include "runtime/memory_limit.h"
 #include "runtime/plan_inputs.h"
+#include "runtime/world.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL and pages come one by one */
@@ -161,7 +163,7 @@ static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct sta
 
 static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
-    const uint64_t ranks = plan_ranks(&engine->file.manifest.geometry);
+    const uint64_t ranks = engine->rank_count;
     int ordinals[PLAN_MAX_RANKS];
     if (options->device_count && (options->device_count != ranks || !options->devices))
         return status_fail(status, STATUS_USAGE,
@@ -170,7 +172,8 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
                            "%" PRIu32,
                            ranks, options->devices ? options->device_count : 0);
     for (uint32_t r = 0; r < ranks; r++) {
-        uint64_t number = options->device_count ? options->devices[r] : (uint64_t)options->device + r;
+        uint64_t number =
+            options->device_count ? options->devices[r] : options->device + ranks * options->local_process + r;
         if (number > INT_MAX)
             return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu64 ", expected a GPU's number",
                                number);
@@ -179,6 +182,41 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
     return load_cuda_open(engine, ordinals, options->no_peer_access != 0, status) &&
            load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
            load_cuda_fill(engine, options->threads, status);
+}
+
+/* What must be the same for all processes: the whole file, as its checksums have it. */
+static uint64_t fingerprint(const struct engine *file)
+{
+    const uint64_t parts[] = {file->size, hash64(file->manifest_text, file->manifest_text_size),
+                              hash64(file->weight_hashes, file->weight_chunks * sizeof *file->weight_hashes)};
+    return hash64(parts, sizeof parts);
+}
+
+/* Which ranks are this process's; finds the other processes. */
+static bool find_ranks(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    const double longest_seconds = 120;
+    uint32_t ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry), processes = options->processes;
+    engine->rank_count = ranks;
+    if (processes <= 1) return true;
+    if (engine->file.manifest.target != TARGET_CUDA || ranks % processes != 0 || options->process >= processes)
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: process %" PRIu32 " of %" PRIu32
+                           ": expected processes that share the GPUs of this engine equally, which is for %" PRIu32
+                           " %s",
+                           options->process, processes, ranks,
+                           engine->file.manifest.target == TARGET_CUDA ? "GPUs" : "ranks on one machine's processors");
+    if (!memchr(options->address, '\0', sizeof options->address))
+        return status_fail(status, STATUS_USAGE, "eng_open: address: expected a text that ends");
+    const struct world_options world = {.process = options->process,
+                                        .processes = processes,
+                                        .address = options->address,
+                                        .longest_seconds = longest_seconds,
+                                        .fingerprint = fingerprint(&engine->file)};
+    engine->rank_count = ranks / processes;
+    engine->first_rank = options->process * engine->rank_count;
+    engine->world = world_join(&world, status);
+    return engine->world != NULL;
 }
 
 static bool load(struct eng_engine *engine, const char *path, const struct eng_open_options *options,
@@ -193,6 +231,7 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
     if (!engine_open(&engine->file, path, status)) return false;
     engine->file_open = true;
     bool on_device = engine->file.manifest.target == TARGET_CUDA;
+    if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
     if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options->threads, status))
         return status_prefix(status, "%s", path);
     if (engine->file.tokenizer) {
@@ -210,6 +249,7 @@ void load_release(struct eng_engine *engine)
 {
     if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
     load_cuda_close(engine);
+    world_leave(&engine->world);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
     if (engine->file_open) engine_close(&engine->file);
     free(engine->info);
@@ -238,6 +278,7 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
     nvtx_push("load");
     bool loaded = load(opened, path, &own, &status);
     nvtx_pop();
+    if (!loaded && opened->world) world_fail(opened->world, status.message);
     if (!loaded) goto fail;
     *engine = opened;
     return report_ok(error);

@@ -14,11 +14,13 @@ struct eng_engine {
     char *path;
     struct engine file;
     bool file_open;
-    struct tokenizer *tokenizer; /* NULL if the engine has none */
-    struct load_cuda *cuda;      /* [ranks]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
-    atomic_bool is_lost;         /* one of its GPUs hangs: nothing on them is given back any more */
-    atomic_bool ranks_taken;     /* by the one session that an engine for several GPUs may have */
-    size_t decode_plans;         /* file.plans begins with these, the rest is for prefill */
+    struct tokenizer *tokenizer;     /* NULL if the engine has none */
+    struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
+    uint32_t first_rank, rank_count; /* of this process: all, but where `world` is there */
+    struct world *world;             /* the processes that share the ranks (world.h); NULL: this one has all */
+    atomic_bool is_lost;             /* one of its GPUs hangs: nothing on them is given back any more */
+    atomic_bool ranks_taken;         /* by the one session that an engine for several GPUs may have */
+    size_t decode_plans;             /* file.plans begins with these, the rest is for prefill */
     struct plan_space_sizes space_sizes;
     char *info; /* JSON text */
     int load_threads;

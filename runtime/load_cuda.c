@@ -6,8 +6,10 @@
 
 #include "kernels/cpu/processors.h"
 #include "kernels/cpu/team.h"
+#include "runtime/join_cuda.h"
 #include "runtime/memory_contract.h"
 #include "runtime/upload.h"
+#include "runtime/world.h"
 
 static bool check_capability(const struct eng_engine *engine, const struct device *device, struct status *status)
 {
@@ -28,11 +30,6 @@ static double nominal_rate(const struct device *device)
         driver->DeviceGetAttribute(&bits, CU_ATTRIBUTE_MEMORY_BUS_WIDTH, device->handle) != CU_SUCCESS)
         return 0;
     return 2.0 * kilohertz * 1e3 * bits / 8 * 1e-9; /* two transfers a clock */
-}
-
-static uint32_t ranks_of(const struct eng_engine *engine)
-{
-    return (uint32_t)plan_ranks(&engine->file.manifest.geometry);
 }
 
 /* What holds for one GPU must hold for all: the ranks compute the same, one by one, and wait for the slowest. */
@@ -66,18 +63,19 @@ static bool link_ranks(struct eng_engine *engine, const struct device *const *de
 bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer_access, struct status *status)
 {
     const struct device *devices[PLAN_MAX_RANKS];
-    uint32_t ranks = ranks_of(engine);
+    uint32_t ranks = engine->rank_count;
     engine->cuda = calloc(ranks, sizeof *engine->cuda);
     if (!engine->cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint32_t r = 0; r < ranks; r++) {
         struct load_cuda *cuda = &engine->cuda[r];
         devices[r] = &cuda->device;
+        cuda->is_apart = engine->world != NULL;
         if (!device_open(&cuda->device, ordinals[r], status))
             return ranks == 1 ? false : status_prefix(status, "this engine is for %" PRIu32 " GPUs", ranks);
         cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
         if (!check_capability(engine, &cuda->device, status) || !check_alike(engine, r, status)) return false;
     }
-    return ranks == 1 || link_ranks(engine, devices, ranks, no_peer_access, status);
+    return ranks == 1 || engine->world || link_ranks(engine, devices, ranks, no_peer_access, status);
 }
 
 /* Of the engine and a small session with an arena of this size. */
@@ -120,7 +118,8 @@ static bool allocate_weights(struct load_cuda *cuda, uint64_t bytes, struct stat
 
 const struct plan *load_cuda_plan(const struct engine *file, const struct load_cuda *cuda, size_t index)
 {
-    bool library = cuda && cuda->uses_libraries && file->library_plans[index].header.launch_count > 0;
+    bool library = cuda && cuda->uses_libraries && file->library_plans[index].header.launch_count > 0 &&
+                   (cuda->is_apart || file->library_plans[index].header.use == PLAN_USE_ALWAYS);
     return library ? &file->library_plans[index] : &file->plans[index];
 }
 
@@ -140,86 +139,177 @@ static bool check_calls(const struct engine *file, const struct cuda_calls *call
     return ok;
 }
 
-static bool open_libraries(struct load_cuda *cuda, const struct engine *file, struct status *status)
+/* Why the libraries cannot be used is in `missing`; false: the engine is at fault. */
+static bool open_libraries(struct load_cuda *cuda, const struct engine *file, struct status *missing)
 {
-    struct status missing;
-    status_clear(&missing);
-    if (file->call_count == 0) return true;
     const struct memory_contract contract =
         whole_contract(file, cuda,
                        file->library_arena_bytes > file->manifest.arena_bytes ? file->library_arena_bytes
                                                                               : file->manifest.arena_bytes);
-    if (memory_contract_check(&contract, cuda->free_bytes, &cuda->device, &missing) &&
-        cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count, &missing) &&
-        check_calls(file, &cuda->calls, &cuda->device, &missing)) {
-        cuda->kernels.calls = &cuda->calls;
-        cuda->uses_libraries = true;
-        return true;
-    }
-    cuda_calls_close(&cuda->calls, &cuda->device);
-    if (missing.code == STATUS_MACHINE) {
-        cuda->fallback = strdup(missing.message);
-        return cuda->fallback || status_fail(status, STATUS_MACHINE, "out of memory");
-    }
-    *status = missing; /* the engine is at fault */
-    return false;
+    cuda->uses_libraries = memory_contract_check(&contract, cuda->free_bytes, &cuda->device, missing) &&
+                           cuda_calls_open(&cuda->calls, &cuda->device, file->calls, file->call_count,
+                                           cuda->nccl_rank.nccl ? &cuda->nccl_rank : NULL, missing) &&
+                           check_calls(file, &cuda->calls, &cuda->device, missing);
+    if (cuda->uses_libraries) cuda->kernels.calls = &cuda->calls;
+    return cuda->uses_libraries || missing->code == STATUS_MACHINE;
 }
 
-static bool prepare(const struct eng_engine *engine, struct load_cuda *cuda, struct status *status)
-{
-    const struct engine *file = &engine->file;
-    return check_memory(engine, cuda, status) &&
-           cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status) &&
-           open_libraries(cuda, file, status) && allocate_weights(cuda, manifest_rank_weights(&file->manifest), status);
-}
-
-/* One rank's share of the load, by a thread for each. */
+/* One rank's share of the load, by two threads: one streams weights, the other brings the kernels, which takes about as long
+ * on a small model. */
 struct filling {
     struct eng_engine *engine;
-    uint32_t threads; /* of each rank */
+    uint32_t threads;  /* that stream, of each rank */
+    struct nccl_id id; /* of the communicator, where there is one */
     struct {
         bool ok;
         int threads;
         struct status status;
-    } ranks[PLAN_MAX_RANKS];
+    } weights[PLAN_MAX_RANKS];
+    struct {
+        bool ok;
+        struct status status, missing; /* missing: why libraries cannot be used */
+    } kernels[PLAN_MAX_RANKS];
 };
 
-static void fill_rank(void *argument, struct team_member *member)
+static bool fill_weights(struct filling *filling, uint32_t r)
+{
+    const struct engine *file = &filling->engine->file;
+    struct load_cuda *cuda = &filling->engine->cuda[r];
+    struct status *status = &filling->weights[r].status;
+    const uint64_t chunks = file->weight_chunks / plan_ranks(&file->manifest.geometry);
+    const struct upload_range range = {(filling->engine->first_rank + r) * chunks, chunks};
+    return allocate_weights(cuda, manifest_rank_weights(&file->manifest), status) &&
+           upload_weights(file, &cuda->device, cuda->weights, range, filling->threads, &filling->weights[r].threads,
+                          status);
+}
+
+static bool fill_kernels(struct filling *filling, uint32_t r)
+{
+    struct eng_engine *engine = filling->engine;
+    const struct engine *file = &engine->file;
+    struct load_cuda *cuda = &engine->cuda[r];
+    struct status *status = &filling->kernels[r].status, *missing = &filling->kernels[r].missing;
+    if (!cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status)) return false;
+    if (file->call_count == 0 || plan_ranks(&file->manifest.geometry) > 1 || open_libraries(cuda, file, missing))
+        return true;
+    *status = *missing;
+    return false;
+}
+
+/* Of engines of several ranks, once all have their kernels: who joins waits for all others. */
+static void join_member(void *argument, struct team_member *member)
 {
     struct filling *filling = argument;
-    const struct engine *file = &filling->engine->file;
-    int r = member->index;
-    struct load_cuda *cuda = &filling->engine->cuda[r];
-    struct status *status = &filling->ranks[r].status;
-    const struct upload_range range = {(uint64_t)r * file->weight_chunks / (uint64_t)member->count,
-                                       file->weight_chunks / (uint64_t)member->count};
-    status_clear(status);
-    filling->ranks[r].ok =
-        prepare(filling->engine, cuda, status) &&
-        upload_weights(file, &cuda->device, cuda->weights, range, filling->threads, &filling->ranks[r].threads, status);
+    uint32_t r = (uint32_t)member->index;
+    struct status *missing = &filling->kernels[r].missing;
+    filling->kernels[r].ok = !join_cuda_rank(filling->engine, r, &filling->id, missing) ||
+                             open_libraries(&filling->engine->cuda[r], &filling->engine->file, missing);
+    filling->kernels[r].status = *missing;
+}
+
+static void fill_member(void *argument, struct team_member *member)
+{
+    struct filling *filling = argument;
+    uint32_t r = (uint32_t)member->index / 2;
+    if (member->index % 2 == 0) {
+        status_clear(&filling->weights[r].status);
+        filling->weights[r].ok = fill_weights(filling, r);
+    } else {
+        status_clear(&filling->kernels[r].status);
+        status_clear(&filling->kernels[r].missing);
+        filling->kernels[r].ok = fill_kernels(filling, r);
+    }
+}
+
+/* Libraries that one rank has to do without serve none. */
+static bool settle_libraries(struct eng_engine *engine, const struct status *missing, struct status *status)
+{
+    if (missing->code == STATUS_OK) return true;
+    for (uint32_t r = 0; r < engine->rank_count; r++) {
+        struct load_cuda *cuda = &engine->cuda[r];
+        cuda->uses_libraries = false;
+        cuda->kernels.calls = NULL;
+        cuda_calls_close(&cuda->calls, &cuda->device);
+        nccl_leave(&cuda->nccl_rank);
+    }
+    if (engine->world) {
+        *status = *missing;
+        return false;
+    }
+    engine->cuda[0].fallback = strdup(missing->message);
+    return engine->cuda[0].fallback || status_fail(status, STATUS_MACHINE, "out of memory");
+}
+
+static bool first_failure(const struct filling *filling, struct status *missing, struct status *status)
+{
+    const struct eng_engine *engine = filling->engine;
+    bool several = plan_ranks(&engine->file.manifest.geometry) > 1;
+    for (uint32_t r = 0; r < engine->rank_count; r++) {
+        bool weights = filling->weights[r].ok;
+        if (filling->kernels[r].missing.code != STATUS_OK) *missing = filling->kernels[r].missing;
+        if (weights && filling->kernels[r].ok) continue;
+        *status = weights ? filling->kernels[r].status : filling->weights[r].status;
+        return several ? status_prefix(status, "rank %" PRIu32, engine->first_rank + r) : false;
+    }
+    return true;
+}
+
+static bool run_team(struct filling *filling, uint32_t members, void (*function)(void *, struct team_member *),
+                     struct status *status)
+{
+    struct team *team = team_create((int)members, status);
+    if (!team) return false;
+    team_run(team, function, filling);
+    team_destroy(team);
+    return true;
+}
+
+static bool run_filling(struct filling *filling, struct status *status)
+{
+    struct eng_engine *engine = filling->engine;
+    struct status missing;
+    status_clear(&missing);
+    bool joins = join_cuda_wanted(engine) && join_cuda_open(engine, &filling->id, &missing);
+    if (engine->world && !joins) {
+        *status = missing;
+        return false;
+    }
+    if (!run_team(filling, 2 * engine->rank_count, fill_member, status)) return false;
+    for (uint32_t r = 0; r < engine->rank_count; r++) engine->load_threads += filling->weights[r].threads;
+    if (!first_failure(filling, &missing, status) || !join_cuda_agree(engine, status)) return false;
+    if (joins &&
+        (!run_team(filling, engine->rank_count, join_member, status) || !first_failure(filling, &missing, status)))
+        return false;
+    return settle_libraries(engine, &missing, status) && join_cuda_agree(engine, status);
 }
 
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
 {
-    uint32_t ranks = ranks_of(engine);
-    struct filling filling = {.engine = engine, .threads = threads};
+    uint32_t ranks = engine->rank_count;
+    struct filling *filling = calloc(1, sizeof *filling);
+    if (!filling) return status_fail(status, STATUS_MACHINE, "out of memory");
+    double start = load_seconds();
+    filling->engine = engine;
+    filling->threads = threads;
     if (ranks > 1) { /* links to several GPUs share the processors */
         uint32_t all = threads ? threads : (uint32_t)processors_available();
-        filling.threads = all > ranks ? all / ranks : 1;
+        filling->threads = all > ranks ? all / ranks : 1;
     }
-    struct team *team = team_create((int)ranks, status);
-    if (!team) return false;
-    double start = load_seconds();
-    team_run(team, fill_rank, &filling);
-    team_destroy(team);
+    bool ok = true;
+    for (uint32_t r = 0; ok && r < ranks; r++)
+        ok = check_memory(engine, &engine->cuda[r], status) ||
+             (plan_ranks(&engine->file.manifest.geometry) > 1 &&
+              status_prefix(status, "rank %" PRIu32, engine->first_rank + r));
+    ok = ok && run_filling(filling, status);
     engine->verify_seconds = load_seconds() - start;
-    for (uint32_t r = 0; r < ranks; r++) {
-        engine->load_threads += filling.ranks[r].threads;
-        if (filling.ranks[r].ok) continue;
-        *status = filling.ranks[r].status;
-        return ranks == 1 ? false : status_prefix(status, "rank %" PRIu32, r);
-    }
-    return true;
+    free(filling);
+    return ok;
+}
+
+bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *cuda, struct status *status)
+{
+    return (!engine->world || world_ok(engine->world, status)) &&
+           (!cuda->nccl_rank.nccl || nccl_ok(&cuda->nccl_rank, status));
 }
 
 static void close_rank(struct load_cuda *cuda)
@@ -228,6 +318,7 @@ static void close_rank(struct load_cuda *cuda)
     status_clear(&ignored);
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     cuda_calls_close(&cuda->calls, &cuda->device);
+    nccl_leave(&cuda->nccl_rank);
     free(cuda->fallback);
     free(cuda->detour);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
@@ -242,7 +333,8 @@ static void close_rank(struct load_cuda *cuda)
 void load_cuda_close(struct eng_engine *engine)
 {
     if (!engine->cuda || atomic_load(&engine->is_lost)) return;
-    for (uint32_t r = 0; r < ranks_of(engine); r++) close_rank(&engine->cuda[r]);
+    for (uint32_t r = 0; r < engine->rank_count; r++) close_rank(&engine->cuda[r]);
+    nccl_close(&engine->cuda[0].nccl);
     free(engine->cuda);
     engine->cuda = NULL;
 }

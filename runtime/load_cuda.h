@@ -12,10 +12,13 @@ struct load_cuda {
     cu_deviceptr weights;
     struct cuda_kernels kernels;
     struct cuda_calls calls;
-    bool uses_libraries; /* plans that call libraries take the place of their counterparts */
-    char *fallback;      /* why they do not, though the engine has some; owned */
-    enum cuda_link link; /* several ranks: the same for all */
-    char *detour;        /* rank 0: why they exchange through the host's memory; NULL: they do not; owned */
+    bool uses_libraries;        /* plans that call libraries take the place of their counterparts */
+    char *fallback;             /* why they do not, though the engine has some; owned */
+    bool is_apart;              /* the ranks are in different processes */
+    struct nccl nccl;           /* rank 0 of the process: open where nccl_rank has joined */
+    struct nccl_rank nccl_rank; /* where a plan calls NCCL */
+    enum cuda_link link;        /* several ranks: the same for all */
+    char *detour;               /* rank 0: why they exchange through the host's memory; NULL: they do not; owned */
     uint64_t free_bytes, contract_bytes; /* before anything was taken; what weights and kernels were to take of it */
     double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
 };
@@ -31,6 +34,8 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
 /* The plan that computes engine plan `index` here: the one that calls libraries where these are there. cuda NULL: the
  * engine's own. */
 const struct plan *load_cuda_plan(const struct engine *file, const struct load_cuda *cuda, size_t index);
+/* While a step runs in several processes: false once one of them has failed, or what carries their data has. */
+bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *cuda, struct status *status);
 void load_cuda_close(struct eng_engine *engine); /* harmless when nothing is open */
 
 #endif

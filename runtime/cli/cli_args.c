@@ -122,11 +122,20 @@ bool cli_read_devices(const char *text, struct cli_devices *devices)
     return ok;
 }
 
-void cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options)
+enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
+                                struct eng_error *error)
 {
     /* One is the first: an engine for several takes those behind it, too. */
     options->device = devices->count > 0 ? devices->numbers[0] : 0;
     options->device_count = devices->count > 1 ? devices->count : 0;
     options->devices = devices->count > 1 ? devices->numbers : NULL;
     options->no_peer_access = devices->no_peer_access;
+    if (!devices->launched) return ENG_OK;
+    if (devices->address) snprintf(options->address, sizeof options->address, "%s", devices->address);
+    enum eng_status status = eng_open_options_from_launcher(options, error);
+    if (status == ENG_OK && options->process > 0 && !freopen("/dev/null", "w", stdout)) {
+        error->status = status = ENG_MACHINE;
+        snprintf(error->message, sizeof error->message, "/dev/null: cannot be opened for writing");
+    }
+    return status;
 }

@@ -31,16 +31,19 @@ bool cli_read_real(const char *flag, const char *text, double least, double most
 /* Numbers separated by commas or white space (brackets around them are allowed); *values is malloc'd. */
 bool cli_read_list(const char *flag, const char *text, uint64_t least, uint64_t most, uint64_t **values, size_t *count);
 
-/* --device: the number of a GPU, or of the several that an engine is for; --no-peer-access. */
+/* --device: the number of a GPU, or of the several that an engine is for; --no-peer-access; --launched, --address. */
 enum { CLI_MOST_DEVICES = 16 };
 struct cli_devices {
     uint32_t numbers[CLI_MOST_DEVICES];
     uint32_t count;   /* 0: not given */
     const char *text; /* as given */
     bool no_peer_access;
+    bool launched;       /* one of several processes that share the GPUs */
+    const char *address; /* NULL: as the launcher has it */
 };
 bool cli_read_devices(const char *text, struct cli_devices *devices);
-/* The options borrow from `devices`. */
-void cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options);
+/* The options borrow from `devices`. Of several processes all but the first are silent on stdout from now on. */
+enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
+                                struct eng_error *error);
 
 #endif

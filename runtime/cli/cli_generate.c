@@ -24,6 +24,7 @@ struct generation {
     uint64_t prompt_tokens, answer_tokens;
     double prompt_seconds, answer_seconds; /* steps up to an answer's first token, and behind it */
     double first_token_age;                /* of the process, < 0: none yet */
+    uint32_t process;                      /* of several that compute the same, the first of which tells */
     struct eng_error error;
     struct status status; /* of what is not the library's */
 };
@@ -38,11 +39,12 @@ static int open_engine(struct generation *run)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = run->options->session.threads;
-    cli_use_devices(&run->options->devices, &open_options);
     eng_engine_facts_init(&run->facts);
-    if (eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
+    if (cli_use_devices(&run->options->devices, &open_options, &run->error) ||
+        eng_open(run->options->path, &open_options, &run->engine, &run->error) ||
         eng_engine_get_facts(run->engine, &run->facts, &run->error))
         return fail_error(run);
+    run->process = open_options.process;
     return CLI_DONE;
 }
 
@@ -83,7 +85,7 @@ static int create_sequence(struct generation *run)
     if (!options->print_tokens && run->facts.has_tokenizer &&
         eng_text_create(run->engine, flags, &run->text, &run->error))
         return fail_error(run);
-    if (!options->logits_path) return CLI_DONE;
+    if (!options->logits_path || run->process > 0) return CLI_DONE;
     run->logits_open = npy_open(&run->logits, options->logits_path, run->facts.vocab_size, &run->status);
     return run->logits_open ? CLI_DONE : fail_status(run);
 }

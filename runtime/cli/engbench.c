@@ -36,6 +36,9 @@ static const char help[] =
     "                          them, or the first\n"
     "      --no-peer-access    they exchange through the host's memory even if they have access to\n"
     "                          each other's\n"
+    "      --launched          this is one of several processes that torchrun or mpirun has started alike,\n"
+    "                          which share the engine's GPUs; the first one prints\n"
+    "      --address HOST:PORT with --launched: where the first process listens, if not where the launcher says\n"
     "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest prompt, launch "
     "by\n"
     "                          launch, into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)\n"
@@ -58,6 +61,8 @@ enum flag {
     FLAG_ISA,
     FLAG_DEVICE,
     FLAG_NO_PEER_ACCESS,
+    FLAG_LAUNCHED,
+    FLAG_ADDRESS,
     FLAG_TRACE,
     FLAG_FIRST_TOKEN,
     FLAG_VERSION,
@@ -77,6 +82,8 @@ static const struct option long_flags[] = {
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
     {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
+    {"launched", no_argument, NULL, FLAG_LAUNCHED},
+    {"address", required_argument, NULL, FLAG_ADDRESS},
     {"trace", required_argument, NULL, FLAG_TRACE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
@@ -118,6 +125,8 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
     case FLAG_DEVICE: ok = cli_read_devices(optarg, &arguments->devices); break;
     case FLAG_NO_PEER_ACCESS: arguments->devices.no_peer_access = true; break;
+    case FLAG_LAUNCHED: arguments->devices.launched = true; break;
+    case FLAG_ADDRESS: arguments->devices.address = optarg; break;
     case FLAG_ISA: arguments->instruction_set = optarg; break;
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;
@@ -149,6 +158,9 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     if (argc == optind) return cli_usage("expected an engine file, found none");
     if (argc - optind > 1)
         return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
+    if (arguments->devices.launched && arguments->trace) return cli_usage("--trace: not with --launched");
+    if (arguments->devices.address && !arguments->devices.launched)
+        return cli_usage("--address: expected --launched, too");
     arguments->path = argv[optind];
     return CLI_DONE;
 }
@@ -201,9 +213,9 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
     open_options.threads = (uint32_t)arguments->threads;
-    cli_use_devices(bench->devices, &open_options);
     eng_engine_facts_init(&bench->facts);
-    if (eng_open(bench->path, &open_options, &bench->engine, &error) ||
+    if (cli_use_devices(bench->devices, &open_options, &error) ||
+        eng_open(bench->path, &open_options, &bench->engine, &error) ||
         eng_engine_get_facts(bench->engine, &bench->facts, &error))
         return cli_fail_error(&error);
     uint64_t rest = arguments->context < bench->facts.max_context ? bench->facts.max_context - arguments->context : 0;
@@ -252,7 +264,7 @@ static int print_first_token(const struct arguments *arguments)
     eng_open_options_init(&open_options);
     eng_session_options_init(&options);
     open_options.threads = options.threads = (uint32_t)arguments->threads;
-    cli_use_devices(&arguments->devices, &open_options);
+    if (cli_use_devices(&arguments->devices, &open_options, &error)) return cli_fail_error(&error);
     options.instruction_set = arguments->instruction_set;
     options.kv_tokens = options.max_sequences = 1;
     eng_engine_facts_init(&bench.facts);
@@ -298,6 +310,7 @@ static int run_tests(struct bench_engine *bench, const struct arguments *argumen
             if (code) return code;
             *count += test.tokens > 0;
         }
+    if (bench->devices->launched) return CLI_DONE; /* one process cannot start all anew */
     int code = bench_first_token(bench, repetitions, &rows[*count]);
     *count += code == CLI_DONE;
     return code;

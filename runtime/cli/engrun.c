@@ -44,6 +44,10 @@ static const char help[] =
     "                            them, or the first\n"
     "      --no-peer-access      they exchange through the host's memory even if they have access to\n"
     "                            each other's\n"
+    "      --launched            this is one of several processes that torchrun or mpirun has started alike, on\n"
+    "                            one machine or many, which share the engine's GPUs; the first one prints\n"
+    "      --address HOST:PORT   with --launched: where the first process listens, if not where the\n"
+    "                            launcher says\n"
     "other work:\n"
     "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
@@ -73,6 +77,8 @@ enum flag {
     FLAG_ISA,
     FLAG_DEVICE,
     FLAG_NO_PEER_ACCESS,
+    FLAG_LAUNCHED,
+    FLAG_ADDRESS,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
     FLAG_ADD_SPECIAL,
@@ -104,6 +110,8 @@ static const struct option long_flags[] = {
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
     {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
+    {"launched", no_argument, NULL, FLAG_LAUNCHED},
+    {"address", required_argument, NULL, FLAG_ADDRESS},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
     {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
@@ -158,6 +166,8 @@ static bool read_value(struct arguments *arguments, int flag)
         if (!cli_read_devices(optarg, &generate->devices)) return false;
         return true;
     case FLAG_NO_PEER_ACCESS: generate->devices.no_peer_access = true; return true;
+    case FLAG_LAUNCHED: generate->devices.launched = true; return true;
+    case FLAG_ADDRESS: generate->devices.address = optarg; return true;
     case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
     default: /* FLAG_THREADS */
         if (!cli_read_number("--threads", optarg, 0, MOST_THREADS, &number)) return false;
@@ -178,6 +188,10 @@ static int check_combination(const struct arguments *arguments)
     if ((text_work || arguments->selftest) && (has_prompt || generate->logits_path || generate->print_tokens))
         return cli_usage("-p, --tokens, --chat, --logits and --print-tokens: not with --selftest, --tokenize or "
                          "--detokenize");
+    if (generate->devices.launched && (generate->chat || !(has_prompt || text_work || arguments->selftest)))
+        return cli_usage("--launched: expected -p, --tokens or --selftest, since processes share no stdin");
+    if (generate->devices.address && !generate->devices.launched)
+        return cli_usage("--address: expected --launched, too");
     if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
     if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
