@@ -1,11 +1,13 @@
 /* Whole plans on the GPU, as the engine will replay them: what a step really takes. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "builder/build_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "kernels/cpu/team.h"
+#include "tuner/clock.h"
 
 enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
 
@@ -123,38 +125,96 @@ void plan_timer_close(struct plan_timer *timer)
     timer->entered = false;
 }
 
-/* The other ranks begin first, so that the first one, which is timed, waits for none of them to begin. */
-static bool replay_others(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
-                          struct status *status)
+/* A step of all ranks, each queued by a thread of its own. */
+struct replaying {
+    struct plan_timer *timer;
+    const struct cuda_plan *bound; /* of each rank */
+    const struct cuda_inputs *inputs;
+    double us;
+    atomic_uint begun; /* ranks but the first that are about to launch, or never will */
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void replay_other(struct replaying *replaying, uint32_t r)
 {
-    bool ok = true;
-    for (uint32_t r = 1; ok && r < timer->ranks; r++) {
-        const struct device *device = build_cuda_device(timer->build, r);
-        if (!device_enter(device, status)) return false;
-        ok = cuda_inputs_write(inputs, &timer->others[r - 1].memory, device, status) &&
-             cuda_plan_launch(&bound[r], device, status);
-        device_leave(device);
-    }
-    return ok;
+    struct plan_timer *timer = replaying->timer;
+    const struct device *device = build_cuda_device(timer->build, r);
+    struct status *status = &replaying->ranks[r].status;
+    bool entered = device_enter(device, status);
+    bool ok = entered && cuda_inputs_write(replaying->inputs, &timer->others[r - 1].memory, device, status);
+    atomic_fetch_add(&replaying->begun, 1);
+    replaying->ranks[r].ok = ok && cuda_plan_launch(&replaying->bound[r], device, status);
+    if (entered) device_leave(device);
 }
 
-/* The step's feedback moves the positions, so they are written before each replay. bound: of each rank. */
-static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
-                   double *us, struct status *status)
+/* Kernels of NCCL wait for ever for a rank that failed to launch. */
+static bool wait_for_step(const struct plan_timer *timer, cu_event event, struct status *status)
 {
+    const double longest_us = 30e6;
+    const struct cuda_build *cuda = &timer->build->cuda;
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!cuda->nccl_ranks[0].nccl) return cuda_ok(driver, driver->EventSynchronize(event), status, "running a plan");
+    double start = clock_us();
+    cu_result result;
+    while ((result = driver->EventQuery(event)) == CU_ERROR_NOT_READY && clock_us() - start < longest_us) continue;
+    if (result != CU_ERROR_NOT_READY) return cuda_ok(driver, result, status, "running a plan");
+    for (uint32_t r = 0; r < timer->ranks; r++) nccl_abort(&cuda->nccl_ranks[r]);
+    return status_fail(status, STATUS_MACHINE, "running a plan: it has not ended in %.0f s", longest_us * 1e-6);
+}
+
+/* The step's feedback moves the positions, so they are written before each replay. */
+static bool replay_first(struct replaying *replaying, struct status *status)
+{
+    const double others_us = 20; /* to launch */
+    struct plan_timer *timer = replaying->timer;
     const struct device *device = &timer->build->cuda.device;
     const struct cuda_driver *driver = &device->driver;
     const cu_event *events = timer->events;
     float milliseconds = 0;
-    bool ok = replay_others(timer, bound, inputs, status) &&
-              cuda_inputs_write(inputs, &timer->memory, device, status) &&
-              cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
-              cuda_plan_launch(bound, device, status) &&
-              cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
-              cuda_ok(driver, driver->EventSynchronize(events[1]), status, "running a plan") &&
-              cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing a plan");
-    *us = (double)milliseconds * 1e3;
+    bool ok = cuda_inputs_write(replaying->inputs, &timer->memory, device, status);
+    /* The first rank, which is timed, begins last: then it waits for none of the others to begin. */
+    while (atomic_load(&replaying->begun) + 1 < timer->ranks) continue;
+    for (double start = clock_us(); timer->ranks > 1 && clock_us() - start < others_us;) continue;
+    ok = ok && cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
+         cuda_plan_launch(replaying->bound, device, status) &&
+         cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
+         wait_for_step(timer, events[1], status) &&
+         cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing a plan");
+    replaying->us = (double)milliseconds * 1e3;
     return ok;
+}
+
+static void replay_member(void *argument, struct team_member *member)
+{
+    struct replaying *replaying = argument;
+    uint32_t r = (uint32_t)member->index;
+    status_clear(&replaying->ranks[r].status);
+    if (r > 0)
+        replay_other(replaying, r);
+    else
+        replaying->ranks[0].ok = replay_first(replaying, &replaying->ranks[0].status);
+}
+
+static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
+                   double *us, struct status *status)
+{
+    struct replaying replaying = {.timer = timer, .bound = bound, .inputs = inputs};
+    atomic_init(&replaying.begun, 0);
+    struct team_member alone = {.index = 0, .count = 1};
+    if (timer->ranks > 1)
+        team_run(timer->team, replay_member, &replaying);
+    else
+        replay_member(&replaying, &alone);
+    *us = replaying.us;
+    for (uint32_t r = timer->ranks; r-- > 0;) {
+        if (replaying.ranks[r].ok) continue;
+        *status = replaying.ranks[r].status;
+        return false;
+    }
+    return true;
 }
 
 /* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. bound:

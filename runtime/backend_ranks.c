@@ -225,6 +225,28 @@ static void digest_inputs(struct ranks_backend *all)
         digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
 }
 
+/* No step is computed from inputs that differ: what came out would be nobody's answer. Steps that follow from the last one
+ * are compared now and then (world_note), and so cost nothing. */
+static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
+{
+    struct eng_engine *engine = all->engine;
+    uint64_t digests[WORLD_MOST_PROCESSES];
+    if (!engine->world) return true;
+    digest_inputs(all);
+    if (all->inputs == INPUTS_OF_LAST_REPLAY) return true;
+    if (!world_gather(engine->world, &all->digest, sizeof all->digest, digests, status)) return false;
+    for (uint64_t p = 1; p < plan_ranks(&engine->file.manifest.geometry) / engine->rank_count; p++)
+        if (digests[p] != digests[0]) {
+            status_fail(status, STATUS_USAGE,
+                        "process %" PRIu64 " was given other inputs than process 0, or drew other tokens, up to step "
+                        "%" PRIu64 "; all processes must make the same calls",
+                        p, all->submitted);
+            world_fail(engine->world, status->message);
+            return false;
+        }
+    return true;
+}
+
 struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
                                      struct eng_engine *engine, const struct backend_options *options,
                                      struct status *status)
@@ -278,7 +300,10 @@ bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inp
     all->plan = plan;
     all->inputs = inputs;
     all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];
-    if (all->engine->world) digest_inputs(all);
+    if (!agree_on_inputs(all, status)) {
+        all->failed = true;
+        return false;
+    }
     return command(all, COMMAND_SUBMIT, status);
 }
 

@@ -195,7 +195,7 @@ static uint64_t fingerprint(const struct engine *file)
 /* Which ranks are this process's; finds the other processes. */
 static bool find_ranks(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
-    const double longest_seconds = 120;
+    const double longest_seconds = 120, gather_seconds = 1800; /* others may load from a disk */
     uint32_t ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry), processes = options->processes;
     engine->rank_count = ranks;
     if (processes <= 1) return true;
@@ -212,6 +212,7 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
                                         .processes = processes,
                                         .address = options->address,
                                         .longest_seconds = longest_seconds,
+                                        .gather_seconds = gather_seconds,
                                         .fingerprint = fingerprint(&engine->file)};
     engine->rank_count = ranks / processes;
     engine->first_rank = options->process * engine->rank_count;

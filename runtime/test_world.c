@@ -89,12 +89,12 @@ void test_world_plan(uint32_t count, double longest_seconds,
                                     struct test_world_report *report))
 {
     for (uint32_t i = 0; i < count; i++)
-        test_world_members[i] =
-            (struct test_world_member){{i, count, test_world_address, longest_seconds, TEST_WORLD_FINGERPRINT},
-                                       0,
-                                       0,
-                                       script,
-                                       &test_world_reports[i]};
+        test_world_members[i] = (struct test_world_member){{i, count, test_world_address, longest_seconds,
+                                                            longest_seconds, TEST_WORLD_FINGERPRINT},
+                                                           0,
+                                                           0,
+                                                           script,
+                                                           &test_world_reports[i]};
 }
 
 void test_world_start(uint32_t count)

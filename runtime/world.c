@@ -82,7 +82,7 @@ struct notes {
 struct world {
     uint32_t process, processes;
     uint64_t fingerprint;
-    int64_t longest_ms;
+    int64_t longest_ms, gather_ms;
     char name[NAME_BYTES];
     pthread_mutex_t lock;
     pthread_cond_t changed; /* the world failed, or parts arrived */
@@ -494,9 +494,11 @@ static bool check_options(const struct world_options *options, struct status *st
         return status_fail(status, STATUS_USAGE,
                            "process %" PRIu32 " of %" PRIu32 ": expected 2 to %d processes, numbered from 0",
                            options->process, options->processes, (int)WORLD_MOST_PROCESSES);
-    if (!(options->longest_seconds > 0 && options->longest_seconds <= 1e6))
-        return status_fail(status, STATUS_USAGE, "waiting for %g s: expected more than 0 and at most a million",
-                           options->longest_seconds);
+    const double seconds[] = {options->longest_seconds, options->gather_seconds};
+    for (int i = 0; i < 2; i++)
+        if (!(seconds[i] > 0 && seconds[i] <= 1e6))
+            return status_fail(status, STATUS_USAGE, "waiting for %g s: expected more than 0 and at most a million",
+                               seconds[i]);
     return options->address || status_fail(status, STATUS_USAGE, "the address of process 0 is missing: give HOST:PORT");
 }
 
@@ -514,6 +516,7 @@ static struct world *create_world(const struct world_options *options, struct st
     world->processes = options->processes;
     world->fingerprint = options->fingerprint;
     world->longest_ms = (int64_t)(options->longest_seconds * 1000) + 1;
+    world->gather_ms = (int64_t)(options->gather_seconds * 1000) + 1;
     world->waker = waker;
     world->listener = -1;
     for (uint32_t i = 0; i < MOST_PEERS; i++) world->peers[i].descriptor = -1;
@@ -589,7 +592,7 @@ bool world_gather(struct world *world, const void *mine, size_t bytes, void *all
     if (bytes > WORLD_GATHER_BYTES)
         return status_fail(status, STATUS_USAGE, "gathering %zu bytes of each process: expected at most %d", bytes,
                            (int)WORLD_GATHER_BYTES);
-    int64_t until = world_clock_ms() + world->longest_ms;
+    int64_t until = world_clock_ms() + world->gather_ms;
     struct timespec time = {.tv_sec = until / 1000, .tv_nsec = until % 1000 * 1000000};
     pthread_mutex_lock(&world->lock);
     uint64_t number = world->received[world->process];
@@ -607,7 +610,7 @@ bool world_gather(struct world *world, const void *mine, size_t bytes, void *all
         uint32_t found = world->part_bytes[number % 2][p];
         if (world->received[p] <= number)
             fail(world, STATUS_MACHINE, "process %" PRIu32 " (%s): waited for in vain, for %g s", p,
-                 world->peers[p].name, (double)world->longest_ms / 1000);
+                 world->peers[p].name, (double)world->gather_ms / 1000);
         else if (found != bytes)
             fail(world, STATUS_INTERNAL,
                  "process %" PRIu32 " (%s): gathers %" PRIu32 " bytes, but process %" PRIu32

@@ -23,7 +23,8 @@ struct world;
 struct world_options {
     uint32_t process, processes; /* this one's number, and how many there are: 2 to WORLD_MOST_PROCESSES */
     const char *address;         /* "host:port" where process 0 listens, "[v6]:port" too; not kept */
-    double longest_seconds;      /* how long to wait for the others to come, then for anything of theirs */
+    double longest_seconds;      /* how long to wait for the others to come */
+    double gather_seconds;       /* and then in a gather, while all are there: as long as the slowest may take to it */
     uint64_t fingerprint;        /* of the engine file: must be the same for all */
 };
 

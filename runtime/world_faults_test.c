@@ -192,6 +192,31 @@ static void wrong_frames_of_a_member(void **state)
     }
 }
 
+/* Its part would take the place of one that others still have to get. */
+static void a_part_that_comes_too_early(void **state)
+{
+    (void)state;
+    test_world_plan(3, 2, test_world_stay);
+    test_world_members[1].script = test_world_members[2].script = NULL;
+    test_world_start(3);
+    int early = connect_raw(NULL), late = connect_raw(NULL);
+    struct raw_frame hello = frame(1, 2, 0, 3, TEST_WORLD_FINGERPRINT), in;
+    send_raw(late, &hello, sizeof hello);
+    hello.process = 1;
+    send_raw(early, &hello, sizeof hello);
+    do {
+        assert_int_equal(recv(early, &in, sizeof in, MSG_WAITALL), sizeof in);
+    } while (in.type != 1);
+    for (uint64_t number = 0; number < 2; number++) {
+        struct raw_frame part = frame(3, 1, 0, number, 0); /* nothing yet came of the other */
+        send_raw(early, &part, sizeof part);
+    }
+    test_world_finish(4);
+    close(early);
+    close(late);
+    test_world_expect_message(0, "process 1 (): sent what is not expected of it (frame type 3)");
+}
+
 /* Bytes at random behind right magics, also goodbyes, notes of any step, and parts: whatever follows is an end. */
 static void random_frames_of_a_member(void **state)
 {
@@ -345,10 +370,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, test_world_begin, test_world_end)
     const struct CMUnitTest tests[] = {
-        TEST(strangers_do_not_disturb),     TEST(another_version_is_told),        TEST(a_slow_reader_gets_all_in_order),
-        TEST(wrong_frames_of_a_member),     TEST(random_frames_of_a_member),      TEST(a_killed_process_is_noticed),
-        TEST(a_stopped_process_is_noticed), TEST(a_stopped_process_0_is_noticed), TEST(a_stop_of_all_does_no_harm),
-        TEST(a_failure_is_told_to_all),
+        TEST(strangers_do_not_disturb),    TEST(another_version_is_told),      TEST(a_slow_reader_gets_all_in_order),
+        TEST(wrong_frames_of_a_member),    TEST(a_part_that_comes_too_early),  TEST(random_frames_of_a_member),
+        TEST(a_killed_process_is_noticed), TEST(a_stopped_process_is_noticed), TEST(a_stopped_process_0_is_noticed),
+        TEST(a_stop_of_all_does_no_harm),  TEST(a_failure_is_told_to_all),
     };
     return cmocka_run_group_tests(tests, test_world_share, NULL);
 }

@@ -59,6 +59,15 @@ static int open_socket(const struct addrinfo *at, int option_level, int option)
     return descriptor;
 }
 
+/* Debian gives a machine's own name an address that only the machine itself can reach: then all addresses are listened at. */
+static void widen(struct addrinfo *at, const char *address)
+{
+    struct sockaddr_in *ip = (struct sockaddr_in *)(void *)at->ai_addr;
+    bool is_name = (*address < '0' || *address > '9') && strncmp(address, "localhost:", sizeof "localhost:" - 1) != 0;
+    if (at->ai_family == AF_INET && is_name && ntohl(ip->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET)
+        ip->sin_addr.s_addr = htonl(INADDR_ANY);
+}
+
 bool world_socket_listen(const char *address, int *descriptor, struct status *status)
 {
     struct addrinfo *found;
@@ -66,7 +75,8 @@ bool world_socket_listen(const char *address, int *descriptor, struct status *st
     *descriptor = -1;
     if (!resolve(address, &found, &again, status)) return false;
     int error = 0;
-    for (const struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
+    for (struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
+        widen(at, address);
         /* Connections of an earlier run that the kernel still remembers do not keep the port. */
         int made = open_socket(at, SOL_SOCKET, SO_REUSEADDR);
         if (made >= 0 && !bind(made, at->ai_addr, at->ai_addrlen) && !listen(made, SOMAXCONN)) {

@@ -143,15 +143,19 @@ static void wrong_options(void **state)
     struct status status;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         for (uint32_t process = 0; process < 2; process++) {
-            struct world_options options = {process, 2, bad[i], 0.05, 1};
+            struct world_options options = {process, 2, bad[i], 0.05, 1, 1};
             status_clear(&status);
             if (world_join(&options, &status)) fail_msg("took '%s'", bad[i]);
             assert_int_equal(status.code, STATUS_USAGE);
             test_expect_message(&status, "address");
         }
-    const struct world_options wrong[] = {{0, 1, test_world_address, 1, 1},  {0, 17, test_world_address, 1, 1},
-                                          {2, 2, test_world_address, 1, 1},  {0, 2, test_world_address, 0, 1},
-                                          {0, 2, test_world_address, -1, 1}, {0, 2, NULL, 1, 1}};
+    const struct world_options wrong[] = {{0, 1, test_world_address, 1, 1, 1},
+                                          {0, 17, test_world_address, 1, 1, 1},
+                                          {2, 2, test_world_address, 1, 1, 1},
+                                          {0, 2, test_world_address, 0, 1, 1},
+                                          {0, 2, test_world_address, -1, 1, 1},
+                                          {0, 2, test_world_address, 1, 0, 1},
+                                          {0, 2, NULL, 1, 1, 1}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         status_clear(&status);
         assert_null(world_join(&wrong[i], &status));
@@ -170,7 +174,7 @@ static void a_port_that_is_taken(void **state)
     assert_int_equal(bind(taken, (struct sockaddr *)&any, sizeof any), 0);
     assert_int_equal(listen(taken, 1), 0);
     struct status status;
-    struct world_options options = {0, 2, test_world_address, 1, 1};
+    struct world_options options = {0, 2, test_world_address, 1, 1, 1};
     test_expect_failure(world_join(&options, &status) != NULL, &status, STATUS_USAGE, "cannot listen|free port|in use");
     close(taken);
 }

@@ -44,7 +44,9 @@ static const struct kernel {
     {"sample", 7, {-1, -1}, {"FEEDBACK"}, {2}},
     {"all_reduce_one_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
     {"all_reduce_two_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
+    {"all_reduce_finish", 3, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
     {"all_gather", 5, {-1, -1}, {NULL}, {0}},
+    {"all_gather_place", 3, {-1, -1}, {NULL}, {0}},
 };
 
 static bool is_defined(const char *const *options, int count, const char *macro, const char *value)

@@ -1,0 +1,200 @@
+"""Several processes that share an engine's GPUs, without a GPU: the fake driver's kernels compute nothing, but its NCCL really
+exchanges data between processes, so what is here is how they find each other, what they print, and every way in which one of
+them can fail. What they compute is for a machine with GPUs."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from harness import ENGBENCH, ENGBUILD, ENGRUN, FABLES, SANITIZED, run, scratch, tally
+from harness import _BUILT as BUILT
+
+FOLDERS = {name: os.path.join(BUILT, "tests", "fake_cuda", name) for name in
+           ("whole", "compiler", "libraries", "incomplete")}
+FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS[name] for name in ("whole", "compiler", "libraries")), "FAKE_CUDA_DEVICES": "4"}
+SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
+TOKENS = ["--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--print-tokens"]
+RANKS = 2  # the shipped model has 6 heads and 2 KV heads
+SOON = 10  # seconds after which no process may wait for one that has failed
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def torchrun(rank, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def mpirun(rank, port):
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(RANKS), "MASTER_PORT": str(port),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(RANKS)}
+
+
+class Ended:
+    def __init__(self, process, seconds):
+        start = time.monotonic()
+        self.stdout, self.stderr = process.communicate(timeout=seconds)
+        self.seconds = time.monotonic() - start
+        self.rc = process.returncode
+
+
+class Processes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = scratch()
+        cls.engine = cls.build("m.eng")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.scratch.name, name)
+
+    @classmethod
+    def build(cls, output, *options, env=None):
+        result = run([ENGBUILD, "--model", FABLES, "--target", "cuda", "--gpus", str(RANKS), "-o", cls.path(output),
+                      "--tuning-cache", cls.path("records"), *SMALL, *options], env={**FAKE, **(env or {})})
+        assert result.rc == 0, result.stderr
+        return cls.path(output)
+
+    def start(self, launcher, commands, envs=None):
+        """One process for each command; envs: what each has beside the launcher's."""
+        port = free_port() - 1  # the first process listens one above
+        processes = []
+        for rank, command in enumerate(commands):
+            env = {**os.environ, **FAKE, **launcher(rank, port), **((envs or {}).get(rank, {}))}
+            processes.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                              stderr=subprocess.PIPE, text=True))
+            self.addCleanup(processes[-1].kill)
+        return processes
+
+    def finish(self, processes, seconds=60):
+        ended = [Ended(process, seconds) for process in processes]
+        for process in processes:
+            process.stdout.close()
+            process.stderr.close()
+        return ended
+
+    def both(self, *options, engine=None, launcher=torchrun, envs=None):
+        command = [ENGRUN, engine or self.engine, "--launched", *options]
+        return self.finish(self.start(launcher, [command] * RANKS, envs))
+
+    def test_the_first_one_prints(self):
+        alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
+        self.assertEqual(alone.rc, 0, alone.stderr)
+        for launcher in (torchrun, mpirun):
+            with self.subTest(launcher=launcher.__name__):
+                ended = self.both(*TOKENS, launcher=launcher)
+                self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+                self.assertEqual([process.stdout for process in ended], [alone.stdout, ""])
+        ended = self.both("--selftest")
+        self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+
+    def test_an_address_of_ones_own(self):
+        address = "127.0.0.1:%d" % free_port()
+        ended = self.both(*TOKENS, "--address", address, envs={0: {"MASTER_ADDR": "no.such.host"}})
+        self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+
+    def test_bench_and_logits(self):
+        command = [ENGBENCH, self.engine, "--launched", "-p", "16", "-n", "8", "-b", "1,4", "-c", "16", "-r", "2", "--json"]
+        ended = self.finish(self.start(torchrun, [command] * RANKS))
+        self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+        self.assertEqual(len(json.loads(ended[0].stdout)["results"]), 3)
+        self.assertEqual(ended[1].stdout, "")
+        logits = self.path("logits.npy")
+        ended = self.both(*TOKENS, "--logits", logits)
+        self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+        self.assertGreater(os.path.getsize(logits), 6 * 4 * 512)
+
+    def expect_failure(self, ended, words, codes=(3,)):
+        """All say it, each in one line."""
+        for process in ended:
+            self.assertIn(process.rc, codes, process.stderr)
+            self.assertEqual(process.stdout, "")
+            self.assertEqual(process.stderr.count("\n"), 1, process.stderr)
+            for word in words:
+                self.assertIn(word, process.stderr)
+
+    def test_refusals(self):
+        # A machine of developers may have a real one, which must not be found here.
+        without = ":".join(FOLDERS[name] for name in ("whole", "compiler", "incomplete"))
+        lean, other = self.build("lean.eng", "--lean"), self.build("other.eng", "--max-context", "512")
+        cases = [
+            ({}, [self.engine, other], ["process 1", "another engine file than process 0"]),
+            ({1: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
+            ({0: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
+            ({1: {"FAKE_NCCL_VERSION": "21700"}}, [self.engine] * 2, ["NCCL", "found 2.17.0"]),
+            ({1: {"FAKE_CUDA_MEMORY": "2000000"}}, [self.engine] * 2, ["rank 1", "bytes free"]),
+            ({1: {"FAKE_CUDA_DEVICES": "1"}}, [self.engine] * 2, ["GPU 1"]),
+            ({}, [lean] * 2, ["NCCL", "--lean"]),
+        ]
+        for envs, engines, words in cases:
+            with self.subTest(envs=envs, words=words):
+                commands = [[ENGRUN, engine, "--launched", *TOKENS] for engine in engines]
+                ended = self.finish(self.start(torchrun, commands, envs))
+                self.expect_failure(ended, words, codes=(2, 3))
+                self.assertLess(max(process.seconds for process in ended), SOON)
+        tally("refusals", len(cases))
+
+    def test_usage(self):
+        cases = [
+            ([], {}, ["torchrun", "mpirun"]),
+            ([], {**torchrun(0, 1), "WORLD_SIZE": "two"}, ["WORLD_SIZE", "two"]),
+            ([], {**torchrun(0, 29000), "WORLD_SIZE": "3"}, ["process 0 of 3", "2 GPUs"]),
+            (["--chat"], torchrun(0, 29000), ["--launched", "stdin"]),
+        ]
+        for options, env, words in cases:
+            with self.subTest(words=words):
+                refused = run([ENGRUN, self.engine, "--launched", *TOKENS, *options], env={**FAKE, **env})
+                self.assertEqual(refused.rc, 2, refused.stderr)
+                for word in words:
+                    self.assertIn(word, refused.stderr)
+        refused = run([ENGRUN, self.engine, *TOKENS, "--address", "x:1"], env=FAKE)
+        self.assertEqual(refused.rc, 2, refused.stderr)
+
+    def test_other_inputs(self):
+        commands = [[ENGRUN, self.engine, "--launched", *TOKENS], [ENGRUN, self.engine, "--launched", "--tokens", "1,2,4", *TOKENS[2:]]]
+        ended = self.finish(self.start(torchrun, commands))
+        self.expect_failure(ended, ["process 1 was given other inputs than process 0"], codes=(2, 3))
+        self.assertLess(max(process.seconds for process in ended), SOON)
+
+    @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
+    def test_a_process_that_is_killed_or_stopped(self):
+        """While all wait for a step that does not end."""
+        hangs = {0: {"FAKE_CUDA_HANG": "1"}, 1: {"FAKE_CUDA_HANG": "1"}}
+        for victim, blow, words in ((1, signal.SIGKILL, ["process 1", "has ended"]),
+                                    (0, signal.SIGKILL, ["process 0", "has ended"]),
+                                    (1, signal.SIGSTOP, ["process 1", "does not answer"])):
+            with self.subTest(victim=victim, blow=blow):
+                processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS, hangs)
+                time.sleep(1.5)
+                start = time.monotonic()
+                processes[victim].send_signal(blow)
+                survivor = Ended(processes[1 - victim], 60)
+                self.assertLess(time.monotonic() - start, SOON)
+                processes[victim].kill()
+                self.assertEqual(survivor.rc, 3, survivor.stderr)
+                for word in words:
+                    self.assertIn(word, survivor.stderr)
+                self.finish(processes[victim:victim + 1])
+
+    @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
+    def test_a_gpu_that_hangs(self):
+        start = time.monotonic()
+        ended = self.both("--selftest", envs={1: {"FAKE_CUDA_HANG": "1"}})
+        self.assertLess(time.monotonic() - start, 15)
+        self.expect_failure(ended, ["rank 1", "has not ended in 9"])
+
+
+if __name__ == "__main__":
+    unittest.main()
