@@ -17,6 +17,11 @@ static const uint64_t contexts[CONTEXTS] = {256, 8192, 32768};
 static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
 static const double quick_budget_us = 0.4e6, full_budget_us = 1e6;
 
+static const struct device *device_of(const struct bench_cuda *bench)
+{
+    return build_cuda_device(bench->build, bench->rank);
+}
+
 /* ---- chains ---- */
 
 struct bench_run {
@@ -63,11 +68,13 @@ static bool bind(struct bench_run *run, int candidate)
         }
     }
     if (space.end > chain.header.arena_bytes) chain.header.arena_bytes = space.end;
+    pthread_mutex_lock(bench->lock);
     bool ok = finish_device_plan(&chain, &build->cuda.device.facts, &build->cuda.kernels, &run->sources[candidate],
                                  &run->status);
     bench->calls.entries = build->cuda.kernels.calls;
     bench->calls.count = build->cuda.kernels.call_count;
-    ok = ok && cuda_plan_bind(&run->plans[candidate], &build->cuda.device, &bench->kernels, &run->sources[candidate],
+    pthread_mutex_unlock(bench->lock);
+    ok = ok && cuda_plan_bind(&run->plans[candidate], device_of(bench), &bench->kernels, &run->sources[candidate],
                               &bench->memory, "tuning", &run->status);
     device_plan_free(&chain);
     return ok;
@@ -77,7 +84,7 @@ static bool bind(struct bench_run *run, int candidate)
 static bool write_inputs(const struct bench_cuda *bench, const struct plan_header *header, uint64_t context,
                          struct status *status)
 {
-    const struct device *device = &bench->build->cuda.device;
+    const struct device *device = device_of(bench);
     struct cuda_inputs inputs;
     if (!cuda_inputs_open(&inputs, bench->build, header, status)) return false;
     cuda_inputs_fill(&inputs, bench->build, header, context - 1);
@@ -91,7 +98,7 @@ static bool write_inputs(const struct bench_cuda *bench, const struct plan_heade
 /* One pass through the chain; microseconds per site. */
 static double run_pass(struct bench_run *run, int candidate)
 {
-    const struct device *device = &run->bench->build->cuda.device;
+    const struct device *device = device_of(run->bench);
     const struct cuda_driver *driver = &device->driver;
     float milliseconds = 0;
     if (!run->plans[candidate].exec) return -1;
@@ -119,7 +126,7 @@ static double run_candidate(void *context, int candidate)
 
 static void run_close(struct bench_run *run)
 {
-    const struct device *device = &run->bench->build->cuda.device;
+    const struct device *device = device_of(run->bench);
     for (int c = 0; c < run->problem->tactic_count; c++) {
         cuda_plan_free(&run->plans[c], device);
         lowered_plan_free(&run->sources[c]);
@@ -138,7 +145,7 @@ double bench_cuda_roofline(const struct bench_cuda *bench, uint64_t bytes, uint6
 bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *problem, enum tune_level level,
                      struct race_result *result, struct status *status)
 {
-    const struct device *device = &bench->build->cuda.device;
+    const struct device *device = device_of(bench);
     uint64_t bytes, flops;
     struct bench_run *run = calloc(1, sizeof *run);
     if (!run) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
@@ -171,7 +178,7 @@ bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *probl
 static bool measure_bandwidth(struct bench_cuda *bench, struct status *status)
 {
     enum { REPETITIONS = 5 };
-    const struct device *device = &bench->build->cuda.device;
+    const struct device *device = device_of(bench);
     const struct cuda_driver *driver = &device->driver;
     uint64_t bytes = bench->memory.bytes[SPACE_KV] / 2;
     bench->ceiling_is_sure = bytes >= 4 * (uint64_t)device->facts.l2_bytes;
@@ -202,35 +209,41 @@ static bool measure_bandwidth(struct bench_cuda *bench, struct status *status)
     return ok;
 }
 
-bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct status *status)
+bool bench_cuda_open(struct bench_cuda *bench, struct build *build, uint32_t rank, pthread_mutex_t *lock,
+                     struct status *status)
 {
+    static const struct cublaslt no_cublaslt;
+    static const struct cudnn no_cudnn;
+    const struct device *device = build_cuda_device(build, rank);
     const struct plan_geometry *geometry = &build->manifest.geometry;
     uint64_t free_bytes = 0, fixed = cuda_memory_arena_bytes(build) + build->manifest.step_bytes;
     memset(bench, 0, sizeof *bench);
     bench->build = build;
-    if (!cuda_calls_borrow(&bench->calls, &build->cuda.cublaslt, &build->cuda.cudnn, NULL, status) ||
-        !device_free_memory(&build->cuda.device, &free_bytes, status))
+    bench->rank = rank;
+    bench->lock = lock;
+    if (!cuda_calls_borrow(&bench->calls, rank == 0 ? &build->cuda.cublaslt : &no_cublaslt,
+                           rank == 0 ? &build->cuda.cudnn : &no_cudnn, NULL, status) ||
+        !device_free_memory(device, &free_bytes, status))
         return false;
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
     if (pages > TUNE_KV_PAGES) pages = TUNE_KV_PAGES;
     if (pages < 1) pages = 1;
-    if (!cuda_memory_open(&bench->memory, build, 0, pages, status) ||
-        !cuda_memory_randomise(&bench->memory, &build->cuda.device, SPACE_KV, status) ||
-        !measure_bandwidth(bench, status))
+    if (!cuda_memory_open(&bench->memory, build, rank, pages, status) ||
+        !cuda_memory_randomise(&bench->memory, device, SPACE_KV, status) || !measure_bandwidth(bench, status))
         return false;
     /* Not the scratch at its beginning, where kernels expect zeros. */
     struct cuda_memory values = bench->memory;
     values.base[SPACE_ARENA] += build->lowering.scratch_bytes;
     values.bytes[SPACE_ARENA] -= build->lowering.scratch_bytes;
-    return cuda_memory_randomise(&values, &build->cuda.device, SPACE_ARENA, status);
+    return cuda_memory_randomise(&values, device, SPACE_ARENA, status);
 }
 
 void bench_cuda_close(struct bench_cuda *bench)
 {
     if (!bench->build) return;
-    cuda_kernels_free(&bench->kernels, &bench->build->cuda.device);
-    cuda_calls_close(&bench->calls, &bench->build->cuda.device);
-    cuda_memory_close(&bench->memory, bench->build, &bench->build->cuda.device);
+    cuda_kernels_free(&bench->kernels, device_of(bench));
+    cuda_calls_close(&bench->calls, device_of(bench));
+    cuda_memory_close(&bench->memory, bench->build, device_of(bench));
     memset(bench, 0, sizeof *bench);
 }
 
@@ -239,8 +252,8 @@ bool bench_cuda_load(struct bench_cuda *bench, struct status *status)
     struct cuda_build *cuda = &bench->build->cuda;
     struct engine_kernel *entries = kernel_set_view(&cuda->kernels);
     if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    cuda_kernels_free(&bench->kernels, &cuda->device);
-    bool ok = cuda_kernels_load(&bench->kernels, &cuda->device, entries, cuda->kernels.count, status);
+    cuda_kernels_free(&bench->kernels, device_of(bench));
+    bool ok = cuda_kernels_load(&bench->kernels, device_of(bench), entries, cuda->kernels.count, status);
     bench->kernels.calls = &bench->calls;
     free(entries);
     return ok;

@@ -3,11 +3,15 @@
 #ifndef BUILDER_BENCH_CUDA_H
 #define BUILDER_BENCH_CUDA_H
 
+#include <pthread.h>
+
 #include "builder/cuda_memory.h"
 #include "tuner/race.h"
 
 struct bench_cuda {
     struct build *build;
+    uint32_t rank;         /* on whose GPU, with whose weights */
+    pthread_mutex_t *lock; /* borrowed: of build->cuda.kernels, which the benches share */
     struct cuda_memory memory;
     struct cuda_kernels kernels; /* build->cuda.kernels, once loaded */
     struct cuda_calls calls;     /* of the candidates */
@@ -32,8 +36,10 @@ struct bench_problem {
     int tactic_count;                    /* at most BENCH_MAX_TACTICS */
 };
 
-/* Takes memory and measures the ceilings. The device's context must be current; likewise below. */
-bool bench_cuda_open(struct bench_cuda *bench, struct build *build, struct status *status);
+/* Takes memory on a rank's GPU and measures the ceilings. Its context must be current; likewise below. Benches of different
+ * ranks may be used by a thread each. */
+bool bench_cuda_open(struct bench_cuda *bench, struct build *build, uint32_t rank, pthread_mutex_t *lock,
+                     struct status *status);
 void bench_cuda_close(struct bench_cuda *bench); /* harmless on one that is all zero */
 /* Loads what build->cuda.kernels holds, in place of what was loaded before. */
 bool bench_cuda_load(struct bench_cuda *bench, struct status *status);

@@ -7,6 +7,7 @@
 #include "builder/build_cuda.h"
 #include "builder/tune_libraries_cuda.h"
 #include "formats/hash.h"
+#include "kernels/cpu/team.h"
 
 enum {
     FULL_TACTICS = 40,  /* raced at level full */
@@ -168,7 +169,7 @@ void tune_cuda_describe_alone(struct tuning_record *record, const char *key, con
     memcpy(record->key, key, sizeof record->key);
     record->value_count = tune_cuda_describe(tactic, record->values);
     tactic->kernel->cost(tactic->params, BENCH_CONTEXT, &record->bytes, &record->flops);
-    if (tuning->measuring) record->roofline_us = bench_cuda_roofline(&tuning->bench, record->bytes, record->flops);
+    if (tuning->measuring) record->roofline_us = bench_cuda_roofline(&tuning->benches[0], record->bytes, record->flops);
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
     record->candidates = 1;
 }
@@ -322,12 +323,13 @@ static void restore_shortlist(const struct tuning *tuning, const struct tune_pro
     }
 }
 
-static bool measure(struct tuning *tuning, const struct tune_problem *problem, enum tune_level level,
-                    struct tuned_problem *tuned, struct tuning_record *record, struct status *status)
+static bool measure(struct tuning *tuning, struct bench_cuda *bench, const struct tune_problem *problem,
+                    enum tune_level level, struct tuned_problem *tuned, struct tuning_record *record,
+                    struct status *status)
 {
     struct race_result *result = malloc(sizeof *result);
     if (!result) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
-    bool ok = bench_cuda_race(&tuning->bench, &problem->bench, level, result, status);
+    bool ok = bench_cuda_race(bench, &problem->bench, level, result, status);
     if (ok) {
         tune_cuda_describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result,
                                 result->runner_up, level, tuning);
@@ -337,8 +339,10 @@ static bool measure(struct tuning *tuning, const struct tune_problem *problem, e
                                   .level = level,
                                   .tuned = tuned};
         fill_shortlist(&listing);
+        pthread_mutex_lock(&tuning->lock);
         for (int l = 0; l < tuned->shortlist_count; l++)
             tune_cuda_save(tuning->build, l == 0 ? record : &tuned->shortlist[l].record);
+        pthread_mutex_unlock(&tuning->lock);
     }
     free(result);
     return ok || status_prefix(status, "tuning '%s'", problem->key);
@@ -353,29 +357,138 @@ static void show_progress(struct tuning *tuning, size_t done, const struct tunin
     progress_update(&tuning->build->progress, done, tuning->count, best);
 }
 
-static bool solve(struct tuning *tuning, size_t i, enum tune_level level, bool answered, struct status *status)
+/* What needs no measuring. */
+static void solve(struct tuning *tuning, size_t i, enum tune_level level, bool answered)
 {
     struct build *build = tuning->build;
     struct tuning_record *record = &build->tactics.records[i];
-    struct tuned_problem *tuned = &build->cuda.problems[i];
     const struct tune_problem *problem = tuning->problems[i];
-    if (answered) {
-        *record = *tuning_cache_find(&build->cache, problem->key);
-        restore_shortlist(tuning, problem, record, level, tuned);
-        build->tactics.cached++;
-        return true;
-    }
-    if (!tuning->measuring) {
+    if (!answered) {
         tune_cuda_describe_alone(record, problem->key, &problem->tactics[0], tuning);
-        return true;
+        return;
     }
-    if (!measure(tuning, problem, level, tuned, record, status)) return false;
-    build->tactics.measured++;
-    show_progress(tuning, i + 1, record);
-    return true;
+    *record = *tuning_cache_find(&build->cache, problem->key);
+    restore_shortlist(tuning, problem, record, level, &build->cuda.problems[i]);
+    build->tactics.cached++;
+}
+
+/* Races, each GPU taking the next problem that is left. */
+struct races {
+    struct tuning *tuning;
+    const bool *answered;
+    enum tune_level level;
+    size_t next, done; /* under tuning->lock; likewise below */
+    bool failed;
+    struct status *status; /* of the first failure */
+};
+
+static bool next_race(struct races *races, size_t *i)
+{
+    struct tuning *tuning = races->tuning;
+    pthread_mutex_lock(&tuning->lock);
+    while (races->next < tuning->count && races->answered[races->next]) races->next++, races->done++;
+    *i = races->next++;
+    bool found = !races->failed && *i < tuning->count;
+    pthread_mutex_unlock(&tuning->lock);
+    return found;
+}
+
+static void race_on(struct races *races, uint32_t rank)
+{
+    struct tuning *tuning = races->tuning;
+    struct build *build = tuning->build;
+    struct status status;
+    status_clear(&status);
+    bool ok = device_enter(build_cuda_device(build, rank), &status), entered = ok;
+    for (size_t i; ok && next_race(races, &i);) {
+        struct tuning_record *record = &build->tactics.records[i];
+        ok = measure(tuning, &tuning->benches[rank], tuning->problems[i], races->level, &build->cuda.problems[i],
+                     record, &status);
+        pthread_mutex_lock(&tuning->lock);
+        build->tactics.measured += ok;
+        if (ok) show_progress(tuning, ++races->done, record);
+        pthread_mutex_unlock(&tuning->lock);
+    }
+    if (entered) device_leave(build_cuda_device(build, rank));
+    pthread_mutex_lock(&tuning->lock);
+    if (!ok && !races->failed) *races->status = status;
+    races->failed = races->failed || !ok;
+    pthread_mutex_unlock(&tuning->lock);
+}
+
+static void race_member(void *argument, struct team_member *member) { race_on(argument, (uint32_t)member->index); }
+
+static bool race_all(struct tuning *tuning, const bool *answered, enum tune_level level, struct status *status)
+{
+    struct races races = {.tuning = tuning, .answered = answered, .level = level, .status = status};
+    if (tuning->team)
+        team_run(tuning->team, race_member, &races);
+    else
+        race_on(&races, 0);
+    return !races.failed;
 }
 
 /* ---- all of it ---- */
+
+/* What each GPU does by itself, in its context. */
+struct gpu_work {
+    struct tuning *tuning;
+    bool (*function)(struct tuning *tuning, uint32_t rank, struct status *status);
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void do_gpu_work(struct gpu_work *work, uint32_t rank)
+{
+    const struct device *device = build_cuda_device(work->tuning->build, rank);
+    struct status *status = &work->ranks[rank].status;
+    status_clear(status);
+    work->ranks[rank].ok = false;
+    if (!device_enter(device, status)) return;
+    work->ranks[rank].ok = work->function(work->tuning, rank, status);
+    device_leave(device);
+}
+
+static void do_member_work(void *argument, struct team_member *member)
+{
+    do_gpu_work(argument, (uint32_t)member->index);
+}
+
+static bool on_all_gpus(struct tuning *tuning,
+                        bool (*function)(struct tuning *tuning, uint32_t rank, struct status *status),
+                        struct status *status)
+{
+    struct gpu_work work = {.tuning = tuning, .function = function};
+    if (tuning->team)
+        team_run(tuning->team, do_member_work, &work);
+    else
+        do_gpu_work(&work, 0);
+    for (uint32_t r = 0; r < tuning->build->options->gpus; r++) {
+        if (work.ranks[r].ok) continue;
+        *status = work.ranks[r].status;
+        return tuning->team ? status_prefix(status, "rank %" PRIu32, r) : false;
+    }
+    return true;
+}
+
+static bool open_bench(struct tuning *tuning, uint32_t rank, struct status *status)
+{
+    return bench_cuda_open(&tuning->benches[rank], tuning->build, rank, &tuning->lock, status);
+}
+
+static bool load_bench(struct tuning *tuning, uint32_t rank, struct status *status)
+{
+    return bench_cuda_load(&tuning->benches[rank], status);
+}
+
+static bool close_bench(struct tuning *tuning, uint32_t rank, struct status *status)
+{
+    (void)status;
+    bench_cuda_close(&tuning->benches[rank]);
+    return true;
+}
 
 /* Compiles every candidate of the problems that the cache does not answer, and of each the best that it does answer
  * where a library may challenge it; loads them. */
@@ -398,7 +511,7 @@ static bool prepare(struct tuning *tuning, const bool *answered, struct status *
     progress_stage(&build->progress, "compile");
     if (!build_cuda_compile(build, &cuda->kernels, true, status)) return false;
     progress_stage(&build->progress, "tune");
-    return bench_cuda_load(&tuning->bench, status);
+    return on_all_gpus(tuning, load_bench, status);
 }
 
 static bool apply(struct tuning *tuning, struct status *status)
@@ -436,10 +549,12 @@ static bool find_answers(const struct tuning *tuning, enum tune_level level, boo
 static bool solve_all(struct tuning *tuning, const bool *answered, enum tune_level level, struct status *status)
 {
     struct build *build = tuning->build;
-    build->machine.read_gb_s = tuning->bench.read_bytes_per_us * 1e-3;
-    build->machine.peak_gflops = tuning->bench.flops_per_us * 1e-3;
-    for (size_t i = 0; i < tuning->count; i++, build->tactics.count++)
-        if (!solve(tuning, i, level, answered[i], status)) return false;
+    build->machine.read_gb_s = tuning->benches[0].read_bytes_per_us * 1e-3;
+    build->machine.peak_gflops = tuning->benches[0].flops_per_us * 1e-3;
+    for (size_t i = 0; i < tuning->count; i++)
+        if (answered[i] || !tuning->measuring) solve(tuning, i, level, answered[i]);
+    if (tuning->measuring && !race_all(tuning, answered, level, status)) return false;
+    build->tactics.count = tuning->count;
     for (size_t i = 0; i < tuning->count; i++)
         if (!tune_libraries_solve(tuning, i, level, status)) return false;
     return apply(tuning, status);
@@ -450,8 +565,9 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
     /* Of a problem: our own and a library's; of a plan: its form, whether it calls libraries, and the tactics that serve it
      * better than the winners. */
     enum { RECORDS_PER_PROBLEM = 2, RECORDS_PER_PLAN = 2 + TUNING_MAX_VALUES };
-    bool ok = false, *answered = NULL, entered = false;
-    struct tuning tuning = {.build = build};
+    bool ok = false, *answered = NULL;
+    struct tuning tuning = {.build = build, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct status ignored;
     tuning.measuring = level != TUNE_OFF && build->cuda.weights;
     tune_cuda_code(tuning.code);
     memset(&build->tactics, 0, sizeof build->tactics);
@@ -466,15 +582,17 @@ bool tune_cuda(struct build *build, enum tune_level level, struct status *status
         goto done;
     }
     tuning.measuring = !find_answers(&tuning, level, answered) && tuning.measuring;
-    if (tuning.measuring) {
-        entered = device_enter(&build->cuda.device, status);
-        if (!entered || !bench_cuda_open(&tuning.bench, build, status) || !prepare(&tuning, answered, status))
-            goto done;
+    if (tuning.measuring && build->options->gpus > 1) {
+        tuning.team = team_create((int)build->options->gpus, status);
+        if (!tuning.team) goto done;
     }
+    if (tuning.measuring && (!on_all_gpus(&tuning, open_bench, status) || !prepare(&tuning, answered, status)))
+        goto done;
     ok = solve_all(&tuning, answered, level, status);
 done:
-    bench_cuda_close(&tuning.bench);
-    if (entered) device_leave(&build->cuda.device);
+    status_clear(&ignored);
+    if (tuning.measuring) on_all_gpus(&tuning, close_bench, &ignored);
+    team_destroy(tuning.team);
     /* What was only raced stays out of the engine. */
     kernel_set_free(&build->cuda.kernels);
     free(answered);

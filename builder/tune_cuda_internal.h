@@ -17,7 +17,9 @@ struct tuning {
     struct tune_problem **problems; /* owned, each */
     size_t count, capacity;
     char code[TUNE_CUDA_CODE_BYTES];
-    struct bench_cuda bench;
+    struct bench_cuda benches[PLAN_MAX_RANKS]; /* one on each GPU: different problems race at once */
+    pthread_mutex_t lock;                      /* of the build's kernels, records, cache and progress meanwhile */
+    struct team *team;                         /* several GPUs, when measuring: a member for each */
     bool measuring;
 };
 

@@ -186,7 +186,7 @@ static bool race_library(struct tuning *tuning, const struct tune_problem *probl
         struct bench_problem bench = problem->bench;
         bench.tactics = tactics;
         bench.tactic_count = count + 1;
-        ok = bench_cuda_race(&tuning->bench, &bench, level, result, status);
+        ok = bench_cuda_race(&tuning->benches[0], &bench, level, result, status);
         /* Beside a library's victory stands our own best. */
         bool lost = ok && result->winner > 0 && result->entries[0].samples > 0;
         if (ok)
