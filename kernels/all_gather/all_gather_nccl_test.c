@@ -1,0 +1,143 @@
+/* The host's side of all_gather by NCCL: which calls and launches are legal, and how large what they pass on is. */
+#include "kernels/all_gather/all_gather_nccl.h"
+#include "kernels/embed/test_hostile.h"
+
+enum { MOST_PLACED_ROWS = 65535 }; /* a grid's second dimension */
+
+static const int64_t good[ALL_GATHER_DEVICE_PARAMS] = {4, 1, 63, 250, 4, 96};
+
+/* Values that neither the call nor the kernel takes. */
+static const struct {
+    int param;
+    int64_t value;
+} illegal[] = {
+    {ALL_GATHER_DEVICE_ROWS, 0},
+    {ALL_GATHER_DEVICE_ROWS, -1},
+    {ALL_GATHER_DEVICE_ROWS, OP_MAX_ROWS + 1},
+    {ALL_GATHER_DEVICE_COUNT_INDEX, -1},
+    {ALL_GATHER_DEVICE_COUNT_INDEX, 2},
+    {ALL_GATHER_DEVICE_WIDTH, 0},
+    {ALL_GATHER_DEVICE_WIDTH, 62}, /* 248 columns in all */
+    {ALL_GATHER_DEVICE_WIDTH, INT64_C(1) << 31},
+    {ALL_GATHER_DEVICE_WIDTH, INT64_MAX},
+    {ALL_GATHER_DEVICE_OUT_WIDTH, 0},
+    {ALL_GATHER_DEVICE_OUT_WIDTH, 253},
+    {ALL_GATHER_DEVICE_OUT_WIDTH, INT64_MIN},
+    {ALL_GATHER_DEVICE_RANKS, 1},
+    {ALL_GATHER_DEVICE_RANKS, 3},
+    {ALL_GATHER_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
+};
+enum { ILLEGAL = sizeof illegal / sizeof *illegal };
+
+static void copy(int64_t *params) { memcpy(params, good, sizeof good); }
+
+/* A library call has no grid; anything else would be one that no library looks at. */
+static bool call_accepts(const int64_t *params)
+{
+    const struct device_facts facts = test_facts(90);
+    struct device_geometry geometry;
+    memset(&geometry, 0xff, sizeof geometry);
+    const char *why = device_all_gather_nccl.launch(params, &facts, &geometry);
+    if (why) {
+        assert_true(*why);
+        return false;
+    }
+    for (int d = 0; d < 3; d++) assert_int_equal(geometry.grid[d] | geometry.block[d] | geometry.cluster[d], 0);
+    assert_int_equal(geometry.shared_bytes, 0);
+    return true;
+}
+
+static void hostile_calls_are_refused(void **state)
+{
+    (void)state;
+    int64_t params[ALL_GATHER_DEVICE_PARAMS];
+    uint64_t bytes, flops;
+    copy(params);
+    assert_true(call_accepts(params));
+    device_all_gather_nccl.cost(params, 1, &bytes, &flops);
+    assert_int_equal(bytes, 4 * 63 * 4 * (1 + 4)); /* reads x, writes what all have */
+    assert_int_equal(flops, 0);
+    for (int i = 0; i < ILLEGAL; i++) {
+        copy(params);
+        params[illegal[i].param] = illegal[i].value;
+        if (call_accepts(params)) fail_msg("case %d was accepted", i);
+    }
+    copy(params);
+    params[ALL_GATHER_DEVICE_THREADS] = -1; /* not its own */
+    params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS;
+    assert_true(call_accepts(params));
+}
+
+static void hostile_launches_are_refused(void **state)
+{
+    (void)state;
+    test_hostile_launches(&device_all_gather_place, good);
+    for (int i = 0; i < ILLEGAL; i++)
+        test_launch_refuses(&device_all_gather_place, good, illegal[i].param, illegal[i].value);
+    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 0);
+    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 48);
+    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 1056);
+    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_ROWS, MOST_PLACED_ROWS + 1);
+}
+
+/* The grid has every cell of out, and no block that has none. */
+static void a_launch_has_all_cells(void **state)
+{
+    (void)state;
+    static const int64_t out_widths[] = {1, 95, 96, 97, 250}, rows[] = {1, 5, MOST_PLACED_ROWS};
+    const struct device_facts facts = test_facts(90);
+    for (int n = 0; n < 5 * 3; n++) {
+        int64_t params[ALL_GATHER_DEVICE_PARAMS];
+        struct device_geometry geometry;
+        copy(params);
+        params[ALL_GATHER_DEVICE_OUT_WIDTH] = out_widths[n % 5];
+        params[ALL_GATHER_DEVICE_ROWS] = rows[n / 5];
+        assert_true(test_launch_accepts(&device_all_gather_place, params, 80));
+        assert_null(device_all_gather_place.launch(params, &facts, &geometry));
+        assert_int_equal(geometry.grid[0], (out_widths[n % 5] + 95) / 96);
+        assert_int_equal(geometry.grid[1], rows[n / 5]);
+        assert_int_equal(geometry.grid[2] * geometry.block[1] * geometry.block[2], 1);
+        assert_int_equal(geometry.block[0], 96);
+        assert_int_equal(geometry.shared_bytes, 0);
+    }
+}
+
+static void bytes_are_those_of_the_operand(void **state)
+{
+    (void)state;
+    int64_t params[ALL_GATHER_DEVICE_PARAMS];
+    copy(params);
+    params[ALL_GATHER_DEVICE_THREADS] = INT64_MIN; /* not read */
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), 4 * 63 * 4);
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), 4 * 4 * 63 * 4);
+    params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS; /* more than 32 bits have */
+    params[ALL_GATHER_DEVICE_WIDTH] = 1 << 20;
+    params[ALL_GATHER_DEVICE_RANKS] = PLAN_MAX_RANKS;
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), UINT64_C(1) << (20 + 20 + 2));
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), UINT64_C(1) << (20 + 20 + 4 + 2));
+    for (int i = 0; i < ILLEGAL; i++) {
+        copy(params);
+        params[illegal[i].param] = illegal[i].value;
+        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), 0);
+        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), 0);
+    }
+}
+
+static void places_cost_what_they_copy(void **state)
+{
+    (void)state;
+    uint64_t bytes, flops;
+    device_all_gather_place.cost(good, 1, &bytes, &flops);
+    assert_int_equal(bytes, 2 * 4 * 250 * 4);
+    assert_int_equal(flops, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hostile_calls_are_refused),  cmocka_unit_test(hostile_launches_are_refused),
+        cmocka_unit_test(a_launch_has_all_cells),     cmocka_unit_test(bytes_are_those_of_the_operand),
+        cmocka_unit_test(places_cost_what_they_copy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
