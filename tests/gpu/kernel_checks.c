@@ -3,22 +3,24 @@
 #include "kernels/test_support.h"
 #include "tests/gpu/check.h"
 
-#define KERNEL_TESTS(X)        \
-    X(attention_cudnn_test)    \
-    X(all_reduce_device_test)  \
-    X(attention_prefill_test)  \
-    X(matmul_cublaslt_test)    \
-    X(matmul_gemv_test)        \
-    X(matmul_mma_test)         \
-    X(matmul_wgmma_test)       \
-    X(rope_attention_test)     \
-    X(sample_device_test)      \
-    X(all_gather_device_test)  \
-    X(embed_device_test)       \
-    X(rms_norm_device_test)    \
-    X(rope_append_device_test) \
-    X(rope_table_device_test)  \
-    X(select_rows_device_test) \
+#define KERNEL_TESTS(X)            \
+    X(attention_cudnn_test)        \
+    X(all_reduce_device_test)      \
+    X(attention_prefill_test)      \
+    X(matmul_cublaslt_test)        \
+    X(matmul_gemv_test)            \
+    X(matmul_mma_test)             \
+    X(matmul_wgmma_test)           \
+    X(rope_attention_test)         \
+    X(sample_device_test)          \
+    X(all_reduce_nccl_device_test) \
+    X(all_gather_device_test)      \
+    X(all_gather_nccl_device_test) \
+    X(embed_device_test)           \
+    X(rms_norm_device_test)        \
+    X(rope_append_device_test)     \
+    X(rope_table_device_test)      \
+    X(select_rows_device_test)     \
     X(swiglu_device_test)
 
 #define DECLARE(file) int file##_main(void);
