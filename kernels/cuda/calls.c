@@ -108,6 +108,7 @@ static bool is_collective(const struct cuda_calls *calls, const struct engine_ca
     if (call->library != LIBRARY_NCCL) return false;
     if (launch->op == OP_ALL_REDUCE)
         return launch->param_count >= ALL_REDUCE_DEVICE_THREADS && all_reduce_nccl_bytes(params) > 0 &&
+               !params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] && !params[ALL_REDUCE_DEVICE_HAS_NORM] &&
                params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
                launch->operand_count == ALL_REDUCE_NCCL_OPERANDS;
     return launch->op == OP_ALL_GATHER && launch->param_count >= ALL_GATHER_DEVICE_THREADS &&
