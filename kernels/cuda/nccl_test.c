@@ -4,35 +4,6 @@
 
 #include <sys/wait.h>
 
-static float rounded(float value, enum dtype dtype)
-{
-    if (dtype == DTYPE_F16) return f16_to_float(f16_from_float(value));
-    if (dtype == DTYPE_BF16) return bf16_to_float(bf16_from_float(value));
-    return value;
-}
-
-static bool is_sum(struct test_nccl_rank *self, cu_deviceptr at, enum dtype dtype, uint64_t count, uint32_t round)
-{
-    for (uint64_t i = 0; i < count; i++) {
-        float sum = 0;
-        for (uint32_t r = 0; r < self->ranks; r++) sum += rounded(test_nccl_number(round, r, i), dtype);
-        float found = test_nccl_get(at, dtype, i);
-        if (found == rounded(sum, dtype)) continue;
-        return status_fail(&self->status, STATUS_INTERNAL, "%s %llu of %llu: %g, expected %g", dtype_name(dtype),
-                           (unsigned long long)i, (unsigned long long)count, (double)found, (double)sum);
-    }
-    return true;
-}
-
-/* What `fill` made of every rank, one behind the other. */
-static bool is_gathered(struct test_nccl_rank *self, cu_deviceptr at, uint64_t count, uint32_t round)
-{
-    for (uint32_t r = 0; r < self->ranks; r++)
-        for (uint64_t i = 0; i < count; i++)
-            if (test_nccl_get(at, DTYPE_F32, r * count + i) != test_nccl_number(round, r, i)) return false;
-    return true;
-}
-
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 static const uint64_t counts[] = {1, 2, 1001, TEST_NCCL_COUNT};
 
@@ -46,9 +17,9 @@ static bool sum_all(struct test_nccl_rank *self)
             EXPECT(nccl_all_reduce(&self->rank, dtypes[d], self->from, self->to, counts[c], stream, &self->status));
             CALL(StreamSynchronize, stream);
             EXPECT(nccl_ok(&self->rank, &self->status));
-            EXPECT(is_sum(self, self->to, dtypes[d], counts[c], round));
+            EXPECT(test_nccl_is_sum(self, self->to, dtypes[d], counts[c], round));
             EXPECT(nccl_all_reduce(&self->rank, dtypes[d], self->from, self->from, counts[c], stream, &self->status));
-            EXPECT(is_sum(self, self->from, dtypes[d], counts[c], round));
+            EXPECT(test_nccl_is_sum(self, self->from, dtypes[d], counts[c], round));
         }
     return true;
 }
@@ -67,10 +38,10 @@ static bool gather_all(struct test_nccl_rank *self)
         cu_deviceptr place = self->to + self->number * bytes;
         test_nccl_fill(self, self->from, DTYPE_F32, count, round);
         EXPECT(nccl_all_gather(&self->rank, self->from, self->to, bytes, self->device.stream, &self->status));
-        EXPECT(is_gathered(self, self->to, count, round));
+        EXPECT(test_nccl_is_gathered(self, self->to, count, round));
         test_nccl_fill(self, place, DTYPE_F32, count, round + 1);
         EXPECT(nccl_all_gather(&self->rank, place, self->to, bytes, self->device.stream, &self->status));
-        EXPECT(is_gathered(self, self->to, count, round + 1));
+        EXPECT(test_nccl_is_gathered(self, self->to, count, round + 1));
     }
     return true;
 }
@@ -119,7 +90,7 @@ static bool replay(struct test_nccl_rank *self)
         CALL(GraphLaunch, exec, self->device.stream);
         CALL(StreamSynchronize, self->device.stream);
         EXPECT(nccl_ok(&self->rank, &self->status));
-        EXPECT(is_sum(self, self->from, DTYPE_F32, TEST_NCCL_THREE, round));
+        EXPECT(test_nccl_is_sum(self, self->from, DTYPE_F32, TEST_NCCL_THREE, round));
         for (uint64_t i = 0; i < (uint64_t)self->ranks * TEST_NCCL_THREE; i++) {
             float one = test_nccl_get(self->from, DTYPE_F32, i % TEST_NCCL_THREE), sum = 0;
             for (uint32_t r = 0; r < self->ranks; r++) sum += one;

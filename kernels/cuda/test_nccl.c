@@ -162,6 +162,34 @@ void test_nccl_fill(const struct test_nccl_rank *self, cu_deviceptr to, enum dty
     }
 }
 
+static float rounded(float value, enum dtype dtype)
+{
+    if (dtype == DTYPE_F16) return f16_to_float(f16_from_float(value));
+    if (dtype == DTYPE_BF16) return bf16_to_float(bf16_from_float(value));
+    return value;
+}
+
+bool test_nccl_is_sum(struct test_nccl_rank *self, cu_deviceptr at, enum dtype dtype, uint64_t count, uint32_t round)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (uint32_t r = 0; r < self->ranks; r++) sum += rounded(test_nccl_number(round, r, i), dtype);
+        float found = test_nccl_get(at, dtype, i);
+        if (found == rounded(sum, dtype)) continue;
+        return status_fail(&self->status, STATUS_INTERNAL, "%s %llu of %llu: %g, expected %g", dtype_name(dtype),
+                           (unsigned long long)i, (unsigned long long)count, (double)found, (double)sum);
+    }
+    return true;
+}
+
+bool test_nccl_is_gathered(const struct test_nccl_rank *self, cu_deviceptr at, uint64_t count, uint32_t round)
+{
+    for (uint32_t r = 0; r < self->ranks; r++)
+        for (uint64_t i = 0; i < count; i++)
+            if (test_nccl_get(at, DTYPE_F32, r * count + i) != test_nccl_number(round, r, i)) return false;
+    return true;
+}
+
 /* ---- graphs ---- */
 
 bool test_nccl_queue_three(struct test_nccl_rank *self)

@@ -65,6 +65,9 @@ float test_nccl_number(uint32_t round, uint32_t r, uint64_t i);
 float test_nccl_get(cu_deviceptr at, enum dtype dtype, uint64_t i);
 void test_nccl_fill(const struct test_nccl_rank *self, cu_deviceptr to, enum dtype dtype, uint64_t count,
                     uint32_t round);
+/* Whether there is what a collective makes of what `fill` has written on every rank. */
+bool test_nccl_is_sum(struct test_nccl_rank *self, cu_deviceptr at, enum dtype dtype, uint64_t count, uint32_t round);
+bool test_nccl_is_gathered(const struct test_nccl_rank *self, cu_deviceptr at, uint64_t count, uint32_t round);
 
 /* Three collectives of TEST_NCCL_THREE elements in a row: a sum in `from`, which is gathered in `to` and summed there. */
 enum { TEST_NCCL_THREE = 1000 };
