@@ -67,10 +67,17 @@ bool nccl_is_open(const struct build *build) { return build->cuda.nccl_ranks[0].
 
 /* ---- launches ---- */
 
+/* Of few rows all terms are brought here, and the sum is that of our own kernels. */
+static bool gathers(const int64_t *params)
+{
+    return !all_reduce_device_illegal(params) && all_reduce_device_is_small(params);
+}
+
 uint64_t nccl_result_bytes(const struct device_launch *site)
 {
     const int64_t *params = site->tactic.params;
-    if (site->op == OP_ALL_REDUCE) return all_reduce_nccl_bytes(params);
+    if (site->op == OP_ALL_REDUCE)
+        return all_reduce_nccl_bytes(params) * (gathers(params) ? (uint64_t)params[ALL_REDUCE_DEVICE_RANKS] : 1);
     return site->op == OP_ALL_GATHER ? all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) : 0;
 }
 
@@ -96,13 +103,20 @@ static void reduce(const struct device_launch *site, const struct plan_operand *
 {
     struct device_launch *call = &launches[0], *finish = &launches[1];
     const struct plan_operand *operands = site->operands;
-    begin(call, site, &device_all_reduce_nccl);
-    call->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = call->tactic.params[ALL_REDUCE_DEVICE_HAS_NORM] = 0;
+    const int64_t *params = site->tactic.params;
+    const bool terms = gathers(params);
+    begin(call, site, terms ? &device_all_gather_nccl : &device_all_reduce_nccl);
+    if (terms) {
+        memset(call->tactic.params, 0, sizeof call->tactic.params);
+        all_reduce_gather_params(params, call->tactic.params);
+    } else {
+        call->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = call->tactic.params[ALL_REDUCE_DEVICE_HAS_NORM] = 0;
+    }
     add(call, &operands[ALL_REDUCE_DEVICE_COUNTS], ACCESS_READ);
     add(call, &operands[ALL_REDUCE_DEVICE_X], ACCESS_READ);
     add(call, sum, ACCESS_WRITE);
     begin(finish, site, &device_all_reduce_finish);
-    all_reduce_finish_threads(finish->tactic.params);
+    all_reduce_finish_params(finish->tactic.params, terms ? params[ALL_REDUCE_DEVICE_RANKS] : 1);
     add(finish, &operands[ALL_REDUCE_DEVICE_COUNTS], ACCESS_READ);
     add(finish, sum, ACCESS_READ);
     for (uint32_t i = ALL_REDUCE_DEVICE_OUT; i < site->operand_count; i++)

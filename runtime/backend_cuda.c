@@ -220,6 +220,15 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
     return true;
 }
 
+static void free_memory(struct cuda_backend *cuda)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
+        if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
+    cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM]);
+    if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
+}
+
 static void destroy(struct backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -230,16 +239,15 @@ static void destroy(struct backend *backend)
      * what does not need it is given back all the same. */
     if (cuda->device.context) {
         bool entered = device_enter(&cuda->device, &ignored);
-        driver->StreamSynchronize(cuda->device.stream);
+        if (entered) driver->StreamSynchronize(cuda->device.stream);
         for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
-        for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
-            if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
-        cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM]);
         for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
             if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
-        if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
         if (cuda->stop_stream) driver->StreamDestroy(cuda->stop_stream);
-        if (entered) device_leave(&cuda->device);
+        if (entered) {
+            free_memory(cuda);
+            device_leave(&cuda->device);
+        }
     }
     mirror_close(&cuda->mirror);
     host_memory_unmap(&cuda->logits);

@@ -46,6 +46,7 @@ static const struct launcher *find_launcher(void)
 static bool find_address(const struct launcher *launcher, struct eng_open_options *options, struct status *status)
 {
     const char *host = getenv("MASTER_ADDR");
+    if (host && !*host) host = NULL;
     uint32_t port = DEFAULT_PORT, local = 0;
     if (!host && !launcher->has_address) {
         if (!read_number(launcher->local_processes, MOST_NUMBER, &local, status)) return false;
@@ -53,16 +54,17 @@ static bool find_address(const struct launcher *launcher, struct eng_open_option
     }
     if (!host)
         return status_fail(status, STATUS_USAGE,
-                           "environment: %s started processes on several machines; expected MASTER_ADDR to be the host "
-                           "of process 0, found nothing; set it (mpirun -x MASTER_ADDR=HOST), or give an address",
+                           "environment: %s: expected MASTER_ADDR to be the host of process 0, found nothing; set it "
+                           "(mpirun -x MASTER_ADDR=HOST), or give an address",
                            launcher->name);
     if ((launcher->has_address || getenv("MASTER_PORT")) && (!read_number("MASTER_PORT", MOST_PORT - 1, &port, status)))
         return false;
-    const char *format = strchr(host, ':') ? "[%s]:%" PRIu32 : "%s:%" PRIu32; /* an address of IPv6 */
+    bool is_bare = strchr(host, ':') && *host != '['; /* an address of IPv6 */
+    const char *format = is_bare ? "[%s]:%" PRIu32 : "%s:%" PRIu32;
     int length = snprintf(options->address, sizeof options->address, format, host, port + 1);
     return (length > 0 && (size_t)length < sizeof options->address) ||
-           status_fail(status, STATUS_USAGE, "environment: MASTER_ADDR: longer than %zu bytes",
-                       sizeof options->address - 8);
+           status_fail(status, STATUS_USAGE,
+                       "environment: MASTER_ADDR: expected a name of at most 255 bytes, found %zu", strlen(host));
 }
 
 static bool read_environment(struct eng_open_options *options, struct status *status)

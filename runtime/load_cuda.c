@@ -324,7 +324,7 @@ static void close_rank(struct load_cuda *cuda)
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
     if (cuda->weights) {
         bool entered = device_enter(&cuda->device, &ignored);
-        cuda->device.driver.MemFree(cuda->weights);
+        if (entered) cuda->device.driver.MemFree(cuda->weights);
         if (entered) device_leave(&cuda->device);
     }
     device_close(&cuda->device);

@@ -19,7 +19,8 @@ enum {
     /* A thread copies and hashes 5 GB/s or more; a link of 16 lanes of PCIe 5 takes 55. */
     MOST_THREADS = 16,
     BUFFERS = 2, /* of a thread: one is filled while the other is on its way */
-    BUFFER_BYTES = ENGINE_WEIGHT_CHUNK_BYTES,
+    /* Small ones: pinning memory takes the driver time, which several GPUs do not share. */
+    BUFFER_BYTES = 1 << 20,
     PIECE_BYTES = 128 << 10,
     READ_AHEAD_CHUNKS = 64,
 };
@@ -36,6 +37,8 @@ struct upload {
 
 /* What one thread holds. */
 struct lane {
+    uint8_t *buffers; /* pinned: [BUFFERS, BUFFER_BYTES] */
+    uint64_t turn;    /* parts so far */
     cu_stream stream;
     cu_event sent[BUFFERS]; /* recorded behind the last copy out of the buffer */
 };
@@ -51,44 +54,51 @@ static void advise(const struct engine *file, uint64_t offset, uint64_t bytes, i
     madvise((void *)first, end - first, advice);
 }
 
-/* Piece by piece, so that what was copied is hashed while it is near. The bytes that go to the device are those that were
- * hashed, whatever becomes of the file meanwhile. */
-static bool copy_chunk(const struct engine *file, uint64_t chunk, uint8_t *copy, const uint8_t *from, uint64_t bytes,
-                       struct status *status)
+/* Into the buffer, piece by piece, so that what was copied is hashed while it is near. The bytes that go to the device are
+ * those that were hashed, whatever becomes of the file meanwhile. */
+static void copy_part(uint8_t *buffer, const uint8_t *from, uint64_t bytes, struct hash64_stream *hash)
 {
-    struct hash64_stream *hash = hash64_stream_begin();
-    if (!hash) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (uint64_t done = 0; done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        memcpy(copy + done, from + done, piece);
-        hash64_stream_add(hash, copy + done, piece);
+        memcpy(buffer + done, from + done, piece);
+        hash64_stream_add(hash, buffer + done, piece);
     }
-    if (hash64_stream_end(hash) == file->weight_hashes[chunk]) return true;
+}
+
+static bool send_part(const struct upload *upload, struct lane *lane, uint64_t offset, uint64_t bytes,
+                      struct hash64_stream *hash, struct status *status)
+{
+    const struct cuda_driver *driver = &upload->device->driver;
+    uint64_t turn = lane->turn++, begin = upload->range.first * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES;
+    uint8_t *buffer = lane->buffers + turn % BUFFERS * BUFFER_BYTES;
+    cu_event sent = lane->sent[turn % BUFFERS];
+    if (turn >= BUFFERS && !cuda_ok(driver, driver->EventSynchronize(sent), status, "copying weights to the GPU"))
+        return false;
+    copy_part(buffer, upload->file->weights + offset, bytes, hash);
+    return cuda_ok(driver, driver->MemcpyHtoDAsync(upload->to + offset - begin, buffer, bytes, lane->stream), status,
+                   "copying weights to the GPU") &&
+           cuda_ok(driver, driver->EventRecord(sent, lane->stream), status, "copying weights to the GPU");
+}
+
+/* A chunk that proves wrong is on the device by then: nobody uses it, for the load fails. */
+static bool send_chunk(const struct upload *upload, struct lane *lane, uint64_t chunk, struct status *status)
+{
+    const struct engine *file = upload->file;
+    uint64_t offset = chunk * ENGINE_WEIGHT_CHUNK_BYTES, rest = file->manifest.weights_bytes - offset;
+    uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
+    struct hash64_stream *hash = hash64_stream_begin();
+    if (!hash) return status_fail(status, STATUS_MACHINE, "out of memory");
+    advise(file, offset + READ_AHEAD_CHUNKS * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES, bytes, MADV_WILLNEED);
+    advise(file, offset, bytes, MADV_POPULATE_READ);
+    bool ok = true;
+    for (uint64_t done = 0; ok && done < bytes; done += BUFFER_BYTES)
+        ok = send_part(upload, lane, offset + done, bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES, hash,
+                       status);
+    bool right = hash64_stream_end(hash) == file->weight_hashes[chunk];
+    if (!ok || right) return ok;
     if (!engine_verify_weights(file, chunk, 1, status)) return false;
     return status_fail(status, STATUS_CORRUPT,
                        "section 'weights': chunk %" PRIu64 ": the file changed while it was loaded", chunk);
-}
-
-static bool send_chunk(const struct upload *upload, const struct lane *lane, uint8_t *buffers, uint64_t turn,
-                       uint64_t chunk, struct status *status)
-{
-    const struct engine *file = upload->file;
-    const struct cuda_driver *driver = &upload->device->driver;
-    uint8_t *buffer = buffers + turn % BUFFERS * BUFFER_BYTES;
-    cu_event sent = lane->sent[turn % BUFFERS];
-    uint64_t offset = chunk * ENGINE_WEIGHT_CHUNK_BYTES, rest = file->manifest.weights_bytes - offset;
-    uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
-    advise(file, offset + READ_AHEAD_CHUNKS * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES, bytes, MADV_WILLNEED);
-    advise(file, offset, bytes, MADV_POPULATE_READ);
-    if (turn >= BUFFERS && !cuda_ok(driver, driver->EventSynchronize(sent), status, "copying weights to the GPU"))
-        return false;
-    return copy_chunk(file, chunk, buffer, file->weights + offset, bytes, status) &&
-           cuda_ok(driver,
-                   driver->MemcpyHtoDAsync(upload->to + offset -
-                                               upload->range.first * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES,
-                                           buffer, bytes, lane->stream),
-                   status, "copying weights to the GPU") &&
-           cuda_ok(driver, driver->EventRecord(sent, lane->stream), status, "copying weights to the GPU");
 }
 
 static bool open_lane(const struct upload *upload, struct lane *lane, struct status *status)
@@ -103,15 +113,13 @@ static bool open_lane(const struct upload *upload, struct lane *lane, struct sta
 static bool run_lane(struct upload *upload, struct team_member *member, struct status *status)
 {
     const struct cuda_driver *driver = &upload->device->driver;
-    struct lane lane = {0};
-    uint8_t *buffers = upload->staging + (uint64_t)member->index * BUFFERS * BUFFER_BYTES;
+    struct lane lane = {.buffers = upload->staging + (uint64_t)member->index * BUFFERS * BUFFER_BYTES};
     if (!device_enter(upload->device, status)) return false;
     bool ok = open_lane(upload, &lane, status);
     uint64_t chunk;
-    for (uint64_t turn = 0; ok && (chunk = team_ticket(member)) < upload->range.count &&
-                            !atomic_load_explicit(&upload->failed, memory_order_relaxed);
-         turn++)
-        ok = send_chunk(upload, &lane, buffers, turn, upload->range.first + chunk, status);
+    while (ok && (chunk = team_ticket(member)) < upload->range.count &&
+           !atomic_load_explicit(&upload->failed, memory_order_relaxed))
+        ok = send_chunk(upload, &lane, upload->range.first + chunk, status);
     /* In either case: the staging buffers go away. */
     if (lane.stream) {
         cu_result result = driver->StreamSynchronize(lane.stream);

@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 {
     device_trigger();
     device_wait();
-    const int row = blockIdx.y, column = blockIdx.x * THREADS + threadIdx.x;
+    const int row = blockIdx.y;
+    const u32 column = blockIdx.x * THREADS + threadIdx.x;
     if (row >= counts[COUNT_INDEX] || column >= OUT_WIDTH) return;
     out[(i64)row * OUT_WIDTH + column] = gathered[((i64)(column / WIDTH) * ROWS + row) * WIDTH + column % WIDTH];
 }

@@ -1,5 +1,6 @@
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
+#include "kernels/all_gather/all_gather_device.h"
 #include "kernels/cuda/nccl_call.h"
 
 /* What both launches demand of the problem. */
@@ -60,6 +61,8 @@ static const char *launch_finish(const int64_t *params, const struct device_fact
     if (illegal) return illegal;
     if (threads < WARP || threads > MOST_THREADS || threads % WARP)
         return "THREADS is not a multiple of 32 in 32..1024";
+    if (params[ALL_REDUCE_FINISH_PARTS] != 1 && params[ALL_REDUCE_FINISH_PARTS] != params[ALL_REDUCE_DEVICE_RANKS])
+        return "PARTS is neither 1 nor RANKS";
     if ((row_bytes(params) / VECTOR_BYTES + (uint64_t)threads - 1) / (uint64_t)threads > MOST_STEPS)
         return "THREADS is too small for a row to stay in registers";
     *geometry = (struct device_geometry){{(uint32_t)params[ALL_REDUCE_DEVICE_ROWS], 1, 1},
@@ -69,27 +72,39 @@ static const char *launch_finish(const int64_t *params, const struct device_fact
     return NULL;
 }
 
-void all_reduce_finish_threads(int64_t *params)
+void all_reduce_finish_params(int64_t *params, int64_t parts)
 {
     enum { LEAST = 64, MOST = 1024, VECTOR_BYTES = 16 };
     const uint64_t vectors = row_bytes(params) / VECTOR_BYTES;
     uint64_t threads = LEAST;
     while (threads < MOST && threads < vectors) threads *= 2;
     params[ALL_REDUCE_DEVICE_THREADS] = (int64_t)threads;
+    params[ALL_REDUCE_FINISH_PARTS] = parts;
+}
+
+void all_reduce_gather_params(const int64_t *params, int64_t *gather)
+{
+    const int64_t words = (int64_t)(row_bytes(params) / sizeof(uint32_t)); /* WIDTH is a multiple of 8 */
+    gather[ALL_GATHER_DEVICE_ROWS] = params[ALL_REDUCE_DEVICE_ROWS];
+    gather[ALL_GATHER_DEVICE_COUNT_INDEX] = params[ALL_REDUCE_DEVICE_COUNT_INDEX];
+    gather[ALL_GATHER_DEVICE_WIDTH] = words;
+    gather[ALL_GATHER_DEVICE_OUT_WIDTH] = words * params[ALL_REDUCE_DEVICE_RANKS];
+    gather[ALL_GATHER_DEVICE_RANKS] = params[ALL_REDUCE_DEVICE_RANKS];
 }
 
 static void cost_of_finish(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
     const uint64_t elements = (uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH];
-    uint64_t each = dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) + sizeof(float);
+    const uint64_t parts = (uint64_t)params[ALL_REDUCE_FINISH_PARTS];
+    uint64_t each = parts * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) + sizeof(float);
     if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) each += sizeof(float);
     if (params[ALL_REDUCE_DEVICE_HAS_NORM]) each += dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
     *bytes = elements * each;
-    *flops = elements * (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 5 : 1);
+    *flops = elements * (parts + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
 }
 
-static const char *const param_names[ALL_REDUCE_DEVICE_BLOCKS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
+static const char *const param_names[ALL_REDUCE_DEVICE_PARAMS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
                                                                   "X_DTYPE",  "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE",
                                                                   "EPS_BITS", "OUT_DTYPE",    "THREADS"};
 
@@ -112,7 +127,7 @@ const struct device_kernel device_all_reduce_finish = {
     .source = "kernels/all_reduce/all_reduce_finish.cu",
     .op = OP_ADD,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_DEVICE_BLOCKS,
+    .param_count = ALL_REDUCE_DEVICE_PARAMS,
     .param_names = param_names,
     .first_tunable = ALL_REDUCE_DEVICE_THREADS,
     .operand_count = ALL_REDUCE_FINISH_OPERANDS,

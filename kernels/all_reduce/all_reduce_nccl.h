@@ -1,7 +1,10 @@
 /* all_reduce by NCCL: the contract of all_reduce_device.h in two launches, without the COMM space, for ranks that cannot
- * reach each other's memory or are in different processes. The library call forms the sum alone, of all ROWS rows, rounded
- * to X_DTYPE, in an order of NCCL's own that is the same on all ranks; behind it the kernel all_reduce_finish adds the
- * residual and forms the norm. */
+ * reach each other's memory or are in different processes.
+ *
+ * Of few rows the library call gathers what all ranks have (all_gather_nccl.h, X as 32-bit words), and the kernel
+ * all_reduce_finish forms the sum: the bits of one_shot. Of many the call forms the sum, rounded to X_DTYPE as two_shot
+ * does, in an order of NCCL's own that is the same on all ranks. In both cases of all ROWS rows; the kernel then adds the
+ * residual and forms the norm, of the valid ones. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_NCCL_H
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_NCCL_H
 
@@ -25,17 +28,20 @@ uint64_t all_reduce_nccl_bytes(const int64_t *params);
 bool all_reduce_nccl_run(const struct nccl_rank *rank, const int64_t *params, const cu_deviceptr *operands,
                          cu_stream stream, struct status *status);
 
-/* The kernel behind it: params[0..ALL_REDUCE_DEVICE_BLOCKS), THREADS being tunable: a multiple of 32 up to 1024 that holds
- * a row in registers. */
+/* The kernel behind it: the contract's params but for the last. THREADS: a multiple of 32 up to 1024 that holds a row in
+ * registers. */
+enum { ALL_REDUCE_FINISH_PARTS = ALL_REDUCE_DEVICE_BLOCKS }; /* 1: the sum; RANKS: its terms */
 enum all_reduce_finish_operand {
     ALL_REDUCE_FINISH_COUNTS,
-    ALL_REDUCE_FINISH_SUM, /* X_DTYPE[ROWS, WIDTH] */
+    ALL_REDUCE_FINISH_SUM, /* X_DTYPE[PARTS, ROWS, WIDTH] */
     ALL_REDUCE_FINISH_OUT, /* f32[ROWS, WIDTH]; may be the residual */
     /* behind it as behind ALL_REDUCE_DEVICE_OUT */
     ALL_REDUCE_FINISH_OPERANDS = 6
 };
 extern const struct device_kernel device_all_reduce_finish;
-/* Sets THREADS for the problem in `params`, as well as rows allow. */
-void all_reduce_finish_threads(int64_t *params);
+/* Sets THREADS, as well as rows allow, and PARTS for the problem in `params`. */
+void all_reduce_finish_params(int64_t *params, int64_t parts);
+/* Of few rows: the params of the gathering call for the problem, [ALL_GATHER_DEVICE_PARAMS]. */
+void all_reduce_gather_params(const int64_t *params, int64_t *gather);
 
 #endif

@@ -1,5 +1,5 @@
-/* all_reduce_finish on a GPU: the sum that NCCL would leave is made up, so out's bits are known; the norm is compared with
- * float64. What needs no GPU: all_reduce_nccl_test.c. */
+/* all_reduce_finish on a GPU: what NCCL would leave, the sum or its terms, is made up, so out's bits are known; the norm is
+ * compared with float64. What needs no GPU: all_reduce_nccl_test.c. */
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
 #include <math.h>
@@ -16,7 +16,8 @@ struct trial {
     enum residual residual;
     bool norm;
     bool any_bits;   /* of the sum, NaN and infinities among them */
-    int64_t threads; /* 0: all_reduce_finish_threads */
+    int64_t threads; /* 0: as all_reduce_finish_params has it */
+    int64_t parts;   /* 0: the sum; else its terms, of as many ranks */
 };
 static struct trial trials[MOST_TRIALS];
 static int trial_count;
@@ -29,6 +30,8 @@ static void add_trial(struct trial trial)
     assert_in_range(trial_count, 0, MOST_TRIALS - 1);
     trials[trial_count++] = trial;
 }
+
+static int64_t parts_of(const struct trial *trial) { return trial->parts ? trial->parts : 1; }
 
 static void make_params(const struct trial *trial, int64_t *params)
 {
@@ -46,14 +49,17 @@ static void make_params(const struct trial *trial, int64_t *params)
         [ALL_REDUCE_DEVICE_THREADS] = trial->threads,
     };
     memcpy(params, filled, sizeof filled);
-    if (!trial->threads) all_reduce_finish_threads(params);
+    if (trial->parts) params[ALL_REDUCE_DEVICE_RANKS] = trial->parts;
+    all_reduce_finish_params(params, parts_of(trial));
+    if (trial->threads) params[ALL_REDUCE_DEVICE_THREADS] = trial->threads;
 }
 
 static const char *describe(const struct trial *trial, const int64_t *params)
 {
     static char text[200];
-    snprintf(text, sizeof text, "threads %d: %d rows of %d %s%s%s%s%s%s", (int)params[ALL_REDUCE_DEVICE_THREADS],
-             (int)trial->rows, (int)trial->width, dtype_name(trial->dtype),
+    snprintf(text, sizeof text, "threads %d: %d parts of %d rows of %d %s%s%s%s%s%s",
+             (int)params[ALL_REDUCE_DEVICE_THREADS], (int)parts_of(trial), (int)trial->rows, (int)trial->width,
+             dtype_name(trial->dtype),
              trial->residual == NONE       ? ""
              : trial->residual == SEPARATE ? ", residual"
                                            : ", residual in place",
@@ -68,7 +74,7 @@ static size_t cells_of(const struct trial *trial) { return (size_t)(trial->rows 
 
 struct host {
     int64_t valid;
-    void *sum, *weight;                             /* encoded */
+    void *sum, *weight;                             /* encoded; sum: [parts, rows, width] */
     float *decoded_sum, *decoded_weight, *residual; /* [rows, width], [width], [rows, width] */
 };
 
@@ -84,18 +90,25 @@ static void host_open(struct host *host, const struct trial *trial, int64_t vali
 {
     struct test_random random = {2 * seed + 1};
     const size_t cells = cells_of(trial), element = dtype_bytes(trial->dtype);
+    const size_t all = cells * (size_t)parts_of(trial);
+    float *part = must_allocate(cells * 4);
     *host = (struct host){valid,
-                          must_allocate(cells * element),
+                          must_allocate(all * element),
                           must_allocate((size_t)trial->width * 4),
                           must_allocate(cells * 4),
                           must_allocate((size_t)trial->width * 4),
                           must_allocate(cells * 4)};
     if (trial->any_bits)
-        for (size_t i = 0; i < cells * element; i++)
+        for (size_t i = 0; i < all * element; i++)
             ((uint8_t *)host->sum)[i] = (uint8_t)(test_random_bits(&random) >> 40);
     else
-        test_fill(&random, host->sum, cells, trial->dtype, -3, 3);
-    test_decode(host->sum, host->decoded_sum, cells, trial->dtype);
+        test_fill(&random, host->sum, all, trial->dtype, -3, 3);
+    for (size_t i = 0; i < cells; i++) host->decoded_sum[i] = 0;
+    for (size_t k = 0; k < (size_t)parts_of(trial); k++) {
+        test_decode((const uint8_t *)host->sum + k * cells * element, part, cells, trial->dtype);
+        for (size_t i = 0; i < cells; i++) host->decoded_sum[i] += part[i];
+    }
+    free(part);
     test_fill(&random, host->residual, cells, DTYPE_F32, -3, 3);
     test_fill(&random, host->weight, (size_t)trial->width, trial->norm_dtype, 0.2f, 2);
     test_decode(host->weight, host->decoded_weight, (size_t)trial->width, trial->norm_dtype);
@@ -193,7 +206,7 @@ static void run(const struct trial *trial)
     test_kernel_open(&kernel, &device_all_reduce_finish, params);
     if (kernel.local_bytes) fail_msg("%s: %d bytes of spilled registers", what, kernel.local_bytes);
     struct test_device_buffer counts = test_device_buffer_new(2 * sizeof(int32_t));
-    struct test_device_buffer sum = test_device_buffer_new(cells * dtype_bytes(trial->dtype));
+    struct test_device_buffer sum = test_device_buffer_new((size_t)parts_of(trial) * cells * dtype_bytes(trial->dtype));
     struct test_device_buffer out = test_device_buffer_new(cells * 4), residual = test_device_buffer_new(cells * 4);
     struct test_device_buffer weight = test_device_buffer_new((size_t)trial->width * dtype_bytes(trial->norm_dtype));
     struct test_device_buffer normed = test_device_buffer_new(normed_bytes);
@@ -296,6 +309,26 @@ static void any_bits(void **state)
     run_trials();
 }
 
+/* The terms of few ranks and of many. */
+static void terms(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const int64_t parts[] = {2, 3, 8, 16}, widths[] = {64, 4096, 16384};
+    trial_count = 0;
+    for (int n = 0; n < 4 * 3; n++)
+        add_trial((struct trial){.rows = n % 2 ? 1 : 9,
+                                 .count_index = n % 2,
+                                 .width = widths[n % 3],
+                                 .dtype = dtypes[n / 3 % 3],
+                                 .norm_dtype = DTYPE_BF16,
+                                 .out_dtype = dtypes[n % 3],
+                                 .residual = (enum residual)(n % RESIDUALS),
+                                 .norm = n % 4 != 3,
+                                 .parts = parts[n / 3]});
+    run_trials();
+}
+
 /* Warps that no row's end falls on, fewer threads than vectors, many more. */
 static void other_threads(void **state)
 {
@@ -321,10 +354,8 @@ static void other_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_size),
-        cmocka_unit_test(every_dtype),
-        cmocka_unit_test(any_bits),
-        cmocka_unit_test(other_threads),
+        cmocka_unit_test(every_size), cmocka_unit_test(every_dtype),   cmocka_unit_test(any_bits),
+        cmocka_unit_test(terms),      cmocka_unit_test(other_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

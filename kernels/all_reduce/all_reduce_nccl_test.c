@@ -1,5 +1,7 @@
 /* The host's side of all_reduce by NCCL: which calls and launches are legal, and how large what they pass on is. */
 #include "kernels/all_reduce/all_reduce_nccl.h"
+
+#include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/embed/test_hostile.h"
 
 enum { MOST_ROW_BYTES = 65536 }; /* that 1024 threads hold in registers */
@@ -14,6 +16,7 @@ static const int64_t good[ALL_REDUCE_DEVICE_PARAMS] = {
     [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_F32,
     [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_F16,
     [ALL_REDUCE_DEVICE_THREADS] = 256,
+    [ALL_REDUCE_FINISH_PARTS] = 1,
 };
 
 /* Values that no launch of either kind takes. */
@@ -102,6 +105,11 @@ static void hostile_launches_are_refused(void **state)
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 0);
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 48);
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 1056);
+    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_FINISH_PARTS, 0);
+    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_FINISH_PARTS, 3);
+    params[ALL_REDUCE_FINISH_PARTS] = 4; /* all terms */
+    assert_true(test_launch_accepts(&device_all_reduce_finish, params, 80));
+    params[ALL_REDUCE_FINISH_PARTS] = 1;
     /* Rows that the threads cannot hold. */
     params[ALL_REDUCE_DEVICE_THREADS] = 64;
     assert_true(test_launch_accepts(&device_all_reduce_finish, params, 80)); /* 4 vectors each */
@@ -145,7 +153,31 @@ static void costs_count_what_is_there(void **state)
         device_all_reduce_finish.cost(params, 1, &bytes, &flops);
         assert_int_equal(bytes, cells * (2u + 4u + (n % 2 ? 4u : 0u) + (n / 2 ? 2u : 0u)));
         assert_true(flops >= cells);
+        params[ALL_REDUCE_FINISH_PARTS] = 4;
+        device_all_reduce_finish.cost(params, 1, &bytes, &flops);
+        assert_int_equal(bytes, cells * (4 * 2u + 4u + (n % 2 ? 4u : 0u) + (n / 2 ? 2u : 0u)));
+        assert_true(flops >= 4 * cells);
     }
+}
+
+/* What is gathered of few rows are words of the same bytes. */
+static void gathering_takes_all_bytes(void **state)
+{
+    (void)state;
+    const struct device_facts facts = test_facts(90);
+    for (int d = 0; d < 3; d++)
+        for (int64_t width = 8; width <= 16384; width *= 2) {
+            int64_t params[ALL_REDUCE_DEVICE_PARAMS], gather[PLAN_MAX_PARAMS] = {0};
+            struct device_geometry geometry;
+            copy(params);
+            params[ALL_REDUCE_DEVICE_X_DTYPE] = dtypes[d];
+            params[ALL_REDUCE_DEVICE_WIDTH] = width;
+            all_reduce_gather_params(params, gather);
+            assert_null(device_all_gather_nccl.launch(gather, &facts, &geometry));
+            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_NCCL_X), all_reduce_nccl_bytes(params));
+            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_NCCL_GATHERED),
+                             4 * all_reduce_nccl_bytes(params));
+        }
 }
 
 static void bytes_are_those_of_the_sum(void **state)
@@ -180,7 +212,7 @@ static void threads_make_legal_launches(void **state)
             params[ALL_REDUCE_DEVICE_X_DTYPE] = dtypes[d];
             params[ALL_REDUCE_DEVICE_WIDTH] = width;
             params[ALL_REDUCE_DEVICE_THREADS] = -1;
-            all_reduce_finish_threads(params);
+            all_reduce_finish_params(params, good[ALL_REDUCE_FINISH_PARTS]);
             if (!test_launch_accepts(&device_all_reduce_finish, params, 80))
                 fail_msg("%d of %s: %d threads", (int)width, dtype_name(dtypes[d]),
                          (int)params[ALL_REDUCE_DEVICE_THREADS]);
@@ -198,9 +230,10 @@ static void threads_make_legal_launches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_calls_are_refused),  cmocka_unit_test(hostile_launches_are_refused),
-        cmocka_unit_test(a_launch_has_all_rows),      cmocka_unit_test(costs_count_what_is_there),
-        cmocka_unit_test(bytes_are_those_of_the_sum), cmocka_unit_test(threads_make_legal_launches),
+        cmocka_unit_test(hostile_calls_are_refused),   cmocka_unit_test(hostile_launches_are_refused),
+        cmocka_unit_test(a_launch_has_all_rows),       cmocka_unit_test(costs_count_what_is_there),
+        cmocka_unit_test(gathering_takes_all_bytes),   cmocka_unit_test(bytes_are_those_of_the_sum),
+        cmocka_unit_test(threads_make_legal_launches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,16 +23,15 @@ struct row_end {
     void *normed;
 };
 
-/* Residual and norm of a row whose sum every thread has its part of. */
-__device__ __forceinline__ void finish_row(int row, const uint4 sums[STEPS], const row_end &end)
+/* Residual and norm of a row whose sum every thread has its part of, which is spent. */
+__device__ __forceinline__ void finish_row(int row, float sum[STEPS][VECTOR], const row_end &end)
 {
-    float sum[STEPS][VECTOR], squares = 0;
+    float squares = 0;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int vector = threadIdx.x + s * THREADS;
         if (vector >= VECTORS) continue;
         const i64 index = ((i64)row * VECTORS + vector) * VECTOR;
-        unpack(sums[s], sum[s]);
 #if HAS_RESIDUAL
         float base[VECTOR];
         load_floats(end.residual + index, base);

@@ -27,6 +27,15 @@ __device__ __forceinline__ int others_row(int index, u32 rank)
     return index / (RANKS - 1) * RANKS + (int)(owner + (owner >= rank));
 }
 
+__device__ __forceinline__ void finish_packed(int row, const uint4 sums[STEPS], const row_end &end)
+{
+    float sum[STEPS][VECTOR];
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        if (threadIdx.x + s * THREADS < VECTORS) unpack(sums[s], sum[s]);
+    finish_row(row, sum, end);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     all_reduce_two_shot(const int *__restrict__ counts, const uint4 *x, comm_header *header, u8 *buffer, float *out
 #if HAS_RESIDUAL
@@ -105,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 if (r != rank && own * RANKS + slot[r] < rows)
                     comm_store(whole[r] + (own * RANKS + slot[r]) * ROW_BYTES + vector * 16, sums[s]);
         }
-        finish_row(row, sums, end);
+        finish_packed(row, sums, end);
     }
     /* The others' rows. */
     for (int index = blockIdx.x, row; (row = others_row(index, rank)) < rows; index += BLOCKS) {
@@ -114,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int s = 0; s < STEPS; s++)
             if (threadIdx.x + s * THREADS < VECTORS)
                 sums[s] = comm_take_one(from + threadIdx.x + s * THREADS, row % RANKS, header, late);
-        finish_row(row, sums, end);
+        finish_packed(row, sums, end);
     }
     comm_end(header, late);
 }

@@ -18,11 +18,13 @@ static const double end_seconds = 5;   /* that NCCL gets to give back what it ho
 static const long first_pause = 20000; /* nanoseconds between two questions: doubles ... */
 static const long last_pause = 1000000;
 
+struct ending;
 struct nccl_gate {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     unsigned inside; /* calls of NCCL on this communicator */
     bool aborted;
+    struct ending *ending; /* that has begun; NULL: none */
 };
 
 /* ---- the library ---- */
@@ -242,11 +244,12 @@ static nccl_result settle(const struct nccl_rank *rank, double longest_seconds, 
 /* ---- ends ---- */
 
 /* ncclCommAbort and ncclCommDestroy wait: for kernels, for graphs, for whatever else the GPU does. They run on a thread
- * of their own, which is left behind where that takes too long. */
+ * of their own, while the caller ends what they wait for; it is left behind where that takes too long. */
 struct ending {
     nccl_result (*end)(nccl_comm comm);
     nccl_comm comm;
     struct device device; /* a copy, because the rank's may be closed before this ends */
+    pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool done, left_behind;
@@ -286,32 +289,42 @@ static struct ending *ending_new(const struct nccl_rank *rank, nccl_result (*end
     return NULL;
 }
 
-static void end_communicator(const struct nccl_rank *rank, nccl_result (*end)(nccl_comm comm))
+/* Begins it. Without memory or a thread it happens here: better late than never. */
+static void begin_ending(const struct nccl_rank *rank, nccl_result (*end)(nccl_comm comm))
 {
-    const struct timespec time = after(end_seconds);
-    pthread_t thread;
     struct ending *ending = ending_new(rank, end);
-    if (!ending || pthread_create(&thread, NULL, run_ending, ending) != 0) {
-        end(rank->comm); /* no memory, no thread: better late than never */
-        if (ending) ending_free(ending);
+    if (ending && pthread_create(&ending->thread, NULL, run_ending, ending) == 0) {
+        rank->gate->ending = ending;
         return;
     }
+    end(rank->comm);
+    if (ending) ending_free(ending);
+}
+
+/* Waits for one that has begun. */
+static void wait_for_ending(const struct nccl_rank *rank)
+{
+    struct ending *ending = rank->gate->ending;
+    const struct timespec time = after(end_seconds);
+    if (!ending) return;
     pthread_mutex_lock(&ending->mutex);
     while (!ending->done && pthread_cond_timedwait(&ending->changed, &ending->mutex, &time) == 0) continue;
     bool done = ending->done;
+    pthread_t thread = ending->thread;
     ending->left_behind = !done;
     pthread_mutex_unlock(&ending->mutex);
+    rank->gate->ending = NULL;
     if (done) {
         pthread_join(thread, NULL);
         ending_free(ending);
     } else {
-        pthread_detach(thread);
+        pthread_detach(thread); /* the ending frees itself */
     }
 }
 
 void nccl_abort(const struct nccl_rank *rank)
 {
-    if (rank->gate && gate_shut(rank->gate)) end_communicator(rank, rank->nccl->CommAbort);
+    if (rank->gate && gate_shut(rank->gate)) begin_ending(rank, rank->nccl->CommAbort);
 }
 
 static bool finalize(const struct nccl_rank *rank)
@@ -328,13 +341,14 @@ static bool finalize(const struct nccl_rank *rank)
 
 void nccl_leave(struct nccl_rank *rank)
 {
-    if (rank->gate && !was_aborted(rank->gate)) {
-        if (finalize(rank))
-            end_communicator(rank, rank->nccl->CommDestroy);
+    if (rank->gate) {
+        if (!was_aborted(rank->gate) && finalize(rank))
+            begin_ending(rank, rank->nccl->CommDestroy);
         else
             nccl_abort(rank);
+        wait_for_ending(rank);
+        gate_free(rank->gate);
     }
-    if (rank->gate) gate_free(rank->gate);
     memset(rank, 0, sizeof *rank);
 }
 
@@ -384,6 +398,7 @@ bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct d
     }
     name_rank(joined, status);
     if (joined->comm) nccl_abort(joined);
+    wait_for_ending(joined);
     gate_free(gate);
     memset(joined, 0, sizeof *joined);
     return false;

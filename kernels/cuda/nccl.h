@@ -114,7 +114,8 @@ bool nccl_all_gather(const struct nccl_rank *rank, cu_deviceptr from, cu_devicep
                      struct status *status);
 
 /* Ends what waits for a rank that is gone, kernels and calls; results are undefined and later calls fail. From any
- * thread, with any context; again does nothing. Returns within seconds. */
+ * thread, with any context; again does nothing. Returns within a second; kernels end soon after, and the rest goes on beside
+ * the caller, who then destroys the graphs and leaves. */
 void nccl_abort(const struct nccl_rank *rank);
 
 /* Leaves, and zeroes *rank: harmless on one that is all zero. Returns within seconds, whatever other ranks do; with any

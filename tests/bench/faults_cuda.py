@@ -39,10 +39,13 @@ def real_driver():
 
 
 def make_faulty_driver(folder):
-    os.symlink(real_driver(), os.path.join(folder, "libcuda_real.so"))
+    real = os.path.join(folder, "libcuda_real.so")
+    # Linked with a library of that name, and no other: the real one would be asked for by its own.
+    subprocess.run(["cc", "-shared", "-Wl,-soname,libcuda_real.so", "-x", "c", "/dev/null", "-o", real], check=True)
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", os.path.join(folder, "libcuda.so.1"),
-                    os.path.join(HERE, "faulty_cuda.c"), "-Wl,--no-as-needed", os.path.join(folder, "libcuda_real.so"),
-                    "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined", "-ldl"], check=True)
+                    os.path.join(HERE, "faulty_cuda.c"), "-Wl,--no-as-needed", real, "-ldl"], check=True)
+    os.unlink(real)
+    os.symlink(real_driver(), real)
 
 
 class Trial:
