@@ -106,7 +106,7 @@ static void cost_of_finish(const int64_t *params, uint64_t context, uint64_t *by
 
 static const char *const param_names[ALL_REDUCE_DEVICE_PARAMS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
                                                                   "X_DTYPE",  "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE",
-                                                                  "EPS_BITS", "OUT_DTYPE",    "THREADS"};
+                                                                  "EPS_BITS", "OUT_DTYPE",    "THREADS",  "PARTS"};
 
 const struct device_kernel device_all_reduce_nccl = {
     .name = "nccl_all_reduce",

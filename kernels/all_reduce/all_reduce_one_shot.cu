@@ -23,7 +23,11 @@ __device__ __forceinline__ float row_sum(float value)
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
     __syncthreads();
-    value = warp_sum(threadIdx.x % 32 < THREADS / 32 ? partial[threadIdx.x % 32] : 0.0f);
+    /* Every thread adds them all: reads of the same words come at once, a second tree of shuffles one by one. */
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int w = 0; w < THREADS / 32; w++) sum[w % 4] += partial[w];
+    value = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     if constexpr (CLUSTER > 1) {
         const u32 own = blockIdx.x % CLUSTER;
         if (threadIdx.x < CLUSTER)

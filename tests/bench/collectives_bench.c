@@ -1,9 +1,9 @@
 /* Speed of all_reduce over the link beside NCCL's, in microseconds for one of 64 in a CUDA graph.
  *
- *   collectives-bench [-g GPUS] [-m] [-t SECONDS]
+ *   collectives-bench [-g GPUS] [-m] [-s] [-t SECONDS]
  *
  * For 2, 4 and 8 GPUs, or GPUS alone (-m: ours through the host's memory), and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
- * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside, and NCCL's sum alone, on plain memory
+ * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside (-s: without, as NCCL), and NCCL's sum alone, on plain memory
  * and on symmetric windows. Each figure is the median of 20 replays, by the GPU that took least (it began last), with
  * the difference between the slowest and the fastest replay. Results are checked before they are timed. The program
  * ends after SECONDS (default 120) whatever happens.
@@ -93,6 +93,7 @@ struct rank {
 struct bench {
     int gpus;
     enum cuda_link link;
+    bool only_sums;
     struct rank ranks[MOST_GPUS];
     struct nvrtc *nvrtc;
     struct nccl nccl;
@@ -291,8 +292,8 @@ static void add_variants(struct bench *bench, int message)
         [ALL_REDUCE_DEVICE_WIDTH] = width,
         [ALL_REDUCE_DEVICE_RANKS] = bench->gpus,
         [ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = 1,
+        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = !bench->only_sums,
+        [ALL_REDUCE_DEVICE_HAS_NORM] = !bench->only_sums,
         [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16,
         [ALL_REDUCE_DEVICE_EPS_BITS] = (int64_t)float_to_bits(1e-5f),
         [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16,
@@ -715,15 +716,17 @@ int main(int argc, char **argv)
     static struct bench bench;
     struct status status = {0};
     int option, only = 0, seconds = DEFAULT_SECONDS, done = 0;
-    while ((option = getopt(argc, argv, "g:t:m")) != -1) {
+    while ((option = getopt(argc, argv, "g:t:ms")) != -1) {
         if (option == 'g')
             only = atoi(optarg);
         else if (option == 'm')
             bench.link = CUDA_LINK_HOST;
+        else if (option == 's')
+            bench.only_sums = true;
         else if (option == 't')
             seconds = atoi(optarg);
         if (option == '?' || seconds < 1 || only < 0 || only == 1 || only > MOST_GPUS) {
-            fprintf(stderr, "usage: collectives-bench [-g GPUS (2 to 8)] [-m] [-t SECONDS]\n");
+            fprintf(stderr, "usage: collectives-bench [-g GPUS (2 to 8)] [-m] [-s] [-t SECONDS]\n");
             return EXIT_USAGE;
         }
     }

@@ -2,6 +2,7 @@
  * parameters that the kernel has under its macros. A library libnvrtc.so.13 in a folder of its own.
  *
  * FAKE_NVRTC_REFUSE=NAME makes every compilation of that kernel fail with a message. */
+#include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,12 @@ EXPORT int nvrtcCompileProgram(struct program *program, int count, const char *c
                  program->name);
         return ERROR_COMPILATION;
     }
+    for (int o = 0; o < count; o++)
+        if (strncmp(options[o], "-D", 2) == 0 && !isalpha((unsigned char)options[o][2])) {
+            snprintf(program->log, sizeof program->log, "Command-line error: invalid macro definition: %.80s",
+                     options[o] + 2);
+            return ERROR_COMPILATION;
+        }
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         if (strcmp(kernels[i].name, program->name) == 0) {
             write_cubin(program, &kernels[i], options, count);

@@ -300,8 +300,8 @@ static pid_t start(const struct check *check, const char *output)
         words[count++] = "--print-limit", words[count++] = "20";
         /* More barriers than the tool follows by itself: a block of decode attention has one for each stage of each warp. */
         if (strcmp(check->tool, "synccheck") == 0)
-            words[count++] = "--num-cuda-barriers", words[count++] = "16384"; /* each process takes memory for them */
-        words[count++] = "--require-cuda-init", words[count++] = "no";        /* some checks need no GPU */
+            words[count++] = "--num-cuda-barriers", words[count++] = "4096"; /* each launch takes memory for them */
+        words[count++] = "--require-cuda-init", words[count++] = "no";       /* some checks need no GPU */
         if (strcmp(check->tool, "memcheck") == 0) words[count++] = "--report-api-errors", words[count++] = "no";
         name += strlen(check->tool) + 1;
     }
