@@ -16,8 +16,10 @@
 enum { SPACE_ALIGNMENT = 256 };
 /* A library costs the engine a dependency and time at every start: what it gains must show. */
 static const double least_gain = 0.01;
-/* Of the largest logit: sums in another order, rounded to 16 bits between launches. */
-static const double logit_tolerance = 3e-2;
+/* Of the largest logit: sums in another order, rounded to 16 bits between launches. NCCL's plans may round the sum of all
+ * ranks, twice a layer, where ours do not, or the reverse: of 32 layers behind a random KV cache that showed as more than 3e-2.
+ * A term too many or too few would show as a logit's own size. */
+static const double logit_tolerance = 3e-2, nccl_logit_tolerance = 8e-2;
 
 /* ---- launches ---- */
 
@@ -258,7 +260,7 @@ static bool make_plan(const struct build *build, size_t p, struct device_plan *m
 /* ---- timing ---- */
 
 /* False: the two compute something different. */
-static bool agree(const float *ours, const float *theirs, size_t count)
+static bool agree(const float *ours, const float *theirs, size_t count, double tolerance)
 {
     double largest = 0, difference = 0;
     for (size_t i = 0; i < count; i++) {
@@ -267,7 +269,7 @@ static bool agree(const float *ours, const float *theirs, size_t count)
         largest = fmax(largest, fabs(a));
         difference = fmax(difference, fabs(a - b));
     }
-    return difference <= logit_tolerance * largest;
+    return difference <= tolerance * largest;
 }
 
 /* What both were seen to do. */
@@ -289,7 +291,9 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
         double us;
         ok = plan_timer_run(timer, &plans[i], &us, status) && plan_timer_logits(timer, &plans[i], logits[i], status);
     }
-    if (ok) *right = agree(logits[0], logits[1], count);
+    if (ok)
+        *right =
+            agree(logits[0], logits[1], count, nccl_is_open(timer->build) ? nccl_logit_tolerance : logit_tolerance);
     free(logits[0]);
     free(logits[1]);
     return ok;

@@ -28,7 +28,7 @@ static void join_rank(void *argument, struct team_member *member)
     status_clear(status);
     if (!device_enter(device, status)) return;
     joining->ranks[rank].ok = nccl_join(&cuda->nccl_ranks[rank], &cuda->nccl, device, &joining->id, rank,
-                                        joining->build->options->gpus, longest_seconds, status);
+                                        joining->build->options->gpus, longest_seconds, NULL, status);
     device_leave(device);
 }
 
@@ -67,10 +67,12 @@ bool nccl_is_open(const struct build *build) { return build->cuda.nccl_ranks[0].
 
 /* ---- launches ---- */
 
-/* Of few rows all terms are brought here, and the sum is that of our own kernels. */
+/* Of few rows all terms are brought here, and the sum is that of our own kernels, or better. */
 static bool gathers(const int64_t *params)
 {
-    return !all_reduce_device_illegal(params) && all_reduce_device_is_small(params);
+    enum { MOST_BYTES = 8 << 20 }; /* of the others */
+    return !all_reduce_device_illegal(params) &&
+           all_reduce_nccl_bytes(params) <= MOST_BYTES / ((uint64_t)params[ALL_REDUCE_DEVICE_RANKS] - 1);
 }
 
 uint64_t nccl_result_bytes(const struct device_launch *site)

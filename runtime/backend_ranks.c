@@ -122,7 +122,7 @@ static bool first_failure(const struct ranks_backend *all, struct status *status
     if (!found) return true;
     *status = found->status;
     status_prefix(status, "rank %" PRIu32, all->engine->first_rank + (uint32_t)(found - all->ranks));
-    if (all->engine->world) world_fail(all->engine->world, status->message);
+    load_tell_others(all->engine, status);
     return false;
 }
 
@@ -279,7 +279,7 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     return &all->common;
 
 fail:
-    if (engine->world) world_fail(engine->world, status->message); /* all others would wait */
+    load_tell_others(engine, status);
     backend_ranks_destroy(&all->common);
     return NULL;
 }

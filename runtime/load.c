@@ -34,6 +34,16 @@ double load_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+void load_tell_others(const struct eng_engine *engine, struct status *status)
+{
+    struct status first;
+    if (!engine->world) return;
+    if (world_ok(engine->world, &first))
+        world_fail(engine->world, status->message);
+    else
+        *status = first;
+}
+
 struct weight_check {
     const struct engine *file;
     uint64_t pieces;
@@ -279,7 +289,7 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
     nvtx_push("load");
     bool loaded = load(opened, path, &own, &status);
     nvtx_pop();
-    if (!loaded && opened->world) world_fail(opened->world, status.message);
+    if (!loaded) load_tell_others(opened, &status);
     if (!loaded) goto fail;
     *engine = opened;
     return report_ok(error);

@@ -32,6 +32,10 @@ void load_release(struct eng_engine *engine);
 
 int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token that ends an answer, -1: none */
 
+/* Of a failure in this process, which all others would wait for; where it follows from one of theirs, that is what *status
+ * says from now on. One process: nothing. */
+void load_tell_others(const struct eng_engine *engine, struct status *status);
+
 double load_seconds(void); /* monotonic clock */
 
 /* Everything a session relies on when it replays plans: they fit the manifest, every launch satisfies its op, every

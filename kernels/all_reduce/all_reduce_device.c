@@ -154,12 +154,6 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
 }
 
-bool all_reduce_device_is_small(const int64_t *params)
-{
-    return is_one_shot((uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * row_bytes(params),
-                       (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]);
-}
-
 bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes)
 {
     if (ranks < 2) return false;

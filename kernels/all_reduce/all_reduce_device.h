@@ -40,8 +40,6 @@ extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_
 
 /* What all kernels of it demand of params[0..ALL_REDUCE_DEVICE_BLOCKS); NULL: nothing. Never trusts a parameter. */
 const char *all_reduce_device_illegal(const int64_t *params);
-/* Few rows, for which one_shot may serve: of legal params. */
-bool all_reduce_device_is_small(const int64_t *params);
 /* Bytes of a buffer that serves every tactic of the problem. */
 bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes);
 

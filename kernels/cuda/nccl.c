@@ -224,7 +224,13 @@ static bool gate_shut(struct nccl_gate *gate)
     return first;
 }
 
-/* Inside the gate: waits until nothing is in progress. *finished: false when the time was up or the rank aborted. */
+static bool is_well(const struct nccl_rank *rank)
+{
+    return !rank->watch.is_well || rank->watch.is_well(rank->watch.context);
+}
+
+/* Inside the gate: waits until nothing is in progress. *finished: false when the time was up, the rank aborted or the watch
+ * saw that others are gone. */
 static nccl_result settle(const struct nccl_rank *rank, double longest_seconds, bool *finished)
 {
     const double end = now() + longest_seconds;
@@ -234,7 +240,7 @@ static nccl_result settle(const struct nccl_rank *rank, double longest_seconds, 
         nccl_result state = NCCL_SUCCESS, result = rank->nccl->CommGetAsyncError(rank->comm, &state);
         *finished = result != NCCL_SUCCESS || state != NCCL_IN_PROGRESS;
         if (*finished) return result != NCCL_SUCCESS ? result : state;
-        if (now() >= end) break;
+        if (now() >= end || !is_well(rank)) break;
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < last_pause) pause.tv_nsec *= 2;
     }
@@ -359,6 +365,8 @@ static bool wait_for_others(const struct nccl_rank *rank, struct status *status)
     bool finished;
     nccl_result result = settle(rank, rank->longest_seconds, &finished);
     if (finished) return succeeded(rank->nccl, result, status, "joining");
+    if (!is_well(rank))
+        return status_fail(status, STATUS_MACHINE, "expected all ranks to join, found that some are gone");
     return status_fail(status, STATUS_MACHINE,
                        "expected all ranks to join, found that some had not after %.3g s; see that each of them runs, "
                        "with the same id and count",
@@ -366,7 +374,8 @@ static bool wait_for_others(const struct nccl_rank *rank, struct status *status)
 }
 
 bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct device *device, const struct nccl_id *id,
-               uint32_t rank, uint32_t ranks, double longest_seconds, struct status *status)
+               uint32_t rank, uint32_t ranks, double longest_seconds, const struct nccl_watch *watch,
+               struct status *status)
 {
     struct nccl_config config = {
         .bytes = sizeof config,
@@ -390,6 +399,7 @@ bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct d
                                  .ranks = ranks,
                                  .longest_seconds = longest_seconds,
                                  .gate = gate};
+    if (watch) joined->watch = *watch;
     nccl_result result = nccl->CommInitRankConfig(&joined->comm, (int)ranks, *id, (int)rank, &config);
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) {
         if (wait_for_others(joined, status)) return true;
@@ -421,6 +431,10 @@ static bool queued(const struct nccl_rank *rank, nccl_result result, const char 
     if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) result = settle(rank, rank->longest_seconds, &finished);
     if (finished) return succeeded(rank->nccl, result, status, "queueing an %s", what) || name_rank(rank, status);
     if (was_aborted(rank->gate)) return fail_aborted(rank, status);
+    if (!is_well(rank)) {
+        status_fail(status, STATUS_MACHINE, "expected an %s to be queued, found that some ranks are gone", what);
+        return name_rank(rank, status);
+    }
     status_fail(status, STATUS_MACHINE,
                 "expected an %s to be queued, found it in progress after %.3g s; see that all ranks run", what,
                 rank->longest_seconds);

@@ -74,14 +74,22 @@ struct nccl {
 #undef NCCL_MEMBER
 };
 
+/* Asked, by any thread, while a call waits for other ranks: false ends the wait. For processes that hear of each other by
+ * another way. */
+struct nccl_watch {
+    bool (*is_well)(void *context);
+    void *context;
+};
+
 struct nccl_gate;
 struct nccl_rank {
     const struct nccl *nccl; /* borrowed, as is the device: both outlive the rank */
     const struct device *device;
     nccl_comm comm; /* NULL: not joined */
     uint32_t rank, ranks;
-    double longest_seconds; /* that a call waits for other ranks */
-    struct nccl_gate *gate; /* owned: keeps nccl_abort and calls on other threads apart */
+    double longest_seconds;  /* that a call waits for other ranks */
+    struct nccl_watch watch; /* is_well NULL: none */
+    struct nccl_gate *gate;  /* owned: keeps nccl_abort and calls on other threads apart */
 };
 
 /* Opens libnccl.so.2. STATUS_MACHINE, with expected, found and remedy, when it is not there, older than
@@ -95,9 +103,10 @@ bool nccl_make_id(const struct nccl *nccl, struct nccl_id *id, struct status *st
 
 /* Joins as rank `rank` of `ranks`, each on a GPU of its own, and waits until all have: each on its own thread or process,
  * with the device's context current here and below. STATUS_MACHINE after longest_seconds without the others, and for
- * whatever NCCL says; *rank is all zero then. longest_seconds holds for later calls too. */
+ * whatever NCCL says; *rank is all zero then. longest_seconds and watch, which may be NULL, hold for later calls too. */
 bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct device *device, const struct nccl_id *id,
-               uint32_t rank, uint32_t ranks, double longest_seconds, struct status *status);
+               uint32_t rank, uint32_t ranks, double longest_seconds, const struct nccl_watch *watch,
+               struct status *status);
 
 /* Whether all is well so far, without waiting: for a host that waits for a step, which never ends if another rank is
  * gone. STATUS_MACHINE with NCCL's reason, also after nccl_abort. After a failure the rank can only be left. */

@@ -127,12 +127,12 @@ static void test_joining_wrongly(void **state)
     const struct nccl_id none = {{0}};
     test_expect_success(device_open(&device, 0, &status) && device_enter(&device, &status), &status);
     memset(&rank, 0x55, sizeof rank);
-    test_expect_failure(nccl_join(&rank, &test_nccl.nccl, &device, &none, 2, 2, 1, &status), &status, STATUS_INTERNAL,
-                        "rank 2 of 2");
+    test_expect_failure(nccl_join(&rank, &test_nccl.nccl, &device, &none, 2, 2, 1, NULL, &status), &status,
+                        STATUS_INTERNAL, "rank 2 of 2");
     assert_all_zero(&rank, sizeof rank);
     memset(&rank, 0x55, sizeof rank);
     test_expect_failure(
-        nccl_join(&rank, &test_nccl.nccl, &device, &none, 0, 1, 1, &status), &status, STATUS_MACHINE,
+        nccl_join(&rank, &test_nccl.nccl, &device, &none, 0, 1, 1, NULL, &status), &status, STATUS_MACHINE,
         "NCCL: rank 0 of 1 (GPU 0): joining: error 2 (unhandled system error): a fake one says no more");
     assert_all_zero(&rank, sizeof rank);
     test_expect_failure(nccl_ok(&rank, &status), &status, STATUS_INTERNAL, "has not joined");

@@ -69,7 +69,7 @@ void test_nccl_expect_no_segment(const struct nccl_id *id)
 static bool attend(struct test_nccl_rank *self)
 {
     EXPECT(nccl_join(&self->rank, &test_nccl.nccl, &self->device, &self->id, self->number, self->ranks,
-                     self->join_seconds, &self->status));
+                     self->join_seconds, NULL, &self->status));
     CALL(MemAlloc, &self->from, TEST_NCCL_BYTES);
     CALL(MemAlloc, &self->to, TEST_NCCL_RANKS * TEST_NCCL_BYTES);
     return self->body(self);

@@ -168,6 +168,22 @@ class Processes(unittest.TestCase):
         self.expect_failure(ended, ["process 1 was given other inputs than process 0"], codes=(2, 3))
         self.assertLess(max(process.seconds for process in ended), SOON)
 
+    def test_a_process_that_is_killed_while_all_join(self):
+        """NCCL itself would wait a minute for it."""
+        for victim in range(RANKS):
+            with self.subTest(victim=victim):
+                processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
+                                       {rank: {"FAKE_NCCL_NEVER": "1"} for rank in range(RANKS)})
+                time.sleep(1.5)
+                start = time.monotonic()
+                processes[victim].kill()
+                survivor = Ended(processes[1 - victim], 60)
+                self.assertLess(time.monotonic() - start, SOON)
+                self.assertEqual(survivor.rc, 3, survivor.stderr)
+                self.assertIn("process %d" % victim, survivor.stderr)
+                self.assertIn("has ended", survivor.stderr)
+                self.finish(processes[victim:victim + 1])
+
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):
         """While all wait for a step that does not end."""
