@@ -1,4 +1,4 @@
-/* What the files of the tuner for GPUs share: tune_cuda.c, tune_libraries_cuda.c. */
+/* What the files of the tuner for GPUs share: tune_cuda.c, tune_races_cuda.c, tune_libraries_cuda.c. */
 #ifndef BUILDER_TUNE_CUDA_INTERNAL_H
 #define BUILDER_TUNE_CUDA_INTERNAL_H
 
@@ -30,4 +30,17 @@ void tune_cuda_describe_alone(struct tuning_record *record, const char *key, con
 void tune_cuda_describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics,
                              int count, const struct race_result *result, int runner_up, enum tune_level level,
                              const struct tuning *tuning);
+/* The key of what was measured of a tactic that did not win. */
+bool tune_cuda_entry_key(const struct tune_problem *problem, const struct device_tactic *tactic,
+                         char key[TUNING_KEY_BYTES]);
+
+/* tune_races_cuda.c. Benches on all GPUs; tuning->measuring says whether there are any to close. */
+bool tune_races_open(struct tuning *tuning, struct status *status);
+void tune_races_close(struct tuning *tuning);
+/* Brings what build->cuda.kernels holds to all GPUs. */
+bool tune_races_load(struct tuning *tuning, struct status *status);
+/* Races the problems that are not answered, each GPU taking the next one that is left: their records, what the build knows
+ * of them, the cache. */
+bool tune_races_run(struct tuning *tuning, const bool *answered, enum tune_level level, struct status *status);
+
 #endif

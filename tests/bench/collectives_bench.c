@@ -2,9 +2,9 @@
  *
  *   collectives-bench [-g GPUS] [-m] [-s] [-t SECONDS]
  *
- * For 2, 4 and 8 GPUs, or GPUS alone (-m: ours through the host's memory), and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
- * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside (-s: without, as NCCL), and NCCL's sum alone, on plain memory
- * and on symmetric windows. Each figure is the median of 20 replays, by the GPU that took least (it began last), with
+ * For 2, 4 and 8 GPUs, or GPUS alone, and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
+ * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside (-s: the sum alone), through the GPUs'
+ * memory (-m: the host's), and NCCL's sum alone, on plain memory and on symmetric windows. Each figure is the median of 20 replays, by the GPU that took least (it began last), with
  * the difference between the slowest and the fastest replay. Results are checked before they are timed. The program
  * ends after SECONDS (default 120) whatever happens.
  *
