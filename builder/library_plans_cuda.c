@@ -374,7 +374,7 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
     const struct tuning_record *known = build->cache_open ? tuning_cache_find(&build->cache, record.key) : NULL;
     if (known && !(is_answer(known) && tune_cuda_good_enough(known, level))) known = NULL;
     if (known) record = *known;
-    if (!known || record.values[0].value) {
+    if (!known || record.values[0].value || build->options->gpus > 1) {
         if (!compare(build, p, made, &comparison, status)) return false;
         if (!comparison.right) {
             warn_of(build, made, isfinite(comparison.times[1].us));

@@ -211,6 +211,8 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     *us = replaying.us;
     for (uint32_t r = timer->ranks; r-- > 0;) {
         if (replaying.ranks[r].ok) continue;
+        /* The others may wait for it in kernels of NCCL, which would never end. */
+        for (uint32_t other = 0; other < timer->ranks; other++) nccl_abort(&timer->build->cuda.nccl_ranks[other]);
         *status = replaying.ranks[r].status;
         return false;
     }

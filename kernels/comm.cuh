@@ -8,7 +8,11 @@
  *
  * Why two buffers in turn are enough (struct comm_header): a rank fills a peer's buffer for collective t + 2 when it has
  * seen the end of collective t + 1, so the peer has begun that one, and a launch of the peer's begins when everything
- * before it, the emptying of that buffer in collective t among it, has completed. */
+ * before it, the emptying of that buffer in collective t among it, has completed.
+ *
+ * Where buffers lie in the host's memory (kernels/cuda/comm.h), a rank's own stores, which empty, and a peer's come from
+ * different devices. But those of one GPU arrive in order there: who sees its data of collective t + 1 finds emptied what it
+ * emptied in t. */
 #ifndef KERNELS_COMM_CUH
 #define KERNELS_COMM_CUH
 

@@ -408,11 +408,13 @@ static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, dou
     return result;
 }
 
-/* With several ranks: no longer than kernels wait for each other. */
+/* With several ranks: longer than kernels wait for each other, and soon enough. */
+static const double longest_step = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0;
+
 static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    const double longest = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0, stopped = 0.5; /* together under 10 s */
+    const double longest = longest_step, stopped = 0.5; /* together under 10 s */
     bool told = atomic_load(&cuda->stopping);
     struct status lost;
     status_clear(&lost);
@@ -476,14 +478,16 @@ static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step,
     const struct cuda_driver *driver = &cuda->device.driver;
     cu_event start = NULL, end = NULL;
     float milliseconds = 0;
-    bool ok = cuda_ok(driver, driver->EventCreate(&start, CU_EVENT_DEFAULT), status, "making an event") &&
-              cuda_ok(driver, driver->EventCreate(&end, CU_EVENT_DEFAULT), status, "making an event") &&
-              keep_busy(cuda, step, 1, status) &&
-              cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
-              cuda_plan_launch(&step->bound, &cuda->device, status) &&
-              cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
-              cuda_ok(driver, driver->EventSynchronize(end), status, "running a step") &&
-              cuda_ok(driver, driver->EventElapsedTime(&milliseconds, start, end), status, "reading a time");
+    bool ok =
+        cuda_ok(driver, driver->EventCreate(&start, CU_EVENT_DEFAULT), status, "making an event") &&
+        cuda_ok(driver, driver->EventCreate(&end, CU_EVENT_DEFAULT), status, "making an event") &&
+        keep_busy(cuda, step, 1, status) &&
+        cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
+        cuda_plan_launch(&step->bound, &cuda->device, status) &&
+        cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
+        cuda_ok(driver, cuda->common.comm ? poll_event(cuda, end, longest_step, NULL) : driver->EventSynchronize(end),
+                status, "running a step") &&
+        cuda_ok(driver, driver->EventElapsedTime(&milliseconds, start, end), status, "reading a time");
     *us = (double)milliseconds * 1e3;
     if (start) driver->EventDestroy(start);
     if (end) driver->EventDestroy(end);

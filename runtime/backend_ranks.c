@@ -93,7 +93,8 @@ static void run_command(void *argument, struct team_member *member)
         if (all->rank_type->shares_memory) options.pages = all->ranks[0].backend->pages;
         rank->backend = type->create(all->engine, &options, &rank->status);
         rank->ok = rank->backend != NULL;
-        return; /* nobody waits for a rank that is not there */
+        if (!rank->ok) atomic_store(&all->engine->rank_failed, true); /* others may wait for it in their own create */
+        return;
     }
     case COMMAND_SUBMIT:
         if (all->inputs == INPUTS_FROM_HOST && member->index > 0) copy_inputs(all, rank);
@@ -150,8 +151,13 @@ static bool settle_all(struct ranks_backend *all)
 void backend_ranks_destroy(struct backend *backend)
 {
     struct ranks_backend *all = ranks_of(backend);
-    if (all->submitted != all->waited || all->failed) stop_all(all);
+    /* A step that is on its way ends by itself: all ranks have it. To stop it would spoil what they exchange through. */
+    if (all->failed) stop_all(all);
     bool settled = settle_all(all);
+    if (!settled && !all->failed) {
+        stop_all(all);
+        settled = settle_all(all);
+    }
     if (!settled) atomic_store(&all->engine->is_lost, true);
     for (uint32_t r = 0; r < all->count; r++) {
         if (settled && all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
@@ -170,7 +176,7 @@ static bool connect_all(struct ranks_backend *all, struct status *status)
     for (uint32_t r = 0; r < all->count; r++) comm[all->engine->first_rank + r] = all->ranks[r].backend->comm;
     for (uint32_t r = 0; r < all->count; r++)
         if (!all->rank_type->connect(all->ranks[r].backend, comm, status))
-            return status_prefix(status, "rank %" PRIu32, r);
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
     return true;
 }
 
@@ -203,6 +209,7 @@ static bool agree_on_pages(struct ranks_backend *all, struct status *status)
     if (!world_gather(engine->world, &all->common.pages, sizeof *pages, pages, status)) return false;
     for (uint64_t p = 0; p < plan_ranks(&engine->file.manifest.geometry) / engine->rank_count; p++)
         if (pages[p] < all->common.pages) all->common.pages = pages[p];
+    all->common.kv_bytes = all->common.pages * engine->file.manifest.geometry.page_bytes * all->count;
     return true;
 }
 
@@ -262,6 +269,7 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     all->engine = engine;
     all->options = options;
     all->count = engine->rank_count;
+    atomic_store(&engine->rank_failed, false);
     all->launcher = team_create((int)all->count, status);
     if (!all->launcher) goto fail;
     if (rank_type->shares_memory) {
@@ -284,9 +292,22 @@ fail:
     return NULL;
 }
 
+/* How a slot draws is an input, too. */
+static void digest_sampler(struct ranks_backend *all, int32_t slot)
+{
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t bytes;
+    state_layout(&all->engine->file.manifest.geometry, fields, &bytes); /* fits: checked when the engine was opened */
+    digest(all, &slot, sizeof slot);
+    digest(all,
+           all->ranks[0].backend->state + fields[STATE_SAMPLERS].offset + (size_t)slot * sizeof(struct sampler_state),
+           sizeof(struct sampler_state));
+}
+
 void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what)
 {
     struct ranks_backend *all = ranks_of(backend);
+    if (all->engine->world && (what & BACKEND_SAMPLER)) digest_sampler(all, slot);
     for (uint32_t r = 0; r < all->count; r++) {
         if (r > 0) mirror_changed(&all->ranks[r].mirror, slot, what);
         all->rank_type->state_changed(all->ranks[r].backend, slot, what);
@@ -327,14 +348,16 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
         for (uint32_t i = 0; i < rows; i++)
             if (drawn[r][i] != drawn[0][i]) {
                 status_fail(status, STATUS_INTERNAL,
-                            "rank %" PRIu32 ": drew token %d in row %" PRIu32
-                            ", but rank 0 drew %d: the ranks have parted",
-                            r, drawn[r][i], i, drawn[0][i]);
+                            "rank %" PRIu32 ": drew token %d in row %" PRIu32 ", but rank %" PRIu32
+                            " drew %d: the ranks have parted",
+                            all->engine->first_rank + r, drawn[r][i], i, all->engine->first_rank, drawn[0][i]);
+                load_tell_others(all->engine, status);
+                all->failed = true;
                 return NULL;
             }
     if (all->engine->world) {
         digest(all, drawn[0], rows * sizeof *drawn[0]);
-        world_note(all->engine->world, all->waited, all->digest);
+        world_note(all->engine->world, ++all->engine->noted_steps, all->digest);
     }
     return drawn[0];
 }

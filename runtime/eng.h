@@ -88,10 +88,13 @@ struct eng_open_options {
     uint32_t no_peer_access;
     /* Processes that share an engine for several GPUs, on one machine or many, each with an equal part of the GPUs; what they
      * exchange goes through NCCL. All open the same file and make the same calls, of sessions and sequences, in the same
-     * order; each gets all answers. A process that fails or ends makes the calls of all others fail, which name it. */
+     * order, none more than some seconds after the others; each gets all answers. A process that fails or ends makes the
+     * calls of all others fail, which name it; then they must end, too. What NCCL takes of a GPU's memory, about 1 GB, is in
+     * no figure of this library. eng_open sets NCCL_NVLS_ENABLE=0 in the environment: no other thread may use that
+     * meanwhile. */
     uint32_t process, processes; /* this one's number, and how many; processes 0 or 1: this one has all GPUs */
     uint32_t local_process;      /* its number among those of this machine: as many GPUs from `device` on are theirs */
-    char address[ENG_ADDRESS_BYTES]; /* "host:port", a free one, where process 0 listens while the engine is open */
+    char address[ENG_ADDRESS_BYTES]; /* "host:port", a free one, where process 0 listens until all have come */
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -101,7 +104,7 @@ static inline void eng_open_options_init(struct eng_open_options *options)
 
 /* Sets process, processes, local_process and, unless there is one, address as the launcher of this process has it in the
  * environment: torchrun, Open MPI's mpirun, or that of MPICH and Intel MPI. The address is one port above torchrun's own;
- * of mpirun's it is of this machine, unless MASTER_ADDR and MASTER_PORT name another. ENG_USAGE: none of them has started
+ * of mpirun's it is of this machine, unless MASTER_ADDR and MASTER_PORT name another, as they must for two jobs at once. ENG_USAGE: none of them has started
  * this process. [any] */
 ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 

@@ -66,20 +66,21 @@ bool join_cuda_open(struct eng_engine *engine, struct nccl_id *id, struct status
 
 static bool is_well(void *context)
 {
+    struct eng_engine *engine = context;
     struct status ignored;
-    return world_ok(context, &ignored);
+    return !atomic_load(&engine->rank_failed) && (!engine->world || world_ok(engine->world, &ignored));
 }
 
 bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_id *id, struct status *status)
 {
     const double longest_seconds = 60;
     struct load_cuda *cuda = &engine->cuda[rank];
-    const struct nccl_watch watch = {is_well, engine->world};
+    const struct nccl_watch watch = {is_well, engine};
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = nccl_join(&cuda->nccl_rank, &engine->cuda[0].nccl, &cuda->device, id, engine->first_rank + rank,
-                        (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds,
-                        engine->world ? &watch : NULL, status);
+                        (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds, &watch, status);
     device_leave(&cuda->device);
+    if (!ok) atomic_store(&engine->rank_failed, true);
     return ok;
 }
 

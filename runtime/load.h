@@ -17,6 +17,8 @@ struct eng_engine {
     struct tokenizer *tokenizer;     /* NULL if the engine has none */
     struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
     uint32_t first_rank, rank_count; /* of this process: all, but where `world` is there */
+    atomic_bool rank_failed;         /* of this process, while others of it wait for it to join or to make a session */
+    uint64_t noted_steps;            /* of all sessions, for world_note */
     struct world *world;             /* the processes that share the ranks (world.h); NULL: this one has all */
     atomic_bool is_lost;             /* one of its GPUs hangs: nothing on them is given back any more */
     atomic_bool ranks_taken;         /* by the one session that an engine for several GPUs may have */

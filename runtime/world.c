@@ -249,6 +249,10 @@ static void admit(struct world *world, struct peer *peer)
     uint32_t number = hello.process;
     snprintf(peer->name, sizeof peer->name, "%.*s", (int)hello.bytes, peer->text);
     peer->is_known = true; /* in any case: it is told what is wrong */
+    if (atomic_load(&world->has_failed)) {
+        peer->due |= 1u << FRAME_FAIL; /* it comes too late to hear of it with the others */
+        return;
+    }
     if (hello.version != PROTOCOL_VERSION) {
         fail(world, STATUS_VERSION,
              "process %" PRIu32 " (%s): found version %" PRIu32

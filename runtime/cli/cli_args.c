@@ -131,7 +131,13 @@ enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_op
     options->devices = devices->count > 1 ? devices->numbers : NULL;
     options->no_peer_access = devices->no_peer_access;
     if (!devices->launched) return ENG_OK;
-    if (devices->address) snprintf(options->address, sizeof options->address, "%s", devices->address);
+    int length = devices->address ? snprintf(options->address, sizeof options->address, "%s", devices->address) : 0;
+    if (length < 0 || (size_t)length >= sizeof options->address) {
+        error->status = ENG_USAGE;
+        snprintf(error->message, sizeof error->message, "--address: expected at most %zu bytes, found %d",
+                 sizeof options->address - 1, length);
+        return ENG_USAGE;
+    }
     enum eng_status status = eng_open_options_from_launcher(options, error);
     if (status == ENG_OK && options->process > 0 && !freopen("/dev/null", "w", stdout)) {
         error->status = status = ENG_MACHINE;

@@ -188,7 +188,7 @@ static int check_combination(const struct arguments *arguments)
     if ((text_work || arguments->selftest) && (has_prompt || generate->logits_path || generate->print_tokens))
         return cli_usage("-p, --tokens, --chat, --logits and --print-tokens: not with --selftest, --tokenize or "
                          "--detokenize");
-    if (generate->devices.launched && (generate->chat || !(has_prompt || text_work || arguments->selftest)))
+    if (generate->devices.launched && (generate->chat || !(has_prompt || arguments->selftest)))
         return cli_usage("--launched: expected -p, --tokens or --selftest, since processes share no stdin");
     if (generate->devices.address && !generate->devices.launched)
         return cli_usage("--address: expected --launched, too");

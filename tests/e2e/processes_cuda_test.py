@@ -39,8 +39,8 @@ def mpirun(rank, port):
 
 
 class Ended:
-    def __init__(self, process, seconds):
-        start = time.monotonic()
+    def __init__(self, process, seconds, start=None):
+        start = start or time.monotonic()
         self.stdout, self.stderr = process.communicate(timeout=seconds)
         self.seconds = time.monotonic() - start
         self.rc = process.returncode
@@ -79,7 +79,8 @@ class Processes(unittest.TestCase):
         return processes
 
     def finish(self, processes, seconds=60):
-        ended = [Ended(process, seconds) for process in processes]
+        start = time.monotonic()
+        ended = [Ended(process, seconds, start) for process in processes]
         for process in processes:
             process.stdout.close()
             process.stderr.close()
@@ -163,10 +164,19 @@ class Processes(unittest.TestCase):
         self.assertEqual(refused.rc, 2, refused.stderr)
 
     def test_other_inputs(self):
-        commands = [[ENGRUN, self.engine, "--launched", *TOKENS], [ENGRUN, self.engine, "--launched", "--tokens", "1,2,4", *TOKENS[2:]]]
-        ended = self.finish(self.start(torchrun, commands))
-        self.expect_failure(ended, ["process 1 was given other inputs than process 0"], codes=(2, 3))
-        self.assertLess(max(process.seconds for process in ended), SOON)
+        """Another prompt, and another way to draw."""
+        first = [ENGRUN, self.engine, "--launched"]
+        for others in ([*first, "--tokens", "1,2,4", *TOKENS[2:]], [*first, *TOKENS, "--temperature", "1", "--seed", "2"]):
+            with self.subTest(others=others):
+                commands = [[*first, *TOKENS], others]
+                ended = self.finish(self.start(torchrun, commands))
+                self.expect_failure(ended, ["process 1 was given other inputs than process 0"], codes=(2, 3))
+                self.assertLess(max(process.seconds for process in ended), SOON)
+
+    def test_an_answer_that_ends_early(self):
+        """A step is on its way then; the ranks part in peace."""
+        ended = self.both("--tokens", "1,2,3", "-n", "400", "--print-tokens")
+        self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
     def test_a_process_that_is_killed_while_all_join(self):
         """NCCL itself would wait a minute for it."""
