@@ -228,10 +228,11 @@ static bool time_plans(struct build *build, struct status *status)
     struct plan_timer timer;
     if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
     bool ok = true;
-    for (size_t p = 0; ok && p < build->plan_count; p++)
-        ok = plan_timer_run(&timer,
-                            build->library_plans[p].header.launch_count ? &build->library_plans[p] : &build->plans[p],
-                            &build->plan_us[p], status);
+    for (size_t p = 0; ok && p < build->plan_count; p++) {
+        const struct plan *library = &build->library_plans[p];
+        bool is_used = library->header.launch_count > 0 && library->header.use == PLAN_USE_ALWAYS;
+        ok = plan_timer_run(&timer, is_used ? library : &build->plans[p], &build->plan_us[p], status);
+    }
     plan_timer_close(&timer);
     return ok;
 }
