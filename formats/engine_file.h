@@ -73,6 +73,7 @@ struct engine {
     struct file_map map; /* data NULL when opened from memory */
     const uint8_t *bytes;
     uint64_t size;
+    uint64_t checksum; /* of header and section table, so by the sections' checksums there of the whole file */
     struct manifest manifest;
     const char *manifest_text; /* owned if inflated */
     size_t manifest_text_size;

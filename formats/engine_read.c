@@ -297,6 +297,7 @@ static bool read_engine(struct engine *engine, struct status *status)
     if (!check_prefix(engine->bytes, engine->size, &header, status)) return false;
     if (!check_version(&header, status)) return false;
     if (!check_header(&header, engine->size, status)) return false;
+    engine->checksum = header.header_hash;
     memcpy(entries, engine->bytes + sizeof header, header.section_count * sizeof entries[0]);
     if (!check_table(engine->bytes, &header, entries, status)) return false;
     for (uint32_t i = 0; i < header.section_count; i++)

@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "formats/hash.h"
 #include "kernels/op.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/nvtx.h"
@@ -194,14 +193,6 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
            load_cuda_fill(engine, options->threads, status);
 }
 
-/* What must be the same for all processes: the whole file, as its checksums have it. */
-static uint64_t fingerprint(const struct engine *file)
-{
-    const uint64_t parts[] = {file->size, hash64(file->manifest_text, file->manifest_text_size),
-                              hash64(file->weight_hashes, file->weight_chunks * sizeof *file->weight_hashes)};
-    return hash64(parts, sizeof parts);
-}
-
 /* Which ranks are this process's; finds the other processes. */
 static bool find_ranks(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
@@ -223,7 +214,7 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
                                         .address = options->address,
                                         .longest_seconds = longest_seconds,
                                         .gather_seconds = gather_seconds,
-                                        .fingerprint = fingerprint(&engine->file)};
+                                        .fingerprint = engine->file.checksum};
     engine->rank_count = ranks / processes;
     engine->first_rank = options->process * engine->rank_count;
     engine->world = world_join(&world, status);

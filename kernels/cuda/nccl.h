@@ -59,8 +59,6 @@ _Static_assert(sizeof(struct nccl_config) == 48, "ncclConfig_t of 2.18");
     X(CommFinalize, ncclCommFinalize, nccl_result, (nccl_comm comm))                                         \
     X(CommDestroy, ncclCommDestroy, nccl_result, (nccl_comm comm))                                           \
     X(CommAbort, ncclCommAbort, nccl_result, (nccl_comm comm))                                               \
-    X(GroupStart, ncclGroupStart, nccl_result, (void))                                                       \
-    X(GroupEnd, ncclGroupEnd, nccl_result, (void))                                                           \
     X(AllReduce, ncclAllReduce, nccl_result,                                                                 \
       (const void *from, void *to, size_t count, int type, int operation, nccl_comm comm, cu_stream stream)) \
     X(AllGather, ncclAllGather, nccl_result,                                                                 \

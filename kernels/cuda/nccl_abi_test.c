@@ -65,8 +65,6 @@ IS(ncclCommGetAsyncError, ncclResult_t, ncclComm_t, ncclResult_t *);
 IS(ncclCommFinalize, ncclResult_t, ncclComm_t);
 IS(ncclCommDestroy, ncclResult_t, ncclComm_t);
 IS(ncclCommAbort, ncclResult_t, ncclComm_t);
-IS(ncclGroupStart, ncclResult_t, void);
-IS(ncclGroupEnd, ncclResult_t, void);
 IS(ncclAllReduce, ncclResult_t, const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
 IS(ncclAllGather, ncclResult_t, const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
 

@@ -98,7 +98,6 @@ class Trial:
                        "LD_LIBRARY_PATH": self.folder + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
         begin = time.monotonic()
         self.settle(self.start(environment), begin, words)
-        self.seconds = max(0.0, self.seconds)
 
     def run(self):
         if self.fault == "killed":

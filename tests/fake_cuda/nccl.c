@@ -243,9 +243,6 @@ nccl_result ncclGetUniqueId(struct nccl_id *id)
     return NCCL_SUCCESS;
 }
 
-nccl_result ncclGroupStart(void) { return NCCL_SUCCESS; }
-nccl_result ncclGroupEnd(void) { return NCCL_SUCCESS; }
-
 /* ---- communicators ---- */
 
 static bool open_segment(nccl_comm comm)
