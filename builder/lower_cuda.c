@@ -5,6 +5,7 @@
 
 #include "builder/device_plan.h"
 #include "builder/operands.h"
+#include "builder/residual_rows.h"
 #include "kernels/all_gather/all_gather_device.h"
 #include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/attention/attention_device.h"
@@ -186,11 +187,12 @@ static void emit_rope_attention(struct device_emitter *e, const struct graph_nod
 static void emit_all_reduce(struct device_emitter *e, const struct graph_node *node, int64_t *params)
 {
     bool residual = node->inputs[1] >= 0, norm = node->weights[0] >= 0;
+    const struct residual_rows shared = residual_rows(e->graph, node, e->out.rows, e->out.out_rows);
     params[ALL_REDUCE_DEVICE_WIDTH] = (int64_t)e->graph->values[node->outputs[0]].width;
     params[ALL_REDUCE_DEVICE_RANKS] = (int64_t)e->graph->ranks;
     params[ALL_REDUCE_DEVICE_X_DTYPE] = value_dtype(e, node->inputs[0]);
-    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = residual;
-    params[ALL_REDUCE_DEVICE_HAS_NORM] = norm;
+    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = shared.residual;
+    params[ALL_REDUCE_DEVICE_HAS_NORM] = shared.norm;
     params[ALL_REDUCE_DEVICE_NORM_DTYPE] = weight_dtype(e, node->weights[0]);
     params[ALL_REDUCE_DEVICE_EPS_BITS] = float_param(norm ? node->eps : 0.0f);
     params[ALL_REDUCE_DEVICE_OUT_DTYPE] = norm ? (int64_t)value_dtype(e, node->outputs[1]) : (int64_t)DTYPE_BF16;

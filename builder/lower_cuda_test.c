@@ -238,13 +238,16 @@ static uint64_t sample_bytes(const int64_t *p, uint32_t operand)
 static uint64_t all_reduce_bytes(const int64_t *p, uint32_t operand)
 {
     const uint64_t rows = (uint64_t)p[ALL_REDUCE_DEVICE_ROWS], width = (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH];
+    const bool whole_rows = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS &&
+                            p[ALL_REDUCE_DEVICE_HAS_NORM] != ALL_REDUCE_OWN_ROWS;
+    const enum dtype x = (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE];
     uint64_t bytes;
     switch (operand) {
     case ALL_REDUCE_DEVICE_X: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_X_DTYPE]);
     case ALL_REDUCE_DEVICE_HEADER: return sizeof(struct comm_header);
     case ALL_REDUCE_DEVICE_BUFFER:
-        assert_true(all_reduce_device_buffer_bytes(rows, width, (uint64_t)p[ALL_REDUCE_DEVICE_RANKS],
-                                                   (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE], &bytes));
+        assert_true(all_reduce_device_buffer_bytes(rows, width, (uint64_t)p[ALL_REDUCE_DEVICE_RANKS], x,
+                                                   whole_rows ? DTYPE_F32 : x, &bytes));
         return bytes;
     case ALL_REDUCE_DEVICE_OUT: return rows * width * 4;
     }
@@ -354,8 +357,8 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ALL_REDUCE_DEVICE_RANKS], graph->ranks);
         assert_int_equal(params[ALL_REDUCE_DEVICE_WIDTH], model->config.hidden_size);
         assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->inputs[0]].dtype);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL], node->inputs[1] >= 0);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM], norm);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0, node->inputs[1] >= 0); /* which rows: below */
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM] != 0, norm);
         assert_int_equal(params[ALL_REDUCE_DEVICE_EPS_BITS],
                          norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
         assert_int_equal(out->dtype, DTYPE_F32);
@@ -474,6 +477,40 @@ static void check_exchange(const struct test_device_model *model, const struct d
     assert_false(first && first != last && overlap(first, last));
 }
 
+/* What only the owners of rows have, nobody else reads; where rows are too many for one shot, they are shared out. */
+static void check_shared_rows(const struct test_device_model *model, const struct device_plan *plan)
+{
+    const struct plan_operand *shared = NULL;
+    uint32_t large = 0, of_tokens = 0, own_residuals = 0, own_norms = 0;
+    for (uint32_t l = 0; l < plan->count; l++) {
+        const struct device_launch *launch = &plan->launches[l];
+        const int64_t *p = launch->tactic.params;
+        for (uint32_t o = 0; shared && o < launch->operand_count; o++) {
+            if (!overlap(&launch->operands[o], shared) || !(launch->operands[o].access & ACCESS_READ)) continue;
+            assert_int_equal(launch->op, OP_ALL_REDUCE);
+            assert_int_equal(o, residual_operand(launch));
+            assert_int_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
+        }
+        for (uint32_t o = 0; shared && o < launch->operand_count; o++)
+            if (overlap(&launch->operands[o], shared) && launch->operands[o].access & ACCESS_WRITE) shared = NULL;
+        if (launch->op != OP_ALL_REDUCE) continue;
+        bool own_residual = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
+        bool own_norm = p[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+        bool is_large =
+            all_reduce_device_is_large((uint64_t)p[ALL_REDUCE_DEVICE_ROWS], (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH],
+                                       model->ranks, (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE]);
+        assert_false((own_residual || own_norm) && !is_large);
+        if (is_large) assert_int_not_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_EVERY_ROW);
+        if (own_norm) shared = &launch->operands[ALL_REDUCE_DEVICE_OUT];
+        of_tokens += p[ALL_REDUCE_DEVICE_ROWS] == plan->header.rows;
+        large += is_large, own_residuals += own_residual, own_norms += own_norm;
+    }
+    if (!large || large != of_tokens) return;
+    /* Of a prefill's last sum of all rows the last layer takes some, whoever owns them. */
+    assert_int_equal(own_residuals, of_tokens - 1);
+    assert_int_equal(own_norms, of_tokens - (plan->header.kind == PLAN_PREFILL));
+}
+
 /* Returns the sum of all values' sizes. */
 static uint64_t check_plan(const struct test_device_model *model, const struct graph *graph,
                            const struct device_plan *plan, const struct device_facts *gpu)
@@ -509,6 +546,7 @@ static uint64_t check_plan(const struct test_device_model *model, const struct g
         }
     }
     check_exchange(model, plan);
+    check_shared_rows(model, plan);
     free(arena.owner);
     return sum;
 }
@@ -572,19 +610,19 @@ static void every_plan_of_several_ranks(void **state)
 {
     (void)state;
     static struct test_device_model model;
-    static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512};
+    static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512, 8192};
     const char *source;
     int opened = 0;
     for (size_t m = 0; (source = test_device_model_source(m)); m++)
         for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
             if (!test_device_model_open_ranks(&model, source, m % 2 ? DTYPE_F16 : DTYPE_BF16, ranks)) continue;
             opened++;
-            test_device_model_exchange(&model, 512);
+            test_device_model_exchange(&model, 8192);
             for (int g = 0; g < TEST_GRAPHS; g++) check_collectives(&model, &model.graphs[g]);
             for (int g = 0; g < TEST_GPUS; g++) {
                 test_device_model_scratch(&model, &test_gpus[g], rows, 4);
                 for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows[r]);
-                for (int r = 0; r < 3; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
+                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
             }
             test_device_model_close(&model);
         }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "builder/lower.h"
+#include "builder/residual_rows.h"
 #include "formats/checked.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_gather/all_gather_device.h"
@@ -90,8 +91,9 @@ static bool exchange_bytes(const struct graph *graph, const struct graph_node *n
     if (graph->target == TARGET_CPU)
         return node->op == OP_ALL_REDUCE ? all_reduce_buffer_bytes(x_rows, x->width, bytes)
                                          : all_gather_buffer_bytes(x_rows, x->width, bytes);
-    return node->op == OP_ALL_REDUCE ? all_reduce_device_buffer_bytes(x_rows, x->width, graph->ranks, x->dtype, bytes)
-                                     : all_gather_device_buffer_bytes(x_rows, x->width, graph->ranks, bytes);
+    if (node->op == OP_ALL_GATHER) return all_gather_device_buffer_bytes(x_rows, x->width, graph->ranks, bytes);
+    return all_reduce_device_buffer_bytes(x_rows, x->width, graph->ranks, x->dtype,
+                                          residual_rows(graph, node, rows, out_rows).given, bytes);
 }
 
 bool lower_exchange_bytes(const struct graph *graph, uint64_t rows, uint64_t out_rows, uint64_t *bytes,

@@ -46,8 +46,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int r = 0; r < RANKS; r++) to[r] = comm_part(header, buffer, r, PART_BYTES);
     device_wait();
-    if (index >= (i64)ROWS * VECTORS || row >= counts[COUNT_INDEX]) return;
+    if (index >= (i64)ROWS * VECTORS) return;
+    /* Beside the count, not behind it: rows that are not valid can be read. */
     const vector_words sent = comm_clean(x[index]); /* here, too: all ranks have the same bits */
+    if (row >= counts[COUNT_INDEX]) return;
 #pragma unroll
     for (int r = 0; r < RANKS; r++)
         if (r != rank) comm_store(to[r] + index * sizeof(vector_words), sent);

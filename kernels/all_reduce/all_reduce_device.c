@@ -19,6 +19,7 @@ static bool is_one_shot(uint64_t message, uint64_t ranks) { return message <= ON
 
 static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 static bool is_flag(int64_t value) { return value == 0 || value == 1; }
+static bool is_rows(int64_t value) { return value >= ALL_REDUCE_NO_ROWS && value <= ALL_REDUCE_OWN_ROWS; }
 
 static int64_t row_vectors(const int64_t *params)
 {
@@ -36,8 +37,8 @@ const char *all_reduce_device_illegal(const int64_t *params)
     if (width < 8 || width > MAX_WIDTH || width % 8) return "WIDTH is not a multiple of 8 in 8..2^24";
     if (ranks < 2 || ranks > PLAN_MAX_RANKS) return "RANKS is not in 2..16";
     if (!is_float(params[ALL_REDUCE_DEVICE_X_DTYPE])) return "X_DTYPE is not F32, F16 or BF16";
-    if (!is_flag(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL])) return "HAS_RESIDUAL is not 0 or 1";
-    if (!is_flag(params[ALL_REDUCE_DEVICE_HAS_NORM])) return "HAS_NORM is not 0 or 1";
+    if (!is_rows(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL])) return "HAS_RESIDUAL is not 0, 1 or 2";
+    if (!is_rows(params[ALL_REDUCE_DEVICE_HAS_NORM])) return "HAS_NORM is not 0, 1 or 2";
     if (!is_float(params[ALL_REDUCE_DEVICE_NORM_DTYPE])) return "NORM_DTYPE is not F32, F16 or BF16";
     if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
     if (!is_float(params[ALL_REDUCE_DEVICE_OUT_DTYPE])) return "OUT_DTYPE is not F32, F16 or BF16";
@@ -59,6 +60,9 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
     const int64_t cluster = params[ALL_REDUCE_DEVICE_BLOCKS];
     if (!is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]))
         return "ROWS * WIDTH is more than one shot is for";
+    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS ||
+        params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS)
+        return "HAS_RESIDUAL or HAS_NORM is 2, but rows have no owners in one shot";
     if (cluster != 1 && cluster != 2 && cluster != 4 && cluster != 8) return "CLUSTER is not 1, 2, 4 or 8";
     if (cluster > 1 && gpu->capability < 90) return "CLUSTER is above 1, but this GPU has no clusters";
     if ((row_vectors(params) + threads * cluster - 1) / (threads * cluster) > MOST_STEPS)
@@ -70,16 +74,30 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
     return NULL;
 }
 
+/* Blocks of two_shot that a multiprocessor holds, as its __launch_bounds__ say. */
+static int64_t two_shot_resident(const int64_t *params, int64_t threads)
+{
+    const bool one_step = row_vectors(params) <= threads;
+    const int64_t most = params[ALL_REDUCE_DEVICE_RANKS] <= 4 && one_step ? MAX_THREADS : MAX_THREADS / 2;
+    return threads < most ? most / threads : 1;
+}
+
+static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads)
+{
+    return gpu->multiprocessors * two_shot_resident(params, threads) / 2;
+}
+
 static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,
                                    struct device_geometry *geometry)
 {
     const char *illegal = all_reduce_device_illegal(params);
     if (illegal) return illegal;
     const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS], blocks = params[ALL_REDUCE_DEVICE_BLOCKS];
-    if (blocks < 1 || blocks > gpu->multiprocessors) return "BLOCKS is not in 1..the GPU's multiprocessors";
+    if (blocks < 1 || blocks > two_shot_most_blocks(params, gpu, threads))
+        return "BLOCKS is not in 1..half of what the GPU runs at once";
     if ((row_vectors(params) + threads - 1) / threads > MOST_STEPS)
         return "THREADS is too small for a row to stay in registers";
-    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
+    *geometry = (struct device_geometry){{(uint32_t)(2 * blocks), 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
     return NULL;
 }
 
@@ -127,17 +145,17 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
                                int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     static const int64_t threads[] = {512, 256, 1024, 128};
-    const int64_t most = gpu->multiprocessors, rows = params[ALL_REDUCE_DEVICE_ROWS];
-    const int64_t blocks[] = {rows < most ? rows : most, most / 2, most / 4};
+    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS];
     int count = 0;
-    for (int b = 0; b < 3; b++) {
-        if (b > 0 && (blocks[b] < 1 || blocks[b] >= rows)) continue;
+    for (int divisor = 1; divisor <= 4; divisor *= 2)
         for (int t = 0; t < 4 && count < capacity; t++) {
+            const int64_t most = two_shot_most_blocks(params, gpu, threads[t]) / divisor;
+            if (divisor > 1 && most >= rows) continue; /* no fewer than before */
             if (threads[t] > 128 && threads[t] / 2 >= row_vectors(params)) continue;
             if (lacks_registers(params, threads[t], 1)) continue;
-            count += add(&device_all_reduce_two_shot, params, gpu, threads[t], blocks[b], params_out[count]);
+            count +=
+                add(&device_all_reduce_two_shot, params, gpu, threads[t], rows < most ? rows : most, params_out[count]);
         }
-    }
     return count;
 }
 
@@ -147,23 +165,34 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     (void)context;
     const uint64_t elements = (uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH];
     const uint64_t ranks = (uint64_t)params[ALL_REDUCE_DEVICE_RANKS];
-    uint64_t each = dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) + sizeof(float);
-    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) each += sizeof(float);
-    if (params[ALL_REDUCE_DEVICE_HAS_NORM]) each += dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
-    *bytes = elements * each;
-    *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
+    const bool own_norm = params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+    const bool own_residual = own_norm || params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
+    *bytes = elements * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]);
+    *bytes += elements * sizeof(float) / (own_norm ? ranks : 1);
+    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) *bytes += elements * sizeof(float) / (own_residual ? ranks : 1);
+    if (params[ALL_REDUCE_DEVICE_HAS_NORM])
+        *bytes += elements * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
+    *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
 }
 
-bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes)
+bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype)
+{
+    const uint64_t factors[] = {rows, width, dtype_bytes(dtype)};
+    uint64_t message;
+    return !checked_product(factors, 3, &message) || !is_one_shot(message, ranks);
+}
+
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
+                                    uint64_t *bytes)
 {
     if (ranks < 2) return false;
-    const uint64_t row_factors[] = {width, dtype_bytes(dtype)};
-    uint64_t row, message, owned = rows / ranks + (rows % ranks != 0), two_rows, one_shot = 0;
+    const uint64_t row_factors[] = {width, dtype_bytes(dtype)}, given_factors[] = {rows, width, dtype_bytes(given)};
+    uint64_t row, message, owned = rows / ranks + (rows % ranks != 0), sent, second;
     if (!checked_product(row_factors, 2, &row) || !checked_mul(rows, row, &message) ||
-        !checked_mul(owned, ranks, &two_rows) || !checked_add(two_rows, rows, &two_rows) ||
-        !checked_mul(two_rows, row, bytes))
+        !checked_mul(owned, ranks, &sent) || !checked_mul(sent, row, &sent) ||
+        !checked_product(given_factors, 3, &second) || !checked_add(sent, second, bytes))
         return false;
-    if (is_one_shot(message, ranks)) one_shot = message * ranks;
+    const uint64_t one_shot = is_one_shot(message, ranks) ? message * ranks : 0;
     if (one_shot > *bytes) *bytes = one_shot;
     return true;
 }

@@ -1,9 +1,14 @@
 /* all_reduce on GPUs: out[r, :] = residual[r, :] + sum over ranks of x[r, :], and normed[r, :] = out[r, :] /
  * sqrt(mean(out[r, :]^2) + EPS) * weight: the sum that tensor parallelism needs behind a matmul, and what follows it.
  *
+ * Many rows need not have their residual on every rank: row r of x belongs to rank r % RANKS, and where HAS_RESIDUAL is
+ * ALL_REDUCE_OWN_ROWS, a rank reads the residual of its own rows only; where HAS_NORM is, a row's owner forms its norm, for all
+ * ranks, and `out` gets the rank's own rows only, the others stay as they were. (Sequence parallelism: Korthikanti et al., 2022,
+ * arXiv:2205.05198, section 4.2.2.)
+ *
  * The sum is formed in float32 in rising order of the ranks, so that all ranks have the same bits; two_shot rounds it to
- * X_DTYPE, one_shot does not. The order of the norm's sum depends on WIDTH and the tunables alone. Two ways over the link:
- * one_shot for few rows, two_shot for many; comm.cuh says how ranks exchange. */
+ * X_DTYPE unless one of the two is ALL_REDUCE_OWN_ROWS, one_shot does not. The order of the norm's sum depends on WIDTH and
+ * the tunables alone. Two ways over the link: one_shot for few rows, two_shot for many; comm.cuh says how ranks exchange. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
 
@@ -19,20 +24,21 @@ enum all_reduce_device_operand {
      * OUT_DTYPE[ROWS, WIDTH], the normed rows */
     ALL_REDUCE_DEVICE_OPERANDS = 8
 };
+enum all_reduce_rows { ALL_REDUCE_NO_ROWS, ALL_REDUCE_EVERY_ROW, ALL_REDUCE_OWN_ROWS }; /* the last: two_shot alone */
 enum all_reduce_device_param {
     ALL_REDUCE_DEVICE_ROWS,
     ALL_REDUCE_DEVICE_COUNT_INDEX,
-    ALL_REDUCE_DEVICE_WIDTH,   /* whole vectors of 16 bytes of X_DTYPE, at least 8 elements */
-    ALL_REDUCE_DEVICE_RANKS,   /* 2 to PLAN_MAX_RANKS */
-    ALL_REDUCE_DEVICE_X_DTYPE, /* F32, F16, BF16 */
-    ALL_REDUCE_DEVICE_HAS_RESIDUAL,
-    ALL_REDUCE_DEVICE_HAS_NORM,
-    ALL_REDUCE_DEVICE_NORM_DTYPE, /* F32, F16, BF16, also without a norm; likewise OUT_DTYPE */
-    ALL_REDUCE_DEVICE_EPS_BITS,   /* bits of a finite float32 >= 0 */
+    ALL_REDUCE_DEVICE_WIDTH,        /* whole vectors of 16 bytes of X_DTYPE, at least 8 elements */
+    ALL_REDUCE_DEVICE_RANKS,        /* 2 to PLAN_MAX_RANKS */
+    ALL_REDUCE_DEVICE_X_DTYPE,      /* F32, F16, BF16 */
+    ALL_REDUCE_DEVICE_HAS_RESIDUAL, /* enum all_reduce_rows */
+    ALL_REDUCE_DEVICE_HAS_NORM,     /* enum all_reduce_rows */
+    ALL_REDUCE_DEVICE_NORM_DTYPE,   /* F32, F16, BF16, also without a norm; likewise OUT_DTYPE */
+    ALL_REDUCE_DEVICE_EPS_BITS,     /* bits of a finite float32 >= 0 */
     ALL_REDUCE_DEVICE_OUT_DTYPE,
     ALL_REDUCE_DEVICE_THREADS, /* tunable: of a block, a multiple of 32 up to 1024 */
     /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; from compute capability 9.0 on more than 1.
-     * two_shot: BLOCKS, of the grid, at most one for each multiprocessor, since all must run at once. */
+     * two_shot: BLOCKS, of each half of the grid; no more than all run at once. */
     ALL_REDUCE_DEVICE_BLOCKS,
     ALL_REDUCE_DEVICE_PARAMS
 };
@@ -40,7 +46,11 @@ extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_
 
 /* What all kernels of it demand of params[0..ALL_REDUCE_DEVICE_BLOCKS); NULL: nothing. Never trusts a parameter. */
 const char *all_reduce_device_illegal(const int64_t *params);
-/* Bytes of a buffer that serves every tactic of the problem. */
-bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, uint64_t *bytes);
+/* Whether one_shot is not for a problem of that size. */
+bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype);
+/* Bytes of a buffer that serves every tactic of the problem. `dtype`: X_DTYPE; `given`: F32 if HAS_RESIDUAL alone is
+ * ALL_REDUCE_OWN_ROWS, else the larger of X_DTYPE and OUT_DTYPE. */
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
+                                    uint64_t *bytes);
 
 #endif

@@ -15,8 +15,9 @@ struct problem {
     int64_t rows, valid, width, ranks;
     enum dtype dtype, norm_dtype, out_dtype;
     bool residual, in_place, norm;
-    bool nans;     /* words of COMM_EMPTY among the valid data */
-    bool integers; /* small ones, whose sums no rounding changes */
+    bool own_residual, own_norm; /* ALL_REDUCE_OWN_ROWS */
+    bool nans;                   /* words of COMM_EMPTY among the valid data */
+    bool integers;               /* small ones, whose sums no rounding changes */
 };
 
 static const float eps = 1e-5f;
@@ -26,10 +27,11 @@ static const struct device_kernel *const kernels[] = {&device_all_reduce_one_sho
 static const char *describe(const struct problem *p, const struct device_kernel *kernel, const int64_t *params)
 {
     static char text[256];
-    snprintf(text, sizeof text, "%s, threads %d, blocks %d: %d of %d rows of %d %s, %d ranks%s%s%s", kernel->name,
+    snprintf(text, sizeof text, "%s, threads %d, blocks %d: %d of %d rows of %d %s, %d ranks%s%s%s%s%s", kernel->name,
              (int)params[ALL_REDUCE_DEVICE_THREADS], (int)params[ALL_REDUCE_DEVICE_BLOCKS], (int)p->valid, (int)p->rows,
              (int)p->width, dtype_name(p->dtype), (int)p->ranks, p->residual ? ", residual" : "",
-             p->in_place ? " in place" : "", p->norm ? ", norm" : "");
+             p->own_residual ? " of own rows" : "", p->in_place ? " in place" : "", p->norm ? ", norm" : "",
+             p->own_norm ? " by owner" : "");
     return text;
 }
 
@@ -41,8 +43,12 @@ static void problem_params(const struct problem *p, int64_t *params)
         [ALL_REDUCE_DEVICE_WIDTH] = p->width,
         [ALL_REDUCE_DEVICE_RANKS] = p->ranks,
         [ALL_REDUCE_DEVICE_X_DTYPE] = p->dtype,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = p->residual,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = p->norm,
+        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = !p->residual      ? ALL_REDUCE_NO_ROWS
+                                           : p->own_residual ? ALL_REDUCE_OWN_ROWS
+                                                             : ALL_REDUCE_EVERY_ROW,
+        [ALL_REDUCE_DEVICE_HAS_NORM] = !p->norm      ? ALL_REDUCE_NO_ROWS
+                                       : p->own_norm ? ALL_REDUCE_OWN_ROWS
+                                                     : ALL_REDUCE_EVERY_ROW,
         [ALL_REDUCE_DEVICE_NORM_DTYPE] = p->norm_dtype,
         [ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(eps),
         [ALL_REDUCE_DEVICE_OUT_DTYPE] = p->out_dtype,
@@ -55,9 +61,10 @@ static size_t x_bytes(const struct problem *p) { return cells_of(p) * dtype_byte
 
 static size_t exchange_bytes(const struct problem *p)
 {
+    const bool wide = dtype_bytes(p->out_dtype) > dtype_bytes(p->dtype) || (p->own_residual && !p->own_norm);
     uint64_t bytes;
-    assert_true(
-        all_reduce_device_buffer_bytes((uint64_t)p->rows, (uint64_t)p->width, (uint64_t)p->ranks, p->dtype, &bytes));
+    assert_true(all_reduce_device_buffer_bytes((uint64_t)p->rows, (uint64_t)p->width, (uint64_t)p->ranks, p->dtype,
+                                               wide ? DTYPE_F32 : p->dtype, &bytes));
     return (size_t)bytes;
 }
 
@@ -134,6 +141,26 @@ static const float *term(const struct problem *p, const struct host *host, bool 
     return host->x[0] + row * p->width;
 }
 
+/* Whether a rank has row r of `out`; where one stands alone, it is rank 0. */
+static bool has_row(const struct problem *p, int64_t r, int rank) { return !p->own_norm || r % p->ranks == rank; }
+
+/* The row of `residual` that went into what a rank has of row r: another row where a rank that stands alone finds its own row's
+ * norm, or its own row of `out`, in the place of one that another rank would own. */
+static int64_t residual_row(const struct problem *p, const struct host *host, int64_t r)
+{
+    return host->count > 1 || !(p->own_residual || p->own_norm) ? r : r / p->ranks * p->ranks;
+}
+
+/* The residual as rank `rank` gets it: poison where it must not be read. */
+static float *residual_of_rank(const struct problem *p, const struct host *host, int rank)
+{
+    float *residual = must_allocate(cells_of(p) * 4);
+    memcpy(residual, host->residual, cells_of(p) * 4);
+    for (int64_t r = 0; (p->own_residual || p->own_norm) && r < p->valid; r++)
+        if (r % p->ranks != rank) memset(residual + r * p->width, 0xff, (size_t)p->width * 4);
+    return residual;
+}
+
 /* The sum of row r, as bits. */
 static void sum_row(const struct problem *p, const struct host *host, bool two_shot, int64_t r, float *sum)
 {
@@ -143,7 +170,7 @@ static void sum_row(const struct problem *p, const struct host *host, bool two_s
         const float *x = term(p, host, two_shot, r, k);
         for (size_t c = 0; c < width; c++) sum[c] += x[c];
     }
-    if (!two_shot) return;
+    if (!two_shot || (p->residual && p->own_residual) || (p->norm && p->own_norm)) return;
     void *rounded = must_allocate(width * 4);
     test_encode(sum, rounded, width, p->dtype);
     test_decode(rounded, sum, width, p->dtype);
@@ -171,24 +198,31 @@ static void check_normed_row(const struct problem *p, const struct host *host, c
     }
 }
 
+static void check_row(const float *expected, const float *row, int64_t width, int64_t r, const char *what)
+{
+    for (int64_t c = 0; c < width; c++)
+        if (isnan(expected[c]) ? !isnan(row[c]) : float_to_bits(row[c]) != float_to_bits(expected[c]))
+            fail_msg("%s: row %d, column %d: expected %.9g, found %.9g", what, (int)r, (int)c, (double)expected[c],
+                     (double)row[c]);
+}
+
 /* `out` and `normed` as they came from a rank's memory. */
-static void check_result(const struct problem *p, const struct host *host, bool two_shot, const float *out,
+static void check_result(const struct problem *p, const struct host *host, bool two_shot, int rank, const float *out,
                          const void *normed, const char *what)
 {
     const size_t width = (size_t)p->width, element = dtype_bytes(p->out_dtype);
     float *expected = must_allocate(width * 4), *decoded = must_allocate(width * 4);
     for (int64_t r = 0; r < p->valid; r++) {
-        const float *row = out + r * p->width;
+        const float *row = out + r * p->width, *added = host->residual + residual_row(p, host, r) * p->width;
         sum_row(p, host, two_shot, r, expected);
-        for (size_t c = 0; c < width; c++) {
-            if (p->residual) expected[c] += host->residual[(size_t)r * width + c];
-            if (isnan(expected[c]) ? !isnan(row[c]) : float_to_bits(row[c]) != float_to_bits(expected[c]))
-                fail_msg("%s: row %d, column %zu: expected %.9g, found %.9g", what, (int)r, c, (double)expected[c],
-                         (double)row[c]);
-        }
+        for (size_t c = 0; p->residual && c < width; c++) expected[c] += added[c];
+        if (has_row(p, r, rank))
+            check_row(expected, row, p->width, r, what);
+        else if (!test_is_poison(row, width * 4))
+            fail_msg("%s: rank %d: row %d, which is another's, was written", what, rank, (int)r);
         if (!p->norm) continue;
         test_decode((const uint8_t *)normed + (size_t)r * width * element, decoded, width, p->out_dtype);
-        check_normed_row(p, host, row, decoded, r, what);
+        check_normed_row(p, host, expected, decoded, r, what);
     }
     /* Other rows stay as they were. */
     const size_t done = (size_t)p->valid * width, rest = cells_of(p) - done;
@@ -220,6 +254,7 @@ static void add_trials(const struct problem *p, int most)
     for (int k = 0; k < 2; k++) {
         int count = kernels[k]->candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
         assert_in_range(count, 0, MOST_CANDIDATES - 1);
+        if (kernels[k] == &device_all_reduce_one_shot && (p->own_residual || p->own_norm)) assert_int_equal(count, 0);
         for (int c = 0; c < count && c < most; c++) {
             assert_in_range(trial_count, 0, MOST_TRIALS - 1);
             struct trial *trial = &trials[trial_count++];
@@ -256,10 +291,10 @@ static int list_operands(const struct problem *p, const cu_deviceptr *all, cu_de
 }
 
 /* Poisoned, or the residual that the sum is to take the place of. */
-static void reset_out(const struct problem *p, const struct host *host, struct test_device_buffer *out)
+static void reset_out(const struct problem *p, const float *residual, struct test_device_buffer *out)
 {
     if (p->in_place)
-        test_device_write(out, host->residual, cells_of(p) * 4);
+        test_device_write(out, residual, cells_of(p) * 4);
     else
         test_device_buffer_poison(out);
 }
@@ -289,10 +324,12 @@ static void run_alone(const struct trial *trial, int rounds)
     for (int round = 0; round < rounds; round++) {
         host_close(&host);
         host_open(&host, p, 1, (uint64_t)round + 7);
+        float *given = residual_of_rank(p, &host, 0);
         test_device_write(&x, host.encoded[0], x_bytes(p));
-        test_device_write(&residual, host.residual, cells_of(p) * 4);
+        test_device_write(&residual, given, cells_of(p) * 4);
         test_device_write(&weight, host.encoded_weight, weight.bytes);
-        reset_out(p, &host, &out);
+        reset_out(p, given, &out);
+        free(given);
         test_device_buffer_poison(&normed);
         const cu_deviceptr all[] = {count.data,
                                     x.data,
@@ -308,7 +345,7 @@ static void run_alone(const struct trial *trial, int rounds)
         test_comm_assert_done(&comm, what);
         test_device_read(&out, found, cells_of(p) * 4);
         test_device_read(&normed, found_normed, normed_bytes);
-        check_result(p, &host, two_shot, found, found_normed, what);
+        check_result(p, &host, two_shot, 0, found, found_normed, what);
     }
     struct test_device_buffer *buffers[] = {&x, &out, &residual, &weight, &normed, &count};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
@@ -328,6 +365,15 @@ static void run_trials(int rounds)
     trial_count = 0;
 }
 
+/* How much of the residual stream ranks share out: nothing; the residual; that and the norm. */
+enum sharing { SHARE_NOTHING, SHARE_RESIDUAL, SHARE_ALL, SHARINGS };
+static struct problem share(struct problem problem, int sharing)
+{
+    problem.own_residual = problem.residual && sharing != SHARE_NOTHING;
+    problem.own_norm = problem.norm && sharing == SHARE_ALL;
+    return problem;
+}
+
 /* Everything that does not follow from the sizes, in turn. */
 static struct problem make_problem(int number, int64_t rows, int64_t valid, int64_t width, int64_t ranks)
 {
@@ -340,7 +386,9 @@ static struct problem make_problem(int number, int64_t rows, int64_t valid, int6
                             .out_dtype = dtypes[number / 2 % 3],
                             .residual = number % 4 != 1,
                             .in_place = number % 4 > 1,
-                            .norm = number % 5 != 2};
+                            .norm = number % 5 != 2,
+                            .own_residual = number % 4 != 1 && number % 7 > 3,
+                            .own_norm = number % 5 != 2 && number % 7 % 2 == 1};
 }
 
 static void alone_equals_reference(void **state)
@@ -378,7 +426,10 @@ static void every_candidate(void **state)
             struct problem problem = make_problem(3, shapes[s].rows, shapes[s].valid, shapes[s].width, ranks);
             problem.dtype = shapes[s].dtype;
             problem.norm_dtype = problem.out_dtype = DTYPE_BF16;
-            add_trials(&problem, MOST_CANDIDATES);
+            for (int sharing = 0; sharing < (s % 2 ? SHARINGS : 1); sharing++) {
+                struct problem shared = share(problem, sharing);
+                add_trials(&shared, MOST_CANDIDATES);
+            }
         }
     run_trials(2);
 }
@@ -394,7 +445,10 @@ static void words_that_look_empty(void **state)
             problem.dtype = dtypes[d];
             problem.nans = true;
             problem.norm = problem.residual = true;
-            add_trials(&problem, 2);
+            for (int sharing = 0; sharing < SHARINGS; sharing++) {
+                struct problem shared = share(problem, sharing);
+                add_trials(&shared, 2);
+            }
         }
     run_trials(2);
 }
@@ -425,17 +479,19 @@ static void world_open(struct world *world, const struct problem *p, const struc
     const struct host *host = &world->hosts[0];
     for (int r = 0; r < world->comm.members; r++) {
         struct test_comm *comm = &world->comm;
+        float *residual = residual_of_rank(p, host, r);
         const cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS] = {
             test_comm_memory(comm, r, counts, sizeof counts),
             0,
             test_comm_header(comm, r),
             0,
-            test_comm_memory(comm, r, p->in_place ? host->residual : NULL, cells_of(p) * 4),
-            test_comm_memory(comm, r, host->residual, cells_of(p) * 4),
+            test_comm_memory(comm, r, p->in_place ? residual : NULL, cells_of(p) * 4),
+            test_comm_memory(comm, r, residual, cells_of(p) * 4),
             test_comm_memory(comm, r, host->encoded_weight, (size_t)p->width * dtype_bytes(p->norm_dtype)),
             test_comm_memory(comm, r, NULL, cells_of(p) * dtype_bytes(p->out_dtype)),
         };
         memcpy(world->all[r], all, sizeof all);
+        free(residual);
         for (int s = 0; s < sets; s++)
             world->x[r][s] = test_comm_memory(comm, r, world->hosts[s].encoded[r], x_bytes(p));
     }
@@ -472,7 +528,7 @@ static void read_rank(const struct world *world, int rank, float *out, void *nor
     test_comm_read(&world->comm, rank, world->all[rank][7], normed, cells_of(p) * dtype_bytes(p->out_dtype));
 }
 
-/* All ranks have the sum of set 0, and the same bits. */
+/* All ranks have the sum of set 0, and of what all have the same bits. */
 static void check_ranks(const struct world *world, bool two_shot, const char *what)
 {
     const struct problem *p = world->problem;
@@ -480,10 +536,13 @@ static void check_ranks(const struct world *world, bool two_shot, const char *wh
     float *out = must_allocate(bytes), *first = must_allocate(bytes);
     void *normed = must_allocate(normed_bytes), *first_normed = must_allocate(normed_bytes);
     read_rank(world, 0, first, first_normed);
-    check_result(p, &world->hosts[0], two_shot, first, first_normed, what);
+    check_result(p, &world->hosts[0], two_shot, 0, first, first_normed, what);
     for (int r = 1; r < world->comm.members; r++) {
         read_rank(world, r, out, normed);
-        test_assert_same_bits(out, first, bytes, what);
+        if (p->own_norm)
+            check_result(p, &world->hosts[0], two_shot, r, out, normed, what);
+        else
+            test_assert_same_bits(out, first, bytes, what);
         test_assert_same_bits(normed, first_normed, normed_bytes, what);
     }
     free(out), free(first), free(normed), free(first_normed);
@@ -495,9 +554,11 @@ static void reset_ranks(struct world *world)
     const size_t bytes = cells_of(p) * 4;
     void *poison = must_allocate(bytes);
     memset(poison, 0xff, bytes);
-    for (int r = 0; r < world->comm.members; r++)
-        test_comm_write(&world->comm, r, world->all[r][ALL_REDUCE_DEVICE_OUT],
-                        p->in_place ? world->hosts[0].residual : poison, bytes);
+    for (int r = 0; r < world->comm.members; r++) {
+        float *residual = residual_of_rank(p, &world->hosts[0], r);
+        test_comm_write(&world->comm, r, world->all[r][ALL_REDUCE_DEVICE_OUT], p->in_place ? residual : poison, bytes);
+        free(residual);
+    }
     free(poison);
 }
 
@@ -558,7 +619,9 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
         }
     for (int r = 0; r < world.comm.members; r++) {
         test_comm_read(&world.comm, r, world.all[r][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
-        test_assert_close(out, expected, cells_of(p), 0, 0, what);
+        for (int64_t row = 0; row < p->rows; row++)
+            if (has_row(p, row, r))
+                test_assert_close(out + row * p->width, expected + row * p->width, (size_t)p->width, 0, 0, what);
     }
     free(expected), free(sum), free(out);
     for (int r = 0; r < world.comm.members; r++) test_comm_graph_free(&world.comm, r, execs[r]);
@@ -586,8 +649,10 @@ static void rounds_in_a_graph_alone(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     for (int64_t ranks = 2; ranks <= 8; ranks *= 2) {
-        struct problem problem = integer_problem(9, 9, 2048, ranks);
-        add_trials(&problem, 1);
+        for (int sharing = 0; sharing < SHARINGS; sharing++) {
+            struct problem problem = share(integer_problem(9, 9, 2048, ranks), sharing);
+            add_trials(&problem, 1);
+        }
     }
     compile_trials();
     for (int t = 0; t < trial_count; t++) add_up(&trials[t], 0, 100, test_comm_ranks_can_meet() ? 20 : 1);
@@ -605,7 +670,10 @@ static void ranks_on_one_gpu(void **state)
         for (int64_t rows = 1; rows <= 7; rows += 3) {
             struct problem problem = make_problem((int)(ranks * 4 + rows + 1), rows, rows - (rows > 3), 2048, ranks);
             problem.nans = rows == 4;
-            add_trials(&problem, 1);
+            for (int sharing = 0; sharing < SHARINGS; sharing++) {
+                struct problem shared = share(problem, sharing);
+                add_trials(&shared, 1);
+            }
         }
     compile_trials();
     for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], 1);
@@ -618,8 +686,10 @@ static void rounds_in_graphs_on_one_gpu(void **state)
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
     for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
-        struct problem problem = integer_problem(2, 2, 1024, ranks);
-        add_trials(&problem, 1);
+        for (int sharing = 0; sharing < SHARINGS; sharing++) {
+            struct problem problem = share(integer_problem(2, 2, 1024, ranks), sharing);
+            add_trials(&problem, 1);
+        }
     }
     compile_trials();
     for (int t = 0; t < trial_count; t++) add_up(&trials[t], 1, 40, 50);
@@ -645,7 +715,10 @@ static void several_gpus(void **state)
                 struct problem problem =
                     make_problem(gpus + w + 3 * i, rows, test_random_range(&random, 1, rows), widths[w], gpus);
                 problem.nans = w == 2;
-                add_trials(&problem, 2);
+                for (int sharing = 0; sharing < SHARINGS; sharing++) {
+                    struct problem shared = share(problem, sharing);
+                    add_trials(&shared, 2);
+                }
             }
         compile_trials();
         for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], gpus);
@@ -659,8 +732,8 @@ static void rounds_in_graphs_on_several_gpus(void **state)
     NEEDS_GPUS();
     for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
         static const int64_t rows[] = {1, 13, 150};
-        for (int i = 0; i < 3; i++) {
-            struct problem problem = integer_problem(rows[i], rows[i], 4096, gpus);
+        for (int i = 0; i < 3 * SHARINGS; i++) {
+            struct problem problem = share(integer_problem(rows[i / 3], rows[i / 3], 4096, gpus), i % SHARINGS);
             add_trials(&problem, 1);
         }
         compile_trials();
@@ -678,10 +751,11 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void run_without_rank_1(const struct device_kernel *device_kernel, int64_t blocks)
+static void run_without_rank_1(const struct device_kernel *device_kernel, int64_t blocks, bool by_owner)
 {
     enum { TIMEOUT_MS = 100 };
-    const struct problem p = {.rows = 32,
+    const struct problem p = {.own_norm = by_owner,
+                              .rows = 32,
                               .valid = 32,
                               .width = 1024,
                               .ranks = 2,
@@ -728,9 +802,11 @@ static void a_missing_rank(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip(); /* nor keep their time */
-    run_without_rank_1(&device_all_reduce_one_shot, 1);
-    run_without_rank_1(&device_all_reduce_two_shot, 1);
-    run_without_rank_1(&device_all_reduce_two_shot, 32);
+    run_without_rank_1(&device_all_reduce_one_shot, 1, false);
+    for (int by_owner = 0; by_owner < 2; by_owner++) {
+        run_without_rank_1(&device_all_reduce_two_shot, 1, by_owner);
+        run_without_rank_1(&device_all_reduce_two_shot, 32, by_owner);
+    }
 }
 
 int main(void)

@@ -44,6 +44,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) sum[s][i] += value[i];
         }
+        float base[VECTOR];
+        load_residual(row, s, base, end);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
     }
     finish_row(row, sum, end);
+    store_normed_row(row, sum, end);
 }

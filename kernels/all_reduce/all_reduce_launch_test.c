@@ -40,7 +40,7 @@ static void hostile_params_are_refused(void **state)
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_RANKS, 1);
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1);
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, 2);
+        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3);
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_HAS_NORM, -1);
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8);
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_EPS_BITS, test_float_bits(-1));
@@ -50,7 +50,17 @@ static void hostile_params_are_refused(void **state)
         test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_BLOCKS, 0);
     }
     /* Blocks that do not all run at once would wait for each other for ever. */
-    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 133);
+    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 132 * 4 / 2 + 1);
+    params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 4 / 2;
+    assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
+    params[ALL_REDUCE_DEVICE_RANKS] = 5; /* more registers, fewer blocks */
+    assert_false(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
+    params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 2 / 2;
+    assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
+    params[ALL_REDUCE_DEVICE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = 2;
+    /* Rows have owners in two shots alone. */
+    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS);
+    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS);
     test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 3);
     test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 16);
     test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_ROWS, 4096);
@@ -99,13 +109,19 @@ static void buffers_hold_every_tactic(void **state)
             const uint64_t row = 4096 * 2, owned = (rows + ranks - 1) / ranks;
             int64_t params[ALL_REDUCE_DEVICE_PARAMS];
             fill_params(params, (int64_t)rows, 4096, (int64_t)ranks, DTYPE_BF16);
-            assert_true(all_reduce_device_buffer_bytes(rows, 4096, ranks, DTYPE_BF16, &bytes));
+            assert_true(all_reduce_device_buffer_bytes(rows, 4096, ranks, DTYPE_BF16, DTYPE_F32, &bytes));
+            assert_true(bytes >= (ranks * owned + 2 * rows) * row);
+            assert_true(all_reduce_device_buffer_bytes(rows, 4096, ranks, DTYPE_BF16, DTYPE_BF16, &bytes));
             assert_true(bytes >= (ranks * owned + rows) * row);
+            assert_int_equal(all_reduce_device_is_large(rows, 4096, ranks, DTYPE_BF16),
+                             !test_launch_accepts(&device_all_reduce_one_shot, params, 90));
             if (test_launch_accepts(&device_all_reduce_one_shot, params, 90)) assert_true(bytes >= ranks * rows * row);
         }
-    assert_false(all_reduce_device_buffer_bytes(UINT64_MAX / 4, 4096, 2, DTYPE_BF16, &bytes));
-    assert_false(all_reduce_device_buffer_bytes(4, UINT64_MAX / 2, 2, DTYPE_F32, &bytes));
-    assert_false(all_reduce_device_buffer_bytes(UINT64_MAX, 8, 2, DTYPE_F32, &bytes));
+    assert_false(all_reduce_device_buffer_bytes(UINT64_MAX / 4, 4096, 2, DTYPE_BF16, DTYPE_BF16, &bytes));
+    assert_false(all_reduce_device_buffer_bytes(4, UINT64_MAX / 2, 2, DTYPE_F32, DTYPE_F32, &bytes));
+    assert_false(all_reduce_device_buffer_bytes(UINT64_MAX, 8, 2, DTYPE_F32, DTYPE_F32, &bytes));
+    assert_false(all_reduce_device_buffer_bytes(1 << 20, UINT64_MAX >> 22, 2, DTYPE_BF16, DTYPE_F32, &bytes));
+    assert_true(all_reduce_device_is_large(UINT64_MAX, 8, 2, DTYPE_F32));
 }
 
 int main(void)

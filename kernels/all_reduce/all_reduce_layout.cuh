@@ -20,10 +20,10 @@
 #define X_DTYPE DTYPE_BF16
 #endif
 #ifndef HAS_RESIDUAL
-#define HAS_RESIDUAL 1
+#define HAS_RESIDUAL 1 /* 2: the rank's own rows of it are there */
 #endif
 #ifndef HAS_NORM
-#define HAS_NORM 1
+#define HAS_NORM 1 /* 2: formed by a row's owner */
 #endif
 #ifndef NORM_DTYPE
 #define NORM_DTYPE DTYPE_BF16

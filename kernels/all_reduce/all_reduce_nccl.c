@@ -61,6 +61,9 @@ static const char *launch_finish(const int64_t *params, const struct device_fact
     if (illegal) return illegal;
     if (threads < WARP || threads > MOST_THREADS || threads % WARP)
         return "THREADS is not a multiple of 32 in 32..1024";
+    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS ||
+        params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS)
+        return "HAS_RESIDUAL or HAS_NORM is 2, but every rank finishes every row";
     if (params[ALL_REDUCE_FINISH_PARTS] != 1 && params[ALL_REDUCE_FINISH_PARTS] != params[ALL_REDUCE_DEVICE_RANKS])
         return "PARTS is neither 1 nor RANKS";
     if ((row_bytes(params) / VECTOR_BYTES + (uint64_t)threads - 1) / (uint64_t)threads > MOST_STEPS)
@@ -78,6 +81,8 @@ void all_reduce_finish_params(int64_t *params, int64_t parts)
     const uint64_t vectors = row_bytes(params) / VECTOR_BYTES;
     uint64_t threads = LEAST;
     while (threads < MOST && threads < vectors) threads *= 2;
+    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = ALL_REDUCE_EVERY_ROW;
+    if (params[ALL_REDUCE_DEVICE_HAS_NORM]) params[ALL_REDUCE_DEVICE_HAS_NORM] = ALL_REDUCE_EVERY_ROW;
     params[ALL_REDUCE_DEVICE_THREADS] = (int64_t)threads;
     params[ALL_REDUCE_FINISH_PARTS] = parts;
 }

@@ -39,7 +39,8 @@ enum all_reduce_finish_operand {
     ALL_REDUCE_FINISH_OPERANDS = 6
 };
 extern const struct device_kernel device_all_reduce_finish;
-/* Sets THREADS, as well as rows allow, and PARTS for the problem in `params`. */
+/* Sets THREADS, as well as rows allow, and PARTS for the problem in `params`. Every rank has every row of the residual here,
+ * and finishes every row: what the problem asks for, and more. All sums of a plan are formed so, or none. */
 void all_reduce_finish_params(int64_t *params, int64_t parts);
 /* Of few rows: the params of the gathering call for the problem, [ALL_GATHER_DEVICE_PARAMS]. */
 void all_reduce_gather_params(const int64_t *params, int64_t *gather);

@@ -40,7 +40,7 @@ static const struct {
     {ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
     {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8},
     {ALL_REDUCE_DEVICE_X_DTYPE, INT64_MAX},
-    {ALL_REDUCE_DEVICE_HAS_RESIDUAL, 2},
+    {ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3},
     {ALL_REDUCE_DEVICE_HAS_NORM, -1},
     {ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8},
     {ALL_REDUCE_DEVICE_EPS_BITS, -1},
@@ -102,6 +102,8 @@ static void hostile_launches_are_refused(void **state)
     test_hostile_launches(&device_all_reduce_finish, params);
     for (int i = 0; i < ILLEGAL; i++)
         test_launch_refuses(&device_all_reduce_finish, params, illegal[i].param, illegal[i].value);
+    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS);
+    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS);
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 0);
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 48);
     test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 1056);
@@ -212,7 +214,13 @@ static void threads_make_legal_launches(void **state)
             params[ALL_REDUCE_DEVICE_X_DTYPE] = dtypes[d];
             params[ALL_REDUCE_DEVICE_WIDTH] = width;
             params[ALL_REDUCE_DEVICE_THREADS] = -1;
+            params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = width % 3 ? 0 : ALL_REDUCE_OWN_ROWS;
+            params[ALL_REDUCE_DEVICE_HAS_NORM] = width % 5 ? 0 : ALL_REDUCE_OWN_ROWS;
             all_reduce_finish_params(params, good[ALL_REDUCE_FINISH_PARTS]);
+            assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL], width % 3 ? 0 : ALL_REDUCE_EVERY_ROW);
+            assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM], width % 5 ? 0 : ALL_REDUCE_EVERY_ROW);
+            params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = good[ALL_REDUCE_DEVICE_HAS_RESIDUAL];
+            params[ALL_REDUCE_DEVICE_HAS_NORM] = good[ALL_REDUCE_DEVICE_HAS_NORM];
             if (!test_launch_accepts(&device_all_reduce_finish, params, 80))
                 fail_msg("%d of %s: %d threads", (int)width, dtype_name(dtypes[d]),
                          (int)params[ALL_REDUCE_DEVICE_THREADS]);

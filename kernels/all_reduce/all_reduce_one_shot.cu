@@ -18,15 +18,24 @@ constexpr u64 PART_BYTES = (u64)ROWS * WIDTH * ELEMENT_BYTES;
 /* Sum over the blocks of a row, the same bits in every thread. */
 __device__ __forceinline__ float row_sum(float value)
 {
-    __shared__ float partial[THREADS / 32];
+    constexpr int WARPS = THREADS / 32;
+    __shared__ __align__(16) float partial[WARPS];
     __shared__ float blocks[CLUSTER];
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
     __syncthreads();
     /* Every thread adds them all: reads of the same words come at once, a second tree of shuffles one by one. */
     float sum[4] = {0, 0, 0, 0};
+    if constexpr (WARPS % 4 == 0) {
 #pragma unroll
-    for (int w = 0; w < THREADS / 32; w++) sum[w % 4] += partial[w];
+        for (int w = 0; w < WARPS; w += 4) {
+            const float4 four = *(const float4 *)&partial[w];
+            sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
+        }
+    } else {
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum[w % 4] += partial[w];
+    }
     value = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     if constexpr (CLUSTER > 1) {
         const u32 own = blockIdx.x % CLUSTER;
@@ -70,12 +79,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     if constexpr (CLUSTER > 1) cluster_sync(); /* all blocks have begun: row_sum stores into their shared memory */
     device_wait();
-    if (row >= counts[COUNT_INDEX]) return; /* all blocks of the cluster alike */
-
+    /* Beside the count, not behind it: rows that are not valid can be read. */
     uint4 own[STEPS];
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         if (first + s * STRIDE < VECTORS) own[s] = x[(i64)row * VECTORS + first + s * STRIDE];
+    if (row >= counts[COUNT_INDEX]) return; /* all blocks of the cluster alike */
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         if (first + s * STRIDE >= VECTORS) continue;
@@ -116,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         store_floats(out + index * VECTOR, sum[s]);
     }
 #if HAS_NORM
-    const float factor = 1.0f / sqrtf(row_sum(squares) * (1.0f / WIDTH) + float_of_bits(EPS_BITS));
+    const float factor = rsqrtf(row_sum(squares) * (1.0f / WIDTH) + float_of_bits(EPS_BITS));
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         if (first + s * STRIDE >= VECTORS) continue;

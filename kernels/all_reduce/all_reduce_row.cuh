@@ -23,7 +23,15 @@ struct row_end {
     void *normed;
 };
 
-/* Residual and norm of a row whose sum every thread has its part of, which is spent. */
+/* The residual of a thread's vector number s of a row; zero where there is none. */
+__device__ __forceinline__ void load_residual(int row, int s, float base[VECTOR], const row_end &end)
+{
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) base[i] = 0;
+    if (HAS_RESIDUAL) load_floats(end.residual + ((i64)row * VECTORS + threadIdx.x + s * THREADS) * VECTOR, base);
+}
+
+/* Stores a row of which every thread has its part, and turns it into the normed row. */
 __device__ __forceinline__ void finish_row(int row, float sum[STEPS][VECTOR], const row_end &end)
 {
     float squares = 0;
@@ -31,19 +39,12 @@ __device__ __forceinline__ void finish_row(int row, float sum[STEPS][VECTOR], co
     for (int s = 0; s < STEPS; s++) {
         const int vector = threadIdx.x + s * THREADS;
         if (vector >= VECTORS) continue;
-        const i64 index = ((i64)row * VECTORS + vector) * VECTOR;
-#if HAS_RESIDUAL
-        float base[VECTOR];
-        load_floats(end.residual + index, base);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
-#endif
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) squares = fmaf(sum[s][i], sum[s][i], squares);
-        store_floats(end.out + index, sum[s]);
+        store_floats(end.out + ((i64)row * VECTORS + vector) * VECTOR, sum[s]);
     }
 #if HAS_NORM
-    const float factor = 1.0f / sqrtf(block_sum(squares) * (1.0f / WIDTH) + float_of_bits(EPS_BITS));
+    const float factor = rsqrtf(block_sum(squares) * (1.0f / WIDTH) + float_of_bits(EPS_BITS));
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int vector = threadIdx.x + s * THREADS;
@@ -52,9 +53,17 @@ __device__ __forceinline__ void finish_row(int row, float sum[STEPS][VECTOR], co
         load_scale(end.weight, vector * VECTOR, scale);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) sum[s][i] = sum[s][i] * factor * scale[i];
-        store_normed(end.normed, ((i64)row * VECTORS + vector) * VECTOR, sum[s]);
     }
 #endif
+}
+
+__device__ __forceinline__ void store_normed_row(int row, const float normed[STEPS][VECTOR], const row_end &end)
+{
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const int vector = threadIdx.x + s * THREADS;
+        if (HAS_NORM && vector < VECTORS) store_normed(end.normed, ((i64)row * VECTORS + vector) * VECTOR, normed[s]);
+    }
 }
 
 #endif

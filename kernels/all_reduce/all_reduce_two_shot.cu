@@ -1,10 +1,15 @@
-/* all_reduce in two trips: every row has an owner, who gets it from all ranks, adds, and gives the sum, rounded to
- * X_DTYPE, to all (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice, whatever RANKS
- * is: for many rows.
+/* all_reduce in two trips: every row has an owner, who gets it from all ranks, adds, and gives to all what they need of it
+ * (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice, whatever RANKS is: for many rows.
  *
- * All blocks must run at once on every rank, since the first part of each block's work is what the second part of
- * another's waits for: at most one block for each multiprocessor. Row r belongs to rank r % RANKS. The buffer: [RANKS]
- * parts of OWNED_ROWS rows, for the first trip, then ROWS rows for the second.
+ * The second trip brings, by what is asked for:
+ *   HAS_NORM 2       the normed row, which needs nothing more than its place
+ *   HAS_RESIDUAL 2   the row of `out`, as float32, of which every rank forms the norm
+ *   else             the sum, rounded to X_DTYPE, to which every rank adds the residual
+ *
+ * One half of the grid sends rows to their owners, then takes those of the others; the other half forms the sums of this
+ * rank's rows meanwhile. All blocks must run at once on every rank, since they wait for each other: BLOCKS of each half, for
+ * which BLOCKS_PER_SM says how many a multiprocessor holds for certain. Row r belongs to rank r % RANKS. The buffer: [RANKS]
+ * parts of OWNED_ROWS rows of X_DTYPE, for the first trip, then ROWS rows for the second.
  *
  * A rank that stands alone (struct comm_header, slots) takes what it sends to others for what they send; rows at the end
  * that not all ranks would own are then its own alone. */
@@ -16,9 +21,19 @@
 #define BLOCKS 128
 #endif
 
+/* all_reduce_device.c counts on the same. */
+constexpr int RESIDENT_THREADS = RANKS <= 4 && STEPS == 1 ? 1024 : 512; /* more takes more registers */
+constexpr int BLOCKS_PER_SM = THREADS < RESIDENT_THREADS ? RESIDENT_THREADS / THREADS : 1;
+
 constexpr int OWNED_ROWS = (ROWS + RANKS - 1) / RANKS;
 constexpr u64 ROW_BYTES = (u64)WIDTH * ELEMENT_BYTES;
 constexpr u64 PART_BYTES = OWNED_ROWS * ROW_BYTES;
+
+constexpr bool NORM_BY_OWNER = HAS_NORM == 2, WHOLE_ROWS = !NORM_BY_OWNER && HAS_RESIDUAL == 2;
+constexpr bool SUM_IS_GIVEN = !NORM_BY_OWNER && !WHOLE_ROWS;
+constexpr int GIVEN_DTYPE = NORM_BY_OWNER ? OUT_DTYPE : WHOLE_ROWS ? DTYPE_F32 : X_DTYPE;
+constexpr u64 GIVEN_ROW_BYTES = (u64)WIDTH * (GIVEN_DTYPE == DTYPE_F32 ? 4 : 2);
+constexpr int GIVEN_WORDS = VECTOR * (GIVEN_DTYPE == DTYPE_F32 ? 4 : 2) / 4; /* of a thread's part of a row */
 
 /* Row number `index` of those that other ranks own. */
 __device__ __forceinline__ int others_row(int index, u32 rank)
@@ -27,16 +42,191 @@ __device__ __forceinline__ int others_row(int index, u32 rank)
     return index / (RANKS - 1) * RANKS + (int)(owner + (owner >= rank));
 }
 
-__device__ __forceinline__ void finish_packed(int row, const uint4 sums[STEPS], const row_end &end)
+/* What a thread gives of its part of a row, in words that are not empty. */
+__device__ __forceinline__ void pack_given(const float value[VECTOR], u32 words[GIVEN_WORDS])
 {
-    float sum[STEPS][VECTOR];
 #pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        if (threadIdx.x + s * THREADS < VECTORS) unpack(sums[s], sum[s]);
-    finish_row(row, sum, end);
+    for (int w = 0; w < GIVEN_WORDS; w++) {
+        if constexpr (GIVEN_DTYPE == DTYPE_F32)
+            words[w] = comm_clean(bits_of_float(value[w]));
+        else
+            words[w] = comm_clean(pack_halves<GIVEN_DTYPE>(value[2 * w], value[2 * w + 1]));
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+__device__ __forceinline__ void unpack_given(const u32 words[GIVEN_WORDS], float value[VECTOR])
+{
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        if constexpr (GIVEN_DTYPE == DTYPE_F32)
+            value[i] = float_of_bits(words[i]);
+        else
+            value[i] = float_of_half<GIVEN_DTYPE>((u16)(words[i / 2] >> (16 * (i % 2))));
+    }
+}
+
+__device__ __forceinline__ void give(u8 *to, const u32 words[GIVEN_WORDS])
+{
+    if constexpr (GIVEN_WORDS < 4) {
+#pragma unroll
+        for (int w = 0; w < GIVEN_WORDS; w++) comm_store(to + 4 * w, words[w]);
+    } else {
+#pragma unroll
+        for (int w = 0; w < GIVEN_WORDS; w += 4)
+            comm_store(to + 4 * w, make_uint4(words[w], words[w + 1], words[w + 2], words[w + 3]));
+    }
+}
+
+__device__ __forceinline__ void take_given(u8 *from, u32 words[GIVEN_WORDS], u32 owner, const comm_header *header,
+                                           u32 &late)
+{
+    if constexpr (GIVEN_WORDS < 4) {
+#pragma unroll
+        for (int w = 0; w < GIVEN_WORDS; w++) words[w] = comm_take_one((u32 *)from + w, owner, header, late);
+    } else {
+#pragma unroll
+        for (int w = 0; w < GIVEN_WORDS; w += 4) {
+            const uint4 vector = comm_take_one((uint4 *)from + w / 4, owner, header, late);
+            words[w] = vector.x, words[w + 1] = vector.y, words[w + 2] = vector.z, words[w + 3] = vector.w;
+        }
+    }
+}
+
+struct exchange {
+    const comm_header *header;
+    const uint4 *x;
+    u8 *buffer, *given; /* this rank's: of the first trip, of the second */
+    u32 rank;
+    bool alone;
+    int rows;
+};
+
+__device__ __forceinline__ void send_to_owners(const exchange &own, int block)
+{
+    u8 *to[RANKS];
+#pragma unroll
+    for (int r = 0; r < RANKS; r++) to[r] = comm_part(own.header, own.buffer, r, PART_BYTES);
+    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
+        const u32 owner = row % RANKS;
+        if (own.alone && row / RANKS * RANKS + RANKS > own.rows) continue;
+        u8 *at = to[0];
+#pragma unroll
+        for (int r = 1; r < RANKS; r++)
+            if (r == owner) at = to[r];
+        at += row / RANKS * ROW_BYTES;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int vector = threadIdx.x + s * THREADS;
+            if (vector < VECTORS) comm_store(at + vector * 16, comm_clean(own.x[(i64)row * VECTORS + vector]));
+        }
+    }
+}
+
+/* The rows of this rank: added, given to all, finished here. */
+__device__ __forceinline__ void sum_own(const exchange &own, int block, const row_end &end, u32 &late)
+{
+    u8 *whole[RANKS];
+    int slot[RANKS];
+#pragma unroll
+    for (int r = 0; r < RANKS; r++) {
+        whole[r] = (u8 *)own.header->peers[r] + ((u64)own.given - (u64)own.header);
+        slot[r] = own.header->slots[r];
+    }
+    for (int group = block; group * RANKS + own.rank < own.rows; group += BLOCKS) {
+        const int row = group * RANKS + own.rank;
+        const bool shared = !own.alone || group * RANKS + RANKS <= own.rows;
+        const auto give_all = [&](int vector, const u32 words[GIVEN_WORDS]) {
+#pragma unroll
+            for (int r = 0; r < RANKS; r++)
+                if (r != own.rank && group * RANKS + slot[r] < own.rows)
+                    give(whole[r] + (group * RANKS + slot[r]) * GIVEN_ROW_BYTES + vector * (GIVEN_WORDS * 4), words);
+        };
+        float sum[STEPS][VECTOR];
+        u32 words[GIVEN_WORDS];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int vector = threadIdx.x + s * THREADS;
+            if (vector >= VECTORS) continue;
+            const uint4 mine = own.x[(i64)row * VECTORS + vector];
+            float base[VECTOR];
+            load_residual(row, s, base, end);
+            uint4 part[RANKS];
+#pragma unroll
+            for (int r = 0; r < RANKS; r++) part[r] = mine;
+            if (shared)
+                comm_take<RANKS>((uint4 *)own.buffer + (i64)group * VECTORS + vector, PART_BYTES / 16, own.rank, part,
+                                 own.header, late);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) sum[s][i] = 0;
+#pragma unroll
+            for (int r = 0; r < RANKS; r++) {
+                float value[VECTOR];
+                unpack(r == own.rank ? mine : part[r], value);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[s][i] += value[i];
+            }
+            if constexpr (SUM_IS_GIVEN) {
+                pack_given(sum[s], words);
+                give_all(vector, words);
+                unpack_given(words, sum[s]); /* all ranks go on from the same bits */
+            }
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
+            if constexpr (WHOLE_ROWS) {
+                pack_given(sum[s], words);
+                give_all(vector, words);
+                unpack_given(words, sum[s]);
+            }
+        }
+        finish_row(row, sum, end);
+#pragma unroll
+        for (int s = 0; NORM_BY_OWNER && s < STEPS; s++) {
+            const int vector = threadIdx.x + s * THREADS;
+            if (vector >= VECTORS) continue;
+            pack_given(sum[s], words);
+            give_all(vector, words);
+            unpack_given(words, sum[s]);
+        }
+        store_normed_row(row, sum, end);
+    }
+}
+
+/* The others' rows, of which the norm has been formed. */
+__device__ __forceinline__ void take_normed(const exchange &own, int block, const row_end &end, u32 &late)
+{
+    constexpr int GIVEN_VECTORS = GIVEN_ROW_BYTES / 16;
+    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
+        uint4 *from = (uint4 *)(own.given + row * GIVEN_ROW_BYTES);
+        uint4 *to = (uint4 *)((u8 *)end.normed + row * GIVEN_ROW_BYTES);
+        for (int vector = threadIdx.x; vector < GIVEN_VECTORS; vector += THREADS)
+            to[vector] = comm_take_one(from + vector, row % RANKS, own.header, late);
+    }
+}
+
+__device__ __forceinline__ void finish_others(const exchange &own, int block, const row_end &end, u32 &late)
+{
+    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
+        float sum[STEPS][VECTOR];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int vector = threadIdx.x + s * THREADS;
+            if (vector >= VECTORS) continue;
+            u32 words[GIVEN_WORDS];
+            float base[VECTOR];
+            if constexpr (SUM_IS_GIVEN) load_residual(row, s, base, end);
+            take_given(own.given + row * GIVEN_ROW_BYTES + vector * (GIVEN_WORDS * 4), words, row % RANKS, own.header,
+                       late);
+            unpack_given(words, sum[s]);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++)
+                if constexpr (SUM_IS_GIVEN) sum[s][i] += base[i];
+        }
+        finish_row(row, sum, end);
+        store_normed_row(row, sum, end);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     all_reduce_two_shot(const int *__restrict__ counts, const uint4 *x, comm_header *header, u8 *buffer, float *out
 #if HAS_RESIDUAL
                         ,
@@ -49,10 +239,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     )
 {
     device_trigger();
-    const u32 rank = header->rank;
-    const bool alone = header->peers[0] == header->peers[1];
-    u8 *to[RANKS], *whole[RANKS];
-    int slot[RANKS];
+    exchange own = {header, x, buffer, buffer + RANKS * PART_BYTES, header->rank, header->peers[0] == header->peers[1],
+                    0};
     row_end end = {out, nullptr, nullptr, nullptr};
 #if HAS_RESIDUAL
     end.residual = residual;
@@ -60,70 +248,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if HAS_NORM
     end.weight = weight, end.normed = normed;
 #endif
-#pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-        to[r] = comm_part(header, buffer, r, PART_BYTES);
-        slot[r] = header->slots[r];
-        whole[r] = (u8 *)header->peers[r] + ((u64)buffer - (u64)header) + RANKS * PART_BYTES;
-    }
+    const int block = blockIdx.x % BLOCKS;
     device_wait();
+    own.rows = counts[COUNT_INDEX] < ROWS ? counts[COUNT_INDEX] : ROWS;
     u32 late = 0;
-    const int rows = counts[COUNT_INDEX] < ROWS ? counts[COUNT_INDEX] : ROWS;
-
-    /* To the owners. */
-    for (int index = blockIdx.x, row; (row = others_row(index, rank)) < rows; index += BLOCKS) {
-        const u32 owner = row % RANKS;
-        if (alone && row / RANKS * RANKS + RANKS > rows) continue;
-        u8 *at = to[0];
-#pragma unroll
-        for (int r = 1; r < RANKS; r++)
-            if (r == owner) at = to[r];
-        at += row / RANKS * ROW_BYTES;
-        for (int vector = threadIdx.x; vector < VECTORS; vector += THREADS)
-            comm_store(at + vector * 16, comm_clean(x[(i64)row * VECTORS + vector]));
-    }
-    /* The rows of this rank: added, given to all, finished here. */
-    for (int own = blockIdx.x; own * RANKS + rank < rows; own += BLOCKS) {
-        const int row = own * RANKS + rank;
-        const bool shared = !alone || own * RANKS + RANKS <= rows;
-        uint4 sums[STEPS];
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int vector = threadIdx.x + s * THREADS;
-            if (vector >= VECTORS) continue;
-            const uint4 mine = x[(i64)row * VECTORS + vector];
-            uint4 part[RANKS];
-            float sum[VECTOR];
-#pragma unroll
-            for (int r = 0; r < RANKS; r++) part[r] = mine;
-            if (shared)
-                comm_take<RANKS>((uint4 *)buffer + (i64)own * VECTORS + vector, PART_BYTES / 16, rank, part, header,
-                                 late);
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum[i] = 0;
-#pragma unroll
-            for (int r = 0; r < RANKS; r++) {
-                float value[VECTOR];
-                unpack(r == rank ? mine : part[r], value);
-#pragma unroll
-                for (int i = 0; i < VECTOR; i++) sum[i] += value[i];
-            }
-            sums[s] = comm_clean(pack(sum));
-#pragma unroll
-            for (int r = 0; r < RANKS; r++)
-                if (r != rank && own * RANKS + slot[r] < rows)
-                    comm_store(whole[r] + (own * RANKS + slot[r]) * ROW_BYTES + vector * 16, sums[s]);
-        }
-        finish_packed(row, sums, end);
-    }
-    /* The others' rows. */
-    for (int index = blockIdx.x, row; (row = others_row(index, rank)) < rows; index += BLOCKS) {
-        uint4 *from = (uint4 *)(buffer + RANKS * PART_BYTES) + (i64)row * VECTORS, sums[STEPS];
-#pragma unroll
-        for (int s = 0; s < STEPS; s++)
-            if (threadIdx.x + s * THREADS < VECTORS)
-                sums[s] = comm_take_one(from + threadIdx.x + s * THREADS, row % RANKS, header, late);
-        finish_packed(row, sums, end);
+    if (blockIdx.x >= BLOCKS) {
+        sum_own(own, block, end, late);
+    } else {
+        send_to_owners(own, block);
+        if constexpr (NORM_BY_OWNER)
+            take_normed(own, block, end, late);
+        else
+            finish_others(own, block, end, late);
     }
     comm_end(header, late);
 }

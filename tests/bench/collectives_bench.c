@@ -4,9 +4,10 @@
  *
  * For 2, 4 and 8 GPUs, or GPUS alone, and messages of bf16 from 4 KB to 16 MB: the best of the first candidates of
  * all_reduce_one_shot and all_reduce_two_shot, each with residual and norm inside (-s: the sum alone), through the GPUs'
- * memory (-m: the host's), and NCCL's sum alone, on plain memory and on symmetric windows. Each figure is the median of 20 replays, by the GPU that took least (it began last), with
- * the difference between the slowest and the fastest replay. Results are checked before they are timed. The program
- * ends after SECONDS (default 120) whatever happens.
+ * memory (-m: the host's), and NCCL's sum alone, on plain memory and on symmetric windows. As in an engine, the residual of
+ * rows that are too many for one_shot is kept by the rows' owners. Each figure is the median of 20 replays, by the GPU that
+ * took least (it began last), with the difference between the slowest and the fastest replay. Results are checked before they
+ * are timed. The program ends after SECONDS (default 120) whatever happens.
  *
  * NCCL (libnccl.so.2 in the library path) runs without NVLink multicast: our kernels do without it, too, and a program
  * that uses it can put the GPUs of a shared host out of service. */
@@ -287,18 +288,21 @@ static void add_variants(struct bench *bench, int message)
     int64_t rows, width, candidates[TRIED][PLAN_MAX_PARAMS];
     uint64_t bytes;
     message_shape(message, &rows, &width);
+    const bool large = all_reduce_device_is_large((uint64_t)rows, (uint64_t)width, (uint64_t)bench->gpus, DTYPE_BF16);
+    const int64_t whose = bench->only_sums ? ALL_REDUCE_NO_ROWS : large ? ALL_REDUCE_OWN_ROWS : ALL_REDUCE_EVERY_ROW;
     const int64_t params[PLAN_MAX_PARAMS] = {
         [ALL_REDUCE_DEVICE_ROWS] = rows,
         [ALL_REDUCE_DEVICE_WIDTH] = width,
         [ALL_REDUCE_DEVICE_RANKS] = bench->gpus,
         [ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = !bench->only_sums,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = !bench->only_sums,
+        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = whose,
+        [ALL_REDUCE_DEVICE_HAS_NORM] = whose,
         [ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16,
         [ALL_REDUCE_DEVICE_EPS_BITS] = (int64_t)float_to_bits(1e-5f),
         [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16,
     };
-    if (!all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)width, (uint64_t)bench->gpus, DTYPE_BF16, &bytes))
+    if (!all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)width, (uint64_t)bench->gpus, DTYPE_BF16, DTYPE_BF16,
+                                        &bytes))
         fail(EXIT_WRONG, "the buffer's size overflows");
     if (bytes > bench->buffer_bytes) bench->buffer_bytes = (bytes + HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES;
     for (int k = 0; k < KERNELS; k++) {
@@ -397,14 +401,39 @@ static void check_fault(const struct bench *bench, int r)
              bench->bytes, bench->ranks[r].device.ordinal, bench->fault[r] - 1);
 }
 
+static void check_norm(const struct bench *bench, const struct rank *rank)
+{
+    const int64_t *params = bench->variant->params;
+    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], width = params[ALL_REDUCE_DEVICE_WIDTH];
+    uint16_t *normed = must_allocate(bench->bytes);
+    check(rank, rank->device.driver.MemcpyDtoHAsync(normed, rank->normed, bench->bytes, rank->device.stream),
+          "reading norms");
+    wait_for(rank, "reading norms");
+    for (int64_t r = 0; r < rows; r++) {
+        const float *sum = bench->sums + r * width;
+        double squares = 0;
+        for (int64_t c = 0; c < width; c++) squares += (double)sum[c] * (double)sum[c];
+        const double factor = 1 / sqrt(squares / (double)width + 1e-5);
+        for (int64_t c = 0; c < width; c++) {
+            const double expected = (double)sum[c] * factor, found = (double)bf16_to_float(normed[r * width + c]);
+            if (!(fabs(found - expected) <= 0x1p-7 * fabs(expected) + 1e-6)) /* bf16, once or twice */
+                fail(EXIT_WRONG, "%s, %" PRIu64 " bytes, GPU %d: normed row %d, column %d: expected %.6g, found %.6g",
+                     bench->variant->kernel->name, bench->bytes, rank->device.ordinal, (int)r, (int)c, expected, found);
+        }
+    }
+    free(normed);
+}
+
 /* One launch with a residual of zero: the sum's bits are known. Then the graph to time. */
 static void prepare_ours(struct bench *bench, int r)
 {
     struct rank *rank = &bench->ranks[r];
     const struct cuda_driver *driver = &rank->device.driver;
-    const int32_t rows = (int32_t)bench->variant->params[ALL_REDUCE_DEVICE_ROWS], counts[2] = {rows, rows};
-    const size_t elements = bench->bytes / 2;
-    const bool rounded = bench->variant->kernel == &device_all_reduce_two_shot;
+    const int64_t *of_kernel = bench->variant->params;
+    const int32_t rows = (int32_t)of_kernel[ALL_REDUCE_DEVICE_ROWS], counts[2] = {rows, rows};
+    const size_t elements = bench->bytes / 2, width = (size_t)of_kernel[ALL_REDUCE_DEVICE_WIDTH];
+    const bool own_rows = of_kernel[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+    const bool rounded = bench->variant->kernel == &device_all_reduce_two_shot && !own_rows;
     float *out = must_allocate(4 * elements);
     check(rank, driver->MemcpyHtoDAsync(rank->counts, counts, sizeof counts, rank->device.stream), "writing counts");
     check(rank, driver->MemsetD8Async(rank->out, 0, 4 * elements, rank->device.stream), "clearing memory");
@@ -418,10 +447,12 @@ static void prepare_ours(struct bench *bench, int r)
     wait_for(rank, "reading a sum");
     for (size_t i = 0; i < elements; i++) {
         float expected = rounded ? bf16_to_float(bf16_from_float(bench->sums[i])) : bench->sums[i];
+        if (own_rows && i / width % (size_t)bench->gpus != (size_t)r) expected = 0; /* as it was */
         if (out[i] != expected)
             fail(EXIT_WRONG, "%s, %" PRIu64 " bytes, GPU %d: element %zu: expected %.9g, found %.9g",
                  bench->variant->kernel->name, bench->bytes, rank->device.ordinal, i, (double)expected, (double)out[i]);
     }
+    if (!bench->only_sums) check_norm(bench, rank);
     check(rank, driver->GraphExecDestroy(one), "freeing a graph");
     free(out);
 }

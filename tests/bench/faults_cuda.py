@@ -2,10 +2,11 @@
 
     faults_cuda.py ENGINE --engbench PATH [--times 20] [--at-once 4]
 
-ENGINE is for two GPUs, built with NCCL. Each fault so many times, some at once: a process of two is killed, or stopped; in one
-process the launches of one GPU vanish (as of one that hangs), or fail. All that is left must end by itself with exit code 3
-and a message that names the process or the rank, within 10 s of the fault, and give its GPU memory back. Prints a line for
-each fault: how many ended so, and the longest time. Exit code 1 if any did not. Needs a C compiler."""
+ENGINE is for two GPUs, built with NCCL. Each fault so many times, some at once, on pairs of the machine's GPUs in turn: a
+process of two is killed while they join or run, or stopped while they run; in one process the launches of one GPU vanish
+(as of one that hangs), or fail. All that is left must end by itself with exit code 3 and a message that names the process
+or the rank, within 10 s of the fault, and give its GPU memory back. Prints a line for each fault: how many ended so, and the
+longest time. Exit code 1 if any did not. Needs a C compiler."""
 
 import argparse
 import concurrent.futures
@@ -53,12 +54,14 @@ class Trial:
 
     def __init__(self, arguments, folder, fault, number):
         self.command = [arguments.engbench, arguments.engine, "-p", "0", "-n", "500", "-b", "1", "-r", "1000"]
-        self.folder, self.fault, self.number = folder, fault, number
+        self.folder, self.fault, self.number, self.gpus = folder, fault, number, arguments.gpus
         self.seconds, self.problem, self.message = 0.0, None, ""
 
     def start(self, environment, *options):
-        return subprocess.Popen([*self.command, *options], env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        first = self.number * 2 % self.gpus
+        return subprocess.Popen([*self.command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, "CUDA_VISIBLE_DEVICES": "%d,%d" % (first, first + 1), **environment})
 
     def settle(self, process, begin, words):
         try:
@@ -76,11 +79,11 @@ class Trial:
         elif self.seconds > SOON:
             self.problem = "late"
 
-    def run_processes(self, victim, blow, words):
+    def run_processes(self, victim, blow, words, after=6.0):
         port = free_port() - 1
         processes = [self.start({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, "--launched") for rank in (0, 1)]
-        time.sleep(6 + 0.1 * self.number)  # steps are on their way
+        time.sleep(after + 0.1 * self.number)
         if any(process.poll() is not None for process in processes):
             self.problem = "ended before its fault"
             self.message = " / ".join(process.communicate()[1] for process in processes if process.poll() is not None)
@@ -100,7 +103,9 @@ class Trial:
         self.settle(self.start(environment), begin, words)
 
     def run(self):
-        if self.fault == "killed":
+        if self.fault == "joining":
+            self.run_processes(self.number % 2, signal.SIGKILL, ["process %d" % (self.number % 2)], after=0.5)
+        elif self.fault == "killed":
             self.run_processes(self.number % 2, signal.SIGKILL, ["process %d" % (self.number % 2)])
         elif self.fault == "stopped":
             self.run_processes(self.number % 2, signal.SIGSTOP, ["process %d" % (self.number % 2)])
@@ -123,8 +128,9 @@ def main():
     parser.add_argument("--engbench", default="engbench")
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--faults", default="killed,stopped,vanish,fail")
+    parser.add_argument("--faults", default="joining,killed,stopped,vanish,fail")
     arguments = parser.parse_args()
+    arguments.gpus = len(used_memory()) // 2 * 2
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         make_faulty_driver(folder)
@@ -135,8 +141,9 @@ def main():
                 done = list(pool.map(Trial.run, trials))
             bad = [trial for trial in done if trial.problem]
             failed += len(bad)
-            print("%-8s %d of %d as they must, longest %.1f s; e.g. %s" %
-                  (fault, len(done) - len(bad), len(done), max(trial.seconds for trial in done), done[-1].message),
+            seconds = sorted(trial.seconds for trial in done)
+            print("%-8s %d of %d as they must, median %.1f s, longest %.1f s; e.g. %s" %
+                  (fault, len(done) - len(bad), len(done), seconds[len(seconds) // 2], seconds[-1], done[-1].message),
                   flush=True)
             for trial in bad[:3]:
                 print("    %s: %s" % (trial.problem, trial.message), flush=True)

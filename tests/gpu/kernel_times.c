@@ -284,7 +284,7 @@ static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t rank
     problem->params[ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(1e-5f);
     problem->params[ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16;
     assert_true(all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16,
-                                               &buffer_bytes));
+                                               DTYPE_BF16, &buffer_bytes));
     counts(problem);
     operand(problem, HALF, rows * shape->hidden * 2);
     common(problem, COMM_HEADER, sizeof(struct comm_header), ranks);
