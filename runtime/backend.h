@@ -69,6 +69,9 @@ struct backend_type {
     /* Rows of the slot's state, bits of enum backend_state, were changed on the host: the next submit with inputs from
      * the host takes them along. */
     void (*state_changed)(struct backend *backend, int32_t slot, unsigned what);
+    /* Several processes: what else the host goes by, and must be the same in all of them; compared with the next inputs
+     * from the host. NULL: there is nobody to compare with. */
+    void (*agree)(struct backend *backend, const void *bytes, size_t count);
     /* Queues one replay of engine plan `plan`. From the host: nothing may be in flight. */
     bool (*submit)(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status);
     /* Waits for the oldest replay in flight. Returns its next tokens [out_rows], borrowed until the next submit, or

@@ -207,7 +207,7 @@ static bool agree_on_pages(struct ranks_backend *all, struct status *status)
     const struct eng_engine *engine = all->engine;
     if (!engine->world) return true;
     if (!world_gather(engine->world, &all->common.pages, sizeof *pages, pages, status)) return false;
-    for (uint64_t p = 0; p < plan_ranks(&engine->file.manifest.geometry) / engine->rank_count; p++)
+    for (uint64_t p = 0; p < load_processes(engine); p++)
         if (pages[p] < all->common.pages) all->common.pages = pages[p];
     all->common.kv_bytes = all->common.pages * engine->file.manifest.geometry.page_bytes * all->count;
     return true;
@@ -242,7 +242,7 @@ static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
     digest_inputs(all);
     if (all->inputs == INPUTS_OF_LAST_REPLAY) return true;
     if (!world_gather(engine->world, &all->digest, sizeof all->digest, digests, status)) return false;
-    for (uint64_t p = 1; p < plan_ranks(&engine->file.manifest.geometry) / engine->rank_count; p++)
+    for (uint64_t p = 1; p < load_processes(engine); p++)
         if (digests[p] != digests[0]) {
             status_fail(status, STATUS_USAGE,
                         "process %" PRIu64 " was given other inputs than process 0, or drew other tokens, up to step "
@@ -312,6 +312,12 @@ void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned
         if (r > 0) mirror_changed(&all->ranks[r].mirror, slot, what);
         all->rank_type->state_changed(all->ranks[r].backend, slot, what);
     }
+}
+
+void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    if (all->engine->world) digest(all, bytes, count);
 }
 
 bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)

@@ -13,9 +13,10 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
 #define BACKEND_RANKS_FUNCTIONS                                                                                     \
     .destroy = backend_ranks_destroy, .state_changed = backend_ranks_state_changed, .submit = backend_ranks_submit, \
     .wait = backend_ranks_wait, .drew = backend_ranks_drew, .logits = backend_ranks_logits,                         \
-    .source = backend_ranks_source, .trace = backend_ranks_trace
+    .source = backend_ranks_source, .trace = backend_ranks_trace, .agree = backend_ranks_agree
 void backend_ranks_destroy(struct backend *backend);
 void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what);
+void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count);
 bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status);
 const int32_t *backend_ranks_wait(struct backend *backend, struct status *status);
 void backend_ranks_drew(struct backend *backend, int32_t slot, int32_t token);

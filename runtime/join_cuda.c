@@ -43,7 +43,7 @@ static bool check_plans(const struct engine *file, struct status *status)
 static bool introduce(struct eng_engine *engine, struct nccl_id *id, struct status *status)
 {
     struct introduction mine = {.id = *id}, all[WORLD_MOST_PROCESSES];
-    const uint32_t processes = (uint32_t)plan_ranks(&engine->file.manifest.geometry) / engine->rank_count;
+    const uint32_t processes = load_processes(engine);
     memcpy(mine.gpu, engine->cuda[0].device.facts.name, sizeof mine.gpu);
     if (!world_gather(engine->world, &mine, sizeof mine, all, status)) return false;
     *id = all[0].id;
@@ -80,8 +80,10 @@ bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_
     bool ok = nccl_join(&cuda->nccl_rank, &engine->cuda[0].nccl, &cuda->device, id, engine->first_rank + rank,
                         (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds, &watch, status);
     device_leave(&cuda->device);
-    if (!ok) atomic_store(&engine->rank_failed, true);
-    return ok;
+    if (ok) return true;
+    load_hear_of_others(engine); /* NCCL knows no processes */
+    atomic_store(&engine->rank_failed, true);
+    return false;
 }
 
 bool join_cuda_agree(const struct eng_engine *engine, struct status *status)

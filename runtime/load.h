@@ -29,6 +29,12 @@ struct eng_engine {
     double open_seconds, verify_seconds;
 };
 
+/* That share the engine's ranks. */
+static inline uint32_t load_processes(const struct eng_engine *engine)
+{
+    return (uint32_t)plan_ranks(&engine->file.manifest.geometry) / engine->rank_count;
+}
+
 void load_retain(struct eng_engine *engine);
 void load_release(struct eng_engine *engine);
 
@@ -37,6 +43,9 @@ int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token th
 /* Of a failure in this process, which all others would wait for; where it follows from one of theirs, that is what *status
  * says from now on. One process: nothing. */
 void load_tell_others(const struct eng_engine *engine, struct status *status);
+
+/* After a failure that one in another process may have caused: waits until there is word of it, for a second at most. */
+void load_hear_of_others(const struct eng_engine *engine);
 
 double load_seconds(void); /* monotonic clock */
 

@@ -308,8 +308,10 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
 
 bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *cuda, struct status *status)
 {
-    return (!engine->world || world_ok(engine->world, status)) &&
-           (!cuda->nccl_rank.nccl || nccl_ok(&cuda->nccl_rank, status));
+    if (engine->world && !world_ok(engine->world, status)) return false;
+    if (!cuda->nccl_rank.nccl || nccl_ok(&cuda->nccl_rank, status)) return true;
+    load_hear_of_others(engine);
+    return false;
 }
 
 static void close_rank(struct load_cuda *cuda)

@@ -217,6 +217,17 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
     return true;
 }
 
+/* By these the scheduler decides which steps there are, and when. */
+static void agree(const struct eng_sequence *sequence)
+{
+    struct backend *backend = sequence->session->backend;
+    const uint32_t numbers[] = {sequence->flags, sequence->max_new_tokens, sequence->context_tokens,
+                                sequence->stop_count, sequence->count};
+    if (!backend->type->agree) return;
+    backend->type->agree(backend, numbers, sizeof numbers);
+    backend->type->agree(backend, sequence->stop_tokens, sequence->stop_count * sizeof *sequence->stop_tokens);
+}
+
 enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
                                     struct eng_error *error)
 {
@@ -228,6 +239,7 @@ enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t
     sequence->count += (uint32_t)count;
     sequence->prompt_end = sequence->polled = sequence->count;
     sequence->end = ENG_END_NONE;
+    agree(sequence);
     if (sequence->slot != SESSION_NO_SLOT) {
         start_prefill(sequence);
         return report_ok(error);

@@ -9,7 +9,7 @@
 #include "kernels/cuda/test_comm.h"
 #include "kernels/embed/test_hostile.h"
 
-enum { MOST_CANDIDATES = 64, MOST_TRIALS = 512, MOST_SETS = 5 };
+enum { MOST_CANDIDATES = 64, MOST_TRIALS = 1024, MOST_SETS = 5 };
 
 struct problem {
     int64_t rows, valid, width, ranks;
@@ -266,6 +266,17 @@ static void add_trials(const struct problem *p, int most)
     assert_true(of_problem > 0);
 }
 
+/* With all rows of the residual stream on every rank; with the owners' rows of the residual; and of the norm, too. */
+static void add_sharings(struct problem problem, int most)
+{
+    problem.own_residual = problem.own_norm = false;
+    add_trials(&problem, most);
+    problem.own_residual = problem.residual;
+    if (problem.own_residual) add_trials(&problem, most);
+    problem.own_norm = problem.norm;
+    if (problem.own_norm) add_trials(&problem, most);
+}
+
 static void compile_trials(void)
 {
     static const struct device_kernel *of_trials[MOST_TRIALS];
@@ -365,15 +376,6 @@ static void run_trials(int rounds)
     trial_count = 0;
 }
 
-/* How much of the residual stream ranks share out: nothing; the residual; that and the norm. */
-enum sharing { SHARE_NOTHING, SHARE_RESIDUAL, SHARE_ALL, SHARINGS };
-static struct problem share(struct problem problem, int sharing)
-{
-    problem.own_residual = problem.residual && sharing != SHARE_NOTHING;
-    problem.own_norm = problem.norm && sharing == SHARE_ALL;
-    return problem;
-}
-
 /* Everything that does not follow from the sizes, in turn. */
 static struct problem make_problem(int number, int64_t rows, int64_t valid, int64_t width, int64_t ranks)
 {
@@ -426,10 +428,7 @@ static void every_candidate(void **state)
             struct problem problem = make_problem(3, shapes[s].rows, shapes[s].valid, shapes[s].width, ranks);
             problem.dtype = shapes[s].dtype;
             problem.norm_dtype = problem.out_dtype = DTYPE_BF16;
-            for (int sharing = 0; sharing < (s % 2 ? SHARINGS : 1); sharing++) {
-                struct problem shared = share(problem, sharing);
-                add_trials(&shared, MOST_CANDIDATES);
-            }
+            add_sharings(problem, MOST_CANDIDATES);
         }
     run_trials(2);
 }
@@ -445,10 +444,7 @@ static void words_that_look_empty(void **state)
             problem.dtype = dtypes[d];
             problem.nans = true;
             problem.norm = problem.residual = true;
-            for (int sharing = 0; sharing < SHARINGS; sharing++) {
-                struct problem shared = share(problem, sharing);
-                add_trials(&shared, 2);
-            }
+            add_sharings(problem, 2);
         }
     run_trials(2);
 }
@@ -648,12 +644,7 @@ static void rounds_in_a_graph_alone(void **state)
 {
     (void)state;
     TEST_NEEDS_DEVICE();
-    for (int64_t ranks = 2; ranks <= 8; ranks *= 2) {
-        for (int sharing = 0; sharing < SHARINGS; sharing++) {
-            struct problem problem = share(integer_problem(9, 9, 2048, ranks), sharing);
-            add_trials(&problem, 1);
-        }
-    }
+    for (int64_t ranks = 2; ranks <= 8; ranks *= 2) add_sharings(integer_problem(9, 9, 2048, ranks), 1);
     compile_trials();
     for (int t = 0; t < trial_count; t++) add_up(&trials[t], 0, 100, test_comm_ranks_can_meet() ? 20 : 1);
     trial_count = 0;
@@ -670,10 +661,7 @@ static void ranks_on_one_gpu(void **state)
         for (int64_t rows = 1; rows <= 7; rows += 3) {
             struct problem problem = make_problem((int)(ranks * 4 + rows + 1), rows, rows - (rows > 3), 2048, ranks);
             problem.nans = rows == 4;
-            for (int sharing = 0; sharing < SHARINGS; sharing++) {
-                struct problem shared = share(problem, sharing);
-                add_trials(&shared, 1);
-            }
+            add_sharings(problem, 1);
         }
     compile_trials();
     for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], 1);
@@ -685,12 +673,7 @@ static void rounds_in_graphs_on_one_gpu(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
-    for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
-        for (int sharing = 0; sharing < SHARINGS; sharing++) {
-            struct problem problem = share(integer_problem(2, 2, 1024, ranks), sharing);
-            add_trials(&problem, 1);
-        }
-    }
+    for (int64_t ranks = 2; ranks <= 4; ranks += 2) add_sharings(integer_problem(2, 2, 1024, ranks), 1);
     compile_trials();
     for (int t = 0; t < trial_count; t++) add_up(&trials[t], 1, 40, 50);
     trial_count = 0;
@@ -715,10 +698,7 @@ static void several_gpus(void **state)
                 struct problem problem =
                     make_problem(gpus + w + 3 * i, rows, test_random_range(&random, 1, rows), widths[w], gpus);
                 problem.nans = w == 2;
-                for (int sharing = 0; sharing < SHARINGS; sharing++) {
-                    struct problem shared = share(problem, sharing);
-                    add_trials(&shared, 2);
-                }
+                add_sharings(problem, 2);
             }
         compile_trials();
         for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], gpus);
@@ -732,10 +712,7 @@ static void rounds_in_graphs_on_several_gpus(void **state)
     NEEDS_GPUS();
     for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
         static const int64_t rows[] = {1, 13, 150};
-        for (int i = 0; i < 3 * SHARINGS; i++) {
-            struct problem problem = share(integer_problem(rows[i / 3], rows[i / 3], 4096, gpus), i % SHARINGS);
-            add_trials(&problem, 1);
-        }
+        for (int i = 0; i < 3; i++) add_sharings(integer_problem(rows[i], rows[i], 4096, gpus), 1);
         compile_trials();
         for (int t = 0; t < trial_count; t++) add_up(&trials[t], gpus, 200, 50);
         trial_count = 0;

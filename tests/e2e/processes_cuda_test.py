@@ -4,6 +4,7 @@ them can fail. What they compute is for a machine with GPUs."""
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -106,6 +107,18 @@ class Processes(unittest.TestCase):
         ended = self.both(*TOKENS, "--address", address, envs={0: {"MASTER_ADDR": "no.such.host"}})
         self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here")
+    def test_mpirun_itself(self):
+        alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), ENGRUN, self.engine, "--launched"]
+        env = {**FAKE, "MASTER_PORT": str(free_port() - 1)}
+        together = run([*command, *TOKENS], env=env)
+        self.assertEqual(together.rc, 0, together.stderr)
+        self.assertEqual(together.stdout, alone.stdout)
+        refused = run([*command, *TOKENS, "--temperature", "-1"], env=env)
+        self.assertNotEqual(refused.rc, 0)
+        self.assertIn("temperature", refused.stderr)
+
     def test_bench_and_logits(self):
         command = [ENGBENCH, self.engine, "--launched", "-p", "16", "-n", "8", "-b", "1,4", "-c", "16", "-r", "2", "--json"]
         ended = self.finish(self.start(torchrun, [command] * RANKS))
@@ -164,9 +177,10 @@ class Processes(unittest.TestCase):
         self.assertEqual(refused.rc, 2, refused.stderr)
 
     def test_other_inputs(self):
-        """Another prompt, and another way to draw."""
+        """Another prompt, another way to draw, and what decides when steps are queued and how many."""
         first = [ENGRUN, self.engine, "--launched"]
-        for others in ([*first, "--tokens", "1,2,4", *TOKENS[2:]], [*first, *TOKENS, "--temperature", "1", "--seed", "2"]):
+        for others in ([*first, "--tokens", "1,2,4", *TOKENS[2:]], [*first, *TOKENS, "--temperature", "1", "--seed", "2"],
+                       [*first, *TOKENS, "--logits", self.path("others.npy")], [*first, *TOKENS, "-n", "7"]):
             with self.subTest(others=others):
                 commands = [[*first, *TOKENS], others]
                 ended = self.finish(self.start(torchrun, commands))
@@ -193,6 +207,21 @@ class Processes(unittest.TestCase):
                 self.assertIn("process %d" % victim, survivor.stderr)
                 self.assertIn("has ended", survivor.stderr)
                 self.finish(processes[victim:victim + 1])
+
+    def test_nccl_that_loses_a_process_before_it_is_missed(self):
+        """What NCCL has heard first says nothing of the cause."""
+        lost = self.path("lost")
+        processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
+                               {0: {"FAKE_NCCL_NEVER": "1", "FAKE_NCCL_LOST": lost}, 1: {"FAKE_NCCL_NEVER": "1"}})
+        time.sleep(1.5)
+        with open(lost, "w", encoding="ascii"):
+            time.sleep(0.3)
+        processes[1].kill()
+        survivor = Ended(processes[0], 60)
+        self.assertEqual(survivor.rc, 3, survivor.stderr)
+        self.assertIn("process 1", survivor.stderr)
+        self.assertIn("has ended", survivor.stderr)
+        self.finish(processes[1:])
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):
