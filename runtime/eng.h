@@ -104,8 +104,8 @@ static inline void eng_open_options_init(struct eng_open_options *options)
 
 /* Sets process, processes, local_process and, unless there is one, address as the launcher of this process has it in the
  * environment: torchrun, Open MPI's mpirun, or that of MPICH and Intel MPI. The address is one port above torchrun's own;
- * of mpirun's it is of this machine, unless MASTER_ADDR and MASTER_PORT name another, as they must for two jobs at once. ENG_USAGE: none of them has started
- * this process. [any] */
+ * of mpirun's it is of this machine, at a port that Open MPI's name of the job decides, unless MASTER_ADDR and MASTER_PORT
+ * name another, as the latter must for two jobs of MPICH at once. ENG_USAGE: none of them has started this process. [any] */
 ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by all threads;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/hash.h"
 #include "runtime/eng.h"
 #include "runtime/report.h"
 
@@ -11,15 +12,22 @@
 struct launcher {
     const char *name;
     const char *process, *processes, *local_process, *local_processes;
+    const char *job;  /* the same text in all processes, another in another job; may be NULL, or not set */
     bool has_address; /* always in MASTER_ADDR and MASTER_PORT, which is a port of its own */
 };
 static const struct launcher launchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", false},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", false},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false},
 };
-enum { LAUNCHERS = sizeof launchers / sizeof *launchers, DEFAULT_PORT = 29400, MOST_PORT = 65535, MOST_NUMBER = 65535 };
+enum {
+    LAUNCHERS = sizeof launchers / sizeof *launchers,
+    DEFAULT_PORT = 29400,
+    PORTS = 2000, /* of jobs: up to where Linux takes ports for connections */
+    MOST_PORT = 65535,
+    MOST_NUMBER = 65535
+};
 
 static bool read_number(const char *name, uint32_t most, uint32_t *number, struct status *status)
 {
@@ -42,12 +50,13 @@ static const struct launcher *find_launcher(void)
     return NULL;
 }
 
-/* A port above the launcher's own; on one machine without one, any will do that all agree on. */
+/* A port above the launcher's own; without one, any will do that all agree on, best one that another job has not. */
 static bool find_address(const struct launcher *launcher, struct eng_open_options *options, struct status *status)
 {
     const char *host = getenv("MASTER_ADDR");
     if (host && !*host) host = NULL;
-    uint32_t port = DEFAULT_PORT, local = 0;
+    const char *job = launcher->job ? getenv(launcher->job) : NULL;
+    uint32_t port = DEFAULT_PORT + (job ? (uint32_t)(hash64(job, strlen(job)) % PORTS) : 0), local = 0;
     if (!host && !launcher->has_address) {
         if (!read_number(launcher->local_processes, MOST_NUMBER, &local, status)) return false;
         if (local == options->processes) host = "127.0.0.1";

@@ -15,6 +15,7 @@ static int clear(void **state)
     for (int i = 0; i < 3 * 4; i++) unsetenv(names[i / 4][i % 4]);
     unsetenv("MASTER_ADDR");
     unsetenv("MASTER_PORT");
+    unsetenv("PMIX_NAMESPACE");
     return 0;
 }
 
@@ -109,6 +110,31 @@ static void open_mpi_is_read(void **state)
     expect_place(3, 4, 1, "host:29401");
     open_mpi(VALUES("3", "4", "1", NULL));
     expect_place(3, 4, 1, "host:29401");
+}
+
+/* Two jobs on one machine, of which neither knows. */
+static void jobs_have_ports_of_their_own(void **state)
+{
+    (void)state;
+    char first[sizeof((struct eng_open_options *)0)->address];
+    open_mpi(VALUES("3", "4", "3", "4"));
+    setenv("PMIX_NAMESPACE", "2155610113", 1);
+    memcpy(first, read_options().address, sizeof first);
+    open_mpi(VALUES("0", "4", "0", "4"));
+    assert_string_equal(read_options().address, first); /* all of a job have the same */
+    int others = 0;
+    for (int job = 1; job < 200; job++) {
+        char name[32];
+        snprintf(name, sizeof name, "prterun-node-%d@1", job);
+        setenv("PMIX_NAMESPACE", name, 1);
+        const struct eng_open_options options = read_options();
+        others += strcmp(options.address, first) != 0;
+        int port = atoi(strrchr(options.address, ':') + 1);
+        assert_in_range(port, 29401, 31400);
+    }
+    assert_true(others >= 195);
+    setenv("MASTER_PORT", "5000", 1);
+    expect_place(0, 4, 0, "127.0.0.1:5001");
 }
 
 static void mpich_is_read(void **state)
@@ -396,6 +422,7 @@ int main(void)
 #define TEST(test) cmocka_unit_test_setup(test, clear)
     const struct CMUnitTest tests[] = {TEST(torchrun_is_read),
                                        TEST(open_mpi_is_read),
+                                       TEST(jobs_have_ports_of_their_own),
                                        TEST(mpich_is_read),
                                        TEST(the_first_launcher_counts),
                                        TEST(nobody_has_started_it),
