@@ -412,7 +412,7 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
     build->writer = engine_writer_begin(options->output, status);
     if (!build->writer) return false;
     progress_stage(&build->progress, "pack");
-    if (!pack_weights(&build->decode, &build->checkpoint, build->writer, weights_bytes, pack_progressed,
+    if (!pack_weights(&build->decode, &build->checkpoint, build->writer, weights_bytes, build->team, pack_progressed,
                       &build->progress, status) ||
         !engine_writer_map_weights(build->writer, &weights, status))
         return false;

@@ -1,18 +1,45 @@
+/* The weight section as a function of its offset. Every weight is a sequence of units of one size, each of which can be made
+ * by itself from the checkpoint's tensors; so threads can make any part of the section, and the file does not depend on who
+ * made which. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "builder/shard.h"
 #include "builder/weights.h"
+#include "formats/checked.h"
 #include "kernels/matmul/panel.h"
 
-/* Rows of a rank's share of a weight's pieces as the engine's dtype wants them, one panel at a time. */
+enum unit {
+    UNIT_PANEL,      /* PANEL_ROWS rows of a matrix as a panel */
+    UNIT_ROW,        /* a row of a matrix, or of vectors: an element */
+    UNIT_BIAS,       /* an element of a bias in the row order of an interleaved gate/up matrix */
+    UNIT_OF_CONSTANT /* all of it */
+};
+
+/* A rank's share of a weight. */
 struct row_source {
     const struct graph_weight *weight;
+    uint64_t offset;     /* in the weight section */
     uint64_t interleave; /* rows of gate, then of up, that alternate */
     const struct tensor_view *tensors[GRAPH_MAX_PIECES];
     struct shard_slice slices[GRAPH_MAX_PIECES];
+    enum unit unit;
+    uint64_t unit_bytes, units;
+    _Atomic uint64_t left; /* bytes of it that nobody has read yet */
+};
+
+struct packer {
+    struct row_source *sources; /* [count], by rising offset */
+    size_t count;
+    uint64_t total_bytes;
+};
+
+/* What one thread needs to make a unit. */
+struct scratch {
     uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
+    uint8_t *unit;      /* one that does not lie in the part as a whole */
     const struct tensor_view *overflowed; /* a tensor with a value that its new dtype cannot hold; NULL: none so far */
 };
 
@@ -45,10 +72,9 @@ static float overflow_limit(enum dtype dtype)
 }
 
 /* Converts `count` elements of `tensor`, from element `first` on. */
-static void convert(struct row_source *source, const struct tensor_view *tensor, uint64_t first, uint8_t *to,
-                    uint64_t count)
+static void convert(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first, uint8_t *to,
+                    uint64_t count, enum dtype dtype)
 {
-    enum dtype dtype = source->weight->dtype;
     const uint8_t *from = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
     if (tensor->dtype == dtype) {
         memcpy(to, from, count * dtype_bytes(dtype));
@@ -61,19 +87,22 @@ static void convert(struct row_source *source, const struct tensor_view *tensor,
         store_element(to, i, dtype, value);
         fits &= fabsf(value) < limit || !isfinite(value);
     }
-    if (!fits) source->overflowed = tensor;
+    if (!fits) scratch->overflowed = tensor;
 }
 
-static bool check_overflow(const struct row_source *source, struct status *status)
+static bool is_matrix(const struct graph_weight *weight)
 {
-    if (!source->overflowed) return true;
-    return status_fail(status, STATUS_BAD_INPUT,
-                       "checkpoint: tensor '%s': a value is beyond the range of %s; choose another --dtype",
-                       source->overflowed->name, dtype_name(source->weight->dtype));
+    return weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP;
+}
+
+/* Elements of a row as the engine has it. */
+static uint64_t stored_depth(const struct graph_weight *weight)
+{
+    return is_matrix(weight) ? weight->depth : weight->columns ? weight->columns : 1;
 }
 
 /* Row `row` of the stacked pieces, NULL for a padding row. `slot` is the row's place in the panel. */
-static const void *source_row(struct row_source *source, uint64_t row, int slot)
+static const void *source_row(const struct row_source *source, uint64_t row, int slot, struct scratch *scratch)
 {
     const struct graph_weight *weight = source->weight;
     int piece = 0;
@@ -89,169 +118,222 @@ static const void *source_row(struct row_source *source, uint64_t row, int slot)
     const struct shard_slice *slice = &source->slices[piece];
     if (row >= slice->rows) return NULL;
     const struct tensor_view *tensor = source->tensors[piece];
-    uint64_t columns = weight->columns;
-    uint64_t first = (slice->first_row + row) * weight->pieces[piece].columns + slice->first_column;
-    if (tensor->dtype == weight->dtype && weight->depth == columns)
+    const bool is_vector = weight->columns == 0;
+    const uint64_t columns = is_vector ? 1 : weight->columns, depth = stored_depth(weight);
+    const uint64_t pitch = is_vector ? 1 : weight->pieces[piece].columns;
+    const uint64_t first = (slice->first_row + row) * pitch + slice->first_column;
+    if (tensor->dtype == weight->dtype && depth == columns)
         return (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
-    uint64_t row_bytes = weight->depth * dtype_bytes(weight->dtype);
-    uint8_t *converted = source->converted + (uint64_t)slot * row_bytes;
+    uint64_t row_bytes = depth * dtype_bytes(weight->dtype);
+    uint8_t *converted = scratch->converted + (uint64_t)slot * row_bytes;
     memset(converted, 0, row_bytes);
-    convert(source, tensor, first, converted, columns);
+    convert(scratch, tensor, first, converted, columns, weight->dtype);
     return converted;
 }
 
-struct packing {
-    struct engine_writer *writer;
-    pack_progress *progress;
-    void *context;
-    uint64_t total_bytes, written;
-};
-
-static bool emit(struct packing *packing, const void *data, uint64_t bytes, struct status *status)
+static void make_unit(const struct row_source *source, uint64_t unit, struct scratch *scratch, uint8_t *to)
 {
-    if (!engine_writer_weights_add(packing->writer, data, bytes, status)) return false;
-    packing->written += bytes;
-    if (packing->progress) packing->progress(packing->context, packing->written, packing->total_bytes);
-    return true;
-}
-
-static bool emit_zeros(struct packing *packing, uint64_t bytes, struct status *status)
-{
-    packing->written += bytes;
-    return engine_writer_weights_pad(packing->writer, packing->written, status);
-}
-
-static bool pack_panels(struct row_source *source, struct packing *packing, struct status *status)
-{
-    enum { BATCH_BYTES = 4 << 20 };
     const struct graph_weight *weight = source->weight;
-    uint64_t bytes = panel_bytes(weight->depth, weight->dtype), panels = panel_count(weight->rows);
-    uint64_t batch = bytes < BATCH_BYTES ? BATCH_BYTES / bytes : 1;
-    uint8_t *out = malloc(batch * bytes);
-    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    bool ok = true;
-    for (uint64_t first = 0; ok && first < panels; first += batch) {
-        uint64_t count = panels - first < batch ? panels - first : batch;
-        for (uint64_t p = 0; p < count; p++) {
-            const void *rows[PANEL_ROWS];
-            for (int i = 0; i < PANEL_ROWS; i++)
-                rows[i] = source_row(source, (first + p) * PANEL_ROWS + (uint64_t)i, i);
-            panel_pack(rows, weight->depth, weight->dtype, out + p * bytes);
-        }
-        ok = check_overflow(source, status) && emit(packing, out, count * bytes, status);
+    switch (source->unit) {
+    case UNIT_PANEL: {
+        const void *rows[PANEL_ROWS];
+        for (int i = 0; i < PANEL_ROWS; i++) rows[i] = source_row(source, unit * PANEL_ROWS + (uint64_t)i, i, scratch);
+        panel_pack(rows, weight->depth, weight->dtype, to);
+        return;
     }
-    free(out);
-    return ok;
-}
-
-/* A matrix with its rows in another order, or with padding. */
-static bool pack_matrix(struct row_source *source, struct packing *packing, struct status *status)
-{
-    enum { BATCH_BYTES = 4 << 20 };
-    const struct graph_weight *weight = source->weight;
-    uint64_t bytes = weight->depth * dtype_bytes(weight->dtype);
-    uint64_t batch = bytes < BATCH_BYTES ? BATCH_BYTES / bytes : 1;
-    uint8_t *out = malloc(batch * bytes);
-    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    bool ok = true;
-    for (uint64_t first = 0; ok && first < weight->rows; first += batch) {
-        uint64_t count = weight->rows - first < batch ? weight->rows - first : batch;
-        for (uint64_t r = 0; r < count; r++) {
-            const void *row = source_row(source, first + r, 0);
-            if (row)
-                memcpy(out + r * bytes, row, bytes);
-            else
-                memset(out + r * bytes, 0, bytes);
-        }
-        ok = check_overflow(source, status) && emit(packing, out, count * bytes, status);
+    case UNIT_ROW: {
+        const void *row = source_row(source, unit, 0, scratch);
+        if (row)
+            memcpy(to, row, source->unit_bytes);
+        else
+            memset(to, 0, source->unit_bytes);
+        return;
     }
-    free(out);
-    return ok;
-}
-
-/* Vectors, and matrices of whole rows as the checkpoint has them. */
-static bool pack_rows(struct row_source *source, struct packing *packing, struct status *status)
-{
-    enum { BATCH_ELEMENTS = 1 << 20 };
-    const struct graph_weight *weight = source->weight;
-    uint8_t *out = malloc(BATCH_ELEMENTS * dtype_bytes(weight->dtype));
-    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    bool ok = true;
-    for (int p = 0; ok && p < weight->piece_count; p++) {
-        const struct tensor_view *tensor = source->tensors[p];
-        const struct shard_slice *slice = &source->slices[p];
-        uint64_t width = weight->columns ? weight->columns : 1, elements = slice->rows * width;
-        for (uint64_t first = 0; ok && first < elements; first += BATCH_ELEMENTS) {
-            uint64_t count = elements - first < BATCH_ELEMENTS ? elements - first : BATCH_ELEMENTS;
-            convert(source, tensor, slice->first_row * width + first, out, count);
-            ok = check_overflow(source, status) && emit(packing, out, count * dtype_bytes(weight->dtype), status);
-        }
-        uint64_t missing = (weight->pieces[p].rank_rows - slice->rows) * width;
-        ok = ok && emit_zeros(packing, missing * dtype_bytes(weight->dtype), status);
-    }
-    free(out);
-    return ok;
-}
-
-/* A bias in the row order of an interleaved gate/up matrix. */
-static bool pack_gate_up_bias(const struct row_source *source, struct packing *packing, struct status *status)
-{
-    const struct graph_weight *weight = source->weight;
-    uint8_t *out = calloc(weight->rows, dtype_bytes(weight->dtype));
-    if (!out) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    for (uint64_t row = 0; row < weight->rows; row++) {
-        uint64_t group = row / source->interleave, at = group / 2 * source->interleave + row % source->interleave;
+    case UNIT_BIAS: {
+        uint64_t group = unit / source->interleave, at = group / 2 * source->interleave + unit % source->interleave;
         const struct tensor_view *tensor = source->tensors[group % 2];
         const struct shard_slice *slice = &source->slices[group % 2];
-        if (at >= slice->rows) continue;
-        store_element(out, row, weight->dtype, load_element(tensor->data, slice->first_row + at, tensor->dtype));
+        memset(to, 0, source->unit_bytes);
+        if (at < slice->rows) convert(scratch, tensor, slice->first_row + at, to, 1, weight->dtype);
+        return;
     }
-    bool ok = emit(packing, out, weight->bytes, status);
-    free(out);
-    return ok;
+    case UNIT_OF_CONSTANT: memcpy(to, weight->constant, source->unit_bytes); return;
+    }
 }
 
-static bool pack_one(const struct graph *graph, const struct graph_weight *weight, const struct checkpoint *checkpoint,
-                     uint32_t rank, struct packing *packing, struct status *status)
+/* Bytes [first, end) of a weight. */
+static void make_bytes(const struct row_source *source, uint64_t first, uint64_t end, struct scratch *scratch,
+                       uint8_t *to)
 {
-    if (weight->form == WEIGHT_CONSTANT) return emit(packing, weight->constant, weight->bytes, status);
-    struct row_source source = {.weight = weight, .interleave = graph_interleave(graph)};
-    bool whole_rows = true;
-    for (int p = 0; p < weight->piece_count; p++) {
-        source.tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-        source.slices[p] = shard_slice(&weight->pieces[p], rank, graph->ranks);
-        whole_rows &= weight->pieces[p].rank_columns == weight->pieces[p].columns;
+    const uint64_t bytes = source->unit_bytes;
+    for (uint64_t unit = first / bytes; unit < source->units && unit * bytes < end; unit++) {
+        const uint64_t begin = unit * bytes, from = begin < first ? first : begin,
+                       until = begin + bytes < end ? begin + bytes : end;
+        if (until - from == bytes) {
+            make_unit(source, unit, scratch, to + (begin - first));
+        } else {
+            make_unit(source, unit, scratch, scratch->unit);
+            memcpy(to + (from - first), scratch->unit + (from - begin), until - from);
+        }
     }
-    if (weight->form == WEIGHT_GATE_UP_BIAS) return pack_gate_up_bias(&source, packing, status);
-    bool as_it_is =
-        weight->form == WEIGHT_MATRIX && !graph_has_panels(graph) && weight->depth == weight->columns && whole_rows;
-    if (weight->form == WEIGHT_ROW_MAJOR || as_it_is) return pack_rows(&source, packing, status);
-    source.converted = malloc(PANEL_ROWS * weight->depth * dtype_bytes(weight->dtype));
-    if (!source.converted) return status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    bool ok = graph_has_panels(graph) ? pack_panels(&source, packing, status) : pack_matrix(&source, packing, status);
-    free(source.converted);
-    return ok;
 }
 
-bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
-                  uint64_t total_bytes, pack_progress *progress, void *context, struct status *status)
+static void describe_units(struct row_source *source, bool panels)
 {
-    struct packing packing = {writer, progress, context, total_bytes, 0};
-    if (!engine_writer_weights_begin(writer, total_bytes, status)) return false;
-    for (uint32_t rank = 0; rank < graph->ranks; rank++) {
-        uint64_t base = total_bytes / graph->ranks * rank;
+    const struct graph_weight *weight = source->weight;
+    const uint64_t element = dtype_bytes(weight->dtype);
+    source->unit = UNIT_ROW;
+    source->unit_bytes = stored_depth(weight) * element;
+    source->units = weight->rows;
+    if (weight->form == WEIGHT_CONSTANT) {
+        source->unit = UNIT_OF_CONSTANT;
+        source->unit_bytes = weight->bytes;
+        source->units = 1;
+    } else if (weight->form == WEIGHT_GATE_UP_BIAS) {
+        source->unit = UNIT_BIAS;
+        source->unit_bytes = element;
+    } else if (is_matrix(weight) && panels) {
+        source->unit = UNIT_PANEL;
+        source->unit_bytes = panel_bytes(weight->depth, weight->dtype);
+        source->units = panel_count(weight->rows);
+    }
+}
+
+struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
+                           struct status *status)
+{
+    struct packer *packer = calloc(1, sizeof *packer);
+    struct row_source *sources = calloc((size_t)graph->weight_count * graph->ranks + 1, sizeof *sources);
+    if (!packer || !sources) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        free(packer);
+        free(sources);
+        return NULL;
+    }
+    *packer = (struct packer){.sources = sources, .total_bytes = total_bytes};
+    for (uint32_t rank = 0; rank < graph->ranks; rank++)
         for (int w = 0; w < graph->weight_count; w++) {
             const struct graph_weight *weight = &graph->weights[w];
             if (!weight->used) continue;
-            packing.written = base + weight->offset;
-            if (!engine_writer_weights_pad(writer, packing.written, status) ||
-                !pack_one(graph, weight, checkpoint, rank, &packing, status))
-                return false;
+            struct row_source *source = &sources[packer->count++];
+            source->weight = weight;
+            source->offset = total_bytes / graph->ranks * rank + weight->offset;
+            source->interleave = graph_interleave(graph);
             for (int p = 0; p < weight->piece_count; p++) {
-                const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-                file_map_release(tensor->data, tensor->bytes);
+                source->tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
+                source->slices[p] = shard_slice(&weight->pieces[p], rank, graph->ranks);
             }
+            describe_units(source, graph_has_panels(graph));
+            source->left = weight->bytes;
         }
+    return packer;
+}
+
+void packer_close(struct packer *packer)
+{
+    if (!packer) return;
+    free(packer->sources);
+    free(packer);
+}
+
+/* Nobody needs its tensors any more; another rank's share of them is read again. */
+static void release(const struct row_source *source)
+{
+    for (int p = 0; p < source->weight->piece_count; p++)
+        file_map_release(source->tensors[p]->data, source->tensors[p]->bytes);
+}
+
+/* The part of a weight that lies in bytes [offset, offset + size) of the section. */
+static bool read_source(struct row_source *source, uint64_t offset, uint64_t size, uint8_t *to, struct status *status)
+{
+    const struct graph_weight *weight = source->weight;
+    const uint64_t begin = source->offset > offset ? source->offset : offset,
+                   end =
+                       source->offset + weight->bytes < offset + size ? source->offset + weight->bytes : offset + size;
+    const uint64_t converted = PANEL_ROWS * stored_depth(weight) * dtype_bytes(weight->dtype);
+    struct scratch scratch = {malloc(converted), malloc(source->unit_bytes), NULL};
+    bool ok = scratch.converted && scratch.unit;
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
+    if (ok) make_bytes(source, begin - source->offset, end - source->offset, &scratch, to + (begin - offset));
+    free(scratch.converted);
+    free(scratch.unit);
+    if (ok && scratch.overflowed)
+        ok = status_fail(status, STATUS_BAD_INPUT,
+                         "checkpoint: tensor '%s': a value is beyond the range of %s; choose another --dtype",
+                         scratch.overflowed->name, dtype_name(weight->dtype));
+    if (ok && atomic_fetch_sub(&source->left, end - begin) == end - begin) release(source);
+    return ok;
+}
+
+bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t *to, struct status *status)
+{
+    if (!checked_range(offset, size, packer->total_bytes))
+        return status_fail(status, STATUS_INTERNAL, "packing beyond the weights' end");
+    memset(to, 0, size);
+    /* The first weight that ends behind `offset`. */
+    size_t low = 0, high = packer->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const struct row_source *source = &packer->sources[middle];
+        if (source->offset + source->weight->bytes <= offset)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return engine_writer_weights_pad(writer, total_bytes, status) && engine_writer_weights_end(writer, status);
+    for (; low < packer->count && packer->sources[low].offset < offset + size; low++)
+        if (!read_source(&packer->sources[low], offset, size, to, status)) return false;
+    return true;
+}
+
+struct packing {
+    struct packer *packer;
+    struct engine_writer *writer;
+    uint64_t total_bytes;
+    pack_progress *progress;
+    void *context;
+    _Atomic uint64_t done;
+    atomic_bool failed;
+    struct status *status; /* of the thread that set `failed` first */
+};
+
+static void pack_some(void *argument, struct team_member *member)
+{
+    enum { MOST_THREADS = 32 }; /* a file system writes one file's bytes one after the other: more would only wait */
+    struct packing *packing = argument;
+    struct status status;
+    if (member->index >= MOST_THREADS) return;
+    status_clear(&status);
+    uint8_t *bytes = malloc(ENGINE_WEIGHT_CHUNK_BYTES);
+    bool ok = bytes || status_fail(&status, STATUS_MACHINE, "out of memory while packing weights");
+    for (uint64_t offset;
+         ok && !atomic_load(&packing->failed) &&
+         (offset = team_ticket(member) * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES) < packing->total_bytes;) {
+        const uint64_t rest = packing->total_bytes - offset,
+                       size = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
+        ok = packer_read(packing->packer, offset, size, bytes, &status) &&
+             engine_writer_weights_put(packing->writer, offset, bytes, size, &status);
+        const uint64_t done = atomic_fetch_add(&packing->done, size) + size;
+        if (member->index == 0 && packing->progress) packing->progress(packing->context, done, packing->total_bytes);
+    }
+    free(bytes);
+    if (!ok && !atomic_exchange(&packing->failed, true)) *packing->status = status;
+}
+
+bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                  uint64_t total_bytes, struct team *team, pack_progress *progress, void *context,
+                  struct status *status)
+{
+    struct packing packing = {.writer = writer,
+                              .total_bytes = total_bytes,
+                              .progress = progress,
+                              .context = context,
+                              .status = status};
+    if (!engine_writer_weights_begin(writer, total_bytes, status)) return false;
+    packing.packer = packer_open(graph, checkpoint, total_bytes, status);
+    if (!packing.packer) return false;
+    team_run(team, pack_some, &packing);
+    packer_close(packing.packer);
+    if (atomic_load(&packing.failed)) return false;
+    if (progress) progress(context, total_bytes, total_bytes);
+    return engine_writer_weights_end(writer, status);
 }

@@ -72,9 +72,12 @@ static bool pack(struct packed *packed, uint32_t ranks, enum engine_target targe
     }
     packed->writer = engine_writer_begin(test_path(packed->folder, "x.eng"), status);
     assert_non_null(packed->writer);
-    if (!pack_weights(&packed->graph, &packed->checkpoint, packed->writer, packed->total_bytes, note_progress, packed,
-                      status))
-        return false;
+    struct team *team = team_create(3, status);
+    assert_non_null(team);
+    bool ok = pack_weights(&packed->graph, &packed->checkpoint, packed->writer, packed->total_bytes, team,
+                           note_progress, packed, status);
+    team_destroy(team);
+    if (!ok) return false;
     test_expect_success(engine_writer_map_weights(packed->writer, &packed->weights, status), status);
     packed->visited = calloc(ranks, packed->used_bytes);
     assert_non_null(packed->visited);
@@ -253,7 +256,7 @@ static void check_shape(const struct shape *shape, enum test_family family, enum
     test_model_init_sizes(&packed.model, family, from, &shape->sizes);
     test_expect_success(pack(&packed, shape->ranks, target, to, &status), &status);
     assert_int_equal(packed.region_bytes, ENGINE_WEIGHT_CHUNK_BYTES); /* small models, whole chunks */
-    assert_true(packed.last_progress > packed.region_bytes * (shape->ranks - 1));
+    assert_int_equal(packed.last_progress, packed.total_bytes);
     expect_all(&packed);
     uint64_t line = target == TARGET_CPU ? PLAN_ALIGNMENT : 256;
     for (int w = 0; w < packed.graph.weight_count; w++) {
@@ -338,6 +341,47 @@ static void both_kinds_share_one_layout(void **state)
     }
 }
 
+static uint64_t random_below(uint64_t *state, uint64_t limit)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (*state >> 24) % limit;
+}
+
+/* A part is the same however it is cut out of the whole: through units, weights and regions. */
+static void every_part_is_that_of_the_whole(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++)
+        for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
+            struct packed packed = {0};
+            struct status status = {0};
+            uint64_t random = (uint64_t)family + 1;
+            test_model_init(&packed.model, (enum test_family)family, DTYPE_F32);
+            test_expect_success(pack(&packed, TEST_RANKS, (enum engine_target)target, DTYPE_BF16, &status), &status);
+            struct packer *packer = packer_open(&packed.graph, &packed.checkpoint, packed.total_bytes, &status);
+            assert_non_null(packer);
+            for (int i = 0; i < 300; i++) {
+                static uint8_t part[5000];
+                /* Most of a region is padding: half of the parts begin where there are weights. */
+                const uint64_t region = random_below(&random, TEST_RANKS) * packed.region_bytes;
+                const uint64_t reach = i % 2 ? packed.used_bytes : packed.region_bytes;
+                const uint64_t offset = region + random_below(&random, reach);
+                uint64_t size = random_below(&random, sizeof part + 1);
+                if (size > packed.total_bytes - offset) size = packed.total_bytes - offset;
+                memset(part, 0xaa, sizeof part);
+                test_expect_success(packer_read(packer, offset, size, part, &status), &status);
+                assert_memory_equal(part, packed.weights + offset, size);
+                for (uint64_t b = size; b < sizeof part; b++) assert_int_equal(part[b], 0xaa);
+            }
+            uint8_t byte;
+            assert_true(packer_read(packer, packed.total_bytes, 0, &byte, &status));
+            assert_false(packer_read(packer, packed.total_bytes, 1, &byte, &status));
+            assert_false(packer_read(packer, 1, UINT64_MAX, &byte, &status));
+            packer_close(packer);
+            unpack(&packed);
+        }
+}
+
 /* Whichever rank has the value. */
 static void overflow_is_refused(void **state)
 {
@@ -366,9 +410,10 @@ static void overflow_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_arrives),       cmocka_unit_test(every_element_arrives_on_devices),
-        cmocka_unit_test(one_rank_is_not_padded),      cmocka_unit_test(parameters_are_counted_once),
-        cmocka_unit_test(both_kinds_share_one_layout), cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(every_element_arrives),           cmocka_unit_test(every_element_arrives_on_devices),
+        cmocka_unit_test(one_rank_is_not_padded),          cmocka_unit_test(parameters_are_counted_once),
+        cmocka_unit_test(both_kinds_share_one_layout),     cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(every_part_is_that_of_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

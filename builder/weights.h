@@ -4,6 +4,7 @@
 
 #include "builder/graph.h"
 #include "formats/checkpoint.h"
+#include "kernels/cpu/team.h"
 
 /* Checks that every tensor the graph names is there with its shape and a dtype that can be read, that every tensor of
  * the checkpoint is wanted, and decides each weight's dtype: `matrix_dtype` for matrices, or the checkpoint's own for
@@ -21,14 +22,22 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
 /* Same weights in the graph of the other plan kind: copies dtype, offset and size. */
 bool share_weights(struct graph *to, const struct graph *from, struct status *status);
 
-/* Called now and then with the bytes packed so far. */
+/* Bytes [offset, offset + size) of the weight section, in the layout the kernels read: of all ranks' regions, zeros between
+ * weights. Any thread. A value that a narrower dtype would turn into infinity is a failure that names its tensor. */
+struct packer; /* opaque; borrows graph and checkpoint */
+struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
+                           struct status *status);
+bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t *to, struct status *status);
+void packer_close(struct packer *packer); /* NULL is fine */
+
+/* Called now and then, by one thread, with the bytes packed so far. */
 typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Streams all weights from the checkpoint's mapping into the file, in the layout the kernels read. Private
- * memory: a few megabytes. A value that a narrower dtype would turn into infinity is a failure that names its
- * tensor. */
+/* Streams all weights from the checkpoint's mapping into the file: by all of the team, same bytes whatever its size. Private
+ * memory: a few megabytes for each thread. */
 bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
-                  uint64_t total_bytes, pack_progress *progress, void *context, struct status *status);
+                  uint64_t total_bytes, struct team *team, pack_progress *progress, void *context,
+                  struct status *status);
 
 /* Number of weight elements as a model card counts them (a tied embedding once, no constants). */
 uint64_t count_parameters(const struct graph *graph);

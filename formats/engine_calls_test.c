@@ -123,7 +123,7 @@ static void the_writer_makes_the_same_section(void **state)
     assert_true(manifest_format(&sample.manifest, &text, &text_size, &status));
     assert_true(engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status));
     assert_true(engine_writer_weights_begin(writer, 64, &status));
-    assert_true(engine_writer_weights_add(writer, sample.weights, 64, &status));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, 64, &status));
     assert_true(engine_writer_weights_end(writer, &status));
     if (!engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status)) fail_msg("%s", status.message);
     assert_false(engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status)); /* twice */

@@ -109,16 +109,16 @@ bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, ui
                            struct status *status);
 void engine_close(struct engine *engine);
 
-/* Writer: begin, weights streamed in order, sections, end. Same calls, same bytes. The weights may come before, between
- * or after the other sections, but as one run. A section of size 0 is left out. The manifest is parsed as it is written
- * (the header repeats its builder version). After a failure only engine_writer_abandon makes sense. */
+/* Writer: begin, weights, sections, end. Same contents, same bytes. The weights may come before, between or after the
+ * other sections, but as one run. A section of size 0 is left out. The manifest is parsed as it is written (the header
+ * repeats its builder version). After a failure only engine_writer_abandon makes sense. */
 struct engine_writer; /* opaque */
 struct engine_writer *engine_writer_begin(const char *path, struct status *status);
 bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, struct status *status);
-/* Appends exactly these bytes; engine_writer_weights_pad brings the next tensor to its offset. */
-bool engine_writer_weights_add(struct engine_writer *writer, const void *data, uint64_t size, struct status *status);
-/* Pads the weight section with zeros up to `offset` (relative to the section, >= what was written so far). */
-bool engine_writer_weights_pad(struct engine_writer *writer, uint64_t offset, struct status *status);
+/* Writes bytes [offset, offset + size) of the weights: whole chunks of ENGINE_WEIGHT_CHUNK_BYTES, or up to the end. Each
+ * chunk once, in any order; several threads may, until engine_writer_weights_end. */
+bool engine_writer_weights_put(struct engine_writer *writer, uint64_t offset, const void *data, uint64_t size,
+                               struct status *status);
 bool engine_writer_weights_end(struct engine_writer *writer, struct status *status);
 /* A read-only mapping of the weight section, filled as far as was written at the time of the call (for tuning and golden
  * outputs before the file is complete). Valid until the writer ends. */

@@ -84,7 +84,7 @@ static void add_sections(struct engine_writer *writer)
 static void add_weights(struct engine_writer *writer)
 {
     assert_true(engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, NULL));
-    assert_true(engine_writer_weights_add(writer, sample.weights, TEST_ENGINE_WEIGHTS, NULL));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, TEST_ENGINE_WEIGHTS, NULL));
     assert_true(engine_writer_weights_end(writer, NULL));
 }
 
@@ -624,25 +624,25 @@ static void fill(uint8_t *bytes, size_t size)
     }
 }
 
-static void write_large(const char *to, const uint8_t *weights, size_t size, size_t piece)
+/* In pieces of so many chunks, from the last to the first if `backwards`. */
+static void write_large(const char *to, const uint8_t *weights, size_t size, size_t chunks, bool backwards)
 {
     struct status status = {0};
     sample.manifest.weights_bytes = size;
     struct engine_writer *writer = engine_writer_begin(to, &status);
     assert_true(engine_writer_weights_begin(writer, size, &status));
-    const uint8_t *view = NULL;
-    size_t added = 0;
-    while (added < size) {
-        size_t bytes = size - added < piece ? size - added : piece;
-        assert_true(engine_writer_weights_add(writer, weights + added, bytes, &status));
-        added += bytes;
-        if (added < size / 2 || view) continue;
-        /* In the middle: what was added so far can be read, and reading it disturbs nothing. */
+    const uint8_t *view = NULL, *again = NULL;
+    const size_t piece = chunks * ENGINE_WEIGHT_CHUNK_BYTES, pieces = (size + piece - 1) / piece;
+    for (size_t i = 0; i < pieces; i++) {
+        size_t at = (backwards ? pieces - 1 - i : i) * piece, bytes = size - at < piece ? size - at : piece;
+        assert_false(engine_writer_weights_end(writer, &status));
+        assert_true(engine_writer_weights_put(writer, at, weights + at, bytes, &status));
+        if (i != pieces / 2) continue;
+        /* In the middle: what is there can be read, and reading it disturbs nothing. */
         assert_true(engine_writer_map_weights(writer, &view, &status));
-        assert_memory_equal(view, weights, added);
+        assert_memory_equal(view + at, weights + at, bytes);
     }
     assert_true(engine_writer_weights_end(writer, &status));
-    const uint8_t *again = NULL;
     assert_true(engine_writer_map_weights(writer, &again, &status));
     assert_ptr_equal(view, again);
     assert_memory_equal(view, weights, size);
@@ -656,8 +656,8 @@ static void weights_do_not_depend_on_the_pieces(void **state)
     enum { SIZE = ENGINE_WEIGHT_LARGE_BYTES + 12345 };
     uint8_t *weights = malloc(SIZE);
     fill(weights, SIZE);
-    write_large(path, weights, SIZE, 1000003);
-    write_large(other_path, weights, SIZE, 9 << 20);
+    write_large(path, weights, SIZE, 1, true);
+    write_large(other_path, weights, SIZE, 3, false);
     struct file_map first, second;
     assert_true(file_map_open(&first, path, NULL) && file_map_open(&second, other_path, NULL));
     assert_int_equal(first.size, second.size);
@@ -699,18 +699,20 @@ static void misuse_is_an_internal_error(void **state)
     struct status status = {0};
     const uint8_t *view;
     struct engine_writer *writer = engine_writer_begin(path, &status);
-    assert_false(engine_writer_weights_add(writer, "x", 1, &status));
+    assert_false(engine_writer_weights_put(writer, 0, "x", 1, &status));
     assert_false(engine_writer_weights_end(writer, &status));
     assert_false(engine_writer_map_weights(writer, &view, &status));
     assert_false(engine_writer_weights_begin(writer, 0, &status));
     assert_true(engine_writer_weights_begin(writer, 100, &status));
     assert_false(engine_writer_weights_begin(writer, 100, &status));
     assert_false(engine_writer_section(writer, SECTION_TOKENIZER, "x", 1, false, &status));
-    assert_false(engine_writer_weights_add(writer, sample.weights, 101, &status));
-    assert_true(engine_writer_weights_add(writer, sample.weights, 99, &status));
-    assert_false(engine_writer_weights_pad(writer, 98, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 101, &status));
+    assert_false(engine_writer_weights_put(writer, UINT64_MAX, sample.weights, 100, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 99, &status)); /* a part of a chunk */
+    assert_false(engine_writer_weights_put(writer, 1, sample.weights, 99, &status));
     assert_false(engine_writer_weights_end(writer, &status));
-    assert_true(engine_writer_weights_pad(writer, 100, &status));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, 100, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 100, &status)); /* twice */
     assert_true(engine_writer_weights_end(writer, &status));
     assert_false(engine_writer_section(writer, SECTION_WEIGHTS, "x", 1, false, &status));
     assert_false(engine_writer_section(writer, SECTION_WEIGHT_HASHES, "x", 1, false, &status));

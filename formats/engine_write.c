@@ -1,6 +1,7 @@
 /* Writes an engine file from front to back: the header's space first, sections as they come, header and table last. */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,12 +21,11 @@ struct engine_writer {
     /* the weight section: at most one */
     enum { WEIGHTS_NONE, WEIGHTS_OPEN, WEIGHTS_DONE } weights;
     uint64_t weights_offset; /* in the file */
-    uint64_t weights_total, weights_added;
-    uint8_t *chunk;         /* [ENGINE_WEIGHT_CHUNK_BYTES], the chunk being filled */
-    uint64_t chunk_used;    /* bytes of it that are filled */
-    uint64_t chunk_written; /* of these, bytes that are in the file already */
-    uint64_t *chunk_hashes;
-    uint64_t chunk_count, chunk_capacity;
+    uint64_t weights_total;
+    uint64_t *chunk_hashes; /* [chunk_count] */
+    atomic_bool *chunk_put; /* [chunk_count] */
+    uint64_t chunk_count;
+    _Atomic uint64_t chunks_put;
 
     void *map; /* view of the weights for the caller, NULL if none */
     uint64_t map_bytes;
@@ -88,12 +88,12 @@ bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_by
 {
     if (writer->weights != WEIGHTS_NONE) return writer_misused(status, "weights begun twice");
     if (total_bytes == 0) return writer_misused(status, "an engine without weights");
-    writer->chunk_capacity = total_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (total_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
-    writer->chunk = malloc(ENGINE_WEIGHT_CHUNK_BYTES);
-    writer->chunk_hashes = calloc(writer->chunk_capacity, sizeof *writer->chunk_hashes);
-    if (!writer->chunk || !writer->chunk_hashes) return status_fail(status, STATUS_MACHINE, "out of memory");
+    writer->chunk_count = total_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (total_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
+    writer->chunk_hashes = calloc(writer->chunk_count, sizeof *writer->chunk_hashes);
+    writer->chunk_put = calloc(writer->chunk_count, sizeof *writer->chunk_put);
+    if (!writer->chunk_hashes || !writer->chunk_put) return status_fail(status, STATUS_MACHINE, "out of memory");
     struct engine_section_entry *entry = begin_section(writer, SECTION_WEIGHTS, total_bytes, status);
-    if (!entry) return false;
+    if (!entry || !file_output_reserve(&writer->output, total_bytes, status)) return false;
     entry->flags = SECTION_FLAG_REQUIRED | SECTION_FLAG_CHUNKED;
     entry->stored_bytes = entry->raw_bytes = total_bytes;
     writer->weights_offset = entry->offset;
@@ -102,77 +102,35 @@ bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_by
     return true;
 }
 
-/* Writes what the chunk buffer holds and the file does not. */
-static bool flush_chunk(struct engine_writer *writer, struct status *status)
+bool engine_writer_weights_put(struct engine_writer *writer, uint64_t offset, const void *data, uint64_t size,
+                               struct status *status)
 {
-    uint64_t rest = writer->chunk_used - writer->chunk_written;
-    if (rest == 0) return true;
-    if (!file_output_write(&writer->output, writer->chunk + writer->chunk_written, rest, status)) return false;
-    writer->chunk_written = writer->chunk_used;
-    return true;
-}
-
-/* Hashes a chunk that is complete in the buffer, and empties the buffer. */
-static bool finish_chunk(struct engine_writer *writer, struct status *status)
-{
-    if (writer->chunk_used == 0) return true;
-    if (!flush_chunk(writer, status)) return false;
-    writer->chunk_hashes[writer->chunk_count++] = hash64(writer->chunk, (size_t)writer->chunk_used);
-    writer->chunk_used = writer->chunk_written = 0;
-    return true;
-}
-
-/* Appends `size` bytes; data NULL means zeros. */
-static bool append_weights(struct engine_writer *writer, const uint8_t *data, uint64_t size, struct status *status)
-{
-    uint64_t end;
-    if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights added outside of begin and end");
-    if (!checked_add(writer->weights_added, size, &end) || end > writer->weights_total)
+    if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights put outside of begin and end");
+    if (!checked_range(offset, size, writer->weights_total))
         return writer_misused(status, "more weights than announced");
-    while (size > 0) {
-        uint64_t room = ENGINE_WEIGHT_CHUNK_BYTES - writer->chunk_used;
-        uint64_t piece = size < room ? size : room;
-        if (data && piece == ENGINE_WEIGHT_CHUNK_BYTES) {
-            /* A whole chunk in the caller's memory needs no copy. */
-            if (!file_output_write(&writer->output, data, piece, status)) return false;
-            writer->chunk_hashes[writer->chunk_count++] = hash64(data, (size_t)piece);
-        } else {
-            if (data)
-                memcpy(writer->chunk + writer->chunk_used, data, (size_t)piece);
-            else
-                memset(writer->chunk + writer->chunk_used, 0, (size_t)piece);
-            writer->chunk_used += piece;
-            if (writer->chunk_used == ENGINE_WEIGHT_CHUNK_BYTES && !finish_chunk(writer, status)) return false;
-        }
-        if (data) data += piece;
-        size -= piece;
-        writer->weights_added += piece;
+    if (offset % ENGINE_WEIGHT_CHUNK_BYTES ||
+        (size % ENGINE_WEIGHT_CHUNK_BYTES && offset + size != writer->weights_total))
+        return writer_misused(status, "a part of a chunk");
+    if (!file_output_patch(&writer->output, writer->weights_offset + offset, data, size, status)) return false;
+    for (uint64_t done = 0; done < size; done += ENGINE_WEIGHT_CHUNK_BYTES) {
+        const uint64_t chunk = (offset + done) / ENGINE_WEIGHT_CHUNK_BYTES, rest = size - done;
+        if (atomic_exchange(&writer->chunk_put[chunk], true)) return writer_misused(status, "a chunk put twice");
+        writer->chunk_hashes[chunk] =
+            hash64((const uint8_t *)data + done,
+                   (size_t)(rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES));
+        atomic_fetch_add(&writer->chunks_put, 1);
     }
     return true;
-}
-
-bool engine_writer_weights_add(struct engine_writer *writer, const void *data, uint64_t size, struct status *status)
-{
-    return size == 0 || append_weights(writer, data, size, status);
-}
-
-bool engine_writer_weights_pad(struct engine_writer *writer, uint64_t offset, struct status *status)
-{
-    if (offset < writer->weights_added) return writer_misused(status, "weights padded backwards");
-    return append_weights(writer, NULL, offset - writer->weights_added, status);
 }
 
 bool engine_writer_weights_end(struct engine_writer *writer, struct status *status)
 {
     if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights ended outside of begin and end");
-    if (writer->weights_added != writer->weights_total)
+    if (writer->chunks_put != writer->chunk_count)
         return status_fail(status, STATUS_INTERNAL,
-                           "engine writer: %" PRIu64 " bytes of weights were announced, %" PRIu64 " written",
-                           writer->weights_total, writer->weights_added);
-    if (!finish_chunk(writer, status)) return false;
+                           "engine writer: %" PRIu64 " chunks of weights were announced, %" PRIu64 " written",
+                           writer->chunk_count, (uint64_t)writer->chunks_put);
     writer->weights = WEIGHTS_DONE;
-    free(writer->chunk);
-    writer->chunk = NULL;
     struct engine_section_entry *weights_entry = &writer->entries[writer->section_count - 1];
     uint64_t hashes_bytes = writer->chunk_count * sizeof *writer->chunk_hashes;
     weights_entry->hash = hash64(writer->chunk_hashes, (size_t)hashes_bytes);
@@ -182,9 +140,8 @@ bool engine_writer_weights_end(struct engine_writer *writer, struct status *stat
 bool engine_writer_map_weights(struct engine_writer *writer, const uint8_t **weights, struct status *status)
 {
     if (writer->weights == WEIGHTS_NONE) return writer_misused(status, "weights mapped before they were begun");
-    if (!flush_chunk(writer, status)) return false;
     if (!writer->map) {
-        /* Mapped once at full length: pages appear as the file grows. Weights begin at a multiple of 4 KiB, which
+        /* Weights begin at a multiple of 4 KiB, which
          * need not be a page of this machine. */
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         writer->map_skip = writer->weights_offset % page;
@@ -309,7 +266,7 @@ void engine_writer_abandon(struct engine_writer *writer)
     if (!writer) return;
     if (writer->map) munmap(writer->map, (size_t)writer->map_bytes);
     file_output_abandon(&writer->output);
-    free(writer->chunk);
+    free(writer->chunk_put);
     free(writer->chunk_hashes);
     free(writer);
 }

@@ -266,6 +266,18 @@ bool file_output_pad(struct file_output *output, uint64_t alignment, struct stat
     return true;
 }
 
+bool file_output_reserve(struct file_output *output, uint64_t bytes, struct status *status)
+{
+    uint64_t end;
+    if (!checked_add(output->position, bytes, &end) || end > INT64_MAX)
+        return status_fail(status, STATUS_MACHINE, "cannot write '%s': beyond the largest file offset", output->path);
+    if (ftruncate(output->descriptor, (off_t)end) != 0)
+        return status_fail_errno(status, STATUS_MACHINE, errno, "cannot write '%s': no room for %llu bytes",
+                                 output->path, (unsigned long long)end);
+    output->position = end;
+    return true;
+}
+
 bool file_output_patch(struct file_output *output, uint64_t offset, const void *data, uint64_t size,
                        struct status *status)
 {

@@ -37,7 +37,9 @@ bool file_output_open(struct file_output *output, const char *path, struct statu
 bool file_output_write(struct file_output *output, const void *data, uint64_t size, struct status *status);
 /* Writes zeros up to the next multiple of `alignment` (a power of two). */
 bool file_output_pad(struct file_output *output, uint64_t alignment, struct status *status);
-/* Overwrites earlier bytes; does not move the position. */
+/* Leaves room for `bytes` zeros, for file_output_patch to fill. */
+bool file_output_reserve(struct file_output *output, uint64_t bytes, struct status *status);
+/* Overwrites earlier bytes; does not move the position. Several threads may, while no other function is called. */
 bool file_output_patch(struct file_output *output, uint64_t offset, const void *data, uint64_t size,
                        struct status *status);
 /* Makes the file durable and gives it its final name. After this (success or not) the output is closed. */

@@ -167,6 +167,7 @@ static void test_output_misuse(void **state)
     output.position = UINT64_MAX - 1;
     test_expect_failure(file_output_write(&output, "abc", 3, &status), &status, STATUS_MACHINE, "largest file offset");
     test_expect_failure(file_output_pad(&output, 4096, &status), &status, STATUS_MACHINE, "largest file offset");
+    test_expect_failure(file_output_reserve(&output, 4096, &status), &status, STATUS_MACHINE, "largest file offset");
     file_output_abandon(&output);
     test_expect_failure(file_output_write(&output, "abc", 3, &status), &status, STATUS_INTERNAL, "closed");
     test_expect_failure(file_output_commit(&output, &status), &status, STATUS_INTERNAL, "closed");

@@ -44,7 +44,7 @@ static bool resolve(const char *address, struct addrinfo **found, bool *again, s
         return status_fail(status, STATUS_USAGE, "address '%s': the name is too long for a host", address);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     int error = getaddrinfo(host, colon + 1, &hints, found);
-    *again = error == EAI_AGAIN || error == EAI_NONAME; /* a cluster may not know yet of a machine that has just begun */
+    *again = error == EAI_AGAIN || error == EAI_NONAME; /* a machine that has just begun may not be known yet */
     return !error || status_fail(status, STATUS_USAGE, "address '%s': %s: name a host that all processes can resolve",
                                  address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
 }

@@ -172,7 +172,9 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
     struct engine_writer *writer = engine_writer_begin(to, &status);
     if (!writer) fail_msg("%s", status.message);
     const struct graph *graph = &model.graphs[TEST_WIDE];
-    ok = pack_weights(graph, &model.checkpoint, writer, model.weights_bytes, NULL, NULL, &status);
+    struct team *team = team_create(1, &status);
+    ok = team && pack_weights(graph, &model.checkpoint, writer, model.weights_bytes, team, NULL, NULL, &status);
+    team_destroy(team);
     test_expect_success(ok, &status);
     write_manifest(writer, &model, gpu, plans, count);
     write_tensors(writer, graph);
