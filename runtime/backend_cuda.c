@@ -128,15 +128,6 @@ static bool allocate_space(struct cuda_backend *cuda, enum plan_space space, uin
                    "%" PRIu64 " bytes of GPU memory for the %s space", bytes, plan_space_name(space));
 }
 
-/* Where the engine has one, that: it has one session at a time then. */
-static bool allocate_arena(struct cuda_backend *cuda, uint64_t bytes, struct status *status)
-{
-    if (!cuda->engine->arena.data) return allocate_space(cuda, SPACE_ARENA, bytes, status);
-    cuda->memory.base[SPACE_ARENA] = cuda->engine->arena.data;
-    cuda->memory.bytes[SPACE_ARENA] = bytes;
-    return true;
-}
-
 static bool clear_space(const struct cuda_backend *cuda, enum plan_space space, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
@@ -189,7 +180,7 @@ static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, 
     cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
     cuda->memory.bytes[SPACE_WEIGHTS] = manifest_rank_weights(cuda->manifest);
     return allocate_comm(cuda, cuda->manifest->comm_bytes, status) &&
-           allocate_arena(cuda, sizes->device.arena, status) &&
+           allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
            allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
            allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
            allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
@@ -233,8 +224,7 @@ static void free_memory(struct cuda_backend *cuda)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
-        if (cuda->memory.base[space] && space != SPACE_COMM && cuda->memory.base[space] != cuda->engine->arena.data)
-            driver->MemFree(cuda->memory.base[space]);
+        if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
     cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM]);
     if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
 }

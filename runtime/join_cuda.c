@@ -8,7 +8,6 @@
 /* What a process tells the others before any of them takes GPU memory. */
 struct introduction {
     struct nccl_id id; /* of process 0 */
-    uint32_t nccl_version;
     char gpu[sizeof((struct device_facts *)0)->name];
 };
 
@@ -43,17 +42,11 @@ static bool check_plans(const struct engine *file, struct status *status)
 
 static bool introduce(struct eng_engine *engine, struct nccl_id *id, struct status *status)
 {
-    struct introduction mine = {.id = *id, .nccl_version = engine->cuda[0].nccl.version}, all[WORLD_MOST_PROCESSES];
+    struct introduction mine = {.id = *id}, all[WORLD_MOST_PROCESSES];
     const uint32_t processes = load_processes(engine);
     memcpy(mine.gpu, engine->cuda[0].device.facts.name, sizeof mine.gpu);
     if (!world_gather(engine->world, &mine, sizeof mine, all, status)) return false;
     *id = all[0].id;
-    for (uint32_t p = 1; p < processes; p++)
-        if (all[p].nccl_version != all[0].nccl_version)
-            return status_fail(status, STATUS_MACHINE,
-                               "expected NCCL in one version, found %" PRIu32 " in process 0 and %" PRIu32
-                               " in process %" PRIu32,
-                               all[0].nccl_version, all[p].nccl_version, p);
     for (uint32_t p = 1; p < processes; p++)
         if (strncmp(all[p].gpu, all[0].gpu, sizeof mine.gpu) != 0)
             return status_fail(status, STATUS_MACHINE,
@@ -82,14 +75,10 @@ bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_
 {
     const double longest_seconds = 60;
     struct load_cuda *cuda = &engine->cuda[rank];
-    const struct engine *file = &engine->file;
-    const uint64_t own = file->manifest.arena_bytes,
-                   arena = own > file->library_arena_bytes ? own : file->library_arena_bytes;
     const struct nccl_watch watch = {is_well, engine};
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = nccl_join(&cuda->nccl_rank, &engine->cuda[0].nccl, &cuda->device, id, engine->first_rank + rank,
-                        (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds, &watch, status) &&
-              nccl_allocate(&cuda->nccl_rank, arena, &cuda->arena, status);
+                        (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds, &watch, status);
     device_leave(&cuda->device);
     if (ok) return true;
     load_hear_of_others(engine); /* NCCL knows no processes */

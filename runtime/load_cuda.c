@@ -221,17 +221,6 @@ static void fill_member(void *argument, struct team_member *member)
     }
 }
 
-static void leave(struct eng_engine *engine, struct load_cuda *cuda)
-{
-    struct status ignored;
-    status_clear(&ignored);
-    nccl_leave(&cuda->nccl_rank);
-    /* On a GPU that was lost every call fails: there is nobody left to tell. */
-    if (!cuda->arena.data || !device_enter(&cuda->device, &ignored)) return;
-    nccl_free(&engine->cuda[0].nccl, &cuda->arena);
-    device_leave(&cuda->device);
-}
-
 /* Libraries that one rank has to do without serve none. */
 static bool settle_libraries(struct eng_engine *engine, const struct status *missing, struct status *status)
 {
@@ -241,7 +230,7 @@ static bool settle_libraries(struct eng_engine *engine, const struct status *mis
         cuda->uses_libraries = false;
         cuda->kernels.calls = NULL;
         cuda_calls_close(&cuda->calls, &cuda->device);
-        leave(engine, cuda);
+        nccl_leave(&cuda->nccl_rank);
     }
     if (engine->world) {
         *status = *missing;
@@ -325,13 +314,13 @@ bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *
     return false;
 }
 
-static void close_rank(struct eng_engine *engine, struct load_cuda *cuda)
+static void close_rank(struct load_cuda *cuda)
 {
     struct status ignored;
     status_clear(&ignored);
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     cuda_calls_close(&cuda->calls, &cuda->device);
-    leave(engine, cuda);
+    nccl_leave(&cuda->nccl_rank);
     free(cuda->fallback);
     free(cuda->detour);
     /* On a GPU that was lost every call fails: there is nobody left to tell. */
@@ -346,7 +335,7 @@ static void close_rank(struct eng_engine *engine, struct load_cuda *cuda)
 void load_cuda_close(struct eng_engine *engine)
 {
     if (!engine->cuda || atomic_load(&engine->is_lost)) return;
-    for (uint32_t r = 0; r < engine->rank_count; r++) close_rank(engine, &engine->cuda[r]);
+    for (uint32_t r = 0; r < engine->rank_count; r++) close_rank(&engine->cuda[r]);
     nccl_close(&engine->cuda[0].nccl);
     free(engine->cuda);
     engine->cuda = NULL;

@@ -46,13 +46,6 @@ static bool look_up(struct nccl *nccl, struct status *status)
                                symbols[i].name, library_name, remedy);
         memcpy(symbols[i].function, &address, sizeof address);
     }
-#define LOOK_UP(member, symbol, result, parameters)      \
-    {                                                    \
-        void *address = dlsym(nccl->library, #symbol);   \
-        memcpy(&nccl->member, &address, sizeof address); \
-    }
-    NCCL_WINDOW_FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
     return true;
 }
 
@@ -419,49 +412,6 @@ bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct d
     gate_free(gate);
     memset(joined, 0, sizeof *joined);
     return false;
-}
-
-static bool has_windows(const struct nccl *nccl)
-{
-    return nccl->version >= NCCL_WINDOW_VERSION && nccl->MemAlloc && nccl->MemFree && nccl->CommWindowRegister;
-}
-
-/* Inside the gate. */
-static bool register_window(const struct nccl_rank *rank, struct nccl_memory *memory, uint64_t bytes,
-                            struct status *status)
-{
-    bool finished = true;
-    nccl_result result = rank->nccl->CommWindowRegister(rank->comm, (void *)(uintptr_t)memory->data, bytes,
-                                                        &memory->window, NCCL_WINDOW_SYMMETRIC);
-    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) result = settle(rank, rank->longest_seconds, &finished);
-    if (!finished)
-        return status_fail(
-            status, STATUS_MACHINE,
-            "expected all ranks to show each other their memory, found that some had not after %.3g s, or are "
-            "gone",
-            rank->longest_seconds);
-    return succeeded(rank->nccl, result, status, "showing the others its memory (NCCL_WIN_ENABLE=0 does without)");
-}
-
-bool nccl_allocate(const struct nccl_rank *rank, uint64_t bytes, struct nccl_memory *memory, struct status *status)
-{
-    const struct nccl *nccl = rank->nccl;
-    memset(memory, 0, sizeof *memory);
-    if (!bytes || !has_windows(nccl)) return true;
-    void *data = NULL;
-    if (!succeeded(nccl, nccl->MemAlloc(&data, bytes), status, "%" PRIu64 " bytes of GPU memory", bytes))
-        return name_rank(rank, status);
-    memory->data = (cu_deviceptr)(uintptr_t)data;
-    if (!gate_enter(rank, status)) return false;
-    bool ok = register_window(rank, memory, bytes, status);
-    gate_leave(rank);
-    return ok || name_rank(rank, status);
-}
-
-void nccl_free(const struct nccl *nccl, struct nccl_memory *memory)
-{
-    if (memory->data) nccl->MemFree((void *)(uintptr_t)memory->data);
-    memset(memory, 0, sizeof *memory);
 }
 
 bool nccl_ok(const struct nccl_rank *rank, struct status *status)

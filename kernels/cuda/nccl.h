@@ -13,12 +13,7 @@
 typedef int nccl_result; /* 0: success */
 typedef struct nccl_comm_opaque *nccl_comm;
 
-typedef struct nccl_window_opaque *nccl_window;
-
-enum {
-    NCCL_LEAST_VERSION = 21800,  /* non-blocking communicators that can be finalized and aborted at any time */
-    NCCL_WINDOW_VERSION = 22800, /* from which on windows are used, where the library has them */
-};
+enum { NCCL_LEAST_VERSION = 21800 }; /* non-blocking communicators that can be finalized and aborted at any time */
 
 enum nccl_value {
     NCCL_SUCCESS = 0,
@@ -30,8 +25,7 @@ enum nccl_value {
     NCCL_FLOAT16 = 6,
     NCCL_FLOAT32 = 7,
     NCCL_BFLOAT16 = 9,
-    NCCL_SUM = 0,              /* ncclRedOp_t */
-    NCCL_WINDOW_SYMMETRIC = 1, /* NCCL_WIN_COLL_SYMMETRIC */
+    NCCL_SUM = 0, /* ncclRedOp_t */
 };
 
 /* ncclUniqueId: goes from the rank that makes it to all others, by whatever way they have. Functions take it by value. */
@@ -70,19 +64,11 @@ _Static_assert(sizeof(struct nccl_config) == 48, "ncclConfig_t of 2.18");
     X(AllGather, ncclAllGather, nccl_result,                                                                 \
       (const void *from, void *to, size_t count, int type, nccl_comm comm, cu_stream stream))
 
-/* Likewise, of functions that a library may lack: members are NULL then. */
-#define NCCL_WINDOW_FUNCTIONS(X)                                          \
-    X(MemAlloc, ncclMemAlloc, nccl_result, (void **memory, size_t bytes)) \
-    X(MemFree, ncclMemFree, nccl_result, (void *memory))                  \
-    X(CommWindowRegister, ncclCommWindowRegister, nccl_result,            \
-      (nccl_comm comm, void *memory, size_t bytes, nccl_window *window, int flags))
-
 struct nccl {
     void *library;    /* of dlopen; NULL: not open */
     uint32_t version; /* as ncclGetVersion: 10000 * major + 100 * minor + patch */
 #define NCCL_MEMBER(member, symbol, result, parameters) result(*member) parameters;
     NCCL_FUNCTIONS(NCCL_MEMBER)
-    NCCL_WINDOW_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER
 };
 
@@ -119,19 +105,6 @@ bool nccl_make_id(const struct nccl *nccl, struct nccl_id *id, struct status *st
 bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct device *device, const struct nccl_id *id,
                uint32_t rank, uint32_t ranks, double longest_seconds, const struct nccl_watch *watch,
                struct status *status);
-
-/* GPU memory from which, and into which, collectives are faster: all ranks know where that of the others lies (a symmetric
- * window of NCCL's). */
-struct nccl_memory {
-    cu_deviceptr data; /* 0: none */
-    nccl_window window;
-};
-
-/* Every rank calls it, with the same bytes. It is a success, too, where NCCL has no windows: *memory is all zero then; or none for
- * these GPUs: `window` is NULL. The memory is not cleared. For nccl_free, also after a failure. */
-bool nccl_allocate(const struct nccl_rank *rank, uint64_t bytes, struct nccl_memory *memory, struct status *status);
-/* Once the rank that has allocated it has been left, with its context current; zeroes *memory, harmless on one that is all zero. */
-void nccl_free(const struct nccl *nccl, struct nccl_memory *memory);
 
 /* Whether all is well so far, without waiting: for a host that waits for a step, which never ends if another rank is
  * gone. STATUS_MACHINE with NCCL's reason, also after nccl_abort. After a failure the rank can only be left. */

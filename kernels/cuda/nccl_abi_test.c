@@ -67,14 +67,6 @@ IS(ncclCommDestroy, ncclResult_t, ncclComm_t);
 IS(ncclCommAbort, ncclResult_t, ncclComm_t);
 IS(ncclAllReduce, ncclResult_t, const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
 IS(ncclAllGather, ncclResult_t, const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-SAME_VALUE(NCCL_WINDOW_VERSION, NCCL_VERSION(2, 28, 0));
-SAME_VALUE(NCCL_WINDOW_SYMMETRIC, NCCL_WIN_COLL_SYMMETRIC);
-SAME_SIZE(nccl_window, ncclWindow_t);
-IS(ncclMemAlloc, ncclResult_t, void **, size_t);
-IS(ncclMemFree, ncclResult_t, void *);
-IS(ncclCommWindowRegister, ncclResult_t, ncclComm_t, void *, size_t, ncclWindow_t *, int);
-#endif
 
 static const bool compared = true;
 #else

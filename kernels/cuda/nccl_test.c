@@ -106,83 +106,6 @@ static void test_graphs(void **state)
     for (uint32_t ranks = 2; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, replay);
 }
 
-/* Memory in a window: collectives that the fake refuses elsewhere. */
-static bool sum_in_window(struct test_nccl_rank *self)
-{
-    EXPECT(nccl_allocate(&self->rank, TEST_NCCL_BYTES, &self->memory, &self->status));
-    EXPECT(self->memory.data && self->memory.window);
-    test_nccl_fill(self, self->memory.data, DTYPE_F32, TEST_NCCL_COUNT, 1);
-    EXPECT(!nccl_all_reduce(&self->rank, DTYPE_F32, self->from, self->memory.data, TEST_NCCL_COUNT, self->device.stream,
-                            &self->status));
-    EXPECT(nccl_all_reduce(&self->rank, DTYPE_F32, self->memory.data, self->memory.data, TEST_NCCL_COUNT,
-                           self->device.stream, &self->status));
-    CALL(StreamSynchronize, self->device.stream);
-    EXPECT(test_nccl_is_sum(self, self->memory.data, DTYPE_F32, TEST_NCCL_COUNT, 1));
-    return true;
-}
-
-static void test_windows(void **state)
-{
-    (void)state;
-    setenv("FAKE_NCCL_WINDOWS", "1", 1);
-    test_nccl_run(TEST_NCCL_RANKS, sum_in_window);
-}
-
-static bool sum_in_plain_memory(struct test_nccl_rank *self)
-{
-    EXPECT(nccl_allocate(&self->rank, TEST_NCCL_BYTES, &self->memory, &self->status));
-    EXPECT(self->memory.data && !self->memory.window);
-    test_nccl_fill(self, self->memory.data, DTYPE_F32, TEST_NCCL_COUNT, 1);
-    EXPECT(nccl_all_reduce(&self->rank, DTYPE_F32, self->memory.data, self->to, TEST_NCCL_COUNT, self->device.stream,
-                           &self->status));
-    CALL(StreamSynchronize, self->device.stream);
-    EXPECT(test_nccl_is_sum(self, self->to, DTYPE_F32, TEST_NCCL_COUNT, 1));
-    return true;
-}
-
-static bool allocate_nothing(struct test_nccl_rank *self)
-{
-    EXPECT(nccl_allocate(&self->rank, self->rank.nccl->version < NCCL_WINDOW_VERSION ? 100 : 0, &self->memory,
-                         &self->status));
-    EXPECT(!self->memory.data && !self->memory.window);
-    return true;
-}
-
-static void test_without_windows(void **state)
-{
-    (void)state;
-    struct status status = {0};
-    test_nccl_run(TEST_NCCL_RANKS, allocate_nothing);
-    setenv("FAKE_NCCL_WINDOWS", "0", 1);
-    test_nccl_run(TEST_NCCL_RANKS, sum_in_plain_memory);
-    unsetenv("FAKE_NCCL_WINDOWS");
-    nccl_close(&test_nccl.nccl);
-    setenv("FAKE_NCCL_VERSION", "22703", 1);
-    test_expect_success(nccl_open(&test_nccl.nccl, &status), &status);
-    test_nccl_run(TEST_NCCL_RANKS, allocate_nothing);
-}
-
-/* A library that waits for ranks that do not show their memory. */
-static bool wait_in_vain(struct test_nccl_rank *self)
-{
-    self->rank.longest_seconds = 0.2;
-    setenv("FAKE_NCCL_NEVER", "1", 1);
-    EXPECT(!nccl_allocate(&self->rank, TEST_NCCL_BYTES, &self->memory, &self->status));
-    EXPECT(self->status.code == STATUS_MACHINE && strstr(self->status.message, "rank 0 of 1 (GPU 0)") &&
-           strstr(self->status.message, "0.2 s"));
-    nccl_abort(&self->rank);
-    nccl_free(&test_nccl.nccl, &self->memory);
-    EXPECT(!nccl_allocate(&self->rank, TEST_NCCL_BYTES, &self->memory, &self->status));
-    EXPECT(strstr(self->status.message, "aborted"));
-    return true;
-}
-
-static void test_windows_that_never_open(void **state)
-{
-    (void)state;
-    test_nccl_run(1, wait_in_vain);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -190,9 +113,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_gathers, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_processes, test_nccl_begin, test_nccl_end),
         cmocka_unit_test_setup_teardown(test_graphs, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_windows, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_without_windows, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_windows_that_never_open, test_nccl_begin, test_nccl_end),
     };
     (void)argc;
     int result;

@@ -30,8 +30,7 @@ int test_nccl_find(void **state)
 int test_nccl_begin(void **state)
 {
     static const char *const settings[] = {"FAKE_NCCL_VERSION", "FAKE_NCCL_TIMEOUT",  "FAKE_NCCL_FAIL",
-                                           "FAKE_NCCL_NEVER",   "FAKE_NCCL_SLOW_END", "FAKE_NCCL_ASYNC_ERROR",
-                                           "FAKE_NCCL_LOST",    "FAKE_NCCL_WINDOWS"};
+                                           "FAKE_NCCL_NEVER",   "FAKE_NCCL_SLOW_END", "FAKE_NCCL_ASYNC_ERROR"};
     (void)state;
     struct status status = {0};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);
@@ -86,7 +85,6 @@ void *test_nccl_be_rank(void *argument)
     }
     attend(self);
     nccl_leave(&self->rank);
-    nccl_free(&test_nccl.nccl, &self->memory);
     if (self->from) driver->MemFree(self->from);
     if (self->to) driver->MemFree(self->to);
     device_leave(&self->device);

@@ -33,7 +33,6 @@ struct test_nccl_rank {
     double join_seconds;
     bool (*body)(struct test_nccl_rank *self);
     cu_deviceptr from, to;        /* [TEST_NCCL_BYTES], [TEST_NCCL_RANKS * TEST_NCCL_BYTES] */
-    struct nccl_memory memory;    /* of a body: freed when the rank has left */
     _Atomic int phase;            /* of a body, for others that wait for it */
     struct test_nccl_rank *first; /* rank 0 */
     struct status status;

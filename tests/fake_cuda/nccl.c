@@ -13,7 +13,6 @@
  *   FAKE_NCCL_FAIL=1         collectives fail
  *   FAKE_NCCL_NEVER=1        what is in progress (joining, queueing, finalizing) stays so
  *   FAKE_NCCL_LOST=PATH      joining fails with ncclRemoteError once there is a file PATH
- *   FAKE_NCCL_WINDOWS=0      no GPU can have windows; 1: collectives whose memory lies in none fail
  *   FAKE_NCCL_SLOW_END=N     seconds that it takes to abort or destroy
  *   FAKE_NCCL_ASYNC_ERROR=1  once all have joined, ncclCommGetAsyncError finds ncclRemoteError */
 #include <dlfcn.h>
@@ -36,7 +35,6 @@
 #define EXPORTED                                         __attribute__((visibility("default")))
 #define FAKE_DECLARE(member, symbol, result, parameters) EXPORTED result symbol parameters;
 NCCL_FUNCTIONS(FAKE_DECLARE)
-NCCL_WINDOW_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
 enum {
@@ -65,10 +63,9 @@ struct nccl_comm_opaque { /* never freed, so that the use of a dead one is seen 
     struct segment *segment;
     char name[32];
     int rank, ranks;
-    bool ready, finalizing;        /* all have joined, as the caller knows */
-    int polls;                     /* how often it is still in progress; 0: nothing is */
-    uint64_t meeting;              /* the last one */
-    uint64_t window, window_bytes; /* one of them; 0: none */
+    bool ready, finalizing; /* all have joined, as the caller knows */
+    int polls;              /* how often it is still in progress; 0: nothing is */
+    uint64_t meeting;       /* the last one */
     _Atomic int error, running;
     _Atomic bool aborted, dead;
     struct nccl_comm_opaque *next;
@@ -357,53 +354,6 @@ nccl_result ncclCommFinalize(nccl_comm comm)
     return NCCL_IN_PROGRESS;
 }
 
-/* ---- windows ---- */
-
-nccl_result ncclMemAlloc(void **memory, size_t bytes)
-{
-    cu_deviceptr data = 0;
-    cu_result (*allocate)(cu_deviceptr *, size_t);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *address = driver ? dlsym(driver, "cuMemAlloc_v2") : NULL;
-    memcpy(&allocate, &address, sizeof address);
-    *memory = NULL;
-    if (!address || allocate(&data, bytes) != CU_SUCCESS) return 1;
-    *memory = (void *)(uintptr_t)data;
-    dlclose(driver);
-    return NCCL_SUCCESS;
-}
-
-nccl_result ncclMemFree(void *memory)
-{
-    cu_result (*release)(cu_deviceptr);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *address = driver ? dlsym(driver, "cuMemFree_v2") : NULL;
-    memcpy(&release, &address, sizeof address);
-    if (!address || release((cu_deviceptr)(uintptr_t)memory) != CU_SUCCESS) return NCCL_INVALID_ARGUMENT;
-    dlclose(driver);
-    return NCCL_SUCCESS;
-}
-
-nccl_result ncclCommWindowRegister(nccl_comm comm, void *memory, size_t bytes, nccl_window *window, int flags)
-{
-    *window = NULL;
-    if (atomic_load(&comm->dead) || !comm->ready || comm->polls || comm->window || !memory || !bytes ||
-        flags != NCCL_WINDOW_SYMMETRIC)
-        return NCCL_INVALID_ARGUMENT;
-    comm->polls = POLLS;
-    if (!setting("FAKE_NCCL_WINDOWS", 1)) return NCCL_IN_PROGRESS;
-    comm->window = (uint64_t)(uintptr_t)memory;
-    comm->window_bytes = bytes;
-    *window = (nccl_window)(void *)comm;
-    return NCCL_IN_PROGRESS;
-}
-
-static bool lies_in_window(nccl_comm comm, const void *memory)
-{
-    uint64_t at = (uint64_t)(uintptr_t)memory;
-    return at >= comm->window && at < comm->window + comm->window_bytes;
-}
-
 /* ---- collectives ---- */
 
 static nccl_result collective(nccl_comm comm, const void *from, void *to, uint64_t count, uint64_t operation,
@@ -413,9 +363,6 @@ static nccl_result collective(nccl_comm comm, const void *from, void *to, uint64
     if (atomic_load(&comm->dead) || comm->finalizing || !comm->ready || comm->polls || !from || !to)
         return NCCL_INVALID_ARGUMENT;
     if (setting("FAKE_NCCL_FAIL", 0)) return SYSTEM_ERROR;
-    if (getenv("FAKE_NCCL_WINDOWS") && setting("FAKE_NCCL_WINDOWS", 0) &&
-        (!lies_in_window(comm, from) || !lies_in_window(comm, to)))
-        return NCCL_INVALID_USAGE;
     comm->polls = POLLS;
     if (!fake_library_launch(&comm->library, arguments, stream)) atomic_store(&comm->error, 1);
     return NCCL_IN_PROGRESS;
