@@ -82,9 +82,10 @@ static int64_t two_shot_resident(const int64_t *params, int64_t threads)
     return threads < most ? most / threads : 1;
 }
 
-static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads)
+static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads,
+                                    int64_t halves)
 {
-    return gpu->multiprocessors * two_shot_resident(params, threads) / 2;
+    return gpu->multiprocessors * two_shot_resident(params, threads) / halves;
 }
 
 static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,
@@ -93,21 +94,25 @@ static const char *launch_two_shot(const int64_t *params, const struct device_fa
     const char *illegal = all_reduce_device_illegal(params);
     if (illegal) return illegal;
     const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS], blocks = params[ALL_REDUCE_DEVICE_BLOCKS];
-    if (blocks < 1 || blocks > two_shot_most_blocks(params, gpu, threads))
-        return "BLOCKS is not in 1..half of what the GPU runs at once";
+    const int64_t halves = params[ALL_REDUCE_DEVICE_HALVES];
+    if (halves != 1 && halves != 2) return "HALVES is not 1 or 2";
+    if (blocks < 1 || blocks > two_shot_most_blocks(params, gpu, threads, halves))
+        return "BLOCKS is not in 1..what the GPU runs at once, by HALVES";
     if ((row_vectors(params) + threads - 1) / threads > MOST_STEPS)
         return "THREADS is too small for a row to stay in registers";
-    *geometry = (struct device_geometry){{(uint32_t)(2 * blocks), 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
+    *geometry = (struct device_geometry){{(uint32_t)(halves * blocks), 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
     return NULL;
 }
 
 static int add(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
-               int64_t threads, int64_t blocks, int64_t *out)
+               int64_t threads, int64_t blocks, int64_t halves, int64_t *out)
 {
     struct device_geometry geometry;
-    memcpy(out, params, ALL_REDUCE_DEVICE_PARAMS * sizeof *out);
+    memset(out, 0, PLAN_MAX_PARAMS * sizeof *out);
+    memcpy(out, params, (size_t)kernel->first_tunable * sizeof *out);
     out[ALL_REDUCE_DEVICE_THREADS] = threads;
     out[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
+    if (kernel->param_count > ALL_REDUCE_DEVICE_HALVES) out[ALL_REDUCE_DEVICE_HALVES] = halves;
     return kernel->launch(out, gpu, &geometry) == NULL;
 }
 
@@ -136,7 +141,7 @@ static int one_shot_candidates(const int64_t *params, const struct device_facts 
                 if (lacks_registers(params, threads[t], clusters[c])) continue;
                 if (params[ALL_REDUCE_DEVICE_ROWS] * clusters[c] > 2 * gpu->multiprocessors && clusters[c] > 1)
                     continue;
-                count += add(&device_all_reduce_one_shot, params, gpu, threads[t], clusters[c], params_out[count]);
+                count += add(&device_all_reduce_one_shot, params, gpu, threads[t], clusters[c], 0, params_out[count]);
             }
     return count;
 }
@@ -145,16 +150,20 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
                                int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     static const int64_t threads[] = {512, 256, 1024, 128};
+    /* Through the host's memory those win whose blocks do not look for sums all the time. */
+    static const struct {
+        int64_t divisor, halves;
+    } shapes[] = {{1, 2}, {1, 1}, {2, 2}, {4, 2}, {2, 1}};
     const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS];
     int count = 0;
-    for (int divisor = 1; divisor <= 4; divisor *= 2)
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int t = 0; t < 4 && count < capacity; t++) {
-            const int64_t most = two_shot_most_blocks(params, gpu, threads[t]) / divisor;
-            if (divisor > 1 && most >= rows) continue; /* no fewer than before */
+            const int64_t most = two_shot_most_blocks(params, gpu, threads[t], shapes[s].halves) / shapes[s].divisor;
+            if (shapes[s].divisor > 1 && most >= rows) continue; /* no fewer than before */
             if (threads[t] > 128 && threads[t] / 2 >= row_vectors(params)) continue;
             if (lacks_registers(params, threads[t], 1)) continue;
-            count +=
-                add(&device_all_reduce_two_shot, params, gpu, threads[t], rows < most ? rows : most, params_out[count]);
+            count += add(&device_all_reduce_two_shot, params, gpu, threads[t], rows < most ? rows : most,
+                         shapes[s].halves, params_out[count]);
         }
     return count;
 }
@@ -200,15 +209,15 @@ bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t rank
 #define PARAM_NAMES                                                                                           \
     "ROWS", "COUNT_INDEX", "WIDTH", "RANKS", "X_DTYPE", "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE", "EPS_BITS", \
         "OUT_DTYPE", "THREADS"
-static const char *const one_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "CLUSTER"};
-static const char *const two_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "BLOCKS"};
+static const char *const one_shot_names[ALL_REDUCE_ONE_SHOT_PARAMS] = {PARAM_NAMES, "CLUSTER"};
+static const char *const two_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "BLOCKS", "HALVES"};
 
 const struct device_kernel device_all_reduce_one_shot = {
     .name = "all_reduce_one_shot",
     .source = "kernels/all_reduce/all_reduce_one_shot.cu",
     .op = OP_ALL_REDUCE,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_DEVICE_PARAMS,
+    .param_count = ALL_REDUCE_ONE_SHOT_PARAMS,
     .param_names = one_shot_names,
     .first_tunable = ALL_REDUCE_DEVICE_THREADS,
     .operand_count = ALL_REDUCE_DEVICE_OPERANDS,

@@ -40,7 +40,9 @@ enum all_reduce_device_param {
     /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; from compute capability 9.0 on more than 1.
      * two_shot: BLOCKS, of each half of the grid; no more than all run at once. */
     ALL_REDUCE_DEVICE_BLOCKS,
-    ALL_REDUCE_DEVICE_PARAMS
+    ALL_REDUCE_DEVICE_HALVES, /* tunable of two_shot: 1, every block does all in turn; 2, blocks that sum, and the others */
+    ALL_REDUCE_DEVICE_PARAMS,
+    ALL_REDUCE_ONE_SHOT_PARAMS = ALL_REDUCE_DEVICE_HALVES
 };
 extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_two_shot;
 

@@ -27,11 +27,11 @@ static const struct device_kernel *const kernels[] = {&device_all_reduce_one_sho
 static const char *describe(const struct problem *p, const struct device_kernel *kernel, const int64_t *params)
 {
     static char text[256];
-    snprintf(text, sizeof text, "%s, threads %d, blocks %d: %d of %d rows of %d %s, %d ranks%s%s%s%s%s", kernel->name,
-             (int)params[ALL_REDUCE_DEVICE_THREADS], (int)params[ALL_REDUCE_DEVICE_BLOCKS], (int)p->valid, (int)p->rows,
-             (int)p->width, dtype_name(p->dtype), (int)p->ranks, p->residual ? ", residual" : "",
-             p->own_residual ? " of own rows" : "", p->in_place ? " in place" : "", p->norm ? ", norm" : "",
-             p->own_norm ? " by owner" : "");
+    snprintf(text, sizeof text, "%s, threads %d, blocks %d x %d: %d of %d rows of %d %s, %d ranks%s%s%s%s%s",
+             kernel->name, (int)params[ALL_REDUCE_DEVICE_THREADS], (int)params[ALL_REDUCE_DEVICE_BLOCKS],
+             (int)params[ALL_REDUCE_DEVICE_HALVES], (int)p->valid, (int)p->rows, (int)p->width, dtype_name(p->dtype),
+             (int)p->ranks, p->residual ? ", residual" : "", p->own_residual ? " of own rows" : "",
+             p->in_place ? " in place" : "", p->norm ? ", norm" : "", p->own_norm ? " by owner" : "");
     return text;
 }
 
@@ -244,7 +244,7 @@ struct trial {
 static struct trial trials[MOST_TRIALS];
 static int trial_count;
 
-/* The first `most` candidates of each kernel for the problem. */
+/* The first `most` candidates of each kernel, of two_shot in both ways, for the problem. */
 static void add_trials(const struct problem *p, int most)
 {
     static int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
@@ -255,7 +255,9 @@ static void add_trials(const struct problem *p, int most)
         int count = kernels[k]->candidates(params, &test_device()->device.facts, candidates, MOST_CANDIDATES);
         assert_in_range(count, 0, MOST_CANDIDATES - 1);
         if (kernels[k] == &device_all_reduce_one_shot && (p->own_residual || p->own_norm)) assert_int_equal(count, 0);
-        for (int c = 0; c < count && c < most; c++) {
+        int taken[3] = {0}; /* by HALVES: of each way so many */
+        for (int c = 0; c < count; c++) {
+            if (taken[candidates[c][ALL_REDUCE_DEVICE_HALVES]]++ >= most) continue;
             assert_in_range(trial_count, 0, MOST_TRIALS - 1);
             struct trial *trial = &trials[trial_count++];
             *trial = (struct trial){.problem = *p, .kernel = kernels[k]};
@@ -728,7 +730,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void run_without_rank_1(const struct device_kernel *device_kernel, int64_t blocks, bool by_owner)
+static void run_without_rank_1(const struct device_kernel *device_kernel, int64_t blocks, int64_t halves, bool by_owner)
 {
     enum { TIMEOUT_MS = 100 };
     const struct problem p = {.own_norm = by_owner,
@@ -747,6 +749,7 @@ static void run_without_rank_1(const struct device_kernel *device_kernel, int64_
     problem_params(&p, params);
     params[ALL_REDUCE_DEVICE_THREADS] = 128;
     params[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
+    params[ALL_REDUCE_DEVICE_HALVES] = halves;
     test_kernel_open(&kernel, device_kernel, params);
     world_open(&world, &p, &kernel, test_comm_gpus() > 1 ? 2 : 1, 1, TIMEOUT_MS * UINT64_C(1000000));
     double start = seconds_now();
@@ -779,11 +782,9 @@ static void a_missing_rank(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip(); /* nor keep their time */
-    run_without_rank_1(&device_all_reduce_one_shot, 1, false);
-    for (int by_owner = 0; by_owner < 2; by_owner++) {
-        run_without_rank_1(&device_all_reduce_two_shot, 1, by_owner);
-        run_without_rank_1(&device_all_reduce_two_shot, 32, by_owner);
-    }
+    run_without_rank_1(&device_all_reduce_one_shot, 1, 0, false);
+    for (int way = 0; way < 8; way++)
+        run_without_rank_1(&device_all_reduce_two_shot, way & 1 ? 32 : 1, way & 2 ? 2 : 1, way & 4);
 }
 
 int main(void)

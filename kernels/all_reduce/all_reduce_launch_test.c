@@ -21,6 +21,7 @@ static void fill_params(int64_t *params, int64_t rows, int64_t width, int64_t ra
         [ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16,
         [ALL_REDUCE_DEVICE_THREADS] = 256,
         [ALL_REDUCE_DEVICE_BLOCKS] = 2,
+        [ALL_REDUCE_DEVICE_HALVES] = 2,
     };
     memcpy(params, filled, sizeof filled);
 }
@@ -57,7 +58,13 @@ static void hostile_params_are_refused(void **state)
     assert_false(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
     params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 2 / 2;
     assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
-    params[ALL_REDUCE_DEVICE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = 2;
+    params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 2; /* of one half, which is all */
+    params[ALL_REDUCE_DEVICE_HALVES] = 1;
+    assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
+    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 132 * 2 + 1);
+    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_HALVES, 0);
+    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_HALVES, 3);
+    params[ALL_REDUCE_DEVICE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = params[ALL_REDUCE_DEVICE_HALVES] = 2;
     /* Rows have owners in two shots alone. */
     test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS);
     test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS);
@@ -72,12 +79,17 @@ static int check_candidates(const struct device_kernel *kernel, const int64_t *p
 {
     static int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     const struct device_facts facts = test_facts(capability);
-    int count = kernel->candidates(params, &facts, candidates, MOST_CANDIDATES);
+    int count = kernel->candidates(params, &facts, candidates, MOST_CANDIDATES), halves[3] = {0};
     assert_in_range(count, 0, MOST_CANDIDATES - 1);
     for (int c = 0; c < count; c++) {
         assert_true(test_launch_accepts(kernel, candidates[c], capability));
         assert_memory_equal(candidates[c], params, ALL_REDUCE_DEVICE_THREADS * sizeof *params);
+        assert_in_range(candidates[c][ALL_REDUCE_DEVICE_HALVES], 0, 2);
+        halves[candidates[c][ALL_REDUCE_DEVICE_HALVES]]++;
     }
+    /* Both ways of two_shot are tried, wherever one is. */
+    assert_int_equal(halves[0], kernel == &device_all_reduce_one_shot ? count : 0);
+    assert_int_equal(halves[1] > 0, halves[2] > 0);
     assert_int_equal(kernel->candidates(params, &facts, candidates, 1), count > 0);
     return count;
 }

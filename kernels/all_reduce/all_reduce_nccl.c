@@ -109,7 +109,7 @@ static void cost_of_finish(const int64_t *params, uint64_t context, uint64_t *by
     *flops = elements * (parts + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
 }
 
-static const char *const param_names[ALL_REDUCE_DEVICE_PARAMS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
+static const char *const param_names[ALL_REDUCE_FINISH_PARAMS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
                                                                   "X_DTYPE",  "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE",
                                                                   "EPS_BITS", "OUT_DTYPE",    "THREADS",  "PARTS"};
 
@@ -132,7 +132,7 @@ const struct device_kernel device_all_reduce_finish = {
     .source = "kernels/all_reduce/all_reduce_finish.cu",
     .op = OP_ADD,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_DEVICE_PARAMS,
+    .param_count = ALL_REDUCE_FINISH_PARAMS,
     .param_names = param_names,
     .first_tunable = ALL_REDUCE_DEVICE_THREADS,
     .operand_count = ALL_REDUCE_FINISH_OPERANDS,

@@ -28,9 +28,12 @@ uint64_t all_reduce_nccl_bytes(const int64_t *params);
 bool all_reduce_nccl_run(const struct nccl_rank *rank, const int64_t *params, const cu_deviceptr *operands,
                          cu_stream stream, struct status *status);
 
-/* The kernel behind it: the contract's params but for the last. THREADS: a multiple of 32 up to 1024 that holds a row in
+/* The kernel behind it: the contract's params up to THREADS, then PARTS. THREADS: a multiple of 32 up to 1024 that holds a row in
  * registers. */
-enum { ALL_REDUCE_FINISH_PARTS = ALL_REDUCE_DEVICE_BLOCKS }; /* 1: the sum; RANKS: its terms */
+enum {
+    ALL_REDUCE_FINISH_PARTS = ALL_REDUCE_DEVICE_THREADS + 1, /* 1: the sum; RANKS: its terms */
+    ALL_REDUCE_FINISH_PARAMS
+};
 enum all_reduce_finish_operand {
     ALL_REDUCE_FINISH_COUNTS,
     ALL_REDUCE_FINISH_SUM, /* X_DTYPE[PARTS, ROWS, WIDTH] */

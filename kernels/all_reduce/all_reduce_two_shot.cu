@@ -6,9 +6,10 @@
  *   HAS_RESIDUAL 2   the row of `out`, as float32, of which every rank forms the norm
  *   else             the sum, rounded to X_DTYPE, to which every rank adds the residual
  *
- * One half of the grid sends rows to their owners, then takes those of the others; the other half forms the sums of this
- * rank's rows meanwhile. All blocks must run at once on every rank, since they wait for each other: BLOCKS of each half, for
- * which BLOCKS_PER_SM says how many a multiprocessor holds for certain. Row r belongs to rank r % RANKS. The buffer: [RANKS]
+ * With two HALVES one half of the grid sends rows to their owners, then takes those of the others, and the other half forms
+ * the sums of this rank's rows meanwhile; with one each block does all of it in turn. All blocks must run at once on every
+ * rank, since they wait for each other: BLOCKS of each half, for which BLOCKS_PER_SM says how many a multiprocessor holds for
+ * certain. Row r belongs to rank r % RANKS. The buffer: [RANKS]
  * parts of OWNED_ROWS rows of X_DTYPE, for the first trip, then ROWS rows for the second.
  *
  * A rank that stands alone (struct comm_header, slots) takes what it sends to others for what they send; rows at the end
@@ -19,6 +20,9 @@
 #include "kernels/all_reduce/all_reduce_row.cuh"
 #ifndef BLOCKS
 #define BLOCKS 128
+#endif
+#ifndef HALVES
+#define HALVES 2
 #endif
 
 /* all_reduce_device.c counts on the same. */
@@ -252,10 +256,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     device_wait();
     own.rows = counts[COUNT_INDEX] < ROWS ? counts[COUNT_INDEX] : ROWS;
     u32 late = 0;
-    if (blockIdx.x >= BLOCKS) {
-        sum_own(own, block, end, late);
-    } else {
-        send_to_owners(own, block);
+    const bool sums = HALVES == 1 || blockIdx.x >= BLOCKS, exchanges = blockIdx.x < BLOCKS;
+    if (exchanges) send_to_owners(own, block);
+    if (sums) sum_own(own, block, end, late);
+    if (exchanges) {
         if constexpr (NORM_BY_OWNER)
             take_normed(own, block, end, late);
         else

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/cli/cli_process.h"
+
 static const char *program = "eng";
 
 void cli_set_program(const char *name) { program = name; }
@@ -24,18 +26,17 @@ int cli_usage(const char *format, ...)
     return CLI_USAGE;
 }
 
-int cli_fail_status(const struct status *status)
+static int fail(enum status_code code, const char *message)
 {
-    fprintf(stderr, "%s: %s\n", program, status->message);
-    return status_exit_code(status);
-}
-
-int cli_fail_error(const struct eng_error *error)
-{
-    struct status status = {.code = (enum status_code)error->status};
-    fprintf(stderr, "%s: %s\n", program, error->message);
+    const struct status status = {.code = code};
+    fprintf(stderr, "%s: %s\n", program, message);
+    if (code == STATUS_MACHINE || code == STATUS_INTERNAL) cli_end_soon(status_exit_code(&status));
     return status_exit_code(&status);
 }
+
+int cli_fail_status(const struct status *status) { return fail(status->code, status->message); }
+
+int cli_fail_error(const struct eng_error *error) { return fail((enum status_code)error->status, error->message); }
 
 int cli_bad_flag(int found, char *const *argv)
 {

@@ -1,6 +1,7 @@
 #include "runtime/cli/cli_process.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,24 @@ void cli_catch_signals(void)
 }
 
 int cli_caught_signal(void) { return caught; }
+
+static void *end_late(void *argument)
+{
+    enum { SECONDS = 5 };
+    const int *code = argument;
+    unsigned left = SECONDS;
+    while (left) left = sleep(left);
+    _exit(*code);
+}
+
+void cli_end_soon(int code)
+{
+    static int kept; /* of the first failure */
+    pthread_t thread;
+    if (kept) return;
+    kept = code;
+    if (pthread_create(&thread, NULL, end_late, &kept) == 0) pthread_detach(thread);
+}
 
 bool cli_flush(struct status *status)
 {

@@ -12,6 +12,10 @@
 void cli_catch_signals(void);
 int cli_caught_signal(void); /* 0: none so far */
 
+/* Once a failure has been printed: the process ends with `code` within seconds, even if what tidies up behind it waits for a GPU
+ * that hangs, as exit handlers of libraries do. */
+void cli_end_soon(int code);
+
 /* Writes to stdout and flushes; a closed pipe or a full disk is STATUS_MACHINE. */
 bool cli_write(const char *text, size_t size, struct status *status);
 /* The same for what stdio still holds. Call before exit. */

@@ -34,7 +34,7 @@ enum {
     FIRST_MESSAGE_BYTES = 4096,
     LARGEST_BYTES = FIRST_MESSAGE_BYTES << (MESSAGES - 1),
     LARGEST_ELEMENTS = LARGEST_BYTES / 2,
-    TRIED = 4, /* candidates of each kernel */
+    TRIED = 6, /* candidates of each kernel */
     KERNELS = 2,
     VARIANTS = MESSAGES * KERNELS * TRIED,
     LAUNCHES = 64, /* in a graph; even, since buffers take turns */
@@ -674,6 +674,7 @@ static void print_tunables(const struct result *result)
     if (!result->us) return;
     const int64_t *params = result->variant->params;
     printf("  %" PRId64 " x %" PRId64, params[ALL_REDUCE_DEVICE_THREADS], params[ALL_REDUCE_DEVICE_BLOCKS]);
+    if (params[ALL_REDUCE_DEVICE_HALVES]) printf(" x %" PRId64, params[ALL_REDUCE_DEVICE_HALVES]);
 }
 
 static void print_table(struct bench *bench)
@@ -681,7 +682,7 @@ static void print_table(struct bench *bench)
     printf("\n%d GPUs, %s; us of one all-reduce, and slowest less fastest replay\n", bench->gpus,
            bench->ranks[0].device.facts.name);
     printf("%9s %16s %16s %16s %16s  %s\n", "bytes", "one_shot", "two_shot", bench->nccl.version ? "NCCL" : "no NCCL",
-           bench->nccl.version ? "NCCL symmetric" : "no NCCL", "tunables of ours: threads x blocks");
+           bench->nccl.version ? "NCCL symmetric" : "no NCCL", "tunables of ours: threads x blocks x halves");
     for (int m = 0; m < MESSAGES; m++) {
         const struct result results[] = {measure_kernel(bench, &device_all_reduce_one_shot, m),
                                          measure_kernel(bench, &device_all_reduce_two_shot, m),

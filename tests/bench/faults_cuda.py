@@ -10,6 +10,7 @@ longest time. Exit code 1 if any did not. Needs a C compiler."""
 
 import argparse
 import concurrent.futures
+import ctypes
 import glob
 import os
 import signal
@@ -49,6 +50,11 @@ def make_faulty_driver(folder):
     os.symlink(real_driver(), real)
 
 
+def end_with_this_program():
+    """Of a child: a process that is stopped, or hangs on its GPU, would disturb whatever runs there next."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Trial:
     """One run under one fault; `problem` is None if all went as it must."""
 
@@ -60,7 +66,7 @@ class Trial:
     def start(self, environment, *options):
         first = self.number * 2 % self.gpus
         return subprocess.Popen([*self.command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True,
+                                stderr=subprocess.PIPE, text=True, preexec_fn=end_with_this_program,
                                 env={**os.environ, "CUDA_VISIBLE_DEVICES": "%d,%d" % (first, first + 1), **environment})
 
     def settle(self, process, begin, words):

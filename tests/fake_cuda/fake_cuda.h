@@ -16,6 +16,7 @@
  *   FAKE_CUDA_FAIL_CALL=N       call number N (from 1) returns CUDA_ERROR_UNKNOWN; calls that free do so all the same.
  *                               Questions for the text of an error are not counted
  *   FAKE_CUDA_SLOW=PREFIX,...   every kernel whose name begins so takes a millisecond, as events have it
+ *   FAKE_CUDA_SLOW_EXIT=N       seconds that the driver takes when its process ends
  *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of object, what is alive; then "misuse N",
  *                               "calls N", "kernels N"
  *

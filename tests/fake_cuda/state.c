@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct fake_settings fake_settings;
 struct fake_device fake_devices[FAKE_MAX_DEVICES];
@@ -47,7 +48,9 @@ __attribute__((constructor)) static void begin(void) { read_settings(); }
 
 __attribute__((destructor)) static void end(void)
 {
-    const char *path = getenv("FAKE_CUDA_LEAK_FILE");
+    const char *path = getenv("FAKE_CUDA_LEAK_FILE"), *slow = getenv("FAKE_CUDA_SLOW_EXIT");
+    unsigned left = slow ? (unsigned)atoi(slow) : 0;
+    while (left) left = sleep(left);
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!file) return;
     for (int kind = 0; kind < FAKE_CUDA_KINDS; kind++)
