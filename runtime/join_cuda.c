@@ -8,6 +8,7 @@
 /* What a process tells the others before any of them takes GPU memory. */
 struct introduction {
     struct nccl_id id; /* of process 0 */
+    uint32_t nccl_version;
     char gpu[sizeof((struct device_facts *)0)->name];
 };
 
@@ -42,16 +43,22 @@ static bool check_plans(const struct engine *file, struct status *status)
 
 static bool introduce(struct eng_engine *engine, struct nccl_id *id, struct status *status)
 {
-    struct introduction mine = {.id = *id}, all[WORLD_MOST_PROCESSES];
+    struct introduction mine = {.id = *id, .nccl_version = engine->cuda[0].nccl.version}, all[WORLD_MOST_PROCESSES];
     const uint32_t processes = load_processes(engine);
     memcpy(mine.gpu, engine->cuda[0].device.facts.name, sizeof mine.gpu);
     if (!world_gather(engine->world, &mine, sizeof mine, all, status)) return false;
     *id = all[0].id;
-    for (uint32_t p = 1; p < processes; p++)
+    for (uint32_t p = 1; p < processes; p++) {
+        if (all[p].nccl_version != all[0].nccl_version)
+            return status_fail(status, STATUS_MACHINE,
+                               "expected one version of NCCL, found %" PRIu32 " in process 0 and %" PRIu32
+                               " in process %" PRIu32,
+                               all[0].nccl_version, all[p].nccl_version, p);
         if (strncmp(all[p].gpu, all[0].gpu, sizeof mine.gpu) != 0)
             return status_fail(status, STATUS_MACHINE,
                                "expected GPUs of one model, found %.95s in process 0 and %.95s in process %" PRIu32,
                                all[0].gpu, all[p].gpu, p);
+    }
     return true;
 }
 

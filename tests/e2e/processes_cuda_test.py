@@ -148,6 +148,7 @@ class Processes(unittest.TestCase):
             ({1: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
             ({0: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
             ({1: {"FAKE_NCCL_VERSION": "21700"}}, [self.engine] * 2, ["NCCL", "found 2.17.0"]),
+            ({1: {"FAKE_NCCL_VERSION": "22810"}}, [self.engine] * 2, ["one version of NCCL", "22810 in process 1"]),
             ({1: {"FAKE_CUDA_MEMORY": "2000000"}}, [self.engine] * 2, ["rank 1", "bytes free"]),
             ({1: {"FAKE_CUDA_DEVICES": "1"}}, [self.engine] * 2, ["GPU 1"]),
             ({}, [lean] * 2, ["NCCL", "--lean"]),
