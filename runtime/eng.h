@@ -80,7 +80,7 @@ struct eng_open_options {
     size_t struct_size;
     uint32_t threads; /* that check the weights; 0: one per processor this process may use */
     uint32_t device;  /* number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for
-                         several takes those behind it, too */
+                         several takes those behind it, too. One for processors takes 0 alone */
     uint32_t device_count;   /* 0, or the count of numbers in `devices`: as many as the engine is for */
     const uint32_t *devices; /* instead of `device`; read during the call */
     /* 1: the GPUs of an engine for several exchange through the host's memory even where they have access to each other's:

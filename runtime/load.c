@@ -241,6 +241,10 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
     if (!engine_open(&engine->file, path, status)) return false;
     engine->file_open = true;
     bool on_device = engine->file.manifest.target == TARGET_CUDA;
+    if (!on_device && (options->device || options->device_count || options->no_peer_access))
+        return status_fail(
+            status, STATUS_USAGE,
+            "%s: device, devices, no_peer_access: expected none of them, for this engine runs on processors", path);
     if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
     if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options->threads, status))
         return status_prefix(status, "%s", path);

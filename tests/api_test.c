@@ -50,6 +50,17 @@ static void test_open_refuses(void **state)
     options.threads = 100000;
     assert_int_equal(eng_open(fables_path(), &options, &engine, &error), ENG_USAGE);
     assert_null(engine);
+    /* Of GPUs, where there is nothing to do for one. */
+    const uint32_t devices[] = {0};
+    for (int i = 0; i < 3; i++) {
+        eng_open_options_init(&options);
+        if (i == 0) options.device = 1;
+        if (i == 1) options.device_count = 1, options.devices = devices;
+        if (i == 2) options.no_peer_access = 1;
+        assert_int_equal(eng_open(fables_path(), &options, &engine, &error), ENG_USAGE);
+        assert_non_null(strstr(error.message, "runs on processors"));
+        assert_null(engine);
+    }
 }
 
 /* One bit of the weights: found by their hashes. */
