@@ -87,8 +87,11 @@ __device__ __forceinline__ u64 comm_clock_ns()
 
 /* Waits for a word or a vector of this rank's own buffer from each of COUNT ranks but this one, `stride` apart, and empties
  * them. What is there when time is up, or when another rank has said stop, is garbage. One loop for all: many small ones
- * cost registers. */
-template <int COUNT, typename V>
+ * cost registers. PATIENCE: quarters of the timeout. */
+#define COMM_PATIENCE 4
+#define COMM_LONGER_PATIENCE \
+    5 /* for what a rank sends that itself waits for others: who waits for the culprit is heard first */
+template <int COUNT, int PATIENCE = COMM_PATIENCE, typename V>
 __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value[COUNT], const comm_header *header,
                                           u32 &late)
 {
@@ -108,7 +111,7 @@ __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value
         if (missing == COMM_STOPPED) break;
         if (looks % LOOKS == 0) {
             const u64 now = comm_clock_ns();
-            end = end ? end : now + header->timeout_ns;
+            end = end ? end : now + header->timeout_ns / 4 * PATIENCE;
             late = *(const volatile u32 *)&header->stop ? COMM_STOPPED : now >= end ? missing + 1 : 0;
         }
     }
@@ -117,12 +120,12 @@ __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value
         if (r != rank) comm_empty(from + r * stride);
 }
 /* From one rank. */
-template <typename V>
+template <int PATIENCE = COMM_PATIENCE, typename V>
 __device__ __forceinline__ V comm_take_one(V *from, u32 waited_for, const comm_header *header, u32 &late)
 {
     V value[1];
     u32 outcome = late; /* who has waited in vain once waits no more */
-    comm_take<1>(from, 0, COMM_STOPPED, value, header, outcome);
+    comm_take<1, PATIENCE>(from, 0, COMM_STOPPED, value, header, outcome);
     if (outcome != late) late = outcome == COMM_STOPPED ? outcome : waited_for + 1;
     return value[0];
 }

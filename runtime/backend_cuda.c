@@ -25,7 +25,7 @@ struct cuda_step {
 struct cuda_backend {
     struct backend common;
     uint32_t rank; /* of the engine's */
-    const struct eng_engine *owner;
+    struct eng_engine *owner;
     const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;

@@ -43,11 +43,12 @@ void load_tell_others(const struct eng_engine *engine, struct status *status)
         *status = first;
 }
 
-void load_hear_of_others(const struct eng_engine *engine)
+void load_hear_of_others(struct eng_engine *engine)
 {
     enum { LOOKS = 100 };
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
     struct status ignored;
+    if (atomic_exchange(&engine->has_heard, true)) return;
     for (int i = 0; engine->world && i < LOOKS && world_ok(engine->world, &ignored); i++) nanosleep(&pause, NULL);
 }
 

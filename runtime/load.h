@@ -17,6 +17,7 @@ struct eng_engine {
     struct tokenizer *tokenizer;     /* NULL if the engine has none */
     struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
     uint32_t first_rank, rank_count; /* of this process: all, but where `world` is there */
+    atomic_bool has_heard;           /* load_hear_of_others has waited */
     atomic_bool rank_failed;         /* of this process, while others of it wait for it to join or to make a session */
     uint64_t noted_steps;            /* of all sessions, for world_note */
     struct world *world;             /* the processes that share the ranks (world.h); NULL: this one has all */
@@ -44,8 +45,9 @@ int32_t chat_end_token(const struct eng_engine *engine); /* chat.c: the token th
  * says from now on. One process: nothing. */
 void load_tell_others(const struct eng_engine *engine, struct status *status);
 
-/* After a failure that one in another process may have caused: waits until there is word of it, for a second at most. */
-void load_hear_of_others(const struct eng_engine *engine);
+/* After a failure that one in another process may have caused: waits until there is word of it, for a second at most and
+ * once. */
+void load_hear_of_others(struct eng_engine *engine);
 
 double load_seconds(void); /* monotonic clock */
 

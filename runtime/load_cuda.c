@@ -306,7 +306,7 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
     return ok;
 }
 
-bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *cuda, struct status *status)
+bool load_cuda_is_well(struct eng_engine *engine, const struct load_cuda *cuda, struct status *status)
 {
     if (engine->world && !world_ok(engine->world, status)) return false;
     if (!cuda->nccl_rank.nccl || nccl_ok(&cuda->nccl_rank, status)) return true;

@@ -35,7 +35,7 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
  * engine's own. */
 const struct plan *load_cuda_plan(const struct engine *file, const struct load_cuda *cuda, size_t index);
 /* While a step runs in several processes: false once one of them has failed, or what carries their data has. */
-bool load_cuda_is_well(const struct eng_engine *engine, const struct load_cuda *cuda, struct status *status);
+bool load_cuda_is_well(struct eng_engine *engine, const struct load_cuda *cuda, struct status *status);
 void load_cuda_close(struct eng_engine *engine); /* harmless when nothing is open */
 
 #endif

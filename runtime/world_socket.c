@@ -14,7 +14,8 @@
 
 enum {
     RETRY_MS = 50,
-    ATTEMPT_MS = 3000, /* for one address of several */
+    UNKNOWN_MS = 20000, /* a cluster may not know yet of a machine that has just begun */
+    ATTEMPT_MS = 3000,  /* for one address of several */
 };
 
 int64_t world_clock_ms(void)
@@ -24,13 +25,16 @@ int64_t world_clock_ms(void)
     return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-/* The caller frees *found. *again: it failed, but a later try may succeed. */
-static bool resolve(const char *address, struct addrinfo **found, bool *again, struct status *status)
+/* A name, not the digits of an address. */
+static bool is_name(const char *address) { return *address != '[' && (*address < '0' || *address > '9'); }
+
+/* The caller frees *found. *patience_ms: where it failed, how long later tries may succeed; 0: they will not. */
+static bool resolve(const char *address, struct addrinfo **found, int64_t *patience_ms, struct status *status)
 {
     char host[256];
     const char *colon = strrchr(address, ':'), *begin = address, *end = colon;
     size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    *again = false;
+    *patience_ms = 0;
     if (!digits || colon == address || digits > 5 || colon[1 + digits] || atoi(colon + 1) < 1 ||
         atoi(colon + 1) > UINT16_MAX)
         return status_fail(status, STATUS_USAGE,
@@ -44,7 +48,8 @@ static bool resolve(const char *address, struct addrinfo **found, bool *again, s
         return status_fail(status, STATUS_USAGE, "address '%s': the name is too long for a host", address);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     int error = getaddrinfo(host, colon + 1, &hints, found);
-    *again = error == EAI_AGAIN || error == EAI_NONAME; /* a machine that has just begun may not be known yet */
+    if (error == EAI_AGAIN) *patience_ms = INT64_MAX;
+    if (error == EAI_NONAME && is_name(address)) *patience_ms = UNKNOWN_MS;
     return !error || status_fail(status, STATUS_USAGE, "address '%s': %s: name a host that all processes can resolve",
                                  address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
 }
@@ -63,17 +68,17 @@ static int open_socket(const struct addrinfo *at, int option_level, int option)
 static void widen(struct addrinfo *at, const char *address)
 {
     struct sockaddr_in *ip = (struct sockaddr_in *)(void *)at->ai_addr;
-    bool is_name = (*address < '0' || *address > '9') && strncmp(address, "localhost:", sizeof "localhost:" - 1) != 0;
-    if (at->ai_family == AF_INET && is_name && ntohl(ip->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET)
+    bool is_other = is_name(address) && strncmp(address, "localhost:", sizeof "localhost:" - 1) != 0;
+    if (at->ai_family == AF_INET && is_other && ntohl(ip->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET)
         ip->sin_addr.s_addr = htonl(INADDR_ANY);
 }
 
 bool world_socket_listen(const char *address, int *descriptor, struct status *status)
 {
     struct addrinfo *found;
-    bool again;
+    int64_t patience_ms;
     *descriptor = -1;
-    if (!resolve(address, &found, &again, status)) return false;
+    if (!resolve(address, &found, &patience_ms, status)) return false;
     int error = 0;
     for (struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
         widen(at, address);
@@ -130,13 +135,13 @@ static int connect_once(const struct addrinfo *at)
 
 bool world_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status)
 {
-    int64_t until = world_clock_ms() + longest_ms;
+    const int64_t start = world_clock_ms(), until = start + longest_ms;
     struct status failure; /* of the last try: it is no failure of all */
     *descriptor = -1;
     for (;;) {
         struct addrinfo *found;
-        bool again;
-        if (resolve(address, &found, &again, &failure)) {
+        int64_t patience_ms;
+        if (resolve(address, &found, &patience_ms, &failure)) {
             for (const struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next)
                 *descriptor = connect_once(at);
             int error = errno;
@@ -145,7 +150,7 @@ bool world_socket_connect(const char *address, int64_t longest_ms, int *descript
             status_fail_errno(&failure, STATUS_MACHINE, error,
                               "cannot reach process 0 at '%s' within %g s: see whether it runs and the address is its",
                               address, (double)longest_ms / 1000);
-        } else if (!again) {
+        } else if (world_clock_ms() - start >= patience_ms) {
             break;
         }
         if (world_clock_ms() >= until) break;

@@ -11,6 +11,7 @@ enum {
     WARP = 32,
     MAX_THREADS = 1024,
     VECTOR_BYTES = 16,
+    MOST_RESIDENT = 16,       /* blocks that every multiprocessor has room for, if they are small */
     MOST_STEPS = 4,           /* vectors of a thread: they stay in registers */
     ONE_SHOT_BYTES = 1 << 20, /* that a rank sends, at most: beyond, two trips are faster and buffers smaller */
 };
@@ -79,7 +80,8 @@ static int64_t two_shot_resident(const int64_t *params, int64_t threads)
 {
     const bool one_step = row_vectors(params) <= threads;
     const int64_t most = params[ALL_REDUCE_DEVICE_RANKS] <= 4 && one_step ? MAX_THREADS : MAX_THREADS / 2;
-    return threads < most ? most / threads : 1;
+    const int64_t blocks = threads < most ? most / threads : 1;
+    return blocks < MOST_RESIDENT ? blocks : MOST_RESIDENT;
 }
 
 static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads,
@@ -235,6 +237,7 @@ const struct device_kernel device_all_reduce_two_shot = {
     .param_names = two_shot_names,
     .first_tunable = ALL_REDUCE_DEVICE_THREADS,
     .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .all_at_once = true,
     .launch = launch_two_shot,
     .candidates = two_shot_candidates,
     .cost = cost,

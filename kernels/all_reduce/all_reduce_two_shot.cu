@@ -84,15 +84,11 @@ __device__ __forceinline__ void give(u8 *to, const u32 words[GIVEN_WORDS])
 __device__ __forceinline__ void take_given(u8 *from, u32 words[GIVEN_WORDS], u32 owner, const comm_header *header,
                                            u32 &late)
 {
-    if constexpr (GIVEN_WORDS < 4) {
+    static_assert(NORM_BY_OWNER || GIVEN_WORDS % 4 == 0, "whole vectors: rows of X_DTYPE or wider");
 #pragma unroll
-        for (int w = 0; w < GIVEN_WORDS; w++) words[w] = comm_take_one((u32 *)from + w, owner, header, late);
-    } else {
-#pragma unroll
-        for (int w = 0; w < GIVEN_WORDS; w += 4) {
-            const uint4 vector = comm_take_one((uint4 *)from + w / 4, owner, header, late);
-            words[w] = vector.x, words[w + 1] = vector.y, words[w + 2] = vector.z, words[w + 3] = vector.w;
-        }
+    for (int w = 0; w < GIVEN_WORDS; w += 4) {
+        const uint4 vector = comm_take_one<COMM_LONGER_PATIENCE>((uint4 *)from + w / 4, owner, header, late);
+        words[w] = vector.x, words[w + 1] = vector.y, words[w + 2] = vector.z, words[w + 3] = vector.w;
     }
 }
 
@@ -203,7 +199,7 @@ __device__ __forceinline__ void take_normed(const exchange &own, int block, cons
         uint4 *from = (uint4 *)(own.given + row * GIVEN_ROW_BYTES);
         uint4 *to = (uint4 *)((u8 *)end.normed + row * GIVEN_ROW_BYTES);
         for (int vector = threadIdx.x; vector < GIVEN_VECTORS; vector += THREADS)
-            to[vector] = comm_take_one(from + vector, row % RANKS, own.header, late);
+            to[vector] = comm_take_one<COMM_LONGER_PATIENCE>(from + vector, row % RANKS, own.header, late);
     }
 }
 

@@ -203,6 +203,8 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(LibraryGetKernel, cuLibraryGetKernel, (cu_kernel * kernel, cu_library library, const char *name))                \
     X(KernelGetFunction, cuKernelGetFunction, (cu_function * function, cu_kernel kernel))                              \
     X(KernelSetAttribute, cuKernelSetAttribute, (int attribute, int value, cu_kernel kernel, cu_device device))        \
+    X(OccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,                          \
+      (int *blocks, cu_function function, int threads, size_t shared_bytes))                                           \
     X(KernelGetAttribute, cuKernelGetAttribute, (int *value, int attribute, cu_kernel kernel, cu_device device))       \
     X(KernelGetParamInfo, cuKernelGetParamInfo, (cu_kernel kernel, size_t index, size_t * offset, size_t * bytes))     \
     X(LaunchKernelEx, cuLaunchKernelEx,                                                                                \

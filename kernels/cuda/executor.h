@@ -25,6 +25,7 @@ struct cuda_kernel {
     uint32_t operand_count;
     uint32_t parameter_bytes[PLAN_MAX_OPERANDS]; /* 8: pointer, 128: tensor map */
     uint32_t max_threads, static_shared_bytes;
+    bool all_at_once; /* struct device_kernel */
 };
 struct cuda_kernels {
     struct cuda_kernel *kernels; /* owned, as the engine's kernels section */
@@ -43,7 +44,8 @@ struct cuda_plan {
 };
 
 /* Builds and instantiates the graph. The plan must have passed the checks of engine_open; what only
- * the device knows is checked here: shared memory, threads, the kernels' parameters, the chain of dependencies. */
+ * the device knows is checked here: shared memory, threads, blocks that wait for each other, the kernels' parameters, the chain
+ * of dependencies. */
 bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
                     const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status);
 void cuda_plan_free(struct cuda_plan *bound, const struct device *device);

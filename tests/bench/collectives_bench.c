@@ -437,6 +437,7 @@ static void prepare_ours(struct bench *bench, int r)
     float *out = must_allocate(4 * elements);
     check(rank, driver->MemcpyHtoDAsync(rank->counts, counts, sizeof counts, rank->device.stream), "writing counts");
     check(rank, driver->MemsetD8Async(rank->out, 0, 4 * elements, rank->device.stream), "clearing memory");
+    check(rank, driver->MemsetD8Async(rank->normed, 0xff, 2 * elements, rank->device.stream), "poisoning memory");
     cu_graph_exec one = make_graph(bench, rank, 1);
     rank->graph = make_graph(bench, rank, LAUNCHES);
     pthread_barrier_wait(&bench->barrier);

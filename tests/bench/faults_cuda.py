@@ -50,9 +50,12 @@ def make_faulty_driver(folder):
     os.symlink(real_driver(), real)
 
 
+PRCTL = ctypes.CDLL(None).prctl  # found before there are threads, of which a child inherits the locks
+
+
 def end_with_this_program():
     """Of a child: a process that is stopped, or hangs on its GPU, would disturb whatever runs there next."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Trial:

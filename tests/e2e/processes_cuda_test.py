@@ -214,9 +214,11 @@ class Processes(unittest.TestCase):
         lost = self.path("lost")
         processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
                                {0: {"FAKE_NCCL_NEVER": "1", "FAKE_NCCL_LOST": lost}, 1: {"FAKE_NCCL_NEVER": "1"}})
-        time.sleep(1.5)
+        end = time.monotonic() + 60
+        while not os.path.exists(lost + ".joins") and time.monotonic() < end:
+            time.sleep(0.01)
         with open(lost, "w", encoding="ascii"):
-            time.sleep(0.3)
+            time.sleep(0.2)
         processes[1].kill()
         survivor = Ended(processes[0], 60)
         self.assertEqual(survivor.rc, 3, survivor.stderr)

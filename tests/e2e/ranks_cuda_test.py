@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, SANITIZED, run, scratch, tally
+from harness import ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, LIBENG, MAKE_CHECKPOINT, SANITIZED, run, scratch, tally
 from harness import _BUILT as BUILT
 
 FOLDERS = [os.path.join(BUILT, "tests", "fake_cuda", name) for name in ("whole", "compiler")]
@@ -15,6 +15,12 @@ FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA_DEVICES": "4"}
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet", "--lean"]
 RANKS = 2  # the shipped model has 6 heads and 2 KV heads
 
+
+# Wide enough that of a long prompt ranks exchange more than goes in one trip.
+WIDE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 512,
+        "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 512, "tie_word_embeddings": False,
+        "hidden_act": "silu", "torch_dtype": "bfloat16"}
 
 # Two sessions of one engine, one after the other and at once.
 SESSIONS = """
@@ -50,6 +56,29 @@ class CudaRanks(unittest.TestCase):
     def generate(self, engine, env=None):
         return run([ENGRUN, self.path(engine), "--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--print-tokens"],
                    env={**FAKE, **(env or {})})
+
+    @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
+    def test_rows_that_belong_to_ranks(self):
+        """Their kernels' blocks wait for each other: a smaller GPU of the kind must not begin."""
+        os.mkdir(self.path("shape"))
+        with open(self.path("shape/config.json"), "w", encoding="utf-8") as file:
+            json.dump(WIDE, file)
+        made = run([MAKE_CHECKPOINT, "--config", self.path("shape"), "-o", self.path("wide")])
+        self.assertEqual(made.rc, 0, made.stderr)
+        for gpus in (2, 4):
+            with self.subTest(gpus=gpus):
+                built = run([ENGBUILD, "--model", self.path("wide"), "--target", "cuda", "--gpus", str(gpus), "-o",
+                             self.path("w.eng"), "--tune", "off", "--lean", "--tuning-cache", "none", "--quiet",
+                             "--max-batch", "2", "--batch-sizes", "2", "--prefill-chunks", "16,2048"], env=FAKE)
+                self.assertEqual(built.rc, 0, built.stderr)
+                tactics = run([ENGINFO, self.path("w.eng"), "--tactics"], env=FAKE).stdout
+                self.assertIn("all_reduce_two_shot", tactics)
+                self.assertIn("halves=2", tactics)
+                self.assertEqual(self.generate("w.eng").rc, 0)
+                refused = self.generate("w.eng", env={"FAKE_CUDA_RESIDENT": "512"})
+                self.assertEqual(refused.rc, 3, refused.stderr)
+                for word in ("rank", "1056 blocks that wait for each other", "runs 528 of them", "build the engine"):
+                    self.assertIn(word, refused.stderr)
 
     def test_builds_and_runs(self):
         for gpus in (1, 2, 3):

@@ -15,6 +15,7 @@
  *   FAKE_CUDA_DRIVER_VERSION=N  default 13000
  *   FAKE_CUDA_FAIL_CALL=N       call number N (from 1) returns CUDA_ERROR_UNKNOWN; calls that free do so all the same.
  *                               Questions for the text of an error are not counted
+ *   FAKE_CUDA_RESIDENT=N        threads that run on a multiprocessor at once, default 2048
  *   FAKE_CUDA_SLOW=PREFIX,...   every kernel whose name begins so takes a millisecond, as events have it
  *   FAKE_CUDA_SLOW_EXIT=N       seconds that the driver takes when its process ends
  *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of object, what is alive; then "misuse N",

@@ -196,6 +196,17 @@ cu_result cuKernelSetAttribute(int attribute, int value, cu_kernel handle, cu_de
     LEAVE(CU_SUCCESS);
 }
 
+cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, cu_function function, int threads,
+                                                      size_t shared_bytes)
+{
+    ENTER;
+    REQUIRE_CONTEXT;
+    REQUIRE(kernel_alive((struct kernel *)function), FAKE_INVALID_HANDLE);
+    REQUIRE(threads > 0 && threads <= FAKE_MAX_THREADS && shared_bytes <= FAKE_SHARED_MOST, CU_ERROR_INVALID_VALUE);
+    *blocks = fake_settings.resident_threads / threads;
+    LEAVE(CU_SUCCESS);
+}
+
 cu_result cuKernelGetAttribute(int *value, int attribute, cu_kernel handle, cu_device device)
 {
     struct kernel *kernel = (struct kernel *)handle;

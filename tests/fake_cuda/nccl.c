@@ -12,7 +12,8 @@
  *   FAKE_NCCL_TIMEOUT=N      seconds that a kernel waits for other ranks, default 10
  *   FAKE_NCCL_FAIL=1         collectives fail
  *   FAKE_NCCL_NEVER=1        what is in progress (joining, queueing, finalizing) stays so
- *   FAKE_NCCL_LOST=PATH      joining fails with ncclRemoteError once there is a file PATH
+ *   FAKE_NCCL_LOST=PATH      while a rank joins there is a file PATH.joins, and joining fails with ncclRemoteError once there
+ *                            is a file PATH
  *   FAKE_NCCL_SLOW_END=N     seconds that it takes to abort or destroy
  *   FAKE_NCCL_ASYNC_ERROR=1  once all have joined, ncclCommGetAsyncError finds ncclRemoteError */
 #include <dlfcn.h>
@@ -316,9 +317,14 @@ nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *result)
     const char *lost = getenv("FAKE_NCCL_LOST");
     *result = NCCL_IN_PROGRESS;
     if (atomic_load(&comm->dead)) return NCCL_INVALID_ARGUMENT;
-    if (!comm->ready && lost && access(lost, F_OK) == 0) {
-        *result = NCCL_REMOTE_ERROR;
-        return NCCL_SUCCESS;
+    if (!comm->ready && lost) {
+        char path[256];
+        snprintf(path, sizeof path, "%s.joins", lost);
+        close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        if (access(lost, F_OK) == 0) {
+            *result = NCCL_REMOTE_ERROR;
+            return NCCL_SUCCESS;
+        }
     }
     if (in_progress(comm)) return NCCL_SUCCESS;
     *result = atomic_load(&comm->error);

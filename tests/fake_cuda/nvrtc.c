@@ -65,7 +65,9 @@ static void write_cubin(struct program *program, const struct kernel *kernel, co
     int operands = kernel->operands;
     int second_map = kernel->maps[1];
     for (int i = 0; i < 3 && kernel->optional[i]; i++)
-        if (is_defined(options, count, kernel->optional[i], "1")) operands += kernel->added[i];
+        if (is_defined(options, count, kernel->optional[i], "1") ||
+            is_defined(options, count, kernel->optional[i], "2"))
+            operands += kernel->added[i];
     /* matmul_gemv reads W through a map in one of its ways. */
     if (strcmp(kernel->name, "matmul_gemv") == 0 && is_defined(options, count, "COPY", "2")) second_map = 2;
     at += sprintf(at, "FAKE CUBIN 90\nkernel %s", kernel->name);

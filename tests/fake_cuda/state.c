@@ -40,6 +40,7 @@ static void read_settings(void)
         .driver_version = (int)setting("FAKE_CUDA_DRIVER_VERSION", 13000),
         .memory_bytes = setting("FAKE_CUDA_MEMORY", UINT64_C(1) << 30),
         .fail_call = setting("FAKE_CUDA_FAIL_CALL", 0),
+        .resident_threads = (int)setting("FAKE_CUDA_RESIDENT", 2048),
         .slow = getenv("FAKE_CUDA_SLOW"),
     };
 }

@@ -40,6 +40,7 @@ enum {
 struct fake_settings {
     int devices, capability, driver_version;
     uint64_t memory_bytes, fail_call;
+    int resident_threads;
     const char *slow; /* NULL: none */
 };
 
