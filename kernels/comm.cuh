@@ -87,10 +87,10 @@ __device__ __forceinline__ u64 comm_clock_ns()
 
 /* Waits for a word or a vector of this rank's own buffer from each of COUNT ranks but this one, `stride` apart, and empties
  * them. What is there when time is up, or when another rank has said stop, is garbage. One loop for all: many small ones
- * cost registers. PATIENCE: quarters of the timeout. */
-#define COMM_PATIENCE 4
-#define COMM_LONGER_PATIENCE \
-    5 /* for what a rank sends that itself waits for others: who waits for the culprit is heard first */
+ * cost registers. PATIENCE: quarters of the timeout, more of them for what a
+ * rank sends that itself waits for others, so that who waits for the culprit is heard first. */
+#define COMM_PATIENCE        4
+#define COMM_LONGER_PATIENCE 5
 template <int COUNT, int PATIENCE = COMM_PATIENCE, typename V>
 __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value[COUNT], const comm_header *header,
                                           u32 &late)
