@@ -33,6 +33,7 @@ struct comm_header {
 };
 static_assert(sizeof(comm_header) == 192, "layout");
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
 __device__ __forceinline__ void comm_store(void *to, uint4 value)
 {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
@@ -59,6 +60,14 @@ __device__ __forceinline__ u32 comm_load(const u32 *from)
     return value;
 }
 
+__device__ __forceinline__ u64 comm_clock_ns()
+{
+    u64 time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+}
+#endif
+
 __device__ __forceinline__ u32 comm_clean(u32 word) { return word == COMM_EMPTY ? 0x7fffffffu : word; }
 __device__ __forceinline__ uint4 comm_clean(uint4 value)
 {
@@ -73,13 +82,6 @@ __device__ __forceinline__ void comm_empty(u32 *at) { comm_store(at, COMM_EMPTY)
 __device__ __forceinline__ void comm_empty(uint4 *at)
 {
     comm_store(at, make_uint4(COMM_EMPTY, COMM_EMPTY, COMM_EMPTY, COMM_EMPTY));
-}
-
-__device__ __forceinline__ u64 comm_clock_ns()
-{
-    u64 time;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-    return time;
 }
 
 /* What a thread's waits came to: 0, COMM_STOPPED, or 1 + the rank that it has waited for in vain. */

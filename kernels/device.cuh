@@ -39,6 +39,7 @@ __device__ __forceinline__ void device_trigger()
 __device__ __forceinline__ float float_of_bits(u32 bits) { return __int_as_float((int)bits); }
 __device__ __forceinline__ u32 bits_of_float(float value) { return (u32)__float_as_int(value); }
 
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
 /* A 16-bit element (DTYPE_F16 or DTYPE_BF16) as float, and a float rounded to nearest even. */
 template <int ELEMENT> __device__ __forceinline__ float float_of_half(u16 half)
 {
@@ -68,6 +69,7 @@ template <int ELEMENT> __device__ __forceinline__ u32 pack_halves(float low, flo
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+#endif
 
 /* Element types of global memory. */
 template <int ELEMENT> struct element_of {

@@ -1,0 +1,203 @@
+/* CUDA C++ on the host, as far as the collectives' kernels use it: a block is a thread, and its threads are contexts that take
+ * turns in it (makecontext). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
+ * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.
+ * No clusters, no fp16. */
+#ifndef TESTS_EMULATION_CUDA_ON_HOST_H
+#define TESTS_EMULATION_CUDA_ON_HOST_H
+
+#include <sched.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#define KERNELS_ON_HOST
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __launch_bounds__(...)
+#define __restrict__
+#define __shared__       static thread_local /* a block's threads are one thread of the host */
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+struct uint2 {
+    unsigned x, y;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+struct float4 {
+    float x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+struct index_of {
+    unsigned x;
+};
+static thread_local index_of threadIdx, blockIdx;
+
+/* ---- a block ---- */
+
+struct meeting {
+    int arrived = 0, generation = 0;
+};
+struct block {
+    std::vector<ucontext_t> contexts;
+    std::vector<bool> ended;
+    std::vector<std::vector<char>> stacks;
+    std::vector<meeting> warps;
+    std::vector<float> lanes;
+    meeting all;
+    ucontext_t caller;
+    int threads, current = 0;
+    void (*body)();
+};
+static thread_local block *running;
+
+static void switch_to(int next)
+{
+    block *own = running;
+    const int before = own->current;
+    own->current = next;
+    threadIdx.x = (unsigned)next;
+    swapcontext(&own->contexts[before], &own->contexts[next]);
+    threadIdx.x = (unsigned)own->current;
+}
+
+static void give_way()
+{
+    block *own = running;
+    int next = own->current;
+    do next = (next + 1) % own->threads;
+    while (own->ended[next] && next != own->current);
+    if (next <= own->current) sched_yield(); /* once around: now other blocks */
+    if (next != own->current) switch_to(next);
+}
+
+static void meet(meeting &where, int count)
+{
+    const int generation = where.generation;
+    if (++where.arrived == count) {
+        where.arrived = 0;
+        where.generation++;
+    }
+    while (where.generation == generation) give_way();
+}
+
+static void run_thread()
+{
+    block *own = running;
+    own->body();
+    own->ended[own->current] = true;
+    for (int i = 0; i < own->threads; i++)
+        if (!own->ended[i]) switch_to(i); /* does not come back */
+    setcontext(&own->caller);
+}
+
+/* Runs `body` as `threads` threads, a multiple of 32, of block `number`. */
+static void run_block(int number, int threads, void (*body)())
+{
+    enum { STACK_BYTES = 64 << 10 };
+    block own;
+    running = &own;
+    own.body = body;
+    own.threads = threads;
+    own.contexts.resize(threads);
+    own.ended.assign(threads, false);
+    own.stacks.assign(threads, std::vector<char>(STACK_BYTES));
+    own.warps.resize(threads / 32);
+    own.lanes.resize(threads);
+    for (int i = 0; i < threads; i++) {
+        getcontext(&own.contexts[i]);
+        own.contexts[i].uc_stack.ss_sp = own.stacks[i].data();
+        own.contexts[i].uc_stack.ss_size = STACK_BYTES;
+        makecontext(&own.contexts[i], run_thread, 0);
+    }
+    blockIdx.x = (unsigned)number;
+    threadIdx.x = 0;
+    swapcontext(&own.caller, &own.contexts[0]);
+}
+
+/* ---- what kernels call ---- */
+
+static void __syncthreads() { meet(running->all, running->threads); }
+
+static float __shfl_xor_sync(unsigned, float value, int offset)
+{
+    meeting &warp = running->warps[threadIdx.x / 32];
+    running->lanes[threadIdx.x] = value;
+    meet(warp, 32);
+    const float other = running->lanes[threadIdx.x ^ (unsigned)offset];
+    meet(warp, 32);
+    return other;
+}
+
+inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
+inline float __int_as_float(int bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline int __float_as_int(float value)
+{
+    int bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline unsigned long __cvta_generic_to_shared(const void *) { abort(); }
+
+/* ---- in the place of instructions (device.cuh, comm.cuh) ---- */
+
+template <int ELEMENT> static float float_of_half(unsigned short half)
+{
+    static_assert(ELEMENT == 3, "bf16");
+    return __int_as_float((int)((unsigned)half << 16));
+}
+
+template <int ELEMENT> static unsigned short half_of_float(float value)
+{
+    static_assert(ELEMENT == 3, "bf16");
+    const unsigned bits = (unsigned)__float_as_int(value);
+    if (std::isnan(value)) return 0x7fff;
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16); /* to nearest even */
+}
+
+template <int ELEMENT> static unsigned pack_halves(float low, float high)
+{
+    return half_of_float<ELEMENT>(low) | (unsigned)half_of_float<ELEMENT>(high) << 16;
+}
+
+/* Word by word, as nothing else is promised. */
+static void comm_store(void *to, unsigned value) { __atomic_store_n((unsigned *)to, value, __ATOMIC_RELAXED); }
+static void comm_store(void *to, uint4 value)
+{
+    const unsigned words[4] = {value.x, value.y, value.z, value.w};
+    for (int w = 0; w < 4; w++) comm_store((unsigned *)to + w, words[w]);
+}
+static unsigned comm_load(const unsigned *from)
+{
+    give_way();
+    return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+static uint4 comm_load(const uint4 *from)
+{
+    const unsigned *words = (const unsigned *)from;
+    give_way();
+    return make_uint4(__atomic_load_n(words, __ATOMIC_RELAXED), __atomic_load_n(words + 1, __ATOMIC_RELAXED),
+                      __atomic_load_n(words + 2, __ATOMIC_RELAXED), __atomic_load_n(words + 3, __ATOMIC_RELAXED));
+}
+static unsigned long long comm_clock_ns()
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (unsigned long long)time.tv_sec * 1000000000 + (unsigned long long)time.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,102 @@
+"""all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
+for every way of sharing rows and some shapes. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
+
+import concurrent.futures
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+F32, BF16 = 1, 3
+ROWS = [(1, 1), (2, 2), (2, 1), (0, 2), (0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]  # HAS_RESIDUAL, HAS_NORM
+SECONDS = 120
+
+
+def two_shots():
+    draw = random.Random(5)
+    for halves, ranks, (residual, norm) in itertools.product((1, 2), (2, 3, 4), ROWS):
+        if (ranks + residual + norm + halves) % 2 and ranks != 3:
+            continue  # half of them: each takes half a second to compile
+        rows = draw.choice([1, 2, 5, 9])
+        yield {"TWO_SHOT": 1, "THREADS": draw.choice([32, 64]), "BLOCKS": draw.choice([1, 2, 3]), "HALVES": halves,
+               "ROWS": rows, "VALID": draw.choice([rows, max(1, rows - 2)]), "WIDTH": draw.choice([64, 256, 512]),
+               "RANKS": ranks, "HAS_RESIDUAL": residual, "HAS_NORM": norm, "X_DTYPE": draw.choice([BF16, BF16, F32]),
+               "OUT_DTYPE": draw.choice([BF16, F32]), "MISSING": -1}
+
+
+def one_shots():
+    draw = random.Random(6)
+    for ranks, (residual, norm) in itertools.product((2, 3, 4), ((1, 1), (0, 0), (1, 0), (0, 1))):
+        rows = draw.choice([1, 3])
+        yield {"TWO_SHOT": 0, "THREADS": draw.choice([32, 64, 128]), "CLUSTER": 1, "ROWS": rows,
+               "VALID": draw.choice([rows, max(1, rows - 1)]), "WIDTH": draw.choice([64, 256, 512]), "RANKS": ranks,
+               "HAS_RESIDUAL": residual, "HAS_NORM": norm, "X_DTYPE": draw.choice([BF16, F32]),
+               "OUT_DTYPE": draw.choice([BF16, F32]), "MISSING": -1}
+
+
+def missing_ranks():
+    common = {"THREADS": 32, "WIDTH": 256, "X_DTYPE": BF16, "OUT_DTYPE": BF16}
+    for ranks, missing in ((2, 0), (3, 1), (4, 3)):
+        yield {**common, "TWO_SHOT": 0, "CLUSTER": 1, "ROWS": 2, "VALID": 2, "RANKS": ranks, "HAS_RESIDUAL": 1, "HAS_NORM": 1,
+               "MISSING": missing}
+        for halves, shared in itertools.product((1, 2), (1, 2)):
+            yield {**common, "TWO_SHOT": 1, "BLOCKS": 2, "HALVES": halves, "ROWS": 9, "VALID": 9, "RANKS": ranks,
+                   "HAS_RESIDUAL": shared, "HAS_NORM": shared, "MISSING": missing}
+
+
+@unittest.skipUnless(COMPILER, "needs a C++ compiler")
+class Emulation(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def problem_of(self, number, macros, spoil=0):
+        """None if all is well."""
+        program = os.path.join(self.folder, "%d" % number)
+        command = [COMPILER, "-std=c++17", "-O1", "-w", "-pthread", "-I", ROOT, "-x", "c++", "-o", program,
+                   "-DNORM_DTYPE=%d" % BF16, "-DSPOIL=%d" % spoil, *("-D%s=%d" % macro for macro in macros.items()),
+                   os.path.join(HERE, "all_reduce_on_host.cu")]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            return made.stderr
+        try:
+            ran = subprocess.run([program], capture_output=True, text=True, check=False, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return "no end"
+        finally:
+            os.unlink(program)
+        return ran.stdout + ran.stderr + "exit code %d" % ran.returncode if ran.returncode else None
+
+    def check(self, cases):
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            futures = [(case, pool.submit(self.problem_of, number, case)) for number, case in enumerate(cases)]
+            for case, future in futures:
+                with self.subTest(**case):
+                    self.assertIsNone(future.result())
+
+    def test_two_shot(self):
+        self.check(two_shots())
+
+    def test_one_shot(self):
+        self.check(one_shots())
+
+    def test_a_missing_rank(self):
+        self.check(missing_ranks())
+
+    def test_defects_are_seen(self):
+        case = next(one_shots())
+        for spoil, words in ((1, "left"), (2, "out"), (3, "normed")):
+            with self.subTest(spoil=spoil):
+                self.assertIn(words, self.problem_of(spoil, case, spoil))
+        self.assertIn("blames", self.problem_of(4, {**case, "RANKS": 3, "MISSING": 1}, 4))
+
+
+if __name__ == "__main__":
+    unittest.main()
