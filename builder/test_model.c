@@ -158,3 +158,16 @@ void test_model_write(const struct test_model *model, const char *folder)
     for (size_t t = 0; t < model->count; t++) write_tensor(&output, &model->tensors[t]);
     test_expect_success(file_output_commit(&output, &status), &status);
 }
+
+bool test_model_pack(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                     uint64_t total_bytes, pack_progress *progress, void *context, const uint8_t **weights,
+                     struct status *status)
+{
+    struct team *team = team_create(3, status);
+    assert_non_null(team);
+    bool ok = pack_weights(graph, checkpoint, writer, total_bytes, team, progress, context, status);
+    team_destroy(team);
+    if (!ok) return false;
+    test_expect_success(engine_writer_map_weights(writer, weights, status), status);
+    return true;
+}

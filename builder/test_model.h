@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "builder/weights.h"
 #include "formats/dtype.h"
 #include "formats/test_support.h"
 
@@ -60,5 +61,10 @@ float test_tensor_value(const struct test_tensor *tensor, uint64_t index);
 
 /* Writes config.json and model.safetensors. */
 void test_model_write(const struct test_model *model, const char *folder);
+
+/* Packs the weights by several threads; *weights: all of them, mapped, as long as the writer lives. */
+bool test_model_pack(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                     uint64_t total_bytes, pack_progress *progress, void *context, const uint8_t **weights,
+                     struct status *status);
 
 #endif

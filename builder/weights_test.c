@@ -39,13 +39,9 @@ static bool pack_for(struct packed *packed, const struct test_model *model, enum
     test_expect_success(plan_weights(&packed->graph, &packed->total_bytes, status), status);
     packed->writer = engine_writer_begin(test_path(packed->folder, "x.eng"), status);
     assert_non_null(packed->writer);
-    struct team *team = team_create(3, status);
-    assert_non_null(team);
-    bool ok = pack_weights(&packed->graph, &packed->checkpoint, packed->writer, packed->total_bytes, team,
-                           note_progress, packed, status);
-    team_destroy(team);
-    if (!ok) return false;
-    test_expect_success(engine_writer_map_weights(packed->writer, &packed->weights, status), status);
+    if (!test_model_pack(&packed->graph, &packed->checkpoint, packed->writer, packed->total_bytes, note_progress,
+                         packed, &packed->weights, status))
+        return false;
     packed->visited = calloc(packed->total_bytes, sizeof *packed->visited);
     assert_non_null(packed->visited);
     return true;

@@ -278,8 +278,10 @@ static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t rank
     problem->params[ALL_REDUCE_DEVICE_WIDTH] = shape->hidden;
     problem->params[ALL_REDUCE_DEVICE_RANKS] = ranks;
     problem->params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_BF16;
-    problem->params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1;
-    problem->params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
+    const bool large = all_reduce_device_is_large((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16);
+    const int64_t whose = large ? ALL_REDUCE_OWN_ROWS : ALL_REDUCE_EVERY_ROW; /* as in an engine */
+    problem->params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = whose;
+    problem->params[ALL_REDUCE_DEVICE_HAS_NORM] = whose;
     problem->params[ALL_REDUCE_DEVICE_NORM_DTYPE] = DTYPE_BF16;
     problem->params[ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(1e-5f);
     problem->params[ALL_REDUCE_DEVICE_OUT_DTYPE] = DTYPE_BF16;
