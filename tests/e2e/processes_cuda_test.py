@@ -210,21 +210,23 @@ class Processes(unittest.TestCase):
                 self.finish(processes[victim:victim + 1])
 
     def test_nccl_that_loses_a_process_before_it_is_missed(self):
-        """What NCCL has heard first says nothing of the cause."""
-        lost = self.path("lost")
-        processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
-                               {0: {"FAKE_NCCL_NEVER": "1", "FAKE_NCCL_LOST": lost}, 1: {"FAKE_NCCL_NEVER": "1"}})
-        end = time.monotonic() + 60
-        while not os.path.exists(lost + ".joins") and time.monotonic() < end:
-            time.sleep(0.01)
-        with open(lost, "w", encoding="ascii"):
-            time.sleep(0.2)
-        processes[1].kill()
-        survivor = Ended(processes[0], 60)
-        self.assertEqual(survivor.rc, 3, survivor.stderr)
-        self.assertIn("process 1", survivor.stderr)
-        self.assertIn("has ended", survivor.stderr)
-        self.finish(processes[1:])
+        """What NCCL has heard first says nothing of the cause; while all join, and when it connects for the first sum."""
+        for setting, never in (("FAKE_NCCL_LOST", {"FAKE_NCCL_NEVER": "1"}), ("FAKE_NCCL_LOST_LATER", {})):
+            with self.subTest(setting=setting):
+                lost = self.path(setting)
+                processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
+                                       {0: {**never, setting: lost}, 1: {**never, "FAKE_CUDA_HANG": "1"}})
+                end = time.monotonic() + 60
+                while not os.path.exists(lost + ".joins") and time.monotonic() < end:
+                    time.sleep(0.01)
+                with open(lost, "w", encoding="ascii"):
+                    time.sleep(0.2)
+                processes[1].kill()
+                survivor = Ended(processes[0], 60)
+                self.assertEqual(survivor.rc, 3, survivor.stderr)
+                self.assertIn("process 1", survivor.stderr)
+                self.assertIn("has ended", survivor.stderr)
+                self.finish(processes[1:])
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):

@@ -14,6 +14,7 @@
  *   FAKE_NCCL_NEVER=1        what is in progress (joining, queueing, finalizing) stays so
  *   FAKE_NCCL_LOST=PATH      while a rank joins there is a file PATH.joins, and joining fails with ncclRemoteError once there
  *                            is a file PATH
+ *   FAKE_NCCL_LOST_LATER=PATH  the same of the first collective, which waits for PATH and fails with ncclSystemError
  *   FAKE_NCCL_SLOW_END=N     seconds that it takes to abort or destroy
  *   FAKE_NCCL_ASYNC_ERROR=1  once all have joined, ncclCommGetAsyncError finds ncclRemoteError */
 #include <dlfcn.h>
@@ -312,19 +313,23 @@ static bool in_progress(nccl_comm comm)
     return --comm->polls > 0;
 }
 
+/* Whether there is a file `lost`; leaves a file `lost`.joins. */
+static bool is_lost(const char *lost)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s.joins", lost);
+    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    return access(lost, F_OK) == 0;
+}
+
 nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *result)
 {
     const char *lost = getenv("FAKE_NCCL_LOST");
     *result = NCCL_IN_PROGRESS;
     if (atomic_load(&comm->dead)) return NCCL_INVALID_ARGUMENT;
-    if (!comm->ready && lost) {
-        char path[256];
-        snprintf(path, sizeof path, "%s.joins", lost);
-        close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-        if (access(lost, F_OK) == 0) {
-            *result = NCCL_REMOTE_ERROR;
-            return NCCL_SUCCESS;
-        }
+    if (!comm->ready && lost && is_lost(lost)) {
+        *result = NCCL_REMOTE_ERROR;
+        return NCCL_SUCCESS;
     }
     if (in_progress(comm)) return NCCL_SUCCESS;
     *result = atomic_load(&comm->error);
@@ -369,6 +374,10 @@ static nccl_result collective(nccl_comm comm, const void *from, void *to, uint64
     if (atomic_load(&comm->dead) || comm->finalizing || !comm->ready || comm->polls || !from || !to)
         return NCCL_INVALID_ARGUMENT;
     if (setting("FAKE_NCCL_FAIL", 0)) return SYSTEM_ERROR;
+    const char *lost = getenv("FAKE_NCCL_LOST_LATER");
+    const struct timespec pause = {.tv_nsec = SPIN_PAUSE};
+    while (lost && !is_lost(lost)) nanosleep(&pause, NULL);
+    if (lost) return SYSTEM_ERROR;
     comm->polls = POLLS;
     if (!fake_library_launch(&comm->library, arguments, stream)) atomic_store(&comm->error, 1);
     return NCCL_IN_PROGRESS;
