@@ -50,13 +50,13 @@ static bool link_ranks(struct build *build, const struct device *const *devices,
     struct status reason;
     build->cuda.link = CUDA_LINK_HOST;
     if (options->no_peer_access) return true;
-    if (!cuda_comm_enable_peers(devices, options->gpus, &build->cuda.link, &reason, status)) return false;
+    if (!cuda_comm_find_link(devices, options->gpus, &build->cuda.link, &reason, status)) return false;
     if (build->cuda.link == CUDA_LINK_HOST)
         build_warn(build, "the GPUs exchange through the host's memory: %s", reason.message);
     return true;
 }
 
-/* The GPUs of the other ranks: alike, since one plan serves all, and each open to the others' stores. A dry run needs none
+/* The GPUs of the other ranks: alike, since one plan serves all. A dry run needs none
  * of them. */
 static bool open_others(struct build *build, struct status *status)
 {

@@ -55,6 +55,9 @@ bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uin
     const struct manifest *manifest = &build->manifest;
     const struct device *device = build_cuda_device(build, rank);
     const struct cuda_driver *driver = &device->driver;
+    const struct device *ranks[PLAN_MAX_RANKS];
+    const uint32_t gpus = build->options->gpus;
+    for (uint32_t r = 0; r < gpus; r++) ranks[r] = build_cuda_device(build, r);
     memset(memory, 0, sizeof *memory);
     memory->base[SPACE_WEIGHTS] = build_cuda_weights(build, rank);
     memory->bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
@@ -66,10 +69,11 @@ bool cuda_memory_open(struct cuda_memory *memory, const struct build *build, uin
         return status_fail(status, STATUS_MACHINE, "the KV pages do not fit into 64-bit sizes");
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
         if (!memory->bytes[s] && s == SPACE_COMM) continue;
-        bool taken = s == SPACE_COMM
-                         ? cuda_comm_allocate(device, build->cuda.link, memory->bytes[s], &memory->base[s], status)
-                         : cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
-                                   "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s));
+        bool taken =
+            s == SPACE_COMM
+                ? cuda_comm_allocate(device, ranks, gpus, build->cuda.link, memory->bytes[s], &memory->base[s], status)
+                : cuda_ok(driver, driver->MemAlloc(&memory->base[s], memory->bytes[s]), status,
+                          "allocating %" PRIu64 " bytes (%s)", memory->bytes[s], plan_space_name((unsigned)s));
         if (!taken || !cuda_ok(driver, driver->MemsetD8Async(memory->base[s], 0, memory->bytes[s], device->stream),
                                status, "clearing memory (%s)", plan_space_name((unsigned)s)))
             goto failed;
@@ -84,7 +88,7 @@ void cuda_memory_close(struct cuda_memory *memory, const struct build *build, co
 {
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++)
         if (memory->base[s] && s != SPACE_COMM) device->driver.MemFree(memory->base[s]);
-    cuda_comm_free(device, build->cuda.link, memory->base[SPACE_COMM]);
+    cuda_comm_free(device, build->cuda.link, memory->base[SPACE_COMM], memory->bytes[SPACE_COMM]);
     memset(memory, 0, sizeof *memory);
 }
 

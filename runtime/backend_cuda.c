@@ -164,9 +164,12 @@ static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct stat
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     if (!bytes) return true;
-    if (!cuda_comm_allocate(&cuda->device, cuda->engine->link, bytes, &cuda->memory.base[SPACE_COMM], status))
-        return false;
+    const struct device *ranks[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < cuda->owner->rank_count; r++) ranks[r] = &cuda->owner->cuda[r].device;
     cuda->memory.bytes[SPACE_COMM] = bytes;
+    if (!cuda_comm_allocate(&cuda->device, ranks, cuda->owner->rank_count, cuda->engine->link, bytes,
+                            &cuda->memory.base[SPACE_COMM], status))
+        return false;
     cuda->common.comm = cuda->memory.base[SPACE_COMM];
     return cuda_ok(driver, driver->StreamCreate(&cuda->stop_stream, CU_STREAM_NON_BLOCKING), status,
                    "making a stream") &&
@@ -226,7 +229,7 @@ static void free_memory(struct cuda_backend *cuda)
     const struct cuda_driver *driver = &cuda->device.driver;
     for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
         if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
-    cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM]);
+    cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM], cuda->memory.bytes[SPACE_COMM]);
     if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
 }
 

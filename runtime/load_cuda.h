@@ -17,7 +17,7 @@ struct load_cuda {
     bool is_apart;              /* the ranks are in different processes */
     struct nccl nccl;           /* rank 0 of the process: open where nccl_rank has joined */
     struct nccl_rank nccl_rank; /* where a plan calls NCCL */
-    enum cuda_link link;        /* several ranks: the same for all */
+    enum cuda_link link;        /* several ranks of this process: the same for all */
     char *detour;               /* rank 0: why they exchange through the host's memory; NULL: they do not; owned */
     uint64_t free_bytes, contract_bytes; /* before anything was taken; what weights and kernels were to take of it */
     double nominal_gb_per_second;        /* of the device's memory; 0: unknown */

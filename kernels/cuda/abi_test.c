@@ -96,6 +96,11 @@ SAME_VALUE(CU_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CA
 SAME_VALUE(CU_ATTRIBUTE_MAX_SHARED_PER_MULTIPROCESSOR, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
 SAME_VALUE(CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 
+SAME_VALUE(CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+SAME_VALUE(CU_MEM_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME_VALUE(CU_MEM_ON_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
+SAME_VALUE(CU_MEM_READ_WRITE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+
 SAME_VALUE(CU_FUNCTION_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SAME_VALUE(CU_FUNCTION_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
 SAME_VALUE(CU_FUNCTION_LOCAL_SIZE_BYTES, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
@@ -140,6 +145,19 @@ SAME_SIZE(cu_result, CUresult);
 SAME_SIZE(cu_device, CUdevice);
 SAME_SIZE(cu_deviceptr, CUdeviceptr);
 SAME_SIZE(struct cu_uuid, CUuuid);
+SAME_SIZE(cu_mem_handle, CUmemGenericAllocationHandle);
+SAME_SIZE(struct cu_mem_location, CUmemLocation);
+SAME_MEMBER(struct cu_mem_location, type, CUmemLocation, type);
+SAME_MEMBER(struct cu_mem_location, id, CUmemLocation, id);
+SAME_SIZE(struct cu_mem_properties, CUmemAllocationProp);
+SAME_MEMBER(struct cu_mem_properties, type, CUmemAllocationProp, type);
+SAME_MEMBER(struct cu_mem_properties, handle_types, CUmemAllocationProp, requestedHandleTypes);
+SAME_MEMBER(struct cu_mem_properties, location, CUmemAllocationProp, location);
+SAME_MEMBER(struct cu_mem_properties, win32, CUmemAllocationProp, win32HandleMetaData);
+SAME_MEMBER(struct cu_mem_properties, flags, CUmemAllocationProp, allocFlags);
+SAME_SIZE(struct cu_mem_access, CUmemAccessDesc);
+SAME_MEMBER(struct cu_mem_access, location, CUmemAccessDesc, location);
+SAME_MEMBER(struct cu_mem_access, flags, CUmemAccessDesc, flags);
 SAME_SIZE(struct cu_tensor_map, CUtensorMap);
 
 SAME_SIZE(union cu_launch_attribute_value, CUlaunchAttributeValue);
@@ -198,6 +216,9 @@ SAME_MEMBER(struct cu_graph_edge, reserved, CUgraphEdgeData, reserved);
 #define cu_graph_node             CUgraphNode
 #define cu_graph_exec             CUgraphExec
 #define cu_uuid                   CUuuid_st
+#define cu_mem_handle             CUmemGenericAllocationHandle
+#define cu_mem_properties         CUmemAllocationProp_st
+#define cu_mem_access             CUmemAccessDesc_st
 #define cu_tensor_map             CUtensorMap_st
 #define cu_launch_config          CUlaunchConfig_st
 #define cu_launch_attribute_value CUlaunchAttributeValue_union

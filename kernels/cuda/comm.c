@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "formats/checked.h"
+
 enum { EMPTY_BYTE = 0xff }; /* of COMM_EMPTY in comm.cuh */
 
 static void begin(struct comm_header *header, uint32_t rank, uint32_t ranks)
@@ -56,9 +58,9 @@ const char *cuda_link_name(enum cuda_link link)
     return link == CUDA_LINK_NVLINK ? "NVLink" : link == CUDA_LINK_PCIE ? "PCIe" : "host memory";
 }
 
-/* The memory of `peer` for the context of `device`; *link becomes slower if theirs is. */
-static bool enable(const struct device *device, const struct device *peer, enum cuda_link *link, struct status *reason,
-                   struct status *status)
+/* *link becomes slower if the one between these two is. */
+static bool find_link(const struct device *device, const struct device *peer, enum cuda_link *link,
+                      struct status *reason, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     int can = 0, atomics = 0;
@@ -68,42 +70,116 @@ static bool enable(const struct device *device, const struct device *peer, enum 
                  driver->DeviceGetP2PAttribute(&atomics, CU_P2P_ATTRIBUTE_NATIVE_ATOMICS, device->handle, peer->handle),
                  status, "GPU %d: asking for its link to GPU %d", device->ordinal, peer->ordinal))
         return false;
-    if (!can) {
-        if (*link != CUDA_LINK_HOST)
-            status_fail(reason, STATUS_MACHINE,
-                        "GPU %d (%s) has no access to the memory of GPU %d (%s); GPUs that NVLink or one PCIe switch "
-                        "connects exchange faster ('nvidia-smi topo -p2p r' lists them)",
-                        device->ordinal, device->facts.name, peer->ordinal, peer->facts.name);
-        *link = CUDA_LINK_HOST;
-        return true;
-    }
+    if (!can && *link != CUDA_LINK_HOST)
+        status_fail(reason, STATUS_MACHINE,
+                    "GPU %d (%s) has no access to the memory of GPU %d (%s); GPUs that NVLink or one PCIe switch "
+                    "connects exchange faster ('nvidia-smi topo -p2p r' lists them)",
+                    device->ordinal, device->facts.name, peer->ordinal, peer->facts.name);
+    if (!can) *link = CUDA_LINK_HOST;
     if (!atomics && *link == CUDA_LINK_NVLINK) *link = CUDA_LINK_PCIE;
-    if (!device_enter(device, status)) return false;
-    cu_result result = driver->CtxEnablePeerAccess(peer->context, 0);
-    device_leave(device);
-    return result == CU_ERROR_PEER_ACCESS_ALREADY_ENABLED ||
-           cuda_ok(driver, result, status, "GPU %d: opening the memory of GPU %d", device->ordinal, peer->ordinal);
-}
-
-bool cuda_comm_enable_peers(const struct device *const *devices, uint32_t count, enum cuda_link *link,
-                            struct status *reason, struct status *status)
-{
-    *link = CUDA_LINK_NVLINK;
-    for (uint32_t a = 0; a < count; a++)
-        for (uint32_t b = 0; b < count; b++)
-            if (devices[a]->handle != devices[b]->handle && !enable(devices[a], devices[b], link, reason, status))
-                return false;
     return true;
 }
 
-bool cuda_comm_allocate(const struct device *device, enum cuda_link link, uint64_t bytes, cu_deviceptr *comm,
-                        struct status *status)
+/* Whether memory of this GPU can be opened to others piece by piece. */
+static bool check_mapping(const struct device *device, enum cuda_link *link, struct status *reason,
+                          struct status *status)
+{
+    int can = 0;
+    if (!cuda_ok(&device->driver,
+                 device->driver.DeviceGetAttribute(&can, CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT, device->handle),
+                 status, "GPU %d: asking how its memory is mapped", device->ordinal))
+        return false;
+    if (can || *link == CUDA_LINK_HOST) return true;
+    *link = CUDA_LINK_HOST;
+    status_fail(reason, STATUS_MACHINE, "GPU %d (%s), as this system shows it, cannot open memory to other GPUs",
+                device->ordinal, device->facts.name);
+    return true;
+}
+
+bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, enum cuda_link *link,
+                         struct status *reason, struct status *status)
+{
+    *link = CUDA_LINK_NVLINK;
+    for (uint32_t a = 0; a < count; a++) {
+        if (!check_mapping(devices[a], link, reason, status)) return false;
+        for (uint32_t b = 0; b < count; b++)
+            if (devices[a]->handle != devices[b]->handle && !find_link(devices[a], devices[b], link, reason, status))
+                return false;
+    }
+    return true;
+}
+
+/* ---- memory ---- */
+
+static struct cu_mem_properties properties_of(const struct device *device)
+{
+    return (struct cu_mem_properties){.type = CU_MEM_PINNED, .location = {CU_MEM_ON_DEVICE, device->handle}};
+}
+
+/* What the driver maps for `bytes`; 0: no such number. */
+static uint64_t mapped_bytes(uint64_t bytes)
+{
+    const uint64_t piece = 2 << 20; /* the granularity of GPUs whose memory is mapped piece by piece */
+    uint64_t mapped;
+    return checked_align(bytes, piece, &mapped) ? mapped : 0;
+}
+
+/* To the GPUs of all ranks, each once. */
+static bool open_to_all(const struct device *device, const struct device *const *ranks, uint32_t count,
+                        cu_deviceptr comm, uint64_t bytes, struct status *status)
+{
+    struct cu_mem_access access[PLAN_MAX_RANKS];
+    uint32_t gpus = 0;
+    for (uint32_t r = 0; r < count && r < PLAN_MAX_RANKS; r++) {
+        bool seen = false;
+        for (uint32_t k = 0; k < r; k++) seen = seen || ranks[k]->handle == ranks[r]->handle;
+        if (seen) continue;
+        access[gpus++] = (struct cu_mem_access){{CU_MEM_ON_DEVICE, ranks[r]->handle}, CU_MEM_READ_WRITE};
+    }
+    return cuda_ok(&device->driver, device->driver.MemSetAccess(comm, bytes, access, gpus), status,
+                   "GPU %d: opening the %s space to %" PRIu32 " GPUs", device->ordinal, plan_space_name(SPACE_COMM),
+                   gpus);
+}
+
+static bool map_memory(const struct device *device, const struct device *const *ranks, uint32_t count, uint64_t bytes,
+                       cu_deviceptr *comm, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    const struct cu_mem_properties properties = properties_of(device);
+    cu_mem_handle handle = 0;
+    cu_deviceptr address = 0;
+    const uint64_t mapped = mapped_bytes(bytes);
+    if (!mapped)
+        return status_fail(status, STATUS_MACHINE, "GPU %d: the %s space is too large", device->ordinal,
+                           plan_space_name(SPACE_COMM));
+    if (!cuda_ok(driver, driver->MemCreate(&handle, mapped, &properties, 0), status,
+                 "GPU %d: %" PRIu64 " bytes of GPU memory for the %s space", device->ordinal, bytes,
+                 plan_space_name(SPACE_COMM)))
+        return false;
+    bool ok = cuda_ok(driver, driver->MemAddressReserve(&address, mapped, 0, 0, 0), status,
+                      "GPU %d: an address for the %s space", device->ordinal, plan_space_name(SPACE_COMM));
+    bool is_mapped = ok && cuda_ok(driver, driver->MemMap(address, mapped, 0, handle, 0), status,
+                                   "GPU %d: mapping the %s space", device->ordinal, plan_space_name(SPACE_COMM));
+    driver->MemRelease(handle); /* the mapping holds it from now on */
+    if (is_mapped && open_to_all(device, ranks, count, address, mapped, status)) {
+        *comm = address;
+        return true;
+    }
+    if (is_mapped) driver->MemUnmap(address, mapped);
+    if (ok) driver->MemAddressFree(address, mapped);
+    return false;
+}
+
+bool cuda_comm_allocate(const struct device *device, const struct device *const *ranks, uint32_t count,
+                        enum cuda_link link, uint64_t bytes, cu_deviceptr *comm, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     void *pinned = NULL;
-    if (link != CUDA_LINK_HOST)
+    *comm = 0;
+    if (link == CUDA_LINK_NONE)
         return cuda_ok(driver, driver->MemAlloc(comm, bytes), status,
                        "%" PRIu64 " bytes of GPU memory for the %s space", bytes, plan_space_name(SPACE_COMM));
+    if (link != CUDA_LINK_HOST) return map_memory(device, ranks, count, bytes, comm, status);
     if (!cuda_ok(driver, driver->MemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                  status, "%" PRIu64 " bytes of pinned memory for the %s space", bytes, plan_space_name(SPACE_COMM)))
         return false;
@@ -111,11 +187,15 @@ bool cuda_comm_allocate(const struct device *device, enum cuda_link link, uint64
     return true;
 }
 
-void cuda_comm_free(const struct device *device, enum cuda_link link, cu_deviceptr comm)
+void cuda_comm_free(const struct device *device, enum cuda_link link, cu_deviceptr comm, uint64_t bytes)
 {
     if (!comm) return;
-    if (link == CUDA_LINK_HOST)
+    if (link == CUDA_LINK_HOST) {
         device->driver.MemFreeHost((void *)(uintptr_t)comm);
-    else
+    } else if (link == CUDA_LINK_NONE) {
         device->driver.MemFree(comm);
+    } else {
+        device->driver.MemUnmap(comm, mapped_bytes(bytes));
+        device->driver.MemAddressFree(comm, mapped_bytes(bytes));
+    }
 }

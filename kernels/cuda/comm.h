@@ -24,22 +24,25 @@ bool cuda_comm_write(const struct device *device, cu_deviceptr comm, const struc
 
 /* How ranks reach each other's COMM spaces. */
 enum cuda_link {
+    CUDA_LINK_NONE,       /* they do not: what they exchange goes through NCCL */
     CUDA_LINK_NVLINK = 1, /* memory of other GPUs, with atomics over the link: NVLink or the like */
     CUDA_LINK_PCIE,       /* memory of other GPUs, without */
     CUDA_LINK_HOST,       /* no access to other GPUs' memory: the spaces lie in the host's */
 };
 const char *cuda_link_name(enum cuda_link link); /* "NVLink", "PCIe", "host memory" */
 
-/* Opens the memory of all these GPUs to all others; a GPU may stand there twice. *link is the slowest among them. Where two
- * have no access to each other it is CUDA_LINK_HOST, and `reason` (STATUS_MACHINE) names them. Contexts need not be
- * current. */
-bool cuda_comm_enable_peers(const struct device *const *devices, uint32_t count, enum cuda_link *link,
-                            struct status *reason, struct status *status);
+/* How these GPUs, found or open, can reach each other's memory; one may stand there twice. *link is the slowest way among
+ * them. Where two have no access to each other it is CUDA_LINK_HOST, and `reason` (STATUS_MACHINE) names them. */
+bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, enum cuda_link *link,
+                         struct status *reason, struct status *status);
 
-/* Memory for a rank's COMM space: on the GPU, or for CUDA_LINK_HOST pinned on the host, where all GPUs reach it at the same
- * address. The kernels are the same. The device's context must be current; likewise below. */
-bool cuda_comm_allocate(const struct device *device, enum cuda_link link, uint64_t bytes, cu_deviceptr *comm,
-                        struct status *status);
-void cuda_comm_free(const struct device *device, enum cuda_link link, cu_deviceptr comm); /* harmless on 0 */
+/* Memory for the COMM space of a rank on `device`, which the GPUs of all ranks may read and write (CUDA_LINK_NONE: its own
+ * alone): on the GPU, or for CUDA_LINK_HOST pinned on the host, where all reach it at the same address. The kernels are the
+ * same. No other memory is open to other GPUs: what they can see the driver maps for each of them, which takes time. The
+ * context of `device` must be current, here and below. */
+bool cuda_comm_allocate(const struct device *device, const struct device *const *ranks, uint32_t count,
+                        enum cuda_link link, uint64_t bytes, cu_deviceptr *comm, struct status *status);
+/* `bytes` as they were asked for; harmless on 0. */
+void cuda_comm_free(const struct device *device, enum cuda_link link, cu_deviceptr comm, uint64_t bytes);
 
 #endif

@@ -157,14 +157,15 @@ static void test_headers(void **state)
 
 static void check_space(enum cuda_link link)
 {
-    enum { BYTES = 4096, MEMORY = 2, HOST_MEMORY = 3 }; /* of enum fake_cuda_kind */
+    enum { BYTES = 4096, MAPPED = 2 << 20, MEMORY = 2, HOST_MEMORY = 3 }; /* of enum fake_cuda_kind */
     struct device device;
     struct status status = {0};
     struct comm_header header;
     cu_deviceptr comm = 0;
     assert_true(device_open(&device, 1, &status));
     assert_true(device_enter(&device, &status));
-    if (!cuda_comm_allocate(&device, link, BYTES, &comm, &status)) fail_msg("%s", status.message);
+    const struct device *ranks[] = {&device, &device};
+    if (!cuda_comm_allocate(&device, ranks, 2, link, BYTES, &comm, &status)) fail_msg("%s", status.message);
     assert_int_equal(fake.live(link == CUDA_LINK_HOST ? HOST_MEMORY : MEMORY), 1);
     uint8_t *space = (uint8_t *)(uintptr_t)comm; /* the fake driver's are host addresses */
     memset(space, 0, BYTES);
@@ -178,11 +179,11 @@ static void check_space(enum cuda_link link)
     assert_true(cuda_comm_write(&device, comm, &header, &status));
     assert_memory_equal(space, &header, sizeof header);
     for (size_t i = sizeof header; i < BYTES; i++) assert_int_equal(space[i], 0xff);
-    assert_false(cuda_comm_clear(&device, comm, BYTES + 1, &status));
+    assert_false(cuda_comm_clear(&device, comm, MAPPED + 1, &status));
     test_expect_failure(false, &status, STATUS_MACHINE, "GPU 1");
-    cuda_comm_free(&device, link, comm);
-    cuda_comm_free(&device, link, 0);
-    assert_int_equal(fake.live(MEMORY) + fake.live(HOST_MEMORY), 0);
+    cuda_comm_free(&device, link, comm, BYTES);
+    cuda_comm_free(&device, link, 0, BYTES);
+    assert_int_equal(fake.live(-1), 3); /* the context, current, and its stream */
     assert_int_equal(fake.misuse(), 1); /* of the clearing that was too long */
     device_leave(&device);
     device_close(&device);
@@ -194,6 +195,8 @@ static void test_spaces(void **state)
     check_space(CUDA_LINK_NVLINK);
     fake.reset();
     check_space(CUDA_LINK_HOST);
+    fake.reset();
+    check_space(CUDA_LINK_NONE);
 }
 
 /* ---- peers ---- */
@@ -201,7 +204,7 @@ static void test_spaces(void **state)
 static void open_all(struct device devices[GPUS])
 {
     struct status status = {0};
-    for (int g = 0; g < GPUS; g++) assert_true(device_open(&devices[g], g, &status));
+    for (int g = 0; g < GPUS; g++) assert_true(device_find(&devices[g], g, &status));
 }
 
 static void close_all(struct device devices[GPUS])
@@ -213,7 +216,7 @@ static enum cuda_link link_of(const struct device *const *list, uint32_t count, 
 {
     enum cuda_link link = 0;
     struct status status = {0};
-    if (!cuda_comm_enable_peers(list, count, &link, reason, &status)) fail_msg("%s", status.message);
+    if (!cuda_comm_find_link(list, count, &link, reason, &status)) fail_msg("%s", status.message);
     return link;
 }
 
@@ -239,14 +242,17 @@ static void test_peers(void **state)
     assert_int_equal(reason.code, STATUS_OK);
     unsetenv("FAKE_CUDA_NO_PEERS");
     unsetenv("FAKE_CUDA_PCIE");
+    setenv("FAKE_CUDA_NO_MAPPING", "1", 1);
+    assert_int_equal(link_of(list, 4, &reason), CUDA_LINK_HOST);
+    test_expect_failure(false, &reason, STATUS_MACHINE, "GPU 2 (Fake GPU)|cannot open memory");
+    unsetenv("FAKE_CUDA_NO_MAPPING");
     assert_int_equal(fake.misuse(), 0);
     close_all(devices);
 }
 
-/* Each call fails once: that is told, and no context stays current. */
+/* Each call fails once: that is told, and nothing was taken. */
 static void test_each_call_of_peers_failing(void **state)
 {
-    enum { CURRENT = 1 }; /* FAKE_CUDA_CURRENT */
     (void)state;
     struct device devices[GPUS];
     const struct device *list[] = {&devices[0], &devices[1], &devices[2]};
@@ -261,8 +267,8 @@ static void test_each_call_of_peers_failing(void **state)
         fake.reset();
         open_all(devices);
         opening = fake.calls();
-        bool ok = cuda_comm_enable_peers(list, GPUS, &link, &reason, &status);
-        assert_int_equal(fake.live(CURRENT), 0);
+        bool ok = cuda_comm_find_link(list, GPUS, &link, &reason, &status);
+        assert_int_equal(fake.live(-1), 0);
         if (!call) made = fake.calls() - opening;
         close_all(devices);
         if (ok) continue;
@@ -270,7 +276,42 @@ static void test_each_call_of_peers_failing(void **state)
         assert_int_equal(status.code, STATUS_MACHINE);
         assert_non_null(strstr(status.message, "GPU "));
     }
-    assert_int_equal(failed, 6 * 4); /* pairs of GPUs: asking twice, entering, enabling */
+    assert_int_equal(failed, 6 * 2 + 3); /* pairs of GPUs, asked twice; and each GPU once */
+}
+
+/* Likewise, of a space on three GPUs. */
+static void test_each_call_of_mapping_failing(void **state)
+{
+    (void)state;
+    struct device devices[GPUS];
+    const struct device *ranks[] = {&devices[1], &devices[0], &devices[2], &devices[1]};
+    uint64_t opening = 0, made = UINT64_MAX;
+    int failed = 0;
+    for (uint64_t call = 0; call <= made; call++) { /* 0: none fails */
+        enum { BYTES = 3 << 20 };
+        struct status status = {0};
+        cu_deviceptr comm = 0;
+        char text[16];
+        snprintf(text, sizeof text, "%d", (int)(call ? opening + call : 0));
+        setenv("FAKE_CUDA_FAIL_CALL", text, 1);
+        fake.reset();
+        for (int g = 0; g < GPUS; g++) assert_true(device_open(&devices[g], g, &status));
+        assert_true(device_enter(&devices[1], &status));
+        const int64_t live = fake.live(-1);
+        opening = fake.calls();
+        bool ok = cuda_comm_allocate(&devices[1], ranks, 4, CUDA_LINK_NVLINK, BYTES, &comm, &status);
+        if (!call) made = fake.calls() - opening;
+        assert_true(ok == (comm != 0));
+        cuda_comm_free(&devices[1], CUDA_LINK_NVLINK, comm, BYTES);
+        assert_int_equal(fake.live(-1), live);
+        assert_int_equal(fake.misuse(), 0);
+        device_leave(&devices[1]);
+        close_all(devices);
+        if (ok) continue;
+        failed++;
+        test_expect_failure(false, &status, STATUS_MACHINE, "GPU 1");
+    }
+    assert_int_equal(failed, 4); /* all but the release, which frees */
 }
 
 int main(int argc, char **argv)
@@ -281,6 +322,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_spaces, begin, end),
         cmocka_unit_test_setup_teardown(test_peers, begin, end),
         cmocka_unit_test_setup_teardown(test_each_call_of_peers_failing, begin, end),
+        cmocka_unit_test_setup_teardown(test_each_call_of_mapping_failing, begin, end),
     };
     int result;
     (void)argc;

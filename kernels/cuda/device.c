@@ -54,7 +54,7 @@ static bool read_facts(struct device *device, struct status *status)
     return true;
 }
 
-static bool find(struct device *device, struct status *status)
+static bool look_up(struct device *device, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
     int count = 0;
@@ -71,25 +71,36 @@ static bool find(struct device *device, struct status *status)
     return cuda_ok(driver, driver->DeviceGet(&device->handle, device->ordinal), status, "GPU %d", device->ordinal);
 }
 
-bool device_open(struct device *device, int ordinal, struct status *status)
+bool device_find(struct device *device, int ordinal, struct status *status)
 {
     *device = (struct device){.ordinal = ordinal};
-    const struct cuda_driver *driver = &device->driver;
     if (!cuda_driver_open(&device->driver, status)) return false;
-    if (!find(device, status) || !read_facts(device, status)) goto failed;
+    if (look_up(device, status) && read_facts(device, status)) return true;
+    device_close(device);
+    return false;
+}
+
+bool device_begin(struct device *device, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
     cu_context context = NULL;
-    if (!cuda_ok(driver, driver->DevicePrimaryCtxRetain(&context, device->handle), status, "GPU %d: making a context",
-                 ordinal))
-        goto failed;
-    device->context = context;
-    if (!device_enter(device, status)) goto failed;
     cu_stream stream = NULL;
+    if (!cuda_ok(driver, driver->DevicePrimaryCtxRetain(&context, device->handle), status, "GPU %d: making a context",
+                 device->ordinal))
+        return false;
+    device->context = context;
+    if (!device_enter(device, status)) return false;
     cu_result result = driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     device_leave(device);
-    if (!cuda_ok(driver, result, status, "GPU %d: making a stream", ordinal)) goto failed;
+    if (!cuda_ok(driver, result, status, "GPU %d: making a stream", device->ordinal)) return false;
     device->stream = stream;
     return true;
-failed:
+}
+
+bool device_open(struct device *device, int ordinal, struct status *status)
+{
+    if (!device_find(device, ordinal, status)) return false;
+    if (device_begin(device, status)) return true;
     device_close(device);
     return false;
 }

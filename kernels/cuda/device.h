@@ -25,9 +25,14 @@ struct device {
     cu_stream stream;   /* non-blocking */
 };
 
-/* Opens the driver and the GPU `ordinal`. STATUS_MACHINE with expected, found and remedy: no driver, no GPU, no such
- * ordinal. The context is current on the calling thread only between device_enter and device_leave, which nest. */
-bool device_open(struct device *device, int ordinal, struct status *status);
+/* Opens the driver, finds the GPU `ordinal` and reads its facts; takes nothing of it yet. STATUS_MACHINE with expected,
+ * found and remedy: no driver, no GPU, no such ordinal. */
+bool device_find(struct device *device, int ordinal, struct status *status);
+/* Makes the context of a GPU that was found, and the stream. Several threads may, each for a GPU of its own. The context is
+ * current on the calling thread only between device_enter and device_leave, which nest. */
+bool device_begin(struct device *device, struct status *status);
+bool device_open(struct device *device, int ordinal,
+                 struct status *status);  /* both; the device is closed if one fails */
 void device_close(struct device *device); /* harmless on a device that is all zero */
 bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);

@@ -37,7 +37,6 @@ enum cu_result_value {
     CU_ERROR_INVALID_PTX = 218,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_NOT_READY = 600,
-    CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
 enum cu_device_attribute {
@@ -52,6 +51,7 @@ enum cu_device_attribute {
     CU_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
     CU_ATTRIBUTE_MAX_SHARED_PER_MULTIPROCESSOR = 81,
     CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN = 97,
+    CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT = 102,
 };
 
 enum { CU_P2P_ATTRIBUTE_NATIVE_ATOMICS = 3 }; /* CUdevice_P2PAttribute */
@@ -63,6 +63,25 @@ enum cu_function_attribute {
     CU_FUNCTION_NUM_REGS = 4,
     CU_FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
+};
+
+/* Memory that is made, mapped and opened to GPUs in steps of their own. */
+enum { CU_MEM_PINNED = 1, CU_MEM_ON_DEVICE = 1, CU_MEM_READ_WRITE = 3 };
+typedef uint64_t cu_mem_handle;
+struct cu_mem_location {
+    int type; /* CU_MEM_ON_DEVICE */
+    int id;
+};
+struct cu_mem_properties { /* CUmemAllocationProp */
+    int type;              /* CU_MEM_PINNED */
+    int handle_types;
+    struct cu_mem_location location;
+    void *win32;
+    unsigned char flags[8];
+};
+struct cu_mem_access { /* CUmemAccessDesc */
+    struct cu_mem_location location;
+    int flags; /* CU_MEM_READ_WRITE */
 };
 
 struct cu_uuid {
@@ -175,10 +194,20 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(CtxPopCurrent, cuCtxPopCurrent_v2, (cu_context * context))                                                       \
     X(DeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, cu_device device, cu_device peer))                        \
     X(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute, (int *value, int attribute, cu_device device, cu_device peer))   \
-    X(CtxEnablePeerAccess, cuCtxEnablePeerAccess, (cu_context peer, unsigned flags))                                   \
     X(MemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                        \
     X(MemAlloc, cuMemAlloc_v2, (cu_deviceptr * pointer, size_t bytes))                                                 \
     X(MemFree, cuMemFree_v2, (cu_deviceptr pointer))                                                                   \
+    X(MemCreate, cuMemCreate,                                                                                          \
+      (cu_mem_handle * handle, size_t bytes, const struct cu_mem_properties *properties, unsigned long long flags))    \
+    X(MemRelease, cuMemRelease, (cu_mem_handle handle))                                                                \
+    X(MemAddressReserve, cuMemAddressReserve,                                                                          \
+      (cu_deviceptr * pointer, size_t bytes, size_t alignment, cu_deviceptr wish, unsigned long long flags))           \
+    X(MemAddressFree, cuMemAddressFree, (cu_deviceptr pointer, size_t bytes))                                          \
+    X(MemMap, cuMemMap,                                                                                                \
+      (cu_deviceptr pointer, size_t bytes, size_t offset, cu_mem_handle handle, unsigned long long flags))             \
+    X(MemUnmap, cuMemUnmap, (cu_deviceptr pointer, size_t bytes))                                                      \
+    X(MemSetAccess, cuMemSetAccess,                                                                                    \
+      (cu_deviceptr pointer, size_t bytes, const struct cu_mem_access *access, size_t count))                          \
     X(MemHostAlloc, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                    \
     X(MemFreeHost, cuMemFreeHost, (void *pointer))                                                                     \
     X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (cu_deviceptr to, const void *from, size_t bytes, cu_stream stream))      \

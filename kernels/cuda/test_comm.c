@@ -53,7 +53,7 @@ int test_comm_gpus(void)
     }
     enum cuda_link link = CUDA_LINK_NVLINK;
     struct status reason = {0};
-    if (found > 1) must(cuda_comm_enable_peers(devices, (uint32_t)found, &link, &reason, &status), &status);
+    if (found > 1) must(cuda_comm_find_link(devices, (uint32_t)found, &link, &reason, &status), &status);
     if (link == CUDA_LINK_HOST) {
         print_message("one GPU of %d is used: %s\n", found, reason.message);
         found = 1;
@@ -86,13 +86,17 @@ static void fill(const struct test_comm_rank *rank, cu_deviceptr to, unsigned ch
 
 static void wait_for(const struct test_comm_rank *rank) { check(driver()->StreamSynchronize(rank->stream), "waiting"); }
 
-static void open_rank(struct test_comm *comm, int index, const struct device *device)
+static void open_rank(struct test_comm *comm, int index, const struct device *device,
+                      const struct device *const *members)
 {
+    struct status status = {0};
     struct test_comm_rank *rank = &comm->rank[index];
     rank->device = device;
     enter(rank);
     check(driver()->StreamCreate(&rank->stream, CU_STREAM_NON_BLOCKING), "making a stream");
-    check(driver()->MemAlloc(&rank->space, space_bytes(comm)), "allocating a COMM space");
+    must(cuda_comm_allocate(device, members, (uint32_t)comm->members, CUDA_LINK_NVLINK, space_bytes(comm), &rank->space,
+                            &status),
+         &status);
     fill(rank, rank->space, CANARY, space_bytes(comm));
     for (int b = 0; b < TEST_COMM_BUFFERS; b++)
         fill(rank, rank->space + buffer_offset(comm, b), EMPTY, comm->buffer_bytes);
@@ -118,7 +122,9 @@ static void open_all(struct test_comm *comm, int ranks, int members, int gpus, s
     check(driver()->MemHostAlloc(&fault, PLAN_MAX_RANKS * sizeof *comm->fault, 0), "allocating host memory");
     memset(fault, 0, PLAN_MAX_RANKS * sizeof *comm->fault);
     comm->fault = fault;
-    for (int r = 0; r < members; r++) open_rank(comm, r, gpu(r * gpus / members));
+    const struct device *devices[PLAN_MAX_RANKS];
+    for (int r = 0; r < members; r++) devices[r] = gpu(r * gpus / members);
+    for (int r = 0; r < members; r++) open_rank(comm, r, devices[r], devices);
 }
 
 void test_comm_open(struct test_comm *comm, int ranks, int gpus, size_t buffer_bytes, uint64_t timeout_ns)
@@ -151,7 +157,7 @@ void test_comm_close(struct test_comm *comm)
         enter(rank);
         wait_for(rank);
         for (int m = 0; m < rank->memory_count; m++) check(driver()->MemFree(rank->memories[m]), "freeing memory");
-        check(driver()->MemFree(rank->space), "freeing a COMM space");
+        cuda_comm_free(rank->device, CUDA_LINK_NVLINK, rank->space, space_bytes(comm));
         check(driver()->StreamDestroy(rank->stream), "destroying a stream");
         device_leave(rank->device);
     }

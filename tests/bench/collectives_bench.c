@@ -221,7 +221,11 @@ static void open_rank(struct bench *bench, int r)
     struct status status = {0};
     uint16_t *x = must_allocate(LARGEST_BYTES), weight[HIDDEN];
     const uint64_t comm_bytes = HEADER_BYTES + BUFFERS * bench->buffer_bytes;
-    must(cuda_comm_allocate(&rank->device, bench->link, comm_bytes, &rank->comm, &status), &status);
+    const struct device *devices[MOST_GPUS];
+    for (int k = 0; k < bench->gpus; k++) devices[k] = &bench->ranks[k].device;
+    must(cuda_comm_allocate(&rank->device, devices, (uint32_t)bench->gpus, bench->link, comm_bytes, &rank->comm,
+                            &status),
+         &status);
     rank->counts = allocate(rank, 2 * sizeof(int32_t));
     rank->x = allocate(rank, LARGEST_BYTES);
     rank->out = allocate(rank, 2 * LARGEST_BYTES);
@@ -252,7 +256,7 @@ static void close_rank(struct bench *bench, int r)
 {
     struct rank *rank = &bench->ranks[r];
     const struct cuda_driver *driver = &rank->device.driver;
-    cuda_comm_free(&rank->device, bench->link, rank->comm);
+    cuda_comm_free(&rank->device, bench->link, rank->comm, HEADER_BYTES + BUFFERS * bench->buffer_bytes);
     const cu_deviceptr memories[] = {rank->counts, rank->x, rank->out, rank->weight, rank->normed};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         check(rank, driver->MemFree(memories[i]), "freeing memory");
@@ -709,7 +713,7 @@ static void bench_gpus(struct bench *bench, int gpus)
     }
     struct status reason = {0};
     if (bench->link != CUDA_LINK_HOST)
-        must(cuda_comm_enable_peers(devices, (uint32_t)gpus, &bench->link, &reason, &status), &status);
+        must(cuda_comm_find_link(devices, (uint32_t)gpus, &bench->link, &reason, &status), &status);
     printf("%d GPUs, %s%s%s\n", gpus, cuda_link_name(bench->link), *reason.message ? ": " : "", reason.message);
     must(device_enter(devices[0], &status), &status);
     check(&bench->ranks[0], devices[0]->driver.MemHostAlloc(&fault, MOST_GPUS * sizeof *bench->fault, 0),

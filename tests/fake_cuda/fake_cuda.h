@@ -8,6 +8,7 @@
  * Settings, read when the library is loaded and by fake_cuda_reset:
  *   FAKE_CUDA_DEVICES=N         count of GPUs, default 1; 0: cuInit fails as without a GPU
  *   FAKE_CUDA_NO_PEERS=1        no GPU has access to another's memory
+ *   FAKE_CUDA_NO_MAPPING=1      its memory cannot be mapped piece by piece
  *   FAKE_CUDA_PCIE=1            they have, but without atomics over the link
  *   FAKE_CUDA_HANG=1            no work ever ends, for those who ask (cuEventQuery)
  *   FAKE_CUDA_CAPABILITY=N      default 90
@@ -43,6 +44,8 @@ enum fake_cuda_kind {
     FAKE_CUDA_LIBRARY,
     FAKE_CUDA_GRAPH,
     FAKE_CUDA_GRAPH_EXEC,
+    FAKE_CUDA_PHYSICAL, /* memory of cuMemCreate */
+    FAKE_CUDA_RESERVED, /* addresses */
     FAKE_CUDA_KINDS
 };
 

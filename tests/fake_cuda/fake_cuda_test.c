@@ -240,7 +240,7 @@ static void test_leak_file(void **state)
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
     assert_non_null(strstr(text, "context 1\ncurrent 1\nmemory 2\nhost_memory 1\nstream 1\nevent 0\nlibrary 0\n"
-                                 "graph 0\ngraph_exec 0\nmisuse 0\ncalls "));
+                                 "graph 0\ngraph_exec 0\nphysical 0\nreserved 0\nmisuse 0\ncalls "));
     assert_non_null(strstr(text, "\nkernels 0\n"));
     test_folder_remove(folder);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ALIGNMENT = 4096, POISON = 0xff, POISONED_MOST = 1 << 20 };
+enum { MAPPING_GRANULARITY = 2 << 20, ALIGNMENT = 4096, POISON = 0xff, POISONED_MOST = 1 << 20 };
 
 struct cu_event_opaque {
     struct fake_object object;
@@ -99,6 +99,158 @@ cu_result cuMemFreeHost(void *pointer)
     REQUIRE(memory, CU_ERROR_INVALID_VALUE);
     release(memory);
     LEAVE_FREEING(CU_SUCCESS);
+}
+
+/* Memory in steps of its own: made, mapped at reserved addresses, opened to GPUs. Nobody finds it before it is open. */
+
+struct physical {
+    struct fake_object object;
+    size_t bytes;
+    int device;
+    bool released, mapped;
+};
+
+struct reserved {
+    struct fake_object object;
+    char *data;
+    size_t bytes;
+    struct physical *holds;
+    struct fake_memory *open;
+};
+
+static void let_go(struct physical *physical)
+{
+    if (!physical->released || physical->mapped) return;
+    fake_devices[physical->device].used_bytes -= physical->bytes;
+    fake_object_kill(physical);
+}
+
+cu_result cuMemCreate(cu_mem_handle *handle, size_t bytes, const struct cu_mem_properties *properties,
+                      unsigned long long flags)
+{
+    ENTER;
+    REQUIRE_CONTEXT;
+    const int device = properties->location.id;
+    REQUIRE(properties->type == CU_MEM_PINNED && properties->location.type == CU_MEM_ON_DEVICE && device >= 0 &&
+                device < fake_settings.devices && !properties->handle_types && !properties->win32 && flags == 0 &&
+                bytes > 0 && bytes % MAPPING_GRANULARITY == 0 && !getenv("FAKE_CUDA_NO_MAPPING"),
+            CU_ERROR_INVALID_VALUE);
+    if (bytes > fake_settings.memory_bytes - fake_devices[device].used_bytes) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    struct physical *physical = fake_object_new(FAKE_CUDA_PHYSICAL, sizeof *physical);
+    if (!physical) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    physical->bytes = bytes;
+    physical->device = device;
+    fake_devices[device].used_bytes += bytes;
+    *handle = (uint64_t)(uintptr_t)physical;
+    LEAVE(CU_SUCCESS);
+}
+
+cu_result cuMemRelease(cu_mem_handle handle)
+{
+    ENTER_FREEING;
+    struct physical *physical = (struct physical *)(uintptr_t)handle;
+    REQUIRE_ALIVE(physical, FAKE_CUDA_PHYSICAL);
+    REQUIRE(!physical->released, FAKE_INVALID_HANDLE);
+    physical->released = true;
+    let_go(physical);
+    LEAVE_FREEING(CU_SUCCESS);
+}
+
+static struct reserved *reserved_list[64];
+
+static struct reserved **find_reserved(cu_deviceptr pointer, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof reserved_list / sizeof *reserved_list; i++) {
+        const struct reserved *reserved = reserved_list[i];
+        if (reserved && (uint64_t)(uintptr_t)reserved->data == pointer && reserved->bytes == bytes)
+            return &reserved_list[i];
+    }
+    return NULL;
+}
+
+cu_result cuMemAddressReserve(cu_deviceptr *pointer, size_t bytes, size_t alignment, cu_deviceptr wish,
+                              unsigned long long flags)
+{
+    ENTER;
+    REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);
+    REQUIRE(bytes > 0 && bytes % MAPPING_GRANULARITY == 0 && !alignment && !wish && !flags, CU_ERROR_INVALID_VALUE);
+    size_t free_place = 0, places = sizeof reserved_list / sizeof *reserved_list;
+    while (free_place < places && reserved_list[free_place]) free_place++;
+    char *data = free_place < places ? aligned_alloc(ALIGNMENT, bytes) : NULL;
+    struct reserved *reserved = data ? fake_object_new(FAKE_CUDA_RESERVED, sizeof *reserved) : NULL;
+    if (!reserved) {
+        free(data);
+        LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    }
+    reserved->data = data;
+    reserved->bytes = bytes;
+    reserved_list[free_place] = reserved;
+    *pointer = (uint64_t)(uintptr_t)data;
+    LEAVE(CU_SUCCESS);
+}
+
+cu_result cuMemAddressFree(cu_deviceptr pointer, size_t bytes)
+{
+    ENTER_FREEING;
+    struct reserved **reserved = find_reserved(pointer, bytes);
+    REQUIRE(reserved && !(*reserved)->holds, CU_ERROR_INVALID_VALUE);
+    free((*reserved)->data);
+    fake_object_kill(*reserved);
+    *reserved = NULL;
+    LEAVE_FREEING(CU_SUCCESS);
+}
+
+cu_result cuMemMap(cu_deviceptr pointer, size_t bytes, size_t offset, cu_mem_handle handle, unsigned long long flags)
+{
+    ENTER;
+    struct physical *physical = (struct physical *)(uintptr_t)handle;
+    struct reserved **reserved = find_reserved(pointer, bytes);
+    REQUIRE_ALIVE(physical, FAKE_CUDA_PHYSICAL);
+    REQUIRE(reserved && !(*reserved)->holds && !physical->mapped && physical->bytes == bytes && !offset && !flags,
+            CU_ERROR_INVALID_VALUE);
+    physical->mapped = true;
+    (*reserved)->holds = physical;
+    LEAVE(CU_SUCCESS);
+}
+
+cu_result cuMemUnmap(cu_deviceptr pointer, size_t bytes)
+{
+    ENTER_FREEING;
+    struct reserved **reserved = find_reserved(pointer, bytes);
+    REQUIRE(reserved && (*reserved)->holds, CU_ERROR_INVALID_VALUE);
+    if ((*reserved)->open) fake_object_kill((*reserved)->open);
+    (*reserved)->open = NULL;
+    (*reserved)->holds->mapped = false;
+    let_go((*reserved)->holds);
+    (*reserved)->holds = NULL;
+    LEAVE_FREEING(CU_SUCCESS);
+}
+
+/* For the GPU that it lies on, and others once each. */
+cu_result cuMemSetAccess(cu_deviceptr pointer, size_t bytes, const struct cu_mem_access *access, size_t count)
+{
+    ENTER;
+    struct reserved **reserved = find_reserved(pointer, bytes);
+    REQUIRE(reserved && (*reserved)->holds && !(*reserved)->open && count > 0, CU_ERROR_INVALID_VALUE);
+    const int device = (*reserved)->holds->device;
+    uint64_t gpus = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int id = access[i].location.id;
+        REQUIRE(access[i].location.type == CU_MEM_ON_DEVICE && access[i].flags == CU_MEM_READ_WRITE && id >= 0 &&
+                    id < fake_settings.devices && !(gpus >> id & 1) && (id == device || !getenv("FAKE_CUDA_NO_PEERS")),
+                CU_ERROR_INVALID_VALUE);
+        REQUIRE(fake_devices[id].retained > 0, FAKE_INVALID_CONTEXT); /* the real driver would make one */
+        gpus |= UINT64_C(1) << id;
+    }
+    REQUIRE(gpus >> device & 1, CU_ERROR_INVALID_VALUE);
+    struct fake_memory *memory = fake_object_new(FAKE_CUDA_MEMORY, sizeof *memory);
+    if (!memory) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    memory->data = (*reserved)->data;
+    memory->bytes = bytes;
+    memory->device = device;
+    memset(memory->data, POISON, bytes < POISONED_MOST ? bytes : POISONED_MOST);
+    (*reserved)->open = memory;
+    LEAVE(CU_SUCCESS);
 }
 
 /* Copies. Memory that is the driver's must be used inside one allocation; other host memory is the caller's affair. */

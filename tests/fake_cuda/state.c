@@ -22,7 +22,8 @@ static __thread struct {
 } current;
 
 static const char *const kind_names[FAKE_CUDA_KINDS] = {
-    "context", "current", "memory", "host_memory", "stream", "event", "library", "graph", "graph_exec",
+    "context", "current", "memory",     "host_memory", "stream",   "event",
+    "library", "graph",   "graph_exec", "physical",    "reserved",
 };
 
 static uint64_t setting(const char *name, uint64_t otherwise)
@@ -288,6 +289,7 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device)
     case CU_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = fake_settings.capability % 10; break;
     case CU_ATTRIBUTE_MAX_SHARED_PER_MULTIPROCESSOR: *value = FAKE_SHARED_MOST + 1024; break;
     case CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN: *value = FAKE_SHARED_MOST; break;
+    case CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT: *value = !getenv("FAKE_CUDA_NO_MAPPING"); break;
     default: LEAVE(fake_misuse(CU_ERROR_INVALID_VALUE));
     }
     LEAVE(CU_SUCCESS);
@@ -332,17 +334,6 @@ cu_result cuDeviceGetP2PAttribute(int *value, int attribute, cu_device device, c
     REQUIRE_DEVICE(peer);
     REQUIRE(device != peer && attribute == CU_P2P_ATTRIBUTE_NATIVE_ATOMICS, CU_ERROR_INVALID_VALUE);
     *value = !getenv("FAKE_CUDA_PCIE") && !getenv("FAKE_CUDA_NO_PEERS");
-    LEAVE(CU_SUCCESS);
-}
-
-/* Of the current context, to the memory of `peer`. */
-cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned flags)
-{
-    ENTER;
-    REQUIRE_CONTEXT;
-    REQUIRE(flags == 0 && peer >= contexts && peer < contexts + FAKE_MAX_DEVICES, CU_ERROR_INVALID_VALUE);
-    REQUIRE(fake_devices[peer->device].retained > 0, FAKE_INVALID_CONTEXT);
-    REQUIRE(current.stack[current.depth - 1] != peer && !getenv("FAKE_CUDA_NO_PEERS"), CU_ERROR_INVALID_VALUE);
     LEAVE(CU_SUCCESS);
 }
 
