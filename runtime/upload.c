@@ -20,7 +20,7 @@ enum {
     MOST_THREADS = 16,
     BUFFERS = 2, /* of a thread: one is filled while the other is on its way */
     /* Small ones: pinning memory takes the driver time, which several GPUs do not share. */
-    BUFFER_BYTES = 1 << 20,
+    BUFFER_BYTES = 512 << 10,
     PIECE_BYTES = 128 << 10,
     READ_AHEAD_CHUNKS = 64,
 };
