@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "builder/import.h"
 #include "formats/checkpoint.h"
+#include "kernels/cpu/team.h"
 
 static const char usage[] =
     "usage: make_checkpoint --config FOLDER -o FOLDER [--dtype bf16|fp16|f32] [--seed N]\n"
@@ -18,89 +20,122 @@ static const char usage[] =
     "Writes config.json and model.safetensors with random weights: matrices uniform with standard\n"
     "deviation 1/sqrt(columns), so that activations keep their size, norm weights around 1.\n";
 
-struct generator {
-    uint64_t state;
-    enum dtype dtype;
-    uint8_t *buffer;
+enum { CHUNK_ELEMENTS = 1 << 20 };
+
+/* What is written chunk by chunk, in any order. */
+struct making {
+    struct file_output output;
+    uint64_t begin; /* of the first tensor in the file */
+    struct tensor_view *tensors;
+    size_t count;
+    uint64_t seed;
+    atomic_bool failed;
+    struct status *status; /* of the thread that set `failed` first */
 };
 
-enum { BUFFER_ELEMENTS = 1 << 20 };
-
 /* SplitMix64 (Steele, Lea, Flood 2014): four 16-bit values a step. */
-static uint64_t next_random(struct generator *generator)
+static uint64_t next_random(uint64_t *state)
 {
-    uint64_t z = generator->state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
 }
 
-/* Uniform in [centre - reach, centre + reach]. */
-static bool write_tensor(struct generator *generator, struct file_output *output, uint64_t elements, float centre,
-                         float reach, struct status *status)
+static uint64_t chunks_of(const struct tensor_view *tensor)
 {
-    enum { VALUES = 1 << 16 }; /* that 16 random bits can choose */
-    static float wide[VALUES];
-    static uint16_t narrow[VALUES];
-    float *floats = (float *)(void *)generator->buffer;
-    uint16_t *halves = (uint16_t *)(void *)generator->buffer;
-    uint64_t bits = 0;
-    for (int i = 0; i < VALUES; i++) {
-        wide[i] = centre + reach * ((float)(int16_t)i * 0x1p-15f);
-        narrow[i] = generator->dtype == DTYPE_F16 ? f16_from_float(wide[i]) : bf16_from_float(wide[i]);
-    }
-    for (uint64_t first = 0; first < elements; first += BUFFER_ELEMENTS) {
-        uint64_t count = elements - first < BUFFER_ELEMENTS ? elements - first : BUFFER_ELEMENTS;
-        for (uint64_t i = 0; i < count; i++) {
-            if (i % 4 == 0) bits = next_random(generator);
-            if (generator->dtype == DTYPE_F32)
-                floats[i] = wide[bits & 0xffff];
-            else
-                halves[i] = narrow[bits & 0xffff];
-            bits >>= 16;
-        }
-        if (!file_output_write(output, generator->buffer, count * dtype_bytes(generator->dtype), status)) return false;
-    }
-    return true;
+    uint64_t elements = tensor->bytes / dtype_bytes(tensor->dtype);
+    return (elements + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
 }
 
-static bool write_weights(const struct graph *graph, struct generator *generator, const char *path,
+/* Uniform in [centre - reach, centre + reach]. */
+static void fill_chunk(const struct tensor_view *tensor, uint64_t elements, uint64_t state, void *buffer)
+{
+    const bool matrix = tensor->rank == 2;
+    const float centre = strstr(tensor->name, "norm") ? 1.0f : 0.0f;
+    const float reach = matrix ? sqrtf(3.0f / (float)tensor->shape[1]) : 0.1f;
+    uint16_t *halves = buffer;
+    float *floats = buffer;
+    uint64_t bits = 0;
+    for (uint64_t i = 0; i < elements; i++, bits >>= 16) {
+        if (i % 4 == 0) bits = next_random(&state);
+        const float value = centre + reach * ((float)(int16_t)(bits & 0xffff) * 0x1p-15f);
+        if (tensor->dtype == DTYPE_F32)
+            floats[i] = value;
+        else
+            halves[i] = tensor->dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+    }
+}
+
+/* The bytes of a chunk depend on the seed and on its number alone. */
+static bool write_chunk(struct making *making, uint64_t number, void *buffer, struct status *status)
+{
+    uint64_t offset = making->begin, chunk = number, state = making->seed;
+    const struct tensor_view *tensor = making->tensors;
+    for (; chunk >= chunks_of(tensor); tensor++) {
+        chunk -= chunks_of(tensor);
+        offset += tensor->bytes;
+    }
+    const uint64_t bytes = dtype_bytes(tensor->dtype), first = chunk * CHUNK_ELEMENTS;
+    const uint64_t left = tensor->bytes / bytes - first, elements = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
+    state = next_random(&state) + number;
+    fill_chunk(tensor, elements, next_random(&state), buffer);
+    return file_output_patch(&making->output, offset + first * bytes, buffer, elements * bytes, status);
+}
+
+static void write_chunks(void *argument, struct team_member *member)
+{
+    struct making *making = argument;
+    struct status status;
+    uint64_t chunks = 0, number;
+    status_clear(&status);
+    for (size_t t = 0; t < making->count; t++) chunks += chunks_of(&making->tensors[t]);
+    void *buffer = malloc(CHUNK_ELEMENTS * sizeof(float));
+    bool ok = buffer || status_fail(&status, STATUS_MACHINE, "out of memory");
+    while (ok && (number = team_ticket(member)) < chunks && !atomic_load(&making->failed))
+        ok = write_chunk(making, number, buffer, &status);
+    free(buffer);
+    if (!ok && !atomic_exchange(&making->failed, true)) *making->status = status;
+}
+
+static bool write_all(struct making *making, struct status *status)
+{
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < making->count; t++) bytes += making->tensors[t].bytes;
+    making->begin = making->output.position;
+    making->status = status;
+    atomic_init(&making->failed, false);
+    if (!file_output_reserve(&making->output, bytes, status)) return false;
+    struct team *team = team_create(0, status);
+    if (!team) return false;
+    team_run(team, write_chunks, making);
+    team_destroy(team);
+    return !atomic_load(&making->failed);
+}
+
+static bool write_weights(const struct graph *graph, enum dtype dtype, uint64_t seed, const char *path,
                           struct status *status)
 {
-    bool ok = false;
-    size_t count = 0, capacity = (size_t)graph->weight_count * GRAPH_MAX_PIECES;
-    struct file_output output = {.descriptor = -1};
-    struct tensor_view *tensors = calloc(capacity + 1, sizeof *tensors);
-    generator->buffer = malloc(BUFFER_ELEMENTS * sizeof(float));
-    if (!tensors || !generator->buffer) {
-        status_fail(status, STATUS_MACHINE, "out of memory");
-        goto done;
-    }
+    size_t capacity = (size_t)graph->weight_count * GRAPH_MAX_PIECES;
+    struct making making = {.output = {.descriptor = -1}, .seed = seed};
+    making.tensors = calloc(capacity + 1, sizeof *making.tensors);
+    if (!making.tensors) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (int w = 0; w < graph->weight_count; w++)
         for (int p = 0; p < graph->weights[w].piece_count; p++) {
             const struct weight_piece *piece = &graph->weights[w].pieces[p];
-            struct tensor_view *tensor = &tensors[count++];
+            struct tensor_view *tensor = &making.tensors[making.count++];
             tensor->name = piece->tensor;
-            tensor->dtype = generator->dtype;
+            tensor->dtype = dtype;
             tensor->rank = piece->columns ? 2 : 1;
             tensor->shape[0] = piece->rows;
             tensor->shape[1] = piece->columns;
-            tensor->bytes = piece->rows * (piece->columns ? piece->columns : 1) * dtype_bytes(generator->dtype);
+            tensor->bytes = piece->rows * (piece->columns ? piece->columns : 1) * dtype_bytes(dtype);
         }
-    if (!file_output_open(&output, path, status) || !safetensors_write_header(&output, tensors, count, status))
-        goto done;
-    for (size_t t = 0; t < count; t++) {
-        const struct tensor_view *tensor = &tensors[t];
-        bool norm = strstr(tensor->name, "norm") != NULL, matrix = tensor->rank == 2;
-        float reach = matrix ? sqrtf(3.0f / (float)tensor->shape[1]) : 0.1f;
-        uint64_t elements = tensor->bytes / dtype_bytes(tensor->dtype);
-        if (!write_tensor(generator, &output, elements, norm ? 1.0f : 0.0f, reach, status)) goto done;
-    }
-    ok = file_output_commit(&output, status);
-done:
-    file_output_abandon(&output);
-    free(generator->buffer);
-    free(tensors);
+    bool ok = file_output_open(&making.output, path, status) &&
+              safetensors_write_header(&making.output, making.tensors, making.count, status) &&
+              write_all(&making, status) && file_output_commit(&making.output, status);
+    file_output_abandon(&making.output);
+    free(making.tensors);
     return ok;
 }
 
@@ -133,8 +168,7 @@ static bool make(const char *config, const char *folder, enum dtype dtype, uint6
         status_fail_errno(status, STATUS_MACHINE, errno, "cannot create folder '%s'", folder);
         goto done;
     }
-    struct generator generator = {.state = seed, .dtype = dtype};
-    ok = write_weights(&graph, &generator, weights, status) && copy_config(from, to, status);
+    ok = write_weights(&graph, dtype, seed, weights, status) && copy_config(from, to, status);
 done:
     graph_free(&graph);
     checkpoint_close(&checkpoint);
