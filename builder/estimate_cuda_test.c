@@ -58,9 +58,10 @@ static void collectives_take_the_link(void **state)
     static const struct {
         uint64_t ranks, bytes;
         double us;
-    } collectives[] = {{2, 8192, 2.42},      {2, 262144, 3.63},   {2, 1 << 20, 5.70}, {2, 4 << 20, 15.05},
-                       {2, 16 << 20, 54.04}, {4, 8192, 3.25},     {4, 262144, 5.80},  {4, 1 << 20, 9.05},
-                       {4, 4 << 20, 21.87},  {4, 16 << 20, 78.09}};
+    } collectives[] = {{2, 8192, 2.42},      {2, 262144, 3.63},    {2, 1 << 20, 5.70},  {2, 4 << 20, 15.05},
+                       {2, 16 << 20, 54.04}, {4, 8192, 3.25},      {4, 262144, 5.80},   {4, 1 << 20, 9.05},
+                       {4, 4 << 20, 21.87},  {4, 16 << 20, 78.09}, {8, 8192, 4.15},     {8, 65536, 5.30},
+                       {8, 262144, 8.01},    {8, 1 << 20, 11.42},  {8, 4 << 20, 26.45}, {8, 16 << 20, 97.28}};
     struct plan plan = make_plan(1, 0, 0);
     double without = estimate_cuda_plan_us(&plan, &h200, 8), before = 0;
     ((struct plan_launch *)plan.launches)[0].op = OP_ALL_REDUCE;
@@ -69,13 +70,13 @@ static void collectives_take_the_link(void **state)
         double two = estimate_cuda_plan_us(&plan, &h200, 2) - without,
                eight = estimate_cuda_plan_us(&plan, &h200, 8) - without;
         assert_true(two >= 0.75 && eight > two && eight > before);
-        assert_true(eight <= 3 * two + 2); /* in two trips the link carries 7/8 of the data twice */
+        assert_true(eight <= 6 * two + 2); /* the hops of two trips, or a link that carries 7/8 of the data twice */
         before = eight;
     }
     for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
         ((struct plan_operand *)plan.operands)[1].bytes = collectives[i].bytes;
         double us = estimate_cuda_plan_us(&plan, &h200, collectives[i].ranks);
-        if (fabs(us / collectives[i].us - 1) > 0.3)
+        if (fabs(us / collectives[i].us - 1) > 0.1)
             fail_msg("all_reduce %zu: %.2f us, measured %.2f", i, us, collectives[i].us);
     }
     free_plan(&plan);
