@@ -56,8 +56,7 @@ static bool link_ranks(struct build *build, const struct device *const *devices,
     return true;
 }
 
-/* The GPUs of the other ranks: alike, since one plan serves all. A dry run needs none
- * of them. */
+/* The GPUs of the other ranks: alike, since one plan serves all. A dry run needs none of them. */
 static bool open_others(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;

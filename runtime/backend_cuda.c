@@ -212,7 +212,7 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
         status_clear(&refused);
         if (bind_plan(cuda, i, plan, &refused)) continue;
         if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
-            load_hear_of_others(cuda->owner); /* NCCL connects here, and knows no processes */
+            if (plan != own) load_hear_of_others(cuda->owner); /* NCCL connects here, and knows no processes */
             *status = refused;
             return false;
         }

@@ -78,8 +78,10 @@ enum { ENG_ADDRESS_BYTES = 264 };
 
 struct eng_open_options {
     size_t struct_size;
-    uint32_t threads; /* that check the weights; 0: one per processor this process may use */
-    uint32_t device;  /* number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for
+    uint32_t
+        threads; /* that check the weights; 0: one per processor this process may use, for GPUs at most 16 each and 64
+                         in all. A GPU uses at most 16 in any case */
+    uint32_t device; /* number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for
                          several takes those behind it, too. One for processors takes 0 alone */
     uint32_t device_count;   /* 0, or the count of numbers in `devices`: as many as the engine is for */
     const uint32_t *devices; /* instead of `device`; read during the call */
@@ -108,7 +110,7 @@ static inline void eng_open_options_init(struct eng_open_options *options)
  * name another, as the latter must for two jobs of MPICH at once. ENG_USAGE: none of them has started this process. [any] */
 ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 
-/* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by all threads;
+/* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by many threads;
  * this also brings the weights into memory). An engine for a GPU goes there: the GPU must be of the kind that it was
  * built for, and have room for weights, kernels and a small session. options may be NULL. [any] */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,

@@ -94,7 +94,7 @@ static bool begin_devices(struct eng_engine *engine, struct status *status)
     return true;
 }
 
-/* All that can be refused is, before anything of a GPU is taken. */
+/* Whether there are such GPUs is settled before a context of one is made. */
 bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer_access, struct status *status)
 {
     const struct device *devices[PLAN_MAX_RANKS];
@@ -319,6 +319,17 @@ static bool run_filling(struct filling *filling, struct status *status)
     return settle_libraries(engine, &missing, status) && join_cuda_agree(engine, status);
 }
 
+/* Links to several GPUs share the processors, also with other processes, which may all be on this machine. 0: one GPU, which
+ * has them all. */
+static uint32_t threads_of_each(const struct eng_engine *engine, uint32_t threads)
+{
+    const uint32_t ranks = threads ? engine->rank_count : (uint32_t)plan_ranks(&engine->file.manifest.geometry);
+    uint32_t all = threads ? threads : (uint32_t)processors_available();
+    if (ranks == 1) return threads;
+    if (!threads && all > MOST_UPLOAD_THREADS) all = MOST_UPLOAD_THREADS;
+    return all > ranks ? all / ranks : 1;
+}
+
 bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *status)
 {
     uint32_t ranks = engine->rank_count;
@@ -326,12 +337,7 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
     if (!filling) return status_fail(status, STATUS_MACHINE, "out of memory");
     double start = load_seconds();
     filling->engine = engine;
-    filling->threads = threads;
-    if (ranks > 1) { /* links to several GPUs share the processors */
-        uint32_t all = threads ? threads : (uint32_t)processors_available();
-        if (!threads && all > MOST_UPLOAD_THREADS) all = MOST_UPLOAD_THREADS;
-        filling->threads = all > ranks ? all / ranks : 1;
-    }
+    filling->threads = threads_of_each(engine, threads);
     bool ok = true;
     for (uint32_t r = 0; ok && r < ranks; r++)
         ok = check_memory(engine, &engine->cuda[r], status) ||

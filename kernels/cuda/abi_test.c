@@ -100,6 +100,7 @@ SAME_VALUE(CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT, CU_DEVICE_ATTRIBUTE_VIRTUAL_M
 SAME_VALUE(CU_MEM_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME_VALUE(CU_MEM_ON_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
 SAME_VALUE(CU_MEM_READ_WRITE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME_VALUE(CU_MEM_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 
 SAME_VALUE(CU_FUNCTION_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SAME_VALUE(CU_FUNCTION_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
@@ -228,6 +229,7 @@ SAME_MEMBER(struct cu_graph_edge, reserved, CUgraphEdgeData, reserved);
 /* Where cuda.h has an enum or its arrays, ours has int or void: what these functions must be there. */
 typedef CUresult DeviceGetAttribute(int *, CUdevice_attribute, CUdevice);
 typedef CUresult DeviceGetP2PAttribute(int *, CUdevice_P2PAttribute, CUdevice, CUdevice);
+typedef CUresult MemGetAllocationGranularity(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
 typedef CUresult KernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice);
 typedef CUresult KernelGetAttribute(int *, CUfunction_attribute, CUkernel, CUdevice);
 typedef CUresult StreamBeginCapture(CUstream, CUstreamCaptureMode);
@@ -239,12 +241,12 @@ typedef CUresult TensorMapEncodeTiled(CUtensorMap *, CUtensorMapDataType, cuuint
                                       CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 #define IS_TYPE(symbol, type) __builtin_types_compatible_p(__typeof__(symbol), type)
-#define SAME_FUNCTION(member, symbol, parameters)                                                          \
-    _Static_assert(IS_TYPE(symbol, CUresult parameters) || IS_TYPE(symbol, DeviceGetAttribute) ||          \
-                       IS_TYPE(symbol, DeviceGetP2PAttribute) || IS_TYPE(symbol, KernelSetAttribute) ||    \
-                       IS_TYPE(symbol, KernelGetAttribute) || IS_TYPE(symbol, StreamBeginCapture) ||       \
-                       IS_TYPE(symbol, LibraryLoadData) || IS_TYPE(symbol, GraphKernelNodeSetAttribute) || \
-                       IS_TYPE(symbol, TensorMapEncodeTiled),                                              \
+#define SAME_FUNCTION(member, symbol, parameters)                                                             \
+    _Static_assert(IS_TYPE(symbol, CUresult parameters) || IS_TYPE(symbol, DeviceGetAttribute) ||             \
+                       IS_TYPE(symbol, DeviceGetP2PAttribute) || IS_TYPE(symbol, KernelSetAttribute) ||       \
+                       IS_TYPE(symbol, KernelGetAttribute) || IS_TYPE(symbol, StreamBeginCapture) ||          \
+                       IS_TYPE(symbol, LibraryLoadData) || IS_TYPE(symbol, GraphKernelNodeSetAttribute) ||    \
+                       IS_TYPE(symbol, TensorMapEncodeTiled) || IS_TYPE(symbol, MemGetAllocationGranularity), \
                    #symbol);
 CUDA_DRIVER_FUNCTIONS(SAME_FUNCTION)
 

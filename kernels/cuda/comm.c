@@ -81,19 +81,15 @@ static bool find_link(const struct device *device, const struct device *peer, en
 }
 
 /* Whether memory of this GPU can be opened to others piece by piece. */
-static bool check_mapping(const struct device *device, enum cuda_link *link, struct status *reason,
-                          struct status *status)
+static void check_mapping(const struct device *device, enum cuda_link *link, struct status *reason)
 {
-    int can = 0;
-    if (!cuda_ok(&device->driver,
-                 device->driver.DeviceGetAttribute(&can, CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT, device->handle),
-                 status, "GPU %d: asking how its memory is mapped", device->ordinal))
-        return false;
-    if (can || *link == CUDA_LINK_HOST) return true;
+    if (device->facts.maps_memory || *link == CUDA_LINK_HOST) return;
     *link = CUDA_LINK_HOST;
-    status_fail(reason, STATUS_MACHINE, "GPU %d (%s), as this system shows it, cannot open memory to other GPUs",
-                device->ordinal, device->facts.name);
-    return true;
+    status_fail(
+        reason, STATUS_MACHINE,
+        "GPU %d (%s) cannot open memory to other GPUs: this system shows it without virtual memory management, as "
+        "some virtual GPUs are",
+        device->ordinal, device->facts.name);
 }
 
 bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, enum cuda_link *link,
@@ -101,7 +97,7 @@ bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, en
 {
     *link = CUDA_LINK_NVLINK;
     for (uint32_t a = 0; a < count; a++) {
-        if (!check_mapping(devices[a], link, reason, status)) return false;
+        check_mapping(devices[a], link, reason);
         for (uint32_t b = 0; b < count; b++)
             if (devices[a]->handle != devices[b]->handle && !find_link(devices[a], devices[b], link, reason, status))
                 return false;
@@ -111,17 +107,12 @@ bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, en
 
 /* ---- memory ---- */
 
-static struct cu_mem_properties properties_of(const struct device *device)
-{
-    return (struct cu_mem_properties){.type = CU_MEM_PINNED, .location = {CU_MEM_ON_DEVICE, device->handle}};
-}
-
 /* What the driver maps for `bytes`; 0: no such number. */
-static uint64_t mapped_bytes(uint64_t bytes)
+static uint64_t mapped_bytes(const struct device *device, uint64_t bytes)
 {
-    const uint64_t piece = 2 << 20; /* the granularity of GPUs whose memory is mapped piece by piece */
+    const uint64_t piece = device->mapping_bytes;
     uint64_t mapped;
-    return checked_align(bytes, piece, &mapped) ? mapped : 0;
+    return piece && checked_align(bytes, piece, &mapped) ? mapped : 0;
 }
 
 /* To the GPUs of all ranks, each once. */
@@ -137,21 +128,21 @@ static bool open_to_all(const struct device *device, const struct device *const 
         access[gpus++] = (struct cu_mem_access){{CU_MEM_ON_DEVICE, ranks[r]->handle}, CU_MEM_READ_WRITE};
     }
     return cuda_ok(&device->driver, device->driver.MemSetAccess(comm, bytes, access, gpus), status,
-                   "GPU %d: opening the %s space to %" PRIu32 " GPUs", device->ordinal, plan_space_name(SPACE_COMM),
-                   gpus);
+                   "GPU %d: opening the %s space to %" PRIu32 " GPUs (ranks do without it if they decline peer access)",
+                   device->ordinal, plan_space_name(SPACE_COMM), gpus);
 }
 
 static bool map_memory(const struct device *device, const struct device *const *ranks, uint32_t count, uint64_t bytes,
                        cu_deviceptr *comm, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
-    const struct cu_mem_properties properties = properties_of(device);
+    const struct cu_mem_properties properties = {.type = CU_MEM_PINNED, .location = {CU_MEM_ON_DEVICE, device->handle}};
     cu_mem_handle handle = 0;
     cu_deviceptr address = 0;
-    const uint64_t mapped = mapped_bytes(bytes);
+    const uint64_t mapped = mapped_bytes(device, bytes);
     if (!mapped)
-        return status_fail(status, STATUS_MACHINE, "GPU %d: the %s space is too large", device->ordinal,
-                           plan_space_name(SPACE_COMM));
+        return status_fail(status, STATUS_MACHINE, "GPU %d: %" PRIu64 " bytes cannot be mapped for the %s space",
+                           device->ordinal, bytes, plan_space_name(SPACE_COMM));
     if (!cuda_ok(driver, driver->MemCreate(&handle, mapped, &properties, 0), status,
                  "GPU %d: %" PRIu64 " bytes of GPU memory for the %s space", device->ordinal, bytes,
                  plan_space_name(SPACE_COMM)))
@@ -159,7 +150,8 @@ static bool map_memory(const struct device *device, const struct device *const *
     bool ok = cuda_ok(driver, driver->MemAddressReserve(&address, mapped, 0, 0, 0), status,
                       "GPU %d: an address for the %s space", device->ordinal, plan_space_name(SPACE_COMM));
     bool is_mapped = ok && cuda_ok(driver, driver->MemMap(address, mapped, 0, handle, 0), status,
-                                   "GPU %d: mapping the %s space", device->ordinal, plan_space_name(SPACE_COMM));
+                                   "GPU %d: mapping the %s space (ranks do without it if they decline peer access)",
+                                   device->ordinal, plan_space_name(SPACE_COMM));
     driver->MemRelease(handle); /* the mapping holds it from now on */
     if (is_mapped && open_to_all(device, ranks, count, address, mapped, status)) {
         *comm = address;
@@ -195,7 +187,7 @@ void cuda_comm_free(const struct device *device, enum cuda_link link, cu_devicep
     } else if (link == CUDA_LINK_NONE) {
         device->driver.MemFree(comm);
     } else {
-        device->driver.MemUnmap(comm, mapped_bytes(bytes));
-        device->driver.MemAddressFree(comm, mapped_bytes(bytes));
+        device->driver.MemUnmap(comm, mapped_bytes(device, bytes));
+        device->driver.MemAddressFree(comm, mapped_bytes(device, bytes));
     }
 }

@@ -27,19 +27,20 @@ enum cuda_link {
     CUDA_LINK_NONE,       /* they do not: what they exchange goes through NCCL */
     CUDA_LINK_NVLINK = 1, /* memory of other GPUs, with atomics over the link: NVLink or the like */
     CUDA_LINK_PCIE,       /* memory of other GPUs, without */
-    CUDA_LINK_HOST,       /* no access to other GPUs' memory: the spaces lie in the host's */
+    CUDA_LINK_HOST,       /* not at all: the spaces lie in the host's memory */
 };
 const char *cuda_link_name(enum cuda_link link); /* "NVLink", "PCIe", "host memory" */
 
 /* How these GPUs, found or open, can reach each other's memory; one may stand there twice. *link is the slowest way among
- * them. Where two have no access to each other it is CUDA_LINK_HOST, and `reason` (STATUS_MACHINE) names them. */
+ * them. Where two have no access to each other, or one cannot open its memory, it is CUDA_LINK_HOST, and `reason`
+ * (STATUS_MACHINE) says which. */
 bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, enum cuda_link *link,
                          struct status *reason, struct status *status);
 
 /* Memory for the COMM space of a rank on `device`, which the GPUs of all ranks may read and write (CUDA_LINK_NONE: its own
  * alone): on the GPU, or for CUDA_LINK_HOST pinned on the host, where all reach it at the same address. The kernels are the
  * same. No other memory is open to other GPUs: what they can see the driver maps for each of them, which takes time. The
- * context of `device` must be current, here and below. */
+ * context of `device` must be current; to free, that of any. */
 bool cuda_comm_allocate(const struct device *device, const struct device *const *ranks, uint32_t count,
                         enum cuda_link link, uint64_t bytes, cu_deviceptr *comm, struct status *status);
 /* `bytes` as they were asked for; harmless on 0. */

@@ -33,6 +33,7 @@ static bool read_facts(struct device *device, struct status *status)
         {CU_ATTRIBUTE_MAX_SHARED_PER_MULTIPROCESSOR, &facts->shared_per_sm, "shared memory of a multiprocessor"},
         {CU_ATTRIBUTE_MAX_SHARED_PER_BLOCK_OPTIN, &facts->shared_per_block, "shared memory of a block"},
         {CU_ATTRIBUTE_L2_CACHE_SIZE, &facts->l2_bytes, "size of the L2 cache"},
+        {CU_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT, &facts->maps_memory, "virtual memory management"},
     };
     if (!cuda_ok(driver, driver->DeviceGetName(facts->name, (int)sizeof facts->name, device->handle), status,
                  "GPU %d: name", ordinal))
@@ -80,6 +81,20 @@ bool device_find(struct device *device, int ordinal, struct status *status)
     return false;
 }
 
+/* In the context. */
+static bool read_granularity(struct device *device, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    const struct cu_mem_properties properties = {.type = CU_MEM_PINNED, .location = {CU_MEM_ON_DEVICE, device->handle}};
+    size_t bytes = 0;
+    if (!device->facts.maps_memory) return true;
+    if (!cuda_ok(driver, driver->MemGetAllocationGranularity(&bytes, &properties, CU_MEM_GRANULARITY_MINIMUM), status,
+                 "GPU %d: granularity of its memory", device->ordinal))
+        return false;
+    device->mapping_bytes = bytes;
+    return true;
+}
+
 bool device_begin(struct device *device, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
@@ -90,11 +105,11 @@ bool device_begin(struct device *device, struct status *status)
         return false;
     device->context = context;
     if (!device_enter(device, status)) return false;
-    cu_result result = driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    bool ok = read_granularity(device, status) && cuda_ok(driver, driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+                                                          status, "GPU %d: making a stream", device->ordinal);
     device_leave(device);
-    if (!cuda_ok(driver, result, status, "GPU %d: making a stream", device->ordinal)) return false;
     device->stream = stream;
-    return true;
+    return ok;
 }
 
 bool device_open(struct device *device, int ordinal, struct status *status)

@@ -1,4 +1,4 @@
-/* One GPU, opened: its context, the facts that decide what runs on it, and a stream. */
+/* One GPU: the facts that decide what runs on it, its context and a stream. */
 #ifndef KERNELS_CUDA_DEVICE_H
 #define KERNELS_CUDA_DEVICE_H
 
@@ -12,6 +12,7 @@ struct device_facts {
     int shared_per_sm;    /* bytes */
     int shared_per_block; /* bytes, with opt-in */
     int l2_bytes;
+    int maps_memory;       /* 1: memory can be opened to other GPUs piece by piece (virtual memory management) */
     int driver_version;    /* as cuDriverGetVersion */
     uint64_t memory_bytes; /* of the device, in all */
 };
@@ -21,18 +22,20 @@ struct device {
     struct device_facts facts;
     int ordinal;
     cu_device handle;
-    cu_context context; /* the primary one */
-    cu_stream stream;   /* non-blocking */
+    cu_context context;     /* the primary one; NULL until device_begin */
+    cu_stream stream;       /* non-blocking; likewise */
+    uint64_t mapping_bytes; /* memory is opened to other GPUs in multiples of this; 0: not at all; likewise */
 };
 
 /* Opens the driver, finds the GPU `ordinal` and reads its facts; takes nothing of it yet. STATUS_MACHINE with expected,
  * found and remedy: no driver, no GPU, no such ordinal. */
 bool device_find(struct device *device, int ordinal, struct status *status);
-/* Makes the context of a GPU that was found, and the stream. Several threads may, each for a GPU of its own. The context is
- * current on the calling thread only between device_enter and device_leave, which nest. */
+/* Makes the context of a GPU that was found, and the stream; where it fails, too, device_close must follow. Several threads
+ * may, each for a GPU of its own. The context is current on the calling thread only between device_enter and device_leave,
+ * which nest. */
 bool device_begin(struct device *device, struct status *status);
-bool device_open(struct device *device, int ordinal,
-                 struct status *status);  /* both; the device is closed if one fails */
+/* Both; where one fails the device is closed. */
+bool device_open(struct device *device, int ordinal, struct status *status);
 void device_close(struct device *device); /* harmless on a device that is all zero */
 bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);

@@ -66,7 +66,7 @@ enum cu_function_attribute {
 };
 
 /* Memory that is made, mapped and opened to GPUs in steps of their own. */
-enum { CU_MEM_PINNED = 1, CU_MEM_ON_DEVICE = 1, CU_MEM_READ_WRITE = 3 };
+enum { CU_MEM_PINNED = 1, CU_MEM_ON_DEVICE = 1, CU_MEM_READ_WRITE = 3, CU_MEM_GRANULARITY_MINIMUM = 0 };
 typedef uint64_t cu_mem_handle;
 struct cu_mem_location {
     int type; /* CU_MEM_ON_DEVICE */
@@ -197,6 +197,8 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
     X(MemGetInfo, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                        \
     X(MemAlloc, cuMemAlloc_v2, (cu_deviceptr * pointer, size_t bytes))                                                 \
     X(MemFree, cuMemFree_v2, (cu_deviceptr pointer))                                                                   \
+    X(MemGetAllocationGranularity, cuMemGetAllocationGranularity,                                                      \
+      (size_t * bytes, const struct cu_mem_properties *properties, int which))                                         \
     X(MemCreate, cuMemCreate,                                                                                          \
       (cu_mem_handle * handle, size_t bytes, const struct cu_mem_properties *properties, unsigned long long flags))    \
     X(MemRelease, cuMemRelease, (cu_mem_handle handle))                                                                \

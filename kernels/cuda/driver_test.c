@@ -83,6 +83,8 @@ static void test_facts(void **state)
     assert_int_equal(device.facts.shared_per_sm, 228 << 10);
     assert_int_equal(device.facts.shared_per_block, 227 << 10);
     assert_int_equal(device.facts.l2_bytes, 60 << 20);
+    assert_int_equal(device.facts.maps_memory, 1);
+    assert_int_equal(device.mapping_bytes, 2 << 20);
     assert_int_equal(device.facts.driver_version, 13000);
     assert_int_equal(device.facts.memory_bytes, 123456789);
     assert_int_equal(device.ordinal, 2);
@@ -158,8 +160,9 @@ static void test_each_call_failing(void **state)
         assert_int_equal(fake.misuse(), 0);
         if (opened && fake.calls() < call) calls = fake.calls();
     }
-    /* Version, init, count, get, name, six attributes, UUID, memory, context, push, stream; push and free memory. */
-    assert_int_equal(failed_opens, 18);
+    /* Version, init, count, get, name, seven attributes, UUID, memory, context, push, granularity, stream; push and free
+     * memory. */
+    assert_int_equal(failed_opens, 20);
     assert_true(call > failed_opens + 5); /* and some in device_leave and device_close, which tell nobody */
 }
 

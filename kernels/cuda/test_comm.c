@@ -35,6 +35,8 @@ static void close_others(void)
         if (others[g].context) device_close(&others[g]);
 }
 
+static enum cuda_link link_of_gpus; /* once test_comm_gpus was called */
+
 int test_comm_gpus(void)
 {
     static int found;
@@ -58,6 +60,7 @@ int test_comm_gpus(void)
         print_message("one GPU of %d is used: %s\n", found, reason.message);
         found = 1;
     }
+    link_of_gpus = link;
     return found;
 }
 
@@ -94,7 +97,7 @@ static void open_rank(struct test_comm *comm, int index, const struct device *de
     rank->device = device;
     enter(rank);
     check(driver()->StreamCreate(&rank->stream, CU_STREAM_NON_BLOCKING), "making a stream");
-    must(cuda_comm_allocate(device, members, (uint32_t)comm->members, CUDA_LINK_NVLINK, space_bytes(comm), &rank->space,
+    must(cuda_comm_allocate(device, members, (uint32_t)comm->members, comm->link, space_bytes(comm), &rank->space,
                             &status),
          &status);
     fill(rank, rank->space, CANARY, space_bytes(comm));
@@ -123,6 +126,7 @@ static void open_all(struct test_comm *comm, int ranks, int members, int gpus, s
     memset(fault, 0, PLAN_MAX_RANKS * sizeof *comm->fault);
     comm->fault = fault;
     const struct device *devices[PLAN_MAX_RANKS];
+    if (gpus > 1) comm->link = link_of_gpus;
     for (int r = 0; r < members; r++) devices[r] = gpu(r * gpus / members);
     for (int r = 0; r < members; r++) open_rank(comm, r, devices[r], devices);
 }
@@ -157,7 +161,7 @@ void test_comm_close(struct test_comm *comm)
         enter(rank);
         wait_for(rank);
         for (int m = 0; m < rank->memory_count; m++) check(driver()->MemFree(rank->memories[m]), "freeing memory");
-        cuda_comm_free(rank->device, CUDA_LINK_NVLINK, rank->space, space_bytes(comm));
+        cuda_comm_free(rank->device, comm->link, rank->space, space_bytes(comm));
         check(driver()->StreamDestroy(rank->stream), "destroying a stream");
         device_leave(rank->device);
     }

@@ -26,6 +26,7 @@ struct test_comm_rank {
 struct test_comm {
     int ranks, members; /* members: 1 where a rank stands alone, else as ranks */
     size_t buffer_bytes;
+    enum cuda_link link;                        /* on one GPU: none, so that tools know where each allocation ends */
     struct test_comm_rank rank[PLAN_MAX_RANKS]; /* [members] */
     volatile uint32_t *fault;                   /* [members], on the host: struct comm_header.fault */
 };

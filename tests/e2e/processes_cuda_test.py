@@ -219,6 +219,7 @@ class Processes(unittest.TestCase):
                 end = time.monotonic() + 60
                 while not os.path.exists(lost + ".joins") and time.monotonic() < end:
                     time.sleep(0.01)
+                self.assertTrue(os.path.exists(lost + ".joins"), "NCCL was not asked")
                 with open(lost, "w", encoding="ascii"):
                     time.sleep(0.2)
                 processes[1].kill()

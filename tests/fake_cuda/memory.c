@@ -125,6 +125,17 @@ static void let_go(struct physical *physical)
     fake_object_kill(physical);
 }
 
+cu_result cuMemGetAllocationGranularity(size_t *bytes, const struct cu_mem_properties *properties, int which)
+{
+    ENTER;
+    REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);
+    REQUIRE(properties->type == CU_MEM_PINNED && properties->location.type == CU_MEM_ON_DEVICE &&
+                which == CU_MEM_GRANULARITY_MINIMUM && !getenv("FAKE_CUDA_NO_MAPPING"),
+            CU_ERROR_INVALID_VALUE);
+    *bytes = MAPPING_GRANULARITY;
+    LEAVE(CU_SUCCESS);
+}
+
 cu_result cuMemCreate(cu_mem_handle *handle, size_t bytes, const struct cu_mem_properties *properties,
                       unsigned long long flags)
 {

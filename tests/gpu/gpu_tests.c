@@ -246,7 +246,7 @@ static void report_gpu(void)
     struct status status = {0};
     struct device device;
     memset(&device, 0, sizeof device);
-    if (!device_open(&device, 0, &status)) {
+    if (!device_find(&device, 0, &status)) {
         fprintf(stderr, "gpu-tests: no GPU: %s\n", status.message);
         exit(CHECK_NO_GPU);
     }
