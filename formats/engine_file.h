@@ -107,6 +107,10 @@ bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, 
                         struct status *status);
 bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count,
                            struct status *status);
+/* Copies bytes [offset, offset + bytes) of the weights: file_map_read, where the engine was opened from a file. */
+bool engine_read_weights(const struct engine *engine, uint64_t offset, void *to, uint64_t bytes, struct status *status);
+/* That bytes [offset, offset + bytes) of the weights, as far as there are such, are wanted soon: no more than advice. */
+void engine_read_ahead(const struct engine *engine, uint64_t offset, uint64_t bytes);
 void engine_close(struct engine *engine);
 
 /* Writer: begin, weights, sections, end. Same contents, same bytes. The weights may come before, between or after the

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "formats/checked.h"
@@ -351,6 +353,28 @@ bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, ui
                                engine->manifest.builder_version);
     }
     return true;
+}
+
+bool engine_read_weights(const struct engine *engine, uint64_t offset, void *to, uint64_t bytes, struct status *status)
+{
+    if (!checked_range(offset, bytes, engine->manifest.weights_bytes))
+        return status_fail(status, STATUS_USAGE, "weights: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64, offset, bytes,
+                           engine->manifest.weights_bytes);
+    if (engine->map.data)
+        return file_map_read(&engine->map, (uint64_t)(engine->weights - engine->map.data) + offset, to, bytes,
+                             status) ||
+               status_prefix(status, "section 'weights'");
+    memcpy(to, engine->weights + offset, bytes);
+    return true;
+}
+
+void engine_read_ahead(const struct engine *engine, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t all = engine->manifest.weights_bytes;
+    if (offset >= all) return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)(engine->weights + offset) & ~(page - 1);
+    uintptr_t end = (uintptr_t)(engine->weights + offset + (bytes < all - offset ? bytes : all - offset));
+    madvise((void *)first, end - first, MADV_WILLNEED);
 }
 
 void engine_close(struct engine *engine)

@@ -51,16 +51,42 @@ bool file_map_open(struct file_map *map, const char *path, struct status *status
         if (data == MAP_FAILED)
             done = status_fail_errno(status, STATUS_MACHINE, errno, "cannot map '%s'", path);
         else
-            *map = (struct file_map){.data = data, .size = size};
+            *map = (struct file_map){.data = data, .size = size, .descriptor = descriptor};
     }
-    close(descriptor); /* the mapping keeps the file */
+    if (!map->data) close(descriptor);
     return done;
 }
 
 void file_map_close(struct file_map *map)
 {
-    if (map->data) munmap((void *)(uintptr_t)map->data, (size_t)map->size);
+    if (map->data) {
+        munmap((void *)(uintptr_t)map->data, (size_t)map->size);
+        close(map->descriptor);
+    }
     *map = (struct file_map){0};
+}
+
+bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64_t bytes, struct status *status)
+{
+    uint8_t *at = to;
+    if (!checked_range(offset, bytes, map->size))
+        return status_fail(status, STATUS_USAGE, "bytes %llu + %llu of a file of %llu", (unsigned long long)offset,
+                           (unsigned long long)bytes, (unsigned long long)map->size);
+    while (bytes) {
+        ssize_t count = pread(map->descriptor, at, bytes > SSIZE_MAX ? SSIZE_MAX : (size_t)bytes, (off_t)offset);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0)
+            return status_fail_errno(status, STATUS_MACHINE, errno, "cannot read %llu bytes at offset %llu",
+                                     (unsigned long long)bytes, (unsigned long long)offset);
+        if (count == 0)
+            return status_fail(status, STATUS_CORRUPT,
+                               "the file ends at %llu, where it had %llu bytes when it was opened",
+                               (unsigned long long)offset, (unsigned long long)map->size);
+        at += count;
+        offset += (uint64_t)count;
+        bytes -= (uint64_t)count;
+    }
+    return true;
 }
 
 void file_map_release(const void *data, uint64_t bytes)

@@ -12,10 +12,15 @@
 struct file_map {
     const uint8_t *data; /* NULL when size is 0 */
     uint64_t size;
+    int descriptor; /* for file_map_read; none when size is 0 */
 };
 
 bool file_map_open(struct file_map *map, const char *path, struct status *status);
 void file_map_close(struct file_map *map);
+
+/* Copies bytes [offset, offset + bytes) of the file. For what is read once and in large pieces: it takes no page faults, and
+ * where the file has become shorter it fails, while the mapping would end the process. Thread-safe. */
+bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64_t bytes, struct status *status);
 
 /* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
  * page cache and come back when read again. Keeps a program that streams through a large file small. */

@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "kernels/op.h"
 #include "kernels/cpu/team.h"
@@ -18,11 +16,7 @@
 #include "runtime/plan_inputs.h"
 #include "runtime/world.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL and pages come one by one */
-#endif
-
-/* Chunks that a thread takes at once: large enough that one call of madvise serves many pages, small enough that all
+/* Chunks that a thread takes at once: large enough that a call serves many pages, small enough that all
  * threads end at the same time. */
 enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
 
@@ -59,17 +53,6 @@ struct weight_check {
     struct status *status; /* of the thread that set `failed` first */
 };
 
-static void advise(const struct engine *file, uint64_t offset, uint64_t bytes, int advice)
-{
-    if (offset >= file->manifest.weights_bytes) return;
-    if (bytes > file->manifest.weights_bytes - offset) bytes = file->manifest.weights_bytes - offset;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = (uintptr_t)(file->weights + offset) & ~(page - 1);
-    uintptr_t end = (uintptr_t)(file->weights + offset + bytes);
-    /* Only advice: where it is refused the pages arrive by faults. */
-    madvise((void *)first, end - first, advice);
-}
-
 static void check_pieces(void *argument, struct team_member *member)
 {
     struct weight_check *check = argument;
@@ -77,8 +60,7 @@ static void check_pieces(void *argument, struct team_member *member)
     uint64_t piece;
     while ((piece = team_ticket(member)) < check->pieces &&
            !atomic_load_explicit(&check->failed, memory_order_relaxed)) {
-        advise(check->file, (piece + READ_AHEAD_PIECES) * piece_bytes, piece_bytes, MADV_WILLNEED);
-        advise(check->file, piece * piece_bytes, piece_bytes, MADV_POPULATE_READ);
+        engine_read_ahead(check->file, (piece + READ_AHEAD_PIECES) * piece_bytes, piece_bytes);
         uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
         struct status status;
         status_clear(&status);

@@ -3,17 +3,11 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "formats/hash.h"
 #include "kernels/cpu/processors.h"
 #include "kernels/cpu/team.h"
 #include "runtime/memory_limit.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL and pages come one by one */
-#endif
 
 enum {
     /* A thread copies and hashes 5 GB/s or more; a link of 16 lanes of PCIe 5 takes 55. */
@@ -43,26 +37,17 @@ struct lane {
     cu_event sent[BUFFERS]; /* recorded behind the last copy out of the buffer */
 };
 
-static void advise(const struct engine *file, uint64_t offset, uint64_t bytes, int advice)
-{
-    if (offset >= file->manifest.weights_bytes) return;
-    if (bytes > file->manifest.weights_bytes - offset) bytes = file->manifest.weights_bytes - offset;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = (uintptr_t)(file->weights + offset) & ~(page - 1);
-    uintptr_t end = (uintptr_t)(file->weights + offset + bytes);
-    /* Only advice: where it is refused the pages arrive by faults. */
-    madvise((void *)first, end - first, advice);
-}
-
 /* Into the buffer, piece by piece, so that what was copied is hashed while it is near. The bytes that go to the device are
  * those that were hashed, whatever becomes of the file meanwhile. */
-static void copy_part(uint8_t *buffer, const uint8_t *from, uint64_t bytes, struct hash64_stream *hash)
+static bool copy_part(const struct engine *file, uint64_t offset, uint8_t *buffer, uint64_t bytes,
+                      struct hash64_stream *hash, struct status *status)
 {
     for (uint64_t done = 0; done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        memcpy(buffer + done, from + done, piece);
+        if (!engine_read_weights(file, offset + done, buffer + done, piece, status)) return false;
         hash64_stream_add(hash, buffer + done, piece);
     }
+    return true;
 }
 
 static bool send_part(const struct upload *upload, struct lane *lane, uint64_t offset, uint64_t bytes,
@@ -74,8 +59,8 @@ static bool send_part(const struct upload *upload, struct lane *lane, uint64_t o
     cu_event sent = lane->sent[turn % BUFFERS];
     if (turn >= BUFFERS && !cuda_ok(driver, driver->EventSynchronize(sent), status, "copying weights to the GPU"))
         return false;
-    copy_part(buffer, upload->file->weights + offset, bytes, hash);
-    return cuda_ok(driver, driver->MemcpyHtoDAsync(upload->to + offset - begin, buffer, bytes, lane->stream), status,
+    return copy_part(upload->file, offset, buffer, bytes, hash, status) &&
+           cuda_ok(driver, driver->MemcpyHtoDAsync(upload->to + offset - begin, buffer, bytes, lane->stream), status,
                    "copying weights to the GPU") &&
            cuda_ok(driver, driver->EventRecord(sent, lane->stream), status, "copying weights to the GPU");
 }
@@ -88,8 +73,7 @@ static bool send_chunk(const struct upload *upload, struct lane *lane, uint64_t 
     uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
     struct hash64_stream *hash = hash64_stream_begin();
     if (!hash) return status_fail(status, STATUS_MACHINE, "out of memory");
-    advise(file, offset + READ_AHEAD_CHUNKS * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES, bytes, MADV_WILLNEED);
-    advise(file, offset, bytes, MADV_POPULATE_READ);
+    engine_read_ahead(file, offset + READ_AHEAD_CHUNKS * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES, bytes);
     bool ok = true;
     for (uint64_t done = 0; ok && done < bytes; done += BUFFER_BYTES)
         ok = send_part(upload, lane, offset + done, bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES, hash,

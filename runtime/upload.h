@@ -1,4 +1,4 @@
-/* Weights to a device at link speed: threads copy them, chunk by chunk, from the mapping into pinned buffers, hash what
+/* Weights to a device at link speed: threads copy them, chunk by chunk, out of the file into pinned buffers, hash what
  * they copied and queue it for the device, each on a stream of its own. */
 #ifndef RUNTIME_UPLOAD_H
 #define RUNTIME_UPLOAD_H
