@@ -23,10 +23,11 @@ static void check_chain(const struct plan *plan)
 }
 
 /* Launches that begin early, clusters and tensor maps need compute capability 9.0. */
-static void check_gpu_limits(const struct plan *plan, const struct plan_launch *launch, const struct device_facts *gpu)
+static void check_gpu_limits(const struct plan *plan, const struct plan_launch *launch, const struct device_facts *gpu,
+                             const struct device_kernel *kernel)
 {
-    bool hopper = gpu->capability >= 90;
-    assert_int_equal(launch->attributes, hopper ? LAUNCH_PROGRAMMATIC : 0);
+    bool hopper = gpu->capability >= 90, together = strcmp(kernel->name, "all_reduce_two_shot") == 0;
+    assert_int_equal(launch->attributes, (hopper ? LAUNCH_PROGRAMMATIC : 0) | (together ? LAUNCH_TOGETHER : 0));
     uint32_t cluster = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
     assert_true(cluster >= 1 && cluster <= (hopper ? 16 : 1));
     assert_true(launch->shared_bytes <= (uint32_t)gpu->shared_per_block);
@@ -99,7 +100,7 @@ static void check_launch(const struct test_device_model *model, const struct pla
     assert_memory_equal(entry->tactic.params, tactic->params,
                         (size_t)tactic->kernel->param_count * sizeof *tactic->params);
     assert_int_equal(entry->operand_count, launch->operand_count);
-    check_gpu_limits(plan, launch, gpu);
+    check_gpu_limits(plan, launch, gpu, tactic->kernel);
     check_tensor_maps(model, plan, launch, tactic);
 }
 

@@ -31,7 +31,7 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 static void the_sections_have_the_documented_form(void **state)
 {
     (void)state;
-    static const struct number version[] = {{8, 2, 1}, {10, 2, 4}}; /* 1.2 was the first one to have them */
+    static const struct number version[] = {{8, 2, 1}, {10, 2, 5}}; /* 1.2 was the first one to have them */
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
         {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */
@@ -289,7 +289,7 @@ static const struct damage damages[] = {
     ATTENTION(cluster[2], 16, NOT_ZERO),
     ATTENTION(shared_bytes, 1, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, NOT_ZERO), /* a library does not wait by itself */
-    ATTENTION(attributes, LAUNCH_LIBRARY | 4, NOT_ZERO),
+    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_TOGETHER, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | 0x80000000, NOT_ZERO),
     {OPERAND(0, tensor_map, 1), IN_PLAN(8) "operand 0: a tensor map for a library call"},
     {OPERAND(HEAD_OPERAND, tensor_map, 9), IN_PLAN(8) "operand 2: a tensor map for a library call"},

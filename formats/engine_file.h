@@ -6,7 +6,7 @@
 #include "formats/file.h"
 #include "formats/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 4 };
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 5 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,

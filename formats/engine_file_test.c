@@ -341,7 +341,7 @@ enum { WEIGHTS, HASHES, MANIFEST, TENSORS, PLANS, TACTICS, TOKENIZER, GOLDEN };
 
 static const struct mutation mutations[] = {
     HEADER(major, 2,
-           "header: engine format: expected major version 1, found 2.4 (written by engbuild 0.1.0-test); "
+           "header: engine format: expected major version 1, found 2.5 (written by engbuild 0.1.0-test); "
            "rebuild the engine"),
     HEADER(header_bytes, 127, "header: size of header and table: expected 128 to 4096 bytes, found 127"),
     HEADER(header_bytes, 4097, "header: size of header and table"),
@@ -546,7 +546,7 @@ static void later_minor_versions_are_read(void **state)
     engine_fix_checksums(bytes, size);
     expect_refused(bytes, size,
                    "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
-                   "1.4 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
+                   "1.5 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
     entry->flags = 0;
     engine_fix_checksums(bytes, size);
     bytes[entry->offset] ^= 1;
@@ -576,7 +576,7 @@ static void files_of_1_0_are_read(void **state)
     uint8_t *new_bytes = written(false, &new_size);
     memcpy(&header, new_bytes, sizeof header);
     assert_int_equal(header.major, ENGINE_MAJOR);
-    assert_int_equal(header.minor, 4);
+    assert_int_equal(header.minor, 5);
     header.minor = 0;
     memcpy(new_bytes, &header, sizeof header);
     engine_fix_checksums(new_bytes, new_size);

@@ -250,7 +250,7 @@ static const struct damage damages[] = {
     EMBED(cluster[2], 2, "cluster[2]: expected 1 to 16 and a divisor of grid 1, found 2"),
     EMBED(grid[0], 5, "cluster[0]: expected 1 to 16 and a divisor of grid 5, found 2"),
     EMBED(shared_bytes, (1 << 20) + 1, "shared memory: 1048577 bytes, at most 1048576 are possible"),
-    EMBED(attributes, 4, "unknown attributes 0x4"),
+    EMBED(attributes, 8, "unknown attributes 0x8"),
     EMBED(attributes, LAUNCH_LIBRARY, "library call 0 of 0"),
     EMBED(attributes, 0x80000001, "unknown attributes 0x80000001"),
     {FIELD(IN_EMBED, 0, plan_launch, reserved, 1), "launch 0 (embed): a reserved field is not zero"},

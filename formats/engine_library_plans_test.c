@@ -137,7 +137,7 @@ static const struct damage {
     /* kernels are checked like those of the plans */
     EMBED(kernel, 3, "kernel 3 of 3"),
     EMBED(grid[0], 0, "grid[0]: expected 1 to 2147483647, found 0"),
-    EMBED(attributes, 4, "unknown attributes 0x4"),
+    EMBED(attributes, 8, "unknown attributes 0x8"),
     EMBED(attributes, LAUNCH_LIBRARY, "operands: the library call has 8, found 4"),
     {FIELD(IN_EMBED, plan_launch, op, OP_COUNT), IN_PLANS "plan 0 (decode, 1 rows): launch 0 (?): "},
     HEADER(kind, 0, ": kind 0 of 1 rows " NO_COUNTERPART),

@@ -237,6 +237,7 @@ const struct device_kernel device_all_reduce_two_shot = {
     .param_names = two_shot_names,
     .first_tunable = ALL_REDUCE_DEVICE_THREADS,
     .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .together = true,
     .launch = launch_two_shot,
     .candidates = two_shot_candidates,
     .cost = cost,

@@ -59,7 +59,6 @@ static bool load_kernel(struct cuda_kernel *kernel, const struct device *device,
                            entry->entry, device->facts.name, device->facts.capability / 10,
                            device->facts.capability % 10);
     kernel->operand_count = entry->operand_count;
-    kernel->all_at_once = strcmp(entry->entry, "all_reduce_two_shot") == 0; /* by name: the registry is the builder's */
     if (!code_ok(driver, result, status, "loading its code", entry->entry) ||
         !code_ok(driver, driver->LibraryGetKernel(&handle, kernel->library, entry->entry), status, "looking it up",
                  entry->entry) ||
@@ -181,7 +180,7 @@ static bool check_residency(const struct device *device, const struct plan_launc
     const uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
     const int threads = (int)(launch->block[0] * launch->block[1] * launch->block[2]);
     int each = 0;
-    if (!kernel->all_at_once) return true;
+    if (!(launch->attributes & LAUNCH_TOGETHER)) return true;
     if (!cuda_ok(&device->driver,
                  device->driver.OccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel->function, threads,
                                                                           launch->shared_bytes),

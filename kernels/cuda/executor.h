@@ -25,8 +25,6 @@ struct cuda_kernel {
     uint32_t operand_count;
     uint32_t parameter_bytes[PLAN_MAX_OPERANDS]; /* 8: pointer, 128: tensor map */
     uint32_t max_threads, static_shared_bytes;
-    bool
-        all_at_once; /* blocks wait for each other: on a GPU that does not run all of a grid at once they would for ever */
 };
 struct cuda_kernels {
     struct cuda_kernel *kernels; /* owned, as the engine's kernels section */
