@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include "formats/checked.h"
@@ -371,10 +369,7 @@ bool engine_read_weights(const struct engine *engine, uint64_t offset, void *to,
 void engine_read_ahead(const struct engine *engine, uint64_t offset, uint64_t bytes)
 {
     const uint64_t all = engine->manifest.weights_bytes;
-    if (offset >= all) return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)(engine->weights + offset) & ~(page - 1);
-    uintptr_t end = (uintptr_t)(engine->weights + offset + (bytes < all - offset ? bytes : all - offset));
-    madvise((void *)first, end - first, MADV_WILLNEED);
+    if (offset < all) file_map_read_ahead(engine->weights + offset, bytes < all - offset ? bytes : all - offset);
 }
 
 void engine_close(struct engine *engine)

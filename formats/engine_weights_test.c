@@ -1,32 +1,17 @@
 /* Reading an engine's weights as a loader for a device does: copies, out of the file or of memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "formats/test_engine.h"
+#include "formats/test_support.h"
 
-static char folder[] = "/tmp/engine_weights_test.XXXXXX";
-static char path[64];
 static struct test_engine sample;
 
-static int setup(void **state)
+/* Writes the sample into a fresh folder; returns its path. */
+static const char *write_sample(const char *folder)
 {
-    (void)state;
     struct status status = {0};
-    if (!mkdtemp(folder) || !test_engine_make(&sample, &status)) return -1;
-    snprintf(path, sizeof path, "%s/a.eng", folder);
-    return test_engine_write(&sample, path, false, &status) ? 0 : -1;
-}
-
-static int remove_all(void **state)
-{
-    (void)state;
-    return unlink(path) || rmdir(folder);
+    const char *path = test_path(folder, "a.eng");
+    test_expect_success(test_engine_make(&sample, &status), &status);
+    test_expect_success(test_engine_write(&sample, path, false, &status), &status);
+    return path;
 }
 
 static void check_copies(const struct engine *engine)
@@ -40,8 +25,8 @@ static void check_copies(const struct engine *engine)
     assert_memory_equal(copy, sample.weights + 100, 7);
     assert_memory_equal(copy + 7, sample.weights + 7, 100);
     assert_true(engine_read_weights(engine, TEST_ENGINE_WEIGHTS, copy, 0, &status));
-    assert_false(engine_read_weights(engine, 1, copy, TEST_ENGINE_WEIGHTS, &status));
-    assert_int_equal(status.code, STATUS_USAGE);
+    test_expect_failure(engine_read_weights(engine, 1, copy, TEST_ENGINE_WEIGHTS, &status), &status, STATUS_USAGE,
+                        "weights: bytes 1 +");
     assert_false(engine_read_weights(engine, UINT64_MAX, copy, 2, &status));
     /* Only advice, also about what is not there. */
     engine_read_ahead(engine, 0, TEST_ENGINE_WEIGHTS);
@@ -55,6 +40,8 @@ static void copies_are_the_weights(void **state)
     struct status status = {0};
     struct engine engine;
     size_t size = 0;
+    char *folder = test_folder();
+    const char *path = write_sample(folder);
     uint8_t *bytes = test_engine_read(path, &size);
     assert_true(engine_open(&engine, path, &status));
     check_copies(&engine);
@@ -63,6 +50,7 @@ static void copies_are_the_weights(void **state)
     check_copies(&engine);
     engine_close(&engine);
     free(bytes);
+    test_folder_remove(folder);
 }
 
 /* The mapping would end the process. */
@@ -72,20 +60,22 @@ static void a_file_that_became_shorter_is_refused(void **state)
     struct status status = {0};
     struct engine engine;
     uint8_t copy[TEST_ENGINE_WEIGHTS];
+    char *folder = test_folder();
+    const char *path = write_sample(folder);
     assert_true(engine_open(&engine, path, &status));
     const off_t weights = engine.weights - engine.bytes;
     assert_int_equal(truncate(path, weights + 64), 0);
     assert_true(engine_read_weights(&engine, 0, copy, 64, &status));
     assert_memory_equal(copy, sample.weights, 64);
-    assert_false(engine_read_weights(&engine, 0, copy, 65, &status));
-    assert_int_equal(status.code, STATUS_CORRUPT);
-    assert_non_null(strstr(status.message, "section 'weights': the file ends at"));
+    test_expect_failure(engine_read_weights(&engine, 0, copy, 65, &status), &status, STATUS_CORRUPT,
+                        "section 'weights': the file ends at");
     engine_close(&engine);
+    test_folder_remove(folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_are_the_weights),
                                        cmocka_unit_test(a_file_that_became_shorter_is_refused)};
-    return cmocka_run_group_tests(tests, setup, remove_all);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,12 @@ bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64
     return true;
 }
 
+void file_map_read_ahead(const void *data, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
+    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_WILLNEED);
+}
+
 void file_map_release(const void *data, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + (uintptr_t)bytes;

@@ -22,6 +22,9 @@ void file_map_close(struct file_map *map);
  * where the file has become shorter it fails, while the mapping would end the process. Thread-safe. */
 bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64_t bytes, struct status *status);
 
+/* That these bytes of a mapping are wanted soon: no more than advice. */
+void file_map_read_ahead(const void *data, uint64_t bytes);
+
 /* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
  * page cache and come back when read again. Keeps a program that streams through a large file small. */
 void file_map_release(const void *data, uint64_t bytes);

@@ -16,8 +16,8 @@
 #include "runtime/plan_inputs.h"
 #include "runtime/world.h"
 
-/* Chunks that a thread takes at once: large enough that a call serves many pages, small enough that all
- * threads end at the same time. */
+/* Chunks that a thread takes at once: large enough that one call reads ahead of many pages, small enough that all threads
+ * end at the same time. */
 enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
 
 double load_seconds(void)

@@ -65,6 +65,17 @@ static bool link_ranks(struct eng_engine *engine, const struct device *const *de
     return engine->cuda[0].detour || status_fail(status, STATUS_MACHINE, "out of memory");
 }
 
+/* By so many threads at once. */
+static bool run_team(uint32_t members, void (*function)(void *, struct team_member *), void *argument,
+                     struct status *status)
+{
+    struct team *team = team_create((int)members, status);
+    if (!team) return false;
+    team_run(team, function, argument);
+    team_destroy(team);
+    return true;
+}
+
 struct beginning {
     struct eng_engine *engine;
     struct status status[PLAN_MAX_RANKS];
@@ -82,10 +93,7 @@ static void begin_device(void *argument, struct team_member *member)
 static bool begin_devices(struct eng_engine *engine, struct status *status)
 {
     struct beginning beginning = {.engine = engine};
-    struct team *team = team_create((int)engine->rank_count, status);
-    if (!team) return false;
-    team_run(team, begin_device, &beginning);
-    team_destroy(team);
+    if (!run_team(engine->rank_count, begin_device, &beginning, status)) return false;
     for (uint32_t r = 0; r < engine->rank_count; r++) {
         if (beginning.status[r].code == STATUS_OK) continue;
         *status = beginning.status[r];
@@ -290,16 +298,6 @@ static bool first_failure(const struct filling *filling, struct status *missing,
     return true;
 }
 
-static bool run_team(struct filling *filling, uint32_t members, void (*function)(void *, struct team_member *),
-                     struct status *status)
-{
-    struct team *team = team_create((int)members, status);
-    if (!team) return false;
-    team_run(team, function, filling);
-    team_destroy(team);
-    return true;
-}
-
 static bool run_filling(struct filling *filling, struct status *status)
 {
     struct eng_engine *engine = filling->engine;
@@ -310,11 +308,11 @@ static bool run_filling(struct filling *filling, struct status *status)
         *status = missing;
         return false;
     }
-    if (!run_team(filling, 2 * engine->rank_count, fill_member, status)) return false;
+    if (!run_team(2 * engine->rank_count, fill_member, filling, status)) return false;
     for (uint32_t r = 0; r < engine->rank_count; r++) engine->load_threads += filling->weights[r].threads;
     if (!first_failure(filling, &missing, status) || !join_cuda_agree(engine, status)) return false;
     if (joins &&
-        (!run_team(filling, engine->rank_count, join_member, status) || !first_failure(filling, &missing, status)))
+        (!run_team(engine->rank_count, join_member, filling, status) || !first_failure(filling, &missing, status)))
         return false;
     return settle_libraries(engine, &missing, status) && join_cuda_agree(engine, status);
 }

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "formats/hash.h"
 #include "kernels/cpu/processors.h"
