@@ -14,6 +14,11 @@ bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *wha
     return true;
 }
 
+void host_memory_use_large_pages(const struct host_memory *memory)
+{
+    (void)madvise(memory->base, memory->bytes, MADV_HUGEPAGE); /* a wish */
+}
+
 void host_memory_unmap(struct host_memory *memory)
 {
     if (memory->base) munmap(memory->base, memory->bytes);

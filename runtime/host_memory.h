@@ -13,6 +13,8 @@ struct host_memory {
 
 /* `what` is for messages. */
 bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *what, struct status *status);
+/* Before it is touched: where the system has large pages, it takes them. */
+void host_memory_use_large_pages(const struct host_memory *memory);
 void host_memory_unmap(struct host_memory *memory);
 
 #endif

@@ -174,6 +174,7 @@ _Static_assert(sizeof(struct cu_graph_edge) == 8, "CUgraphEdgeData");
 
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
+enum { CU_MEMHOSTREGISTER_PORTABLE = 1 };
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTALLOC_WRITECOMBINED = 4 };
 
 /* X(member, symbol, parameters): every function that is looked up. */
@@ -212,6 +213,8 @@ enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTAL
       (cu_deviceptr pointer, size_t bytes, const struct cu_mem_access *access, size_t count))                          \
     X(MemHostAlloc, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                    \
     X(MemFreeHost, cuMemFreeHost, (void *pointer))                                                                     \
+    X(MemHostRegister, cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned flags))                            \
+    X(MemHostUnregister, cuMemHostUnregister, (void *pointer))                                                         \
     X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (cu_deviceptr to, const void *from, size_t bytes, cu_stream stream))      \
     X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *to, cu_deviceptr from, size_t bytes, cu_stream stream))            \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (cu_deviceptr to, cu_deviceptr from, size_t bytes, cu_stream stream))     \

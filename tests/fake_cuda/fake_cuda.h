@@ -1,16 +1,18 @@
 /* A driver without a GPU: libcuda.so.1 in host memory, for tests of everything that calls the driver. Found by the
  * dynamic linker where LD_LIBRARY_PATH names its folder (the tests run themselves again that way).
  *
- * Device pointers are host addresses, streams run at once, kernels do what a test registered for their entry, else
- * nothing. Every call checks its arguments and the state (initialised, context current, handle alive, memory inside an
- * allocation); what is wrong returns an error and counts as misuse.
+ * Device pointers are host addresses, streams run at once, but for copies out of pinned memory, which come as late as may
+ * be; kernels do what a test registered for their entry, else nothing. Every call checks its arguments and the state
+ * (initialised, context current, handle alive, memory inside an allocation); what is wrong returns an error and counts as
+ * misuse.
  *
  * Settings, read when the library is loaded and by fake_cuda_reset:
  *   FAKE_CUDA_DEVICES=N         count of GPUs, default 1; 0: cuInit fails as without a GPU
  *   FAKE_CUDA_NO_PEERS=1        no GPU has access to another's memory
  *   FAKE_CUDA_NO_MAPPING=1      its memory cannot be mapped piece by piece
  *   FAKE_CUDA_PCIE=1            they have, but without atomics over the link
- *   FAKE_CUDA_HANG=1            no work ever ends, for those who ask (cuEventQuery)
+ *   FAKE_CUDA_HANG=1            no graph ever ends, for those who ask (cuEventQuery)
+ *   FAKE_CUDA_NO_REGISTER=1     it cannot pin memory that is there
  *   FAKE_CUDA_CAPABILITY=N      default 90
  *   FAKE_CUDA_MEMORY=BYTES      of each GPU, default 1 GiB
  *   FAKE_CUDA_DRIVER_VERSION=N  default 13000

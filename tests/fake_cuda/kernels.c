@@ -468,8 +468,10 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
     REQUIRE(!stream->capture, FAKE_CAPTURE_UNSUPPORTED);
     for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next)
         REQUIRE(kernel_alive(node->kernel), FAKE_INVALID_HANDLE); /* unloaded under the graph */
+    fake_catch_up(stream, stream->queued);
     /* From here on other threads may do as they like, where a kernel waits for them: what is in flight runs on. */
     for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) run_node(node);
+    stream->has_graphs = true;
     LEAVE(CU_SUCCESS);
 }
 
@@ -496,6 +498,7 @@ cu_result cuLaunchKernelEx(const struct cu_launch_config *config, cu_function fu
     cu_result result = check_launch(kernel, config->grid, config->block, cluster, config->shared_bytes);
     REQUIRE(result == CU_SUCCESS, result);
     if (!config->stream->capture) {
+        fake_catch_up(config->stream, config->stream->queued);
         run(kernel, config->grid, config->block, params);
     } else if (!append_launch(config->stream->capture, kernel, config->grid, config->block, cluster,
                               config->shared_bytes, params)) {

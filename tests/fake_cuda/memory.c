@@ -9,8 +9,10 @@ enum { MAPPING_GRANULARITY = 2 << 20, ALIGNMENT = 4096, POISON = 0xff, POISONED_
 
 struct cu_event_opaque {
     struct fake_object object;
-    bool timing, recorded;
+    bool timing, recorded, behind_graph, asked;
     double milliseconds;
+    struct cu_stream_opaque *stream; /* where it was recorded, behind so many copies */
+    size_t behind;
 };
 
 /* Memory that was never written shows as NaN; of large allocations only the beginning, so that a KV pool costs no
@@ -96,8 +98,35 @@ cu_result cuMemFreeHost(void *pointer)
     ENTER_FREEING;
     REQUIRE_CONTEXT;
     struct fake_memory *memory = find_exactly((uint64_t)(uintptr_t)pointer, FAKE_CUDA_HOST_MEMORY);
-    REQUIRE(memory, CU_ERROR_INVALID_VALUE);
+    REQUIRE(memory && !memory->is_registered && !fake_is_copied_from(memory), CU_ERROR_INVALID_VALUE);
     release(memory);
+    LEAVE_FREEING(CU_SUCCESS);
+}
+
+/* Found as the driver's own is, until it is given back. */
+cu_result cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
+{
+    ENTER;
+    REQUIRE_CONTEXT;
+    REQUIRE(pointer && bytes > 0 && flags <= CU_MEMHOSTREGISTER_PORTABLE, CU_ERROR_INVALID_VALUE);
+    if (getenv("FAKE_CUDA_NO_REGISTER")) LEAVE(FAKE_NOT_SUPPORTED);
+    REQUIRE(!fake_find_memory((uint64_t)(uintptr_t)pointer, 1), CU_ERROR_INVALID_VALUE);
+    struct fake_memory *memory = fake_object_new(FAKE_CUDA_HOST_MEMORY, sizeof *memory);
+    if (!memory) LEAVE(CU_ERROR_OUT_OF_MEMORY);
+    memory->data = pointer;
+    memory->bytes = bytes;
+    memory->device = -1;
+    memory->is_registered = true;
+    LEAVE(CU_SUCCESS);
+}
+
+cu_result cuMemHostUnregister(void *pointer)
+{
+    ENTER_FREEING;
+    REQUIRE_CONTEXT;
+    struct fake_memory *memory = find_exactly((uint64_t)(uintptr_t)pointer, FAKE_CUDA_HOST_MEMORY);
+    REQUIRE(memory && memory->is_registered && !fake_is_copied_from(memory), CU_ERROR_INVALID_VALUE);
+    fake_object_kill(memory);
     LEAVE_FREEING(CU_SUCCESS);
 }
 
@@ -276,13 +305,36 @@ cu_result cuMemSetAccess(cu_deviceptr pointer, size_t bytes, const struct cu_mem
 
 static void *host(cu_deviceptr address) { return (void *)(uintptr_t)address; }
 
+void fake_catch_up(cu_stream stream, size_t until)
+{
+    for (; stream->copied < until; stream->copied++) {
+        const struct fake_copy *copy = &stream->copies[stream->copied];
+        memmove(copy->to, copy->from, copy->bytes);
+    }
+}
+
+/* Out of pinned memory as late as can be: when somebody waits for it, or something else comes behind it. */
+static bool copy_late(cu_stream stream, void *to, const void *from, size_t bytes)
+{
+    const struct fake_memory *memory = fake_find_memory((uint64_t)(uintptr_t)from, bytes);
+    if (!memory || memory->object.kind != FAKE_CUDA_HOST_MEMORY) {
+        fake_catch_up(stream, stream->queued);
+        memmove(to, from, bytes);
+        return true;
+    }
+    struct fake_copy *copies = realloc(stream->copies, (stream->queued + 1) * sizeof *copies);
+    if (!copies) return false;
+    stream->copies = copies;
+    copies[stream->queued++] = (struct fake_copy){to, from, bytes};
+    return true;
+}
+
 cu_result cuMemcpyHtoDAsync_v2(cu_deviceptr to, const void *from, size_t bytes, cu_stream stream)
 {
     ENTER;
     REQUIRE_STREAM(stream);
     REQUIRE_MEMORY(to, bytes);
-    memmove(host(to), from, bytes);
-    LEAVE(CU_SUCCESS);
+    LEAVE(copy_late(stream, host(to), from, bytes) ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY);
 }
 
 cu_result cuMemcpyDtoHAsync_v2(void *to, cu_deviceptr from, size_t bytes, cu_stream stream)
@@ -290,6 +342,7 @@ cu_result cuMemcpyDtoHAsync_v2(void *to, cu_deviceptr from, size_t bytes, cu_str
     ENTER;
     REQUIRE_STREAM(stream);
     REQUIRE_MEMORY(from, bytes);
+    fake_catch_up(stream, stream->queued);
     memmove(to, host(from), bytes);
     LEAVE(CU_SUCCESS);
 }
@@ -300,6 +353,7 @@ cu_result cuMemcpyDtoDAsync_v2(cu_deviceptr to, cu_deviceptr from, size_t bytes,
     REQUIRE_STREAM(stream);
     REQUIRE_MEMORY(to, bytes);
     REQUIRE_MEMORY(from, bytes);
+    fake_catch_up(stream, stream->queued);
     memmove(host(to), host(from), bytes);
     LEAVE(CU_SUCCESS);
 }
@@ -309,11 +363,12 @@ cu_result cuMemsetD8Async(cu_deviceptr to, unsigned char value, size_t bytes, cu
     ENTER;
     REQUIRE_STREAM(stream);
     REQUIRE_MEMORY(to, bytes);
+    fake_catch_up(stream, stream->queued);
     memset(host(to), value, bytes);
     LEAVE(CU_SUCCESS);
 }
 
-/* Streams run at once: whatever was queued is done. */
+/* Streams run at once, but for those copies. */
 
 cu_result cuStreamCreate(cu_stream *stream, unsigned flags)
 {
@@ -328,6 +383,7 @@ cu_result cuStreamDestroy_v2(cu_stream stream)
 {
     ENTER_FREEING;
     REQUIRE_ALIVE(stream, FAKE_CUDA_STREAM);
+    fake_catch_up(stream, stream->queued);
     fake_object_kill(stream);
     LEAVE_FREEING(CU_SUCCESS);
 }
@@ -336,6 +392,7 @@ cu_result cuStreamSynchronize(cu_stream stream)
 {
     ENTER;
     REQUIRE_STREAM(stream);
+    fake_catch_up(stream, stream->queued);
     LEAVE(CU_SUCCESS);
 }
 
@@ -366,6 +423,10 @@ cu_result cuEventRecord(cu_event event, cu_stream stream)
     clock_gettime(CLOCK_MONOTONIC, &now);
     event->milliseconds = 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec + fake_slow_milliseconds();
     event->recorded = true;
+    event->behind_graph = stream->has_graphs;
+    event->asked = false;
+    event->stream = stream;
+    event->behind = stream->queued;
     LEAVE(CU_SUCCESS);
 }
 
@@ -374,14 +435,22 @@ cu_result cuEventSynchronize(cu_event event)
     ENTER;
     REQUIRE_CONTEXT;
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
+    if (event->stream) fake_catch_up(event->stream, event->behind);
     LEAVE(CU_SUCCESS);
 }
 
+/* Who asks before a copy gets another answer the next time. */
 cu_result cuEventQuery(cu_event event)
 {
     ENTER;
     REQUIRE_ALIVE(event, FAKE_CUDA_EVENT);
-    LEAVE(getenv("FAKE_CUDA_HANG") ? CU_ERROR_NOT_READY : CU_SUCCESS);
+    if (getenv("FAKE_CUDA_HANG") && event->behind_graph) LEAVE(CU_ERROR_NOT_READY);
+    if (event->stream && event->stream->copied < event->behind && !event->asked) {
+        event->asked = true;
+        LEAVE(CU_ERROR_NOT_READY);
+    }
+    if (event->stream) fake_catch_up(event->stream, event->behind);
+    LEAVE(CU_SUCCESS);
 }
 
 cu_result cuEventElapsedTime(float *milliseconds, cu_event start, cu_event end)

@@ -166,6 +166,19 @@ struct fake_memory *fake_find_memory(uint64_t address, size_t bytes)
     return NULL;
 }
 
+bool fake_is_copied_from(const struct fake_memory *memory)
+{
+    for (struct fake_object *object = objects; object; object = object->next) {
+        if (!object->alive || object->kind != FAKE_CUDA_STREAM) continue;
+        const struct cu_stream_opaque *stream = (const struct cu_stream_opaque *)object;
+        for (size_t i = stream->copied; i < stream->queued; i++) {
+            const char *from = stream->copies[i].from;
+            if (from >= memory->data && from < memory->data + memory->bytes) return true;
+        }
+    }
+    return false;
+}
+
 /* The driver as a whole; errors */
 
 cu_result cuInit(unsigned flags)

@@ -64,12 +64,22 @@ struct fake_memory {
     struct fake_object object;
     char *data;
     size_t bytes;
-    int device; /* -1: host memory */
+    int device;         /* -1: host memory */
+    bool is_registered; /* the caller's own */
+};
+
+struct fake_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
 };
 
 struct cu_stream_opaque {
     struct fake_object object;
     struct cu_graph_opaque *capture; /* NULL: not capturing */
+    bool has_graphs;                 /* some were launched here */
+    struct fake_copy *copies;        /* [queued] out of pinned memory; the first `copied` are done */
+    size_t queued, copied;
 };
 
 extern struct fake_settings fake_settings;
@@ -91,6 +101,11 @@ void fake_object_kill(void *handle);
 
 /* The allocation that holds [address, address + bytes), NULL if none does. */
 struct fake_memory *fake_find_memory(uint64_t address, size_t bytes);
+
+/* Does the copies that were queued before number `until`. */
+void fake_catch_up(cu_stream stream, size_t until);
+/* Whether some stream is still to copy out of it. */
+bool fake_is_copied_from(const struct fake_memory *memory);
 
 /* An injected failure comes before everything else; where something is freed, after it. */
 #define ENTER                          \
