@@ -198,15 +198,15 @@ static bool open_libraries(struct load_cuda *cuda, const struct engine *file, st
     return cuda->uses_libraries || missing->code == STATUS_MACHINE;
 }
 
-/* One rank's share of the load, by two threads: one streams weights, the other brings the kernels, which takes about as long
- * on a small model. */
+/* The ranks' shares of the load: kernels, and beside them what the upload needs; then weights, and libraries beside them.
+ * Kernels that are brought while weights are copied take the driver five times as long, and hold the copies up. */
 struct filling {
     struct eng_engine *engine;
     uint32_t threads;  /* that stream, of each rank */
     struct nccl_id id; /* of the communicator, where there is one */
     struct {
         bool ok;
-        int threads;
+        struct upload *upload;
         struct status status;
     } weights[PLAN_MAX_RANKS];
     struct {
@@ -215,29 +215,53 @@ struct filling {
     } kernels[PLAN_MAX_RANKS];
 };
 
-static bool fill_weights(struct filling *filling, uint32_t r)
+static bool open_upload(struct filling *filling, uint32_t r)
 {
     const struct engine *file = &filling->engine->file;
     struct load_cuda *cuda = &filling->engine->cuda[r];
     struct status *status = &filling->weights[r].status;
-    const uint64_t chunks = file->weight_chunks / plan_ranks(&file->manifest.geometry);
+    const uint32_t ranks = (uint32_t)plan_ranks(&file->manifest.geometry);
+    const uint64_t chunks = file->weight_chunks / ranks;
     const struct upload_range range = {(filling->engine->first_rank + r) * chunks, chunks};
-    return allocate_weights(cuda, manifest_rank_weights(&file->manifest), status) &&
-           upload_weights(file, &cuda->device, cuda->weights, range, filling->threads, &filling->weights[r].threads,
-                          status);
+    if (!allocate_weights(cuda, manifest_rank_weights(&file->manifest), status)) return false;
+    filling->weights[r].upload =
+        upload_open(file, &cuda->device, cuda->weights, range, ranks, filling->threads, status);
+    return filling->weights[r].upload != NULL;
 }
 
-static bool fill_kernels(struct filling *filling, uint32_t r)
+/* Two threads of each rank. */
+static void prepare_member(void *argument, struct team_member *member)
 {
-    struct eng_engine *engine = filling->engine;
-    const struct engine *file = &engine->file;
-    struct load_cuda *cuda = &engine->cuda[r];
-    struct status *status = &filling->kernels[r].status, *missing = &filling->kernels[r].missing;
-    if (!cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count, status)) return false;
-    if (file->call_count == 0 || plan_ranks(&file->manifest.geometry) > 1 || open_libraries(cuda, file, missing))
-        return true;
-    *status = *missing;
-    return false;
+    struct filling *filling = argument;
+    const struct engine *file = &filling->engine->file;
+    const uint32_t r = (uint32_t)member->index / 2;
+    struct load_cuda *cuda = &filling->engine->cuda[r];
+    if (member->index % 2) {
+        status_clear(&filling->weights[r].status);
+        filling->weights[r].ok = open_upload(filling, r);
+    } else {
+        status_clear(&filling->kernels[r].status);
+        status_clear(&filling->kernels[r].missing);
+        filling->kernels[r].ok = cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count,
+                                                   &filling->kernels[r].status);
+    }
+}
+
+/* Behind the ranks' weights: the libraries of one that is alone. */
+static void fill_member(void *argument, struct team_member *member)
+{
+    struct filling *filling = argument;
+    const struct eng_engine *engine = filling->engine;
+    const uint32_t r = (uint32_t)member->index;
+    if (r < engine->rank_count) {
+        filling->weights[r].ok = upload_run(filling->weights[r].upload, &filling->weights[r].status);
+        upload_close(filling->weights[r].upload);
+        filling->weights[r].upload = NULL;
+        return;
+    }
+    struct status *missing = &filling->kernels[0].missing;
+    filling->kernels[0].ok = open_libraries(&engine->cuda[0], &engine->file, missing);
+    filling->kernels[0].status = *missing;
 }
 
 /* Of engines of several ranks, once all have their kernels: who joins waits for all others. */
@@ -249,20 +273,6 @@ static void join_member(void *argument, struct team_member *member)
     filling->kernels[r].ok = !join_cuda_rank(filling->engine, r, &filling->id, missing) ||
                              open_libraries(&filling->engine->cuda[r], &filling->engine->file, missing);
     filling->kernels[r].status = *missing;
-}
-
-static void fill_member(void *argument, struct team_member *member)
-{
-    struct filling *filling = argument;
-    uint32_t r = (uint32_t)member->index / 2;
-    if (member->index % 2 == 0) {
-        status_clear(&filling->weights[r].status);
-        filling->weights[r].ok = fill_weights(filling, r);
-    } else {
-        status_clear(&filling->kernels[r].status);
-        status_clear(&filling->kernels[r].missing);
-        filling->kernels[r].ok = fill_kernels(filling, r);
-    }
 }
 
 /* Libraries that one rank has to do without serve none. */
@@ -289,10 +299,9 @@ static bool first_failure(const struct filling *filling, struct status *missing,
     const struct eng_engine *engine = filling->engine;
     bool several = plan_ranks(&engine->file.manifest.geometry) > 1;
     for (uint32_t r = 0; r < engine->rank_count; r++) {
-        bool weights = filling->weights[r].ok;
         if (filling->kernels[r].missing.code != STATUS_OK) *missing = filling->kernels[r].missing;
-        if (weights && filling->kernels[r].ok) continue;
-        *status = weights ? filling->kernels[r].status : filling->weights[r].status;
+        if (filling->weights[r].ok && filling->kernels[r].ok) continue;
+        *status = filling->kernels[r].ok ? filling->weights[r].status : filling->kernels[r].status;
         return several ? status_prefix(status, "rank %" PRIu32, engine->first_rank + r) : false;
     }
     return true;
@@ -301,6 +310,7 @@ static bool first_failure(const struct filling *filling, struct status *missing,
 static bool run_filling(struct filling *filling, struct status *status)
 {
     struct eng_engine *engine = filling->engine;
+    const bool libraries = engine->file.call_count > 0 && plan_ranks(&engine->file.manifest.geometry) == 1;
     struct status missing;
     status_clear(&missing);
     bool joins = join_cuda_wanted(engine) && join_cuda_open(engine, &filling->id, &missing);
@@ -308,8 +318,11 @@ static bool run_filling(struct filling *filling, struct status *status)
         *status = missing;
         return false;
     }
-    if (!run_team(2 * engine->rank_count, fill_member, filling, status)) return false;
-    for (uint32_t r = 0; r < engine->rank_count; r++) engine->load_threads += filling->weights[r].threads;
+    if (!run_team(2 * engine->rank_count, prepare_member, filling, status) || !first_failure(filling, &missing, status))
+        return false;
+    for (uint32_t r = 0; r < engine->rank_count; r++)
+        engine->load_threads += upload_threads(filling->weights[r].upload);
+    if (!run_team(engine->rank_count + libraries, fill_member, filling, status)) return false;
     if (!first_failure(filling, &missing, status) || !join_cuda_agree(engine, status)) return false;
     if (joins &&
         (!run_team(engine->rank_count, join_member, filling, status) || !first_failure(filling, &missing, status)))
@@ -343,6 +356,7 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
               status_prefix(status, "rank %" PRIu32, engine->first_rank + r));
     ok = ok && run_filling(filling, status);
     engine->verify_seconds = load_seconds() - start;
+    for (uint32_t r = 0; r < ranks; r++) upload_close(filling->weights[r].upload);
     free(filling);
     return ok;
 }
