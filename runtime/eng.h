@@ -112,7 +112,9 @@ ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by many threads;
  * this also brings the weights into memory). An engine for a GPU goes there: the GPU must be of the kind that it was
- * built for, and have room for weights, kernels and a small session. options may be NULL. [any] */
+ * built for, and have room for weights, kernels and a small session. A process that has CUDA_DEVICE_MAX_CONNECTIONS=1 in its
+ * environment before it uses CUDA starts faster, on several GPUs above all; nothing here needs more connections, and the
+ * programs of this project set it. options may be NULL. [any] */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
 ENG_API void eng_close(struct eng_engine **engine); /* [any] */
