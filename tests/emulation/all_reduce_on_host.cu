@@ -146,7 +146,9 @@ static void write_headers()
         comm_header header = {};
         header.rank = r;
         header.ranks = RANKS;
-        header.timeout_ns = MISSING >= 0 ? 300000000 : 60000000000;
+        /* A quarter of it is between the first who gives up and those with more patience: longer than a busy machine lets a
+         * thread wait. */
+        header.timeout_ns = MISSING >= 0 ? 1600000000 : 60000000000;
         header.fault = (u64)&memories[r].fault;
         for (int k = 0; k < RANKS; k++) {
             header.slots[k] = (u8)r;
