@@ -284,7 +284,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->plan_count = file->plan_count;
     for (size_t i = 0; i < file->plan_count; i++)
         find_fields(&file->plans[i], cuda->manifest->geometry.vocab_size, &cuda->plans[i]);
-    if (!device_open(&cuda->device, cuda->engine->device.ordinal, status) ||
+    if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
         return false;
     bool ok = allocate(cuda, &sizes, status);

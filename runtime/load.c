@@ -10,6 +10,7 @@
 #include "kernels/op.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/nvtx.h"
+#include "runtime/cuda_environment.h"
 #include "runtime/info.h"
 #include "runtime/load_cuda.h"
 #include "runtime/memory_limit.h"
@@ -161,6 +162,21 @@ static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct sta
            load_check_weights(&engine->file, threads, &engine->load_threads, &engine->verify_seconds, status);
 }
 
+static bool open_gpus(struct eng_engine *engine, const int *ordinals, const struct eng_open_options *options,
+                      struct status *status)
+{
+    struct cuda_environment environment = {0};
+    int indices[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < engine->rank_count; r++) indices[r] = ordinals[r];
+    /* NCCL's processes on one machine have to see each other's GPUs. */
+    if (options->only_cuda_user &&
+        !cuda_environment_set(&environment, ordinals, engine->rank_count, !engine->world, indices, status))
+        return false;
+    bool ok = load_cuda_open(engine, ordinals, indices, options->no_peer_access != 0, status);
+    cuda_environment_restore(&environment);
+    return ok;
+}
+
 static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
     const uint64_t ranks = engine->rank_count;
@@ -179,7 +195,7 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
                                number);
         ordinals[r] = (int)number;
     }
-    return load_cuda_open(engine, ordinals, options->no_peer_access != 0, status) &&
+    return open_gpus(engine, ordinals, options, status) &&
            load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
            load_cuda_fill(engine, options->threads, status);
 }

@@ -103,7 +103,8 @@ static bool begin_devices(struct eng_engine *engine, struct status *status)
 }
 
 /* Whether there are such GPUs is settled before a context of one is made. */
-bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer_access, struct status *status)
+bool load_cuda_open(struct eng_engine *engine, const int *ordinals, const int *indices, bool no_peer_access,
+                    struct status *status)
 {
     const struct device *devices[PLAN_MAX_RANKS];
     uint32_t ranks = engine->rank_count;
@@ -113,7 +114,7 @@ bool load_cuda_open(struct eng_engine *engine, const int *ordinals, bool no_peer
         struct load_cuda *cuda = &engine->cuda[r];
         devices[r] = &cuda->device;
         cuda->is_apart = engine->world != NULL;
-        if (!device_find(&cuda->device, ordinals[r], status))
+        if (!device_find_at(&cuda->device, indices[r], ordinals[r], status))
             return ranks == 1 ? false : status_prefix(status, "this engine is for %" PRIu32 " GPUs", ranks);
         cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
         if (!check_capability(engine, &cuda->device, status) || !check_alike(engine, r, status)) return false;

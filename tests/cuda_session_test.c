@@ -220,6 +220,43 @@ static void refused(const struct eng_open_options *options, enum eng_status stat
         if (!strstr(error.message, *parts)) fail_msg("expected '%s' in '%s'", *parts, error.message);
 }
 
+/* The same GPU under the same number, whether the driver is shown it alone or not; the environment is as before. */
+static void test_the_only_user(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_open_options options;
+    struct answers answers[2];
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    for (uint32_t only = 0; only < 2; only++) {
+        struct eng_engine *engine = NULL;
+        set("FAKE_CUDA_DEVICES", 4);
+        eng_open_options_init(&options);
+        options.device = 2;
+        options.only_cuda_user = only;
+        CHECK(eng_open(path, &options, &engine, &error));
+        assert_null(getenv("CUDA_VISIBLE_DEVICES"));
+        assert_null(getenv("CUDA_DEVICE_MAX_CONNECTIONS"));
+        assert_non_null(strstr(eng_info(engine), "\"number\": 2"));
+        assert_non_null(strstr(eng_info(engine), "\"GPU-20212223-")); /* as the fake driver names its third */
+        struct eng_session *session = fables_session(engine, NULL);
+        CHECK(generate(session, NULL, &answers[only], &error));
+        eng_session_destroy(&session);
+        /* Another one finds what the driver shows. */
+        struct eng_engine *other = NULL;
+        options.device = 3;
+        assert_int_equal(eng_open(path, &options, &other, &error), only ? ENG_MACHINE : ENG_OK);
+        if (only) assert_non_null(strstr(error.message, "GPU 3: expected a number below 1"));
+        eng_close(&other);
+        eng_close(&engine);
+    }
+    assert_memory_equal(&answers[0], &answers[1], sizeof answers[0]);
+    set("FAKE_CUDA_DEVICES", 4);
+    options.device = 9;
+    refused(&options, ENG_MACHINE, (const char *[]){"GPU 9", "nvidia-smi lists a GPU", "CUDA_VISIBLE_DEVICES", NULL});
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -335,6 +372,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_same_tokens_as_on_the_cpu, begin, end),
         cmocka_unit_test_setup_teardown(test_slots_and_logits, begin, end),
         cmocka_unit_test_setup_teardown(test_facts, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_only_user, begin, end),
         cmocka_unit_test_setup_teardown(test_refusals, begin, end),
         cmocka_unit_test_setup_teardown(test_pool_that_does_not_fit, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged_weights, begin, end),

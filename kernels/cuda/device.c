@@ -64,18 +64,29 @@ static bool look_up(struct device *device, struct status *status)
         return status_fail(status, STATUS_MACHINE,
                            "expected a GPU, found none; check that nvidia-smi lists one, that this container has one "
                            "and that CUDA_VISIBLE_DEVICES hides none, or use --target cpu");
-    if (device->ordinal < 0 || device->ordinal >= count)
+    if (device->index >= count && device->index != device->ordinal)
+        return status_fail(status, STATUS_MACHINE,
+                           "GPU %d: expected among the GPUs that the driver shows, found %d of those asked for; choose "
+                           "others, or check CUDA_VISIBLE_DEVICES",
+                           device->ordinal, count);
+    if (device->index < 0 || device->index >= count)
         return status_fail(status, STATUS_MACHINE,
                            "GPU %d: expected a number below %d, the count of GPUs that the driver shows; choose "
                            "another, or check CUDA_VISIBLE_DEVICES",
                            device->ordinal, count);
-    return cuda_ok(driver, driver->DeviceGet(&device->handle, device->ordinal), status, "GPU %d", device->ordinal);
+    return cuda_ok(driver, driver->DeviceGet(&device->handle, device->index), status, "GPU %d", device->ordinal);
 }
 
 bool device_find(struct device *device, int ordinal, struct status *status)
 {
-    *device = (struct device){.ordinal = ordinal};
-    if (!cuda_driver_open(&device->driver, status)) return false;
+    return device_find_at(device, ordinal, ordinal, status);
+}
+
+bool device_find_at(struct device *device, int index, int ordinal, struct status *status)
+{
+    *device = (struct device){.index = index, .ordinal = ordinal};
+    if (!cuda_driver_open(&device->driver, status))
+        return index == ordinal ? false : status_prefix(status, "GPU %d", ordinal);
     if (look_up(device, status) && read_facts(device, status)) return true;
     device_close(device);
     return false;
@@ -112,12 +123,22 @@ bool device_begin(struct device *device, struct status *status)
     return ok;
 }
 
-bool device_open(struct device *device, int ordinal, struct status *status)
+static bool open_at(struct device *device, int index, int ordinal, struct status *status)
 {
-    if (!device_find(device, ordinal, status)) return false;
+    if (!device_find_at(device, index, ordinal, status)) return false;
     if (device_begin(device, status)) return true;
     device_close(device);
     return false;
+}
+
+bool device_open(struct device *device, int ordinal, struct status *status)
+{
+    return open_at(device, ordinal, ordinal, status);
+}
+
+bool device_open_again(struct device *device, const struct device *open, struct status *status)
+{
+    return open_at(device, open->index, open->ordinal, status);
 }
 
 void device_close(struct device *device)

@@ -20,7 +20,8 @@ struct device_facts {
 struct device {
     struct cuda_driver driver;
     struct device_facts facts;
-    int ordinal;
+    int ordinal; /* as users and messages have it */
+    int index;   /* as the driver counts it: the same, unless it is shown some GPUs alone */
     cu_device handle;
     cu_context context;     /* the primary one; NULL until device_begin */
     cu_stream stream;       /* non-blocking; likewise */
@@ -30,12 +31,16 @@ struct device {
 /* Opens the driver, finds the GPU `ordinal` and reads its facts; takes nothing of it yet. STATUS_MACHINE with expected,
  * found and remedy: no driver, no GPU, no such ordinal. */
 bool device_find(struct device *device, int ordinal, struct status *status);
+/* The same of one that the driver counts otherwise. */
+bool device_find_at(struct device *device, int index, int ordinal, struct status *status);
 /* Makes the context of a GPU that was found, and the stream; where it fails, too, device_close must follow. Several threads
  * may, each for a GPU of its own. The context is current on the calling thread only between device_enter and device_leave,
  * which nest. */
 bool device_begin(struct device *device, struct status *status);
 /* Both; where one fails the device is closed. */
 bool device_open(struct device *device, int ordinal, struct status *status);
+/* The GPU of another, with a stream of its own. */
+bool device_open_again(struct device *device, const struct device *open, struct status *status);
 void device_close(struct device *device); /* harmless on a device that is all zero */
 bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);

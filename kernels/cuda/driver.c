@@ -88,6 +88,20 @@ failed:
     return false;
 }
 
+bool cuda_driver_is_in_use(void)
+{
+    cu_result (*count_devices)(int *) = NULL;
+    int count;
+    /* Where it is not there nobody uses it. */
+    void *library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) return false;
+    void *address = dlsym(library, "cuDeviceGetCount");
+    if (address) memcpy(&count_devices, &address, sizeof address);
+    bool in_use = count_devices && count_devices(&count) != CU_ERROR_NOT_INITIALIZED;
+    dlclose(library);
+    return in_use;
+}
+
 void cuda_driver_close(struct cuda_driver *driver)
 {
     if (driver->library) dlclose(driver->library);

@@ -31,6 +31,7 @@ enum cu_result_value {
     CU_SUCCESS = 0,
     CU_ERROR_INVALID_VALUE = 1,
     CU_ERROR_OUT_OF_MEMORY = 2,
+    CU_ERROR_NOT_INITIALIZED = 3,
     CU_ERROR_NO_DEVICE = 100,
     CU_ERROR_INVALID_IMAGE = 200,
     CU_ERROR_NO_BINARY_FOR_GPU = 209,
@@ -270,6 +271,8 @@ struct cuda_driver {
 /* Opens libcuda.so.1, looks every function up, calls cuInit. STATUS_MACHINE, with expected, found and remedy, when there
  * is no driver, it is older than CU_DRIVER_LEAST_VERSION, a function is missing or cuInit fails. */
 bool cuda_driver_open(struct cuda_driver *driver, struct status *status);
+/* Whether this process has begun to use CUDA. */
+bool cuda_driver_is_in_use(void);
 void cuda_driver_close(struct cuda_driver *driver); /* harmless on a driver that is all zero */
 
 /* True for CU_SUCCESS; else fills status with "WHAT: NAME (text)" and returns false. Out of memory and a missing or lost

@@ -126,9 +126,7 @@ bool cli_read_devices(const char *text, struct cli_devices *devices)
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error)
 {
-    /* The driver then makes a context in half the time. A plan is one stream: it needs no more. Whoever sets it knows better;
-     * where it cannot be set, it only takes longer. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 0);
+    options->only_cuda_user = 1;
     /* One is the first: an engine for several takes those behind it, too. */
     options->device = devices->count > 0 ? devices->numbers[0] : 0;
     options->device_count = devices->count > 1 ? devices->count : 0;

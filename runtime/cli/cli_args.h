@@ -42,8 +42,7 @@ struct cli_devices {
     const char *address; /* NULL: as the launcher has it */
 };
 bool cli_read_devices(const char *text, struct cli_devices *devices);
-/* Before the process uses CUDA, with no other thread: it sets CUDA_DEVICE_MAX_CONNECTIONS, unless somebody else has. The
- * options borrow from `devices`. Of several processes all but the first are silent on stdout from now on. */
+/* The options borrow from `devices`. Of several processes all but the first are silent on stdout from now on. */
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error);
 

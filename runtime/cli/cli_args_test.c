@@ -51,30 +51,12 @@ static void test_lists(void **state)
         assert_false(cli_read_list("--tokens", bad[i], 0, 30, &values, &count));
 }
 
-static void test_devices_of_the_environment(void **state)
-{
-    (void)state;
-    static const char *const name = "CUDA_DEVICE_MAX_CONNECTIONS";
-    struct cli_devices devices = {.count = 1, .numbers = {3}};
-    struct eng_open_options options;
-    struct eng_error error;
-    eng_open_options_init(&options);
-    unsetenv(name);
-    assert_int_equal(cli_use_devices(&devices, &options, &error), ENG_OK);
-    assert_int_equal(options.device, 3);
-    assert_string_equal(getenv(name), "1");
-    setenv(name, "8", 1);
-    assert_int_equal(cli_use_devices(&devices, &options, &error), ENG_OK);
-    assert_string_equal(getenv(name), "8");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_reals),
         cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_devices_of_the_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  * (initialised, context current, handle alive, memory inside an allocation); what is wrong returns an error and counts as
  * misuse.
  *
- * Settings, read when the library is loaded and by fake_cuda_reset:
+ * Settings, read when the library is loaded and by fake_cuda_reset (CUDA_VISIBLE_DEVICES, numbers alone, by cuInit):
  *   FAKE_CUDA_DEVICES=N         count of GPUs, default 1; 0: cuInit fails as without a GPU
  *   FAKE_CUDA_NO_PEERS=1        no GPU has access to another's memory
  *   FAKE_CUDA_NO_MAPPING=1      its memory cannot be mapped piece by piece

@@ -346,7 +346,7 @@ static bool has_node(const struct cu_graph_opaque *graph, const struct cu_graph_
 cu_result cuGraphCreate(cu_graph *graph, unsigned flags)
 {
     ENTER;
-    REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);
+    REQUIRE(fake_initialized(), CU_ERROR_NOT_INITIALIZED);
     REQUIRE(flags == 0, CU_ERROR_INVALID_VALUE);
     *graph = fake_object_new(FAKE_CUDA_GRAPH, sizeof **graph);
     LEAVE(*graph ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY);

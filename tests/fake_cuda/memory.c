@@ -157,7 +157,7 @@ static void let_go(struct physical *physical)
 cu_result cuMemGetAllocationGranularity(size_t *bytes, const struct cu_mem_properties *properties, int which)
 {
     ENTER;
-    REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);
+    REQUIRE(fake_initialized(), CU_ERROR_NOT_INITIALIZED);
     REQUIRE(properties->type == CU_MEM_PINNED && properties->location.type == CU_MEM_ON_DEVICE &&
                 which == CU_MEM_GRANULARITY_MINIMUM && !getenv("FAKE_CUDA_NO_MAPPING"),
             CU_ERROR_INVALID_VALUE);
@@ -212,7 +212,7 @@ cu_result cuMemAddressReserve(cu_deviceptr *pointer, size_t bytes, size_t alignm
                               unsigned long long flags)
 {
     ENTER;
-    REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);
+    REQUIRE(fake_initialized(), CU_ERROR_NOT_INITIALIZED);
     REQUIRE(bytes > 0 && bytes % MAPPING_GRANULARITY == 0 && !alignment && !wish && !flags, CU_ERROR_INVALID_VALUE);
     size_t free_place = 0, places = sizeof reserved_list / sizeof *reserved_list;
     while (free_place < places && reserved_list[free_place]) free_place++;

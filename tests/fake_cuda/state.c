@@ -16,6 +16,7 @@ static int64_t live[FAKE_CUDA_KINDS];
 static uint64_t calls, kernels, slow_kernels, misuses;
 static bool initialized;
 static struct cu_context_opaque contexts[FAKE_MAX_DEVICES];
+static int shown[FAKE_MAX_DEVICES]; /* which of the machine's GPUs a device is */
 static __thread struct {
     struct cu_context_opaque *stack[FAKE_MAX_STACK];
     int depth;
@@ -181,10 +182,26 @@ bool fake_is_copied_from(const struct fake_memory *memory)
 
 /* The driver as a whole; errors */
 
+/* CUDA_VISIBLE_DEVICES, as numbers: the GPUs up to the first that is not there. */
+static void show_devices(void)
+{
+    const int all = fake_settings.devices;
+    const char *at = getenv("CUDA_VISIBLE_DEVICES");
+    for (int i = 0; i < all; i++) shown[i] = i;
+    if (!at) return;
+    fake_settings.devices = 0;
+    for (char *end; fake_settings.devices < all; at = end + (*end == ',')) {
+        long number = strtol(at, &end, 10);
+        if (end == at || number < 0 || number >= all) break;
+        shown[fake_settings.devices++] = (int)number;
+    }
+}
+
 cu_result cuInit(unsigned flags)
 {
     ENTER;
     REQUIRE(flags == 0, CU_ERROR_INVALID_VALUE);
+    if (!initialized) show_devices();
     if (!fake_settings.devices) LEAVE(CU_ERROR_NO_DEVICE);
     initialized = true;
     LEAVE(CU_SUCCESS);
@@ -204,7 +221,7 @@ static const struct {
     {CU_SUCCESS, "CUDA_SUCCESS", "no error"},
     {CU_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {CU_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {FAKE_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CU_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {CU_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {FAKE_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {FAKE_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
@@ -241,14 +258,14 @@ static bool is_device(cu_device device) { return device >= 0 && device < fake_se
 
 #define REQUIRE_DEVICE(device)                           \
     do {                                                 \
-        REQUIRE(initialized, FAKE_NOT_INITIALIZED);      \
+        REQUIRE(initialized, CU_ERROR_NOT_INITIALIZED);  \
         REQUIRE(is_device(device), FAKE_INVALID_DEVICE); \
     } while (0)
 
 cu_result cuDeviceGetCount(int *count)
 {
     ENTER;
-    REQUIRE(initialized, FAKE_NOT_INITIALIZED);
+    if (!initialized) LEAVE(CU_ERROR_NOT_INITIALIZED); /* a question that may be asked */
     *count = fake_settings.devices;
     LEAVE(CU_SUCCESS);
 }
@@ -274,7 +291,7 @@ cu_result cuDeviceGetUuid_v2(struct cu_uuid *uuid, cu_device device)
 {
     ENTER;
     REQUIRE_DEVICE(device);
-    for (int i = 0; i < 16; i++) uuid->bytes[i] = (unsigned char)(16 * device + i);
+    for (int i = 0; i < 16; i++) uuid->bytes[i] = (unsigned char)(16 * shown[device] + i);
     LEAVE(CU_SUCCESS);
 }
 
@@ -353,7 +370,7 @@ cu_result cuDeviceGetP2PAttribute(int *value, int attribute, cu_device device, c
 cu_result cuCtxPushCurrent_v2(cu_context context)
 {
     ENTER;
-    REQUIRE(initialized, FAKE_NOT_INITIALIZED);
+    REQUIRE(initialized, CU_ERROR_NOT_INITIALIZED);
     REQUIRE(context >= contexts && context < contexts + FAKE_MAX_DEVICES, FAKE_INVALID_CONTEXT);
     REQUIRE(fake_devices[context->device].retained > 0, FAKE_INVALID_CONTEXT);
     REQUIRE(current.depth < FAKE_MAX_STACK, CU_ERROR_INVALID_VALUE);

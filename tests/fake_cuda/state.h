@@ -16,7 +16,6 @@ CUDA_DRIVER_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
 enum fake_result {
-    FAKE_NOT_INITIALIZED = 3,
     FAKE_INVALID_DEVICE = 101,
     FAKE_INVALID_IMAGE = 200,
     FAKE_INVALID_CONTEXT = 201,
@@ -120,7 +119,7 @@ bool fake_is_copied_from(const struct fake_memory *memory);
     } while (0)
 #define REQUIRE_CONTEXT                                        \
     do {                                                       \
-        REQUIRE(fake_initialized(), FAKE_NOT_INITIALIZED);     \
+        REQUIRE(fake_initialized(), CU_ERROR_NOT_INITIALIZED); \
         REQUIRE(fake_current() != NULL, FAKE_INVALID_CONTEXT); \
     } while (0)
 #define REQUIRE_ALIVE(handle, kind) REQUIRE(fake_alive(handle, kind), FAKE_INVALID_HANDLE)
