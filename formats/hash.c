@@ -2,7 +2,38 @@
 
 #include <xxhash.h>
 
-uint64_t hash64(const void *data, size_t size) { return XXH3_64bits(data, size); }
+#include "formats/hash_wide.h"
+
+enum {
+    MOST_SHORT = 240,  /* XXH3 has another way for such, without vectors */
+    LEAST_WIDE = 1024, /* below, wide vectors gain nothing */
+};
+
+/* Of what is near, one processor hashes 20 GB/s with SSE2, which all x86-64 have, 57 with AVX2, 85 with AVX-512. */
+static void add(XXH3_state_t *state, const void *data, size_t size)
+{
+#if defined __x86_64__
+    if (size >= LEAST_WIDE && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq")) {
+        hash64_add_avx512(state, data, size);
+        return;
+    }
+    if (size >= LEAST_WIDE && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        hash64_add_avx2(state, data, size);
+        return;
+    }
+#endif
+    XXH3_64bits_update(state, data, size);
+}
+
+uint64_t hash64(const void *data, size_t size)
+{
+    XXH3_state_t state;
+    if (size <= MOST_SHORT) return XXH3_64bits(data, size);
+    XXH3_64bits_reset(&state);
+    add(&state, data, size);
+    return XXH3_64bits_digest(&state);
+}
 
 struct hash64_stream *hash64_stream_begin(void)
 {
@@ -13,7 +44,7 @@ struct hash64_stream *hash64_stream_begin(void)
 
 void hash64_stream_add(struct hash64_stream *stream, const void *data, size_t size)
 {
-    XXH3_64bits_update((XXH3_state_t *)stream, data, size);
+    add((XXH3_state_t *)stream, data, size);
 }
 
 uint64_t hash64_stream_end(struct hash64_stream *stream)
