@@ -1,15 +1,61 @@
 #include "runtime/cuda_environment.h"
 
 #include <ctype.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/plan.h"
 #include "kernels/cuda/driver.h"
 
 static const char connections_name[] = "CUDA_DEVICE_MAX_CONNECTIONS", visible_name[] = "CUDA_VISIBLE_DEVICES";
 
 enum { NUMBER_BYTES = 12 }; /* of an int as text */
+
+/* Which the driver was shown alone, as it counts them; count 0: whatever there is. As long as the process lives. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    uint32_t count;
+    int ordinals[PLAN_MAX_RANKS];
+} shown;
+
+static bool translate(const int *ordinals, uint32_t count, int *indices, struct status *status)
+{
+    bool ok = true;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; ok && shown.count && i < count; i++) {
+        uint32_t at = 0;
+        while (at < shown.count && shown.ordinals[at] != ordinals[i]) at++;
+        indices[i] = (int)at;
+        ok = at < shown.count ||
+             status_fail(status, STATUS_MACHINE,
+                         "GPU %d: expected one that the driver was shown when this process began to use CUDA, %" PRIu32
+                         " of them, GPU %d the first (only_cuda_user); open engines for others in other processes",
+                         ordinals[i], shown.count, shown.ordinals[0]);
+    }
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+static void remember(const int *ordinals, uint32_t count)
+{
+    pthread_mutex_lock(&lock);
+    shown.count = count;
+    if (count) memcpy(shown.ordinals, ordinals, count * sizeof *ordinals);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether parts of GPUs take the place of whole ones: of those the driver shows one alone, whichever comes first. */
+static bool are_divided(void)
+{
+    glob_t found;
+    bool divided = glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*", GLOB_NOSORT, NULL, &found) == 0;
+    globfree(&found);
+    return divided;
+}
 
 /* Entry `number` of a list of GPUs that the driver would show up to there: numbers and names, no -1. Returns its length, 0 if
  * there is none. */
@@ -65,32 +111,36 @@ static void put_back(const char *name, const char *value)
         (void)unsetenv(name);
 }
 
-bool cuda_environment_set(struct cuda_environment *environment, const int *ordinals, uint32_t count, bool hide_others,
-                          int *indices, struct status *status)
+/* list NULL: out of memory; "": nothing is hidden. */
+static bool hide(struct cuda_environment *environment, const char *list)
+{
+    if (!list || (*list && setenv(visible_name, list, 1))) return false;
+    environment->hides_gpus = *list;
+    return true;
+}
+
+bool cuda_environment_set(struct cuda_environment *environment, const int *ordinals, uint32_t count, bool for_one,
+                          bool hide_others, int *indices, struct status *status)
 {
     *environment = (struct cuda_environment){0};
     for (uint32_t i = 0; i < count; i++) indices[i] = ordinals[i];
-    if (cuda_driver_is_in_use()) return true;
-    char *list = NULL;
-    if (!copy(connections_name, &environment->connections) || !copy(visible_name, &environment->visible)) goto failed;
-    if (!environment->connections) {
-        if (setenv(connections_name, "1", 1)) goto failed;
-        environment->sets_connections = true;
+    if (cuda_driver_is_in_use()) return translate(ordinals, count, indices, status);
+    remember(ordinals, 0);
+    if (!for_one) return true;
+    bool ok = copy(connections_name, &environment->connections) && copy(visible_name, &environment->visible);
+    if (ok && !environment->connections) ok = environment->sets_connections = setenv(connections_name, "1", 1) == 0;
+    if (ok && hide_others && !are_divided()) {
+        char *list = list_gpus(environment->visible, ordinals, count);
+        ok = hide(environment, list);
+        free(list);
     }
-    if (!hide_others) return true;
-    if (!(list = list_gpus(environment->visible, ordinals, count))) goto failed;
-    if (*list) {
-        if (setenv(visible_name, list, 1)) goto failed;
-        environment->hides_gpus = true;
-        for (uint32_t i = 0; i < count; i++) indices[i] = (int)i;
+    if (!ok) {
+        cuda_environment_restore(environment);
+        return status_fail(status, STATUS_MACHINE, "out of memory");
     }
-    free(list);
-    return true;
-
-failed:
-    free(list);
-    cuda_environment_restore(environment);
-    return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!environment->hides_gpus) return true;
+    remember(ordinals, count);
+    return translate(ordinals, count, indices, status);
 }
 
 void cuda_environment_restore(struct cuda_environment *environment)

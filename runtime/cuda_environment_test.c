@@ -41,7 +41,7 @@ static void check(const char *before, const int *ordinals, uint32_t count, bool 
     fake.reset();
     put(visible, before);
     put(connections, NULL);
-    assert_true(cuda_environment_set(&environment, ordinals, count, hide_others, indices, &status));
+    assert_true(cuda_environment_set(&environment, ordinals, count, true, hide_others, indices, &status));
     expect(visible, inside);
     expect(connections, "1");
     for (uint32_t i = 0; i < count; i++) assert_int_equal(indices[i], hidden ? (int)i : ordinals[i]);
@@ -83,7 +83,7 @@ static void connections_stay_as_they_are(void **state)
     fake.reset();
     put(visible, NULL);
     put(connections, "8");
-    assert_true(cuda_environment_set(&environment, &ordinal, 1, true, &index, &status));
+    assert_true(cuda_environment_set(&environment, &ordinal, 1, true, true, &index, &status));
     expect(connections, "8");
     cuda_environment_restore(&environment);
     expect(connections, "8");
@@ -102,7 +102,7 @@ static void the_driver_shows_them(void **state)
     fake.reset();
     put(visible, NULL);
     assert_false(cuda_driver_is_in_use());
-    assert_true(cuda_environment_set(&environment, ordinals, 2, true, indices, &status));
+    assert_true(cuda_environment_set(&environment, ordinals, 2, true, true, indices, &status));
     test_expect_success(device_find_at(&one, indices[1], ordinals[1], &status), &status);
     cuda_environment_restore(&environment);
     assert_true(cuda_driver_is_in_use());
@@ -110,16 +110,31 @@ static void the_driver_shows_them(void **state)
     assert_int_equal(one.index, 1);
     test_expect_failure(device_find_at(&all, 2, 5, &status), &status, STATUS_MACHINE, "GPU 5: expected among the GPUs");
 
-    assert_true(cuda_environment_set(&environment, ordinals, 2, true, indices, &status));
-    assert_int_equal(indices[0], 6);
-    assert_int_equal(indices[1], 2);
-    expect(visible, NULL);
-    expect(connections, NULL);
-    cuda_environment_restore(&environment);
+    /* In another order, one of them, others: whoever asks. */
+    const int turned[] = {2, 6}, other[] = {6, 1};
+    for (int for_one = 0; for_one < 2; for_one++) {
+        assert_true(cuda_environment_set(&environment, turned, 2, for_one, true, indices, &status));
+        assert_int_equal(indices[0], 1);
+        assert_int_equal(indices[1], 0);
+        expect(visible, NULL);
+        expect(connections, NULL);
+        cuda_environment_restore(&environment);
+        assert_true(cuda_environment_set(&environment, turned, 1, for_one, true, indices, &status));
+        assert_int_equal(indices[0], 1);
+        test_expect_failure(cuda_environment_set(&environment, other, 2, for_one, true, indices, &status), &status,
+                            STATUS_MACHINE, "GPU 1: expected one that|2 of them, GPU 6 the first");
+    }
 
     fake.reset();
+    assert_true(cuda_environment_set(&environment, other, 2, false, true, indices, &status));
+    assert_int_equal(indices[0], 6);
     test_expect_success(device_find(&all, 2, &status), &status);
     assert_string_equal(all.facts.uuid, one.facts.uuid);
+    /* It was begun without us. */
+    assert_true(cuda_environment_set(&environment, other, 2, true, true, indices, &status));
+    assert_int_equal(indices[0], 6);
+    assert_int_equal(indices[1], 1);
+    expect(visible, NULL);
     device_close(&all);
     device_close(&one);
     assert_int_equal(fake.misuse(), 0);

@@ -16,8 +16,8 @@
  * Errors. A function that can fail returns a status and, if `error` is not NULL, fills the caller's struct eng_error:
  * one line that says what, where, expected, found and what to do. A call that failed changed nothing, except where its
  * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment (but
- * NVTX_INJECTION64_PATH, by which NVIDIA's profilers attach; not in programs with raised privileges), and after
- * eng_session_create allocates nothing in functions marked [no allocation].
+ * NVTX_INJECTION64_PATH, by which NVIDIA's profilers attach; not in programs with raised privileges; and what the comments on
+ * only_cuda_user and eng_open_options_from_launcher name), and after eng_session_create allocates nothing in functions marked [no allocation].
  *
  * Option structs. Call the struct's *_init (it fills size and defaults), then set fields. In every one of them 0 (NULL)
  * means the default. Fields are only ever added at the end: a program built against an older header goes on working,
@@ -97,11 +97,12 @@ struct eng_open_options {
     uint32_t process, processes; /* this one's number, and how many; processes 0 or 1: this one has all GPUs */
     uint32_t local_process;      /* its number among those of this machine: as many GPUs from `device` on are theirs */
     char address[ENG_ADDRESS_BYTES]; /* "host:port", a free one, where process 0 listens until all have come */
-    /* 1: this engine is all that the process uses CUDA for, from first to last, and no other thread uses the environment during
-     * the call. Then a process starts faster, by 0.13 s for every other GPU of the machine and 0.05 s for each of its own: the
-     * driver is shown the GPUs of this engine alone (CUDA_VISIBLE_DEVICES, not where several processes share it) and makes one
-     * connection to each (CUDA_DEVICE_MAX_CONNECTIONS), unless the environment says how many. It is as before when eng_open
-     * returns. Engines that the process opens later find these GPUs alone, counted from 0. */
+    /* 1: the process uses CUDA for engines of these GPUs alone, and has not begun to; no other thread uses the environment
+     * during the call. Then it starts faster, by 0.13 s for every other GPU of the machine and 0.05 s for each of its own: the
+     * driver is shown these alone (CUDA_VISIBLE_DEVICES; not where several processes share the engine) and makes one
+     * connection to each (CUDA_DEVICE_MAX_CONNECTIONS, unless the environment says how many; kernels of sessions that run at
+     * once on one GPU may then wait for each other). The environment is as before when eng_open returns. Other GPUs are not to
+     * be had in this process any more. */
     uint32_t only_cuda_user;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)

@@ -165,12 +165,11 @@ static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct sta
 static bool open_gpus(struct eng_engine *engine, const int *ordinals, const struct eng_open_options *options,
                       struct status *status)
 {
-    struct cuda_environment environment = {0};
+    struct cuda_environment environment;
     int indices[PLAN_MAX_RANKS];
-    for (uint32_t r = 0; r < engine->rank_count; r++) indices[r] = ordinals[r];
     /* NCCL's processes on one machine have to see each other's GPUs. */
-    if (options->only_cuda_user &&
-        !cuda_environment_set(&environment, ordinals, engine->rank_count, !engine->world, indices, status))
+    if (!cuda_environment_set(&environment, ordinals, engine->rank_count, options->only_cuda_user != 0, !engine->world,
+                              indices, status))
         return false;
     bool ok = load_cuda_open(engine, ordinals, indices, options->no_peer_access != 0, status);
     cuda_environment_restore(&environment);

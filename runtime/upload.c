@@ -271,10 +271,12 @@ void upload_close(struct upload *upload)
      * still read it. */
     if (device_enter(upload->device, NULL)) {
         if (upload->stream) driver->StreamSynchronize(upload->stream);
+        if (upload->stream) driver->StreamDestroy(upload->stream);
         pinned_memory_close(&upload->staging, driver);
         device_leave(upload->device);
+    } else if (upload->stream) {
+        driver->StreamDestroy(upload->stream);
     }
-    if (upload->stream) driver->StreamDestroy(upload->stream);
     team_destroy(upload->team);
     free(upload);
 }

@@ -86,7 +86,7 @@ bool device_find_at(struct device *device, int index, int ordinal, struct status
 {
     *device = (struct device){.index = index, .ordinal = ordinal};
     if (!cuda_driver_open(&device->driver, status))
-        return index == ordinal ? false : status_prefix(status, "GPU %d", ordinal);
+        return index == ordinal ? false : status_prefix(status, "GPU %d, if there is one of that number", ordinal);
     if (look_up(device, status) && read_facts(device, status)) return true;
     device_close(device);
     return false;
