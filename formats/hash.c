@@ -28,8 +28,8 @@ uint64_t hash64(const void *data, size_t size)
     if (size < LEAST_WIDE) return XXH3_64bits(data, size);
     /* Aligned by hand: a stack frame does not promise so much everywhere. */
     uint8_t room[sizeof(XXH3_state_t) + _Alignof(XXH3_state_t)];
-    const uintptr_t end = (uintptr_t)room + _Alignof(XXH3_state_t);
-    XXH3_state_t *state = (XXH3_state_t *)(void *)(room + _Alignof(XXH3_state_t) - end % _Alignof(XXH3_state_t));
+    uint8_t *aligned = room + _Alignof(XXH3_state_t) - (uintptr_t)room % _Alignof(XXH3_state_t);
+    XXH3_state_t *state = (XXH3_state_t *)(void *)aligned;
     XXH3_64bits_reset(state);
     add(state, data, size);
     return XXH3_64bits_digest(state);

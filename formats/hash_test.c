@@ -8,17 +8,11 @@
 enum { BYTES = 100000 };
 static uint8_t data[BYTES];
 
-static uint64_t next(uint64_t *word)
-{
-    *word = *word * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return *word >> 33;
-}
-
 static int fill(void **state)
 {
     (void)state;
     uint64_t word = 7;
-    for (size_t i = 0; i < BYTES; i++) data[i] = (uint8_t)next(&word);
+    for (size_t i = 0; i < BYTES; i++) data[i] = (uint8_t)test_random(&word);
     return 0;
 }
 
@@ -46,7 +40,7 @@ static uint64_t in_pieces(size_t offset, size_t size, size_t most, uint64_t *wor
     struct hash64_stream *stream = hash64_stream_begin();
     assert_non_null(stream);
     for (size_t done = 0; done < size;) {
-        size_t piece = 1 + next(word) % most;
+        size_t piece = 1 + test_random(word) % most;
         if (piece > size - done) piece = size - done;
         hash64_stream_add(stream, data + offset + done, piece);
         done += piece;
@@ -71,7 +65,7 @@ static void every_width_agrees(void **state)
     (void)state;
     uint64_t word = 3;
     for (int round = 0; round < 2000; round++) {
-        const size_t offset = next(&word) % 64, size = next(&word) % (round % 4 ? 3000 : BYTES - 64);
+        const size_t offset = test_random(&word) % 64, size = test_random(&word) % (round % 4 ? 3000 : BYTES - 64);
         const uint64_t expected = XXH3_64bits(data + offset, size);
         assert_int_equal(hash64(data + offset, size), expected);
         assert_int_equal(in_pieces(offset, size, round % 3 ? 5000 : 300, &word), expected);

@@ -94,6 +94,13 @@ static inline int test_count_entries(const char *folder)
     return count;
 }
 
+/* The next of a sequence of random numbers below 2^31 (Knuth, MMIX). */
+static inline uint64_t test_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
 /* The message must hold every word; words are separated by '|'. */
 static inline void test_expect_message(const struct status *status, const char *words)
 {

@@ -95,20 +95,12 @@ uncertain:
     return list;
 }
 
-/* A copy of a variable; false: out of memory. */
-static bool copy(const char *name, char **value)
+/* A copy of CUDA_VISIBLE_DEVICES; false: out of memory. */
+static bool copy_visible(char **visible)
 {
-    const char *found = getenv(name);
-    *value = found ? strdup(found) : NULL;
-    return *value || !found;
-}
-
-static void put_back(const char *name, const char *value)
-{
-    if (value)
-        (void)setenv(name, value, 1);
-    else
-        (void)unsetenv(name);
+    const char *found = getenv(visible_name);
+    *visible = found ? strdup(found) : NULL;
+    return *visible || !found;
 }
 
 /* list NULL: out of memory; "": nothing is hidden. */
@@ -127,8 +119,8 @@ bool cuda_environment_set(struct cuda_environment *environment, const int *ordin
     if (cuda_driver_is_in_use()) return translate(ordinals, count, indices, status);
     remember(ordinals, 0);
     if (!for_one) return true;
-    bool ok = copy(connections_name, &environment->connections) && copy(visible_name, &environment->visible);
-    if (ok && !environment->connections) ok = environment->sets_connections = setenv(connections_name, "1", 1) == 0;
+    bool ok = copy_visible(&environment->visible);
+    if (ok && !getenv(connections_name)) ok = environment->sets_connections = setenv(connections_name, "1", 1) == 0;
     if (ok && hide_others && !are_divided()) {
         char *list = list_gpus(environment->visible, ordinals, count);
         ok = hide(environment, list);
@@ -145,9 +137,9 @@ bool cuda_environment_set(struct cuda_environment *environment, const int *ordin
 
 void cuda_environment_restore(struct cuda_environment *environment)
 {
-    if (environment->sets_connections) put_back(connections_name, environment->connections);
-    if (environment->hides_gpus) put_back(visible_name, environment->visible);
-    free(environment->connections);
+    if (environment->sets_connections) (void)unsetenv(connections_name);
+    if (environment->hides_gpus && environment->visible) (void)setenv(visible_name, environment->visible, 1);
+    if (environment->hides_gpus && !environment->visible) (void)unsetenv(visible_name);
     free(environment->visible);
     *environment = (struct cuda_environment){0};
 }

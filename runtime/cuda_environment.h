@@ -7,8 +7,8 @@
 #include "formats/status.h"
 
 struct cuda_environment {
-    char *connections, *visible;       /* as they were; NULL: not there; owned */
-    bool sets_connections, hides_gpus; /* what is otherwise now */
+    bool sets_connections, hides_gpus; /* what is otherwise now: the first was not there, the second was `visible` */
+    char *visible;                     /* NULL: not there; owned */
 };
 
 /* The GPUs of these ordinals, by which users know them, as the driver counts them: indices[i].

@@ -16,8 +16,9 @@
  * Errors. A function that can fail returns a status and, if `error` is not NULL, fills the caller's struct eng_error:
  * one line that says what, where, expected, found and what to do. A call that failed changed nothing, except where its
  * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment (but
- * NVTX_INJECTION64_PATH, by which NVIDIA's profilers attach; not in programs with raised privileges; and what the comments on
- * only_cuda_user and eng_open_options_from_launcher name), and after eng_session_create allocates nothing in functions marked [no allocation].
+ * NVTX_INJECTION64_PATH, by which NVIDIA's profilers attach; not in programs with raised privileges; and what the comments
+ * on only_cuda_user and eng_open_options_from_launcher name), and after eng_session_create allocates nothing in functions
+ * marked [no allocation].
  *
  * Option structs. Call the struct's *_init (it fills size and defaults), then set fields. In every one of them 0 (NULL)
  * means the default. Fields are only ever added at the end: a program built against an older header goes on working,
@@ -78,11 +79,12 @@ enum { ENG_ADDRESS_BYTES = 264 };
 
 struct eng_open_options {
     size_t struct_size;
-    uint32_t
-        threads; /* that check the weights; 0: one per processor this process may use, for GPUs at most 16 each and 64
-                         in all. A GPU uses at most 16 in any case */
-    uint32_t device; /* number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for
-                         several takes those behind it, too. One for processors takes 0 alone */
+    /* That check the weights; 0: one per processor this process may use, for GPUs at most 16 each and 64 in all. A GPU uses at
+     * most 16 in any case. */
+    uint32_t threads;
+    /* Number of the GPU that an engine for a GPU goes to, as the driver counts them; an engine for several takes those behind
+     * it, too. One for processors takes 0 alone. */
+    uint32_t device;
     uint32_t device_count;   /* 0, or the count of numbers in `devices`: as many as the engine is for */
     const uint32_t *devices; /* instead of `device`; read during the call */
     /* 1: the GPUs of an engine for several exchange through the host's memory even where they have access to each other's:

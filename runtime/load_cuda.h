@@ -23,9 +23,9 @@ struct load_cuda {
     double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
 };
 
-/* Opens GPU ordinals[r], which the driver counts as indices[r], for rank r as engine->cuda[r] and checks that it is of the kind the engine's code is for; several
- * must be of one model. no_peer_access: they exchange through the host's memory, as where they have no access to each
- * other's. */
+/* Opens GPU ordinals[r], which the driver counts as indices[r], for rank r as engine->cuda[r] and checks that it is of the
+ * kind the engine's code is for; several must be of one model. no_peer_access: they exchange through the host's memory, as
+ * where they have no access to each other's. */
 bool load_cuda_open(struct eng_engine *engine, const int *ordinals, const int *indices, bool no_peer_access,
                     struct status *status);
 /* Checks the memory contract, then brings kernels and weights to the GPUs, to all at once; every weight chunk is verified.

@@ -269,13 +269,12 @@ void upload_close(struct upload *upload)
     const struct cuda_driver *driver = &upload->device->driver;
     /* On a GPU that was lost every call fails. Where only the context cannot be entered the memory stays, for the GPU may
      * still read it. */
-    if (device_enter(upload->device, NULL)) {
-        if (upload->stream) driver->StreamSynchronize(upload->stream);
-        if (upload->stream) driver->StreamDestroy(upload->stream);
+    bool entered = device_enter(upload->device, NULL);
+    if (entered && upload->stream) driver->StreamSynchronize(upload->stream);
+    if (upload->stream) driver->StreamDestroy(upload->stream);
+    if (entered) {
         pinned_memory_close(&upload->staging, driver);
         device_leave(upload->device);
-    } else if (upload->stream) {
-        driver->StreamDestroy(upload->stream);
     }
     team_destroy(upload->team);
     free(upload);

@@ -20,10 +20,7 @@ static int find_fake(void **state)
     fake = test_fake_cuda_find();
     weights = malloc(WEIGHTS);
     assert_non_null(weights);
-    for (size_t i = 0; i < WEIGHTS; i++) {
-        word = word * UINT64_C(6364136223846793005) + 1442695040888963407;
-        weights[i] = (uint8_t)(word >> 56);
-    }
+    for (size_t i = 0; i < WEIGHTS; i++) weights[i] = (uint8_t)test_random(&word);
     return 0;
 }
 
