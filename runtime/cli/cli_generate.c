@@ -161,6 +161,14 @@ static int replay_prompt(struct generation *run, const int32_t *tokens, size_t c
     return CLI_DONE;
 }
 
+/* A person reads prompt and continuation as one text; a program that reads the output knows its prompt. */
+static int show_prompt(struct generation *run)
+{
+    const char *prompt = run->options->prompt;
+    if (!prompt || !run->text || !isatty(STDOUT_FILENO)) return CLI_DONE;
+    return print(run, prompt, strlen(prompt));
+}
+
 static int read_prompt_text(const struct generation *run, char **owned, const char **text, size_t *size)
 {
     struct status status;
@@ -244,6 +252,7 @@ static int complete(struct generation *run)
     if (!code && !cli_caught_signal()) code = open_session(run, most ? count + most : run->facts.max_context);
     if (!code && !cli_caught_signal()) code = create_sequence(run);
     if (!code && !cli_caught_signal()) code = replay_prompt(run, tokens, count);
+    if (!code && !cli_caught_signal()) code = show_prompt(run);
     if (!code && !cli_caught_signal()) code = answer(run, tokens, count);
     free(tokens);
     return code;

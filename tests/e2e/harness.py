@@ -77,7 +77,7 @@ def needs_shared(*parts):
     return unittest.skipIf(missing, "needs ENG_SHARED/" + "/".join(parts))
 
 
-def _environment(variables=None):
+def environment(variables=None):
     """The environment of the programs: the user's own tuning cache is neither read nor written."""
     return {**os.environ, "XDG_CACHE_HOME": os.path.join(_process_scratch().name, "cache"), **(variables or {})}
 
@@ -106,7 +106,7 @@ def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_fil
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             timeout=timeout,
-            env=_environment(env),
+            env=environment(env),
             cwd=cwd,
             preexec_fn=limits,
         )
@@ -121,7 +121,7 @@ def run(command, input=None, timeout=300, env=None, cwd=None, text=True, max_fil
 def start(command, **kwargs):
     """A running program (subprocess.Popen) with piped output, for tests that kill it."""
     return subprocess.Popen([os.fspath(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=_environment(), **kwargs)
+                            stderr=subprocess.PIPE, env=environment(), **kwargs)
 
 
 def scratch():
