@@ -30,7 +30,7 @@ int main(int argc, char **argv)
             if (!eng_text_push(stream, tokens[0], &text, &size, &error)) fputs(text, stdout);
         fflush(stdout);
     }
-    puts("");
+    if (!error.status && !eng_text_finish(stream, &text, &size, &error)) puts(text);
 done:
     if (error.status) fprintf(stderr, "%s\n", error.message);
     eng_session_destroy(&session);
