@@ -1,15 +1,14 @@
 /* engbuild: command line of the builder. Flags in, build_options out; errors to stderr, reports to stdout. */
-#include <ctype.h>
-#include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "builder/build.h"
 #include "builder/pass.h"
+#include "formats/cli/cli_args.h"
+#include "formats/cli/cli_process.h"
 #include "formats/engine_file.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/device.h"
@@ -48,9 +47,8 @@ static const char usage[] =
     "  --dump-after PASS       print the graph after a pass\n"
     "  --json                  report as JSON on stdout\n"
     "  --quiet                 no progress on stderr\n"
-    "  --version, --help\n"
-    "\n"
-    "Exit codes: 0 done, 1 the input is bad, 2 usage, 3 the machine cannot, 4 internal.\n";
+    "  -h, --help, --version\n"
+    "\n" CLI_EXIT_CODES "\n";
 
 enum {
     FLAG_MODEL = 256,
@@ -75,7 +73,6 @@ enum {
     FLAG_JSON,
     FLAG_QUIET,
     FLAG_VERSION,
-    FLAG_HELP,
 };
 
 static const struct option flags[] = {
@@ -102,81 +99,49 @@ static const struct option flags[] = {
     {"json", no_argument, NULL, FLAG_JSON},
     {"quiet", no_argument, NULL, FLAG_QUIET},
     {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, FLAG_HELP},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
-enum { MOST_BATCH = 4096, MOST_CHUNK = 16384, MOST_CONTEXT = 1 << 24 };
+enum { MOST_BATCH = 4096, MOST_CHUNK = 16384, MOST_CONTEXT = 1 << 24, MOST_DEVICE = 1024 };
 
-/* A decimal number in [1, most], nothing around it. */
-static bool parse_count(const char *flag, const char *text, uint64_t most, uint64_t *out, struct status *status)
+/* The result is sorted, repetitions are dropped. */
+static bool read_sizes(const char *flag, const char *text, uint64_t most, uint32_t *list, int *count)
 {
-    char *end;
-    errno = 0;
-    unsigned long long value = isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
-    if (value == 0 || *end != '\0' || errno != 0 || value > most)
-        return status_fail(status, STATUS_USAGE, "%s: expected a number from 1 to %" PRIu64 ", found '%s'", flag, most,
-                           text);
-    *out = value;
-    return true;
-}
-
-/* Comma-separated numbers; the result is sorted, repetitions are dropped. */
-static bool parse_list(const char *flag, const char *text, uint64_t most, uint32_t *list, int *count,
-                       struct status *status)
-{
-    bool ok = false;
+    uint64_t *values = NULL;
+    size_t given = 0;
+    if (!cli_read_list(flag, text, 1, most, &values, &given)) return false;
+    bool ok = true;
     *count = 0;
-    char *copy = strdup(text), *rest = copy;
-    if (!copy) return status_fail(status, STATUS_MACHINE, "out of memory");
-    for (char *item; (item = strsep(&rest, ","));) {
-        uint64_t value;
-        if (!parse_count(flag, item, most, &value, status)) goto done;
+    for (size_t i = 0; ok && i < given; i++) {
         int at = 0;
-        while (at < *count && list[at] < value) at++;
-        if (at < *count && list[at] == value) continue;
-        if (*count == BUILD_MAX_PLANS) {
-            status_fail(status, STATUS_USAGE, "%s: expected at most %d values, found more", flag, BUILD_MAX_PLANS);
-            goto done;
+        while (at < *count && list[at] < values[i]) at++;
+        if (at < *count && list[at] == values[i]) continue;
+        ok = *count < BUILD_MAX_PLANS;
+        if (!ok) {
+            cli_usage("%s: expected at most %d values, found more", flag, BUILD_MAX_PLANS);
+            break;
         }
         memmove(list + at + 1, list + at, (size_t)(*count - at) * sizeof *list);
-        list[at] = (uint32_t)value;
+        list[at] = (uint32_t)values[i];
         ++*count;
     }
-    ok = true;
-done:
-    free(copy);
+    free(values);
     return ok;
 }
 
-struct choice {
-    const char *name;
-    int value;
-};
-static const struct choice dtypes[] = {{"auto", DTYPE_NONE},
-                                       {"f32", DTYPE_F32},
-                                       {"fp16", DTYPE_F16},
-                                       {"bf16", DTYPE_BF16},
-                                       {NULL, 0}};
-static const struct choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
-static const struct choice rope_dtypes[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {NULL, 0}};
-static const struct choice tune_levels[] = {{"off", TUNE_OFF}, {"quick", TUNE_QUICK}, {"full", TUNE_FULL}, {NULL, 0}};
-static const struct choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET_CUDA}, {NULL, 0}};
-
-static bool parse_choice(const char *flag, const char *text, const struct choice *choices, int *out,
-                         struct status *status)
-{
-    char names[128] = "";
-    for (; choices->name; choices++) {
-        if (strcmp(text, choices->name) == 0) {
-            *out = choices->value;
-            return true;
-        }
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", choices->name);
-    }
-    return status_fail(status, STATUS_USAGE, "%s: expected one of %s; found '%s'", flag, names, text);
-}
+static const struct cli_choice dtypes[] = {{"auto", DTYPE_NONE},
+                                           {"f32", DTYPE_F32},
+                                           {"fp16", DTYPE_F16},
+                                           {"bf16", DTYPE_BF16},
+                                           {NULL, 0}};
+static const struct cli_choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
+static const struct cli_choice rope_dtypes[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {NULL, 0}};
+static const struct cli_choice tune_levels[] = {{"off", TUNE_OFF},
+                                                {"quick", TUNE_QUICK},
+                                                {"full", TUNE_FULL},
+                                                {NULL, 0}};
+static const struct cli_choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET_CUDA}, {NULL, 0}};
 
 struct command_line {
     struct build_options options;
@@ -186,7 +151,8 @@ struct command_line {
     char *default_cache; /* owned */
 };
 
-static bool parse_flag(struct command_line *line, int flag, const char *value, struct status *status)
+/* False after a message. */
+static bool read_flag(struct command_line *line, int flag, const char *value, char *const *argv)
 {
     struct build_options *options = &line->options;
     uint64_t number;
@@ -195,44 +161,43 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     case FLAG_MODEL: options->model = value; return true;
     case 'o': options->output = value; return true;
     case FLAG_TARGET:
-        if (!parse_choice("--target", value, targets, &choice, status)) return false;
+        if (!cli_read_choice("--target", value, targets, &choice)) return false;
         options->target = (enum engine_target)choice;
         line->target_given = true;
         return true;
-    case FLAG_GPUS: return parse_count("--gpus", value, PLAN_MAX_RANKS, &line->gpus, status);
+    case FLAG_GPUS: return cli_read_number("--gpus", value, 1, PLAN_MAX_RANKS, &line->gpus);
     case FLAG_DEVICE:
-        /* Ordinals begin at 0. */
-        if (strcmp(value, "0") != 0 && !parse_count("--device", value, 1024, &number, status)) return false;
-        options->device = strcmp(value, "0") != 0 ? (int)number : 0;
+        if (!cli_read_number("--device", value, 0, MOST_DEVICE, &number)) return false;
+        options->device = (int)number;
         return true;
     case FLAG_NO_PEER_ACCESS: options->no_peer_access = true; return true;
-    case FLAG_MAX_BATCH: return parse_count("--max-batch", value, MOST_BATCH, &options->max_batch, status);
-    case FLAG_MAX_CONTEXT: return parse_count("--max-context", value, MOST_CONTEXT, &options->max_context, status);
+    case FLAG_MAX_BATCH: return cli_read_number("--max-batch", value, 1, MOST_BATCH, &options->max_batch);
+    case FLAG_MAX_CONTEXT: return cli_read_number("--max-context", value, 1, MOST_CONTEXT, &options->max_context);
     case FLAG_BATCH_SIZES:
-        return parse_list("--batch-sizes", value, MOST_BATCH, options->batch_sizes, &options->batch_size_count, status);
+        return read_sizes("--batch-sizes", value, MOST_BATCH, options->batch_sizes, &options->batch_size_count);
     case FLAG_PREFILL_CHUNKS:
-        return parse_list("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks, &options->prefill_chunk_count,
-                          status);
+        return read_sizes("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks,
+                          &options->prefill_chunk_count);
     case FLAG_DTYPE:
-        if (!parse_choice("--dtype", value, dtypes, &choice, status)) return false;
+        if (!cli_read_choice("--dtype", value, dtypes, &choice)) return false;
         options->dtype = (enum dtype)choice;
         return true;
     case FLAG_KV_DTYPE:
-        if (!parse_choice("--kv-dtype", value, kv_dtypes, &choice, status)) return false;
+        if (!cli_read_choice("--kv-dtype", value, kv_dtypes, &choice)) return false;
         options->kv_dtype = (enum dtype)choice;
         return true;
     case FLAG_ROPE_DTYPE:
-        if (!parse_choice("--rope-dtype", value, rope_dtypes, &choice, status)) return false;
+        if (!cli_read_choice("--rope-dtype", value, rope_dtypes, &choice)) return false;
         options->rope_in_bf16 = choice == DTYPE_BF16;
         return true;
     case FLAG_TUNE:
-        if (!parse_choice("--tune", value, tune_levels, &choice, status)) return false;
+        if (!cli_read_choice("--tune", value, tune_levels, &choice)) return false;
         options->tune = (enum tune_level)choice;
         return true;
     case FLAG_TUNING_CACHE: options->tuning_cache = value; return true;
     case FLAG_LEAN: options->lean = true; return true;
     case FLAG_THREADS:
-        if (!parse_count("--threads", value, TEAM_MAX_THREADS, &number, status)) return false;
+        if (!cli_read_number("--threads", value, 1, TEAM_MAX_THREADS, &number)) return false;
         options->threads = (int)number;
         return true;
     case FLAG_DRY_RUN: options->dry_run = true; return true;
@@ -241,8 +206,8 @@ static bool parse_flag(struct command_line *line, int flag, const char *value, s
     case FLAG_JSON: options->json = true; return true;
     case FLAG_QUIET: line->quiet = true; return true;
     case FLAG_VERSION: line->version = true; return true;
-    case FLAG_HELP: line->help = true; return true;
-    default: return status_fail(status, STATUS_USAGE, "unknown flag; engbuild --help lists them");
+    case 'h': line->help = true; return true;
+    default: cli_bad_flag(flag, argv); return false;
     }
 }
 
@@ -264,28 +229,29 @@ static bool has_gpu(const struct build_options *options)
     return usable;
 }
 
-static bool check_line(struct command_line *line, struct status *status)
+/* Returns the exit code, after a message. */
+static int check_line(struct command_line *line)
 {
     struct build_options *options = &line->options;
-    if (!options->model) return status_fail(status, STATUS_USAGE, "--model PATH is required; engbuild --help explains");
-    if (!options->model[0]) return status_fail(status, STATUS_USAGE, "--model: expected a path, found ''");
-    if (!options->output[0]) return status_fail(status, STATUS_USAGE, "-o: expected a file name, found ''");
+    if (!options->model) return cli_usage("expected --model PATH, found none");
+    if (!options->model[0]) return cli_usage("--model: expected a path, found ''");
+    if (!options->output[0]) return cli_usage("-o: expected a file name, found ''");
     if (ends_with(options->output, ".safetensors") || ends_with(options->output, ".json"))
-        return status_fail(status, STATUS_USAGE,
-                           "-o: '%s' is named as a part of a checkpoint, which an engine would replace",
-                           options->output);
+        return cli_usage("-o: '%s' is named as a part of a checkpoint, which an engine would replace", options->output);
     if (options->tuning_cache && !options->tuning_cache[0])
-        return status_fail(status, STATUS_USAGE, "--tuning-cache: expected a file name or 'none', found ''");
+        return cli_usage("--tuning-cache: expected a file name or 'none', found ''");
     if (options->max_batch && options->batch_size_count &&
         options->batch_sizes[options->batch_size_count - 1] > options->max_batch)
-        return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most --max-batch (%" PRIu64 "), found %u",
-                           options->max_batch, options->batch_sizes[options->batch_size_count - 1]);
+        return cli_usage("--batch-sizes: expected at most --max-batch (%" PRIu64 "), found %u", options->max_batch,
+                         options->batch_sizes[options->batch_size_count - 1]);
     if (options->json && options->dump_after)
-        return status_fail(status, STATUS_USAGE, "--dump-after and --json both write to stdout; choose one");
-    if (options->dump_after && !pass_name_known(options->dump_after, status)) return false;
+        return cli_usage("--dump-after and --json both write to stdout; choose one");
+    struct status status;
+    status_clear(&status);
+    if (options->dump_after && !pass_name_known(options->dump_after, &status)) return cli_fail_status(&status);
     if (line->gpus) options->gpus = (uint32_t)line->gpus;
     if (!line->target_given) options->target = line->gpus || has_gpu(options) ? TARGET_CUDA : TARGET_CPU;
-    return true;
+    return CLI_DONE;
 }
 
 /* ~/.cache/engbuild/tuning.records, as the XDG base directory specification places caches; NULL without a home. */
@@ -301,24 +267,16 @@ static char *default_cache_path(void)
     return length < 0 ? NULL : path;
 }
 
-static bool parse_line(struct command_line *line, int argc, char **argv, struct status *status)
+static int read_line(struct command_line *line, int argc, char **argv)
 {
     build_options_init(&line->options);
     opterr = 0;
-    for (;;) {
-        int flag = getopt_long(argc, argv, ":o:", flags, NULL);
-        if (flag == -1) break;
-        if (flag == ':') return status_fail(status, STATUS_USAGE, "%s: expected a value", argv[optind - 1]);
-        if (flag == '?' && optopt > 0 && optopt < FLAG_MODEL)
-            return status_fail(status, STATUS_USAGE, "unknown flag '-%c'; engbuild --help lists them", optopt);
-        if (flag == '?')
-            return status_fail(status, STATUS_USAGE, "%s '%s'; engbuild --help lists the flags",
-                               optopt ? "a flag that takes no value:" : "unknown flag", argv[optind - 1]);
-        if (!parse_flag(line, flag, optarg, status)) return false;
+    int flag;
+    while ((flag = getopt_long(argc, argv, ":ho:", flags, NULL)) != -1) {
+        if (!read_flag(line, flag, optarg, argv)) return CLI_USAGE;
+        if (line->help || line->version) return CLI_DONE;
     }
-    if (line->help || line->version) return true;
-    if (optind < argc)
-        return status_fail(status, STATUS_USAGE, "unexpected argument '%s'; engbuild --help explains", argv[optind]);
+    if (optind < argc) return cli_usage("expected --model PATH and other flags, found '%s'", argv[optind]);
     struct build_options *options = &line->options;
     if (!options->tuning_cache)
         options->tuning_cache = line->default_cache = default_cache_path();
@@ -326,17 +284,17 @@ static bool parse_line(struct command_line *line, int argc, char **argv, struct 
         options->tuning_cache = NULL;
     options->progress = line->quiet ? NULL : stderr;
     options->warnings = stderr;
-    return check_line(line, status);
+    return check_line(line);
 }
 
 int main(int argc, char **argv)
 {
     struct command_line line = {0};
-    struct status status = {0};
-    /* A reader that goes away must not kill a build that is half done; the final flush reports it. */
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* too large a file is an error like a full disk */
-    bool ok = parse_line(&line, argc, argv, &status);
+    struct status status, write_status;
+    status_clear(&status);
+    cli_begin("engbuild");
+    int code = read_line(&line, argc, argv);
+    bool ok = code == CLI_DONE;
     if (ok && line.help)
         fputs(usage, stdout);
     else if (ok && line.version)
@@ -344,7 +302,10 @@ int main(int argc, char **argv)
     else if (ok)
         ok = build_engine(&line.options, &status);
     free(line.default_cache);
-    if (fflush(stdout) != 0 && ok) ok = status_fail_errno(&status, STATUS_MACHINE, errno, "cannot write to stdout");
-    if (!ok) fprintf(stderr, "engbuild: %s: %s\n", status_code_name(status.code), status.message);
-    return status_exit_code(&status);
+    /* A report that could not be written says so itself, and less well. */
+    if (!cli_flush(&write_status) && (ok || cli_reader_left()))
+        code = cli_fail_status(&write_status);
+    else if (!ok && !code)
+        code = cli_fail_status(&status);
+    return cli_end(code);
 }

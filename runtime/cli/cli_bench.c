@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_process.h"
 
 extern char **environ;
 

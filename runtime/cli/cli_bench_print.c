@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_bench.h"
-#include "runtime/cli/cli_process.h"
 
 static void test_name(const struct bench_test *test, char *name, size_t size)
 {

@@ -1,14 +1,16 @@
 #include "runtime/cli/cli_generate.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include "formats/cli/cli_process.h"
 #include "formats/npy.h"
 #include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_process.h"
 #include "runtime/cli/cli_notes.h"
 
 struct generation {
@@ -54,8 +56,23 @@ static int open_session(struct generation *run, uint64_t tokens)
     struct eng_session_options options = run->options->session;
     options.kv_tokens = tokens < run->facts.max_context ? tokens : run->facts.max_context;
     if (eng_session_create(run->engine, &options, &run->session, &run->error)) return fail_error(run);
-    cli_note_fallback(run->session);
+    if (!run->options->quiet) cli_note_fallback(run->session);
     return CLI_DONE;
+}
+
+/* Processes that share the GPUs must draw alike, and exchange nothing before they do: they have a fixed seed. */
+static bool draw_seed(struct generation *run, const struct eng_sampling *sampling, uint64_t *seed)
+{
+    const struct generate_options *options = run->options;
+    uint32_t number = 0; /* short enough to be typed */
+    *seed = options->seed;
+    if (options->seed_given || sampling->temperature <= 0 || sampling->top_k == 1) return true;
+    if (!options->devices.launched && getrandom(&number, sizeof number, 0) != sizeof number)
+        return status_fail_errno(&run->status, STATUS_MACHINE, errno, "no random seed; give one (--seed)");
+    *seed = number;
+    if (!options->quiet && run->process == 0)
+        fprintf(stderr, "%s: seed %" PRIu64 " (repeat with --seed %" PRIu64 ")\n", cli_program(), *seed, *seed);
+    return true;
 }
 
 static int create_sequence(struct generation *run)
@@ -68,7 +85,7 @@ static int create_sequence(struct generation *run)
     if (options->top_p >= 0) sampling.top_p = (float)options->top_p;
     if (options->repetition_penalty >= 0) sampling.repetition_penalty = (float)options->repetition_penalty;
     if (options->top_k >= 0) sampling.top_k = (uint32_t)options->top_k;
-    sampling.seed = options->seed;
+    if (!draw_seed(run, &sampling, &sampling.seed)) return fail_status(run);
 
     struct eng_sequence_options sequence;
     eng_sequence_options_init(&sequence);
@@ -341,7 +358,7 @@ int generate(const struct generate_options *options)
 {
     struct generation run = {.options = options, .at_line_start = true, .first_token_age = -1};
     int code = open_engine(&run);
-    if (!code && !options->print_tokens && !run.facts.has_tokenizer)
+    if (!code && !options->print_tokens && !run.facts.has_tokenizer && !options->quiet)
         fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());
     if (!code && !cli_caught_signal()) code = options->chat ? converse(&run) : complete(&run);
     if (run.logits_open && !code) {

@@ -21,10 +21,12 @@ struct generate_options {
     bool print_tokens;       /* ids instead of text */
     bool keep_special;       /* special tokens appear in the text */
     bool timing;             /* a summary on stderr at the end */
+    bool quiet;              /* no notes on stderr */
     bool recommended;        /* sampling as the checkpoint's generation_config has it, then what was given */
     uint32_t max_new_tokens; /* 0: until an end token or the end of the context */
     double temperature, top_p, repetition_penalty; /* < 0: not given */
     int64_t top_k;                                 /* < 0: not given */
+    bool seed_given;                               /* else a random one, which is printed */
     uint64_t seed;
     struct cli_devices devices; /* of an engine for GPUs */
     struct eng_session_options session;

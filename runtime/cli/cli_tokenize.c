@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "formats/engine_file.h"
 #include "formats/tokenizer.h"
 #include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_process.h"
 
 enum { MOST_TOKENIZER_BYTES = 256 << 20 };
 

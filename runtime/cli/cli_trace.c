@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "formats/file.h"
 #include "kernels/cuda/registry.h"
 #include "kernels/op.h"
 #include "runtime/cli/cli_launch.h"
-#include "runtime/cli/cli_process.h"
 
 enum thread { THREAD_REPLAY = 1, THREAD_LAUNCHES = 2 };
 

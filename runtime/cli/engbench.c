@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bench.h"
 #include "runtime/cli/cli_notes.h"
-#include "runtime/cli/cli_process.h"
 #include "runtime/cli/cli_trace.h"
 
 enum {
@@ -31,27 +31,30 @@ static const char help[] =
     "      --md                a table for people (default)\n"
     "      --csv, --json       for programs\n"
     "      --threads N         0 (the default): one per processor\n"
-    "      --isa NAME          portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --device LIST       the GPU that an engine for a GPU runs on (0); for several, all of\n"
-    "                          them, or the first\n"
-    "      --no-peer-access    they exchange through the host's memory even if they have access to\n"
-    "                          each other's\n"
+    "      --isa NAME          instruction set: portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --device LIST       the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
+    "                          all of them, or the first\n"
+    "      --no-peer-access    GPUs exchange through the host's memory even if they have access to each\n"
+    "                          other's\n"
     "      --launched          this is one of several processes that torchrun or mpirun has started alike,\n"
     "                          which share the engine's GPUs; the first one prints\n"
-    "      --address HOST:PORT with --launched: where the first process listens, if not where the launcher says\n"
-    "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest prompt, launch "
-    "by\n"
-    "                          launch, into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)\n"
-    "      --first-token       only open the engine, read one token, draw one and print the process's age in seconds\n"
-    "      --version, --help\n"
+    "      --address HOST:PORT with --launched: where the first process listens, if not where the launcher\n"
+    "                          says\n"
+    "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest\n"
+    "                          prompt, launch by launch, into a file for chrome://tracing or\n"
+    "                          ui.perfetto.dev (-p 0, -n 0: without one)\n"
+    "      --first-token       instead: open the engine, read one token, draw one and print the process's\n"
+    "                          age in seconds\n"
+    "  -h, --help, --version\n"
     "\n"
-    "ppN: prompt of N tokens. tgN: N decode steps; tokens/s counts all sequences of the batch. Weights GB/s: weights "
-    "that\n"
-    "a step reads, over its time; % of read: of the bandwidth at which all threads read plain memory, measured in the\n"
-    "same run; on a GPU: of its memory's nominal bandwidth. first token: from the start of a new process to its first "
-    "token, with the file in the page cache.\n"
-    "\n"
-    "exit: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error, 130 interrupted\n";
+    "The table:\n"
+    "  ppN          prompt of N tokens\n"
+    "  tgN          N decode steps; tokens/s counts all sequences of the batch\n"
+    "  weights GB/s weights that a step reads, over its time\n"
+    "  % of read    of the bandwidth at which all threads read plain memory, measured in the same run; on a\n"
+    "               GPU: of its memory's nominal bandwidth\n"
+    "  first token  from the start of a new process to its first token, with the file in the page cache\n"
+    "\n" CLI_EXIT_CODES ", 130 interrupted\n";
 
 enum flag {
     FLAG_MD = 256,
@@ -65,8 +68,7 @@ enum flag {
     FLAG_ADDRESS,
     FLAG_TRACE,
     FLAG_FIRST_TOKEN,
-    FLAG_VERSION,
-    FLAG_HELP
+    FLAG_VERSION
 };
 
 static const struct option long_flags[] = {
@@ -87,7 +89,7 @@ static const struct option long_flags[] = {
     {"trace", required_argument, NULL, FLAG_TRACE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, FLAG_HELP},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -133,7 +135,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_JSON: arguments->format = BENCH_JSON; break;
     case FLAG_TRACE: arguments->trace = optarg; break;
     case FLAG_FIRST_TOKEN: arguments->first_token = true; break;
-    case FLAG_HELP:
+    case 'h':
         fputs(help, stdout);
         arguments->finished = true;
         break;
@@ -151,7 +153,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     arguments->repetitions = DEFAULT_REPETITIONS;
     opterr = 0;
     int flag;
-    while ((flag = getopt_long(argc, argv, ":p:n:b:c:r:", long_flags, NULL)) != -1) {
+    while ((flag = getopt_long(argc, argv, ":hp:n:b:c:r:", long_flags, NULL)) != -1) {
         int code = read_flag(arguments, flag, argv);
         if (code || arguments->finished) return code;
     }
@@ -386,7 +388,7 @@ done:
 
 int main(int argc, char **argv)
 {
-    cli_set_program("engbench");
+    cli_begin("engbench");
     cli_catch_signals();
     struct arguments arguments = {0};
     struct status status;
@@ -400,5 +402,5 @@ int main(int argc, char **argv)
     free(arguments.prompts.values);
     free(arguments.decodes.values);
     free(arguments.batches.values);
-    return code;
+    return cli_end(code);
 }

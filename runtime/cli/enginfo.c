@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_process.h"
 #include "runtime/cli/cli_tactics.h"
 #include "runtime/info.h"
 
@@ -19,11 +19,10 @@ static const char help[] =
     "  --tactics   instead of the summary: for each plan what computes its launches and what the tuner measured\n"
     "  --records   instead of the summary: the tuner's records as they lie in the file, one line each\n"
     "  --json      as JSON on stdout\n"
-    "  --version, --help\n"
-    "\n"
-    "exit: 0 done, 1 the file is bad, 2 usage, 3 the machine cannot, 4 internal error\n";
+    "  -h, --help, --version\n"
+    "\n" CLI_EXIT_CODES "\n";
 
-enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_RECORDS, FLAG_VERSION, FLAG_HELP };
+enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_RECORDS, FLAG_VERSION };
 
 static const struct option long_flags[] = {
     {"json", no_argument, NULL, FLAG_JSON},
@@ -31,7 +30,7 @@ static const struct option long_flags[] = {
     {"tactics", no_argument, NULL, FLAG_TACTICS},
     {"records", no_argument, NULL, FLAG_RECORDS},
     {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, FLAG_HELP},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -174,13 +173,13 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
 {
     opterr = 0;
     int flag;
-    while ((flag = getopt_long(argc, argv, ":", long_flags, NULL)) != -1) {
+    while ((flag = getopt_long(argc, argv, ":h", long_flags, NULL)) != -1) {
         switch (flag) {
         case FLAG_JSON: arguments->json = true; break;
         case FLAG_VERIFY: arguments->verify = true; break;
         case FLAG_TACTICS: arguments->tactics = true; break;
         case FLAG_RECORDS: arguments->records = true; break;
-        case FLAG_HELP:
+        case 'h':
             fputs(help, stdout);
             arguments->finished = true;
             return CLI_DONE;
@@ -202,7 +201,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
 
 int main(int argc, char **argv)
 {
-    cli_set_program("enginfo");
+    cli_begin("enginfo");
     cli_catch_signals();
     struct arguments arguments = {0};
     struct status status;
@@ -210,5 +209,5 @@ int main(int argc, char **argv)
     int code = read_arguments(argc, argv, &arguments);
     if (!code && (arguments.finished ? !cli_flush(&status) : !report(&arguments, &status)))
         code = cli_fail_status(&status);
-    return code;
+    return cli_end(code);
 }

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_generate.h"
-#include "runtime/cli/cli_process.h"
 #include "runtime/cli/cli_tokenize.h"
 
 enum { DEFAULT_NEW_TOKENS = 128, MOST_THREADS = 256 };
@@ -16,37 +16,44 @@ static const char help[] =
     "       engrun FILE --selftest\n"
     "       engrun (FILE | tokenizer.json) --tokenize | --detokenize\n"
     "\n"
-    "Continues a prompt with the engine FILE and prints the text as it comes. Greedy unless told otherwise.\n"
+    "Continues a prompt with the engine FILE, which engbuild has made, and prints the text as it comes.\n"
+    "Always takes the likeliest token unless --temperature or --recommended says otherwise.\n"
     "\n"
     "prompt:\n"
-    "  -p, --prompt TEXT         the prompt; without it and --tokens, all of stdin (less one newline at its end);\n"
-    "                            a terminal shows it before the continuation, a pipe or file gets the latter alone\n"
+    "  -p, --prompt TEXT         the prompt; without it and --tokens, all of stdin (less one newline at\n"
+    "                            its end); a terminal shows it before the continuation, a pipe or file\n"
+    "                            gets the latter alone\n"
     "      --tokens LIST         token ids separated by commas, used exactly as given\n"
     "      --chat                the prompt is a user's message; without -p, every line of stdin is one\n"
     "      --system TEXT         with --chat: the system message\n"
     "answer:\n"
-    "  -n, --count N             at most N tokens (128; with --chat 0); 0: until an end token or the context's end\n"
+    "  -n, --count N             at most N tokens (128; with --chat 0); 0: until an end token or the end\n"
+    "                            of the context\n"
     "      --ignore-eos          end tokens do not end the answer\n"
-    "      --temperature T       0 (the default): always the most likely token\n"
+    "      --temperature T       0 (the default): always the likeliest token; above: draw one\n"
     "      --top-k K             draw from the K likeliest tokens; 0: all\n"
     "      --top-p P             draw from the likeliest tokens that together reach probability P; 1: all\n"
-    "      --repetition-penalty R  of tokens that occurred; 1: none\n"
-    "      --recommended         these four as the checkpoint's generation_config.json has them, unless given\n"
-    "      --seed S              of the random numbers (0)\n"
+    "      --repetition-penalty R  makes tokens that occurred less likely; 1: none\n"
+    "      --recommended         these four, unless given, as the checkpoint's generation_config.json has\n"
+    "                            them\n"
+    "      --seed S              for drawing: the same seed draws the same text; without it a random one,\n"
+    "                            which is printed on stderr\n"
     "output:\n"
     "      --print-tokens        the generated ids, separated by spaces, instead of text\n"
     "      --keep-special        special tokens appear in the text\n"
     "      --logits FILE.npy     float32 [tokens, vocabulary]: what each token was drawn from\n"
     "      --timing, --verbose   speed and time to the first token, on stderr\n"
+    "      --quiet               no notes on stderr\n"
     "machine:\n"
     "      --threads N           0 (the default): one per processor\n"
-    "      --isa NAME            portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --device LIST         the GPU that an engine for a GPU runs on (0); for several, all of\n"
-    "                            them, or the first\n"
-    "      --no-peer-access      they exchange through the host's memory even if they have access to\n"
-    "                            each other's\n"
-    "      --launched            this is one of several processes that torchrun or mpirun has started alike, on\n"
-    "                            one machine or many, which share the engine's GPUs; the first one prints\n"
+    "      --isa NAME            instructions: portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --device LIST         the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
+    "                            all of them, or the first\n"
+    "      --no-peer-access      GPUs exchange through the host's memory even if they have access to each\n"
+    "                            other's\n"
+    "      --launched            this is one of several processes that torchrun or mpirun has started\n"
+    "                            alike, on one machine or many, which share the engine's GPUs; the first\n"
+    "                            one prints\n"
     "      --address HOST:PORT   with --launched: where the first process listens, if not where the\n"
     "                            launcher says\n"
     "other work:\n"
@@ -55,9 +62,8 @@ static const char help[] =
     "      --add-special         with --tokenize: add the tokens the tokenizer puts around a text\n"
     "      --detokenize          each line of stdin, a JSON array of ids, becomes a JSON string\n"
     "      --skip-special        with --detokenize: leave special tokens out\n"
-    "      --version, --help\n"
-    "\n"
-    "exit: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error, 130 interrupted\n";
+    "  -h, --help, --version\n"
+    "\n" CLI_EXIT_CODES ", 130 interrupted\n";
 
 enum flag {
     FLAG_TOKENS = 256,
@@ -74,6 +80,7 @@ enum flag {
     FLAG_KEEP_SPECIAL,
     FLAG_LOGITS,
     FLAG_TIMING,
+    FLAG_QUIET,
     FLAG_THREADS,
     FLAG_ISA,
     FLAG_DEVICE,
@@ -86,7 +93,6 @@ enum flag {
     FLAG_DETOKENIZE,
     FLAG_SKIP_SPECIAL,
     FLAG_VERSION,
-    FLAG_HELP,
 };
 
 static const struct option long_flags[] = {
@@ -107,6 +113,7 @@ static const struct option long_flags[] = {
     {"logits", required_argument, NULL, FLAG_LOGITS},
     {"timing", no_argument, NULL, FLAG_TIMING},
     {"verbose", no_argument, NULL, FLAG_TIMING},
+    {"quiet", no_argument, NULL, FLAG_QUIET},
     {"threads", required_argument, NULL, FLAG_THREADS},
     {"isa", required_argument, NULL, FLAG_ISA},
     {"device", required_argument, NULL, FLAG_DEVICE},
@@ -119,7 +126,7 @@ static const struct option long_flags[] = {
     {"detokenize", no_argument, NULL, FLAG_DETOKENIZE},
     {"skip-special", no_argument, NULL, FLAG_SKIP_SPECIAL},
     {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, FLAG_HELP},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -169,7 +176,9 @@ static bool read_value(struct arguments *arguments, int flag)
     case FLAG_NO_PEER_ACCESS: generate->devices.no_peer_access = true; return true;
     case FLAG_LAUNCHED: generate->devices.launched = true; return true;
     case FLAG_ADDRESS: generate->devices.address = optarg; return true;
-    case FLAG_SEED: return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
+    case FLAG_SEED:
+        generate->seed_given = true;
+        return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
     default: /* FLAG_THREADS */
         if (!cli_read_number("--threads", optarg, 0, MOST_THREADS, &number)) return false;
         generate->session.threads = (uint32_t)number;
@@ -217,12 +226,13 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_PRINT_TOKENS: generate->print_tokens = true; break;
     case FLAG_KEEP_SPECIAL: generate->keep_special = true; break;
     case FLAG_TIMING: generate->timing = true; break;
+    case FLAG_QUIET: generate->quiet = true; break;
     case FLAG_SELFTEST: arguments->selftest = true; break;
     case FLAG_TOKENIZE: arguments->do_tokenize = true; break;
     case FLAG_ADD_SPECIAL: arguments->tokenize.add_special = true; break;
     case FLAG_DETOKENIZE: arguments->tokenize.detokenize = true; break;
     case FLAG_SKIP_SPECIAL: arguments->tokenize.skip_special = true; break;
-    case FLAG_HELP:
+    case 'h':
         fputs(help, stdout);
         arguments->finished = true;
         break;
@@ -246,7 +256,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     generate->session.max_sequences = 1;
     opterr = 0;
     int flag;
-    while ((flag = getopt_long(argc, argv, ":p:n:", long_flags, NULL)) != -1) {
+    while ((flag = getopt_long(argc, argv, ":hp:n:", long_flags, NULL)) != -1) {
         int code = read_flag(arguments, flag, argv);
         if (code || arguments->finished) return code;
     }
@@ -261,7 +271,7 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
 
 int main(int argc, char **argv)
 {
-    cli_set_program("engrun");
+    cli_begin("engrun");
     cli_catch_signals();
     struct arguments arguments = {0};
     struct status status;
@@ -277,5 +287,5 @@ int main(int argc, char **argv)
         code = generate(&arguments.generate);
     }
     free(arguments.tokens);
-    return code;
+    return cli_end(code);
 }

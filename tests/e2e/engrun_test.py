@@ -109,15 +109,6 @@ class Interruption(unittest.TestCase):
         output, _ = process.communicate(timeout=60)
         self.assertEqual((process.returncode, output), (INTERRUPTED, b""))
 
-    def test_closed_pipe(self):
-        process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos"])
-        os.read(process.stdout.fileno(), 1)
-        process.stdout.close()
-        errors = process.stderr.read().decode()
-        process.stderr.close()
-        self.assertEqual(process.wait(), 3)
-        self.assertIn("stdout", errors)
-
 
 class Sampling(unittest.TestCase):
     def ids(self, *flags):

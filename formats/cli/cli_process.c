@@ -1,6 +1,7 @@
-#include "runtime/cli/cli_process.h"
+#include "formats/cli/cli_process.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +10,32 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "formats/cli/cli_args.h"
+
+static const char *program = "eng";
+static bool reader_left;
 static volatile sig_atomic_t caught;
+
+void cli_begin(const char *name)
+{
+    program = name;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+const char *cli_program(void) { return program; }
+
+int cli_end(int code)
+{
+    if (!reader_left) return code;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    signal(SIGPIPE, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(SIGPIPE);
+    return CLI_SIGNAL + SIGPIPE;
+}
 
 static void remember(int number) { caught = number; }
 
@@ -20,7 +46,6 @@ void cli_catch_signals(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 int cli_caught_signal(void) { return caught; }
@@ -43,10 +68,15 @@ void cli_end_soon(int code)
     if (pthread_create(&thread, NULL, end_late, &kept) == 0) pthread_detach(thread);
 }
 
+bool cli_reader_left(void) { return reader_left; }
+
 bool cli_flush(struct status *status)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return true;
     int number = errno;
+    /* An earlier write may have failed: the number is another's then. */
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    reader_left = reader_left || number == EPIPE || (poll(&output, 1, 0) > 0 && (output.revents & POLLERR));
     return status_fail(status, STATUS_MACHINE, "writing to stdout: %s", strerror(number));
 }
 

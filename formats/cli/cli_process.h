@@ -1,14 +1,20 @@
-/* What a tool shares with the system around it: signals that end it cleanly, output whose loss is noticed, the time
+/* What a program shares with the system around it: signals that end it cleanly, output whose loss is noticed, the time
  * since it was started. */
-#ifndef RUNTIME_CLI_CLI_PROCESS_H
-#define RUNTIME_CLI_CLI_PROCESS_H
+#ifndef FORMATS_CLI_CLI_PROCESS_H
+#define FORMATS_CLI_CLI_PROCESS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "formats/status.h"
 
-/* SIGINT and SIGTERM are remembered (a second one kills), SIGPIPE becomes an error of write. */
+/* First of all: names the program (constant text, begins every message), and makes a closed pipe and a file that grows too
+ * large errors of write, since sockets are written to and files must be tidied up. */
+void cli_begin(const char *program);
+/* Last of all: what main returns. A program whose reader went away does not return: it ends as by SIGPIPE. */
+int cli_end(int code);
+
+/* SIGINT and SIGTERM are remembered; a second one kills. */
 void cli_catch_signals(void);
 int cli_caught_signal(void); /* 0: none so far */
 
@@ -16,10 +22,13 @@ int cli_caught_signal(void); /* 0: none so far */
  * that hangs, as exit handlers of libraries do. */
 void cli_end_soon(int code);
 
-/* Writes to stdout and flushes; a closed pipe or a full disk is STATUS_MACHINE. */
+/* Writes to stdout and flushes; a closed pipe or a full disk is STATUS_MACHINE. Of a closed pipe cli_fail_status says
+ * nothing. */
 bool cli_write(const char *text, size_t size, struct status *status);
 /* The same for what stdio still holds. Call before exit. */
 bool cli_flush(struct status *status);
+/* Whether stdout was found to be a closed pipe. */
+bool cli_reader_left(void);
 
 double cli_seconds(void); /* monotonic clock */
 /* Seconds since the system started this process, in the system's ticks of 10 ms or so; < 0: unknown. */

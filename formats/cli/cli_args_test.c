@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/cli/cli_args.h"
+#include "formats/cli/cli_args.h"
 
 static void test_numbers(void **state)
 {
@@ -35,7 +35,7 @@ static void test_reals(void **state)
 static void test_lists(void **state)
 {
     (void)state;
-    static const char *const same[] = {"1,2,30", "1 2 30", "[1, 2, 30]", "1, 2,\n30", ",1,,2,30,"};
+    static const char *const same[] = {"1,2,30", "1 2 30", "[1, 2, 30]", "1, 2,\n30", " [1 2 , 30]\n"};
     uint64_t *values;
     size_t count;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
@@ -46,9 +46,21 @@ static void test_lists(void **state)
         assert_int_equal(values[2], 30);
         free(values);
     }
-    static const char *const bad[] = {"", "[]", ",", "1,x", "1,31", "1;2", "-1"};
+    static const char *const bad[] = {"",     "[]", ",",  " ",     "1,x",  "1,31", "1;2",  "-1",
+                                      "1,,2", "1,", ",1", "1, ,2", "[1,2", "1,2]", "[1],2"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(cli_read_list("--tokens", bad[i], 0, 30, &values, &count));
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    static const struct cli_choice choices[] = {{"cpu", 3}, {"cuda", 5}, {NULL, 0}};
+    int value;
+    assert_true(cli_read_choice("--target", "cuda", choices, &value) && value == 5);
+    static const char *const bad[] = {"", "cud", "cuda ", "CPU"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(cli_read_choice("--target", bad[i], choices, &value));
 }
 
 int main(void)
@@ -57,6 +69,7 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_reals),
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
