@@ -46,7 +46,6 @@ static bool open_checkpoint(struct build *build, struct status *status)
         build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, true, status);
         if (!build->checkpoint_open) *status = ignored;
     }
-    if (build->checkpoint_open) build->checkpoint.config.rope.frequencies_in_bf16 = options->rope_in_bf16;
     return build->checkpoint_open;
 }
 

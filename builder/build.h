@@ -24,7 +24,6 @@ struct build_options {
     bool no_peer_access; /* CUDA, gpus > 1: they exchange through the host's memory whatever they could */
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
-    bool rope_in_bf16;   /* rotary frequencies rounded as in a model cast to bf16 with its buffers */
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */

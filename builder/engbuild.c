@@ -34,8 +34,6 @@ static const char usage[] =
     "  --dtype auto|f32|fp16|bf16       matrices in the engine (default: auto, as in the checkpoint;\n"
     "                          cuda: bf16 or fp16)\n"
     "  --kv-dtype f32|fp16|bf16         KV cache (default: f32; cuda: as the matrices)\n"
-    "  --rope-dtype f32|bf16   rotary frequencies: f32 as transformers loads a checkpoint, bf16 as in a\n"
-    "                          model that was cast to bf16 with its buffers (default: f32)\n"
     "  --tune off|quick|full   off: nothing is measured, cached records and defaults (default: quick)\n"
     "  --tuning-cache FILE     where tuning records are kept (default: ~/.cache/engbuild/tuning.records,\n"
     "                          XDG_CACHE_HOME is honoured); 'none' keeps none; cuda: compiled\n"
@@ -62,7 +60,6 @@ enum {
     FLAG_PREFILL_CHUNKS,
     FLAG_DTYPE,
     FLAG_KV_DTYPE,
-    FLAG_ROPE_DTYPE,
     FLAG_TUNE,
     FLAG_TUNING_CACHE,
     FLAG_LEAN,
@@ -88,7 +85,6 @@ static const struct option flags[] = {
     {"prefill-chunks", required_argument, NULL, FLAG_PREFILL_CHUNKS},
     {"dtype", required_argument, NULL, FLAG_DTYPE},
     {"kv-dtype", required_argument, NULL, FLAG_KV_DTYPE},
-    {"rope-dtype", required_argument, NULL, FLAG_ROPE_DTYPE},
     {"tune", required_argument, NULL, FLAG_TUNE},
     {"tuning-cache", required_argument, NULL, FLAG_TUNING_CACHE},
     {"lean", no_argument, NULL, FLAG_LEAN},
@@ -136,7 +132,6 @@ static const struct cli_choice dtypes[] = {{"auto", DTYPE_NONE},
                                            {"bf16", DTYPE_BF16},
                                            {NULL, 0}};
 static const struct cli_choice kv_dtypes[] = {{"f32", DTYPE_F32}, {"fp16", DTYPE_F16}, {"bf16", DTYPE_BF16}, {NULL, 0}};
-static const struct cli_choice rope_dtypes[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {NULL, 0}};
 static const struct cli_choice tune_levels[] = {{"off", TUNE_OFF},
                                                 {"quick", TUNE_QUICK},
                                                 {"full", TUNE_FULL},
@@ -185,10 +180,6 @@ static bool read_flag(struct command_line *line, int flag, const char *value, ch
     case FLAG_KV_DTYPE:
         if (!cli_read_choice("--kv-dtype", value, kv_dtypes, &choice)) return false;
         options->kv_dtype = (enum dtype)choice;
-        return true;
-    case FLAG_ROPE_DTYPE:
-        if (!cli_read_choice("--rope-dtype", value, rope_dtypes, &choice)) return false;
-        options->rope_in_bf16 = choice == DTYPE_BF16;
         return true;
     case FLAG_TUNE:
         if (!cli_read_choice("--tune", value, tune_levels, &choice)) return false;

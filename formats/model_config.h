@@ -21,9 +21,6 @@ struct rope_config {
     double attention_factor;        /* yarn: 0 = derive from factor (and mscale, mscale_all_dim) */
     double mscale, mscale_all_dim;  /* yarn: 0 = absent */
     bool truncate;                  /* yarn: default true */
-    /* Not a field of config.json: frequencies rounded to bf16, as in a model that was cast to bf16 as a whole, buffers
-     * included. transformers keeps them in float32 when it loads such a checkpoint, and so does the default here. */
-    bool frequencies_in_bf16;
 };
 
 enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
@@ -64,7 +61,8 @@ bool generation_config_parse(struct model_config *config, const char *text, size
                              struct status *status);
 
 /* inv_freq[head_dim / 2] and the factor on cos and sin, as transformers computes them in float32: the same roundings in
- * the same order, but for theta's power, which is rounded correctly here and to one unit in the last place there. */
+ * the same order, but for theta's power, which is rounded correctly here and to one unit in the last place there. They stay
+ * in float32 whatever the checkpoint's dtype, as transformers keeps them. */
 bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
                       struct status *status);
 

@@ -267,8 +267,6 @@ bool rope_frequencies(const struct model_config *config, float *inv_freq, float 
         *attention_scaling = (float)yarn_attention_factor(rope);
         break;
     }
-    for (uint64_t i = 0; rope->frequencies_in_bf16 && i < config->head_dim / 2; i++)
-        inv_freq[i] = bf16_to_float(bf16_from_float(inv_freq[i]));
     for (uint64_t i = 0; i < config->head_dim / 2; i++)
         if (!isfinite(inv_freq[i]))
             return status_fail(status, STATUS_BAD_INPUT,

@@ -283,24 +283,6 @@ static void test_extremes(void **state)
     }
 }
 
-static void test_bf16_frequencies(void **state)
-{
-    (void)state;
-    struct model_config config;
-    struct status status;
-    float exact[16], rounded[16], scaling;
-    assert_true(parse(&config, "\"rope_theta\": 10000.0", 32, 512, &status));
-    assert_true(rope_frequencies(&config, exact, &scaling, &status));
-    config.rope.frequencies_in_bf16 = true;
-    assert_true(rope_frequencies(&config, rounded, &scaling, &status));
-    int changed = 0;
-    for (int i = 0; i < 16; i++) {
-        assert_true(rounded[i] == bf16_to_float(bf16_from_float(exact[i])));
-        changed += rounded[i] != exact[i];
-    }
-    assert_true(changed > 8);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,7 +291,6 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_bf16_frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,6 @@ class BuildFlags(ErrorTest):
 
     def test_choices(self):
         words = {"--dtype": ["auto", "f32", "fp16", "bf16"], "--kv-dtype": ["f32", "fp16", "bf16"],
-                 "--rope-dtype": ["f32", "bf16"],
                  "--tune": ["off", "quick", "full"], "--target": ["cpu", "cuda"]}
         for flag, names in words.items():
             values = ["", "x", names[0].upper(), names[0] + " ", names[0] + ",", "int3"]

@@ -237,25 +237,14 @@ class Architectures(RanksTest):
     """4 heads, 2 KV heads: one KV head on each of 2 ranks, or on two of 4."""
 
     def engines(self):
-        """(name, ranks, options under which the recordings hold, engine with these)"""
+        """(name, ranks, engine)"""
         for name in TINY:
-            options = self.options_of_recording(name)
             for ranks in TINY_RANKS:
-                yield name, ranks, options, build_engine(tiny(name), *options, *gpus(ranks))
-
-    @functools.lru_cache(maxsize=None)
-    def options_of_recording(self, name):
-        """architectures_test.py says why there are two kinds."""
-        prompt, expected, _, _ = recorded(name)[-1]
-        for options in ([], ["--rope-dtype", "bf16"]):
-            _, (row,) = self.logits(build_engine(tiny(name), *options), prompt)
-            if max(abs(a - b) for a, b in zip(row, expected[-1])) < LOGIT_TOLERANCE:
-                return options
-        raise AssertionError(name)
+                yield name, ranks, build_engine(tiny(name), *gpus(ranks))
 
     def test_recorded_tokens(self):
         count = ties = 0
-        for name, ranks, _, engine in self.engines():
+        for name, ranks, engine in self.engines():
             for prompt, _, greedy, gaps in recorded(name):
                 with self.subTest(name, ranks=ranks, prompt=len(prompt)):
                     ties += self.check_greedy(engine, prompt, greedy, gaps)
@@ -264,7 +253,7 @@ class Architectures(RanksTest):
 
     def test_recorded_logits(self):
         count = 0
-        for name, ranks, _, engine in self.engines():
+        for name, ranks, engine in self.engines():
             for prompt, expected, _, _ in recorded(name):
                 with self.subTest(name, ranks=ranks, prompt=len(prompt)):
                     _, (found,) = self.logits(engine, prompt)
@@ -273,12 +262,12 @@ class Architectures(RanksTest):
         tally("rows of logits on ranks", count)
 
     def test_logits_are_those_of_one_rank(self):
-        for name, ranks, options, engine in self.engines():
+        for name, ranks, engine in self.engines():
             with self.subTest(name, ranks=ranks):
-                self.check_same_logits(build_engine(tiny(name), *options), engine, recorded(name)[3][0], 12, name)
+                self.check_same_logits(build_engine(tiny(name)), engine, recorded(name)[3][0], 12, name)
 
     def test_selftest(self):
-        for name, ranks, _, engine in self.engines():
+        for name, ranks, engine in self.engines():
             with self.subTest(name, ranks=ranks):
                 self.output([ENGRUN, engine, "--selftest"])
                 self.output([ENGINFO, engine, "--verify"])
