@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "builder/choose_plans_cuda.h"
+#include "builder/library_worth.h"
 #include "builder/nccl_launches_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
@@ -14,7 +15,7 @@
 #include "kernels/swiglu/swiglu_device.h"
 
 enum { SPACE_ALIGNMENT = 256 };
-/* A library costs the engine a dependency and time at every start: what it gains must show. */
+/* Of a plan's time: less is noise. Whether all gains together are worth the library, library_worth decides. */
 static const double least_gain = 0.01;
 /* Of the largest logit: sums in another order, rounded to 16 bits between launches. NCCL's plans may round the sum of all
  * ranks, twice a layer, where ours do not, or the reverse: of 32 layers behind a random KV cache that showed as more than 3e-2.
@@ -321,14 +322,24 @@ static bool make_key(const struct build *build, size_t p, const struct device_pl
     return length < TUNING_KEY_BYTES || status_fail(status, STATUS_INTERNAL, "a tuning key is too long");
 }
 
+/* Bit 1 << enum plan_library for each that the plan calls. */
+static unsigned libraries_of(const struct device_plan *plan)
+{
+    unsigned libraries = 0;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        unsigned library = plan->launches[n].tactic.kernel->library;
+        if (library) libraries |= 1u << library;
+    }
+    return libraries;
+}
+
 /* Those that the plan calls: "cuBLASLt 130100 and cuDNN 91900". */
 static void name_libraries(const struct build *build, const struct device_plan *plan, char *text, size_t bytes)
 {
+    const unsigned libraries = libraries_of(plan);
     size_t used = 0;
     for (unsigned library = 1; library < LIBRARY_COUNT; library++) {
-        bool calls = false;
-        for (uint32_t n = 0; n < plan->count; n++) calls |= plan->launches[n].tactic.kernel->library == library;
-        if (!calls || used >= bytes) continue;
+        if (!(libraries & 1u << library) || used >= bytes) continue;
         int length = snprintf(text + used, bytes - used, "%s%s %" PRIu32, used ? " and " : "",
                               plan_library_name(library), library_version(build, (enum plan_library)library));
         if (length > 0) used += (size_t)length;
@@ -364,8 +375,20 @@ static bool is_answer(const struct tuning_record *record)
            (record->values[0].value == 0 || record->values[0].value == 1);
 }
 
+/* One GPU: drops the plans whose libraries save less than opening them at every start takes. */
+static void weigh_starts(struct build *build, const double *gains_us)
+{
+    struct library_gain gains[2 * BUILD_MAX_PLANS];
+    struct device_plan *plans = build->cuda.library_plans;
+    for (size_t p = 0; p < build->plan_count; p++)
+        gains[p] = (struct library_gain){libraries_of(&plans[p]), gains_us[p]};
+    const unsigned worth = library_worth(gains, build->plan_count);
+    for (size_t p = 0; p < build->plan_count; p++)
+        if (gains[p].libraries & ~worth) device_plan_free(&plans[p]);
+}
+
 /* However fast it once was: a plan that calls a library must be seen to compute what our own does. */
-static bool choose(struct build *build, size_t p, struct device_plan *made, enum tune_level level,
+static bool choose(struct build *build, size_t p, struct device_plan *made, enum tune_level level, double *gain_us,
                    struct status *status)
 {
     struct tuning_record record = {.candidates = 2};
@@ -392,6 +415,7 @@ static bool choose(struct build *build, size_t p, struct device_plan *made, enum
         if (build->options->gpus == 1) return true;
         made->header.use = PLAN_USE_APART;
     }
+    *gain_us = record.runner_up_us - record.median_us;
     build->cuda.library_plans[p] = *made;
     *made = (struct device_plan){.count = 0};
     return true;
@@ -401,11 +425,14 @@ bool library_plans_cuda(struct build *build, enum tune_level level, struct statu
 {
     /* What ranks in different processes need does not depend on what is fastest. */
     if (!build->cuda.weights || (level == TUNE_OFF && !nccl_is_open(build))) return true;
+    double gains_us[2 * BUILD_MAX_PLANS] = {0};
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++) {
         struct device_plan made;
-        ok = make_plan(build, p, &made, status) && (made.count == 0 || choose(build, p, &made, level, status));
+        ok = make_plan(build, p, &made, status) &&
+             (made.count == 0 || choose(build, p, &made, level, &gains_us[p], status));
         device_plan_free(&made);
     }
+    if (ok && build->options->gpus == 1) weigh_starts(build, gains_us);
     return ok;
 }

@@ -28,8 +28,9 @@ uint32_t library_launches(const struct device_launch *site, const struct device_
 /* Bytes of arena that racing library tactics for the build's plans may take. */
 uint64_t library_arena_bytes(const struct build *build);
 
-/* Makes build->cuda.library_plans, for plans where a library's tactic won a race (tune_cuda) and the whole plan is
- * faster with it. After choose_plans_cuda. */
+/* Makes build->cuda.library_plans, for plans where a library's tactic won a race (tune_cuda), the whole plan is faster with
+ * it, and all plans together save more than opening the library at every start takes (library_worth). After
+ * choose_plans_cuda. */
 bool library_plans_cuda(struct build *build, enum tune_level level, struct status *status);
 
 #endif
