@@ -142,6 +142,26 @@ double bench_cuda_roofline(const struct bench_cuda *bench, uint64_t bytes, uint6
     return bytes_us > flops_us ? bytes_us : flops_us;
 }
 
+static struct race_options race_options_for(enum tune_level level)
+{
+    return (struct race_options){.budget_us = level == TUNE_FULL ? full_budget_us : quick_budget_us,
+                                 .first_repetitions = 3};
+}
+
+double bench_cuda_expected_us(const struct bench_cuda *bench, const struct bench_problem *problem,
+                              enum tune_level level)
+{
+    /* Of a launch: a node of the candidate's graph; what it takes beyond the roofline. */
+    const double bind_us = 10, overhead_us = 3, slowness = 1.5;
+    uint64_t bytes, flops;
+    problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
+    const struct race_options options = race_options_for(level);
+    const double launches = count_launches(bench, problem);
+    double call_us = launches * (overhead_us + slowness * bench_cuda_roofline(bench, bytes, flops));
+    if (problem->op == OP_ROPE_ATTENTION) call_us *= CONTEXTS;
+    return problem->tactic_count * launches * bind_us + race_expected_us(problem->tactic_count, call_us, &options);
+}
+
 bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *problem, enum tune_level level,
                      struct race_result *result, struct status *status)
 {
@@ -157,12 +177,9 @@ bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *probl
               cuda_ok(&device->driver, device->driver.EventCreate(&run->end, CU_EVENT_DEFAULT), status, "an event");
     for (int c = 0; ok && c < problem->tactic_count; c++) bind(run, c);
     problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
-    struct race_options options = {
-        .budget_us = level == TUNE_FULL ? full_budget_us : quick_budget_us,
-        .floor_us = bench_cuda_roofline(bench, bytes, flops),
-        .good_enough = level == TUNE_FULL || !bench->ceiling_is_sure ? 0 : 1.02,
-        .first_repetitions = 3,
-    };
+    struct race_options options = race_options_for(level);
+    options.floor_us = bench_cuda_roofline(bench, bytes, flops);
+    options.good_enough = level == TUNE_FULL || !bench->ceiling_is_sure ? 0 : 1.02;
     if (ok) race(run_candidate, run, problem->tactic_count, &options, result);
     if (ok && result->winner < 0) {
         *status = run->status;

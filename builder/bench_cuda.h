@@ -50,5 +50,8 @@ double bench_cuda_roofline(const struct bench_cuda *bench, uint64_t bytes, uint6
 /* Races the tactics; a tactic that this GPU cannot take is out. Fails if all are: the last one's reason is told. */
 bool bench_cuda_race(struct bench_cuda *bench, const struct bench_problem *problem, enum tune_level level,
                      struct race_result *result, struct status *status);
+/* Microseconds that the race takes, for estimates of the time left. */
+double bench_cuda_expected_us(const struct bench_cuda *bench, const struct bench_problem *problem,
+                              enum tune_level level);
 
 #endif

@@ -339,9 +339,9 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
     size_t manifest_size, lines_size;
     struct engine_golden golden = {0};
     progress_stage(&build->progress, "golden");
-    if (build->target == TARGET_CUDA
-            ? !build_cuda_golden(build, &golden, status)
-            : !compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team, &golden, status))
+    if (build->target == TARGET_CUDA ? !build_cuda_golden(build, &golden, status)
+                                     : !compute_golden(&build->manifest, build->plans, build->plan_count, weights,
+                                                       build->team, &build->progress, &golden, status))
         goto done;
     progress_stage(&build->progress, "write");
     if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
@@ -367,13 +367,14 @@ done:
 void build_warn(struct build *build, const char *format, ...)
 {
     if (!build->options->warnings) return;
-    progress_hide(&build->progress);
+    progress_hold(&build->progress);
     va_list arguments;
     va_start(arguments, format);
     fputs("warning: ", build->options->warnings);
     vfprintf(build->options->warnings, format, arguments);
     fputc('\n', build->options->warnings);
     va_end(arguments);
+    progress_release(&build->progress);
 }
 
 /* The cache saves time and decides nothing else, so whatever is wrong with its file costs the records and not the
@@ -415,7 +416,7 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
                       &build->progress, status) ||
         !engine_writer_map_weights(build->writer, &weights, status))
         return false;
-    progress_stage(&build->progress, "tune");
+    if (build->target == TARGET_CPU) progress_stage(&build->progress, "tune");
     if (!tune(build, weights, options->tune, status)) return false;
     if (!write_small_sections(build, weights, status)) return false;
     struct engine_writer *writer = build->writer;
@@ -515,7 +516,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     };
     ok = print_report(&report, options->json, options->out, status);
 done:
-    progress_abandon(&build->progress);
+    progress_close(&build->progress);
     build_close(build);
     return ok;
 }

@@ -195,11 +195,13 @@ static bool upload_weights(struct build *build, const uint8_t *weights, uint32_t
     if (!device_enter(device, status)) return false;
     bool ok = cuda_ok(&device->driver, device->driver.MemAlloc(to, bytes), status,
                       "allocating %" PRIu64 " bytes for the weights", bytes);
+    const uint64_t all = build->options->gpus * bytes;
     for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
         ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(*to + done, weights + done, piece, device->stream),
                      status, "copying the weights") &&
              cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "copying the weights");
+        progress_update(&build->progress, rank * bytes + done + piece, all, NULL);
     }
     device_leave(device);
     return ok;
@@ -238,6 +240,7 @@ static bool time_plans(struct build *build, struct status *status)
 
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
+    if (weights) progress_stage(&build->progress, "upload");
     for (uint32_t rank = 0; weights && rank < build->options->gpus; rank++)
         if (!upload_weights(build, weights, rank, status)) return false;
     if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status) ||

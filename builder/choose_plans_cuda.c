@@ -471,12 +471,41 @@ static bool choose(struct build *build, size_t p, enum tune_level level, bool wo
     return true;
 }
 
+/* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
+static bool is_worth_choosing(const struct build *build, size_t p, enum tune_level level)
+{
+    return build->plans[p].header.kind == PLAN_DECODE || level == TUNE_FULL || build->cuda.alternatives[p].count > 0;
+}
+
+/* Microseconds that the choice takes where the cache does not know it, for estimates of the time left: replays of the plan in
+ * every form and with most of the shortlists, some of them at long contexts. */
+static uint64_t expected_us(const struct build *build, size_t p, enum tune_level level)
+{
+    const double compile_us = 1e6, replays_each = 8, tried_each = SHORTLIST, long_replays = 250;
+    const struct device_plan *plan = &build->cuda.plans[p];
+    uint32_t problems[MAX_PROBLEMS];
+    int count = find_problems(plan, problems);
+    double us = 0;
+    if (!is_worth_choosing(build, p, level) || level == TUNE_OFF || !build->cuda.weights) return 1;
+    for (uint32_t n = 0; n < plan->count; n++)
+        if (plan->launches[n].problem != PLAN_NO_TACTIC) {
+            const struct tuned_problem *tuned = &build->cuda.problems[plan->launches[n].problem];
+            us += tuned->shortlist_count > 0 ? tuned->shortlist[0].record.median_us : 0;
+        }
+    double replays = replays_each * tried_each * (count > 0 ? count : 1);
+    if (plan->header.kind == PLAN_DECODE) replays += long_replays;
+    return (uint64_t)(compile_us + replays * us);
+}
+
 bool choose_plans_cuda(struct build *build, enum tune_level level, struct status *status)
 {
+    uint64_t total_us = 0, done_us = 0;
+    for (size_t p = 0; p < build->plan_count; p++) total_us += expected_us(build, p, level);
+    if (level != TUNE_OFF && build->cuda.weights) progress_stage(&build->progress, "plans");
     for (size_t p = 0; p < build->plan_count; p++) {
-        /* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
-        bool worth = build->plans[p].header.kind == PLAN_DECODE || level == TUNE_FULL;
-        if (!choose(build, p, level, worth || build->cuda.alternatives[p].count > 0, status)) return false;
+        done_us += expected_us(build, p, level); /* of the plan as it was */
+        if (!choose(build, p, level, is_worth_choosing(build, p, level), status)) return false;
+        progress_update(&build->progress, done_us, total_us, NULL);
     }
     return true;
 }

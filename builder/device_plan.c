@@ -82,6 +82,8 @@ static struct kernel_set_entry *find_code(const struct kernel_set *known, const 
 
 struct compilation {
     struct kernel_set *set;
+    kernel_set_progress *progress; /* called by the first thread alone */
+    void *context;
     struct nvrtc *nvrtc;
     int capability;
     atomic_size_t next, done;
@@ -89,9 +91,8 @@ struct compilation {
     struct status *status; /* of the thread that set `failed` first */
 };
 
-static void *compile_some(void *argument)
+static void compile_some(struct compilation *compilation, bool is_first)
 {
-    struct compilation *compilation = argument;
     struct kernel_set *set = compilation->set;
     for (size_t i; (i = atomic_fetch_add(&compilation->next, 1)) < set->count && !atomic_load(&compilation->failed);) {
         struct kernel_set_entry *entry = &set->entries[i];
@@ -102,8 +103,14 @@ static void *compile_some(void *argument)
             if (!atomic_exchange(&compilation->failed, true)) *compilation->status = status;
             break;
         }
-        atomic_fetch_add(&compilation->done, 1);
+        size_t done = atomic_fetch_add(&compilation->done, 1) + 1;
+        if (is_first && compilation->progress) compilation->progress(compilation->context, done, set->count);
     }
+}
+
+static void *compile_beside(void *argument)
+{
+    compile_some(argument, false);
     return NULL;
 }
 
@@ -124,7 +131,12 @@ bool kernel_set_compile(struct kernel_set *set, struct kernel_set *known, struct
     enum { MOST_THREADS = 64 };
     pthread_t others[MOST_THREADS];
     int started = 0;
-    struct compilation compilation = {.set = set, .nvrtc = nvrtc, .capability = capability, .status = status};
+    struct compilation compilation = {.set = set,
+                                      .progress = progress,
+                                      .context = context,
+                                      .nvrtc = nvrtc,
+                                      .capability = capability,
+                                      .status = status};
     for (size_t i = 0; i < set->count; i++) {
         struct kernel_set_entry *entry = &set->entries[i];
         const struct kernel_set_entry *code = entry->cubin ? NULL : find_code(known, &entry->tactic);
@@ -135,8 +147,8 @@ bool kernel_set_compile(struct kernel_set *set, struct kernel_set *known, struct
     atomic_init(&compilation.failed, false);
     /* Fewer threads than asked for only take longer. */
     for (; started < threads - 1 && started < MOST_THREADS && (size_t)started + 1 < set->count; started++)
-        if (pthread_create(&others[started], NULL, compile_some, &compilation) != 0) break;
-    compile_some(&compilation);
+        if (pthread_create(&others[started], NULL, compile_beside, &compilation) != 0) break;
+    compile_some(&compilation, true);
     for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
     if (progress) progress(context, atomic_load(&compilation.done), set->count);
     remember_code(known, set);

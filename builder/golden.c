@@ -225,7 +225,8 @@ bool golden_end(struct engine_golden *golden, float relative, struct status *sta
 }
 
 bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
-                    const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status)
+                    const uint8_t *weights, struct team *team, struct progress *progress, struct engine_golden *golden,
+                    struct status *status)
 {
     bool ok = false;
     struct golden_run run = {.manifest = manifest};
@@ -239,6 +240,7 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
     uint32_t prompt_count = golden->prompt_count;
     int32_t *tokens = (int32_t *)golden->tokens;
     float *logits = (float *)golden->logits;
+    const uint32_t all_tokens = prompt_count + golden->token_count - 1; /* the last one drawn is not computed */
     if (!run_open(&run, prompt_count + golden->token_count, weights, team, status)) goto done;
     uint32_t chunk = run.prefill->header.rows;
     for (uint32_t first = 0; first < prompt_count; first += chunk) {
@@ -246,11 +248,14 @@ bool compute_golden(const struct manifest *manifest, const struct plan *plans, s
         bool last = first + count == prompt_count;
         if (!run_step(&run, run.prefill, golden->prompt + first, count, first, last ? logits : NULL, tokens, status))
             goto done;
+        progress_update(progress, first + count, all_tokens, NULL);
     }
-    for (uint32_t t = 1; t < golden->token_count; t++)
+    for (uint32_t t = 1; t < golden->token_count; t++) {
         if (!run_step(&run, run.decode, &tokens[t - 1], 1, prompt_count + t - 1,
                       logits + (uint64_t)t * golden->vocab_size, &tokens[t], status))
             goto done;
+        progress_update(progress, prompt_count + t, all_tokens, NULL);
+    }
     ok = golden_end(golden, tolerance_for(manifest->kv_dtype), status);
 done:
     run_close(&run);

@@ -2,6 +2,7 @@
 #ifndef BUILDER_GOLDEN_H
 #define BUILDER_GOLDEN_H
 
+#include "builder/progress.h"
 #include "formats/engine_file.h"
 #include "kernels/cpu/team.h"
 
@@ -9,7 +10,8 @@
  * `weights` is the packed weight section. golden's arrays are allocated; golden_free. Token count 0 where the
  * context is too short for both. Logits that are not finite are a failure. */
 bool compute_golden(const struct manifest *manifest, const struct plan *plans, size_t plan_count,
-                    const uint8_t *weights, struct team *team, struct engine_golden *golden, struct status *status);
+                    const uint8_t *weights, struct team *team, struct progress *progress, struct engine_golden *golden,
+                    struct status *status);
 
 /* The steps of it that every target shares. Begin: sizes, memory and the prompt; token_count 0 where the context is too
  * short. End: checks that all logits are finite, and sets the tolerance to `relative` of the largest one (at least 1). */

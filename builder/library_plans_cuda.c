@@ -426,12 +426,15 @@ bool library_plans_cuda(struct build *build, enum tune_level level, struct statu
     /* What ranks in different processes need does not depend on what is fastest. */
     if (!build->cuda.weights || (level == TUNE_OFF && !nccl_is_open(build))) return true;
     double gains_us[2 * BUILD_MAX_PLANS] = {0};
-    bool ok = true;
+    bool ok = true, any = false;
     for (size_t p = 0; ok && p < build->plan_count; p++) {
         struct device_plan made;
-        ok = make_plan(build, p, &made, status) &&
-             (made.count == 0 || choose(build, p, &made, level, &gains_us[p], status));
+        ok = make_plan(build, p, &made, status);
+        if (ok && made.count > 0 && !any) progress_stage(&build->progress, "compare");
+        any = any || made.count > 0;
+        ok = ok && (made.count == 0 || choose(build, p, &made, level, &gains_us[p], status));
         device_plan_free(&made);
+        if (ok && any) progress_update(&build->progress, p + 1, build->plan_count, NULL);
     }
     if (ok && build->options->gpus == 1) weigh_starts(build, gains_us);
     return ok;

@@ -335,8 +335,15 @@ static bool solve_all(struct tuning *tuning, const bool *answered, enum tune_lev
         if (answered[i] || !tuning->measuring) solve(tuning, i, level, answered[i]);
     if (tuning->measuring && !tune_races_run(tuning, answered, level, status)) return false;
     build->tactics.count = tuning->count;
+    uint64_t total_us = 0, done_us = 0;
     for (size_t i = 0; i < tuning->count; i++)
+        total_us += tune_libraries_expected_us(tuning, tuning->problems[i], level);
+    if (total_us) progress_stage(&build->progress, "libraries");
+    for (size_t i = 0; i < tuning->count; i++) {
+        done_us += tune_libraries_expected_us(tuning, tuning->problems[i], level);
         if (!tune_libraries_solve(tuning, i, level, status)) return false;
+        progress_update(&build->progress, done_us, total_us, NULL);
+    }
     return apply(tuning, status);
 }
 

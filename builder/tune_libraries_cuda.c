@@ -168,6 +168,17 @@ static int most_tactics(enum plan_library library, enum tune_level level)
     return level == TUNE_FULL ? FULL_CUBLASLT_TACTICS : QUICK_CUBLASLT_TACTICS;
 }
 
+uint64_t tune_libraries_expected_us(const struct tuning *tuning, const struct tune_problem *problem,
+                                    enum tune_level level)
+{
+    /* Of a tactic, on an H200: finding or making it, and its part of the race. */
+    const uint64_t cublaslt_us = 10000, cudnn_us = 500000;
+    int64_t params[PLAN_MAX_PARAMS];
+    if (!tuning->measuring || tune_libraries_answered(tuning, problem, level)) return 0;
+    enum plan_library library = library_problem(tuning->build, problem->bench.sites[0], params);
+    return (uint64_t)most_tactics(library, level) * (library == LIBRARY_CUDNN ? cudnn_us : cublaslt_us);
+}
+
 /* Our best, which is tactic 0, against the library's. */
 static bool race_library(struct tuning *tuning, const struct tune_problem *problem, const struct device_tactic *own,
                          enum plan_library library, const int64_t *params, const char *key, enum tune_level level,

@@ -83,18 +83,54 @@ static void keep_record(struct tuning_cache *cache, const struct tuning_record *
     tactics->unsaved++;
 }
 
-static bool solve(const struct problem *problem, struct machine *machine, struct team *team, enum tune_level level,
-                  struct tuning_cache *cache, struct tactics *tactics, struct status *status)
+/* What the cache says of the problem at this level; NULL: nothing that answers. */
+static const struct tuning_record *find_answer(const struct problem *problem, enum tune_level level,
+                                               struct tuning_cache *cache)
+{
+    const struct tuning_record *known = cache ? tuning_cache_find(cache, problem->key) : NULL;
+    return known && good_enough(known, problem->params, level) ? known : NULL;
+}
+
+static bool is_measured(const struct problem *problem, enum tune_level level)
+{
+    return level != TUNE_OFF && problem->site_count > 0;
+}
+
+static struct matmul_problem describe(const struct problem *problem)
+{
+    return (struct matmul_problem){problem->params, problem->weights, problem->biases, problem->site_count};
+}
+
+/* How long each problem will take, in microseconds and at least 1: units of progress. The ceilings are measured first, where
+ * anything is. */
+static bool expect(const struct problem *problems, size_t count, struct machine *machine, struct team *team,
+                   enum tune_level level, struct tuning_cache *cache, uint64_t *expected_us, uint64_t *total_us,
+                   struct status *status)
+{
+    *total_us = 0;
+    for (size_t i = 0; i < count; i++) {
+        expected_us[i] = 1;
+        if (is_measured(&problems[i], level) && !find_answer(&problems[i], level, cache)) {
+            struct matmul_problem described = describe(&problems[i]);
+            if (machine->read_gb_s <= 0 && !machine_probe(machine, team, status)) return false;
+            expected_us[i] += (uint64_t)tune_matmul_expected_us(&described, machine, level);
+        }
+        *total_us += expected_us[i];
+    }
+    return true;
+}
+
+static bool solve(const struct problem *problem, const struct machine *machine, struct team *team,
+                  enum tune_level level, struct tuning_cache *cache, struct tactics *tactics, struct status *status)
 {
     struct tuning_record *record = &tactics->records[tactics->count];
-    const struct tuning_record *known = cache ? tuning_cache_find(cache, problem->key) : NULL;
-    if (known && good_enough(known, problem->params, level)) {
+    const struct tuning_record *known = find_answer(problem, level, cache);
+    if (known) {
         *record = *known;
         tactics->cached++;
     } else {
-        bool measure = level != TUNE_OFF && problem->site_count > 0;
-        if (measure && machine->read_gb_s <= 0 && !machine_probe(machine, team, status)) return false;
-        struct matmul_problem described = {problem->params, problem->weights, problem->biases, problem->site_count};
+        bool measure = is_measured(problem, level);
+        struct matmul_problem described = describe(problem);
         if (!tune_matmul(&described, machine, team, level, record, status)) return false;
         if (measure) {
             tactics->measured++;
@@ -111,20 +147,24 @@ bool tune_plans(struct plan *plans, size_t plan_count, const uint8_t *weights, s
 {
     bool ok = false;
     struct problem *problems = NULL;
+    uint64_t *expected_us = NULL, total_us, done_us = 0;
     size_t count = 0;
     memset(tactics, 0, sizeof *tactics);
     if (!collect(plans, plan_count, weights, machine, &problems, &count, status)) goto done;
     tactics->records = calloc(count + 1, sizeof *tactics->records);
-    if (!tactics->records) {
+    expected_us = calloc(count + 1, sizeof *expected_us);
+    if (!tactics->records || !expected_us) {
         status_fail(status, STATUS_MACHINE, "out of memory while tuning");
         goto done;
     }
+    if (!expect(problems, count, machine, team, level, cache, expected_us, &total_us, status)) goto done;
     for (size_t i = 0; i < count; i++) {
         if (!solve(&problems[i], machine, team, level, cache, tactics, status)) goto done;
         char best[96];
         const struct tuning_record *record = &tactics->records[i];
         snprintf(best, sizeof best, "%zu/%zu best %.1f us", i + 1, count, record->median_us);
-        progress_update(progress, i + 1, count, best);
+        done_us += expected_us[i];
+        progress_update(progress, done_us, total_us, best);
     }
     for (size_t p = 0; p < plan_count; p++)
         for (uint32_t n = 0; n < plans[p].header.launch_count; n++) {
@@ -139,6 +179,7 @@ bool tune_plans(struct plan *plans, size_t plan_count, const uint8_t *weights, s
         }
     ok = true;
 done:
+    free(expected_us);
     free(problems);
     if (!ok) tactics_free(tactics);
     return ok;

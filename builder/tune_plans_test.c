@@ -117,6 +117,44 @@ static void off_gives_defaults(void **state)
     close_fixture(&f);
 }
 
+/* The units of the progress are microseconds: one large problem takes as long as many small ones. */
+static void progress_counts_time(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct tuning_cache cache;
+    char *folder = test_folder();
+    FILE *log = tmpfile();
+    open_fixture(&f);
+    assert_non_null(log);
+    test_expect_success(tuning_cache_open(&cache, test_path(folder, "records"), &f.status), &f.status);
+    progress_open(&f.progress, log);
+    progress_stage(&f.progress, "tune");
+    tune(&f, TUNE_QUICK, f.weights, &cache);
+    uint64_t expected_us = 0;
+    for (int i = 0; i < PROBLEMS; i++)
+        for (int p = 0, found = 0; p < PLANS && !found; p++)
+            for (uint32_t n = 0; n < f.plans[p].header.launch_count && !found; n++) {
+                const struct plan_launch *launch = &f.plans[p].launches[n];
+                const void *weights = f.weights;
+                if (launch->op != OP_MATMUL || launch->tactic != (uint32_t)i) continue;
+                const struct matmul_problem problem = {f.plans[p].params + launch->first_param, &weights, NULL, 1};
+                expected_us += 1 + (uint64_t)tune_matmul_expected_us(&problem, &f.machine, TUNE_QUICK);
+                found = 1;
+            }
+    assert_true(f.progress.total == expected_us && f.progress.done == expected_us);
+    assert_true(expected_us > 2 * PROBLEMS);
+    /* What the cache answers takes no time. */
+    progress_stage(&f.progress, "tune");
+    tune(&f, TUNE_QUICK, f.weights, &cache);
+    assert_true(f.progress.total == PROBLEMS && f.progress.done == PROBLEMS);
+    progress_close(&f.progress);
+    fclose(log);
+    tuning_cache_close(&cache);
+    close_fixture(&f);
+    test_folder_remove(folder);
+}
+
 static void records_are_kept_and_used(void **state)
 {
     (void)state;
@@ -200,9 +238,8 @@ static void tactics_are_record_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(off_gives_defaults),
-        cmocka_unit_test(records_are_kept_and_used),
-        cmocka_unit_test(cache_file_may_fail),
+        cmocka_unit_test(off_gives_defaults),        cmocka_unit_test(progress_counts_time),
+        cmocka_unit_test(records_are_kept_and_used), cmocka_unit_test(cache_file_may_fail),
         cmocka_unit_test(tactics_are_record_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,24 +105,35 @@ static bool measure(struct tuning *tuning, struct bench_cuda *bench, const struc
     return ok || status_prefix(status, "tuning '%s'", problem->key);
 }
 
-static void show_progress(struct tuning *tuning, size_t done, const struct tuning_record *record)
-{
-    char best[160];
-    snprintf(best, sizeof best, "%zu/%zu %s %.2f us, %.0f %% of the roofline", done, tuning->count,
-             record->values[0].name, record->median_us,
-             record->median_us > 0 ? 100 * record->roofline_us / record->median_us : 0);
-    progress_update(&tuning->build->progress, done, tuning->count, best);
-}
-
 /* Races, each GPU taking the next problem that is left. */
 struct races {
     struct tuning *tuning;
     const bool *answered;
     enum tune_level level;
     size_t next, done; /* under tuning->lock; likewise below */
+    uint64_t done_us, expected_us;
     bool failed;
     struct status *status; /* of the first failure */
 };
+
+/* At least 1. */
+static uint64_t expected_us(const struct races *races, size_t i)
+{
+    const struct tuning *tuning = races->tuning;
+    return 1 + (uint64_t)bench_cuda_expected_us(&tuning->benches[0], &tuning->problems[i]->bench, races->level);
+}
+
+static void show_progress(struct races *races, size_t i, const struct tuning_record *record)
+{
+    const struct tuning *tuning = races->tuning;
+    char best[160];
+    races->done++;
+    races->done_us += expected_us(races, i);
+    snprintf(best, sizeof best, "%zu/%zu %s %.2f us, %.0f %% of the roofline", races->done, tuning->count,
+             record->values[0].name, record->median_us,
+             record->median_us > 0 ? 100 * record->roofline_us / record->median_us : 0);
+    progress_update(&tuning->build->progress, races->done_us, races->expected_us, best);
+}
 
 static bool next_race(struct races *races, size_t *i)
 {
@@ -148,7 +159,7 @@ static void race_on(struct races *races, uint32_t rank)
                      record, &status);
         pthread_mutex_lock(&tuning->lock);
         build->tactics.measured += ok;
-        if (ok) show_progress(tuning, ++races->done, record);
+        if (ok) show_progress(races, i, record);
         pthread_mutex_unlock(&tuning->lock);
     }
     if (entered) device_leave(build_cuda_device(build, rank));
@@ -163,6 +174,8 @@ static void race_member(void *argument, struct team_member *member) { race_on(ar
 bool tune_races_run(struct tuning *tuning, const bool *answered, enum tune_level level, struct status *status)
 {
     struct races races = {.tuning = tuning, .answered = answered, .level = level, .status = status};
+    for (size_t i = 0; i < tuning->count; i++)
+        if (!answered[i]) races.expected_us += expected_us(&races, i);
     if (tuning->team)
         team_run(tuning->team, race_member, &races);
     else

@@ -99,3 +99,13 @@ void race(race_run *run, void *context, int candidates, const struct race_option
     for (int i = 0; i < survivors && result->runner_up < 0; i++)
         if (order[i] != winner) result->runner_up = order[i];
 }
+
+double race_expected_us(int candidates, double call_us, const struct race_options *options)
+{
+    double us = candidates * call_us, racing_us = 0; /* one run each that does not count */
+    for (int survivors = candidates, repetitions = options->first_repetitions;; repetitions *= 2) {
+        racing_us += (double)repetitions * survivors * call_us;
+        if (survivors <= 2 || us + racing_us > options->budget_us) return us + racing_us;
+        survivors = (survivors + 1) / 2;
+    }
+}

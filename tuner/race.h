@@ -38,4 +38,8 @@ struct race_result {
 
 void race(race_run *run, void *context, int candidates, const struct race_options *options, struct race_result *result);
 
+/* Microseconds that a race takes whose calls take `call_us` each, unless it finds one that is good enough: for estimates of the
+ * time left. */
+double race_expected_us(int candidates, double call_us, const struct race_options *options);
+
 #endif

@@ -121,6 +121,22 @@ static void budget_ends_the_rounds(void **state)
     free(result);
 }
 
+static void expected_time_is_that_of_the_calls(void **state)
+{
+    (void)state;
+    const double base[] = {100, 200, 300, 400, 500, 600, 700, 800};
+    struct script script = {.base = base, .state = 1};
+    struct race_options options = {.budget_us = 1e9, .first_repetitions = 3};
+    struct race_result *result = run_race(&script, 8, &options);
+    int samples = 8; /* one run each that does not count */
+    for (int c = 0; c < 8; c++) samples += result->entries[c].samples;
+    assert_true(race_expected_us(8, 10, &options) == 10 * samples);
+    free(result);
+    options.budget_us = 0; /* one round */
+    assert_true(race_expected_us(8, 10, &options) == 10 * (8 + 3 * 8));
+    assert_true(race_expected_us(1, 10, &options) == 10 * (1 + 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +145,7 @@ int main(void)
         cmocka_unit_test(failures_are_out),
         cmocka_unit_test(stops_at_the_floor),
         cmocka_unit_test(budget_ends_the_rounds),
+        cmocka_unit_test(expected_time_is_that_of_the_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -269,6 +269,26 @@ static void fill_record(struct tuning_record *record, const int64_t *params, con
     record->candidates = 1;
 }
 
+static struct race_options race_options_for(const struct level *level)
+{
+    return (struct race_options){.budget_us = level->budget_us, .first_repetitions = level->repetitions};
+}
+
+double tune_matmul_expected_us(const struct matmul_problem *problem, const struct machine *machine,
+                               enum tune_level level)
+{
+    int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES], params[MATMUL_PARAMS];
+    int kept[MAX_CANDIDATES];
+    if (level == TUNE_OFF || problem->site_count == 0) return 0;
+    int raced = prune(problem, machine, candidates, list_candidates(problem->params, machine, candidates),
+                      levels[level].candidates, kept);
+    memcpy(params, problem->params, sizeof params);
+    memcpy(params + MATMUL_FIRST_TUNABLE, candidates[0], sizeof candidates[0]);
+    double slice = (double)sliced_rows(params, &levels[level]) / (double)params[MATMUL_N];
+    const struct race_options options = race_options_for(&levels[level]);
+    return race_expected_us(raced, matmul_model_us(params, machine) * slice, &options);
+}
+
 bool tune_matmul(const struct matmul_problem *problem, const struct machine *machine, struct team *team,
                  enum tune_level level, struct tuning_record *record, struct status *status)
 {
@@ -291,12 +311,9 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     if (!bench_open(&bench, problem, team, machine, &levels[level], status)) goto done;
     int raced = prune(problem, machine, candidates, count, levels[level].candidates, kept);
     double scale = (double)problem->params[MATMUL_N] / (double)bench.params[MATMUL_N];
-    struct race_options options = {
-        .budget_us = levels[level].budget_us,
-        .floor_us = record->roofline_us / scale,
-        .good_enough = level == TUNE_FULL ? 0 : good_enough,
-        .first_repetitions = levels[level].repetitions,
-    };
+    struct race_options options = race_options_for(&levels[level]);
+    options.floor_us = record->roofline_us / scale;
+    options.good_enough = level == TUNE_FULL ? 0 : good_enough;
     race(run_candidate, &bench, raced, &options, result);
     const struct race_entry *winner = &result->entries[result->winner];
     fill_record(record, problem->params, candidates[kept[result->winner]], machine, levels[level].name);

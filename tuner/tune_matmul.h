@@ -32,6 +32,11 @@ double matmul_model_us(const int64_t *params, const struct machine *machine);
 bool tune_matmul(const struct matmul_problem *problem, const struct machine *machine, struct team *team,
                  enum tune_level level, struct tuning_record *record, struct status *status);
 
+/* Microseconds that tune_matmul takes at this level, for estimates of the time left; 0 where it measures nothing. Requires: the
+ * machine's ceilings are measured. */
+double tune_matmul_expected_us(const struct matmul_problem *problem, const struct machine *machine,
+                               enum tune_level level);
+
 /* Copies the record's values into params[MATMUL_FIRST_TUNABLE...]. False if the record does not fit the op (a name is
  * missing, a value is illegal): then the problem must be tuned anew. */
 bool matmul_apply_record(const struct tuning_record *record, int64_t *params);
