@@ -30,7 +30,7 @@ for file in "$@"; do
         runtime/eng.h) target=include/eng.h mode=644 ;;
         runtime/examples/*) target=share/doc/eng/examples/${file##*/} mode=644 ;;
         tests/models/*) target=share/eng/${file#tests/} mode=644 ;;
-        *.md) target=share/doc/eng/${file##*/} mode=644 ;;
+        *.md | LICENSE) target=share/doc/eng/${file##*/} mode=644 ;;
         *) echo "make_dist: no place for $file" >&2; exit 1 ;;
     esac
     install -D -m "$mode" "$file" "$root/$target"
@@ -39,19 +39,52 @@ done
 binaries=("$root"/bin/* "$root"/lib/libeng.so)
 strip --strip-unneeded "${binaries[@]}"
 
-# Libraries besides the C library travel along, with their licenses; RUNPATH finds them.
-ldd "${binaries[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u |
-    while read -r name path; do
-        case $name in
-            libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux* | libgcc_s.so.*) continue ;;
-        esac
-        case $path in "$root"/*) continue ;; esac
-        install -D -m 644 "$path" "$root/lib/$name"
-        package=$(dpkg -S "*/$(basename "$(readlink -f "$path")")" 2>/dev/null | head -1 | cut -d: -f1) || true
-        if [ -n "$package" ] && [ -e "/usr/share/doc/$package/copyright" ]; then
-            install -D -m 644 "/usr/share/doc/$package/copyright" "$root/share/doc/eng/licenses/$name.txt"
-        fi
+# Notices of all code of others that travels along, from the Debian packages that it comes from. A tarball without them
+# may not be passed on, so none is made.
+notices=$root/share/doc/eng/licenses
+third_party=$root/share/doc/eng/THIRD_PARTY
+common=/usr/share/common-licenses
+add_notice() { # NAME PATH
+    local name=$1 real package version licence file
+    real=$(readlink -f "$2")
+    # Before /lib became a link, packages were recorded with its files there.
+    package=$(dpkg-query -S "$real" 2>/dev/null || dpkg-query -S "${real#/usr}" 2>/dev/null) || {
+        echo "make_dist: $real: expected a Debian package that holds it, found none; without its licence it cannot be bundled" >&2
+        exit 1
+    }
+    package=${package%%:*}
+    version=$(dpkg-query -W -f '${Version}\n' "$package" | head -1)
+    file=/usr/share/doc/$package/copyright
+    if [ ! -s "$file" ]; then
+        echo "make_dist: $file is missing: without the licence of $name it cannot be bundled; install $package anew" >&2
+        exit 1
+    fi
+    install -D -m 644 "$file" "$notices/$name.txt"
+    for text in $(grep -o "$common/[A-Za-z0-9.-]*[A-Za-z0-9]" "$file"); do
+        install -m 644 "$text" "$notices/${text##*/}"
     done
+    licence=$(awk '/^Files: \*$/ {own = 1} own && sub(/^License: */, "") {print; exit}' "$file")
+    printf '%s\t%s\t%s\t%s\tlicenses/%s.txt\n' "$name" "$package" "$version" "${licence:-see the notice}" "$name" >>"$third_party"
+}
+
+cat >"$third_party" <<'EOT'
+# Code of others in this tarball: file, Debian package, version, licence, notice.
+# A notice is that of the whole package, and may name licences of parts that are not here.
+EOT
+install -D -m 644 "$common/Apache-2.0" "$notices/Apache-2.0"
+# A library of headers alone: its code is in every program and in libeng.
+add_notice xxhash.h /usr/include/xxhash.h
+
+# Libraries besides the C library travel along; RUNPATH finds them.
+libraries=$(ldd "${binaries[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u)
+while read -r name path; do
+    case $name in
+        libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux* | libgcc_s.so.*) continue ;;
+    esac
+    case $path in "$root"/*) continue ;; esac
+    install -D -m 644 "$path" "$root/lib/$name"
+    add_notice "$name" "$path"
+done <<<"$libraries"
 
 mkdir -p "$root/lib/pkgconfig"
 cat >"$root/lib/pkgconfig/eng.pc" <<EOF

@@ -19,6 +19,9 @@ MAX_TARBALL_BYTES = 40 * 1000 * 1000
 C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 NAMED_LIBRARIES = {"libjansson.so.4", "libpcre2-8.so.0", "libutf8proc.so.2", "libz.so.1"}
 
+# Libraries that are headers alone: their code is in the programs and in libeng.
+COMPILED_IN = {"xxhash.h"}
+
 # A library neither ends the process nor prints, in none of the code that it holds.
 FORBIDDEN_CALLS = {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "printf", "__printf_chk", "puts",
                    "putchar", "perror", "vprintf", "stdout", "stderr"}
@@ -72,11 +75,39 @@ class Tarball(Unpacked):
         for name in ("bin/engbuild", "bin/engrun", "bin/engbench", "bin/enginfo", "bin/gpu-tests",
                      "bin/collectives-bench", "lib/libeng.so", "lib/libeng.a", "lib/pkgconfig/eng.pc",
                      "include/eng.h", "share/eng/models/fables/config.json",
-                     "share/doc/eng/README.md", "share/doc/eng/engine_file.md"):
+                     "share/doc/eng/README.md", "share/doc/eng/RESULTS.md", "share/doc/eng/SECURITY.md",
+                     "share/doc/eng/engine_file.md"):
             self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_licences(self):
+        """The licence, and the name, version and notice of all code of others that is in the tarball, linked or compiled in."""
+        with open(self.path("share/doc/eng/LICENSE"), encoding="utf-8") as file:
+            self.assertIn("SPDX-License-Identifier: Apache-2.0", file.read())
+        with open(self.path("share/doc/eng/THIRD_PARTY"), encoding="utf-8") as file:
+            lines = [line.split("\t") for line in file.read().splitlines() if not line.startswith("#")]
+        listed = {line[0] for line in lines}
+        bundled = {name for name in os.listdir(self.path("lib")) if ".so." in name}
+        self.assertTrue({"libjansson.so.4", "libz.so.1"} <= bundled, bundled)
+        self.assertEqual(listed, bundled | COMPILED_IN)
+        for name, _, version, licence, notice in lines:
+            with self.subTest(name):
+                self.assertRegex(version, r"^[0-9][0-9A-Za-z.:+~-]*$")
+                self.assertTrue(licence)
+                with open(self.path("share/doc/eng", notice), encoding="utf-8") as file:
+                    text = file.read()
+                self.assertIn("Copyright", text)
+                # Debian's notices leave out the text of common licences.
+                for common in re.findall(r"/usr/share/common-licenses/([\w.-]*\w)", text):
+                    self.assertTrue(os.path.exists(self.path("share/doc/eng/licenses", common)), common)
+        self.assertTrue(os.path.exists(self.path("share/doc/eng/licenses/Apache-2.0")), "the text of the project's own")
 
     def test_size(self):
         self.assertLess(os.path.getsize(TARBALL), MAX_TARBALL_BYTES)
+
+    def test_needs_no_toolkit(self):
+        """The same bytes with a CUDA toolkit on the machine and without."""
+        with open(os.path.join(ROOT, "toolkit_in_dist"), encoding="utf-8") as file:
+            self.assertEqual(file.read().split(), [])
 
     def test_same_bytes_each_time(self):
         names = [member.name for member in self.members]
