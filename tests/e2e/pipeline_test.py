@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import unittest
 
 from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, build_engine, fables_engine, needs_shared,
@@ -194,14 +195,13 @@ class Speak(PipelineTest):
         self.assertLess(len(first), len(rest) / 2)
 
     def test_reader_goes_away(self):
-        """`engrun ... | head`: an error, not a crash."""
+        """`engrun ... | head` ends in silence, by the signal that shells expect."""
         process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
         os.read(process.stdout.fileno(), 16)
         process.stdout.close()
         errors = process.stderr.read().decode()
         process.stderr.close()
-        self.assertEqual(process.wait(), 3, errors)
-        self.assertIn("stdout", errors)
+        self.assertEqual((process.wait(), errors), (-signal.SIGPIPE, ""))
 
     def test_end_token(self):
         self.assertEqual(self.tokens("-p", PROMPT, count=0)[-1], 1)
@@ -238,7 +238,7 @@ class Speak(PipelineTest):
             return self.tokens("-p", PROMPT, "--temperature", "1", *flags)
 
         self.assertEqual(draw("--seed", "7"), draw("--seed", "7"))
-        self.assertEqual(draw(), draw("--seed", "0"))
+        self.assertGreater(len({tuple(draw()) for _ in range(4)}), 1)
         answers = {tuple(draw("--seed", str(seed))) for seed in range(SEEDS)}
         self.assertGreaterEqual(len(answers), SEEDS - 1)
         self.assertEqual(draw("--seed", "18446744073709551615"), draw("--seed", "18446744073709551615"))
