@@ -76,8 +76,8 @@ bool engine_verify_calls(struct engine *engine, const struct engine_part *part, 
     if (header.call_count < 1 || header.call_count > ENGINE_MAX_KERNELS || header.reserved != 0 || end > part->size)
         return status_fail(status, STATUS_CORRUPT, "header: %" PRIu32 " library calls in %" PRIu64 " bytes",
                            header.call_count, part->size);
-    engine->calls = calloc(header.call_count, sizeof *engine->calls);
-    if (!engine->calls) return status_fail(status, STATUS_MACHINE, "out of memory");
+    engine->calls = engine_take(engine, header.call_count, sizeof *engine->calls, status);
+    if (!engine->calls) return false;
     engine->call_count = header.call_count;
     for (uint32_t i = 0; i < header.call_count; i++) {
         struct engine_call_entry entry;

@@ -67,15 +67,16 @@ struct engine_call {
     uint64_t bytes;
 };
 
-/* An open engine. Pointers lead into the mapping or into memory the engine owns; nothing changes after open, so any
- * number of threads may read. */
+/* An open engine. The weights lie in the mapping; all else leads into memory that the engine owns. Nothing changes after open,
+ * so any number of threads may read. */
 struct engine {
-    struct file_map map; /* data NULL when opened from memory */
-    const uint8_t *bytes;
+    struct file_map map;  /* data NULL when opened from memory, or after engine_use_weights */
+    const uint8_t *bytes; /* of the file: only the weights are read there after open */
     uint64_t size;
+    uint64_t host_bytes, host_limit; /* memory that opening took, and may take in all */
     uint64_t checksum; /* of header and section table, so by the sections' checksums there of the whole file */
     struct manifest manifest;
-    const char *manifest_text; /* owned if inflated */
+    const char *manifest_text;
     size_t manifest_text_size;
     const uint8_t *weights; /* [manifest.weights_bytes] */
     const uint64_t *weight_hashes;
@@ -96,17 +97,27 @@ struct engine {
     const uint8_t *tokenizer; /* image, NULL if none */
     size_t tokenizer_size;
     struct engine_golden golden;      /* token_count 0 if none */
-    void *owned[ENGINE_MAX_SECTIONS]; /* inflated sections */
+    void *owned[ENGINE_MAX_SECTIONS]; /* copies of sections, inflated */
 };
 
 /* Verifies header, table, checksums of all sections but weights, and every cross reference; the weight chunks are
  * verified by engine_verify_weights, which a loader must call (it may do so from several threads, piece by piece). */
 bool engine_open(struct engine *engine, const char *path, struct status *status);
+/* Takes at most so many bytes of private memory at any time (STATUS_MACHINE where that is too little); 0: what files of this
+ * size need (ENGINE_HOST_BASE_BYTES). */
+bool engine_open_within(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status);
 /* `data` must be aligned to PLAN_ALIGNMENT and outlive the engine; `name` is for messages. */
 bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, const char *name,
                         struct status *status);
 bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count,
                            struct status *status);
+/* Copies whole chunks to their places in `to`, which has room for all weights, and verifies the copies. */
+bool engine_copy_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count, uint8_t *to,
+                         struct status *status);
+/* file_map_unchanged, where the engine was opened from a file: the weights are those that were verified. */
+bool engine_unchanged(const struct engine *engine, struct status *status);
+/* Makes the engine use these weights, a verified copy that outlives it, and closes the file. Before anybody uses others. */
+void engine_use_weights(struct engine *engine, const uint8_t *weights);
 /* Copies bytes [offset, offset + bytes) of the weights: file_map_read, where the engine was opened from a file. */
 bool engine_read_weights(const struct engine *engine, uint64_t offset, void *to, uint64_t bytes, struct status *status);
 /* That bytes [offset, offset + bytes) of the weights, as far as there are such, are wanted soon: no more than advice. */

@@ -104,8 +104,8 @@ bool engine_verify_kernels(struct engine *engine, const struct engine_part *part
         return status_fail(status, STATUS_CORRUPT,
                            "header: %" PRIu32 " kernels and %" PRIu32 " bytes of names in %" PRIu64 " bytes",
                            header.kernel_count, header.name_bytes, part->size);
-    engine->kernels = calloc(header.kernel_count, sizeof *engine->kernels);
-    if (!engine->kernels) return status_fail(status, STATUS_MACHINE, "out of memory");
+    engine->kernels = engine_take(engine, header.kernel_count, sizeof *engine->kernels, status);
+    if (!engine->kernels) return false;
     engine->kernel_count = header.kernel_count;
     const char *names = (const char *)part->bytes + names_at;
     uint64_t end = names_end;

@@ -33,7 +33,7 @@ bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t positio
 uint64_t engine_section_limit(unsigned type)
 {
     switch (type) {
-    case SECTION_MANIFEST: return UINT64_C(1) << 20;
+    case SECTION_MANIFEST: return UINT64_C(64) << 10;
     case SECTION_TENSORS: return UINT64_C(64) << 20;
     case SECTION_KERNELS:
     case SECTION_LIBRARY_CALLS:

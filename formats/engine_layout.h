@@ -23,6 +23,11 @@ enum {
     ENGINE_HEADER_SPACE = 4096, /* header and table, then zeros */
     ENGINE_WEIGHT_ALIGNMENT_LARGE = 2 << 20,
     ENGINE_WEIGHT_LARGE_BYTES = 32 << 20, /* from here on weights get the large alignment */
+    /* What opening a file may take of private memory, unless the caller says how much: so much, and so many times the bytes
+     * of all but the weights. Real files need twice those bytes where nothing is compressed; text and machine code that
+     * zlib makes smaller by a factor of 3 to 8 need up to 10 times. */
+    ENGINE_HOST_BASE_BYTES = 32 << 20,
+    ENGINE_HOST_RATIO = 16,
 };
 
 struct engine_header {

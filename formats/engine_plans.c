@@ -73,8 +73,9 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
     return true;
 }
 
-/* Points the plans at their arrays inside the section. *plans is malloc'd. */
-static bool place_plans(const struct engine_part *part, struct plan **plans, size_t *count, struct status *status)
+/* Points the plans at their arrays inside the section. *plans is engine_take's. */
+static bool place_plans(struct engine *engine, const struct engine_part *part, struct plan **plans, size_t *count,
+                        struct status *status)
 {
     struct engine_plans_header header;
     if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
@@ -83,8 +84,8 @@ static bool place_plans(const struct engine_part *part, struct plan **plans, siz
     if (header.plan_count == 0 || header.reserved != 0 || position > part->size)
         return status_fail(status, STATUS_CORRUPT, "header: %" PRIu32 " plans in %" PRIu64 " bytes", header.plan_count,
                            part->size);
-    *plans = calloc(header.plan_count, sizeof **plans);
-    if (!*plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    *plans = engine_take(engine, header.plan_count, sizeof **plans, status);
+    if (!*plans) return false;
     *count = header.plan_count;
     for (uint32_t i = 0; i < header.plan_count; i++) {
         struct plan *plan = &(*plans)[i];
@@ -115,7 +116,7 @@ bool engine_verify_plans(struct engine *engine, const struct engine_part *part, 
                          struct status *status)
 {
     uint64_t arena_bytes = 0, step_bytes = 0;
-    if (!place_plans(part, &engine->plans, &engine->plan_count, status)) return false;
+    if (!place_plans(engine, part, &engine->plans, &engine->plan_count, status)) return false;
     for (size_t i = 0; i < engine->plan_count; i++) {
         uint64_t plan_step_bytes;
         if (!verify_plan(engine, &engine->plans[i], i, engine->manifest.arena_bytes, tactic_count, &plan_step_bytes,
@@ -161,10 +162,8 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
         if (engine->call_count == 0) return true;
         return status_fail(status, STATUS_CORRUPT, "expected one, since there are library calls, found none");
     }
-    engine->library_plans = calloc(engine->plan_count, sizeof *engine->library_plans);
-    bool ok = engine->library_plans != NULL;
-    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory");
-    ok = ok && place_plans(part, &plans, &count, status);
+    engine->library_plans = engine_take(engine, engine->plan_count, sizeof *engine->library_plans, status);
+    bool ok = engine->library_plans && place_plans(engine, part, &plans, &count, status);
     for (size_t i = 0; ok && i < count; i++) {
         const struct plan_header *header = &plans[i].header;
         uint64_t step_bytes;
@@ -183,6 +182,6 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
         next = twin + 1;
         if (header->arena_bytes > engine->library_arena_bytes) engine->library_arena_bytes = header->arena_bytes;
     }
-    free(plans);
+    engine_give_back(engine, plans, count * sizeof *plans);
     return ok;
 }

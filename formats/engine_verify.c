@@ -10,7 +10,7 @@
 
 /* ---- manifest ---------------------------------------------------------------------------------------------------- */
 
-static bool verify_manifest(struct engine *engine, const struct engine_parts *parts, struct status *status)
+bool engine_verify_manifest(struct engine *engine, const struct engine_parts *parts, struct status *status)
 {
     const struct engine_part *part = &parts->part[SECTION_MANIFEST];
     struct manifest *manifest = &engine->manifest;
@@ -24,7 +24,7 @@ static bool verify_manifest(struct engine *engine, const struct engine_parts *pa
     if (strcmp(manifest->builder_version, parts->builder_version) != 0)
         return status_fail(status, STATUS_CORRUPT, "builder version: expected '%s' as in the header, found '%s'",
                            parts->builder_version, manifest->builder_version);
-    if ((manifest->target == TARGET_CUDA) != (parts->part[SECTION_KERNELS].bytes != NULL))
+    if ((manifest->target == TARGET_CUDA) != (parts->part[SECTION_KERNELS].size != 0))
         return status_fail(status, STATUS_CORRUPT, "target '%s': section 'kernels' is %s",
                            engine_target_name(manifest->target),
                            manifest->target == TARGET_CUDA ? "missing" : "there, but only device targets have one");
@@ -33,9 +33,11 @@ static bool verify_manifest(struct engine *engine, const struct engine_parts *pa
         return status_fail(status, STATUS_CORRUPT,
                            "weights_bytes: expected %" PRIu64 " as the weight section has, found %" PRIu64,
                            weights_bytes, manifest->weights_bytes);
-    if (manifest->has_tokenizer != (parts->part[SECTION_TOKENIZER].bytes != NULL))
+    if (manifest->has_tokenizer != (parts->part[SECTION_TOKENIZER].size != 0))
         return status_fail(status, STATUS_CORRUPT, "says that there is %s tokenizer, but there is %s",
                            manifest->has_tokenizer ? "a" : "no", manifest->has_tokenizer ? "none" : "one");
+    engine->weight_chunks =
+        weights_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (weights_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
     return true;
 }
 
@@ -85,17 +87,17 @@ static int compare_names(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-static bool verify_unique_names(const struct engine *engine, struct status *status)
+static bool verify_unique_names(struct engine *engine, struct status *status)
 {
-    const char **names = malloc(engine->tensor_count * sizeof *names);
-    if (!names) return status_fail(status, STATUS_MACHINE, "out of memory");
+    const char **names = engine_take(engine, engine->tensor_count, sizeof *names, status);
+    if (!names) return false;
     for (size_t i = 0; i < engine->tensor_count; i++) names[i] = engine->tensors[i].name;
     qsort(names, engine->tensor_count, sizeof *names, compare_names);
     bool done = true;
     for (size_t i = 1; done && i < engine->tensor_count; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
             done = status_fail(status, STATUS_CORRUPT, "the name '%.120s' appears twice", names[i]);
-    free(names);
+    engine_give_back(engine, names, engine->tensor_count * sizeof *names);
     return done;
 }
 
@@ -112,8 +114,8 @@ static bool verify_tensors(struct engine *engine, const struct engine_part *part
                            header.tensor_count, header.name_bytes, part->size);
     const struct engine_tensor_entry *entries = (const void *)(part->bytes + sizeof header);
     const char *names = (const char *)part->bytes + entries_end;
-    engine->tensors = calloc(header.tensor_count, sizeof *engine->tensors);
-    if (!engine->tensors) return status_fail(status, STATUS_MACHINE, "out of memory");
+    engine->tensors = engine_take(engine, header.tensor_count, sizeof *engine->tensors, status);
+    if (!engine->tensors) return false;
     engine->tensor_count = header.tensor_count;
     uint32_t name_offset = 0;
     uint64_t end = 0;
@@ -247,10 +249,7 @@ static bool verify_golden(struct engine *engine, const struct engine_part *part,
 bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status)
 {
     uint64_t tactic_count;
-    if (!verify_manifest(engine, parts, status)) return status_prefix(status, "section 'manifest'");
-    engine->weights = parts->part[SECTION_WEIGHTS].bytes;
     engine->weight_hashes = (const void *)parts->part[SECTION_WEIGHT_HASHES].bytes;
-    engine->weight_chunks = parts->part[SECTION_WEIGHT_HASHES].size / sizeof(uint64_t);
     /* Borrowed as it is: tokenizer_open checks an image wherever it comes from. */
     engine->tokenizer = parts->part[SECTION_TOKENIZER].bytes;
     engine->tokenizer_size = (size_t)parts->part[SECTION_TOKENIZER].size;

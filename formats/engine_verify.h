@@ -5,7 +5,7 @@
 
 #include "formats/engine_layout.h"
 
-/* The raw bytes of a section, 8-byte aligned; bytes NULL where the engine has none. */
+/* The raw bytes of a section, 16-byte aligned, owned by the engine; bytes NULL where the engine has none. */
 struct engine_part {
     const uint8_t *bytes;
     uint64_t size;
@@ -15,7 +15,15 @@ struct engine_parts {
     char builder_version[32];               /* the header's */
 };
 
-/* Fills the engine from its parts. On failure the caller closes the engine. */
+/* Zeroed memory for `count` elements of `size` bytes, which counts against the engine's limit; NULL with a message. */
+void *engine_take(struct engine *engine, uint64_t count, uint64_t size, struct status *status);
+/* Frees such memory, of so many bytes in all, before the engine is closed. */
+void engine_give_back(struct engine *engine, void *memory, uint64_t bytes);
+
+/* The first of all: its part is there, of the others only the sizes are known (0: no such section). What it says bounds what
+ * the others may be. */
+bool engine_verify_manifest(struct engine *engine, const struct engine_parts *parts, struct status *status);
+/* Fills the engine from the other parts. On failure the caller closes the engine. */
 bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status);
 
 /* engine_plans.c. Library plans: after the plans and the library calls; the section may be absent. */

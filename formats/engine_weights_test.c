@@ -68,7 +68,7 @@ static void a_file_that_became_shorter_is_refused(void **state)
     assert_true(engine_read_weights(&engine, 0, copy, 64, &status));
     assert_memory_equal(copy, sample.weights, 64);
     test_expect_failure(engine_read_weights(&engine, 0, copy, 65, &status), &status, STATUS_CORRUPT,
-                        "section 'weights': the file ends at");
+                        "section 'weights': the file ends before byte");
     engine_close(&engine);
     test_folder_remove(folder);
 }

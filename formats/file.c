@@ -13,26 +13,29 @@
 
 #include "formats/checked.h"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
+#define ADVICE_RENAME "replace a file by rename, never by writing into it"
+
 enum { TEMPORARY_NAME_ATTEMPTS = 100, OUTPUT_MODE = 0644 };
 
 /* Opens a regular file for reading. O_NONBLOCK keeps a FIFO that was named by mistake from blocking for ever. */
-static int open_regular(const char *path, uint64_t *size, struct status *status)
+static int open_regular(const char *path, struct stat *information, struct status *status)
 {
-    struct stat information;
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot open '%s'", path);
         return -1;
     }
-    if (fstat(descriptor, &information) != 0) {
+    if (fstat(descriptor, information) != 0)
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot inspect '%s'", path);
-    } else if (!S_ISREG(information.st_mode)) {
+    else if (!S_ISREG(information->st_mode))
         status_fail(status, STATUS_BAD_INPUT, "'%s': expected a regular file, found %s", path,
-                    S_ISDIR(information.st_mode) ? "a directory" : "a special file");
-    } else {
-        *size = (uint64_t)information.st_size;
+                    S_ISDIR(information->st_mode) ? "a directory" : "a special file");
+    else
         return descriptor;
-    }
     close(descriptor);
     return -1;
 }
@@ -40,9 +43,10 @@ static int open_regular(const char *path, uint64_t *size, struct status *status)
 bool file_map_open(struct file_map *map, const char *path, struct status *status)
 {
     *map = (struct file_map){0};
-    uint64_t size = 0;
-    int descriptor = open_regular(path, &size, status);
+    struct stat information;
+    int descriptor = open_regular(path, &information, status);
     if (descriptor < 0) return false;
+    const uint64_t size = (uint64_t)information.st_size;
     bool done = true;
     if (size > SIZE_MAX) {
         done = status_fail(status, STATUS_MACHINE, "'%s' does not fit the address space", path);
@@ -51,7 +55,10 @@ bool file_map_open(struct file_map *map, const char *path, struct status *status
         if (data == MAP_FAILED)
             done = status_fail_errno(status, STATUS_MACHINE, errno, "cannot map '%s'", path);
         else
-            *map = (struct file_map){.data = data, .size = size, .descriptor = descriptor};
+            *map = (struct file_map){.data = data,
+                                     .size = size,
+                                     .descriptor = descriptor,
+                                     .modified = information.st_mtim};
     }
     if (!map->data) close(descriptor);
     return done;
@@ -80,7 +87,7 @@ bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64
                                      (unsigned long long)bytes, (unsigned long long)offset);
         if (count == 0)
             return status_fail(status, STATUS_CORRUPT,
-                               "the file ends at %llu, where it had %llu bytes when it was opened",
+                               "the file ends before byte %llu, and had %llu bytes when it was opened; " ADVICE_RENAME,
                                (unsigned long long)offset, (unsigned long long)map->size);
         at += count;
         offset += (uint64_t)count;
@@ -89,10 +96,33 @@ bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64
     return true;
 }
 
+bool file_map_unchanged(const struct file_map *map, struct status *status)
+{
+    struct stat now;
+    if (!map->data) return true;
+    if (fstat(map->descriptor, &now) != 0)
+        return status_fail_errno(status, STATUS_MACHINE, errno, "cannot inspect the open file");
+    if ((uint64_t)now.st_size == map->size && now.st_mtim.tv_sec == map->modified.tv_sec &&
+        now.st_mtim.tv_nsec == map->modified.tv_nsec)
+        return true;
+    char how[80] = "its modification time is another";
+    if ((uint64_t)now.st_size != map->size)
+        snprintf(how, sizeof how, "it had %llu bytes, and has %llu", (unsigned long long)map->size,
+                 (unsigned long long)now.st_size);
+    return status_fail(status, STATUS_CORRUPT, "the file was changed in place while it was open (%s); " ADVICE_RENAME,
+                       how);
+}
+
 void file_map_read_ahead(const void *data, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
     madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_WILLNEED);
+}
+
+void file_map_populate(const void *data, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
+    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_POPULATE_READ);
 }
 
 void file_map_release(const void *data, uint64_t bytes)
@@ -107,11 +137,13 @@ bool file_read(const char *path, uint64_t limit, char **text, size_t *size, stru
 {
     bool done = false;
     char *buffer = NULL;
-    uint64_t length = 0, used = 0;
+    uint64_t used = 0;
+    struct stat information;
     *text = NULL;
     *size = 0;
-    int descriptor = open_regular(path, &length, status);
+    int descriptor = open_regular(path, &information, status);
     if (descriptor < 0) return false;
+    const uint64_t length = (uint64_t)information.st_size;
     if (length > limit || length >= SIZE_MAX) {
         status_fail(status, STATUS_BAD_INPUT, "'%s' is too large: expected at most %llu bytes, found %llu", path,
                     (unsigned long long)limit, (unsigned long long)length);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "formats/status.h"
 
@@ -12,11 +13,17 @@
 struct file_map {
     const uint8_t *data; /* NULL when size is 0 */
     uint64_t size;
-    int descriptor; /* for file_map_read; none when size is 0 */
+    int descriptor;           /* for file_map_read; none when size is 0 */
+    struct timespec modified; /* when it was opened */
 };
 
 bool file_map_open(struct file_map *map, const char *path, struct status *status);
 void file_map_close(struct file_map *map);
+
+/* Fails with STATUS_CORRUPT where the file that was opened has another size or modification time than then: somebody wrote
+ * into it or cut it. A file that has lost its name, or given it to another one, is unchanged. One system call.
+ * Thread-safe. */
+bool file_map_unchanged(const struct file_map *map, struct status *status);
 
 /* Copies bytes [offset, offset + bytes) of the file. For what is read once and in large pieces: it takes no page faults, and
  * where the file has become shorter it fails, while the mapping would end the process. Thread-safe. */
@@ -24,6 +31,9 @@ bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64
 
 /* That these bytes of a mapping are wanted soon: no more than advice. */
 void file_map_read_ahead(const void *data, uint64_t bytes);
+/* Takes the pages of these bytes, which the page cache has, into this process: fewer page faults later, where the kernel can
+ * (Linux 5.14). */
+void file_map_populate(const void *data, uint64_t bytes);
 
 /* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
  * page cache and come back when read again. Keeps a program that streams through a large file small. */

@@ -70,7 +70,8 @@ static void test_map(void **state)
     test_expect_failure(file_map_read(&map, UINT64_MAX, copy, 2, &status), &status, STATUS_USAGE, "of a file of 10");
     assert_int_equal(truncate(test_path(folder, "full"), 7), 0);
     test_expect_success(file_map_read(&map, 4, copy, 3, &status), &status);
-    test_expect_failure(file_map_read(&map, 4, copy, 4, &status), &status, STATUS_CORRUPT, "ends at 7|had 10 bytes");
+    test_expect_failure(file_map_read(&map, 4, copy, 4, &status), &status, STATUS_CORRUPT,
+                        "ends before byte 7|had 10 bytes");
     file_map_close(&map);
     assert_null(map.data);
     test_expect_success(file_map_open(&map, test_path(folder, "empty"), &status), &status);

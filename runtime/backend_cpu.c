@@ -1,4 +1,4 @@
-/* The host's cores: plans run in place, on weights in the mapping, as soon as they are submitted. */
+/* The host's cores: plans run in place, on weights in the mapping or in private memory, as soon as they are submitted. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,8 @@ struct cpu_backend {
 struct cpu_sizes {
     uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
     uint64_t pages, kv_bytes;
-    uint64_t total; /* with the session's own, for all ranks */
+    uint64_t total;        /* with the session's own, for all ranks */
+    uint64_t cached_bytes; /* weights in the page cache, which counts as available: they must stay there */
 };
 
 static struct cpu_backend *cpu_of(struct backend *backend) { return (struct cpu_backend *)(void *)backend; }
@@ -67,8 +68,7 @@ static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes 
     struct memory_limit memory, space;
     memory_limit_available("", &memory);
     memory_limit_address_space(&space);
-    /* The weights have their address space already, and must keep their place in memory. */
-    uint64_t taken = sizes->total + manifest->weights_bytes;
+    uint64_t taken = sizes->total + sizes->cached_bytes;
     uint64_t left = memory.bytes > taken ? memory.bytes - taken : 0;
     uint64_t space_left = space.bytes > sizes->total ? space.bytes - sizes->total : 0;
     return (left < space_left ? left : space_left) / 2 / plan_ranks(&manifest->geometry);
@@ -87,10 +87,10 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
     if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &sizes->kv_bytes) ||
         !checked_mul(sizes->kv_bytes, plan_ranks(&manifest->geometry), &pools) ||
         !checked_add(sizes->total, pools, &sizes->total) ||
-        !checked_add(sizes->total, manifest->weights_bytes, &with_weights))
+        !checked_add(sizes->total, sizes->cached_bytes, &with_weights))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
     if (options->pages) return true; /* rank 0 has checked for all */
-    /* The weights lie in the page cache, which counts as available: they must stay there. */
+    /* The weights have their address space already. */
     return memory_limit_check("session (weights, scratch and KV pages)", with_weights, sizes->total,
                               "free memory, or ask for a smaller KV pool (kv_tokens, kv_bytes) or fewer sequences",
                               status);
@@ -191,6 +191,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     cpu->file = &engine->file;
     cpu->rank = options->rank;
     cpu->ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry);
+    sizes.cached_bytes = engine->weights.base ? 0 : engine->file.manifest.weights_bytes;
     if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
         !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
         !bind_plans(cpu, &engine->space_sizes, status))

@@ -106,6 +106,17 @@ struct eng_open_options {
      * once on one GPU may then wait for each other). The environment is as before when eng_open returns. Other GPUs are not to
      * be had in this process any more. */
     uint32_t only_cuda_user;
+    /* 1: an engine for processors reads its weights into memory of its own, of large pages where the system has some, and
+     * closes the file: whatever happens to it afterwards does not matter. It costs that memory, which is checked first
+     * (ENG_MACHINE) and no longer shared with other processes, and the time of a copy. 0: the weights are used where they lie
+     * in the page cache. Engines for GPUs have their weights there in either case. */
+    uint32_t private_weights;
+    /* Most bytes of private memory that reading and checking the file may take at any time, weights (private_weights) and
+     * the staging memory of an upload to GPUs not counted. A file that needs more is refused (ENG_MACHINE; the message names
+     * section, size and limit) before that memory is taken. 0: 32 MiB, and 16 times the bytes of the file that are not
+     * weights. Lower it for files that are not trusted, raise it for one that is and is refused. Within it, the manifest
+     * bounds the size of the other sections. */
+    uint64_t max_host_bytes;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -121,7 +132,17 @@ ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by many threads;
  * this also brings the weights into memory). An engine for a GPU goes there: the GPU must be of the kind that it was
- * built for, and have room for weights, kernels and a small session. options may be NULL. [any] */
+ * built for, and have room for weights, kernels and a small session. options may be NULL. [any]
+ *
+ * The file must not be written into or cut while it is open: replace an engine by rename, never in place ("cp new.eng
+ * model.eng" writes in place; "cp new.eng model.tmp && mv model.tmp model.eng" does not). An open engine goes on with the old
+ * file where its name now leads to another, or to none. All but the weights is copied before it is checked, so no later
+ * change of the file has an effect on that. The weights of an engine for processors are used in the page cache, unless
+ * private_weights is set: a change of the file's size or modification time is then found by eng_session_create, and a
+ * hundred times a second by what computes (eng_step, eng_prefill, eng_decode, eng_decode_steps, eng_selftest), which fails
+ * with ENG_CORRUPT, then and ever after in that session. Steps of the hundredth of a second before may have used changed
+ * weights, and a file that has become shorter ends the process (SIGBUS) where it is used before the change is found. A
+ * change during eng_open is ENG_CORRUPT. */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
 ENG_API void eng_close(struct eng_engine **engine); /* [any] */

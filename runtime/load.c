@@ -49,6 +49,7 @@ void load_hear_of_others(struct eng_engine *engine)
 
 struct weight_check {
     const struct engine *file;
+    uint8_t *copy; /* NULL: they stay where they are */
     uint64_t pieces;
     atomic_bool failed;
     struct status *status; /* of the thread that set `failed` first */
@@ -65,13 +66,15 @@ static void check_pieces(void *argument, struct team_member *member)
         uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
         struct status status;
         status_clear(&status);
-        if (engine_verify_weights(check->file, first, count < CHUNKS_PER_PIECE ? count : CHUNKS_PER_PIECE, &status))
+        if (count > CHUNKS_PER_PIECE) count = CHUNKS_PER_PIECE;
+        if (check->copy ? engine_copy_weights(check->file, first, count, check->copy, &status)
+                        : engine_verify_weights(check->file, first, count, &status))
             continue;
         if (!atomic_exchange(&check->failed, true)) *check->status = status;
     }
 }
 
-bool load_check_weights(const struct engine *file, uint32_t threads, int *used_threads, double *seconds,
+bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, int *used_threads, double *seconds,
                         struct status *status)
 {
     double start = load_seconds();
@@ -80,7 +83,7 @@ bool load_check_weights(const struct engine *file, uint32_t threads, int *used_t
     if (pieces <= 1) threads = 1;
     struct team *team = team_create((int)threads, status);
     if (!team) return false;
-    struct weight_check check = {.file = file, .pieces = pieces, .status = status};
+    struct weight_check check = {.file = file, .copy = copy, .pieces = pieces, .status = status};
     atomic_init(&check.failed, false);
     team_run(team, check_pieces, &check);
     *used_threads = team_size(team);
@@ -154,12 +157,36 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
     return true;
 }
 
-static bool load_on_host(struct eng_engine *engine, uint32_t threads, struct status *status)
+bool load_weights_unchanged(const struct eng_engine *engine, struct status *status)
 {
-    return load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
-           memory_limit_check("weights", engine->file.manifest.weights_bytes, 0, "free memory or use a smaller model",
-                              status) &&
-           load_check_weights(&engine->file, threads, &engine->load_threads, &engine->verify_seconds, status);
+    return engine->cuda || engine_unchanged(&engine->file, status) || status_prefix(status, "%s", engine->path);
+}
+
+/* Room for a copy of the weights. */
+static bool take_weights(struct eng_engine *engine, struct status *status)
+{
+    const uint64_t bytes = engine->file.manifest.weights_bytes;
+    if (!memory_limit_check("weights in private memory", bytes, bytes,
+                            "free memory, use a smaller model, or do without private_weights", status) ||
+        !host_memory_map(&engine->weights, bytes, "weights in private memory", status))
+        return false;
+    host_memory_use_large_pages(&engine->weights);
+    return true;
+}
+
+static bool load_on_host(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    const uint64_t bytes = engine->file.manifest.weights_bytes;
+    if (!load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) ||
+        !(options->private_weights
+              ? take_weights(engine, status)
+              : memory_limit_check("weights", bytes, 0, "free memory or use a smaller model", status)) ||
+        !load_check_weights(&engine->file, engine->weights.base, options->threads, &engine->load_threads,
+                            &engine->verify_seconds, status) ||
+        !engine_unchanged(&engine->file, status))
+        return false;
+    if (engine->weights.base) engine_use_weights(&engine->file, engine->weights.base);
+    return true;
 }
 
 static bool open_gpus(struct eng_engine *engine, const int *ordinals, const struct eng_open_options *options,
@@ -196,7 +223,7 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
     }
     return open_gpus(engine, ordinals, options, status) &&
            load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
-           load_cuda_fill(engine, options->threads, status);
+           load_cuda_fill(engine, options->threads, status) && engine_unchanged(&engine->file, status);
 }
 
 /* Which ranks are this process's; finds the other processes. */
@@ -236,7 +263,7 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
                            TEAM_MAX_THREADS);
     engine->path = strdup(path);
     if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!engine_open(&engine->file, path, status)) return false;
+    if (!engine_open_within(&engine->file, path, options->max_host_bytes, status)) return false;
     engine->file_open = true;
     bool on_device = engine->file.manifest.target == TARGET_CUDA;
     if (!on_device && (options->device || options->device_count || options->no_peer_access))
@@ -244,7 +271,7 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
             status, STATUS_USAGE,
             "%s: device, devices, no_peer_access: expected none of them, for this engine runs on processors", path);
     if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
-    if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options->threads, status))
+    if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status))
         return status_prefix(status, "%s", path);
     if (engine->file.tokenizer) {
         engine->tokenizer = tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, status);
@@ -264,6 +291,7 @@ void load_release(struct eng_engine *engine)
     world_leave(&engine->world);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
     if (engine->file_open) engine_close(&engine->file);
+    host_memory_unmap(&engine->weights);
     free(engine->info);
     free(engine->path);
     free(engine);

@@ -7,6 +7,7 @@
 
 #include "formats/engine_file.h"
 #include "formats/tokenizer.h"
+#include "runtime/host_memory.h"
 #include "runtime/report.h"
 
 struct eng_engine {
@@ -14,6 +15,7 @@ struct eng_engine {
     char *path;
     struct engine file;
     bool file_open;
+    struct host_memory weights;      /* private_weights: a copy of the file's, which is closed */
     struct tokenizer *tokenizer;     /* NULL if the engine has none */
     struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
     uint32_t first_rank, rank_count; /* of this process: all, but where `world` is there */
@@ -49,6 +51,10 @@ void load_tell_others(const struct eng_engine *engine, struct status *status);
  * once. */
 void load_hear_of_others(struct eng_engine *engine);
 
+/* Weights that are used where the file is mapped are those that were verified: false once somebody has written into it or
+ * cut it. True where weights are elsewhere. */
+bool load_weights_unchanged(const struct eng_engine *engine, struct status *status);
+
 double load_seconds(void); /* monotonic clock */
 
 /* Everything a session relies on when it replays plans: they fit the manifest, every launch satisfies its op, every
@@ -56,8 +62,9 @@ double load_seconds(void); /* monotonic clock */
  * known without the device.) */
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
                       struct status *status);
-/* Brings the weights into memory and compares every chunk's hash, by `threads` threads (0: all processors). */
-bool load_check_weights(const struct engine *file, uint32_t threads, int *used_threads, double *seconds,
+/* Brings the weights into memory and compares every chunk's hash, by `threads` threads (0: all processors). copy NULL, or
+ * where there is room for all weights: they are copied there, and the copies compared. */
+bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, int *used_threads, double *seconds,
                         struct status *status);
 
 #endif

@@ -2,10 +2,14 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "formats/checked.h"
 #include "kernels/cpu/team.h"
+
+/* How long a change of the engine's file may go unseen. */
+static const uint64_t look_after_ns = 10 * 1000 * 1000;
 
 enum { SEQUENCES_PER_SLOT = 4, LEAST_SEQUENCES = 64, MOST_SEQUENCES = 1 << 20 };
 
@@ -89,6 +93,14 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
     return true;
 }
 
+/* A clock that takes a few nanoseconds to read and moves some hundred times a second. */
+static uint64_t coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static bool create(struct eng_session *session, const struct backend_type *type,
                    const struct eng_session_options *options, struct status *status)
 {
@@ -105,6 +117,8 @@ static bool create(struct eng_session *session, const struct backend_type *type,
         return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
                            options->threads, TEAM_MAX_THREADS);
     session->max_sequences = (uint32_t)sequences;
+    session->checked_ns = coarse_ns();
+    if (!load_weights_unchanged(session->engine, status)) return false;
     if (!plan_sizes(session, &sizes))
         return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
     struct backend_options asked = {.threads = options->threads,
@@ -166,6 +180,14 @@ enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_s
         !session_create(engine, backend_for(engine), &own, session, &status))
         return report_status(&status, error);
     return report_ok(error);
+}
+
+bool session_weights_unchanged(struct eng_session *session, struct status *status)
+{
+    const uint64_t now = coarse_ns();
+    if (now - session->checked_ns < look_after_ns) return true;
+    session->checked_ns = now;
+    return load_weights_unchanged(session->engine, status);
 }
 
 bool session_usable(const struct eng_session *session, struct status *status)

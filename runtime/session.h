@@ -86,6 +86,7 @@ struct eng_session {
     uint32_t waiting_count;
     bool prefilled_last; /* the last step read a prompt: decoding sequences are next */
     uint64_t steps;      /* replays waited for so far; logits of earlier ones are gone */
+    uint64_t checked_ns; /* when the engine's file was last found unchanged */
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
@@ -97,6 +98,9 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status);
 /* False, with the failure once more, when the backend has failed. */
 bool session_usable(const struct eng_session *session, struct status *status);
+
+/* Before a replay: load_weights_unchanged, now and then. */
+bool session_weights_unchanged(struct eng_session *session, struct status *status);
 
 /* slots.c: pages, slots and replay, with arguments that are known to be right. */
 int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT when none is free */

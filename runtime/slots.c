@@ -123,6 +123,7 @@ static bool note_failure(struct eng_session *session, const struct status *statu
 static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
                    enum backend_inputs inputs, struct status *status)
 {
+    if (!session_weights_unchanged(session, status)) return note_failure(session, status);
     nvtx_push_number(what, (uint64_t)plan->counts[0]);
     bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);
     nvtx_pop();

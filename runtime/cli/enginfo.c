@@ -107,8 +107,9 @@ static void print_summary(const struct engine *file, const struct verification *
     if (file->kernel_count) printf("kernels:    %zu\n", file->kernel_count);
     printf("tactics:    %zu recorded\n", lines);
     printf("golden:     %" PRIu32 " tokens, tolerance %g\n", file->golden.token_count, (double)file->golden.tolerance);
-    printf("file:       %.1f MB, %zu tensors, structure and checksums verified\n", megabytes(file->size),
-           file->tensor_count);
+    printf("file:       %.1f MB, %zu tensors; %s\n", megabytes(file->size), file->tensor_count,
+           verification->done ? "structure and all checksums verified, of the weights, too"
+                              : "structure and checksums of all but the weights verified; --verify checks these, too");
     if (verification->done)
         printf("verified:   all weights and plans, %.3f s by %d threads (%.1f GB/s)\n", verification->seconds,
                verification->threads,
@@ -145,7 +146,7 @@ static bool verify(const struct engine *file, struct verification *verification,
     struct plan_space_sizes sizes;
     size_t decode_plans;
     if (!load_check_plans(file, &decode_plans, &sizes, status)) return false;
-    if (!load_check_weights(file, 0, &verification->threads, &verification->seconds, status)) return false;
+    if (!load_check_weights(file, NULL, 0, &verification->threads, &verification->seconds, status)) return false;
     verification->done = true;
     return true;
 }
