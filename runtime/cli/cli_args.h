@@ -8,7 +8,8 @@
 /* As cli_fail_status. */
 int cli_fail_error(const struct eng_error *error);
 
-/* --device: the number of a GPU, or of the several that an engine is for; --no-peer-access; --launched, --address. */
+/* How an engine is opened. --device: the number of a GPU, or of the several that an engine is for; --no-peer-access;
+ * --launched, --address; --private-weights. */
 enum { CLI_MOST_DEVICES = 16 };
 struct cli_devices {
     uint32_t numbers[CLI_MOST_DEVICES];
@@ -17,6 +18,7 @@ struct cli_devices {
     bool no_peer_access;
     bool launched;       /* one of several processes that share the GPUs */
     const char *address; /* NULL: as the launcher has it */
+    bool private_weights;
 };
 bool cli_read_devices(const char *text, struct cli_devices *devices);
 /* The options borrow from `devices`. Of several processes all but the first are silent on stdout from now on. */

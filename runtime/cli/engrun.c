@@ -47,6 +47,8 @@ static const char help[] =
     "machine:\n"
     "      --threads N           0 (the default): one per processor\n"
     "      --isa NAME            instructions: portable, avx2, avx512 or avx512bf16 instead of the best\n"
+    "      --private-weights     an engine for processors has its weights in memory of this process, not in\n"
+    "                            the page cache; its file may be overwritten meanwhile\n"
     "      --device LIST         the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
     "                            all of them, or the first\n"
     "      --no-peer-access      GPUs exchange through the host's memory even if they have access to each\n"
@@ -87,6 +89,7 @@ enum flag {
     FLAG_NO_PEER_ACCESS,
     FLAG_LAUNCHED,
     FLAG_ADDRESS,
+    FLAG_PRIVATE_WEIGHTS,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
     FLAG_ADD_SPECIAL,
@@ -120,6 +123,7 @@ static const struct option long_flags[] = {
     {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
     {"launched", no_argument, NULL, FLAG_LAUNCHED},
     {"address", required_argument, NULL, FLAG_ADDRESS},
+    {"private-weights", no_argument, NULL, FLAG_PRIVATE_WEIGHTS},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
     {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
@@ -176,6 +180,7 @@ static bool read_value(struct arguments *arguments, int flag)
     case FLAG_NO_PEER_ACCESS: generate->devices.no_peer_access = true; return true;
     case FLAG_LAUNCHED: generate->devices.launched = true; return true;
     case FLAG_ADDRESS: generate->devices.address = optarg; return true;
+    case FLAG_PRIVATE_WEIGHTS: generate->devices.private_weights = true; return true;
     case FLAG_SEED:
         generate->seed_given = true;
         return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);
