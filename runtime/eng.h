@@ -5,9 +5,10 @@
  *
  * Ownership. What a *_create or eng_open hands out is the caller's, to be given back with the *_destroy or eng_close of
  * the same name; these take the address of the handle and set it to NULL, and a handle that is NULL already is fine, so
- * closing twice does no harm. What any other function returns by pointer is borrowed: it lives as long as that
- * function's comment says. Everything a caller passes in is copied or used during the call only. Sessions and text
- * streams keep their engine alive: the engine may be closed first. A session's sequences end with the session.
+ * closing twice does no harm. A *_create or eng_open that fails leaves the handle as it was: set handles to NULL first.
+ * What any other function returns by pointer is borrowed: it lives as long as that function's comment says. Everything a
+ * caller passes in is copied or used during the call only. Sessions and text streams keep their engine alive: the engine
+ * may be closed first. A session's sequences end with the session.
  *
  * Threads. [any] marks functions that any threads may call at once, on the same handle too. [session] marks those that
  * must not run at once on the same session (a sequence and a slot belong to their session; different sessions do not

@@ -324,7 +324,6 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
     return report_ok(error);
 
 fail:
-    if (engine) *engine = NULL;
     load_release(opened);
     return report_status(&status, error);
 }

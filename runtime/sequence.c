@@ -155,7 +155,6 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
 {
     struct status status;
     status_clear(&status);
-    if (sequence) *sequence = NULL;
     if (!report_not_null(session, "eng_sequence_create", "session", &status) ||
         !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) ||
         !session_usable(session, &status))

@@ -173,7 +173,6 @@ enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_s
     struct status status;
     status_clear(&status);
     struct eng_session_options own;
-    if (session) *session = NULL;
     if (!report_not_null(engine, "eng_session_create", "engine", &status) ||
         !report_not_null((const void *)session, "eng_session_create", "session", &status) ||
         !report_read_options(&own, sizeof own, options, "eng_session_options", &status) ||

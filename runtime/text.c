@@ -116,7 +116,6 @@ enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags,
 {
     struct status status;
     status_clear(&status);
-    if (stream) *stream = NULL;
     if (!check_tokenizer(engine, "eng_text_create", flags, ENG_TEXT_KEEP_SPECIAL, &status) ||
         !report_not_null((const void *)stream, "eng_text_create", "stream", &status))
         return report_status(&status, error);

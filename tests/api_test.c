@@ -38,7 +38,7 @@ static void test_open_refuses(void **state)
     struct eng_error error;
     struct eng_engine *engine = (void *)(uintptr_t)1;
     assert_int_equal(eng_open(NULL, NULL, &engine, &error), ENG_USAGE);
-    assert_null(engine);
+    assert_ptr_equal(engine, (void *)(uintptr_t)1); /* a call that failed changed nothing */
     assert_int_equal(eng_open(fables_path(), NULL, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_open("/nonexistent/x.eng", NULL, &engine, &error), ENG_NOT_FOUND);
     assert_int_equal(error.status, ENG_NOT_FOUND);
@@ -49,7 +49,7 @@ static void test_open_refuses(void **state)
     eng_open_options_init(&options);
     options.threads = 100000;
     assert_int_equal(eng_open(fables_path(), &options, &engine, &error), ENG_USAGE);
-    assert_null(engine);
+    assert_ptr_equal(engine, (void *)(uintptr_t)1);
     /* Of GPUs, where there is nothing to do for one. */
     const uint32_t devices[] = {0};
     for (int i = 0; i < 3; i++) {
@@ -59,7 +59,7 @@ static void test_open_refuses(void **state)
         if (i == 2) options.no_peer_access = 1;
         assert_int_equal(eng_open(fables_path(), &options, &engine, &error), ENG_USAGE);
         assert_non_null(strstr(error.message, "runs on processors"));
-        assert_null(engine);
+        assert_ptr_equal(engine, (void *)(uintptr_t)1);
     }
 }
 
@@ -94,7 +94,7 @@ static void test_struct_sizes(void **state)
     (void)state;
     struct eng_error error;
     struct eng_engine *engine = fables_open();
-    struct eng_session *session;
+    struct eng_session *session = NULL;
     struct {
         struct eng_session_options known;
         uint64_t newer[2];
@@ -198,7 +198,7 @@ static void test_null_arguments(void **state)
     assert_null(eng_info(NULL));
     struct eng_session *other = session;
     assert_int_equal(eng_session_create(NULL, NULL, &other, &error), ENG_USAGE);
-    assert_null(other); /* the out handle is set in any case */
+    assert_ptr_equal(other, session);
     assert_int_equal(eng_session_create(engine, NULL, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_tokenize(NULL, "a", 1, 0, &token, 1, &count, &error), ENG_USAGE);
     assert_int_equal(eng_tokenize(engine, NULL, 1, 0, &token, 1, &count, &error), ENG_USAGE);
