@@ -1,7 +1,6 @@
 #include "builder/build.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "builder/tune_cuda.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
+#include "formats/printable.h"
 #include "formats/tokenizer.h"
 #include "tuner/clock.h"
 
@@ -183,8 +183,7 @@ static bool lower_all(struct build *build, struct status *status)
 
 /* ---- manifest ---- */
 
-/* The last part of the path, cut to fit; a name that is not UTF-8 (or was cut inside a character) loses its
- * odd bytes, because the manifest is JSON. */
+/* The last part of the path, cut to fit; what is no text in a manifest becomes a question mark. */
 static void copy_base_name(const char *path, char *out, size_t size)
 {
     size_t end = strlen(path);
@@ -194,10 +193,10 @@ static void copy_base_name(const char *path, char *out, size_t size)
     size_t length = end - begin < size - 1 ? end - begin : size - 1;
     memcpy(out, path + begin, length);
     out[length] = '\0';
-    json_t *valid = json_stringn(out, length);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)out[i] < 0x20 || (!valid && (unsigned char)out[i] >= 0x80)) out[i] = '?';
-    json_decref(valid);
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        bytes = printable_length(out + i, length - i);
+        if (!bytes) out[i] = '?', bytes = 1;
+    }
 }
 
 static enum dtype matrix_dtype(const struct graph *graph)
@@ -367,13 +366,15 @@ done:
 void build_warn(struct build *build, const char *format, ...)
 {
     if (!build->options->warnings) return;
-    progress_hold(&build->progress);
+    char message[STATUS_MESSAGE_BYTES];
+    struct status status;
     va_list arguments;
     va_start(arguments, format);
-    fputs("warning: ", build->options->warnings);
-    vfprintf(build->options->warnings, format, arguments);
-    fputc('\n', build->options->warnings);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    status_fail(&status, STATUS_OK, "%s", message); /* as text for a terminal */
+    progress_hold(&build->progress);
+    fprintf(build->options->warnings, "warning: %s\n", status.message);
     progress_release(&build->progress);
 }
 

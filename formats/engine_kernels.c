@@ -5,6 +5,7 @@
 
 #include "formats/checked.h"
 #include "formats/engine_verify.h"
+#include "formats/printable.h"
 
 /* Limits of every CUDA device so far; what the device at hand allows is the loader's to check. */
 enum { MAX_BLOCK_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_CLUSTER = 16, MAX_SHARED_BYTES = 1 << 20 };
@@ -71,7 +72,8 @@ static bool verify_entry(const struct engine_kernel_entry *entry, const char *na
         return status_fail(status, STATUS_CORRUPT, "name offset: expected %" PRIu32 ", found %" PRIu32, name_offset,
                            entry->name_offset);
     if (entry->name_bytes == 0 || !checked_range(name_offset, (uint64_t)entry->name_bytes + 1, name_bytes) ||
-        strnlen(names + name_offset, (size_t)entry->name_bytes + 1) != entry->name_bytes)
+        strnlen(names + name_offset, (size_t)entry->name_bytes + 1) != entry->name_bytes ||
+        !printable_text(names + name_offset, entry->name_bytes))
         return status_fail(status, STATUS_CORRUPT, "the name is not a text of %" PRIu32 " bytes", entry->name_bytes);
     if (entry->operand_count < 1 || entry->operand_count > PLAN_MAX_OPERANDS)
         return status_fail(status, STATUS_CORRUPT, "operands: expected 1 to %d, found %" PRIu32, PLAN_MAX_OPERANDS,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "formats/checked.h"
+#include "formats/printable.h"
 
 /* ---- manifest ---------------------------------------------------------------------------------------------------- */
 
@@ -52,7 +53,8 @@ static bool verify_tensor_name(const struct engine_tensor_entry *entry, const ch
                            entry->name_offset);
     if (entry->name_bytes == 0 || !checked_range(name_offset, (uint64_t)entry->name_bytes + 1, name_bytes) ||
         names[name_offset + entry->name_bytes] != '\0' ||
-        strnlen(names + name_offset, entry->name_bytes) != entry->name_bytes)
+        strnlen(names + name_offset, entry->name_bytes) != entry->name_bytes ||
+        !printable_text(names + name_offset, entry->name_bytes))
         return status_fail(status, STATUS_CORRUPT, "the name is not a text of %" PRIu32 " bytes", entry->name_bytes);
     return true;
 }

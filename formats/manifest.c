@@ -14,6 +14,7 @@
 
 #include "formats/checked.h"
 #include "formats/json.h"
+#include "formats/printable.h"
 
 #define MANIFEST_MAX_BYTES (UINT64_C(1) << 50) /* of any memory space */
 
@@ -124,9 +125,12 @@ static bool check_text(const char *key, const char *text, size_t capacity, struc
     if (length == 0 || length == capacity)
         return status_fail(status, STATUS_BAD_INPUT, "%s: expected 1 to %zu bytes of text, found %zu%s", key,
                            capacity - 1, length, length == capacity ? " or more" : "");
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-            return status_fail(status, STATUS_BAD_INPUT, "%s: a control character at byte %zu", key, i);
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        bytes = printable_length(text + i, length - i);
+        if (!bytes)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: expected text, found a control character at byte %zu",
+                               key, i);
+    }
     return true;
 }
 

@@ -135,6 +135,8 @@ static const struct edit processor_edits[] = {
     {"\"type\":\"llama\"", "\"type\":\"\"", "type: expected 1 to 31 bytes"},
     {"\"type\":\"llama\"", "\"type\":\"a name that is longer than the array\"", "type: expected at most 31"},
     {"\"type\":\"llama\"", "\"type\":\"a\\u001bb\"", "control character"},
+    {"\"type\":\"llama\"", "\"type\":\"a\\u009bb\"", "control character"},
+    {"\"type\":\"llama\"", "\"type\":\"a\\u202eb\"", "control character"},
     {"\"type\":\"llama\"", "\"type\":\"a\\u0000b\"", "JSON"},
     {"\"target\":{", "\"target\":[{}],\"x\":{", "target: expected an object, found array"},
     {"\"builder_version\":", "\"future\":1,\"builder_version\":", "field 'future' is not understood"},

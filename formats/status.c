@@ -4,33 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Length of the well-formed UTF-8 character at `text`, 0 if there is none (RFC 3629, table of section 4). */
-static size_t character_length(const unsigned char *text)
-{
-    unsigned char lead = text[0], low = 0x80, high = 0xbf;
-    size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-    if (lead == 0xe0) low = 0xa0;  /* no overlong forms */
-    if (lead == 0xed) high = 0x9f; /* no surrogates */
-    if (lead == 0xf0) low = 0x90;
-    if (lead == 0xf4) high = 0x8f; /* nothing above U+10FFFF */
-    for (size_t i = 1; i < length; i++, low = 0x80, high = 0xbf)
-        if (text[i] < low || text[i] > high) return 0; /* also stops at the NUL */
-    return length;
-}
+#include "formats/printable.h"
 
-/* Names taken from hostile files may hold control characters, and cutting a message to size may cut a character:
- * neither must reach a terminal or a JSON document. */
+/* Names taken from hostile files may hold what must not reach a terminal, and cutting a message to size may cut a
+ * character, which must not reach a JSON document. */
 static void flatten(char *text)
 {
-    for (unsigned char *c = (unsigned char *)text; *c;) {
-        size_t length = character_length(c);
-        bool control = *c < 0x20 || *c == 0x7f || (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
-        if (length && !control) {
-            c += length;
-            continue;
+    for (size_t left = strlen(text); left;) {
+        size_t length = printable_length(text, left), character = printable_utf8(text, left);
+        if (!length) {
+            length = character ? character : 1;
+            memset(text, character ? ' ' : '?', length);
         }
-        do *c++ = length ? ' ' : '?';
-        while (length && --length);
+        text += length;
+        left -= length;
     }
 }
 

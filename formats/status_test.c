@@ -60,7 +60,10 @@ static void test_hostile_text(void **state)
         {"a\nb\tc\x1b[31m\x7f", "a b c [31m "},
         {"gr\xc3\xbc\xc3\x9f\x65 \xe2\x82\xac \xf0\x9f\x98\x80",
          "gr\xc3\xbc\xc3\x9f\x65 \xe2\x82\xac \xf0\x9f\x98\x80"},
-        {"\xc2\x9b[31m", "  [31m"},   /* C1 control */
+        {"\xc2\x9b[31m", "  [31m"}, /* C1 control */
+        {"a\xe2\x80\xae"
+         "b\xe2\x80\xa8",
+         "a   b   "},                 /* changes the direction; ends a line */
         {"\xff\xfe", "??"},           /* never valid */
         {"\xc0\xaf", "??"},           /* overlong */
         {"\xe0\x80\xaf", "???"},      /* overlong */

@@ -9,6 +9,7 @@
 
 #include "formats/hash.h"
 #include "formats/json.h"
+#include "formats/printable.h"
 
 enum { HASH_DIGITS = 16 };
 
@@ -21,9 +22,7 @@ static bool record_fail(struct status *status, const char *what)
 static bool text_is_good(const char *text, size_t capacity)
 {
     size_t length = strnlen(text, capacity);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
-    return length > 0 && length < capacity;
+    return length > 0 && length < capacity && printable_text(text, length);
 }
 
 static bool time_is_good(double time_us) { return isfinite(time_us) && time_us >= 0; }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "formats/cli/cli_args.h"
+#include "formats/printable.h"
 
 static const char *program = "eng";
 static bool reader_left;
@@ -83,6 +84,36 @@ bool cli_flush(struct status *status)
 bool cli_write(const char *text, size_t size, struct status *status)
 {
     if (size) fwrite(text, 1, size, stdout);
+    return cli_flush(status);
+}
+
+static bool is_control(const unsigned char *text, size_t length)
+{
+    return (length == 1 && (text[0] < 0x20 || text[0] == 0x7f)) || (length == 2 && text[0] == 0xc2 && text[1] < 0xa0);
+}
+
+static void print_escaped(FILE *out, const char *text, size_t size, bool keeps_direction)
+{
+    for (size_t at = 0, bytes; at < size; at += bytes) {
+        char escape[PRINTABLE_ESCAPE_BYTES];
+        bytes = printable_length(text + at, size - at);
+        if (!bytes && keeps_direction) bytes = printable_utf8(text + at, size - at);
+        if (keeps_direction && is_control((const unsigned char *)text + at, bytes)) bytes = 0;
+        if (text[at] == '\n' || text[at] == '\t') bytes = 1;
+        if (bytes) {
+            fwrite(text + at, 1, bytes, out);
+        } else {
+            bytes = printable_escape(text + at, size - at, escape);
+            fputs(escape, out);
+        }
+    }
+}
+
+void cli_print_text(FILE *out, const char *text, size_t size) { print_escaped(out, text, size, false); }
+
+bool cli_write_terminal(const char *text, size_t size, struct status *status)
+{
+    print_escaped(stdout, text, size, true);
     return cli_flush(status);
 }
 

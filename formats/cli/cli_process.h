@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "formats/status.h"
 
@@ -29,6 +30,12 @@ bool cli_write(const char *text, size_t size, struct status *status);
 bool cli_flush(struct status *status);
 /* Whether stdout was found to be a closed pipe. */
 bool cli_reader_left(void);
+
+/* Text that came from a file, which a terminal must not act on: what is not printable (formats/printable.h) is escaped, other
+ * than line feeds and tabs. What is JSON stays the same JSON. */
+void cli_print_text(FILE *out, const char *text, size_t size);
+/* The same for text in the language of people that goes to a terminal: characters that set the direction of text stay. */
+bool cli_write_terminal(const char *text, size_t size, struct status *status);
 
 double cli_seconds(void); /* monotonic clock */
 /* Seconds since the system started this process, in the system's ticks of 10 ms or so; < 0: unknown. */

@@ -36,7 +36,9 @@ static double load_rate(const struct bench_engine *bench)
 
 static void print_md(const struct bench_engine *bench, const struct bench_row *rows, size_t count)
 {
-    printf("%s: %.1f MB of weights, ", file_name(bench->path), (double)bench->facts.weights_bytes * 1e-6);
+    const char *file = file_name(bench->path);
+    cli_print_text(stdout, file, strlen(file));
+    printf(": %.1f MB of weights, ", (double)bench->facts.weights_bytes * 1e-6);
     if (bench->session_facts.device && bench->facts.ranks > 1) printf("%u x ", bench->facts.ranks);
     if (bench->session_facts.device)
         printf(
@@ -114,7 +116,10 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
                   bench->bandwidth.best_gb_per_second, "median_gb_per_second", bench->bandwidth.median_gb_per_second,
                   "bytes", (json_int_t)bench->bandwidth.bytes, "passes", bench->bandwidth.passes, "results", results);
     char *text = ok && report ? json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    if (text) puts(text);
+    if (text) {
+        cli_print_text(stdout, text, strlen(text));
+        putchar('\n');
+    }
     free(text);
     json_decref(report);
     return text != NULL;

@@ -22,6 +22,7 @@ struct generation {
     struct eng_engine_facts facts;
     struct npy_writer logits;
     bool logits_open;
+    bool on_terminal;
     bool at_line_start; /* nothing was printed since the last newline */
     uint64_t prompt_tokens, answer_tokens;
     double prompt_seconds, answer_seconds; /* steps up to an answer's first token, and behind it */
@@ -111,7 +112,9 @@ static int print(struct generation *run, const char *text, size_t size)
 {
     if (!size) return CLI_DONE;
     run->at_line_start = text[size - 1] == '\n';
-    return cli_write(text, size, &run->status) ? CLI_DONE : fail_status(run);
+    /* What a model says is no command to a terminal; elsewhere it is passed on as it is. */
+    bool ok = run->on_terminal ? cli_write_terminal(text, size, &run->status) : cli_write(text, size, &run->status);
+    return ok ? CLI_DONE : fail_status(run);
 }
 
 /* One drawn token: to stdout as text or id. */
@@ -182,7 +185,7 @@ static int replay_prompt(struct generation *run, const int32_t *tokens, size_t c
 static int show_prompt(struct generation *run)
 {
     const char *prompt = run->options->prompt;
-    if (!prompt || !run->text || !isatty(STDOUT_FILENO)) return CLI_DONE;
+    if (!prompt || !run->text || !run->on_terminal) return CLI_DONE;
     return print(run, prompt, strlen(prompt));
 }
 
@@ -356,7 +359,10 @@ static void close_generation(struct generation *run)
 
 int generate(const struct generate_options *options)
 {
-    struct generation run = {.options = options, .at_line_start = true, .first_token_age = -1};
+    struct generation run = {.options = options,
+                             .on_terminal = isatty(STDOUT_FILENO),
+                             .at_line_start = true,
+                             .first_token_age = -1};
     int code = open_engine(&run);
     if (!code && !options->print_tokens && !run.facts.has_tokenizer && !options->quiet)
         fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());

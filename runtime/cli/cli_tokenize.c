@@ -109,7 +109,7 @@ static bool convert_line(struct tokenize_run *run, const char *line, size_t size
         ok = text || status_fail(&run->status, STATUS_MACHINE, "out of memory");
     }
     if (ok) {
-        fputs(text, stdout);
+        cli_print_text(stdout, text, strlen(text));
         ok = cli_write("\n", 1, &run->status);
     }
     free(text);

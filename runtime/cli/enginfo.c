@@ -134,7 +134,10 @@ static bool print_json(const struct engine *file, const struct arguments *argume
         ok = put(info, "verified",
                  json_pack("{s:f, s:i}", "seconds", verification->seconds, "threads", verification->threads), status);
     char *text = ok ? json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
-    if (text) puts(text);
+    if (text) {
+        cli_print_text(stdout, text, strlen(text));
+        putchar('\n');
+    }
     if (ok && !text) ok = status_fail(status, STATUS_MACHINE, "out of memory");
     free(text);
     json_decref(info);
@@ -163,7 +166,7 @@ static bool report(const struct arguments *arguments, struct status *status)
     else if (ok && arguments->tactics)
         ok = tactics_print(&file, stdout, status) || status_prefix(status, "%s", arguments->path);
     else if (ok && arguments->records)
-        fwrite(file.tactics, 1, file.tactics_size, stdout);
+        cli_print_text(stdout, file.tactics, file.tactics_size);
     else if (ok)
         print_summary(&file, &verification);
     engine_close(&file);

@@ -1,0 +1,177 @@
+/* What a file says reaches a terminal through enginfo and messages: whatever the names in it hold, no byte that a terminal
+ * acts on, and nothing that changes the order of what is read. */
+#define TEST_ENGINE_MAKE test_engine_make
+#include "formats/test_engine_frame.h"
+
+#include <sys/wait.h>
+
+#include "formats/engine_file.h"
+#include "formats/tuning_record.h"
+
+enum { MOST_OUTPUT = 1 << 16 };
+
+/* ESC and 0x9b begin commands, DEL, a character that turns the order round, a line end, and a mark that does both. */
+#define HOSTILE      \
+    "a\033[31mb\x7f" \
+    "c\xc2\x9b"      \
+    "d\xe2\x80\xae"  \
+    "e\xe2\x80\xa8"  \
+    "f\xd8\x9cg"
+
+/* Checks apart from the code that is tested: one expression for each range of the standard's tables. */
+static void expect_harmless(const char *text, const char *what)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    for (size_t i = 0; c[i]; i++) {
+        bool control = (c[i] < 0x20 && c[i] != '\n') || c[i] == 0x7f;
+        bool c1 = c[i] == 0xc2 && c[i + 1] >= 0x80 && c[i + 1] < 0xa0;
+        bool order = (c[i] == 0xe2 && c[i + 1] == 0x80 && (c[i + 2] == 0x8e || c[i + 2] == 0x8f)) ||
+                     (c[i] == 0xe2 && c[i + 1] == 0x80 && c[i + 2] >= 0xa8 && c[i + 2] <= 0xae) ||
+                     (c[i] == 0xe2 && c[i + 1] == 0x81 && c[i + 2] >= 0xa6 && c[i + 2] <= 0xa9) ||
+                     (c[i] == 0xd8 && c[i + 1] == 0x9c);
+        if (control || c1 || order) fail_msg("%s: byte %zu is %#x in '%s'", what, i, c[i], text);
+    }
+}
+
+/* Output and messages of enginfo, which ends with this code. */
+static void run_enginfo(const char *flags, int code, char *output)
+{
+    char command[256];
+    snprintf(command, sizeof command, "runtime/enginfo %s %s 2>&1", path, flags);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t size = fread(output, 1, MOST_OUTPUT - 1, pipe);
+    output[size] = '\0';
+    int status = pclose(pipe);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
+        fail_msg("%s: expected exit code %d, found status %#x: %s", command, code, status, output);
+    expect_harmless(output, command);
+}
+
+static void write_file(const uint8_t *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Writes the sample with every occurrence of `from` replaced by `to`, which is as long, and all checksums right. */
+static void write_changed(const char *from, const char *to)
+{
+    size_t size, length = strlen(from), changes = 0;
+    assert_int_equal(strlen(to), length);
+    uint8_t *bytes = written(false, &size);
+    for (size_t i = 0; i + length <= size; i++)
+        if (memcmp(bytes + i, from, length) == 0) {
+            memcpy(bytes + i, to, length);
+            changes++;
+        }
+    assert_true(changes > 0);
+    engine_fix_checksums(bytes, size);
+    write_file(bytes, size);
+    free(bytes);
+}
+
+static char output[MOST_OUTPUT];
+
+static void test_records(void **state)
+{
+    (void)state;
+    snprintf(sample.tactics, sizeof sample.tactics,
+             "0123456789abcdef {\"key\":\"%s\"}\n0123456789abcdef {\"key\":\"%s\"}\n", HOSTILE, HOSTILE + 6);
+    size_t size;
+    free(written(false, &size));
+    run_enginfo("--records", 0, output);
+    assert_non_null(strstr(output, "a\\u001b[31mb\\u007fc\\u009bd\\u202ee\\u2028f\\u061cg\"}\n"));
+    run_enginfo("--records --json", 0, output);
+    run_enginfo("--tactics", 1, output);
+    run_enginfo("", 0, output);
+}
+
+/* Writing and reading hold a record to the same rules. */
+static void test_record_keys(void **state)
+{
+    (void)state;
+    static const char *const hostile[] = {"e\033", "e\xe2\x80\xae", "e\xe2\x80\xa8", "e\xc2\x9b", "e\xd8\x9c", "e\xff"};
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        struct tuning_record record = {.level = "quick"};
+        struct status status = {0};
+        char *line;
+        size_t size;
+        snprintf(record.key, sizeof record.key, "%s", hostile[i]);
+        assert_false(tuning_record_format(&record, &line, &size, &status));
+        assert_non_null(strstr(status.message, "key"));
+    }
+}
+
+static void test_names_in_the_manifest(void **state)
+{
+    (void)state;
+    static const char *const hostile[] = {"tin\xc2\x9b", "ti\xe2\x80\xae", "ti\xe2\x80\xa8", "ti\xe2\x81\xa6",
+                                          "tin\xd8\x9c"};
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        snprintf(sample.manifest.model_name, sizeof sample.manifest.model_name, "tiny!");
+        write_changed("tiny!", hostile[i]);
+        for (int json = 0; json < 2; json++) {
+            run_enginfo(json ? "--json" : "", 1, output);
+            assert_non_null(strstr(output, "control character"));
+        }
+    }
+}
+
+/* What a later version may add is read over, and printed as JSON. */
+static void test_information_for_later_versions(void **state)
+{
+    (void)state;
+    char from[128], to[128];
+    snprintf(sample.manifest.target_name, sizeof sample.manifest.target_name, "%040d", 0);
+    snprintf(from, sizeof from, "\"name\":\"%040d\"}", 0);
+    snprintf(to, sizeof to, "\"name\":\"x\"},\"extra\":{\"a\":\"\xe2\x80\xae\x7f\"}");
+    memset(to + strlen(to), ' ', strlen(from) - strlen(to));
+    to[strlen(from)] = '\0';
+    write_changed(from, to);
+    run_enginfo("--json", 0, output);
+    assert_non_null(strstr(output, "\\u202e\\u007f"));
+}
+
+static void test_names_of_tensors(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    assert_true(test_engine_write(&sample, path, false, &status));
+    char hostile[64];
+    const char *name = sample.tensors[0].name;
+    snprintf(hostile, sizeof hostile, "%s", name);
+    memcpy(hostile, "\xe2\x80\xae", 3);
+    write_changed(name, hostile);
+    run_enginfo("", 1, output);
+    assert_non_null(strstr(output, "name"));
+}
+
+static void test_names_of_kernels(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    assert_true(test_engine_make_device(&sample, &status));
+    const char *name = sample.kernels[0].entry;
+    char hostile[128];
+    snprintf(hostile, sizeof hostile, "%s", name);
+    hostile[0] = '\033';
+    write_changed(name, hostile);
+    run_enginfo("--tactics", 1, output);
+    assert_non_null(strstr(output, "name"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_records, remove_file),
+        cmocka_unit_test_teardown(test_record_keys, remove_file),
+        cmocka_unit_test_teardown(test_names_in_the_manifest, remove_file),
+        cmocka_unit_test_teardown(test_information_for_later_versions, remove_file),
+        cmocka_unit_test_teardown(test_names_of_tensors, remove_file),
+        cmocka_unit_test_teardown(test_names_of_kernels, remove_file),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}
