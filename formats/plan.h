@@ -181,6 +181,10 @@ static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
     return geometry->vocab_size / ranks + (geometry->vocab_size % ranks != 0);
 }
 
+/* In STEP_NEXT_TOKENS: the row's logits are not finite, so no token was drawn. A step that takes its tokens from the step
+ * before it (device targets) may then have it in STEP_TOKENS. */
+enum { PLAN_NO_TOKEN = -1 };
+
 /* The STEP space of a plan: byte offset and size of each field, each aligned to PLAN_ALIGNMENT. */
 enum step_field {
     STEP_COUNTS,      /* i32[2]: valid token rows (1..rows), valid out rows (0..out_rows) */
@@ -188,7 +192,7 @@ enum step_field {
     STEP_SLOTS,       /* i32[rows] in [0, slots) */
     STEP_POSITIONS,   /* i32[rows] in [0, max_context) */
     STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are wanted */
-    STEP_NEXT_TOKENS, /* i32[out_rows], output */
+    STEP_NEXT_TOKENS, /* i32[out_rows], output: in [0, vocab) or PLAN_NO_TOKEN */
     STEP_LOGITS,      /* f32[out_rows, vocab], output */
     STEP_FIELD_COUNT
 };

@@ -6,8 +6,11 @@
  * one; ties by lowest id first), then one draw with the uniform number u(seed, draw) in [0, 1): the first token, in
  * order of falling probability then rising id, whose cumulative probability exceeds u. Random numbers: Philox 4x32-10
  * (Salmon et al. 2011), key = seed, counter = draw; u = first word's upper 24 bits / 2^24. After the draw, `draw` is
- * incremented and the token's bit in SEEN is set, for greedy tokens too. A row of NaN logits gives token 0, a NaN among
- * others is never drawn, a temperature that is not above 0 is greedy. Logits are not changed.
+ * incremented and the token's bit in SEEN is set, for greedy tokens too. A temperature that is not above 0 is greedy.
+ * Logits are not changed.
+ *
+ * A row of whose logits, after the penalty, one is NaN or +infinity, or none is finite, gives PLAN_NO_TOKEN, whatever its
+ * sampler; `draw` and SEEN stay as they are. -infinity among finite logits is allowed.
  *
  * Probabilities are exp((logit - largest logit) / temperature) as integers in units of 2^-30, so their sums are exact in
  * any order; a token more than 22 temperatures below the largest is never drawn. */
@@ -23,7 +26,7 @@ enum sample_operand {
     SAMPLE_SLOTS,       /* i32[IN_ROWS]: slot of each token row */
     SAMPLE_SAMPLERS,    /* struct sampler_state[SLOT_COUNT], read and written */
     SAMPLE_SEEN,        /* u8[SLOT_COUNT, ceil(VOCAB / 8)], read and written */
-    SAMPLE_NEXT_TOKENS, /* i32[rows] */
+    SAMPLE_NEXT_TOKENS, /* i32[rows], each in [0, VOCAB) or PLAN_NO_TOKEN */
     SAMPLE_WORKSPACE,   /* sample_workspace_bytes */
     SAMPLE_OPERANDS
 };

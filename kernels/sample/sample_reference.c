@@ -40,17 +40,20 @@ static void sort_ids(const struct sample_row *row, uint32_t *ids, int64_t count)
     }
 }
 
-static uint32_t draw(const struct sample_row *row)
+static int32_t draw(const struct sample_row *row)
 {
     const struct sampler_state *sampler = row->sampler;
     uint32_t *ids = row->ids;
-    int64_t count = 0;
-    for (int64_t t = 0; t < row->vocab; t++)
-        if (!isnan(row->logits[t])) ids[count++] = (uint32_t)t;
-    if (count == 0) return 0;
+    int64_t count = row->vocab;
+    for (int64_t t = 0; t < count; t++) {
+        const float value = penalised(row, (uint32_t)t);
+        if (isnan(value) || value == INFINITY) return PLAN_NO_TOKEN;
+        ids[t] = (uint32_t)t;
+    }
     sort_ids(row, ids, count);
     double largest = penalised(row, ids[0]);
-    if (!(sampler->temperature > 0) || largest == -INFINITY) return ids[0];
+    if (largest == -INFINITY) return PLAN_NO_TOKEN;
+    if (!(sampler->temperature > 0)) return (int32_t)ids[0];
 
     if (sampler->top_k > 0 && sampler->top_k < count) {
         float least = penalised(row, ids[sampler->top_k - 1]);
@@ -78,9 +81,9 @@ static uint32_t draw(const struct sample_row *row)
     for (int64_t i = 0; i < count; i++) {
         double value = penalised(row, ids[i]);
         sum += value == largest ? 1.0 : exp((value - largest) / sampler->temperature);
-        if (sum > target) return ids[i];
+        if (sum > target) return (int32_t)ids[i];
     }
-    return ids[count - 1];
+    return (int32_t)ids[count - 1];
 }
 
 void sample_reference(const struct op_call *call)

@@ -54,12 +54,12 @@ static inline bool sample_is_seen(const struct sample_row *row, int64_t token)
     return row->seen[token / 8] >> (token % 8) & 1;
 }
 
-/* Writes the drawn token and moves the sequence's sampler on; greedy tokens count as draws too. */
+/* Writes the drawn token and moves the sequence's sampler on; greedy tokens count as draws too, PLAN_NO_TOKEN does not. */
 static inline void sample_commit(const struct op_call *call, int64_t row_index, const struct sample_row *row,
-                                 uint32_t token)
+                                 int32_t token)
 {
-    ((int32_t *)call->operands[SAMPLE_NEXT_TOKENS])[row_index] = (int32_t)token;
-    if (!row->sampler) return;
+    ((int32_t *)call->operands[SAMPLE_NEXT_TOKENS])[row_index] = token;
+    if (!row->sampler || token < 0) return;
     row->sampler->draw++;
     row->seen[token / 8] = (uint8_t)(row->seen[token / 8] | 1u << (token % 8));
 }

@@ -8,6 +8,7 @@
 #ifndef KERNELS_SAMPLE_SAMPLE_VECTOR_H
 #define KERNELS_SAMPLE_SAMPLE_VECTOR_H
 
+#include <float.h>
 #include <math.h>
 
 #include "kernels/cpu/share.h"
@@ -91,21 +92,32 @@ static inline struct sample_source sample_source_of(const struct sample_row *row
                                   .maxima = row->maxima};
 }
 
-/* First pass over the tokens [first, last): groups of vectors to one vector of maxima each. NaN is passed over. */
+/* First pass over the tokens [first, last): groups of vectors to one vector of maxima each, +infinity in lanes that have
+ * a NaN or +infinity. */
 static inline void sample_find_maxima(const struct sample_row *row, int64_t first, int64_t last)
 {
     const struct sample_source source = sample_source_of(row);
+    const vec most = vec_set(FLT_MAX);
     enum { GROUP = SAMPLE_GROUP_VECTORS * VEC_WIDTH };
     for (int64_t group = first; group < last; group += GROUP) {
         vec largest[2] = {vec_set(-INFINITY), vec_set(-INFINITY)};
+        vec_int fits = vec_int_set(-1); /* lanes without NaN and +infinity */
         int64_t end = group + GROUP < last ? group + GROUP : last, i = group;
         if (!source.seen)
             for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
-                largest[0] = vec_max(vec_load(source.values + i), largest[0]);
-                largest[1] = vec_max(vec_load(source.values + i + VEC_WIDTH), largest[1]);
+                const vec low = vec_load(source.values + i), high = vec_load(source.values + i + VEC_WIDTH);
+                largest[0] = vec_max(low, largest[0]);
+                largest[1] = vec_max(high, largest[1]);
+                fits &= (vec_int)(low <= most) & (vec_int)(high <= most);
             }
-        for (; i < end; i += VEC_WIDTH) largest[0] = vec_max(sample_values(&source, i, end - i), largest[0]);
-        vec_store(row->maxima + group / SAMPLE_GROUP_VECTORS, vec_max(largest[0], largest[1]) + vec_set(0));
+        for (; i < end; i += VEC_WIDTH) {
+            const vec value = sample_values(&source, i, end - i);
+            largest[0] = vec_max(value, largest[0]);
+            fits &= (vec_int)(value <= most);
+        }
+        const vec_int maxima = (vec_int)(vec_max(largest[0], largest[1]) + vec_set(0));
+        vec_store(row->maxima + group / SAMPLE_GROUP_VECTORS,
+                  (vec)((maxima & fits) | ((vec_int)vec_set(INFINITY) & ~fits)));
     }
 }
 
@@ -126,7 +138,7 @@ static inline float sample_largest(const struct sample_row *row)
 
 static inline uint32_t sample_lowest_bit(uint32_t bits) { return (uint32_t)__builtin_ctz(bits); }
 
-/* Lowest token whose value is `largest`; 0 if all are NaN. */
+/* Lowest token whose value is `largest`, which is finite. */
 static inline uint32_t sample_argmax(const struct sample_row *row, const struct sample_source *source, float largest)
 {
     const vec bound = vec_set(largest);
@@ -162,8 +174,8 @@ static inline vec sample_weights(const struct sample_weighing *weighing, vec val
     const vec one = vec_set(SAMPLE_WEIGHT_ONE), largest = vec_set(weighing->largest);
     if (weighing->by_count) return vec_set(1.0f);
     vec weight = vec_exp((value - largest) * vec_set(weighing->inverse_temperature)) * one;
-    weight = vec_select(vec_bits_ge(weight, vec_set(1.0f)), weight, vec_set(0)); /* NaN too */
-    return vec_select(vec_bits_ge(value, largest), one, weight);                 /* infinity - infinity */
+    weight = vec_select(vec_bits_ge(weight, vec_set(1.0f)), weight, vec_set(0));
+    return vec_select(vec_bits_ge(value, largest), one, weight); /* 0 * infinity, where 1 / temperature overflows */
 }
 
 /* Values of the up to VEC_WIDTH tokens from index i of the set on; how many. */
@@ -193,7 +205,7 @@ static inline int64_t sample_next(const struct sample_source *source, const stru
     return i;
 }
 
-/* Bit j: the j-th of `count` fetched values is a member of the set. NaN never is. */
+/* Bit j: the j-th of `count` fetched values is a member of the set. */
 static inline uint32_t sample_members(const struct sample_set *set, vec value, int64_t count)
 {
     uint32_t bits = vec_bits_ge(value, vec_set(sample_key_value(set->low)));
@@ -316,7 +328,6 @@ static inline struct sample_set sample_keep_top_k(const struct sample_row *row, 
             members += __builtin_popcount(sample_members(&set, sample_values(source, i, count), count));
         }
     }
-    /* NaNs may leave fewer than k. */
     if (members > k) set.low = sample_search(source, &set, &counting, (uint64_t)k - 1, *scratch, *room).key;
     return set;
 }
@@ -413,13 +424,14 @@ static inline uint32_t sample_draw(const struct sample_row *row, const struct sa
     return sample_search_bands(source, &set, &weighing, &bands, target, scratch, room).token;
 }
 
-static inline uint32_t sample_token(const struct sample_row *row)
+static inline int32_t sample_token(const struct sample_row *row)
 {
     if (!row->sampler) return 0;
     const struct sample_source source = sample_source_of(row);
     float largest = sample_largest(row);
-    if (!(row->sampler->temperature > 0) || largest == -INFINITY) return sample_argmax(row, &source, largest);
-    return sample_draw(row, &source, largest);
+    if (!isfinite(largest)) return PLAN_NO_TOKEN;
+    if (!(row->sampler->temperature > 0)) return (int32_t)sample_argmax(row, &source, largest);
+    return (int32_t)sample_draw(row, &source, largest);
 }
 
 static inline void sample_vector_run(const struct op_call *call, struct team_member *member)
