@@ -90,7 +90,7 @@ static void copy_row_major(const void *table, uint64_t token, uint64_t hidden, e
     }
 }
 
-/* The row of the table that holds the token; negative where another rank has it. */
+/* The row of the table that holds the token; negative where another rank has it, or none. */
 static int64_t table_row(const struct op_call *call, int32_t token)
 {
     const struct comm_header *header = call->operands[EMBED_HEADER]; /* NULL: one rank */

@@ -66,7 +66,6 @@ extern "C" __global__ void __launch_bounds__(EMBED_THREADS)
     const u32 token = (u32)tokens[row] - first;
     const i64 from = (i64)token * PITCH + column, to = (i64)row * HIDDEN + column;
     const bool here = token < VOCAB;
-    if (!SHARDED && !here) return; /* the submitter's duty; no read beyond the table even so */
     if constexpr (EMBED_VECTOR == 1) {
         store_element<OUT_DTYPE>(out, to, here ? load_element<TABLE_DTYPE>(table, from) : 0.0f);
     } else {

@@ -2,7 +2,7 @@
  *
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
- * other ranks have are zero: an all_reduce makes the sum. */
+ * other ranks have are zero: an all_reduce makes the sum. Rows of tokens that no rank has are zero, too. */
 #ifndef KERNELS_EMBED_EMBED_H
 #define KERNELS_EMBED_EMBED_H
 
@@ -10,7 +10,7 @@
 
 enum embed_operand {
     EMBED_COUNTS,
-    EMBED_TOKENS, /* i32[rows], each in [0, VOCAB): the submitter's duty */
+    EMBED_TOKENS, /* i32[rows] */
     EMBED_TABLE,  /* DTYPE[VOCAB, HIDDEN] in LAYOUT */
     EMBED_OUT,    /* f32[rows, HIDDEN] */
     EMBED_HEADER, /* struct comm_header; with several ranks only */

@@ -1,5 +1,6 @@
 /* embed on the GPU: out[r, :] = table[tokens[r], :], rounded to OUT_DTYPE. The table is row-major. SHARDED: rank k of
- * several has the tokens from k * VOCAB on, and rows of other ranks' tokens are zero. */
+ * several has the tokens from k * VOCAB on. Rows of tokens that the table does not have are zero: those of other ranks, and
+ * PLAN_NO_TOKEN, which a step finds that was queued behind one that drew nothing. */
 #ifndef KERNELS_EMBED_EMBED_DEVICE_H
 #define KERNELS_EMBED_EMBED_DEVICE_H
 
@@ -7,7 +8,7 @@
 
 enum embed_device_operand {
     EMBED_DEVICE_COUNTS,
-    EMBED_DEVICE_TOKENS, /* i32[ROWS], each in [0, VOCAB); the output row of any other is left as it is */
+    EMBED_DEVICE_TOKENS, /* i32[ROWS] */
     EMBED_DEVICE_TABLE,  /* DTYPE[VOCAB, PITCH] */
     EMBED_DEVICE_OUT,    /* OUT_DTYPE[ROWS, HIDDEN] */
     EMBED_DEVICE_HEADER, /* struct comm_header; with SHARDED */

@@ -26,6 +26,10 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
         tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, tokens_in_all - 1) : INT32_MIN + (int32_t)r;
     tokens[0] = (int32_t)(first + vocab) - 1;
     if (valid > 1) tokens[1] = (int32_t)(first + vocab) % (int32_t)tokens_in_all; /* the next rank's first */
+    if (valid > 2) tokens[2] = PLAN_NO_TOKEN;
+    if (valid > 3) tokens[3] = (int32_t)tokens_in_all;
+    if (valid > 4) tokens[4] = INT32_MAX;
+    if (valid > 5) tokens[5] = INT32_MIN;
     struct test_device_buffer buffers[EMBED_DEVICE_OPERANDS] = {test_upload(counts, sizeof counts),
                                                                 test_upload(tokens, (size_t)rows * 4),
                                                                 test_upload(encoded, cells * element),

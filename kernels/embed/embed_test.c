@@ -134,6 +134,43 @@ static void ranks_share_the_vocabulary(void **state)
     }
 }
 
+/* PLAN_NO_TOKEN, as a step finds it that was queued behind one that drew nothing, and any other token out of range. */
+static void tokens_that_do_not_exist_are_zero(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, HIDDEN = 33, VOCAB = 17 };
+    static const int32_t tokens[ROWS] = {PLAN_NO_TOKEN, VOCAB, 3, INT32_MAX, INT32_MIN, VOCAB - 1};
+    for (int d = 0; d < 3; d++)
+        for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++)
+            for (int run = 0; run <= TEST_TEAMS; run++) {
+                const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, VOCAB, dtypes[d], layout};
+                const struct plan_geometry geometry = {.slots = 1,
+                                                       .max_context = 8,
+                                                       .page_tokens = 8,
+                                                       .pages_per_slot = 1,
+                                                       .page_bytes = 64,
+                                                       .vocab_size = VOCAB};
+                struct test_case test;
+                test_case_open(&test, &op_embed, params, &geometry, ROWS);
+                for (int64_t t = 0; t < VOCAB; t++)
+                    for (int64_t k = 0; k < HIDDEN; k++)
+                        put(test.call.operands[EMBED_TABLE], layout, dtypes[d], HIDDEN, t, k, value_of(t, k));
+                memcpy(test.call.operands[EMBED_TOKENS], tokens, sizeof tokens);
+                const float *out = test.call.operands[EMBED_OUT];
+                if (run == TEST_TEAMS)
+                    op_embed.reference(&test.call);
+                else
+                    test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                for (int r = 0; r < ROWS; r++)
+                    for (int64_t k = 0; k < HIDDEN; k++) {
+                        const bool exists = tokens[r] >= 0 && tokens[r] < VOCAB;
+                        const float expected = exists ? get(dtypes[d], value_of(tokens[r], k)) : 0;
+                        if (out[r * HIDDEN + k] != expected) fail_msg("token %d column %d", tokens[r], (int)k);
+                    }
+                test_case_close(&test);
+            }
+}
+
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
@@ -172,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gathers),
+        cmocka_unit_test(tokens_that_do_not_exist_are_zero),
         cmocka_unit_test(ranks_share_the_vocabulary),
         cmocka_unit_test(hostile_params_are_refused),
     };

@@ -1,8 +1,8 @@
 /* sample: draws the next token of every out row (contract: sample_device.h, semantics: sample.h).
  *
  * A cluster of CLUSTER thread blocks does a row; each block has a slice of the vocabulary. The first pass turns values
- * into keys (integers that order as the values do), finds the largest and, unless the row is greedy, leaves the keys in
- * shared memory. Where a slice does not fit there, as on GPUs without clusters, every pass reads the logits again.
+ * into keys (integers that order as the values do), finds the largest, or that one is not finite, and, unless the row is
+ * greedy, leaves the keys in shared memory. Where a slice does not fit there, as on GPUs without clusters, every pass reads the logits again.
  *
  * Tokens in falling order of (key, then rising id) are found by radix selection on that pair, 11 bits a pass, over
  * histograms of weight that the blocks of the cluster add up, a share of the buckets each. As soon as few tokens are
@@ -64,8 +64,10 @@ template <> struct bits_of<0> {
 constexpr int ID_BITS = bits_of<VOCAB - 1>::value;
 constexpr u64 ID_MASK = (1ull << ID_BITS) - 1;
 
-constexpr u32 KEY_LOWEST = 0x007fffff; /* of -infinity; NaN has key 0 */
+constexpr u32 KEY_LOWEST = 0x007fffff;   /* of -infinity */
+constexpr u32 KEY_INFINITY = 0xff800000; /* of +infinity */
 constexpr u32 WEIGHT_ONE = 1u << 30;
+constexpr int NO_TOKEN = -1; /* PLAN_NO_TOKEN of formats/plan.h */
 
 struct sampler_state { /* formats/plan.h */
     float temperature, top_p, repetition_penalty;
@@ -90,10 +92,9 @@ struct shared_state {
     u64 chunk_weight[2][CHUNK];
     u32 chunk_members[2][CHUNK];
     u64 totals[2][CTAS];
-    /* Of the search for the largest key, which a row without a finite logit does twice: as with the buckets. */
-    u64 warp_best[2][32], best[2][CTAS]; /* key << 32 | ~id */
-    u32 warp_least[2][32];
-    u64 least[2][CTAS];     /* the least of the groups' largest keys */
+    u64 warp_best[32], best[CTAS]; /* key << 32 | ~id */
+    u32 warp_least[32];
+    u64 least[CTAS];        /* the least of the groups' largest keys */
     found_bucket bucket[2]; /* by turns, so that a slow reader is never overtaken */
     found_token token;
     u64 list[LIST], list_weight[LIST]; /* of the first block */
@@ -174,11 +175,19 @@ __device__ __forceinline__ u32 peer_add(u32 *pointer, int rank, u32 value)
     return old;
 }
 
-/* Unsigned integer that orders as the float does; equal values have equal keys. */
+/* Unsigned integer that orders as the float does; equal values have equal keys. NaN has none. */
 __device__ __forceinline__ u32 key_of(float value)
 {
     const u32 bits = bits_of_float(__fadd_rn(value, 0.0f)); /* -0 becomes 0 */
-    return value == value ? bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u) : 0;
+    return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
+/* NaN where one of the two is NaN. */
+__device__ __forceinline__ float max_or_nan(float a, float b)
+{
+    float largest;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(a), "f"(b));
+    return largest;
 }
 
 __device__ __forceinline__ float value_of(u32 key) { return float_of_bits(key >> 31 ? key ^ 0x80000000u : ~key); }
@@ -261,8 +270,8 @@ __device__ __forceinline__ u32 weight_of(const weigh_rule &weighing, u32 key)
     p = __fmaf_rn(p, r, 0.5f);
     const float mantissa = __fadd_rn(__fmaf_rn(p, __fmul_rn(r, r), r), 1.0f);
     const u32 weight = (u32)__fmul_rn(mantissa, float_of_bits((u32)((int)n + 30 + 127) << 23)); /* exact but for this */
-    if (value >= weighing.largest) return WEIGHT_ONE; /* infinity - infinity */
-    return x > -21.0f ? weight : 0;                   /* e^-21 < 2^-30; NaN */
+    if (value >= weighing.largest) return WEIGHT_ONE; /* 0 * infinity, where 1 / temperature overflows */
+    return x > -21.0f ? weight : 0;                   /* e^-21 < 2^-30; NaN: -infinity * 0 */
 }
 
 /* Tokens whose order lies in [low, high]. */
@@ -622,8 +631,8 @@ struct best_token {
 };
 
 /* The largest key of the cluster and the lowest token that has it, from each thread's own. A cluster_arrive() has gone
- * before. turn: 0, for the second search 1. */
-__device__ best_token cluster_best(u32 key, u32 id, int turn)
+ * before. */
+__device__ best_token cluster_best(u32 key, u32 id)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 largest = __reduce_max_sync(0xffffffffu, key);
@@ -634,20 +643,20 @@ __device__ best_token cluster_best(u32 key, u32 id, int turn)
         group = max(group, __shfl_xor_sync(0xffffffffu, group, offset));
     const u32 warp_least = __reduce_min_sync(0xffffffffu, group);
     if (lane == 0) {
-        shared.warp_best[turn][warp] = (u64)largest << 32 | ~id;
-        shared.warp_least[turn][warp] = warp_least;
+        shared.warp_best[warp] = (u64)largest << 32 | ~id;
+        shared.warp_least[warp] = warp_least;
     }
     cluster_wait(); /* every block has begun */
     if (CTAS > 1) __syncthreads();
     if (warp == 0) {
-        const u64 best = lane < THREADS / 32 ? shared.warp_best[turn][lane] : 0;
+        const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
         largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
         const u32 least =
-            __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[turn][lane] : 0xffffffffu);
+            __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
         if (lane < CTAS) {
-            peer_store(&shared.best[turn][cluster_rank()], lane, (u64)largest << 32 | inverse);
-            peer_store(&shared.least[turn][cluster_rank()], lane, least);
+            peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
+            peer_store(&shared.least[cluster_rank()], lane, least);
         }
     }
     cluster_sync();
@@ -655,28 +664,10 @@ __device__ best_token cluster_best(u32 key, u32 id, int turn)
     u32 bound = 0xffffffff;
 #pragma unroll
     for (int peer = 0; peer < CTAS; peer++) {
-        best = shared.best[turn][peer] > best ? shared.best[turn][peer] : best;
-        bound = (u32)shared.least[turn][peer] < bound ? (u32)shared.least[turn][peer] : bound;
+        best = shared.best[peer] > best ? shared.best[peer] : best;
+        bound = (u32)shared.least[peer] < bound ? (u32)shared.least[peer] : bound;
     }
     return {(u32)(best >> 32), ~(u32)best, bound};
-}
-
-/* Where no token is above -infinity: the lowest that is not NaN, else token 0. */
-__device__ u32 lowest_token(const row_slice &row)
-{
-    u32 lowest = 0xffffffff;
-#pragma unroll 1 /* rare */
-    for (int i = threadIdx.x * VECTOR; i < row.count; i += STRIDE) {
-        float value[VECTOR];
-        load_values(row, i, value);
-        penalise(row, i, value);
-#pragma unroll
-        for (int j = VECTOR - 1; j >= 0; j--)
-            if (value[j] == value[j] && row.first + i + j < lowest) lowest = row.first + i + j;
-    }
-    cluster_arrive();
-    const best_token best = cluster_best(lowest != 0xffffffff, lowest, 1);
-    return best.key ? best.id : 0;
 }
 
 #if FEEDBACK
@@ -719,7 +710,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     row.penalty = exists ? sampler->repetition_penalty : 1.0f;
     row.seen = row.penalty != 1.0f ? row_seen + row.first / 8 : nullptr;
 
-    float best_value = -__int_as_float(0x7f800000), best_vector[VECTOR] = {};
+    const float infinity = __int_as_float(0x7f800000);
+    float best_value = -infinity, best_vector[VECTOR] = {}, worst = -infinity; /* worst: NaN once there was one */
     int best_index = -1;
     for (int base = 0;;) {
 #pragma unroll
@@ -729,7 +721,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             penalise(row, i, value[b]);
             float largest = value[b][0];
 #pragma unroll
-            for (int j = 1; j < VECTOR; j++) largest = fmaxf(largest, value[b][j]); /* passes over NaN */
+            for (int j = 1; j < VECTOR; j++) largest = max_or_nan(largest, value[b][j]);
+            worst = max_or_nan(worst, largest);
             const bool better = largest > best_value;
             best_value = better ? largest : best_value;
             best_index = better ? i : best_index;
@@ -754,21 +747,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int j = VECTOR - 1; j >= 0; j--)
         if (best_index >= 0 && best_vector[j] == best_value) best_id = row.first + best_index + j;
-    const best_token best = cluster_best(key_of(best_value), best_id, 0);
+    const best_token best = cluster_best(worst == worst ? key_of(best_value) : KEY_INFINITY, best_id);
     if (out_row >= valid) return;
+    const bool finite = best.key > KEY_LOWEST && best.key < KEY_INFINITY;
     u32 token = 0;
-    if (exists && best.key <= KEY_LOWEST)
-        token = lowest_token(row);
-    else if (exists)
-        token = greedy ? best.id : draw_token(row, sampler, best.key, best.bound);
+    if (exists && finite) token = greedy ? best.id : draw_token(row, sampler, best.key, best.bound);
 
     if (rank != 0 || threadIdx.x != 0) return;
-    next_tokens[out_row] = (int)token;
+    const int next = exists && !finite ? NO_TOKEN : (int)token;
+    next_tokens[out_row] = next;
     if (!exists) return;
-    samplers[slot].draw++;
-    row_seen[token / 8] |= (u8)(1u << token % 8);
+    if (finite) {
+        samplers[slot].draw++;
+        row_seen[token / 8] |= (u8)(1u << token % 8);
+    }
 #if FEEDBACK
-    tokens[in_row] = (int)token;
+    tokens[in_row] = next;
     positions[in_row] += 1;
 #endif
 }

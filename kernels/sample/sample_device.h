@@ -2,8 +2,8 @@
  * the CPU's vector code with fused multiply-adds (AVX2, AVX-512): the same operations on floats, integer sums. They may
  * differ from sample_reference, which sums in double, where a random number falls on a boundary.
  *
- * With FEEDBACK the drawn token becomes the token row's next input, so that a decode step can be replayed without the
- * host: tokens[out_rows[o]] = next_tokens[o], positions[out_rows[o]] += 1. Two valid out rows must not have the same token
+ * With FEEDBACK the drawn token, PLAN_NO_TOKEN too, becomes the token row's next input, so that a decode step can be
+ * replayed without the host: tokens[out_rows[o]] = next_tokens[o], positions[out_rows[o]] += 1. Two valid out rows must not have the same token
  * row or slot. Out rows whose token row or slot does not exist draw token 0 and change nothing else.
  *
  * Slots of valid rows and logits are read; out_rows beyond the valid ones is read, too, but not followed. */

@@ -34,23 +34,24 @@ static uint64_t weight_of(float value, float largest, float inverse_temperature)
     return (uint64_t)ldexpf(fmaf(p, r * r, r) + 1.0f, (int)n + 30);
 }
 
-static uint32_t expected_token(const float *logits, int64_t vocab, const struct sampler_state *sampler,
-                               const uint8_t *seen)
+static int32_t expected_token(const float *logits, int64_t vocab, const struct sampler_state *sampler,
+                              const uint8_t *seen)
 {
     struct item *items = malloc((size_t)vocab * sizeof *items);
     const float penalty = sampler->repetition_penalty;
-    int64_t count = 0;
+    int32_t token = PLAN_NO_TOKEN;
+    int64_t count = vocab;
     for (int64_t t = 0; t < vocab; t++) {
         float value = logits[t];
         if (penalty != 1.0f && (seen[t / 8] >> (t % 8) & 1)) value = value >= 0 ? value / penalty : value * penalty;
-        if (!isnan(value)) items[count++] = (struct item){value + 0.0f, (uint32_t)t};
+        if (isnan(value) || value == INFINITY) goto done;
+        items[t] = (struct item){value + 0.0f, (uint32_t)t};
     }
-    uint32_t token = 0;
-    if (count == 0) goto done;
     qsort(items, (size_t)count, sizeof *items, compare_items);
-    token = items[0].id;
     const float largest = items[0].value, inverse = 1.0f / sampler->temperature;
-    if (!(sampler->temperature > 0) || largest == -INFINITY) goto done;
+    if (largest == -INFINITY) goto done;
+    token = (int32_t)items[0].id;
+    if (!(sampler->temperature > 0)) goto done;
     if (sampler->top_k > 0 && sampler->top_k < count) {
         int64_t kept = sampler->top_k;
         while (kept < count && items[kept].value == items[sampler->top_k - 1].value) kept++;
@@ -69,7 +70,7 @@ static uint32_t expected_token(const float *logits, int64_t vocab, const struct 
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++) {
         sum += weight_of(items[i].value, largest, inverse);
-        token = items[i].id;
+        token = (int32_t)items[i].id;
         if (sum > target) break;
     }
 done:
@@ -105,11 +106,14 @@ static void fill_logits(struct test_random *random, float *logits, int64_t vocab
         if (kind == 13) sum *= 1e-6f;
         logits[t] = sum;
     }
+    if (kind == 14) logits[test_random_range(random, 0, vocab - 1)] = NAN;
+    if (kind == 15) logits[vocab - 1] = float_from_bits(0xffffffff); /* a NaN, too */
+    if (kind == 16) logits[0] = INFINITY;
     if (kind == 10)
         for (int i = 0; i < 3; i++) logits[test_random_range(random, 0, vocab - 1)] = INFINITY;
     if (kind == 11) logits[vocab - 1] = 60;
 }
-enum { KINDS = 14 };
+enum { KINDS = 17 };
 
 static void fill_problem(struct test_random *random, struct problem *problem, int round)
 {
@@ -149,14 +153,16 @@ static void apply_expected(const struct problem *problem, struct problem *after,
         if (in_row < 0 || in_row >= IN_ROWS) continue;
         const int32_t slot = problem->slots[in_row];
         const uint8_t *seen = problem->seen + slot * problem->seen_bytes;
-        uint32_t token =
+        const int32_t token =
             expected_token(problem->logits + r * problem->vocab, problem->vocab, &problem->samplers[slot], seen);
-        after->next[r] = (int32_t)token;
-        after->samplers[slot].draw++;
-        uint8_t *byte = &after->seen[slot * problem->seen_bytes + token / 8];
-        *byte = (uint8_t)(*byte | 1u << (token % 8));
+        after->next[r] = token;
+        if (token != PLAN_NO_TOKEN) {
+            after->samplers[slot].draw++;
+            uint8_t *byte = &after->seen[slot * problem->seen_bytes + token / 8];
+            *byte = (uint8_t)(*byte | 1u << (token % 8));
+        }
         if (!feedback) continue;
-        after->tokens[in_row] = (int32_t)token;
+        after->tokens[in_row] = token;
         after->positions[in_row]++;
     }
 }
@@ -253,7 +259,7 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
  * take each; one or two loads a thread or a batch of them and more, keys kept or read again, every size of cluster. */
 static void check_every_way(void)
 {
-    enum { ROUNDS = 5 }; /* every kind of logits */
+    enum { ROUNDS = 7 }; /* every kind of logits */
     check(17, 8, 128, true, 2 * ROUNDS);
     check(512, 1, 512, true, ROUNDS);
     check(512, 8, 128, false, ROUNDS);
@@ -293,6 +299,61 @@ static void equals_the_cpu(void **state)
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different_from_vectors, 0);
     /* Of few draws a few differ. */
     if (!is_sanitized) assert_true(different_from_reference * 100 <= reference_draws);
+}
+
+/* A NaN or +infinity at every place of a row, with its sound neighbours drawing what they draw without it. */
+static void check_every_place(int64_t vocab, int64_t cluster, float bad, float temperature)
+{
+    struct test_random random = {(uint64_t)(vocab + cluster)};
+    struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
+    const size_t logit_bytes = (size_t)(ROWS * vocab) * sizeof(float);
+    problem.logits = malloc(logit_bytes), problem.seen = calloc(SLOTS, (size_t)problem.seen_bytes);
+    fill_problem(&random, &problem, 0);
+    for (int r = 0; r < ROWS; r++) fill_logits(&random, problem.logits + r * vocab, vocab, 0);
+    for (int s = 0; s < SLOTS; s++)
+        problem.samplers[s] = (struct sampler_state){.temperature = temperature, .top_p = 1, .repetition_penalty = 1};
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, cluster, 128};
+    struct test_kernel kernel;
+    test_kernel_open(&kernel, &device_sample, params);
+    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS] = {
+        test_upload(problem.counts, sizeof problem.counts),
+        test_upload(problem.logits, logit_bytes),
+        test_upload(problem.out_rows, sizeof problem.out_rows),
+        test_upload(problem.slots, sizeof problem.slots),
+        test_device_buffer_new(sizeof problem.samplers),
+        test_upload(problem.seen, (size_t)(SLOTS * problem.seen_bytes)),
+        test_device_buffer_new(sizeof problem.next)};
+    cu_deviceptr operands[SAMPLE_DEVICE_OPERANDS];
+    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
+    int32_t sound[ROWS], found[ROWS];
+    for (int64_t at = -1; at < vocab; at++) {
+        const int64_t row = at % VALID, place = row * vocab + at;
+        const float kept = at < 0 ? 0 : problem.logits[place];
+        if (at >= 0) problem.logits[place] = bad;
+        test_device_write(&buffers[SAMPLE_DEVICE_LOGITS], problem.logits, logit_bytes);
+        test_device_write(&buffers[SAMPLE_DEVICE_SAMPLERS], problem.samplers, sizeof problem.samplers);
+        test_kernel_run(&kernel, operands, SAMPLE_DEVICE_OPERANDS, 0);
+        test_device_read(&buffers[SAMPLE_DEVICE_NEXT_TOKENS], at < 0 ? sound : found, sizeof found);
+        if (at < 0) continue;
+        problem.logits[place] = kept;
+        for (int r = 0; r < VALID; r++)
+            if (found[r] != (r == row ? PLAN_NO_TOKEN : sound[r]))
+                fail_msg("vocab %d cluster %d: %g at %d of row %d: row %d drew %d", (int)vocab, (int)cluster,
+                         (double)bad, (int)at, (int)row, r, found[r]);
+    }
+    test_kernel_close(&kernel);
+    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS; i++) test_device_buffer_free(&buffers[i]);
+    free(problem.logits), free(problem.seen);
+}
+
+static void not_finite_at_every_place(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    check_every_place(516, 1, NAN, 0);
+    check_every_place(1031, 2, -NAN, 0.8f);
+    check_every_place(1300, 8, INFINITY, 0);
+    check_every_place(517, 4, NAN, 1.0f);
 }
 
 /* The expectation itself, where there is no GPU, too. */
@@ -411,6 +472,7 @@ static void hostile_params_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(expectation_equals_the_cpu), cmocka_unit_test(equals_the_cpu),
+                                       cmocka_unit_test(not_finite_at_every_place),
                                        cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,8 +174,9 @@ static inline vec sample_weights(const struct sample_weighing *weighing, vec val
     const vec one = vec_set(SAMPLE_WEIGHT_ONE), largest = vec_set(weighing->largest);
     if (weighing->by_count) return vec_set(1.0f);
     vec weight = vec_exp((value - largest) * vec_set(weighing->inverse_temperature)) * one;
+    /* Neither NaN of -infinity * 0 nor of 0 * infinity, where the temperature or its inverse is infinite. */
     weight = vec_select(vec_bits_ge(weight, vec_set(1.0f)), weight, vec_set(0));
-    return vec_select(vec_bits_ge(value, largest), one, weight); /* 0 * infinity, where 1 / temperature overflows */
+    return vec_select(vec_bits_ge(value, largest), one, weight);
 }
 
 /* Values of the up to VEC_WIDTH tokens from index i of the set on; how many. */
