@@ -91,7 +91,8 @@ int status_exit_code(const struct status *status)
     case STATUS_NOT_FOUND:
     case STATUS_CORRUPT:
     case STATUS_VERSION:
-    case STATUS_TOO_LONG: return 1;
+    case STATUS_TOO_LONG:
+    case STATUS_NOT_FINITE: return 1;
     case STATUS_USAGE: return 2;
     case STATUS_MACHINE:
     case STATUS_FULL: return 3;
@@ -113,6 +114,7 @@ const char *status_code_name(enum status_code code)
     case STATUS_VERSION: return "engine version or target";
     case STATUS_FULL: return "full";
     case STATUS_TOO_LONG: return "too long";
+    case STATUS_NOT_FINITE: return "not finite";
     }
     return "unknown";
 }

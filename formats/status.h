@@ -11,15 +11,16 @@
 /* Numbers are part of the public ABI (runtime/eng.h repeats them under static asserts): never reused. */
 enum status_code {
     STATUS_OK = 0,
-    STATUS_BAD_INPUT = 1, /* a file, a prompt or a value in them is wrong                        */
-    STATUS_USAGE = 2,     /* the caller called wrongly: flag, argument, NULL, wrong struct size  */
-    STATUS_MACHINE = 3,   /* this machine cannot: no GPU, memory, disk, driver, instruction set  */
-    STATUS_INTERNAL = 4,  /* a defect of ours                                                    */
-    STATUS_NOT_FOUND = 5, /* a file that was named does not exist                                */
-    STATUS_CORRUPT = 6,   /* an engine file fails its checks                                     */
-    STATUS_VERSION = 7,   /* an engine file of a version or target that this library cannot run  */
-    STATUS_FULL = 8,      /* no free slot or page now; later it may work                         */
-    STATUS_TOO_LONG = 9,  /* a prompt or sequence exceeds the engine's context                   */
+    STATUS_BAD_INPUT = 1,   /* a file, a prompt or a value in them is wrong                        */
+    STATUS_USAGE = 2,       /* the caller called wrongly: flag, argument, NULL, wrong struct size  */
+    STATUS_MACHINE = 3,     /* this machine cannot: no GPU, memory, disk, driver, instruction set  */
+    STATUS_INTERNAL = 4,    /* a defect of ours                                                    */
+    STATUS_NOT_FOUND = 5,   /* a file that was named does not exist                                */
+    STATUS_CORRUPT = 6,     /* an engine file fails its checks                                     */
+    STATUS_VERSION = 7,     /* an engine file of a version or target that this library cannot run  */
+    STATUS_FULL = 8,        /* no free slot or page now; later it may work                         */
+    STATUS_TOO_LONG = 9,    /* a prompt or sequence exceeds the engine's context                   */
+    STATUS_NOT_FINITE = 10, /* the model's logits are NaN or infinite: no token can be drawn     */
 };
 
 enum { STATUS_MESSAGE_BYTES = 512 };

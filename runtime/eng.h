@@ -51,15 +51,16 @@ ENG_API const char *eng_version(void);
 /* Pinned: numbers are never changed or reused. */
 enum eng_status {
     ENG_OK = 0,
-    ENG_BAD_INPUT = 1, /* a file, a prompt or a value is wrong                                       */
-    ENG_USAGE = 2,     /* the call is wrong: NULL, a wrong struct size, a value out of range         */
-    ENG_MACHINE = 3,   /* this machine cannot: memory, threads, disk                                 */
-    ENG_INTERNAL = 4,  /* a defect of the library, or results that differ from the golden ones       */
-    ENG_NOT_FOUND = 5, /* a file that was named does not exist                                       */
-    ENG_CORRUPT = 6,   /* the engine file fails its checks                                           */
-    ENG_VERSION = 7,   /* the engine file is of a version or for a target that this library cannot run */
-    ENG_FULL = 8,      /* no free slot, page or sequence now: later it may work                      */
-    ENG_TOO_LONG = 9   /* tokens exceed the context, or a result exceeds the caller's buffer         */
+    ENG_BAD_INPUT = 1,  /* a file, a prompt or a value is wrong                                       */
+    ENG_USAGE = 2,      /* the call is wrong: NULL, a wrong struct size, a value out of range         */
+    ENG_MACHINE = 3,    /* this machine cannot: memory, threads, disk                                 */
+    ENG_INTERNAL = 4,   /* a defect of the library, or results that differ from the golden ones       */
+    ENG_NOT_FOUND = 5,  /* a file that was named does not exist                                       */
+    ENG_CORRUPT = 6,    /* the engine file fails its checks                                           */
+    ENG_VERSION = 7,    /* the engine file is of a version or for a target that this library cannot run */
+    ENG_FULL = 8,       /* no free slot, page or sequence now: later it may work                      */
+    ENG_TOO_LONG = 9,   /* tokens exceed the context, or a result exceeds the caller's buffer         */
+    ENG_NOT_FINITE = 10 /* the model's logits are NaN or infinite, so no token can be drawn           */
 };
 
 enum { ENG_MESSAGE_BYTES = 512 };
@@ -328,14 +329,19 @@ enum eng_end {
     ENG_END_EOS = 1,     /* the last token is an end or stop token */
     ENG_END_LENGTH = 2,  /* max_new_tokens */
     ENG_END_CONTEXT = 3, /* the context is full */
-    ENG_END_CANCELLED = 4
+    ENG_END_CANCELLED = 4,
+    /* No token could be drawn: of the logits, after the repetition penalty, one was NaN or +infinity, or none was finite.
+     * Checkpoint or number formats are at fault (a value overflowed). Slot and pages are free, with KEEP, too. Other
+     * sequences are not affected: eng_step returns ENG_OK, and they get the same tokens as without this one. */
+    ENG_END_NOT_FINITE = 5
 };
 
 enum { ENG_MAX_STOP_TOKENS = 16 };
 enum eng_sequence_flags {
     ENG_SEQUENCE_IGNORE_EOS = 1, /* end tokens do not end it; stop_tokens still do */
-    ENG_SEQUENCE_KEEP = 2,       /* slot and pages stay its own when it is done, so that more can be submitted */
-    ENG_SEQUENCE_LOGITS = 4      /* eng_sequence_logits will be called: a GPU keeps logits to itself otherwise */
+    ENG_SEQUENCE_KEEP = 2,  /* slot and pages stay its own when it is done, so that more can be submitted; not after
+                                    CANCELLED and NOT_FINITE */
+    ENG_SEQUENCE_LOGITS = 4 /* eng_sequence_logits will be called: a GPU keeps logits to itself otherwise */
 };
 
 struct eng_sequence_options {
@@ -388,7 +394,12 @@ ENG_API void eng_sequence_destroy(struct eng_sequence **sequence); /* cancels fi
 /* ---- Slots ---- */
 
 /* A slot holds one sequence's KV pages and sampler. Its position is the number of tokens it holds. Pages are taken as
- * tokens come: a call that finds too few free gives ENG_FULL before it computes anything. */
+ * tokens come: a call that finds too few free gives ENG_FULL before it computes anything.
+ *
+ * ENG_NOT_FINITE from eng_prefill, eng_decode or eng_decode_steps: the logits of a slot, which the message names, are not
+ * finite (see ENG_END_NOT_FINITE), and its next token is -1. All else is as after ENG_OK: tokens were appended to all slots
+ * of the call, the next tokens and logits of the others are valid, and they draw what they draw without this one. The slot
+ * stays the caller's; as long as it holds the tokens that led there, it goes on giving ENG_NOT_FINITE. */
 
 /* Greedy, position 0. ENG_FULL when none is free. [session] [no allocation] */
 ENG_API enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error);
@@ -414,7 +425,9 @@ ENG_API enum eng_status eng_decode(struct eng_session *session, const uint32_t *
                                    size_t count, int32_t *next_tokens, float *logits, struct eng_error *error);
 
 /* As `steps` calls of eng_decode, each given the tokens that the one before drew; next_tokens: [steps, count]. Nothing
- * ends it early. On a GPU the steps follow each other without a pause. [session] [no allocation] */
+ * ends it early but ENG_NOT_FINITE: then the step that drew -1 for a slot was the last, the tokens of later steps are -1 for
+ * all slots, and eng_slot_position tells how many were appended. On a GPU the steps follow each other without a pause.
+ * [session] [no allocation] */
 ENG_API enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
                                          size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error);
 
@@ -433,7 +446,8 @@ static inline void eng_selftest_result_init(struct eng_selftest_result *result)
     result->struct_size = sizeof *result;
 }
 /* Runs the engine's golden prompt through a free slot and compares tokens and logits with the golden ones. A difference
- * is ENG_INTERNAL; `result` (may be NULL) is filled in either case. ENG_BAD_INPUT when the engine holds none.
+ * is ENG_INTERNAL, logits that are not finite ENG_NOT_FINITE; `result` (may be NULL) is filled in all these cases.
+ * ENG_BAD_INPUT when the engine holds none.
  * [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
                                      struct eng_error *error);

@@ -117,6 +117,21 @@ static bool copy_logits(struct eng_session *session, size_t rows, float *logits,
     return true;
 }
 
+/* False, and a failure, where a slot has drawn no token. */
+static bool check_drawn(const uint32_t *slots, const int32_t *drawn, size_t count, const char *function,
+                        struct status *status)
+{
+    for (size_t i = 0; i < count; i++)
+        if (drawn[i] == PLAN_NO_TOKEN)
+            return status_fail(
+                status, STATUS_NOT_FINITE,
+                "%s: slot %u: no token can be drawn, for its logits are not finite (NaN or infinity): "
+                "values of the model overflow; release or truncate the slot, and check the checkpoint or "
+                "build the engine with another --dtype or --kv-dtype",
+                function, slots[i]);
+    return true;
+}
+
 static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                     int32_t *next_token, float *logits, struct status *status)
 {
@@ -137,7 +152,8 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
         done += chunk;
     }
     if (next_token) *next_token = drawn;
-    return !logits || copy_logits(session, 1, logits, function, status);
+    return (!logits || copy_logits(session, 1, logits, function, status)) &&
+           check_drawn(&slot, &drawn, 1, function, status);
 }
 
 enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
@@ -191,13 +207,14 @@ static bool submit_rows(struct eng_session *session, const uint32_t *slots, cons
     return replay_submit_decode(session, plan, count, status);
 }
 
-/* What was checked and has room: `steps` steps, next_tokens [steps, count]. */
+/* What was checked and has room: `steps` steps, next_tokens [steps, count]. Ends behind a step that has PLAN_NO_TOKEN. */
 static bool run_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                       size_t steps, int32_t *next_tokens, struct status *status)
 {
-    bool ahead = session->backend->type->lookahead;
+    bool ahead = session->backend->type->lookahead, finite = true;
     const struct session_plan *plan = replay_decode_plan(session, count);
-    for (size_t step = 0; step < steps; step++) {
+    size_t step = 0;
+    for (; step < steps && finite; step++) {
         if ((step == 0 || !ahead) && !submit_rows(session, slots, tokens, count, status)) return false;
         if (ahead && step + 1 < steps && !replay_submit_again(session, plan, status)) return false;
         const int32_t *drawn = replay_wait(session, count, status);
@@ -206,11 +223,17 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
             struct session_slot *slot = &session->slots[slots[i]];
             slot->history[slot->position] = tokens[i];
             replay_accept(session, (int32_t)slots[i], drawn[i]);
+            finite &= drawn[i] != PLAN_NO_TOKEN;
         }
         memcpy(next_tokens, drawn, count * sizeof *drawn);
         tokens = next_tokens;
         next_tokens += count;
     }
+    if (step == steps) return true;
+    /* The step that is queued behind the last one counts for nobody. */
+    if (ahead && !replay_wait(session, count, status)) return false;
+    for (uint32_t i = 0; ahead && i < count; i++) replay_reject(session, (int32_t)slots[i]);
+    for (size_t i = 0; i < (steps - step) * count; i++) next_tokens[i] = PLAN_NO_TOKEN;
     return true;
 }
 
@@ -226,7 +249,9 @@ enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, c
         status_prefix(&status, "%s", function);
         return report_status(&status, error);
     }
-    if (logits && !copy_logits(session, count, logits, function, &status)) return report_status(&status, error);
+    if ((logits && !copy_logits(session, count, logits, function, &status)) ||
+        !check_drawn(slots, next_tokens, count, function, &status))
+        return report_status(&status, error);
     return report_ok(error);
 }
 
@@ -242,5 +267,8 @@ enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *sl
         status_prefix(&status, "%s", function);
         return report_status(&status, error);
     }
+    for (size_t step = 0; step < steps; step++)
+        if (!check_drawn(slots, next_tokens + step * count, count, function, &status))
+            return report_status(&status, error);
     return report_ok(error);
 }

@@ -13,6 +13,7 @@ _Static_assert((int)ENG_CORRUPT == (int)STATUS_CORRUPT, "pinned");
 _Static_assert((int)ENG_VERSION == (int)STATUS_VERSION, "pinned");
 _Static_assert((int)ENG_FULL == (int)STATUS_FULL, "pinned");
 _Static_assert((int)ENG_TOO_LONG == (int)STATUS_TOO_LONG, "pinned");
+_Static_assert((int)ENG_NOT_FINITE == (int)STATUS_NOT_FINITE, "pinned");
 _Static_assert((int)ENG_MESSAGE_BYTES >= (int)STATUS_MESSAGE_BYTES, "a message fits");
 
 /* A size above this was never initialised: no struct of this API will come near it. */

@@ -88,7 +88,8 @@ static void finish(struct eng_sequence *sequence, enum eng_end end)
 {
     if (sequence->state == ENG_STATE_WAITING) leave_waiting(sequence);
     if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
-    if (end == ENG_END_CANCELLED || !(sequence->flags & ENG_SEQUENCE_KEEP)) free_slot(sequence);
+    if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP))
+        free_slot(sequence);
     sequence->state = ENG_STATE_DONE;
     sequence->end = end;
 }
@@ -111,6 +112,11 @@ bool sequence_ends_next(const struct eng_sequence *sequence)
 
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
+    if (token == PLAN_NO_TOKEN) {
+        sequence->logits = NULL;
+        finish(sequence, ENG_END_NOT_FINITE);
+        return;
+    }
     sequence->tokens[sequence->count++] = token;
     sequence->drawn_step = sequence->session->steps;
     sequence->logits = logits;
@@ -191,8 +197,10 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
     bool again = sequence->state == ENG_STATE_DONE && sequence->slot != SESSION_NO_SLOT;
     if (sequence->state != ENG_STATE_IDLE && !again)
         return status_fail(status, STATUS_USAGE, "%s: the sequence %s", function,
-                           sequence->state == ENG_STATE_DONE ? "has ended and was not created with ENG_SEQUENCE_KEEP"
-                                                             : "is not done yet");
+                           sequence->state != ENG_STATE_DONE ? "is not done yet"
+                           : sequence->flags & ENG_SEQUENCE_KEEP
+                               ? "was cancelled, or its logits were not finite"
+                               : "has ended and was not created with ENG_SEQUENCE_KEEP");
     if (sequence->polled != sequence->count)
         return status_fail(status, STATUS_USAGE, "%s: %u tokens are still to be polled", function,
                            sequence->count - sequence->polled);

@@ -119,7 +119,8 @@ uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *
 /* Inputs of a replay that appends `count` tokens (one chunk) to a slot. */
 struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
                                          uint32_t count, size_t plan_index, uint32_t out_rows);
-/* Appends `count` tokens (one chunk) to a slot; draws a token behind the last one if next_token is not NULL. */
+/* Appends `count` tokens (one chunk) to a slot; draws a token, or PLAN_NO_TOKEN, behind the last one if next_token is not
+ * NULL. */
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
                     int32_t *next_token, struct status *status);
 /* The smallest decode plan for `count` rows; the caller fills slots and tokens of rows [0, count), then submits. */
@@ -130,9 +131,9 @@ bool replay_submit_decode(struct eng_session *session, struct session_plan *plan
 void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count);
 /* One more step of the rows of the last one, each with the token that it drew. */
 bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status);
-/* The tokens that the oldest replay in flight drew, `count` of them checked; NULL on failure. */
+/* The tokens that the oldest replay in flight drew, PLAN_NO_TOKEN among them, `count` of them checked; NULL on failure. */
 const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status);
-/* The slot's sequence has one token more in its pages and this one drawn. */
+/* The slot's sequence has one token more in its pages and this one, or PLAN_NO_TOKEN, drawn. */
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn);
 /* The slot's row was computed for nothing: what it did to sampler and SEEN is taken back. */
 void replay_reject(struct eng_session *session, int32_t slot);
@@ -145,7 +146,7 @@ bool scheduler_drain(struct eng_session *session, struct status *status);
 /* sampling.c */
 bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *state, struct status *status);
 
-/* sequence.c: a token was drawn for the sequence; ends it if it is the last one. */
+/* sequence.c: a token was drawn for the sequence; ends it if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
 /* Admits waiting sequences in order, as far as slots and pages go. */
 bool sequence_can_admit(const struct eng_session *session);

@@ -135,8 +135,8 @@ const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct s
     const int32_t *drawn = session->backend->type->wait(session->backend, status);
     session->steps++;
     for (uint32_t i = 0; drawn && i < count; i++) {
-        if (drawn[i] >= 0 && (uint64_t)drawn[i] < session->geometry->vocab_size) continue;
-        status_fail(status, STATUS_INTERNAL, "row %u drew token %d, expected 0 to %llu", i, drawn[i],
+        if (drawn[i] >= PLAN_NO_TOKEN && drawn[i] < (int64_t)session->geometry->vocab_size) continue;
+        status_fail(status, STATUS_INTERNAL, "row %u drew token %d, expected %d to %llu", i, drawn[i], PLAN_NO_TOKEN,
                     (unsigned long long)session->geometry->vocab_size - 1);
         drawn = NULL;
     }
@@ -166,6 +166,12 @@ struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t sl
     return plan;
 }
 
+/* A row without a token left sampler and SEEN as they were. */
+static void note_drawn(struct eng_session *session, int32_t slot, int32_t drawn)
+{
+    if (drawn != PLAN_NO_TOKEN) session->backend->type->drew(session->backend, slot, drawn);
+}
+
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
                     int32_t *next_token, struct status *status)
 {
@@ -177,7 +183,7 @@ bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *to
     session->slots[slot].position += count;
     if (!out_rows) return true;
     *next_token = drawn[0];
-    session->backend->type->drew(session->backend, slot, drawn[0]);
+    note_drawn(session, slot, drawn[0]);
     return true;
 }
 
@@ -212,7 +218,7 @@ bool replay_submit_again(struct eng_session *session, const struct session_plan 
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
 {
     session->slots[slot].position++;
-    session->backend->type->drew(session->backend, slot, drawn);
+    note_drawn(session, slot, drawn);
 }
 
 void replay_reject(struct eng_session *session, int32_t slot)

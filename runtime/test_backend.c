@@ -171,7 +171,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     replay->plan = plan;
     replay->inputs = inputs;
     replay->has_run = false;
-    memset(replay->next_tokens, 0xff, device->file->manifest.geometry.slots * sizeof *replay->next_tokens);
+    memset(replay->next_tokens, 0x7f, device->file->manifest.geometry.slots * sizeof *replay->next_tokens);
     memset(device->logits, 0xff,
            device->file->manifest.geometry.slots * device->file->manifest.geometry.vocab_size * sizeof(float));
     if (inputs == INPUTS_FROM_HOST) {

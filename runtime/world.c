@@ -320,7 +320,7 @@ static void handle(struct world *world, struct peer *peer)
     case FRAME_HELLO: admit(world, peer); break;
     case FRAME_FAIL:
         fail(world,
-             in->number > STATUS_OK && in->number <= STATUS_TOO_LONG ? (enum status_code)in->number : STATUS_MACHINE,
+             in->number > STATUS_OK && in->number <= STATUS_NOT_FINITE ? (enum status_code)in->number : STATUS_MACHINE,
              "%.*s", (int)in->bytes, peer->text);
         break;
     case FRAME_PART:

@@ -26,6 +26,8 @@ static void test_statuses_are_pinned(void **state)
     (void)state;
     assert_int_equal(ENG_BAD_INPUT, 1);
     assert_int_equal(ENG_TOO_LONG, 9);
+    assert_int_equal(ENG_NOT_FINITE, 10);
+    assert_int_equal(ENG_END_NOT_FINITE, 5);
     assert_string_equal(eng_status_name(ENG_FULL), "full");
     assert_string_equal(eng_status_name(12345), "unknown");
     assert_string_equal(eng_version(), ENG_VERSION_TEXT);

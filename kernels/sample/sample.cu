@@ -652,8 +652,7 @@ __device__ best_token cluster_best(u32 key, u32 id)
         const u64 best = lane < THREADS / 32 ? shared.warp_best[lane] : 0;
         largest = __reduce_max_sync(0xffffffffu, (u32)(best >> 32));
         const u32 inverse = __reduce_max_sync(0xffffffffu, (u32)(best >> 32) == largest ? (u32)best : 0);
-        const u32 least =
-            __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
+        const u32 least = __reduce_min_sync(0xffffffffu, lane < THREADS / 32 ? shared.warp_least[lane] : 0xffffffffu);
         if (lane < CTAS) {
             peer_store(&shared.best[cluster_rank()], lane, (u64)largest << 32 | inverse);
             peer_store(&shared.least[cluster_rank()], lane, least);

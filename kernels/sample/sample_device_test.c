@@ -315,14 +315,14 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
     const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, cluster, 128};
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_sample, params);
-    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS] = {
-        test_upload(problem.counts, sizeof problem.counts),
-        test_upload(problem.logits, logit_bytes),
-        test_upload(problem.out_rows, sizeof problem.out_rows),
-        test_upload(problem.slots, sizeof problem.slots),
-        test_device_buffer_new(sizeof problem.samplers),
-        test_upload(problem.seen, (size_t)(SLOTS * problem.seen_bytes)),
-        test_device_buffer_new(sizeof problem.next)};
+    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS] = {test_upload(problem.counts, sizeof problem.counts),
+                                                                 test_upload(problem.logits, logit_bytes),
+                                                                 test_upload(problem.out_rows, sizeof problem.out_rows),
+                                                                 test_upload(problem.slots, sizeof problem.slots),
+                                                                 test_device_buffer_new(sizeof problem.samplers),
+                                                                 test_upload(problem.seen,
+                                                                             (size_t)(SLOTS * problem.seen_bytes)),
+                                                                 test_device_buffer_new(sizeof problem.next)};
     cu_deviceptr operands[SAMPLE_DEVICE_OPERANDS];
     for (int i = 0; i < SAMPLE_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
     int32_t sound[ROWS], found[ROWS];
