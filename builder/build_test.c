@@ -260,11 +260,20 @@ static void failures_leave_nothing(void **state)
     test_model_write(&model, fixture.model);
     test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "model.norm.weight|missing");
 
-    /* A model that computes infinities would give an engine that no loader accepts. */
     test_model_init(&model, TEST_LLAMA, DTYPE_F32);
-    test_model_find(&model, "lm_head.weight")->scale = INFINITY;
+    struct test_tensor *head = test_model_find(&model, "lm_head.weight");
+    head->has_odd_value = true;
+    head->odd_index = 3 * TEST_HIDDEN + 5;
+    head->odd_value = NAN;
     test_model_write(&model, fixture.model);
-    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "not finite");
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "'lm_head.weight': row 3, column 5 is NaN");
+    expect_nothing_written(&fixture);
+
+    /* A model that computes infinities, of finite weights, would give an engine that no loader accepts. */
+    test_model_init(&model, TEST_LLAMA, DTYPE_F32);
+    test_model_find(&model, "lm_head.weight")->scale = 3e38f;
+    test_model_write(&model, fixture.model);
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "logits are not finite");
     expect_nothing_written(&fixture);
     close_fixture(&fixture);
 }

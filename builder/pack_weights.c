@@ -1,8 +1,10 @@
 /* The weight section as a function of its offset. Every weight is a sequence of units of one size, each of which can be made
  * by itself from the checkpoint's tensors; so threads can make any part of the section, and the file does not depend on who
  * made which. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +42,9 @@ struct packer {
 struct scratch {
     uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
     uint8_t *unit;      /* one that does not lie in the part as a whole */
-    const struct tensor_view *overflowed; /* a tensor with a value that its new dtype cannot hold; NULL: none so far */
+    const struct tensor_view
+        *refused; /* has an element that is not finite, or not in its new dtype; NULL: none so far */
+    uint64_t refused_element;
 };
 
 static float load_element(const uint8_t *data, uint64_t index, enum dtype dtype)
@@ -71,23 +75,73 @@ static float overflow_limit(enum dtype dtype)
     return dtype == DTYPE_F16 ? 65520.0f : dtype == DTYPE_BF16 ? 0x1.ffp127f : INFINITY;
 }
 
+/* Finds the first of elements [first, first + count) that does not fit, of which there is one. */
+static void refuse(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first, uint64_t count,
+                   enum dtype dtype)
+{
+    const float limit = overflow_limit(dtype);
+    uint64_t i = first;
+    if (scratch->refused) return;
+    while (i + 1 < first + count && fabsf(load_element(tensor->data, i, tensor->dtype)) < limit) i++;
+    scratch->refused = tensor;
+    scratch->refused_element = i;
+}
+
+/* A finite element's exponent is not all ones: adding one to it carries into the sign's place, several elements at once, for
+ * NaN and infinity alone. Whole blocks of a length that compilers vectorise. */
+static bool all_finite(const uint8_t *data, uint64_t bytes, enum dtype dtype)
+{
+    enum { BLOCK_WORDS = 32, WORD = sizeof(uint64_t) };
+    const uint64_t exponent = dtype == DTYPE_F32   ? UINT64_C(0x7f8000007f800000)
+                              : dtype == DTYPE_F16 ? UINT64_C(0x7c007c007c007c00)
+                                                   : UINT64_C(0x7f807f807f807f80);
+    const uint64_t sign = dtype == DTYPE_F32 ? UINT64_C(0x8000000080000000) : UINT64_C(0x8000800080008000);
+    const uint64_t one = sign - exponent;
+    uint64_t carries = 0;
+    for (; bytes >= BLOCK_WORDS * WORD; data += BLOCK_WORDS * WORD, bytes -= BLOCK_WORDS * WORD)
+        for (int i = 0; i < BLOCK_WORDS; i++) {
+            uint64_t word;
+            memcpy(&word, data + i * WORD, sizeof word);
+            carries |= (word & exponent) + one;
+        }
+    while (bytes) {
+        const uint64_t part = bytes < WORD ? bytes : WORD;
+        uint64_t word = 0;
+        memcpy(&word, data, part);
+        carries |= (word & exponent) + one;
+        data += part;
+        bytes -= part;
+    }
+    return !(carries & sign);
+}
+
+/* Elements [first, first + count) of `tensor`, which keep their dtype. */
+static const uint8_t *checked_elements(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first,
+                                       uint64_t count)
+{
+    const uint64_t bytes = dtype_bytes(tensor->dtype);
+    const uint8_t *from = (const uint8_t *)tensor->data + first * bytes;
+    if (!all_finite(from, count * bytes, tensor->dtype)) refuse(scratch, tensor, first, count, tensor->dtype);
+    return from;
+}
+
 /* Converts `count` elements of `tensor`, from element `first` on. */
 static void convert(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first, uint8_t *to,
                     uint64_t count, enum dtype dtype)
 {
     const uint8_t *from = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
     if (tensor->dtype == dtype) {
-        memcpy(to, from, count * dtype_bytes(dtype));
+        memcpy(to, checked_elements(scratch, tensor, first, count), count * dtype_bytes(dtype));
         return;
     }
-    float limit = overflow_limit(dtype);
+    const float limit = overflow_limit(dtype);
     bool fits = true;
     for (uint64_t i = 0; i < count; i++) {
         float value = load_element(from, i, tensor->dtype);
         store_element(to, i, dtype, value);
-        fits &= fabsf(value) < limit || !isfinite(value);
+        fits &= fabsf(value) < limit; /* false for NaN */
     }
-    if (!fits) scratch->overflowed = tensor;
+    if (!fits) refuse(scratch, tensor, first, count, dtype);
 }
 
 static bool is_matrix(const struct graph_weight *weight)
@@ -122,8 +176,7 @@ static const void *source_row(const struct row_source *source, uint64_t row, int
     const uint64_t columns = is_vector ? 1 : weight->columns, depth = stored_depth(weight);
     const uint64_t pitch = is_vector ? 1 : weight->pieces[piece].columns;
     const uint64_t first = (slice->first_row + row) * pitch + slice->first_column;
-    if (tensor->dtype == weight->dtype && depth == columns)
-        return (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
+    if (tensor->dtype == weight->dtype && depth == columns) return checked_elements(scratch, tensor, first, columns);
     uint64_t row_bytes = depth * dtype_bytes(weight->dtype);
     uint8_t *converted = scratch->converted + (uint64_t)slot * row_bytes;
     memset(converted, 0, row_bytes);
@@ -236,6 +289,29 @@ void packer_close(struct packer *packer)
     free(packer);
 }
 
+static bool fail_refused(const struct scratch *scratch, enum dtype dtype, struct status *status)
+{
+    const struct tensor_view *tensor = scratch->refused;
+    const uint64_t element = scratch->refused_element, columns = tensor->rank == 2 ? tensor->shape[1] : 0;
+    const float value = load_element(tensor->data, element, tensor->dtype);
+    char place[64];
+    if (columns)
+        snprintf(place, sizeof place, "row %" PRIu64 ", column %" PRIu64, element / columns, element % columns);
+    else
+        snprintf(place, sizeof place, "element %" PRIu64, element);
+    if (isfinite(value))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "checkpoint: tensor '%s': %s is %.9g, beyond the range of %s; choose another --dtype",
+                           tensor->name, place, (double)value, dtype_name(dtype));
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "checkpoint: tensor '%s': %s is %s, expected finite weights; the file is damaged, or what wrote "
+                       "it went wrong: get the checkpoint anew",
+                       tensor->name, place,
+                       isnan(value) ? "NaN"
+                       : value > 0  ? "infinity"
+                                    : "-infinity");
+}
+
 /* Nobody needs its tensors any more; another rank's share of them is read again. */
 static void release(const struct row_source *source)
 {
@@ -251,16 +327,13 @@ static bool read_source(struct row_source *source, uint64_t offset, uint64_t siz
                    end =
                        source->offset + weight->bytes < offset + size ? source->offset + weight->bytes : offset + size;
     const uint64_t converted = PANEL_ROWS * stored_depth(weight) * dtype_bytes(weight->dtype);
-    struct scratch scratch = {malloc(converted), malloc(source->unit_bytes), NULL};
+    struct scratch scratch = {.converted = malloc(converted), .unit = malloc(source->unit_bytes)};
     bool ok = scratch.converted && scratch.unit;
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
     if (ok) make_bytes(source, begin - source->offset, end - source->offset, &scratch, to + (begin - offset));
     free(scratch.converted);
     free(scratch.unit);
-    if (ok && scratch.overflowed)
-        ok = status_fail(status, STATUS_BAD_INPUT,
-                         "checkpoint: tensor '%s': a value is beyond the range of %s; choose another --dtype",
-                         scratch.overflowed->name, dtype_name(weight->dtype));
+    if (ok && scratch.refused) ok = fail_refused(&scratch, weight->dtype, status);
     if (ok && atomic_fetch_sub(&source->left, end - begin) == end - begin) release(source);
     return ok;
 }

@@ -116,6 +116,7 @@ float test_tensor_value(const struct test_tensor *tensor, uint64_t index)
         state = (state ^ (uint64_t)(unsigned char)*c) * UINT64_C(0x100000001b3);
     state = (state ^ (state >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
     float value = (float)((int64_t)state >> 40) * 0x1p-23f * tensor->scale;
+    if (tensor->has_odd_value && index == tensor->odd_index) value = tensor->odd_value;
     if (tensor->dtype == DTYPE_F16) return f16_to_float(f16_from_float(value));
     return tensor->dtype == DTYPE_BF16 ? bf16_to_float(bf16_from_float(value)) : value;
 }

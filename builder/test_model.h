@@ -31,6 +31,9 @@ struct test_tensor {
     uint64_t rows, columns; /* columns 0: a vector */
     float scale;            /* of its values */
     const char *twin;       /* has the values of the tensor of this name; NULL: its own */
+    bool has_odd_value;     /* element odd_index is odd_value */
+    uint64_t odd_index;
+    float odd_value;
 };
 
 /* What differs between models that are shared by ranks. */

@@ -23,7 +23,7 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
 bool share_weights(struct graph *to, const struct graph *from, struct status *status);
 
 /* Bytes [offset, offset + size) of the weight section, in the layout the kernels read: of all ranks' regions, zeros between
- * weights. Any thread. A value that a narrower dtype would turn into infinity is a failure that names its tensor. */
+ * weights. Any thread. An element that is NaN or infinite, or would be in the weight's dtype, is a failure that names it. */
 struct packer; /* opaque; borrows graph and checkpoint */
 struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
                            struct status *status);
