@@ -147,6 +147,18 @@ static int take_tokens(struct generation *run, double *answer_start)
     return CLI_DONE;
 }
 
+/* What was printed until then stays. */
+static int check_end(struct generation *run)
+{
+    if (eng_sequence_end(run->sequence) != ENG_END_NOT_FINITE) return CLI_DONE;
+    status_fail(&run->status, STATUS_NOT_FINITE,
+                "no token can be drawn after %" PRIu64 " tokens of prompt and %" PRIu64
+                " of the answer, for the logits are not finite (NaN or infinity): values of the model overflow; check "
+                "the checkpoint, or build the engine with another --dtype or --kv-dtype",
+                run->prompt_tokens, run->answer_tokens);
+    return fail_status(run);
+}
+
 /* Steps until the sequence is done or a signal came, printing as tokens come. */
 static int answer(struct generation *run, const int32_t *tokens, size_t count)
 {
@@ -168,7 +180,8 @@ static int answer(struct generation *run, const int32_t *tokens, size_t count)
         int code = print(run, text, size);
         if (code) return code;
     }
-    return run->at_line_start ? CLI_DONE : print(run, "\n", 1);
+    int code = run->at_line_start ? CLI_DONE : print(run, "\n", 1);
+    return code ? code : check_end(run);
 }
 
 /* Text goes on where the prompt ends: the stream must know the prompt, or a word's leading space would be lost. */
