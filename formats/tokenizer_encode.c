@@ -97,7 +97,10 @@ void encode_scratch_close(struct encode_scratch *scratch)
 {
     tokenizer_matcher_close(&scratch->matcher);
     text_buffer_free(&scratch->repaired);
-    for (size_t i = 0; i < 2; i++) text_buffer_free(&scratch->normalized[i]);
+    for (size_t i = 0; i < 2; i++) {
+        text_buffer_free(&scratch->normalized[i]);
+        free(scratch->added[i].found);
+    }
     for (size_t i = 0; i < TOKENIZER_STEP_LIMIT; i++) text_buffer_free(&scratch->stages[i]);
     free(scratch->merge.symbols);
     free(scratch->merge.heap);
@@ -123,41 +126,6 @@ static bool is_word(uint32_t character)
                (character >= 0x1F130 && character <= 0x1F149) || (character >= 0x1F150 && character <= 0x1F169) ||
                (character >= 0x1F170 && character <= 0x1F189);
     }
-}
-
-/* The longest added token that begins at `text`: the sorted list is narrowed one byte at a time. NULL: none. */
-static const struct image_added *longest_added(const struct tokenizer *tokenizer, bool normalized, const char *text,
-                                               size_t size)
-{
-    const struct image_added *list = tokenizer->added + (normalized ? tokenizer->header->added_plain_count : 0);
-    uint8_t lead = (uint8_t)text[0];
-    uint32_t low = tokenizer->added_first[normalized][lead], high = tokenizer->added_first[normalized][lead + 1];
-    const struct image_added *longest = NULL;
-    for (size_t depth = 1; low < high; depth++) {
-        /* every pattern in [low, high) begins with the first `depth` bytes of the text; a shorter one sorts first */
-        if (list[low].pattern_bytes == depth) longest = &list[low++];
-        if (depth == size) break;
-        uint8_t wanted = (uint8_t)text[depth];
-        uint32_t begin = low, end = high;
-        while (begin < end) { /* the first whose next byte is at least the wanted one */
-            uint32_t middle = begin + (end - begin) / 2;
-            if ((uint8_t)tokenizer->pool[list[middle].pattern_offset + depth] < wanted)
-                begin = middle + 1;
-            else
-                end = middle;
-        }
-        low = begin;
-        end = high;
-        while (begin < end) { /* the first whose next byte is above it */
-            uint32_t middle = begin + (end - begin) / 2;
-            if ((uint8_t)tokenizer->pool[list[middle].pattern_offset + depth] <= wanted)
-                begin = middle + 1;
-            else
-                end = middle;
-        }
-        high = begin;
-    }
-    return longest;
 }
 
 static size_t spaces_before(const char *text, size_t floor, size_t at)
@@ -197,21 +165,44 @@ static bool stands_alone(const char *text, size_t size, size_t start, size_t end
     return true;
 }
 
+/* The longest added token that begins at `at`; *added is NULL where there is none. Asked for rising places of one text. */
+static bool added_at(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, size_t at,
+                     const struct image_added **added)
+{
+    const struct tokenizer *tokenizer = scratch->tokenizer;
+    struct added_window *window = &scratch->added[normalized];
+    if (at >= window->end) {
+        size_t count = size - at < ADDED_WINDOW ? size - at : ADDED_WINDOW;
+        if (count > window->capacity) {
+            void *found = realloc(window->found, count * sizeof *window->found);
+            if (!found) return status_fail(scratch->status, STATUS_MACHINE, "out of memory while encoding text");
+            window->found = found;
+            window->capacity = count;
+        }
+        added_index_find(&tokenizer->added_index[normalized], text, size, at, count, window->found);
+        window->begin = at;
+        window->end = at + count;
+    }
+    uint32_t found = window->found[at - window->begin];
+    *added = NULL;
+    if (found) *added = &tokenizer->added[(normalized ? tokenizer->header->added_plain_count : 0) + found - 1];
+    return true;
+}
+
 typedef bool (*piece_function)(struct encode_scratch *scratch, const char *text, size_t size, bool at_start);
 
 /* Cuts added tokens out of the text and hands what lies between them to `piece`. */
 static bool extract_added(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, bool at_start,
                           piece_function piece)
 {
-    const struct tokenizer *tokenizer = scratch->tokenizer;
-    const uint32_t *first = tokenizer->added_first[normalized];
+    bool any = scratch->tokenizer->added_index[normalized].nodes != NULL;
     size_t covered = 0;
     size_t run_start = SIZE_MAX, run_end = 0; /* the last white space scanned: added tokens may be white space too */
     if (size == 0) return true;
-    for (size_t at = 0; at < size && first[256] > 0;) {
-        uint8_t lead = (uint8_t)text[at];
+    scratch->added[normalized].end = 0;
+    for (size_t at = 0; at < size && any;) {
         const struct image_added *added = NULL;
-        if (first[lead] < first[lead + 1]) added = longest_added(tokenizer, normalized, text + at, size - at);
+        if (!added_at(scratch, normalized, text, size, at, &added)) return false;
         if (!added) {
             at++;
             continue;

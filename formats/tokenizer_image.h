@@ -26,7 +26,8 @@ enum {
     TOKENIZER_STEP_LIMIT = 32,     /* steps of the normalizer, and of the pre-tokenizer      */
     TOKENIZER_TEMPLATE_LIMIT = 64, /* special tokens before the text, and after it           */
     TOKENIZER_ADDED_LIMIT = 1 << 20,
-    TOKENIZER_ADDED_BYTES_LIMIT = 1024, /* one added token: bounds the search at each position  */
+    TOKENIZER_ADDED_BYTES_LIMIT = 1024,    /* one added token                                       */
+    TOKENIZER_ADDED_TOTAL_LIMIT = 1 << 22, /* all added tokens of a list together, in bytes         */
     TOKENIZER_TEXT_LIMIT = 1 << 16,     /* bytes of one token, and of what it decodes to           */
     TOKENIZER_STRIP_LIMIT = 64,         /* trailing characters that a streaming decoder holds back */
 };

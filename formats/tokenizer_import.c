@@ -227,6 +227,7 @@ static int compare_added(const void *a, const void *b)
 static bool sort_added(struct tokenizer_import *import)
 {
     struct sortable *sortables = calloc(import->added_count + 1, sizeof *sortables);
+    uint64_t total = 1; /* bytes, as tokenizer_open counts them */
     bool good = false;
     import->image_added = calloc(import->added_count + 1, sizeof *import->image_added);
     if (!sortables || !import->image_added) {
@@ -258,6 +259,12 @@ static bool sort_added(struct tokenizer_import *import)
             goto done;
         }
         import->image_added[i] = sortables[i].added;
+        total += sortables[i].added.pattern_bytes;
+        if (total > TOKENIZER_ADDED_TOTAL_LIMIT) {
+            tokenizer_import_fail(import, "%s: added tokens of more than %d bytes together are not supported",
+                                  import->name, TOKENIZER_ADDED_TOTAL_LIMIT);
+            goto done;
+        }
     }
     good = true;
 done:

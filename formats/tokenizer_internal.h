@@ -6,6 +6,7 @@
 #define FORMATS_TOKENIZER_INTERNAL_H
 
 #include "formats/tokenizer.h"
+#include "formats/tokenizer_added.h"
 #include "formats/tokenizer_image.h"
 #include "formats/tokenizer_pattern.h"
 #include "formats/tokenizer_text.h"
@@ -31,8 +32,7 @@ struct tokenizer {
     uint16_t byte_characters[256];
     int32_t character_ids[CHARACTER_TABLE]; /* -1: not in the model's vocabulary */
     int32_t byte_ids[256];                  /* of <0x00> .. <0xFF>, -1: none      */
-    /* added tokens by first byte of the pattern: [first[b], first[b + 1]) of each list, counted from its start */
-    uint32_t added_first[2][257];
+    struct added_index added_index[2];      /* plain and normalized               */
 };
 
 /* A symbol of the word being merged: a doubly linked list inside one array, -1 ends it. */
@@ -51,6 +51,13 @@ struct merge_scratch {
     size_t heap_count, heap_capacity;
 };
 
+/* What added_index_find has found for a piece of the text that is searched. */
+enum { ADDED_WINDOW = 1 << 14 };
+struct added_window {
+    uint32_t *found;
+    size_t capacity, begin, end;
+};
+
 /* Everything one encode call needs, so that an open tokenizer is never written to. */
 struct encode_scratch {
     const struct tokenizer *tokenizer;
@@ -58,6 +65,7 @@ struct encode_scratch {
     struct status *status;       /* borrowed         */
     struct tokenizer_matcher matcher;
     uint64_t work_left; /* bytes that steps may still write */
+    struct added_window added[2]; /* in the text as given, in normalized text */
     struct text_buffer repaired;
     struct text_buffer normalized[2];
     struct text_buffer stages[TOKENIZER_STEP_LIMIT]; /* text written by pre-tokenizer step i */

@@ -251,7 +251,6 @@ static bool index_added(struct tokenizer *tokenizer, struct status *status)
     for (int list = 0; list < 2; list++) {
         const struct image_added *added = tokenizer->added + (list ? header->added_plain_count : 0);
         uint32_t count = list ? header->added_normalized_count : header->added_plain_count;
-        uint32_t *first = tokenizer->added_first[list];
         for (uint32_t i = 0; i < count; i++) {
             if (!has_token(tokenizer, added[i].id) || (added[i].flags & ~(uint32_t)ADDED_FLAGS))
                 return corrupt(status, "a bad added token");
@@ -260,9 +259,8 @@ static bool index_added(struct tokenizer *tokenizer, struct status *status)
                 return corrupt(status, "text of an added token out of range");
             if (i > 0 && compare_patterns(tokenizer, &added[i - 1], &added[i]) >= 0)
                 return corrupt(status, "added tokens are not sorted");
-            first[(uint8_t)tokenizer->pool[added[i].pattern_offset] + 1]++;
         }
-        for (int byte = 1; byte <= 256; byte++) first[byte] += first[byte - 1];
+        if (!added_index_build(&tokenizer->added_index[list], added, count, tokenizer->pool, status)) return false;
     }
     return true;
 }
@@ -359,6 +357,7 @@ void tokenizer_close(struct tokenizer *tokenizer)
 {
     if (!tokenizer) return;
     for (size_t i = 0; i < 2 * TOKENIZER_STEP_LIMIT; i++) tokenizer_pattern_free(tokenizer->patterns[i]);
+    for (size_t i = 0; i < 2; i++) added_index_free(&tokenizer->added_index[i]);
     free(tokenizer);
 }
 

@@ -12,7 +12,11 @@
  * it was built with (10.42: 14). The engines agree on every character that both know; one that PCRE2 does not know is
  * to it neither letter nor number.
  *
- * Groups never capture: without back-references nobody can tell. */
+ * Groups never capture: without back-references nobody can tell.
+ *
+ * The translation also makes the work of matching countable: callouts (enum pattern_callout) stand where backtracking can
+ * come by again and around what scans text, and the matcher charges its budget there. A lookaround may look at a limited
+ * piece of text only: a repeat without an upper limit inside one is refused. */
 #include "formats/tokenizer_pattern.h"
 
 #include <inttypes.h>
@@ -34,9 +38,9 @@ enum { GROUP_DEPTH_LIMIT = 64, REPEAT_LIMIT = 1000 };
 struct translation {
     const char *regex;
     size_t size, at;
-    unsigned depth;
-    bool fold;              /* inside (?i: */
-    uint32_t fold_previous; /* the literal just before, while no quantifier or group has come between */
+    unsigned depth, lookarounds; /* groups, and of those lookarounds, around this place */
+    bool fold;                   /* inside (?i: */
+    uint32_t fold_previous;      /* the literal just before, while no quantifier or group has come between */
     struct text_buffer *out;
     struct status *status;
 };
@@ -50,6 +54,26 @@ static bool refuse(struct translation *t, const char *what)
 static bool emit(struct translation *t, const char *text)
 {
     return tokenizer_text_append(t->out, text, strlen(text), t->status);
+}
+
+static bool emit_callout(struct translation *t, unsigned number)
+{
+    char text[16];
+    snprintf(text, sizeof text, "(?C%u)", number);
+    return emit(t, text);
+}
+
+/* Puts a callout before what was emitted from `at` on. */
+static bool insert_callout(struct translation *t, size_t at, unsigned number)
+{
+    size_t size = t->out->size - at;
+    if (!emit_callout(t, number)) return false;
+    char callout[16], *place = t->out->text + at;
+    size_t length = t->out->size - at - size;
+    memcpy(callout, place + size, length);
+    memmove(place + length, place, size);
+    memcpy(place, callout, length);
+    return true;
 }
 
 static bool emit_character(struct translation *t, uint32_t character)
@@ -271,7 +295,7 @@ static bool character_class(struct translation *t)
 
 static bool alternatives(struct translation *t);
 
-/* *repeatable: a quantifier may follow. */
+/* *repeatable: a quantifier may follow; what it may not follow is a lookaround. */
 static bool group(struct translation *t, bool *repeatable)
 {
     static const struct {
@@ -299,10 +323,12 @@ static bool group(struct translation *t, bool *repeatable)
         if (!open) return refuse(t, "this kind of group");
     }
     if (++t->depth > GROUP_DEPTH_LIMIT) return refuse(t, "a group nested this deep");
-    if (!emit(t, open) || !alternatives(t)) return false;
+    t->lookarounds += !*repeatable;
+    if (!emit(t, open) || (*repeatable && !emit_callout(t, PATTERN_CALLOUT_GROUP)) || !alternatives(t)) return false;
     if (peek(t, 0) != ')') return refuse(t, "an unfinished group");
     t->at++;
     t->depth--;
+    t->lookarounds -= !*repeatable;
     t->fold = fold;
     t->fold_previous = 0;
     return emit(t, ")");
@@ -350,28 +376,35 @@ static bool read_count(struct translation *t, uint32_t *count, bool *present)
     return true;
 }
 
+struct repeat {
+    uint32_t least;
+    bool unlimited;
+};
+
 /* At '{': an interval. Ruby reads a '?' or '+' behind one in its own way, so neither may follow ... except '?' behind
  * an open or two-sided interval, which means lazy in both. */
-static bool interval(struct translation *t)
+static bool interval(struct translation *t, struct repeat *repeat)
 {
-    uint32_t least, most;
+    uint32_t most;
     bool has_least, has_most = false, comma = false;
     char text[32];
     t->at++;
-    if (!read_count(t, &least, &has_least)) return false;
+    if (!read_count(t, &repeat->least, &has_least)) return false;
     if (peek(t, 0) == ',') {
         comma = true;
         t->at++;
         if (!read_count(t, &most, &has_most)) return false;
     }
-    if (peek(t, 0) != '}' || (!has_least && !has_most) || (has_most && most < least)) return refuse(t, "this '{'");
+    if (peek(t, 0) != '}' || (!has_least && !has_most) || (has_most && most < repeat->least))
+        return refuse(t, "this '{'");
     t->at++;
+    repeat->unlimited = comma && !has_most;
     if (!comma)
-        snprintf(text, sizeof text, "{%" PRIu32 "}", least);
+        snprintf(text, sizeof text, "{%" PRIu32 "}", repeat->least);
     else if (!has_most)
-        snprintf(text, sizeof text, "{%" PRIu32 ",}", least);
+        snprintf(text, sizeof text, "{%" PRIu32 ",}", repeat->least);
     else
-        snprintf(text, sizeof text, "{%" PRIu32 ",%" PRIu32 "}", least, most);
+        snprintf(text, sizeof text, "{%" PRIu32 ",%" PRIu32 "}", repeat->least, most);
     if (!emit(t, text)) return false;
     if (peek(t, 0) == '+' || (peek(t, 0) == '?' && !comma)) return refuse(t, "a suffix behind '{...}'");
     if (peek(t, 0) != '?') return true;
@@ -381,14 +414,18 @@ static bool interval(struct translation *t)
 
 static bool is_quantifier(char c) { return c == '?' || c == '*' || c == '+' || c == '{'; }
 
-static bool quantifier(struct translation *t, bool repeatable)
+/* What may follow the atom that was emitted from `from` on. A repeat of one character or set scans text without
+ * backtracking, so there is a callout before it, too. */
+static bool quantifier(struct translation *t, size_t from, bool repeatable, bool is_group)
 {
     char c = peek(t, 0);
-    if (at_end(t) || !is_quantifier(c)) return true;
+    size_t begin = t->at;
+    struct repeat repeat = {.unlimited = c == '*' || c == '+'};
+    if (at_end(t) || !is_quantifier(c)) return !is_group || !repeatable || emit_callout(t, PATTERN_CALLOUT_AFTER);
     if (!repeatable) return refuse(t, "a repeat of something without length");
     t->fold_previous = 0;
     if (c == '{') {
-        if (!interval(t)) return false;
+        if (!interval(t, &repeat)) return false;
     } else {
         char text[3] = {c, '\0', '\0'};
         t->at++;
@@ -396,7 +433,13 @@ static bool quantifier(struct translation *t, bool repeatable)
         if (!emit(t, text)) return false;
     }
     if (!at_end(t) && is_quantifier(peek(t, 0))) return refuse(t, "a repeat of a repeat");
-    return true;
+    if (repeat.unlimited && t->lookarounds) {
+        t->at = begin;
+        return refuse(t, "a repeat without an upper limit inside a lookahead or lookbehind");
+    }
+    /* a repeat that ends before its least count has scanned that much at most, and never gets to the callout after it */
+    return (is_group || c == '?' || insert_callout(t, from, 1 + repeat.least / PATTERN_CALLOUT_UNIT)) &&
+           emit_callout(t, PATTERN_CALLOUT_AFTER);
 }
 
 static bool atom(struct translation *t, bool *repeatable)
@@ -437,8 +480,10 @@ static bool alternatives(struct translation *t)
             t->at++;
             t->fold_previous = 0;
             if (!emit(t, "|")) return false;
-        } else if (!atom(t, &repeatable) || !quantifier(t, repeatable)) {
-            return false;
+        } else {
+            bool is_group = peek(t, 0) == '(';
+            size_t from = t->out->size;
+            if (!atom(t, &repeatable) || !quantifier(t, from, repeatable, is_group)) return false;
         }
     }
     return true;
