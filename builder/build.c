@@ -286,7 +286,7 @@ static bool import_tokenizer(struct build *build, struct status *status)
     bool ok = tokenizer_import(text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
     free(text);
     if (!ok) return false;
-    struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, status);
+    struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, false, status);
     if (!tokenizer) return status_prefix(status, "%s", path);
     uint32_t known = tokenizer_vocab_size(tokenizer);
     if (known > build->manifest.geometry.vocab_size)

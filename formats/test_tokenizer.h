@@ -100,7 +100,7 @@ static inline struct opened fixture_open_json(const char *json, size_t size)
     struct status status = {0};
     test_expect_success(tokenizer_import(json, size, "tokenizer.json", &opened.image, &opened.image_size, &status),
                         &status);
-    opened.tokenizer = tokenizer_open(opened.image, opened.image_size, &status);
+    opened.tokenizer = tokenizer_open(opened.image, opened.image_size, true, &status);
     test_expect_success(opened.tokenizer != NULL, &status);
     return opened;
 }

@@ -22,8 +22,9 @@ bool tokenizer_import(const char *json, size_t size, const char *name, uint8_t *
 struct tokenizer; /* opaque */
 
 /* Validates every offset, index and table of the image (hostile input) and compiles its patterns. `image` is borrowed,
- * must be 8-byte aligned and outlive the tokenizer. */
-struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, struct status *status);
+ * must be 8-byte aligned and outlive the tokenizer. `just_in_time`: patterns may become machine code (executable memory),
+ * which makes encoding a little faster. */
+struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, bool just_in_time, struct status *status);
 void tokenizer_close(struct tokenizer *tokenizer);
 
 uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer); /* 1 + highest id, added tokens included */
@@ -50,6 +51,13 @@ void text_buffer_free(struct text_buffer *buffer);
  * UTF-8 is replaced by U+FFFD per maximal subpart before encoding. */
 bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
                       struct token_buffer *tokens, struct status *status);
+
+/* The same for text that is not to be trusted: special tokens in it are read as the characters that they are written with, as
+ * Hugging Face does with split_special_tokens; so are the added tokens `markers` [marker_count] (may be NULL), special or
+ * not. Other added tokens are recognised. `add_special` still adds what the template has. */
+bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
+                            const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                            struct status *status);
 
 /* Decodes all ids at once, as Hugging Face `decode` does; text is NUL-terminated (size excludes it). An id outside
  * [0, vocab_size) is an error; an id in a hole of the vocabulary decodes to nothing. `skip_special` leaves special

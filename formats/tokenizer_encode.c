@@ -93,6 +93,14 @@ bool encode_scratch_charge(struct encode_scratch *scratch, size_t size)
     return true;
 }
 
+bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id)
+{
+    if (!scratch->plain) return false;
+    for (size_t i = 0; i < scratch->marker_count; i++)
+        if (scratch->markers[i] == id) return true;
+    return (scratch->tokenizer->tokens[id].flags & TOKEN_SPECIAL) != 0;
+}
+
 void encode_scratch_close(struct encode_scratch *scratch)
 {
     tokenizer_matcher_close(&scratch->matcher);
@@ -209,6 +217,7 @@ static bool extract_added(struct encode_scratch *scratch, bool normalized, const
         }
         size_t start = at, end = at + added->pattern_bytes;
         at = end; /* the search goes on here whatever becomes of this match and of the spaces behind it */
+        if (encode_scratch_is_text(scratch, (int32_t)added->id)) continue;
         if ((added->flags & ADDED_SINGLE_WORD) && !stands_alone(text, size, start, end)) continue;
         /* what an earlier match has taken stays taken */
         if (added->flags & ADDED_STRIP_LEFT) start = start > covered ? spaces_before(text, covered, start) : covered;
@@ -246,25 +255,45 @@ static bool append_template(struct encode_scratch *scratch, const uint32_t *ids,
     return true;
 }
 
-bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
-                      struct token_buffer *tokens, struct status *status)
+static bool encode(struct encode_scratch *scratch, const char *text, size_t size, bool add_special)
 {
+    const struct tokenizer *tokenizer = scratch->tokenizer;
     const struct image_header *header = tokenizer->header;
+    if (!text_is_valid((const uint8_t *)text, size)) {
+        if (!tokenizer_text_repair(&scratch->repaired, text, size, scratch->status)) return false;
+        text = scratch->repaired.text;
+        size = scratch->repaired.size;
+    }
+    return (!add_special || append_template(scratch, tokenizer->prefix, header->prefix_count)) &&
+           extract_added(scratch, false, text, size, true, normalize_piece) &&
+           (!add_special || append_template(scratch, tokenizer->suffix, header->suffix_count));
+}
+
+static bool encode_text(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special, bool plain,
+                        const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                        struct status *status)
+{
     struct encode_scratch scratch;
-    bool good = false;
     tokens->count = 0;
     if (size > INT32_MAX) return status_fail(status, STATUS_TOO_LONG, "text of %zu bytes (limit %d)", size, INT32_MAX);
     if (!encode_scratch_open(&scratch, tokenizer, tokens, size, status)) return false;
-    if (!text_is_valid((const uint8_t *)text, size)) {
-        if (!tokenizer_text_repair(&scratch.repaired, text, size, status)) goto done;
-        text = scratch.repaired.text;
-        size = scratch.repaired.size;
-    }
-    if (add_special && !append_template(&scratch, tokenizer->prefix, header->prefix_count)) goto done;
-    if (!extract_added(&scratch, false, text, size, true, normalize_piece)) goto done;
-    if (add_special && !append_template(&scratch, tokenizer->suffix, header->suffix_count)) goto done;
-    good = true;
-done:
+    scratch.plain = plain;
+    scratch.markers = markers;
+    scratch.marker_count = marker_count;
+    bool good = encode(&scratch, text, size, add_special);
     encode_scratch_close(&scratch);
     return good;
+}
+
+bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
+                      struct token_buffer *tokens, struct status *status)
+{
+    return encode_text(tokenizer, text, size, add_special, false, NULL, 0, tokens, status);
+}
+
+bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
+                            const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                            struct status *status)
+{
+    return encode_text(tokenizer, text, size, add_special, true, markers, marker_count, tokens, status);
 }

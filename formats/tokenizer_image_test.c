@@ -66,7 +66,7 @@ static void test_every_byte(void **state)
                 struct status status = {0};
                 memcpy(image, opened.image, opened.image_size);
                 image[i] = changes[k] ? image[i] ^ changes[k] : 0;
-                struct tokenizer *tokenizer = tokenizer_open(image, opened.image_size, &status);
+                struct tokenizer *tokenizer = tokenizer_open(image, opened.image_size, true, &status);
                 if (tokenizer) {
                     harmless++;
                     use(tokenizer);
@@ -93,7 +93,7 @@ static void test_truncation(void **state)
         memcpy(image, opened.image, size);
         if (size >= sizeof(struct image_header))
             ((struct image_header *)image)->image_bytes = size; /* an honest size */
-        assert_null(tokenizer_open(image, size, &status));
+        assert_null(tokenizer_open(image, size, true, &status));
         assert_int_equal(status.code, STATUS_CORRUPT);
         free(image);
     }
@@ -107,7 +107,7 @@ static void expect_corrupt(const struct opened *opened, size_t offset, uint32_t 
     uint8_t *image = malloc(opened->image_size);
     memcpy(image, opened->image, opened->image_size);
     memcpy(image + offset, &value, sizeof value);
-    struct tokenizer *tokenizer = tokenizer_open(image, opened->image_size, &status);
+    struct tokenizer *tokenizer = tokenizer_open(image, opened->image_size, true, &status);
     test_expect_failure(tokenizer != NULL, &status, code, words);
     free(image);
 }
@@ -146,7 +146,7 @@ static void test_header(void **state)
 #undef FIELD
     uint8_t *shifted = malloc(opened.image_size + 8);
     memcpy(shifted + 4, opened.image, opened.image_size);
-    assert_null(tokenizer_open(shifted + 4, opened.image_size, &status));
+    assert_null(tokenizer_open(shifted + 4, opened.image_size, true, &status));
     assert_int_equal(status.code, STATUS_USAGE);
     free(shifted);
     fixture_close(&opened);

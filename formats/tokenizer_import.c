@@ -172,7 +172,7 @@ static bool normalize_added(struct tokenizer_import *import)
     draft.token_slots = build_slots(&draft, 1, token_home, &draft.header.token_slot_count);
     draft.merge_slots = build_slots(&draft, 0, merge_home, &draft.header.merge_slot_count);
     if (!draft.token_slots || !draft.merge_slots || !tokenizer_import_assemble(&draft, &image, &image_size)) goto done;
-    tokenizer = tokenizer_open(image, image_size, import->status);
+    tokenizer = tokenizer_open(image, image_size, false, import->status);
     if (!tokenizer) goto done;
     for (size_t i = 0; i < import->added_count; i++) text_size += import->added[i].content_size;
     open = encode_scratch_open(&scratch, tokenizer, NULL, text_size, import->status);
@@ -356,7 +356,7 @@ bool tokenizer_import(const char *json, size_t size, const char *name, uint8_t *
         !tokenizer_import_assemble(&import, image, image_size))
         goto done;
     /* What is written must open: this also compiles the patterns, so that a bad one is refused now */
-    tokenizer = tokenizer_open(*image, *image_size, status);
+    tokenizer = tokenizer_open(*image, *image_size, false, status);
     good = tokenizer != NULL;
 done:
     if (!good) {

@@ -277,7 +277,7 @@ static bool decoding_open(struct decoding *decoding, struct tokenizer_import *im
         if (step->kind == DECODE_STRIP) continue;
         decoding->patterns[i] =
             step->kind == DECODE_REPLACE_REGEX
-                ? tokenizer_pattern_regex(step->pattern, strlen(step->pattern), true, import->status)
+                ? tokenizer_pattern_regex(step->pattern, strlen(step->pattern), false, import->status)
                 : tokenizer_pattern_string(step->pattern, strlen(step->pattern), import->status);
         if (!decoding->patterns[i]) return false;
     }

@@ -63,6 +63,9 @@ struct encode_scratch {
     const struct tokenizer *tokenizer;
     struct token_buffer *tokens; /* output, borrowed */
     struct status *status;       /* borrowed         */
+    bool plain;                  /* special tokens and the markers are text */
+    const int32_t *markers;      /* [marker_count] borrowed                 */
+    size_t marker_count;
     struct tokenizer_matcher matcher;
     uint64_t work_left; /* bytes that steps may still write */
     struct added_window added[2]; /* in the text as given, in normalized text */
@@ -76,6 +79,9 @@ bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer 
 /* Accounts for `size` bytes that a step is about to write; fails when a hostile tokenizer lets text grow and grow. */
 bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
 void encode_scratch_close(struct encode_scratch *scratch);
+
+/* Whether an added token is text in this call, however it is written. */
+bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id);
 
 /* Runs the normalizer; *out is `text` itself or lies in scratch->normalized. */
 bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, const char **out,

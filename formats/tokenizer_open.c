@@ -297,7 +297,7 @@ static bool check_step(const struct tokenizer *tokenizer, const struct image_ste
     }
 }
 
-static bool open_steps(struct tokenizer *tokenizer, struct status *status)
+static bool open_steps(struct tokenizer *tokenizer, bool just_in_time, struct status *status)
 {
     const struct image_header *header = tokenizer->header;
     for (uint32_t i = 0; i < header->normalizer_count + header->splitter_count; i++) {
@@ -309,7 +309,7 @@ static bool open_steps(struct tokenizer *tokenizer, struct status *status)
             return status_fail(status, STATUS_CORRUPT, "tokenizer image: step %u is malformed", i);
         const char *text = tokenizer->pool + step->pattern_offset;
         if (step->kind == STEP_REPLACE_REGEX || step->kind == STEP_SPLIT_REGEX)
-            tokenizer->patterns[i] = tokenizer_pattern_regex(text, step->pattern_bytes, true, status);
+            tokenizer->patterns[i] = tokenizer_pattern_regex(text, step->pattern_bytes, just_in_time, status);
         else if (step->kind == STEP_REPLACE_STRING || step->kind == STEP_SPLIT_STRING)
             tokenizer->patterns[i] = tokenizer_pattern_string(text, step->pattern_bytes, status);
         else
@@ -333,7 +333,7 @@ static void fill_tables(struct tokenizer *tokenizer)
     }
 }
 
-struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, struct status *status)
+struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, bool just_in_time, struct status *status)
 {
     struct tokenizer *tokenizer = NULL;
     if (!check_header(image, image_size, status)) return NULL;
@@ -345,7 +345,7 @@ struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, struct
     }
     if (locate(tokenizer, image, image_size, status) && check_tokens(tokenizer, status) &&
         check_token_slots(tokenizer, status) && check_merge_slots(tokenizer, status) &&
-        check_word_start(tokenizer, status) && index_added(tokenizer, status) && open_steps(tokenizer, status)) {
+        check_word_start(tokenizer, status) && index_added(tokenizer, status) && open_steps(tokenizer, just_in_time, status)) {
         fill_tables(tokenizer);
         return tokenizer;
     }

@@ -4,14 +4,29 @@
  *   llama3   BOS <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>  answer: the header of 'assistant'
  *   mistral  BOS [INST] SYSTEM\n\nUSER[/INST] ANSWER</s> ...                    answer: nothing
  *
- * Text between special tokens is encoded piece by piece. */
+ * Text between special tokens is encoded piece by piece: a content together with what the format puts around it, so that ids
+ * that reach over the joint are those of the whole text. The format's own text holds no markers, and so the piece can be
+ * encoded as plain text. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/load.h"
 
+enum { FORMAT_MARKERS = 3, MOST_MARKERS = FORMAT_MARKERS + 1 + MANIFEST_MAX_EOS };
+
+/* The tokens of each format, that which ends an answer first. */
+static const char *const format_markers[][FORMAT_MARKERS] = {
+    [CHAT_NONE] = {NULL},
+    [CHAT_CHATML] = {"<|im_end|>", "<|im_start|>"},
+    [CHAT_LLAMA3] = {"<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"},
+    [CHAT_MISTRAL] = {"</s>", "[INST]", "[/INST]"},
+};
+
 struct chat {
     const struct eng_engine *engine;
+    bool plain; /* contents are text */
+    int32_t markers[MOST_MARKERS];
+    size_t marker_count;
     struct token_buffer tokens; /* the result */
     struct token_buffer piece;
     struct text_buffer text; /* not yet encoded */
@@ -65,8 +80,12 @@ static bool add_trimmed(struct chat *chat, const char *text)
 static bool flush(struct chat *chat)
 {
     if (!chat->text.size) return true;
-    if (!tokenizer_encode(chat->engine->tokenizer, chat->text.text, chat->text.size, false, &chat->piece, chat->status))
-        return false;
+    const struct tokenizer *tokenizer = chat->engine->tokenizer;
+    bool encoded = chat->plain ? tokenizer_encode_plain(tokenizer, chat->text.text, chat->text.size, false, chat->markers,
+                                                        chat->marker_count, &chat->piece, chat->status)
+                               : tokenizer_encode(tokenizer, chat->text.text, chat->text.size, false, &chat->piece,
+                                                  chat->status);
+    if (!encoded) return false;
     chat->text.size = 0;
     for (size_t i = 0; i < chat->piece.count; i++)
         if (!add_token(chat, chat->piece.ids[i])) return false;
@@ -141,14 +160,22 @@ static bool mistral(struct chat *chat, const struct eng_message *messages, size_
 
 int32_t chat_end_token(const struct eng_engine *engine)
 {
-    const char *name = NULL;
-    switch (engine->file.manifest.chat_format) {
-    case CHAT_CHATML: name = "<|im_end|>"; break;
-    case CHAT_LLAMA3: name = "<|eot_id|>"; break;
-    case CHAT_MISTRAL: name = "</s>"; break;
-    case CHAT_NONE: break;
-    }
+    const char *name = format_markers[engine->file.manifest.chat_format][0];
     return name && engine->tokenizer ? tokenizer_find(engine->tokenizer, name, strlen(name)) : -1;
+}
+
+/* Special or not, as some checkpoints have them: what begins and ends turns and texts. */
+static void find_markers(struct chat *chat)
+{
+    const struct manifest *manifest = &chat->engine->file.manifest;
+    for (size_t i = 0; i < FORMAT_MARKERS; i++) {
+        const char *name = format_markers[manifest->chat_format][i];
+        int32_t token = name ? tokenizer_find(chat->engine->tokenizer, name, strlen(name)) : -1;
+        if (token >= 0) chat->markers[chat->marker_count++] = token;
+    }
+    if (manifest->bos_token >= 0) chat->markers[chat->marker_count++] = (int32_t)manifest->bos_token;
+    for (size_t i = 0; i < (size_t)manifest->eos_count; i++)
+        chat->markers[chat->marker_count++] = (int32_t)manifest->eos_tokens[i];
 }
 
 static bool check_messages(const struct eng_message *messages, size_t count, struct status *status)
@@ -194,7 +221,7 @@ enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_messa
         !report_not_null(capacity ? (const void *)tokens : "", function, "tokens", &status) ||
         !check_messages(messages, message_count, &status))
         goto done;
-    if (flags & ~(uint32_t)(ENG_CHAT_ANSWER | ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE)) {
+    if (flags & ~(uint32_t)(ENG_CHAT_ANSWER | ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE | ENG_CHAT_CONTENT_SPECIAL)) {
         status_fail(&status, STATUS_USAGE, "%s: unknown flags %#x", function, flags);
         goto done;
     }
@@ -202,6 +229,8 @@ enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_messa
         status_fail(&status, STATUS_BAD_INPUT, "%s: the engine has no tokenizer", function);
         goto done;
     }
+    chat.plain = !(flags & ENG_CHAT_CONTENT_SPECIAL);
+    find_markers(&chat);
     if (!format(&chat, messages, message_count, flags)) goto done;
     *count = chat.tokens.count;
     if (chat.tokens.count > capacity)

@@ -42,7 +42,7 @@ static int set_up(void **state)
                                  1536 + i, names[i]);
     used += (size_t)snprintf(larger + used, MOST_BYTES - used, "%s", bracket + 1);
     if (!tokenizer_import(larger, used, "tokenizer.json", &image, &image_size, &status) ||
-        !(engine.tokenizer = tokenizer_open(image, image_size, &status))) {
+        !(engine.tokenizer = tokenizer_open(image, image_size, true, &status))) {
         fprintf(stderr, "%s\n", status.message);
         return -1;
     }

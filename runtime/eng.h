@@ -119,6 +119,9 @@ struct eng_open_options {
      * weights. Lower it for files that are not trusted, raise it for one that is and is refused. Within it, the manifest
      * bounds the size of the other sections. */
     uint64_t max_host_bytes;
+    /* 1: no pattern of the engine's tokenizer becomes machine code, and no executable memory is asked for: for engines of unknown
+     * origin, and where a policy forbids such memory. eng_tokenize and eng_chat are slower by up to a half. Ids are the same. */
+    uint32_t no_jit;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -188,16 +191,20 @@ ENG_API enum eng_status eng_engine_get_facts(const struct eng_engine *engine, st
 enum eng_text_flags {
     ENG_TEXT_ADD_SPECIAL =
         1, /* tokenize: add what the tokenizer puts around a text (the beginning-of-sequence token) */
-    ENG_TEXT_KEEP_SPECIAL = 2 /* detokenize, streams: special tokens appear in the text instead of being left out */
+    ENG_TEXT_KEEP_SPECIAL = 2, /* detokenize, streams: special tokens appear in the text instead of being left out */
+    ENG_TEXT_PLAIN = 4 /* tokenize: special tokens in the text are ordinary characters, as for text of unknown origin (in
+                          transformers: split_special_tokens); ADD_SPECIAL still adds its own */
 };
 
 /* Text to ids. *count is set to the number of ids; more than `capacity` of them is ENG_TOO_LONG and none is written
- * (call with capacity 0 to learn the size). Invalid UTF-8 is read as U+FFFD. [any] */
+ * (call with capacity 0 to learn the size). Invalid UTF-8 is read as U+FFFD. Without ENG_TEXT_PLAIN a special token is
+ * recognised wherever its text stands: whoever writes the text can end a turn or begin one. Work is bounded by the length of
+ * the text; a tokenizer whose patterns need more is ENG_BAD_INPUT. [any] */
 ENG_API enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, size_t size, uint32_t flags,
                                      int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error);
 
 /* Ids to text: UTF-8, NUL-terminated; *size excludes the NUL, and `capacity` must exceed it (else ENG_TOO_LONG, nothing
- * written). [any] */
+ * written). ENG_USAGE: `count` exceeds what can lie in memory. [any] */
 ENG_API enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count,
                                        uint32_t flags, char *text, size_t capacity, size_t *size,
                                        struct eng_error *error);
@@ -222,11 +229,14 @@ struct eng_message {
 enum eng_chat_flags {
     ENG_CHAT_ANSWER = 1,   /* end with what makes the model answer */
     ENG_CHAT_CONTINUE = 2, /* the messages follow an answer of the same sequence: no beginning-of-sequence token */
-    ENG_CHAT_CLOSE = 4     /* with CONTINUE: that answer was cut short, so end it first */
+    ENG_CHAT_CLOSE = 4,    /* with CONTINUE: that answer was cut short, so end it first */
+    ENG_CHAT_CONTENT_SPECIAL = 8 /* special tokens and the format's markers inside a content are recognised, as by the
+                                    checkpoint's own template: for contents that the program itself has made */
 };
-/* The ids of a conversation in the chat format that the engine names (chatml, llama3, mistral). Special tokens are
- * looked up by their text, and the format's markers inside a content are recognised as such, as they are by the
- * checkpoint's own template. Sizes as in eng_tokenize. [any] */
+/* The ids of a conversation in the chat format that the engine names (chatml, llama3, mistral). A content is text: the format's
+ * markers, the beginning and end tokens and all special tokens inside it are ordinary characters, so that no content can end its
+ * turn or begin another. Contents without any give the same ids with ENG_CHAT_CONTENT_SPECIAL. A role other than those above is
+ * ENG_BAD_INPUT. Sizes as in eng_tokenize. [any] */
 ENG_API enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_message *messages,
                                  size_t message_count, uint32_t flags, int32_t *tokens, size_t capacity, size_t *count,
                                  struct eng_error *error);

@@ -1,4 +1,5 @@
 /* The tokenizer calls of the API. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,14 +31,17 @@ static bool tokenize(const struct eng_engine *engine, const char *text, size_t s
                      size_t capacity, size_t *count, struct status *status)
 {
     static const char function[] = "eng_tokenize";
-    if (!check_tokenizer(engine, function, flags, ENG_TEXT_ADD_SPECIAL, status) ||
+    if (!check_tokenizer(engine, function, flags, ENG_TEXT_ADD_SPECIAL | ENG_TEXT_PLAIN, status) ||
         !report_not_null(size ? text : "", function, "text", status) ||
         !report_not_null(capacity ? (const void *)tokens : "", function, "tokens", status) ||
         !report_not_null(count, function, "count", status))
         return false;
     struct token_buffer buffer = {0};
-    bool ok = tokenizer_encode(engine->tokenizer, size ? text : "", size, (flags & ENG_TEXT_ADD_SPECIAL) != 0, &buffer,
-                               status);
+    bool add_special = (flags & ENG_TEXT_ADD_SPECIAL) != 0;
+    if (!size) text = "";
+    bool ok = flags & ENG_TEXT_PLAIN
+                  ? tokenizer_encode_plain(engine->tokenizer, text, size, add_special, NULL, 0, &buffer, status)
+                  : tokenizer_encode(engine->tokenizer, text, size, add_special, &buffer, status);
     if (ok) {
         *count = buffer.count;
         if (buffer.count > capacity)
@@ -69,6 +73,7 @@ static bool detokenize(const struct eng_engine *engine, const int32_t *tokens, s
                        size_t capacity, size_t *size, struct status *status)
 {
     static const char function[] = "eng_detokenize";
+    static const size_t most = PTRDIFF_MAX / sizeof *tokens; /* elements of an array in memory */
     struct text_buffer buffer = {0};
     int32_t *known = NULL;
     bool ok = false;
@@ -77,6 +82,10 @@ static bool detokenize(const struct eng_engine *engine, const int32_t *tokens, s
         !report_not_null(capacity ? text : "", function, "text", status) ||
         !report_not_null(size, function, "size", status))
         goto done;
+    if (count > most) {
+        status_fail(status, STATUS_USAGE, "%s: count is %zu, expected at most %zu", function, count, most);
+        goto done;
+    }
     known = malloc((count ? count : 1) * sizeof *known);
     if (!known) {
         status_fail(status, STATUS_MACHINE, "out of memory");

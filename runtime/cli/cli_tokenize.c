@@ -57,16 +57,21 @@ static bool open_tokenizer(struct tokenize_run *run)
         image_size = run->engine.tokenizer_size;
         if (!image) return status_fail(&run->status, STATUS_BAD_INPUT, "%s: the engine has no tokenizer", path);
     }
-    run->tokenizer = tokenizer_open(image, image_size, &run->status);
+    run->tokenizer = tokenizer_open(image, image_size, !run->options->no_jit, &run->status);
     return run->tokenizer != NULL;
 }
 
 static bool tokenize_value(struct tokenize_run *run, const json_t *value, json_t **result)
 {
     if (!json_is_string(value)) return status_fail(&run->status, STATUS_BAD_INPUT, "expected a JSON string");
-    if (!tokenizer_encode(run->tokenizer, json_string_value(value), json_string_length(value),
-                          run->options->add_special, &run->tokens, &run->status))
-        return false;
+    const char *text = json_string_value(value);
+    size_t size = json_string_length(value);
+    bool add_special = run->options->add_special;
+    bool encoded =
+        run->options->plain
+            ? tokenizer_encode_plain(run->tokenizer, text, size, add_special, NULL, 0, &run->tokens, &run->status)
+            : tokenizer_encode(run->tokenizer, text, size, add_special, &run->tokens, &run->status);
+    if (!encoded) return false;
     *result = json_array();
     for (size_t i = 0; i < run->tokens.count; i++)
         if (json_array_append_new(*result, json_integer(run->tokens.ids[i])))

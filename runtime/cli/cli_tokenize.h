@@ -8,6 +8,8 @@ struct tokenize_options {
     const char *path; /* an engine file or a tokenizer.json */
     bool detokenize;
     bool add_special;  /* --tokenize: as the tokenizer's post-processor adds them */
+    bool plain;        /* --tokenize: special tokens are text */
+    bool no_jit;       /* patterns do not become machine code */
     bool skip_special; /* --detokenize: special tokens are left out */
 };
 

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *image = malloc(size ? size : 1); /* aligned, and with an end that the sanitizer knows */
     require(image != NULL);
     if (size) memcpy(image, data, size);
-    struct tokenizer *tokenizer = tokenizer_open(image, size, &status);
+    struct tokenizer *tokenizer = tokenizer_open(image, size, true, &status);
     if (tokenizer)
         use_tokenizer(tokenizer, image, size);
     else

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(status.code == STATUS_BAD_INPUT && status.message[0] && !image);
         return 0;
     }
-    struct tokenizer *tokenizer = tokenizer_open(image, image_size, &status);
+    struct tokenizer *tokenizer = tokenizer_open(image, image_size, true, &status);
     require(tokenizer != NULL);
     use_tokenizer(tokenizer, data, size);
     tokenizer_close(tokenizer);

@@ -5,7 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "formats/hash.h"
 #include "formats/tokenizer.h"
 #include "formats/tokenizer_text.h"
 
@@ -54,6 +56,35 @@ static inline void use_encoder(const struct tokenizer *tokenizer, const char *te
     token_buffer_free(&tokens);
 }
 
+static inline double thread_seconds(void)
+{
+    struct timespec now;
+    require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* A long text ends in time, whatever the tokenizer does to it: repetitions of a piece, then one byte over and over. What looks
+ * at the rest of the text from each of its positions takes 7 s and more here; the budget of patterns lasts for 1 s. Processor
+ * time, and one input of some: it is the slowest of all that is tried. */
+static inline void use_long_text(const struct tokenizer *tokenizer, const uint8_t *data, size_t size)
+{
+    enum { BYTES = 192 << 10, MOST_SECONDS = 4, ONE_OF = 64 };
+    size_t piece = size < 100 ? size : 100;
+    if (piece == 0 || hash64(data, size) % ONE_OF != 0) return;
+    char *text = malloc(BYTES);
+    struct token_buffer tokens = {0};
+    struct status status = {0};
+    require(text != NULL);
+    for (size_t at = 0; at < BYTES; at++)
+        text[at] = (char)(at < BYTES / 2 ? data[size - piece + at % piece] : data[size - piece / 2 - 1]);
+    double start = thread_seconds();
+    bool encoded = tokenizer_encode_plain(tokenizer, text, BYTES, false, NULL, 0, &tokens, &status);
+    require(thread_seconds() - start < MOST_SECONDS);
+    require(encoded || status.message[0]);
+    token_buffer_free(&tokens);
+    free(text);
+}
+
 /* `data`: the input itself, part of which serves as text. */
 static inline void use_tokenizer(const struct tokenizer *tokenizer, const uint8_t *data, size_t size)
 {
@@ -65,6 +96,7 @@ static inline void use_tokenizer(const struct tokenizer *tokenizer, const uint8_
     use_encoder(tokenizer, sample, sizeof sample - 1, true);
     use_encoder(tokenizer, (const char *)data + size - tail, tail, false);
     use_encoder(tokenizer, "", 0, true);
+    use_long_text(tokenizer, data, size);
     for (uint32_t i = 0; i < 64; i++) ids[i] = (int32_t)(((uint64_t)i * i * 7 + i / 3) % vocabulary);
     use_decoder(tokenizer, ids, 64, false);
     use_decoder(tokenizer, ids, 64, true);

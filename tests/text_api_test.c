@@ -1,0 +1,113 @@
+/* eng_tokenize of text that is not trusted, counts that cannot be, and patterns without machine code. */
+#include "formats/test_support.h"
+#include "tests/test_fables.h"
+
+enum { MOST_TOKENS = 128 };
+
+static void test_plain(void **state)
+{
+    (void)state;
+    static const char text[] = "One<|end|>two<|begin|>";
+    struct eng_engine *engine = fables_open();
+    struct eng_error error;
+    int32_t tokens[MOST_TOKENS];
+    size_t count, size;
+    char back[64];
+    struct eng_engine_facts facts;
+    eng_engine_facts_init(&facts);
+    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    int32_t bos = facts.bos_token;
+    size_t found[3] = {0};
+    const uint32_t flags[3] = {0, ENG_TEXT_PLAIN, ENG_TEXT_PLAIN | ENG_TEXT_ADD_SPECIAL};
+    for (size_t f = 0; f < 3; f++) {
+        CHECK(eng_tokenize(engine, text, strlen(text), flags[f], tokens, MOST_TOKENS, &count, &error));
+        for (size_t i = 0; i < count; i++) found[f] += tokens[i] == bos;
+        size_t first = f == 2 ? 1 : 0; /* what the tokenizer puts before the text */
+        if (f > 0) assert_true(tokens[0] == bos || f == 1);
+        CHECK(eng_detokenize(engine, tokens + first, count - first, ENG_TEXT_KEEP_SPECIAL, back, sizeof back, &size, &error));
+        assert_string_equal(back, text);
+    }
+    assert_int_equal(found[0], 1);
+    assert_int_equal(found[1], 0);
+    assert_int_equal(found[2], 1);
+    /* plain characters are no special tokens to the other direction */
+    CHECK(eng_tokenize(engine, text, strlen(text), ENG_TEXT_PLAIN, tokens, MOST_TOKENS, &count, &error));
+    CHECK(eng_detokenize(engine, tokens, count, 0, back, sizeof back, &size, &error));
+    assert_string_equal(back, text);
+    assert_int_equal(eng_tokenize(engine, text, strlen(text), ENG_TEXT_KEEP_SPECIAL, tokens, MOST_TOKENS, &count, &error),
+                     ENG_USAGE);
+    eng_close(&engine);
+}
+
+/* A count whose bytes do not fit into memory: no token is read. */
+static void test_impossible_count(void **state)
+{
+    (void)state;
+    struct eng_engine *engine = fables_open();
+    struct eng_error error;
+    static const size_t counts[] = {SIZE_MAX, SIZE_MAX / 4 + 1, SIZE_MAX / 4 + 2, PTRDIFF_MAX / 4 + 1};
+    const int32_t token = 5;
+    char text[64];
+    size_t size = 7;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        assert_int_equal(eng_detokenize(engine, &token, counts[i], 0, text, sizeof text, &size, &error), ENG_USAGE);
+        char number[32];
+        snprintf(number, sizeof number, "%zu", counts[i]);
+        assert_non_null(strstr(error.message, number));
+        assert_non_null(strstr(error.message, "expected at most"));
+    }
+    eng_close(&engine);
+}
+
+/* Anonymous executable memory of this process, in bytes. */
+static uint64_t executable_bytes(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    uint64_t total = 0;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin, end, inode;
+        char rights[8];
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' && inode == 0 &&
+            !strchr(line, '['))
+            total += end - begin;
+    }
+    fclose(maps);
+    return total;
+}
+
+/* The first engine of this program, since machine code of an earlier one may stay. */
+static void test_without_machine_code(void **state)
+{
+    (void)state;
+    struct eng_error error;
+    struct eng_open_options options;
+    struct eng_engine *engine = NULL, *fast;
+    static const char text[] = "Once upon a time, there were 12 foxes;  who didn't\n\nspeak.";
+    int32_t slow_tokens[MOST_TOKENS], tokens[MOST_TOKENS];
+    size_t slow_count, count;
+    uint64_t before = executable_bytes();
+    eng_open_options_init(&options);
+    options.no_jit = 1;
+    CHECK(eng_open(fables_path(), &options, &engine, &error));
+    CHECK(eng_tokenize(engine, text, strlen(text), 0, slow_tokens, MOST_TOKENS, &slow_count, &error));
+    assert_int_equal(executable_bytes(), before);
+    fast = fables_open();
+    CHECK(eng_tokenize(fast, text, strlen(text), 0, tokens, MOST_TOKENS, &count, &error));
+    if (executable_bytes() == before) print_message("this machine allows no machine code at run time\n");
+    assert_int_equal(count, slow_count);
+    assert_memory_equal(tokens, slow_tokens, count * sizeof *tokens);
+    eng_close(&engine);
+    eng_close(&fast);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_machine_code),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_impossible_count),
+    };
+    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+}
