@@ -255,7 +255,8 @@ bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size
     if (tokenizer->header->model_flags & MODEL_IGNORE_MERGES) {
         int32_t id = model_token(tokenizer, text, size);
         /* a special token may be in the model's vocabulary, too */
-        if (id >= 0 && !encode_scratch_is_text(scratch, id)) return tokenizer_token_append(scratch->tokens, id, scratch->status);
+        if (id >= 0 && !encode_scratch_is_text(scratch, id))
+            return tokenizer_token_append(scratch->tokens, id, scratch->status);
     }
     while (size > 0) {
         size_t piece = tokenizer->word_start_bytes ? tokenizer_next_word(tokenizer, text, size) : size;

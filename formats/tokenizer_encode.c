@@ -270,8 +270,7 @@ static bool encode(struct encode_scratch *scratch, const char *text, size_t size
 }
 
 static bool encode_text(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special, bool plain,
-                        const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
-                        struct status *status)
+                        const int32_t *markers, size_t marker_count, struct token_buffer *tokens, struct status *status)
 {
     struct encode_scratch scratch;
     tokens->count = 0;

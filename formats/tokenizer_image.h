@@ -28,8 +28,8 @@ enum {
     TOKENIZER_ADDED_LIMIT = 1 << 20,
     TOKENIZER_ADDED_BYTES_LIMIT = 1024,    /* one added token                                       */
     TOKENIZER_ADDED_TOTAL_LIMIT = 1 << 22, /* all added tokens of a list together, in bytes         */
-    TOKENIZER_TEXT_LIMIT = 1 << 16,     /* bytes of one token, and of what it decodes to           */
-    TOKENIZER_STRIP_LIMIT = 64,         /* trailing characters that a streaming decoder holds back */
+    TOKENIZER_TEXT_LIMIT = 1 << 16,        /* bytes of one token, and of what it decodes to           */
+    TOKENIZER_STRIP_LIMIT = 64,            /* trailing characters that a streaming decoder holds back */
 };
 
 enum tokenizer_section {

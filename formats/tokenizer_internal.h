@@ -67,7 +67,7 @@ struct encode_scratch {
     const int32_t *markers;      /* [marker_count] borrowed                 */
     size_t marker_count;
     struct tokenizer_matcher matcher;
-    uint64_t work_left; /* bytes that steps may still write */
+    uint64_t work_left;           /* bytes that steps may still write */
     struct added_window added[2]; /* in the text as given, in normalized text */
     struct text_buffer repaired;
     struct text_buffer normalized[2];

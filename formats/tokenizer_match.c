@@ -154,10 +154,11 @@ void tokenizer_matcher_close(struct tokenizer_matcher *matcher)
 static int too_much_work(const struct tokenizer_pattern *pattern, size_t from, size_t size, const char *detail,
                          struct status *status)
 {
-    status_fail(status, STATUS_BAD_INPUT,
-                "the tokenizer's pattern '%.*s' takes too much work at byte %zu of a text of %zu%s%s: it backtracks or looks "
-                "ahead too far for this text",
-                (int)(pattern->size < 160 ? pattern->size : 160), pattern->text, from, size, *detail ? ": " : "", detail);
+    status_fail(
+        status, STATUS_BAD_INPUT,
+        "the tokenizer's pattern '%.*s' takes too much work at byte %zu of a text of %zu%s%s: it backtracks or looks "
+        "ahead too far for this text",
+        (int)(pattern->size < 160 ? pattern->size : 160), pattern->text, from, size, *detail ? ": " : "", detail);
     return -1;
 }
 
@@ -167,8 +168,9 @@ static int search(const struct tokenizer_pattern *pattern, struct tokenizer_matc
 {
     if (!pattern->code) {
         /* the time of memmem does not grow with the needle's length */
-        const char *found = pattern->size > LONG_STRING ? memmem(text + from, size - from, pattern->text, pattern->size)
-                                                        : text_find(text + from, size - from, pattern->text, pattern->size);
+        const char *found = pattern->size > LONG_STRING
+                                ? memmem(text + from, size - from, pattern->text, pattern->size)
+                                : text_find(text + from, size - from, pattern->text, pattern->size);
         if (!found) return 0;
         *start = (size_t)(found - text);
         *end = *start + pattern->size;

@@ -345,7 +345,8 @@ struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, bool j
     }
     if (locate(tokenizer, image, image_size, status) && check_tokens(tokenizer, status) &&
         check_token_slots(tokenizer, status) && check_merge_slots(tokenizer, status) &&
-        check_word_start(tokenizer, status) && index_added(tokenizer, status) && open_steps(tokenizer, just_in_time, status)) {
+        check_word_start(tokenizer, status) && index_added(tokenizer, status) &&
+        open_steps(tokenizer, just_in_time, status)) {
         fill_tables(tokenizer);
         return tokenizer;
     }

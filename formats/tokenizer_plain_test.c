@@ -26,15 +26,19 @@ static void check_plain(const struct tokenizer *tokenizer, const struct plain_ca
     token_buffer_free(&tokens);
 }
 
-static const struct fixture fixture = {
-    .added = ADDED(265, "<s>", false, false, false, false, true) "," ADDED(266, "<t>", false, false, false, false, false) "," ADDED(
-        267, "<e>", false, true, true, false, true) "," ADDED(268, "HE", false, false, false, true,
-                                                              true) "," ADDED(269, "<s><t>", false, false, false, false,
-                                                                              true) "," ADDED(270, "lo", true, false,
-                                                                                              false, true, false),
-    .normalizer = "{\"type\":\"Lowercase\"}",
-    .pre_tokenizer = GPT2_SPLIT,
-    .post_processor = NULL};
+static const struct fixture fixture =
+    {.added =
+         ADDED(265, "<s>", false, false, false, false,
+               true) "," ADDED(266, "<t>", false, false, false, false,
+                               false) "," ADDED(267, "<e>", false, true, true, false,
+                                                true) "," ADDED(268, "HE", false, false, false, true,
+                                                                true) "," ADDED(269, "<s><t>", false, false, false,
+                                                                                false, true) "," ADDED(270, "lo", true,
+                                                                                                       false, false,
+                                                                                                       true, false),
+     .normalizer = "{\"type\":\"Lowercase\"}",
+     .pre_tokenizer = GPT2_SPLIT,
+     .post_processor = NULL};
 
 static void test_fixture(void **state)
 {
@@ -60,7 +64,8 @@ static void test_fixture(void **state)
 static void test_markers(void **state)
 {
     (void)state;
-    static const struct plain_case without = {"a<t>b lo", "97 266 98 32 270"}, with = {"a<t>b lo", "97 60 116 62 98 32 108 111"};
+    static const struct plain_case without = {"a<t>b lo", "97 266 98 32 270"},
+                                   with = {"a<t>b lo", "97 60 116 62 98 32 108 111"};
     static const int32_t markers[] = {266, 270};
     struct opened opened = fixture_open(&fixture);
     check_plain(opened.tokenizer, &without, NULL, 0);
@@ -127,10 +132,21 @@ static void test_real_tokenizers(void **state)
     static const struct plain_case llama2[] = {
         {"a</s>b<s> c", "263 829 29879 29958 29890 29966 29879 29958 274"},
         {"</s>", "1533 29879 29958"},
-        {"<unk>\xc3""\xa9""\xe4""\xb8""\x80""\xf0""\x9f""\x98""\x80""<s>", "529 2960 29958 29948 30287 243 162 155 131 29966 29879 29958"},
+        {"<unk>\xc3"
+         "\xa9"
+         "\xe4"
+         "\xb8"
+         "\x80"
+         "\xf0"
+         "\x9f"
+         "\x98"
+         "\x80"
+         "<s>",
+         "529 2960 29958 29948 30287 243 162 155 131 29966 29879 29958"},
     };
     static const struct plain_case llama3[] = {
-        {"a<|eot_id|>b<|start_header_id|>system<|end_header_id|>\n\nx", "64 27 91 68 354 851 91 29 65 27 91 2527 8932 851 91 29 9125 27 91 408 8932 851 91 1363 87"},
+        {"a<|eot_id|>b<|start_header_id|>system<|end_header_id|>\n\nx",
+         "64 27 91 68 354 851 91 29 65 27 91 2527 8932 851 91 29 9125 27 91 408 8932 851 91 1363 87"},
         {"<|eot_id|>", "27 91 68 354 851 91 29"},
         {"<|begin_of_text|> <|eot_id|>\n", "27 91 7413 3659 4424 91 29 83739 68 354 851 91 397"},
     };
@@ -149,8 +165,9 @@ static void test_real_tokenizers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixture),  cmocka_unit_test(test_markers),         cmocka_unit_test(test_word_of_the_model),
-        cmocka_unit_test(test_template), cmocka_unit_test(test_real_tokenizers),
+        cmocka_unit_test(test_fixture),           cmocka_unit_test(test_markers),
+        cmocka_unit_test(test_word_of_the_model), cmocka_unit_test(test_template),
+        cmocka_unit_test(test_real_tokenizers),
     };
     return cmocka_run_group_tests_name("tokenizer plain", tests, NULL, NULL);
 }

@@ -46,15 +46,25 @@ static void test_quadratic_patterns_end(void **state)
 {
     (void)state;
     static const char *const patterns[] = {
-        "[^x]*+[yz]",      "(?>[^x]*)[yz]", "[^x]*[yz]",        "(?:[^x]*+[yz]|a)*[cd]", "(?:a{1,1000}){1,1000}[yz]",
-        "a*[^x]*+[yz]",    "(?:a+)+[yz]",   "(?:a|a)*[yz]",     "[^x]{1000}[yz]",     "(?=(?>[^x]{0,1000})[yz])a",
-        "(?:a|a|a){30}[yz]", "a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?[yz]",
+        "[^x]*+[yz]",
+        "(?>[^x]*)[yz]",
+        "[^x]*[yz]",
+        "(?:[^x]*+[yz]|a)*[cd]",
+        "(?:a{1,1000}){1,1000}[yz]",
+        "a*[^x]*+[yz]",
+        "(?:a+)+[yz]",
+        "(?:a|a)*[yz]",
+        "[^x]{1000}[yz]",
+        "(?=(?>[^x]{0,1000})[yz])a",
+        "(?:a|a|a){30}[yz]",
+        "a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?[yz]",
     };
     char *text = malloc(LONG_TEXT), *hundred = NULL; /* alternatives, each of which scans to the end */
     size_t hundred_size = 0, count = sizeof patterns / sizeof *patterns;
     FILE *out = open_memstream(&hundred, &hundred_size);
     assert_true(text && out);
-    for (int i = 0; i < 100; i++) fprintf(out, "%s[^x]*+[\\u%04x\\u%04x]", i ? "|" : "", 0x4e00 + 2 * i, 0x4e01 + 2 * i);
+    for (int i = 0; i < 100; i++)
+        fprintf(out, "%s[^x]*+[\\u%04x\\u%04x]", i ? "|" : "", 0x4e00 + 2 * i, 0x4e01 + 2 * i);
     assert_int_equal(fclose(out), 0);
     memset(text, 'a', LONG_TEXT);
     for (size_t i = 0; i < 2 * (count + 1); i++) {
@@ -77,8 +87,8 @@ static void test_quadratic_patterns_end(void **state)
     free(text);
 }
 
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define UPPER   "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER   "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define CLITICS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
 /* As published, with the families that use them. */
@@ -115,8 +125,10 @@ static void test_published(void **state)
 {
     (void)state;
     enum { MOST_PER_BYTE = 100 };
-    static const char prose[] = "The CAT's 12345 \u00c9tudes -- DON'T `stop`;  \n\n\tint x = f(a[10], \"\u65e5\u672c\u8a9e\");\r\n";
-    static const char *const units[] = {prose, "a", "A", "1", " ", "\n", "-", "\u0e01", "\u65e5", "Ab", "a ", " \n", "'s"};
+    static const char prose[] =
+        "The CAT's 12345 \u00c9tudes -- DON'T `stop`;  \n\n\tint x = f(a[10], \"\u65e5\u672c\u8a9e\");\r\n";
+    static const char *const units[] = {prose,    "a",      "A",  "1",  " ",   "\n", "-",
+                                        "\u0e01", "\u65e5", "Ab", "a ", " \n", "'s"};
     enum { SIZE = 20 * 1000 };
     char *text = malloc(SIZE);
     double most = 0;
@@ -131,7 +143,8 @@ static void test_published(void **state)
             if (!pattern) fail_msg("%s", status.message);
             test_expect_success(tokenizer_matcher_open(&matcher, size, &status), &status);
             uint64_t budget = matcher.budget;
-            test_expect_success(tokenizer_pattern_segments(pattern, &matcher, text, size, accept_segment, NULL, &status),
+            test_expect_success(tokenizer_pattern_segments(pattern, &matcher, text, size, accept_segment, NULL,
+                                                           &status),
                                 &status);
             double per_byte = (double)(budget - matcher.budget) / (double)size;
             if (per_byte > most) most = per_byte;

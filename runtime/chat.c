@@ -81,10 +81,10 @@ static bool flush(struct chat *chat)
 {
     if (!chat->text.size) return true;
     const struct tokenizer *tokenizer = chat->engine->tokenizer;
-    bool encoded = chat->plain ? tokenizer_encode_plain(tokenizer, chat->text.text, chat->text.size, false, chat->markers,
-                                                        chat->marker_count, &chat->piece, chat->status)
-                               : tokenizer_encode(tokenizer, chat->text.text, chat->text.size, false, &chat->piece,
-                                                  chat->status);
+    bool encoded =
+        chat->plain ? tokenizer_encode_plain(tokenizer, chat->text.text, chat->text.size, false, chat->markers,
+                                             chat->marker_count, &chat->piece, chat->status)
+                    : tokenizer_encode(tokenizer, chat->text.text, chat->text.size, false, &chat->piece, chat->status);
     if (!encoded) return false;
     chat->text.size = 0;
     for (size_t i = 0; i < chat->piece.count; i++)

@@ -192,7 +192,8 @@ enum eng_text_flags {
     ENG_TEXT_ADD_SPECIAL =
         1, /* tokenize: add what the tokenizer puts around a text (the beginning-of-sequence token) */
     ENG_TEXT_KEEP_SPECIAL = 2, /* detokenize, streams: special tokens appear in the text instead of being left out */
-    ENG_TEXT_PLAIN = 4 /* tokenize: special tokens in the text are ordinary characters, as for text of unknown origin (in
+    ENG_TEXT_PLAIN =
+        4 /* tokenize: special tokens in the text are ordinary characters, as for text of unknown origin (in
                           transformers: split_special_tokens); ADD_SPECIAL still adds its own */
 };
 

@@ -274,7 +274,8 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
     if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status))
         return status_prefix(status, "%s", path);
     if (engine->file.tokenizer) {
-        engine->tokenizer = tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, !options->no_jit, status);
+        engine->tokenizer =
+            tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, !options->no_jit, status);
         if (!engine->tokenizer) return status_prefix(status, "%s: tokenizer", path);
     }
     engine->open_seconds = load_seconds() - start;

@@ -24,7 +24,8 @@ static void test_plain(void **state)
         for (size_t i = 0; i < count; i++) found[f] += tokens[i] == bos;
         size_t first = f == 2 ? 1 : 0; /* what the tokenizer puts before the text */
         if (f > 0) assert_true(tokens[0] == bos || f == 1);
-        CHECK(eng_detokenize(engine, tokens + first, count - first, ENG_TEXT_KEEP_SPECIAL, back, sizeof back, &size, &error));
+        CHECK(eng_detokenize(engine, tokens + first, count - first, ENG_TEXT_KEEP_SPECIAL, back, sizeof back, &size,
+                             &error));
         assert_string_equal(back, text);
     }
     assert_int_equal(found[0], 1);
@@ -34,7 +35,8 @@ static void test_plain(void **state)
     CHECK(eng_tokenize(engine, text, strlen(text), ENG_TEXT_PLAIN, tokens, MOST_TOKENS, &count, &error));
     CHECK(eng_detokenize(engine, tokens, count, 0, back, sizeof back, &size, &error));
     assert_string_equal(back, text);
-    assert_int_equal(eng_tokenize(engine, text, strlen(text), ENG_TEXT_KEEP_SPECIAL, tokens, MOST_TOKENS, &count, &error),
+    assert_int_equal(eng_tokenize(engine, text, strlen(text), ENG_TEXT_KEEP_SPECIAL, tokens, MOST_TOKENS, &count,
+                                  &error),
                      ENG_USAGE);
     eng_close(&engine);
 }
@@ -69,8 +71,8 @@ static uint64_t executable_bytes(void)
     while (fgets(line, sizeof line, maps)) {
         unsigned long begin, end, inode;
         char rights[8];
-        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' && inode == 0 &&
-            !strchr(line, '['))
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' &&
+            inode == 0 && !strchr(line, '['))
             total += end - begin;
     }
     fclose(maps);

@@ -9,7 +9,7 @@
 int cli_fail_error(const struct eng_error *error);
 
 /* How an engine is opened. --device: the number of a GPU, or of the several that an engine is for; --no-peer-access;
- * --launched, --address; --private-weights. */
+ * --launched, --address; --private-weights; --no-jit. */
 enum { CLI_MOST_DEVICES = 16 };
 struct cli_devices {
     uint32_t numbers[CLI_MOST_DEVICES];
@@ -19,6 +19,7 @@ struct cli_devices {
     bool launched;       /* one of several processes that share the GPUs */
     const char *address; /* NULL: as the launcher has it */
     bool private_weights;
+    bool no_jit;
 };
 bool cli_read_devices(const char *text, struct cli_devices *devices);
 /* The options borrow from `devices`. Of several processes all but the first are silent on stdout from now on. */

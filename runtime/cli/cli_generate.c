@@ -229,7 +229,8 @@ static int tokenize_prompt(struct generation *run, int32_t **tokens, size_t *cou
     size_t size = 0;
     int code = read_prompt_text(run, &owned, &text, &size);
     if (code || !text) goto done; /* a signal: no text */
-    eng_tokenize(run->engine, text, size, ENG_TEXT_ADD_SPECIAL, NULL, 0, count, &run->error);
+    uint32_t flags = ENG_TEXT_ADD_SPECIAL | (run->options->plain ? ENG_TEXT_PLAIN : 0u);
+    eng_tokenize(run->engine, text, size, flags, NULL, 0, count, &run->error);
     if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) {
         code = fail_error(run);
         goto done;
@@ -240,8 +241,7 @@ static int tokenize_prompt(struct generation *run, int32_t **tokens, size_t *cou
         code = fail_status(run);
         goto done;
     }
-    if (eng_tokenize(run->engine, text, size, ENG_TEXT_ADD_SPECIAL, *tokens, *count, count, &run->error))
-        code = fail_error(run);
+    if (eng_tokenize(run->engine, text, size, flags, *tokens, *count, count, &run->error)) code = fail_error(run);
 
 done:
     free(owned);
@@ -301,6 +301,7 @@ static int chat_tokens(struct generation *run, const char *content, bool first, 
     uint32_t flags = ENG_CHAT_ANSWER;
     if (!first) flags |= ENG_CHAT_CONTINUE;
     if (cut) flags |= ENG_CHAT_CLOSE;
+    if (!run->options->plain) flags |= ENG_CHAT_CONTENT_SPECIAL;
     eng_chat(run->engine, messages, used, flags, NULL, 0, count, &run->error);
     if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return fail_error(run);
     *tokens = malloc((*count + 1) * sizeof **tokens);

@@ -17,6 +17,7 @@ struct generate_options {
     const char *system;      /* with chat: the system message, NULL: none */
     const char *logits_path; /* NULL: logits are not written */
     bool chat;
+    bool plain; /* special tokens in the prompt or message are text */
     bool ignore_eos;
     bool print_tokens;       /* ids instead of text */
     bool keep_special;       /* special tokens appear in the text */

@@ -25,15 +25,20 @@ struct tokenize_run {
     struct status status;
 };
 
-/* JSON begins with a brace, perhaps behind white space or a byte order mark; an engine's magic does not. */
+/* JSON begins with a brace, perhaps behind white space or a byte order mark; an engine's magic does not. What cannot be read
+ * is refused when it is opened as an engine. */
 static bool looks_like_json(const char *path)
 {
     char start[64];
-    FILE *file = fopen(path, "re");
-    size_t size = file ? fread(start, 1, sizeof start, file) : 0, at = 0;
-    if (file) fclose(file);
+    struct file_map map;
+    struct status status;
+    if (!file_map_open(&map, path, &status)) return false;
+    size_t size = map.size < sizeof start ? (size_t)map.size : sizeof start, at = 0;
+    bool readable = size > 0 && file_map_read(&map, 0, start, size, &status);
+    file_map_close(&map);
+    if (!readable) return false;
     if (size >= 3 && !memcmp(start, "\xef\xbb\xbf", 3)) at = 3;
-    while (at < size && strchr(" \t\r\n", start[at])) at++;
+    while (at < size && start[at] && strchr(" \t\r\n", start[at])) at++;
     return at < size && start[at] == '{';
 }
 

@@ -26,6 +26,9 @@ static const char help[] =
     "      --tokens LIST         token ids separated by commas, used exactly as given\n"
     "      --chat                the prompt is a user's message; without -p, every line of stdin is one\n"
     "      --system TEXT         with --chat: the system message\n"
+    "      --special-tokens HOW  special tokens that are written in the prompt, as <|end|>: 'parse' recognises\n"
+    "                            them (the default; whoever writes the prompt can then end a turn or begin\n"
+    "                            one), 'text' does not (the default with --chat)\n"
     "answer:\n"
     "  -n, --count N             at most N tokens (128; with --chat 0); 0: until an end token or the end\n"
     "                            of the context\n"
@@ -49,6 +52,8 @@ static const char help[] =
     "      --isa NAME            instructions: portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --private-weights     an engine for processors has its weights in memory of this process, not in\n"
     "                            the page cache; its file may be overwritten meanwhile\n"
+    "      --no-jit              no pattern of the tokenizer becomes machine code: for engines of unknown\n"
+    "                            origin, and where executable memory is forbidden\n"
     "      --device LIST         the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
     "                            all of them, or the first\n"
     "      --no-peer-access      GPUs exchange through the host's memory even if they have access to each\n"
@@ -71,6 +76,7 @@ enum flag {
     FLAG_TOKENS = 256,
     FLAG_CHAT,
     FLAG_SYSTEM,
+    FLAG_SPECIAL_TOKENS,
     FLAG_IGNORE_EOS,
     FLAG_TEMPERATURE,
     FLAG_TOP_K,
@@ -90,6 +96,7 @@ enum flag {
     FLAG_LAUNCHED,
     FLAG_ADDRESS,
     FLAG_PRIVATE_WEIGHTS,
+    FLAG_NO_JIT,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
     FLAG_ADD_SPECIAL,
@@ -104,6 +111,7 @@ static const struct option long_flags[] = {
     {"tokens", required_argument, NULL, FLAG_TOKENS},
     {"chat", no_argument, NULL, FLAG_CHAT},
     {"system", required_argument, NULL, FLAG_SYSTEM},
+    {"special-tokens", required_argument, NULL, FLAG_SPECIAL_TOKENS},
     {"ignore-eos", no_argument, NULL, FLAG_IGNORE_EOS},
     {"temperature", required_argument, NULL, FLAG_TEMPERATURE},
     {"top-k", required_argument, NULL, FLAG_TOP_K},
@@ -124,6 +132,7 @@ static const struct option long_flags[] = {
     {"launched", no_argument, NULL, FLAG_LAUNCHED},
     {"address", required_argument, NULL, FLAG_ADDRESS},
     {"private-weights", no_argument, NULL, FLAG_PRIVATE_WEIGHTS},
+    {"no-jit", no_argument, NULL, FLAG_NO_JIT},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
     {"add-special", no_argument, NULL, FLAG_ADD_SPECIAL},
@@ -139,7 +148,8 @@ struct arguments {
     struct tokenize_options tokenize;
     uint64_t *tokens; /* owned */
     bool do_tokenize, selftest, count_given;
-    bool finished; /* --help or --version: nothing else to do */
+    const char *special_tokens; /* "parse" or "text"; NULL: not given */
+    bool finished;              /* --help or --version: nothing else to do */
 };
 
 /* One flag that has a number; false after a message. */
@@ -180,6 +190,11 @@ static bool read_value(struct arguments *arguments, int flag)
     case FLAG_NO_PEER_ACCESS: generate->devices.no_peer_access = true; return true;
     case FLAG_LAUNCHED: generate->devices.launched = true; return true;
     case FLAG_ADDRESS: generate->devices.address = optarg; return true;
+    case FLAG_SPECIAL_TOKENS:
+        arguments->special_tokens = optarg;
+        if (!strcmp(optarg, "parse") || !strcmp(optarg, "text")) return true;
+        cli_usage("--special-tokens: expected 'parse' or 'text', found '%s'", optarg);
+        return false;
     case FLAG_PRIVATE_WEIGHTS: generate->devices.private_weights = true; return true;
     case FLAG_SEED:
         generate->seed_given = true;
@@ -210,6 +225,8 @@ static int check_combination(const struct arguments *arguments)
     if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
     if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");
+    if (arguments->special_tokens && (generate->tokens || arguments->selftest || arguments->tokenize.detokenize))
+        return cli_usage("--special-tokens: not with --tokens, --selftest or --detokenize, which read no text");
     if (arguments->tokenize.add_special && !arguments->do_tokenize)
         return cli_usage("--add-special: only with --tokenize");
     if (arguments->tokenize.skip_special && !arguments->tokenize.detokenize)
@@ -232,6 +249,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_KEEP_SPECIAL: generate->keep_special = true; break;
     case FLAG_TIMING: generate->timing = true; break;
     case FLAG_QUIET: generate->quiet = true; break;
+    case FLAG_NO_JIT: generate->devices.no_jit = arguments->tokenize.no_jit = true; break;
     case FLAG_SELFTEST: arguments->selftest = true; break;
     case FLAG_TOKENIZE: arguments->do_tokenize = true; break;
     case FLAG_ADD_SPECIAL: arguments->tokenize.add_special = true; break;
@@ -270,6 +288,8 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
                                         : "expected one engine file, found '%s' and '%s'",
                          argv[optind], argv[optind + (argc > optind)]);
     generate->path = arguments->tokenize.path = argv[optind];
+    generate->plain = arguments->special_tokens ? !strcmp(arguments->special_tokens, "text") : generate->chat;
+    arguments->tokenize.plain = generate->plain;
     if (!arguments->count_given) generate->max_new_tokens = generate->chat ? 0 : DEFAULT_NEW_TOKENS;
     return check_combination(arguments);
 }
