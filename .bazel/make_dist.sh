@@ -97,7 +97,7 @@ Description: replays ahead-of-time compiled language model engines
 Version: $version
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -leng
-Libs.private: -ljansson -lpcre2-8 -lutf8proc -lz -lm -lpthread
+Libs.private: -ljansson -lpcre2-8 -lutf8proc -lsodium -lz -lm -lpthread
 EOF
 
 tar --create --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar -C "$stage" "eng-$version" |

@@ -20,6 +20,7 @@ def eng_workspace():
         # Header only: it is hot, and one library less to find at run time.
         defines = ["XXH_INLINE_ALL="],
     )
+    system_library(name = "sodium", pc = "libsodium", header = "sodium.h", lib = "sodium", debian = "libsodium-dev")
     system_library(name = "zlib", pc = "zlib", header = "zlib.h", lib = "z", debian = "zlib1g-dev")
     system_library(name = "cmocka", pc = "cmocka", header = "cmocka.h", lib = "cmocka", debian = "libcmocka-dev")
 

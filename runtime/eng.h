@@ -77,7 +77,7 @@ ENG_API const char *eng_status_name(int status);
 
 struct eng_engine;
 
-enum { ENG_ADDRESS_BYTES = 264 };
+enum { ENG_ADDRESS_BYTES = 264, ENG_TOKEN_BYTES = 256 };
 
 struct eng_open_options {
     size_t struct_size;
@@ -122,6 +122,24 @@ struct eng_open_options {
     /* 1: no pattern of the engine's tokenizer becomes machine code, and no executable memory is asked for: for engines of unknown
      * origin, and where a policy forbids such memory. eng_tokenize and eng_chat are slower by up to a half. Ids are the same. */
     uint32_t no_jit;
+    /* How many of the processes are on this machine; 0: not known. With fewer than `processes`, process 0 refuses an address
+     * that only its own machine reaches (a name that resolves to 127.0.1.1, as Debian's /etc/hosts has it). */
+    uint32_t local_processes;
+    /* A secret text that all processes of the job have and nobody else, ended by a NUL; "": none.
+     *
+     * With a token, a process that connects to process 0 and process 0 itself prove to each other that they have it
+     * (HMAC-SHA-256 over fresh random numbers of both sides, and over number, count, engine fingerprint and name of the
+     * process that joins) before either accepts the other. The token itself is not sent, and a recorded proof is worth
+     * nothing later. This authenticates the two ends of a connection when it is made, no more: what is sent over it
+     * afterwards is neither encrypted nor authenticated, nor are the connections that NCCL makes itself, so that somebody
+     * who can change packets on the network can still change data.
+     *
+     * Without a token, any program that reaches the port and knows the engine file's fingerprint can join.
+     *
+     * In both cases process 0 refuses a connection that is not one of the job's, goes on waiting, and names the last ones
+     * when a process is missing in the end. A process of the job that is refused (another engine file, number, count or
+     * token) learns why at once; the others do with a token, else when the time is up. */
+    char token[ENG_TOKEN_BYTES];
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {
@@ -129,10 +147,14 @@ static inline void eng_open_options_init(struct eng_open_options *options)
     options->struct_size = sizeof *options;
 }
 
-/* Sets process, processes, local_process and, unless there is one, address as the launcher of this process has it in the
- * environment: torchrun, Open MPI's mpirun, or that of MPICH and Intel MPI. The address is one port above torchrun's own;
- * of mpirun's it is of this machine, at a port that Open MPI's name of the job decides, unless MASTER_ADDR and MASTER_PORT
- * name another, as the latter must for two jobs of MPICH at once. ENG_USAGE: none of them has started this process. [any] */
+/* Sets process, processes, local_process, local_processes and, unless there is one, address as the launcher of this process
+ * has it in the environment: torchrun, Open MPI's mpirun, or that of MPICH and Intel MPI. The address is one port above
+ * torchrun's own; of mpirun's it is of this machine, at a port that Open MPI's name of the job decides, unless MASTER_ADDR and
+ * MASTER_PORT name another, as the latter must for two jobs of MPICH at once. Sets token, too, unless there is one: to
+ * ENG_JOB_TOKEN if that is set (1 to 255 bytes), else to torchrun's TORCHELASTIC_RUN_ID, unless that is "none". Such an id
+ * tells jobs apart, but is often easy to guess and may be in torchrun's command line, which all users of a machine see: where
+ * others reach the port, set ENG_JOB_TOKEN to random text, the same for all. ENG_USAGE: none of the launchers has started
+ * this process, or a variable is wrong. [any] */
 ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error);
 
 /* Maps the file and verifies all of it: structure, checksums, every launch of every plan, every weight (by many threads;

@@ -14,12 +14,13 @@ struct launcher {
     const char *process, *processes, *local_process, *local_processes;
     const char *job;  /* the same text in all processes, another in another job; may be NULL, or not set */
     bool has_address; /* always in MASTER_ADDR and MASTER_PORT, which is a port of its own */
+    const char *run;  /* its name of the run, which may serve as token; may be NULL, or not set */
 };
 static const struct launcher launchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true, "TORCHELASTIC_RUN_ID"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", false},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", false, NULL},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false, NULL},
 };
 enum {
     LAUNCHERS = sizeof launchers / sizeof *launchers,
@@ -76,6 +77,20 @@ static bool find_address(const struct launcher *launcher, struct eng_open_option
                        "environment: MASTER_ADDR: expected a name of at most 255 bytes, found %zu", strlen(host));
 }
 
+/* The text itself is in no message. */
+static bool find_token(const struct launcher *launcher, struct eng_open_options *options, struct status *status)
+{
+    const char *own = getenv("ENG_JOB_TOKEN"), *run = launcher->run ? getenv(launcher->run) : NULL;
+    if (!own && (!run || !*run || !strcmp(run, "none"))) return true; /* torchrun's id of those who gave none */
+    const char *token = own ? own : run;
+    size_t length = strlen(token);
+    if (length < 1 || length >= sizeof options->token)
+        return status_fail(status, STATUS_USAGE, "environment: %s: expected a text of 1 to %zu bytes, found %zu",
+                           own ? "ENG_JOB_TOKEN" : launcher->run, sizeof options->token - 1, length);
+    memcpy(options->token, token, length + 1);
+    return true;
+}
+
 static bool read_environment(struct eng_open_options *options, struct status *status)
 {
     const struct launcher *launcher = find_launcher();
@@ -88,7 +103,13 @@ static bool read_environment(struct eng_open_options *options, struct status *st
         !read_number(launcher->processes, MOST_NUMBER, &options->processes, status) ||
         !read_number(launcher->local_process, MOST_NUMBER, &options->local_process, status))
         return false;
-    return options->address[0] != '\0' || options->processes <= 1 || find_address(launcher, options, status);
+    options->local_processes = 0;
+    if (getenv(launcher->local_processes) &&
+        !read_number(launcher->local_processes, MOST_NUMBER, &options->local_processes, status))
+        return false;
+    if (options->processes <= 1) return true;
+    return (options->token[0] != '\0' || find_token(launcher, options, status)) &&
+           (options->address[0] != '\0' || find_address(launcher, options, status));
 }
 
 enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error)

@@ -16,6 +16,8 @@ static int clear(void **state)
     unsetenv("MASTER_ADDR");
     unsetenv("MASTER_PORT");
     unsetenv("PMIX_NAMESPACE");
+    unsetenv("ENG_JOB_TOKEN");
+    unsetenv("TORCHELASTIC_RUN_ID");
     return 0;
 }
 
@@ -338,6 +340,84 @@ static void one_process_needs_no_address(void **state)
     expect_place(0, 1, 0, "");
 }
 
+/* ---- how many are here ---- */
+
+static void the_machine_s_processes_are_counted(void **state)
+{
+    (void)state;
+    torchrun("host", "1", VALUES("0", "8", "0", "4"));
+    assert_int_equal(read_options().local_processes, 4);
+    torchrun("host", "1", VALUES("0", "8", "0", NULL));
+    assert_int_equal(read_options().local_processes, 0);
+    torchrun("host", "1", VALUES("0", "8", "0", "four"));
+    expect_refusal("environment: LOCAL_WORLD_SIZE: expected a number from 0 to 65535, found 'four'");
+    clear(NULL);
+    open_mpi(VALUES("1", "2", "1", "2"));
+    assert_int_equal(read_options().local_processes, 2);
+    clear(NULL);
+    mpich(VALUES("1", "2", "1", "2"));
+    assert_int_equal(read_options().local_processes, 2);
+}
+
+/* ---- tokens ---- */
+
+static void expect_token(const char *token) { assert_string_equal(read_options().token, token); }
+
+static void tokens_are_read(void **state)
+{
+    (void)state;
+    const char *const values[4] = {"1", "2", "1", "2"};
+    torchrun("host", "1", values);
+    expect_token("");
+    setenv("TORCHELASTIC_RUN_ID", "none", 1); /* as torchrun has it without --rdzv-id */
+    expect_token("");
+    setenv("TORCHELASTIC_RUN_ID", "", 1);
+    expect_token("");
+    setenv("TORCHELASTIC_RUN_ID", "6e0a7b1c", 1);
+    expect_token("6e0a7b1c");
+    setenv("ENG_JOB_TOKEN", "secret", 1);
+    expect_token("secret");
+    open_mpi(values);
+    torchrun("host", "1", VALUES(NULL, NULL, NULL, NULL));
+    expect_token("secret");
+    unsetenv("ENG_JOB_TOKEN");
+    expect_token(""); /* the run is torchrun's, which has not started this process */
+    /* One that the caller has set stays. */
+    setenv("ENG_JOB_TOKEN", "secret", 1);
+    struct eng_open_options options;
+    eng_open_options_init(&options);
+    strcpy(options.token, "own");
+    assert_int_equal(eng_open_options_from_launcher(&options, NULL), ENG_OK);
+    assert_string_equal(options.token, "own");
+}
+
+/* An empty one is a mistake (an unset variable of a script), which must not pass for none. No message repeats the text. */
+static void wrong_tokens_are_refused(void **state)
+{
+    (void)state;
+    char text[ENG_TOKEN_BYTES + 1];
+    struct eng_open_options options;
+    struct eng_error error;
+    torchrun("host", "1", VALUES("1", "2", "1", "2"));
+    setenv("TORCHELASTIC_RUN_ID", "6e0a7b1c", 1);
+    setenv("ENG_JOB_TOKEN", "", 1);
+    expect_refusal("environment: ENG_JOB_TOKEN: expected a text of 1 to 255 bytes, found 0");
+    memset(text, 'q', sizeof text);
+    text[ENG_TOKEN_BYTES] = '\0';
+    setenv("ENG_JOB_TOKEN", text, 1);
+    expect_refusal("environment: ENG_JOB_TOKEN: expected a text of 1 to 255 bytes, found 256");
+    eng_open_options_init(&options);
+    assert_int_equal(eng_open_options_from_launcher(&options, &error), ENG_USAGE);
+    assert_null(strstr(error.message, "qqq"));
+    text[ENG_TOKEN_BYTES - 1] = '\0';
+    setenv("ENG_JOB_TOKEN", text, 1);
+    expect_token(text);
+    unsetenv("ENG_JOB_TOKEN");
+    text[ENG_TOKEN_BYTES - 1] = 'q';
+    setenv("TORCHELASTIC_RUN_ID", text, 1);
+    expect_refusal("environment: TORCHELASTIC_RUN_ID: expected a text of 1 to 255 bytes, found 256");
+}
+
 /* ---- the struct ---- */
 
 /* What a launcher does not know is as the caller has it. */
@@ -435,6 +515,9 @@ int main(void)
                                        TEST(hosts_have_a_limit),
                                        TEST(a_given_address_stays),
                                        TEST(one_process_needs_no_address),
+                                       TEST(the_machine_s_processes_are_counted),
+                                       TEST(tokens_are_read),
+                                       TEST(wrong_tokens_are_refused),
                                        TEST(other_options_stay),
                                        TEST(wrong_structs_are_refused),
                                        TEST(longer_structs_are_read),

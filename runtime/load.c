@@ -242,12 +242,18 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
                            engine->file.manifest.target == TARGET_CUDA ? "GPUs" : "ranks on one machine's processors");
     if (!memchr(options->address, '\0', sizeof options->address))
         return status_fail(status, STATUS_USAGE, "eng_open: address: expected a text that ends");
+    if (!memchr(options->token, '\0', sizeof options->token))
+        return status_fail(status, STATUS_USAGE, "eng_open: token: expected a text of at most %d bytes that ends",
+                           ENG_TOKEN_BYTES - 1);
     const struct world_options world = {.process = options->process,
                                         .processes = processes,
                                         .address = options->address,
                                         .longest_seconds = longest_seconds,
                                         .gather_seconds = gather_seconds,
-                                        .fingerprint = engine->file.checksum};
+                                        .fingerprint = engine->file.checksum,
+                                        .token = options->token,
+                                        .has_several_machines =
+                                            options->local_processes > 0 && options->local_processes < processes};
     engine->rank_count = ranks / processes;
     engine->first_rank = options->process * engine->rank_count;
     engine->world = world_join(&world, status);

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -89,24 +91,29 @@ void test_world_plan(uint32_t count, double longest_seconds,
                                     struct test_world_report *report))
 {
     for (uint32_t i = 0; i < count; i++)
-        test_world_members[i] = (struct test_world_member){{i, count, test_world_address, longest_seconds,
-                                                            longest_seconds, TEST_WORLD_FINGERPRINT},
-                                                           0,
-                                                           0,
-                                                           script,
-                                                           &test_world_reports[i]};
+        test_world_members[i] = (struct test_world_member){.options = {.process = i,
+                                                                       .processes = count,
+                                                                       .address = test_world_address,
+                                                                       .longest_seconds = longest_seconds,
+                                                                       .gather_seconds = longest_seconds,
+                                                                       .fingerprint = TEST_WORLD_FINGERPRINT},
+                                                           .script = script,
+                                                           .report = &test_world_reports[i]};
+}
+
+void test_world_start_one(uint32_t member)
+{
+    test_world_members[member].pid = fork();
+    assert_true(test_world_members[member].pid >= 0);
+    if (test_world_members[member].pid) return;
+    test_world_run(&test_world_members[member]);
+    _exit(0);
 }
 
 void test_world_start(uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (!test_world_members[i].script) continue;
-        test_world_members[i].pid = fork();
-        assert_true(test_world_members[i].pid >= 0);
-        if (test_world_members[i].pid) continue;
-        test_world_run(&test_world_members[i]);
-        _exit(0);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        if (test_world_members[i].script) test_world_start_one(i);
 }
 
 /* For those that were not killed: all must end by themselves. */
@@ -155,6 +162,68 @@ void test_world_expect_message(uint32_t member, const char *words)
     memcpy(status.message, test_world_reports[member].message, sizeof status.message);
     if (test_world_reports[member].ok) fail_msg("member %u noticed nothing, expected: %s", member, words);
     test_expect_message(&status, words);
+}
+
+/* ---- connections of the test's own ---- */
+
+struct test_world_frame test_world_frame(uint32_t type, uint32_t process, uint32_t bytes, uint64_t number,
+                                         uint64_t value)
+{
+    return (struct test_world_frame){
+        UINT64_C(0x31646c726f776e65), TEST_WORLD_PROTOCOL, type, process, bytes, number, value};
+}
+
+static struct sockaddr_in own_address(void)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    own.sin_port = htons((uint16_t)atoi(strchr(test_world_address, ':') + 1));
+    return own;
+}
+
+int test_world_connect(const int *packet_bytes)
+{
+    const struct sockaddr_in to = own_address();
+    for (double until = test_world_seconds() + 3; test_world_seconds() < until; test_world_sleep_ms(10)) {
+        int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+        if (packet_bytes) setsockopt(descriptor, IPPROTO_TCP, TCP_MAXSEG, packet_bytes, sizeof *packet_bytes);
+        if (packet_bytes) setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, packet_bytes, sizeof *packet_bytes);
+        if (!connect(descriptor, (const struct sockaddr *)&to, sizeof to)) return descriptor;
+        close(descriptor);
+    }
+    fail_msg("cannot connect to %s", test_world_address);
+    return -1;
+}
+
+int test_world_listen(void)
+{
+    const struct sockaddr_in own = own_address();
+    int one = 1, descriptor = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    assert_int_equal(bind(descriptor, (const struct sockaddr *)&own, sizeof own), 0);
+    assert_int_equal(listen(descriptor, 16), 0);
+    /* A process that does not come fails the test instead of stopping it. */
+    setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 5}, sizeof(struct timeval));
+    return descriptor;
+}
+
+void test_world_send(int descriptor, const void *data, size_t bytes)
+{
+    assert_int_equal(send(descriptor, data, bytes, MSG_NOSIGNAL), bytes);
+}
+
+void test_world_send_hello(int descriptor, struct test_world_frame hello, const char *name)
+{
+    hello.bytes = (uint32_t)strlen(name);
+    test_world_send(descriptor, &hello, sizeof hello);
+    test_world_send(descriptor, name, hello.bytes);
+}
+
+bool test_world_receive(int descriptor, struct test_world_frame *frame, char text[STATUS_MESSAGE_BYTES])
+{
+    memset(text, 0, STATUS_MESSAGE_BYTES);
+    if (recv(descriptor, frame, sizeof *frame, MSG_WAITALL) != sizeof *frame) return false;
+    assert_true(frame->bytes < STATUS_MESSAGE_BYTES);
+    return !frame->bytes || recv(descriptor, text, frame->bytes, MSG_WAITALL) == (ssize_t)frame->bytes;
 }
 
 /* ---- what they do ---- */

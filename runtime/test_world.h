@@ -9,7 +9,7 @@
 
 #include "runtime/world.h"
 
-enum { TEST_WORLD_MOST = WORLD_MOST_PROCESSES, TEST_WORLD_FINGERPRINT = 77 };
+enum { TEST_WORLD_MOST = WORLD_MOST_PROCESSES, TEST_WORLD_FINGERPRINT = 77, TEST_WORLD_PROTOCOL = 2 };
 
 struct test_world_report {
     bool has_joined, ok;
@@ -40,6 +40,7 @@ void test_world_plan(uint32_t count, double longest_seconds,
                      void (*script)(const struct test_world_member *member, struct world *world,
                                     struct test_world_report *report));
 void test_world_start(uint32_t count);
+void test_world_start_one(uint32_t member);
 void test_world_wait_joined(int count);
 /* A member that is killed is no longer waited for. */
 void test_world_signal(int member, int signal);
@@ -60,6 +61,23 @@ void test_world_gather_once(const struct test_world_member *member, struct world
 uint8_t test_world_byte(uint32_t process, uint32_t round, size_t i);
 bool test_world_gather(const struct test_world_member *member, struct world *world, uint32_t round, size_t bytes,
                        struct test_world_report *report);
+
+/* A connection to process 0 that speaks as the test wants, with frames as world.c has them. */
+struct test_world_frame {
+    uint64_t magic;
+    uint32_t version, type, process, bytes;
+    uint64_t number, value;
+};
+struct test_world_frame test_world_frame(uint32_t type, uint32_t process, uint32_t bytes, uint64_t number,
+                                         uint64_t value);
+/* Tries while nobody listens. packet_bytes: the size of packets; NULL: as the system has it. */
+int test_world_connect(const int *packet_bytes);
+void test_world_send(int descriptor, const void *data, size_t bytes);
+void test_world_send_hello(int descriptor, struct test_world_frame hello, const char *name);
+/* The next frame, and its data as a text; false at the end of the connection. */
+bool test_world_receive(int descriptor, struct test_world_frame *frame, char text[STATUS_MESSAGE_BYTES]);
+/* A socket that listens at test_world_address in process 0's place. */
+int test_world_listen(void);
 
 double test_world_seconds(void);
 void test_world_sleep_ms(int ms);

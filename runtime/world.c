@@ -4,15 +4,13 @@
  * There are no queues. What a peer is still to be sent follows from bits (struct peer, due) and from how many gathers' parts
  * it was sent; payloads lie where they stay until they have been sent. A part of gather n + 2 takes the place of one of
  * gather n: it is accepted only when all parts of n + 1 have arrived, and whoever sent one of those had received all of n. */
-#include "runtime/world.h"
+#include "runtime/world_state.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,90 +21,13 @@
 
 #include "runtime/world_socket.h"
 
-enum {
-    PROTOCOL_VERSION = 1,
-    BEAT_MS = 500,
-    LATE_MS = 2000,    /* a round that comes later than this shows that the process did not run */
-    SILENCE_MS = 5000, /* after which a process is taken for dead, and a stranger is sent away */
-    LEAVE_MS = 1000,
-    MOST_STRANGERS = 32,
-    MOST_PEERS = WORLD_MOST_PROCESSES + MOST_STRANGERS,
-    MOST_RECEIVES = 64, /* of one peer in a round: none keeps the others waiting */
-    NOTES = 64,
-    NAME_BYTES = 96,
-};
-
-#define MAGIC   UINT64_C(0x31646c726f776e65) /* "enworld1" */
-#define NO_STEP UINT64_MAX                   /* no multiple of WORLD_NOTE_STEPS */
-
-enum frame_type { FRAME_HELLO = 1, FRAME_FAIL, FRAME_PART, FRAME_BEAT, FRAME_BYE };
-
-/* On the wire, little endian, with `bytes` of data behind it. This and the meaning of FRAME_HELLO and FRAME_FAIL are the same
- * in every version, so that processes of different versions can tell each other that they are. */
-struct frame {
-    uint64_t magic;
-    uint32_t version;
-    uint32_t type;    /* enum frame_type */
-    uint32_t process; /* whose hello or part */
-    uint32_t bytes;   /* hello: its name; fail: the message; part: at most WORLD_GATHER_BYTES; else none */
-    uint64_t
-        number; /* hello: of processes; fail: enum status_code; part: of the gather; beat and bye: the newest step */
-    uint64_t value; /* hello: fingerprint; beat and bye: the step's digest */
-};
-_Static_assert(sizeof(struct frame) == 40 && offsetof(struct frame, value) == 32, "encoding");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are sent as they lie in memory");
-
-struct peer {
-    int descriptor; /* -1: none */
-    bool is_known;  /* no stranger: its failure is the world's */
-    bool has_left, was_told_bye;
-    int64_t heard_ms; /* of a stranger: when it came */
-    char name[NAME_BYTES];
-    struct frame in;
-    char text[STATUS_MESSAGE_BYTES]; /* data behind `in`, unless it is a part */
-    size_t in_bytes;                 /* of frame and data, so far */
-    struct frame out;
-    const void *out_data;
-    size_t out_left;                     /* of frame and data; 0: nothing is on its way */
-    unsigned due;                        /* bits 1 << enum frame_type */
-    uint64_t sent[WORLD_MOST_PROCESSES]; /* gathers for which it was sent that process's part */
-};
-
-struct notes {
-    struct note {
-        uint64_t step, digest;
-    } ring[NOTES];
-    uint64_t count; /* ever */
-};
-
-struct world {
-    uint32_t process, processes;
-    uint64_t fingerprint;
-    int64_t longest_ms, gather_ms;
-    char name[NAME_BYTES];
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* the world failed, or parts arrived */
-    pthread_t monitor;
-    bool is_joined, is_leaving, has_monitor;
-    atomic_bool has_failed;
-    struct status failure;                   /* written once, before has_failed */
-    int listener, waker;                     /* listener: of process 0 until all have come, else -1 */
-    int64_t beat_ms, leave_ms, round_ms;     /* of the next beat; of the end of leaving; of the last round */
-    struct peer peers[MOST_PEERS];           /* process 0: by number, then strangers; others: [0] alone is connected */
-    uint64_t received[WORLD_MOST_PROCESSES]; /* gathers for which that process's part is here */
-    uint32_t part_bytes[2][WORLD_MOST_PROCESSES];
-    uint8_t parts[2][WORLD_MOST_PROCESSES][WORLD_GATHER_BYTES]; /* [gather % 2]; what is not used takes no memory */
-    struct notes notes[WORLD_MOST_PROCESSES];                   /* process 0: of all; others: their own */
-};
-
-static void add_due(struct world *world, enum frame_type type)
+void world_add_due(struct world *world, enum frame_type type)
 {
     for (uint32_t i = 0; i < MOST_PEERS; i++)
         if (world->peers[i].is_known) world->peers[i].due |= 1u << type;
 }
 
-__attribute__((format(printf, 3, 4))) static void fail(struct world *world, enum status_code code, const char *format,
-                                                       ...)
+void world_set_failed(struct world *world, enum status_code code, const char *format, ...)
 {
     if (atomic_load(&world->has_failed)) return;
     char message[STATUS_MESSAGE_BYTES];
@@ -116,7 +37,7 @@ __attribute__((format(printf, 3, 4))) static void fail(struct world *world, enum
     va_end(arguments);
     status_fail(&world->failure, code, "%s", message); /* replaces control characters */
     atomic_store(&world->has_failed, true);
-    add_due(world, FRAME_FAIL);
+    world_add_due(world, FRAME_FAIL);
     pthread_cond_broadcast(&world->changed);
     eventfd_write(world->waker, 1);
 }
@@ -152,17 +73,25 @@ static bool compose(struct world *world, struct peer *peer)
     uint32_t part = find_part(world, peer);
     *out = (struct frame){.magic = MAGIC, .version = PROTOCOL_VERSION, .process = world->process};
     if (peer->was_told_bye) return false;
-    if (take_due(peer, FRAME_HELLO)) {
-        out->type = FRAME_HELLO;
-        out->bytes = (uint32_t)strlen(world->name);
-        out->number = world->processes;
-        out->value = world->fingerprint;
+    if (take_due(peer, FRAME_CHALLENGE)) {
+        out->type = FRAME_CHALLENGE;
+        out->bytes = WORLD_NONCE_BYTES;
+        peer->out_data = peer->nonces.of_first;
+    } else if (take_due(peer, FRAME_PROOF)) {
+        out->type = FRAME_PROOF;
+        out->bytes = world->process ? sizeof peer->answer : WORLD_PROOF_BYTES;
+        peer->out_data = peer->answer;
+    } else if (take_due(peer, FRAME_HELLO)) {
+        struct hello hello;
+        world_admit_make_hello(world, &hello);
+        *out = hello.frame;
         peer->out_data = world->name;
     } else if (take_due(peer, FRAME_FAIL)) {
+        const char *message = peer->is_refused ? peer->text : world->failure.message;
         out->type = FRAME_FAIL;
-        out->bytes = (uint32_t)strlen(world->failure.message);
-        out->number = world->failure.code;
-        peer->out_data = world->failure.message;
+        out->bytes = (uint32_t)strlen(message);
+        out->number = peer->is_refused ? peer->refusal_code : world->failure.code;
+        peer->out_data = message;
     } else if (part < world->processes) {
         out->type = FRAME_PART;
         out->process = part;
@@ -204,7 +133,7 @@ static void send_due(struct world *world, struct peer *peer)
             return;
         }
         peer->out_left -= (size_t)sent;
-        if (!peer->out_left && peer->out.type == FRAME_BYE) {
+        if (!peer->out_left && (peer->out.type == FRAME_BYE || peer->is_refused)) {
             /* Not closed: with something unread, that would also destroy what is on its way to the peer. */
             shutdown(peer->descriptor, SHUT_WR);
             peer->was_told_bye = true;
@@ -235,55 +164,10 @@ static void take_note(struct world *world, uint32_t process, uint64_t step, uint
         const struct notes *others = &world->notes[process ? 0 : p];
         for (uint64_t i = 0; i < NOTES && i < others->count; i++)
             if (others->ring[i].step == step && others->ring[i].digest != digest)
-                fail(world, STATUS_USAGE,
-                     "process %" PRIu32 " was given other inputs than process 0 (step %" PRIu64
-                     "): all must make the same calls",
-                     p, step);
-    }
-}
-
-/* A stranger that has said hello becomes the peer of its number. */
-static void admit(struct world *world, struct peer *peer)
-{
-    const struct frame hello = peer->in;
-    uint32_t number = hello.process;
-    snprintf(peer->name, sizeof peer->name, "%.*s", (int)hello.bytes, peer->text);
-    peer->is_known = true; /* in any case: it is told what is wrong */
-    if (atomic_load(&world->has_failed)) {
-        peer->due |= 1u << FRAME_FAIL; /* it comes too late to hear of it with the others */
-        return;
-    }
-    if (hello.version != PROTOCOL_VERSION) {
-        fail(world, STATUS_VERSION,
-             "process %" PRIu32 " (%s): found version %" PRIu32
-             " of the protocol, expected %d: run the same release of eng in all processes",
-             number, peer->name, hello.version, (int)PROTOCOL_VERSION);
-    } else if (world->process) {
-        world->is_joined = true;
-    } else if (hello.number != world->processes) {
-        fail(world, STATUS_USAGE,
-             "process %" PRIu32 " (%s): started as one of %" PRIu64 " processes, but process 0 as one of %" PRIu32
-             ": give all the same count",
-             number, peer->name, hello.number, world->processes);
-    } else if (number >= world->processes) {
-        fail(world, STATUS_USAGE,
-             "process %" PRIu32 " (%s): the number is out of range: of %" PRIu32 " processes the last is %" PRIu32,
-             number, peer->name, world->processes, world->processes - 1);
-    } else if (!number || world->peers[number].is_known) {
-        fail(world, STATUS_USAGE, "process %" PRIu32 " is there twice (%s; %s): give every process a number of its own",
-             number, number ? world->peers[number].name : world->name, peer->name);
-    } else if (hello.value != world->fingerprint) {
-        fail(world, STATUS_USAGE,
-             "process %" PRIu32 " has another engine file than process 0 (%s): found fingerprint %016" PRIx64
-             ", expected %016" PRIx64 ": give all the same file",
-             number, peer->name, hello.value, world->fingerprint);
-    } else {
-        world->peers[number] = *peer;
-        *peer = (struct peer){.descriptor = -1};
-        uint32_t others = 0;
-        for (uint32_t p = 1; p < world->processes; p++) others += world->peers[p].is_known;
-        world->is_joined = others + 1 == world->processes;
-        if (world->is_joined) add_due(world, FRAME_HELLO);
+                world_set_failed(world, STATUS_USAGE,
+                                 "process %" PRIu32 " was given other inputs than process 0 (step %" PRIu64
+                                 "): all must make the same calls",
+                                 p, step);
     }
 }
 
@@ -296,14 +180,15 @@ static uint64_t gathers_completed(const struct world *world)
     return least;
 }
 
-/* Whether the peer may send the frame that has just come, before anything of its data is read. */
+/* Whether the peer, no stranger, may send the frame that has just come, before anything of its data is read. */
 static bool is_expected(const struct world *world, const struct peer *peer)
 {
     const struct frame *in = &peer->in;
     uint32_t index = (uint32_t)(peer - world->peers);
     if (in->magic != MAGIC) return false;
-    if (in->type == FRAME_HELLO) return in->bytes < NAME_BYTES && !(world->process ? world->is_joined : peer->is_known);
-    if (!peer->is_known) return false;
+    if (world->process && !world->is_joined && !world_admit_expects_of_first(world, peer)) return false;
+    if (in->type == FRAME_HELLO || in->type == FRAME_CHALLENGE || in->type == FRAME_PROOF)
+        return world->process && !world->is_joined;
     if (in->type == FRAME_FAIL) return in->bytes < STATUS_MESSAGE_BYTES;
     if (in->version != PROTOCOL_VERSION) return false;
     if (in->type != FRAME_PART) return (in->type == FRAME_BEAT || in->type == FRAME_BYE) && !in->bytes;
@@ -316,12 +201,20 @@ static void handle(struct world *world, struct peer *peer)
 {
     const struct frame *in = &peer->in;
     uint32_t index = (uint32_t)(peer - world->peers);
+    if (!peer->is_known) {
+        world_admit_take(world, peer);
+        return;
+    }
+    if (in->type != FRAME_FAIL) world->is_admitted = true;
     switch ((enum frame_type)in->type) {
-    case FRAME_HELLO: admit(world, peer); break;
+    case FRAME_HELLO: world->is_joined = true; break;
+    case FRAME_CHALLENGE:
+    case FRAME_PROOF: world_admit_take_of_first(world, peer); break;
     case FRAME_FAIL:
-        fail(world,
-             in->number > STATUS_OK && in->number <= STATUS_NOT_FINITE ? (enum status_code)in->number : STATUS_MACHINE,
-             "%.*s", (int)in->bytes, peer->text);
+        world_set_failed(world,
+                         in->number > STATUS_OK && in->number <= STATUS_NOT_FINITE ? (enum status_code)in->number
+                                                                                   : STATUS_MACHINE,
+                         "%.*s", (int)in->bytes, peer->text);
         break;
     case FRAME_PART:
         world->part_bytes[in->number % 2][in->process] = in->bytes;
@@ -340,17 +233,45 @@ static void handle(struct world *world, struct peer *peer)
 /* The connection has come to its end. */
 static void lose(struct world *world, struct peer *peer, int error)
 {
+    if (!peer->is_known) {
+        world_admit_send_away(world, peer, "closed the connection without a hello");
+        return;
+    }
     close_peer(peer);
-    if (!peer->is_known || world->is_leaving) return;
+    if (world->is_leaving) return;
+    if (world->process && !world->is_admitted) {
+        world->unanswered++; /* for want of room, perhaps: meet() comes again */
+        return;
+    }
     bool has_ended = !error || error == ECONNRESET || error == EPIPE;
-    fail(world, STATUS_MACHINE, "process %d (%s): %s", (int)(peer - world->peers), peer->name,
-         !has_ended         ? strerror(error)
-         : world->is_joined ? "has ended"
-                            : "closed the connection before all processes had come");
+    world_set_failed(world, STATUS_MACHINE, "process %d (%s): %s", (int)(peer - world->peers), peer->name,
+                     !has_ended         ? strerror(error)
+                     : world->is_joined ? "has ended"
+                                        : "closed the connection before all processes had come");
+}
+
+/* What process 0 has sent is nothing that it says at this time. */
+static void fail_unexpected(struct world *world, const struct peer *peer)
+{
+    if (!world->process || world->is_joined)
+        world_set_failed(world, STATUS_INTERNAL,
+                         "process %d (%s): sent what is not expected of it (frame type %" PRIu32 ")",
+                         (int)(peer - world->peers), peer->name, peer->in.type);
+    else if (peer->in.magic == MAGIC && world_has_token(world) && !peer->is_proven)
+        world_set_failed(world, STATUS_USAGE,
+                         "process 0 (%s): did not prove that it has the job token of process %" PRIu32
+                         ": give all processes the same token, and see whether the address is that of process 0",
+                         peer->name, world->process);
+    else
+        world_set_failed(world, STATUS_USAGE,
+                         "process 0 (%s): what answers there is not process 0 of this job: see whether another program "
+                         "has this address",
+                         peer->name);
 }
 
 static void receive(struct world *world, struct peer *peer, int64_t now)
 {
+    uint8_t unread[STATUS_MESSAGE_BYTES];
     for (int i = 0; i < MOST_RECEIVES && peer->descriptor >= 0; i++) {
         struct frame *in = &peer->in;
         uint8_t *to = (uint8_t *)in + peer->in_bytes;
@@ -361,6 +282,10 @@ static void receive(struct world *world, struct peer *peer, int64_t now)
             to += have;
             wanted = in->bytes - have;
         }
+        if (peer->is_refused) {
+            to = unread;
+            wanted = sizeof unread;
+        }
         ssize_t got = recv(peer->descriptor, to, wanted, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -368,13 +293,12 @@ static void receive(struct world *world, struct peer *peer, int64_t now)
             lose(world, peer, got ? errno : 0);
             return;
         }
+        if (peer->is_refused) continue;
         if (peer->is_known) peer->heard_ms = now;
         peer->in_bytes += (size_t)got;
-        if (peer->in_bytes == sizeof *in && !is_expected(world, peer)) {
-            if (peer->is_known)
-                fail(world, STATUS_INTERNAL,
-                     "process %d (%s): sent what is not expected of it (frame type %" PRIu32 ")",
-                     (int)(peer - world->peers), peer->name, in->type);
+        if (peer->in_bytes == sizeof *in && !peer->is_known && !world_admit_expects(world, peer)) return;
+        if (peer->in_bytes == sizeof *in && peer->is_known && !is_expected(world, peer)) {
+            fail_unexpected(world, peer);
             close_peer(peer);
             return;
         }
@@ -386,33 +310,6 @@ static void receive(struct world *world, struct peer *peer, int64_t now)
 
 /* ---- rounds ---- */
 
-/* Where there is no room, the stranger goes that has said nothing for longest. */
-static void let_in(struct world *world, int64_t now)
-{
-    for (int i = 0; i < MOST_STRANGERS; i++) {
-        int descriptor = accept4(world->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (descriptor < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                fail(world, STATUS_MACHINE, "process 0 (%s): cannot take a connection: %s", world->name,
-                     strerror(errno));
-            return;
-        }
-        struct peer *room = NULL;
-        for (uint32_t p = WORLD_MOST_PROCESSES; p < MOST_PEERS; p++) {
-            struct peer *peer = &world->peers[p];
-            if (peer->descriptor >= 0 && peer->is_known) continue;
-            if (!room || peer->descriptor < 0 || (room->descriptor >= 0 && peer->heard_ms < room->heard_ms))
-                room = peer;
-        }
-        if (!room) {
-            close(descriptor);
-            return;
-        }
-        if (room->descriptor >= 0) close_peer(room);
-        *room = (struct peer){.descriptor = descriptor, .heard_ms = now};
-    }
-}
-
 /* What shows by something not coming. */
 static void watch(struct world *world, int64_t now)
 {
@@ -420,13 +317,16 @@ static void watch(struct world *world, int64_t now)
         struct peer *peer = &world->peers[p];
         for (uint32_t q = 0; q < world->processes && peer->has_left; q++)
             if (p < world->processes && world->received[q] > world->received[p] && !world->is_leaving)
-                fail(world, STATUS_MACHINE, "process %" PRIu32 " (%s): has left, but process %" PRIu32 " waits for it",
-                     p, peer->name, q);
+                world_set_failed(world, STATUS_MACHINE,
+                                 "process %" PRIu32 " (%s): has left, but process %" PRIu32 " waits for it", p,
+                                 peer->name, q);
         if (peer->descriptor < 0 || now - peer->heard_ms < SILENCE_MS) continue;
         if (!peer->is_known)
-            close_peer(peer);
+            world_admit_send_away(world, peer,
+                                  peer->is_asked ? "did not prove within 5 s that it has the job token"
+                                                 : "sent no whole hello within 5 s");
         else if (!world->is_leaving) /* stays connected: should it wake up, it hears what became of the others */
-            fail(world, STATUS_MACHINE, "process %" PRIu32 " (%s): does not answer", p, peer->name);
+            world_set_failed(world, STATUS_MACHINE, "process %" PRIu32 " (%s): does not answer", p, peer->name);
     }
 }
 
@@ -446,7 +346,7 @@ static void run_round(struct world *world, int64_t until_ms)
     int64_t now = world_clock_ms();
     eventfd_t wakes;
     eventfd_read(world->waker, &wakes);
-    if (world->listener >= 0) let_in(world, now);
+    if (world->listener >= 0) world_admit_accept(world, now);
     /* This process was stopped, perhaps with all others, as launchers do: they get their time anew. */
     for (uint32_t i = 0; i < MOST_PEERS && now - world->round_ms > LATE_MS; i++) world->peers[i].heard_ms = now;
     world->round_ms = now;
@@ -454,7 +354,8 @@ static void run_round(struct world *world, int64_t until_ms)
     for (uint32_t i = 0; i < MOST_PEERS; i++) receive(world, &world->peers[i], now);
     watch(world, now);
     if (now >= world->beat_ms) {
-        add_due(world, FRAME_BEAT);
+        /* What a process says before it is let in is its hello and its proof. */
+        if (!world->process || world->is_admitted) world_add_due(world, FRAME_BEAT);
         world->beat_ms = now + BEAT_MS;
     }
     send_all(world);
@@ -465,7 +366,7 @@ static bool has_left(const struct world *world)
     if (!world->is_leaving) return false;
     if (world_clock_ms() >= world->leave_ms) return true;
     for (uint32_t i = 0; i < MOST_PEERS; i++)
-        if (world->peers[i].is_known && world->peers[i].descriptor >= 0) return false;
+        if ((world->peers[i].is_known || world->peers[i].is_refused) && world->peers[i].descriptor >= 0) return false;
     return true;
 }
 
@@ -503,6 +404,9 @@ static bool check_options(const struct world_options *options, struct status *st
         if (!(seconds[i] > 0 && seconds[i] <= 1e6))
             return status_fail(status, STATUS_USAGE, "waiting for %g s: expected more than 0 and at most a million",
                                seconds[i]);
+    if (options->token && strlen(options->token) >= WORLD_TOKEN_BYTES)
+        return status_fail(status, STATUS_USAGE, "the job token: expected at most %d bytes, found %zu",
+                           (int)WORLD_TOKEN_BYTES - 1, strlen(options->token));
     return options->address || status_fail(status, STATUS_USAGE, "the address of process 0 is missing: give HOST:PORT");
 }
 
@@ -519,6 +423,7 @@ static struct world *create_world(const struct world_options *options, struct st
     world->process = options->process;
     world->processes = options->processes;
     world->fingerprint = options->fingerprint;
+    if (options->token) memcpy(world->token, options->token, strlen(options->token) + 1);
     world->longest_ms = (int64_t)(options->longest_seconds * 1000) + 1;
     world->gather_ms = (int64_t)(options->gather_seconds * 1000) + 1;
     world->waker = waker;
@@ -526,7 +431,9 @@ static struct world *create_world(const struct world_options *options, struct st
     for (uint32_t i = 0; i < MOST_PEERS; i++) world->peers[i].descriptor = -1;
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    snprintf(world->name, sizeof world->name, "%s, pid %d", host, (int)getpid());
+    struct status name; /* as text that may stand in messages */
+    status_fail(&name, STATUS_OK, "%s, pid %d", host, (int)getpid());
+    snprintf(world->name, sizeof world->name, "%.*s", NAME_BYTES - 1, name.message);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -537,25 +444,68 @@ static struct world *create_world(const struct world_options *options, struct st
     return world;
 }
 
-/* Until all have come, or one has failed. */
-static void meet(struct world *world, const char *address)
+/* The connection of another process than 0 to it. */
+static bool reach_first(struct world *world, const char *address, int64_t longest_ms, struct status *status)
 {
-    /* Process 0 knows who is missing: the others give it the time to say so. */
-    int64_t until = world_clock_ms() + world->longest_ms + (world->process ? LEAVE_MS : 0);
-    char missing[6 * WORLD_MOST_PROCESSES] = "";
-    pthread_mutex_lock(&world->lock);
-    while (!world->is_joined && !atomic_load(&world->has_failed) && world_clock_ms() < until) run_round(world, until);
+    struct peer *peer = &world->peers[0];
+    *peer = (struct peer){.descriptor = -1};
+    if (!world_socket_connect(address, longest_ms, &peer->descriptor, status)) return false;
+    peer->is_known = true;
+    peer->heard_ms = world_clock_ms();
+    peer->due = 1u << FRAME_HELLO;
+    snprintf(peer->name, sizeof peer->name, "%s", address);
+    return true;
+}
+
+/* Process 0 knows who is missing, the others only whether it has answered. */
+static void fail_late(struct world *world, const char *address)
+{
+    char missing[6 * WORLD_MOST_PROCESSES] = "", refused[STATUS_MESSAGE_BYTES];
+    double seconds = (double)(world->longest_ms - 1) / 1000;
+    world_admit_describe(world, refused, sizeof refused);
     for (uint32_t p = 1, used = 0; p < world->processes && !world->process; p++)
         if (!world->peers[p].is_known)
             used += (uint32_t)snprintf(missing + used, sizeof missing - used, "%s%" PRIu32, used ? ", " : " ", p);
-    if (!world->is_joined)
-        fail(world, STATUS_MACHINE,
-             "process%s of %" PRIu32 " did not come to '%s' within %g s: see whether all run and reach this address",
-             world->process ? "es" : missing, world->processes, address, (double)world->longest_ms / 1000);
+    if (world->unanswered && !world->is_admitted)
+        world_set_failed(world, STATUS_MACHINE,
+                         "process 0 at '%s' did not answer within %g s: it closed %" PRIu32
+                         " connections: see whether it still runs and no other program has this address",
+                         address, seconds, world->unanswered);
+    else
+        world_set_failed(world, STATUS_MACHINE,
+                         "process%s of %" PRIu32
+                         " did not come to '%s' within %g s: see whether all run and reach this address%s",
+                         world->process ? "es" : missing, world->processes, address, seconds, refused);
+}
+
+/* Process 0 has closed the connection and said nothing. */
+static void come_again(struct world *world, const char *address, int64_t until)
+{
+    struct status status;
+    int64_t left_ms = until - world_clock_ms() - AGAIN_MS;
+    poll(NULL, 0, AGAIN_MS);
+    if (!reach_first(world, address, left_ms > 0 ? left_ms : 0, &status)) fail_late(world, address);
+}
+
+/* Until all have come, or one has failed. No other thread knows this world yet. */
+static void meet(struct world *world, const char *address)
+{
+    /* The others give process 0 the time to say who is missing. */
+    int64_t until = world_clock_ms() + world->longest_ms + (world->process ? LEAVE_MS : 0);
+    pthread_mutex_lock(&world->lock);
+    while (!world->is_joined && !atomic_load(&world->has_failed) && world_clock_ms() < until) {
+        if (world->process && world->peers[0].descriptor < 0)
+            come_again(world, address, until);
+        else
+            run_round(world, until);
+    }
+    if (!world->is_joined) fail_late(world, address);
     if (world->listener >= 0) close(world->listener);
     world->listener = -1;
-    for (uint32_t i = 0; i < MOST_PEERS; i++)
-        if (world->peers[i].descriptor >= 0 && !world->peers[i].is_known) close_peer(&world->peers[i]);
+    for (uint32_t i = 0; i < MOST_PEERS; i++) {
+        struct peer *peer = &world->peers[i];
+        if (peer->descriptor >= 0 && !peer->is_known && !peer->is_refused) close_peer(peer);
+    }
     pthread_mutex_unlock(&world->lock);
 }
 
@@ -565,15 +515,9 @@ struct world *world_join(const struct world_options *options, struct status *sta
     if (!check_options(options, status)) return NULL;
     struct world *world = create_world(options, status);
     if (!world) return NULL;
-    struct peer *peer = &world->peers[0];
-    bool ok = options->process ? world_socket_connect(options->address, world->longest_ms, &peer->descriptor, status)
-                               : world_socket_listen(options->address, &world->listener, status);
-    if (ok && options->process) {
-        peer->is_known = true;
-        peer->heard_ms = world_clock_ms();
-        peer->due = 1u << FRAME_HELLO;
-        snprintf(peer->name, sizeof peer->name, "%s", options->address);
-    }
+    bool ok = options->process
+                  ? reach_first(world, options->address, world->longest_ms, status)
+                  : world_socket_listen(options->address, options->has_several_machines, &world->listener, status);
     if (ok) {
         meet(world, options->address);
         /* Everybody gets everybody's name, for messages. */
@@ -613,13 +557,13 @@ bool world_gather(struct world *world, const void *mine, size_t bytes, void *all
     for (uint32_t p = 0; p < world->processes; p++) {
         uint32_t found = world->part_bytes[number % 2][p];
         if (world->received[p] <= number)
-            fail(world, STATUS_MACHINE, "process %" PRIu32 " (%s): waited for in vain, for %g s", p,
-                 world->peers[p].name, (double)world->gather_ms / 1000);
+            world_set_failed(world, STATUS_MACHINE, "process %" PRIu32 " (%s): waited for in vain, for %g s", p,
+                             world->peers[p].name, (double)world->gather_ms / 1000);
         else if (found != bytes)
-            fail(world, STATUS_INTERNAL,
-                 "process %" PRIu32 " (%s): gathers %" PRIu32 " bytes, but process %" PRIu32
-                 " %zu: the processes have parted",
-                 p, world->peers[p].name, found, world->process, bytes);
+            world_set_failed(world, STATUS_INTERNAL,
+                             "process %" PRIu32 " (%s): gathers %" PRIu32 " bytes, but process %" PRIu32
+                             " %zu: the processes have parted",
+                             p, world->peers[p].name, found, world->process, bytes);
         else if (bytes && !atomic_load(&world->has_failed))
             memcpy((uint8_t *)all + p * bytes, world->parts[number % 2][p], bytes);
     }
@@ -630,7 +574,7 @@ bool world_gather(struct world *world, const void *mine, size_t bytes, void *all
 void world_fail(struct world *world, const char *message)
 {
     pthread_mutex_lock(&world->lock);
-    fail(world, STATUS_MACHINE, "process %" PRIu32 " (%s): %s", world->process, world->name, message);
+    world_set_failed(world, STATUS_MACHINE, "process %" PRIu32 " (%s): %s", world->process, world->name, message);
     send_all(world); /* now: the caller may be about to end */
     pthread_mutex_unlock(&world->lock);
 }
@@ -658,7 +602,7 @@ void world_leave(struct world **leaving)
     pthread_mutex_lock(&world->lock);
     world->is_leaving = true;
     world->leave_ms = world_clock_ms() + LEAVE_MS;
-    add_due(world, FRAME_BYE);
+    world_add_due(world, FRAME_BYE);
     send_all(world);
     eventfd_write(world->waker, 1);
     pthread_mutex_unlock(&world->lock);

@@ -2,7 +2,8 @@
  * exchange what each has to tell, and notice when one of them fails, ends, hangs or computes something else.
  *
  * A star: process 0 listens, the others connect to it and hear of each other through it. The network is that of one
- * cluster: what arrives is checked as hostile, but neither encrypted nor authenticated. */
+ * cluster: what arrives is checked as hostile. With a token, both ends of a connection prove that they have it when it is
+ * made; what is sent afterwards is neither encrypted nor authenticated. */
 #ifndef RUNTIME_WORLD_H
 #define RUNTIME_WORLD_H
 
@@ -26,10 +27,15 @@ struct world_options {
     double longest_seconds;      /* how long to wait for the others to come */
     double gather_seconds;       /* and then in a gather, while all are there: as long as the slowest may take to it */
     uint64_t fingerprint;        /* of the engine file: must be the same for all */
+    /* A secret that all processes of the job have, at most 255 bytes, or NULL or "": none. It is not sent; with it only
+     * processes that have it join. */
+    const char *token;
+    bool has_several_machines; /* process 0 must not listen where only its own machine reaches it */
 };
 
-/* Waits for all processes; they may start in any order. NULL on failure, which all that have come are told. The world
- * is the caller's, to be given to world_leave; it has one thread of its own, which takes no signals. */
+/* Waits for all processes; they may start in any order. NULL on failure, which all that have come are told. A connection
+ * that is not one of the job's is refused and no failure; a process that has proved to have the token, and is wrong otherwise
+ * (another file, count or number), is one. The world is the caller's, to be given to world_leave; it has one thread of its own, which takes no signals. */
 struct world *world_join(const struct world_options *options, struct status *status);
 
 /* Collective: every process calls it with the same `bytes` (at most WORLD_GATHER_BYTES; 0 only waits for all) and gets

@@ -64,36 +64,58 @@ static int open_socket(const struct addrinfo *at, int option_level, int option)
     return descriptor;
 }
 
-/* Debian gives a machine's own name an address that only the machine itself can reach: then all addresses are listened at. */
-static void widen(struct addrinfo *at, const char *address)
+/* Only the machine itself reaches it. */
+static bool is_loopback(const struct addrinfo *at)
 {
-    struct sockaddr_in *ip = (struct sockaddr_in *)(void *)at->ai_addr;
-    bool is_other = is_name(address) && strncmp(address, "localhost:", sizeof "localhost:" - 1) != 0;
-    if (at->ai_family == AF_INET && is_other && ntohl(ip->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET)
-        ip->sin_addr.s_addr = htonl(INADDR_ANY);
+    if (at->ai_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)at->ai_addr;
+        return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    if (at->ai_family != AF_INET6) return false;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)at->ai_addr)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
 }
 
-bool world_socket_listen(const char *address, int *descriptor, struct status *status)
+/* -1 with errno when it fails. */
+static int listen_at(const struct addrinfo *at)
+{
+    /* Connections of an earlier run that the kernel still remembers do not keep the port. */
+    int made = open_socket(at, SOL_SOCKET, SO_REUSEADDR);
+    if (made < 0 || (!bind(made, at->ai_addr, at->ai_addrlen) && !listen(made, SOMAXCONN))) return made;
+    int error = errno;
+    close(made);
+    errno = error;
+    return -1;
+}
+
+bool world_socket_listen(const char *address, bool has_several_machines, int *descriptor, struct status *status)
 {
     struct addrinfo *found;
     int64_t patience_ms;
     *descriptor = -1;
     if (!resolve(address, &found, &patience_ms, status)) return false;
     int error = 0;
-    for (struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
-        widen(at, address);
-        /* Connections of an earlier run that the kernel still remembers do not keep the port. */
-        int made = open_socket(at, SOL_SOCKET, SO_REUSEADDR);
-        if (made >= 0 && !bind(made, at->ai_addr, at->ai_addrlen) && !listen(made, SOMAXCONN)) {
-            *descriptor = made;
-        } else {
+    bool has_other = false;
+    char host[NI_MAXHOST] = "?";
+    /* Debian's /etc/hosts gives a machine's own name one that only the machine itself reaches: then there is no other. */
+    for (int loopback = 0; loopback <= !has_several_machines; loopback++)
+        for (struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
+            has_other |= !is_loopback(at);
+            if (is_loopback(at) != loopback) continue;
+            *descriptor = listen_at(at);
             error = errno;
-            if (made >= 0) close(made);
         }
-    }
+    getnameinfo(found->ai_addr, found->ai_addrlen, host, sizeof host, NULL, 0, NI_NUMERICHOST);
     freeaddrinfo(found);
-    return *descriptor >= 0 ||
-           status_fail_errno(status, STATUS_USAGE, error,
+    if (*descriptor >= 0) return true;
+    if (has_several_machines && !has_other)
+        return status_fail(
+            status, STATUS_USAGE,
+            "process 0 cannot listen at '%s' for processes of several machines: it resolves to %s, which "
+            "only this machine reaches: set MASTER_ADDR (or the address) to a name or number of a "
+            "network interface of this machine, or change the name's line in /etc/hosts",
+            address, host);
+    return status_fail_errno(status, STATUS_USAGE, error,
                              "process 0 cannot listen at '%s': give an address of its machine and a free port",
                              address);
 }

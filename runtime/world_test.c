@@ -60,10 +60,11 @@ static void nobody_waits_for_ever_in_a_gather(void **state)
     for (uint32_t i = 0; i < 3; i++) test_world_expect_message(i, "process 1 (|pid |in vain");
 }
 
-/* ---- refusals ---- */
+/* ---- refusals, of processes that have shown that they are of the job; without a token they are strangers ---- */
 
 static void refused_everywhere(uint32_t count, const char *words)
 {
+    for (uint32_t i = 0; i < count; i++) test_world_members[i].options.token = "one for all";
     test_world_start(count);
     test_world_finish(4);
     for (uint32_t i = 0; i < count; i++) {
@@ -77,8 +78,8 @@ static void another_engine_file(void **state)
     (void)state;
     test_world_plan(3, 5, test_world_stay);
     test_world_members[1].options.fingerprint++;
-    test_world_members[2].delay_ms = 100; /* comes too late to be told: finds nobody */
     test_world_members[2].script = NULL;
+    test_world_members[0].options.token = test_world_members[1].options.token = "one for all";
     test_world_start(3);
     test_world_finish(4);
     test_world_expect_message(0, "process 1 has another engine file than process 0|000000000000004e|000000000000004d");
@@ -143,19 +144,19 @@ static void wrong_options(void **state)
     struct status status;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         for (uint32_t process = 0; process < 2; process++) {
-            struct world_options options = {process, 2, bad[i], 0.05, 1, 1};
+            struct world_options options = {process, 2, bad[i], 0.05, 1, 1, NULL, false};
             status_clear(&status);
             if (world_join(&options, &status)) fail_msg("took '%s'", bad[i]);
             assert_int_equal(status.code, STATUS_USAGE);
             test_expect_message(&status, "address");
         }
-    const struct world_options wrong[] = {{0, 1, test_world_address, 1, 1, 1},
-                                          {0, 17, test_world_address, 1, 1, 1},
-                                          {2, 2, test_world_address, 1, 1, 1},
-                                          {0, 2, test_world_address, 0, 1, 1},
-                                          {0, 2, test_world_address, -1, 1, 1},
-                                          {0, 2, test_world_address, 1, 0, 1},
-                                          {0, 2, NULL, 1, 1, 1}};
+    const struct world_options wrong[] = {{0, 1, test_world_address, 1, 1, 1, NULL, false},
+                                          {0, 17, test_world_address, 1, 1, 1, NULL, false},
+                                          {2, 2, test_world_address, 1, 1, 1, NULL, false},
+                                          {0, 2, test_world_address, 0, 1, 1, NULL, false},
+                                          {0, 2, test_world_address, -1, 1, 1, NULL, false},
+                                          {0, 2, test_world_address, 1, 0, 1, NULL, false},
+                                          {0, 2, NULL, 1, 1, 1, NULL, false}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         status_clear(&status);
         assert_null(world_join(&wrong[i], &status));
@@ -174,7 +175,7 @@ static void a_port_that_is_taken(void **state)
     assert_int_equal(bind(taken, (struct sockaddr *)&any, sizeof any), 0);
     assert_int_equal(listen(taken, 1), 0);
     struct status status;
-    struct world_options options = {0, 2, test_world_address, 1, 1, 1};
+    struct world_options options = {0, 2, test_world_address, 1, 1, 1, NULL, false};
     test_expect_failure(world_join(&options, &status) != NULL, &status, STATUS_USAGE, "cannot listen|free port|in use");
     close(taken);
 }
@@ -391,6 +392,7 @@ static void nothing_stays_behind(void **state)
 
     test_world_begin(NULL);
     test_world_plan(3, 5, test_world_stay);
+    for (uint32_t i = 0; i < 3; i++) test_world_members[i].options.token = "one for all";
     test_world_members[1].options.fingerprint++;
     test_world_members[1].delay_ms = 50;
     run_in_threads(3);

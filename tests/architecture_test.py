@@ -21,6 +21,7 @@ MAY_INCLUDE = {
 MAY_USE_LIBRARY = {
     "jansson.h": {"formats", "builder", "runtime", "tests"},
     "pcre2.h": {"formats", "tests"},
+    "sodium.h": {"runtime", "tests"},
     "utf8proc.h": {"formats", "tests"},
     "xxhash.h": {"formats", "tests"},
     "zlib.h": {"formats", "tests"},

@@ -17,7 +17,7 @@ MAX_TARBALL_BYTES = 40 * 1000 * 1000
 
 # What libeng.so may open: the C library, and what the README names.
 C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-NAMED_LIBRARIES = {"libjansson.so.4", "libpcre2-8.so.0", "libutf8proc.so.2", "libz.so.1"}
+NAMED_LIBRARIES = {"libjansson.so.4", "libpcre2-8.so.0", "libutf8proc.so.2", "libsodium.so.23", "libz.so.1"}
 
 # Libraries that are headers alone: their code is in the programs and in libeng.
 COMPILED_IN = {"xxhash.h"}

@@ -39,6 +39,11 @@ def mpirun(rank, port):
             "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(RANKS)}
 
 
+def token(*texts):
+    """What to add to the processes' environments: one text for all, or one for each; None: not set."""
+    return {rank: {"ENG_JOB_TOKEN": text} for rank, text in enumerate(texts * RANKS if len(texts) == 1 else texts) if text}
+
+
 class Ended:
     def __init__(self, process, seconds, start=None):
         start = start or time.monotonic()
@@ -144,7 +149,7 @@ class Processes(unittest.TestCase):
         without = ":".join(FOLDERS[name] for name in ("whole", "compiler", "incomplete"))
         lean, other = self.build("lean.eng", "--lean"), self.build("other.eng", "--max-context", "512")
         cases = [
-            ({}, [self.engine, other], ["process 1", "another engine file than process 0"]),
+            (token("one"), [self.engine, other], ["process 1", "another engine file than process 0"]),
             ({1: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
             ({0: {"LD_LIBRARY_PATH": without}}, [self.engine] * 2, ["NCCL: expected the function"]),
             ({1: {"FAKE_NCCL_VERSION": "21700"}}, [self.engine] * 2, ["NCCL", "found 2.17.0"]),
@@ -160,6 +165,37 @@ class Processes(unittest.TestCase):
                 self.expect_failure(ended, words, codes=(2, 3))
                 self.assertLess(max(process.seconds for process in ended), SOON)
         tally("refusals", len(cases))
+
+    def test_one_token(self):
+        alone = run([ENGRUN, self.engine, *TOKENS], env=FAKE)
+        for name in ("ENG_JOB_TOKEN", "TORCHELASTIC_RUN_ID"):
+            with self.subTest(name):
+                ended = self.both(*TOKENS, envs={rank: {name: "one for all"} for rank in range(RANKS)})
+                self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
+                self.assertEqual([process.stdout for process in ended], [alone.stdout, ""])
+
+    def test_who_is_not_of_the_job(self):
+        """It ends and says why; process 0 waits for the right one, as long as the launcher lets it."""
+        other = self.build("stranger.eng", "--max-context", "500")
+        cases = [
+            ({}, [self.engine, other], "another engine file than process 0"),
+            (token("one", "two"), [self.engine] * 2, "another job token than process 0"),
+            (token("one", None), [self.engine] * 2, "without a job token, but process 0"),
+            (token(None, "two"), [self.engine] * 2, "with a job token, but process 0"),
+        ]
+        for envs, engines, words in cases:
+            with self.subTest(words=words):
+                first, second = self.start(torchrun, [[ENGRUN, engine, "--launched", *TOKENS] for engine in engines], envs)
+                refused = Ended(second, SOON)
+                self.assertEqual(refused.rc, 2, refused.stderr)
+                self.assertIn("process 1", refused.stderr)
+                self.assertIn(words, refused.stderr)
+                self.assertIsNone(first.poll())
+                first.kill()
+                self.finish([first])
+                second.stderr.close()
+                second.stdout.close()
+        tally("refused alone", len(cases))
 
     def test_usage(self):
         cases = [
