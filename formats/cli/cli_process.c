@@ -51,6 +51,21 @@ void cli_catch_signals(void)
 
 int cli_caught_signal(void) { return caught; }
 
+void cli_forget_signal(void)
+{
+    caught = 0;
+    cli_catch_signals();
+}
+
+bool cli_wait_for_input(void)
+{
+    /* A signal may come just before the wait, or be handled by another thread: neither ends it. */
+    enum { SLICE_MS = 100 };
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!caught && poll(&input, 1, SLICE_MS) == 0) continue;
+    return !caught;
+}
+
 static void *end_late(void *argument)
 {
     enum { SECONDS = 5 };
@@ -160,7 +175,9 @@ bool cli_read_stdin(char **text, size_t *size, struct status *status)
             }
             buffer = larger;
         }
-        ssize_t got = read(STDIN_FILENO, buffer + used, capacity - 1 - used);
+        ssize_t got = -1;
+        errno = EINTR;
+        if (cli_wait_for_input()) got = read(STDIN_FILENO, buffer + used, capacity - 1 - used);
         if (got < 0) {
             status_fail_errno(status, STATUS_BAD_INPUT, errno, "reading from stdin");
             break;

@@ -18,6 +18,10 @@ int cli_end(int code);
 /* SIGINT and SIGTERM are remembered; a second one kills. */
 void cli_catch_signals(void);
 int cli_caught_signal(void); /* 0: none so far */
+/* The signal was answered: it and the next one are as if none had come. */
+void cli_forget_signal(void);
+/* Until there is something to read from stdin, or its end; false: a signal came. */
+bool cli_wait_for_input(void);
 
 /* Once a failure has been printed: the process ends with `code` within seconds, even if what tidies up behind it waits for a GPU
  * that hangs, as exit handlers of libraries do. */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,25 @@
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_notes.h"
 
+/* The messages of a conversation: the system's if there is one, then questions and answers in turn. */
+struct conversation {
+    struct eng_message *messages; /* contents owned; roles are constants */
+    size_t count;
+};
+
 struct generation {
     const struct generate_options *options;
     struct eng_engine *engine;
     struct eng_session *session;
     struct eng_sequence *sequence;
     struct eng_text *text;
+    struct eng_sampling sampling;
+    struct conversation conversation;
+    int32_t *answer; /* chat: ids of the last answer [answer_count], owned, room for a whole context */
+    size_t answer_count;
+    size_t held;      /* chat: tokens of the sequence */
+    bool is_stale;    /* chat: the sequence does not hold the conversation, which is computed anew */
+    bool is_too_long; /* the last prompt exceeds the context */
     struct eng_engine_facts facts;
     struct npy_writer logits;
     bool logits_open;
@@ -76,21 +90,26 @@ static bool draw_seed(struct generation *run, const struct eng_sampling *samplin
     return true;
 }
 
+static int choose_sampling(struct generation *run)
+{
+    const struct generate_options *options = run->options;
+    struct eng_sampling *sampling = &run->sampling;
+    eng_sampling_init(sampling);
+    if (options->recommended && eng_sampling_recommended(run->engine, sampling, &run->error)) return fail_error(run);
+    if (options->temperature >= 0) sampling->temperature = (float)options->temperature;
+    if (options->top_p >= 0) sampling->top_p = (float)options->top_p;
+    if (options->repetition_penalty >= 0) sampling->repetition_penalty = (float)options->repetition_penalty;
+    if (options->top_k >= 0) sampling->top_k = (uint32_t)options->top_k;
+    return draw_seed(run, sampling, &sampling->seed) ? CLI_DONE : fail_status(run);
+}
+
+/* Instead of the one that there is. */
 static int create_sequence(struct generation *run)
 {
     const struct generate_options *options = run->options;
-    struct eng_sampling sampling;
-    eng_sampling_init(&sampling);
-    if (options->recommended && eng_sampling_recommended(run->engine, &sampling, &run->error)) return fail_error(run);
-    if (options->temperature >= 0) sampling.temperature = (float)options->temperature;
-    if (options->top_p >= 0) sampling.top_p = (float)options->top_p;
-    if (options->repetition_penalty >= 0) sampling.repetition_penalty = (float)options->repetition_penalty;
-    if (options->top_k >= 0) sampling.top_k = (uint32_t)options->top_k;
-    if (!draw_seed(run, &sampling, &sampling.seed)) return fail_status(run);
-
     struct eng_sequence_options sequence;
     eng_sequence_options_init(&sequence);
-    sequence.sampling = &sampling;
+    sequence.sampling = &run->sampling;
     sequence.max_new_tokens = options->max_new_tokens;
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
@@ -98,7 +117,18 @@ static int create_sequence(struct generation *run)
     /* The checkpoint's end tokens need not include the one that ends a turn. */
     sequence.stop_tokens = &run->facts.chat_end_token;
     sequence.stop_count = options->chat && run->facts.chat_end_token >= 0;
-    if (eng_sequence_create(run->session, &sequence, &run->sequence, &run->error)) return fail_error(run);
+    eng_sequence_destroy(&run->sequence);
+    run->held = 0;
+    return eng_sequence_create(run->session, &sequence, &run->sequence, &run->error) ? fail_error(run) : CLI_DONE;
+}
+
+/* What is made of the tokens: a sequence, a text, logits. */
+static int open_outputs(struct generation *run)
+{
+    const struct generate_options *options = run->options;
+    int code = choose_sampling(run);
+    if (!code) code = create_sequence(run);
+    if (code) return code;
     uint32_t flags = options->keep_special ? ENG_TEXT_KEEP_SPECIAL : 0;
     if (!options->print_tokens && run->facts.has_tokenizer &&
         eng_text_create(run->engine, flags, &run->text, &run->error))
@@ -139,6 +169,7 @@ static int take_tokens(struct generation *run, double *answer_start)
         if (run->first_token_age < 0) run->first_token_age = cli_process_age();
         if (*answer_start == 0) *answer_start = now;
         run->answer_tokens++;
+        if (run->answer && run->answer_count < run->facts.max_context) run->answer[run->answer_count++] = token;
         const float *logits = eng_sequence_logits(run->sequence);
         if (run->logits_open && logits && !npy_row(&run->logits, logits, &run->status)) return fail_status(run);
         int code = print_token(run, token);
@@ -261,13 +292,14 @@ static int given_tokens(struct generation *run, int32_t **tokens, size_t *count)
     return CLI_DONE;
 }
 
-static int check_prompt(const struct generation *run, size_t count)
+static int check_prompt(struct generation *run, size_t count)
 {
     if (count == 0) {
         fprintf(stderr, "%s: the prompt is empty: expected at least one token\n", cli_program());
         return CLI_BAD_INPUT;
     }
-    if (count <= run->facts.max_context) return CLI_DONE;
+    run->is_too_long = count > run->facts.max_context;
+    if (!run->is_too_long) return CLI_DONE;
     fprintf(stderr,
             "%s: the prompt has %zu tokens, the engine's context is %" PRIu32
             "; shorten it, or build the engine with a larger --max-context\n",
@@ -283,7 +315,7 @@ static int complete(struct generation *run)
     uint32_t most = run->options->max_new_tokens;
     if (!code && !cli_caught_signal()) code = check_prompt(run, count);
     if (!code && !cli_caught_signal()) code = open_session(run, most ? count + most : run->facts.max_context);
-    if (!code && !cli_caught_signal()) code = create_sequence(run);
+    if (!code && !cli_caught_signal()) code = open_outputs(run);
     if (!code && !cli_caught_signal()) code = replay_prompt(run, tokens, count);
     if (!code && !cli_caught_signal()) code = show_prompt(run);
     if (!code && !cli_caught_signal()) code = answer(run, tokens, count);
@@ -291,59 +323,165 @@ static int complete(struct generation *run)
     return code;
 }
 
-static int chat_tokens(struct generation *run, const char *content, bool first, bool cut, int32_t **tokens,
-                       size_t *count)
+/* ---- conversations ---- */
+
+/* Takes `content`. */
+static bool say(struct conversation *conversation, const char *role, char *content)
 {
-    struct eng_message messages[2];
-    size_t used = 0;
-    if (first && run->options->system) messages[used++] = (struct eng_message){"system", run->options->system};
-    messages[used++] = (struct eng_message){"user", content};
-    uint32_t flags = ENG_CHAT_ANSWER;
-    if (!first) flags |= ENG_CHAT_CONTINUE;
-    if (cut) flags |= ENG_CHAT_CLOSE;
+    struct eng_message *larger =
+        content ? realloc(conversation->messages, (conversation->count + 1) * sizeof *larger) : NULL;
+    if (!larger) {
+        free(content);
+        return false;
+    }
+    larger[conversation->count++] = (struct eng_message){role, content};
+    conversation->messages = larger;
+    return true;
+}
+
+/* Removes `count` messages from `first` on. */
+static void forget(struct conversation *conversation, size_t first, size_t count)
+{
+    struct eng_message *messages = conversation->messages;
+    for (size_t i = first; i < first + count; i++) free((char *)(uintptr_t)messages[i].content);
+    conversation->count -= count;
+    for (size_t i = first; i < conversation->count; i++) messages[i] = messages[i + count];
+}
+
+static int fail_memory(struct generation *run)
+{
+    status_fail(&run->status, STATUS_MACHINE, "out of memory");
+    return fail_status(run);
+}
+
+static int chat_tokens(struct generation *run, const struct eng_message *messages, size_t message_count, uint32_t flags,
+                       int32_t **tokens, size_t *count)
+{
+    free(*tokens);
+    *tokens = NULL;
+    flags |= ENG_CHAT_ANSWER;
     if (!run->options->plain) flags |= ENG_CHAT_CONTENT_SPECIAL;
-    eng_chat(run->engine, messages, used, flags, NULL, 0, count, &run->error);
+    eng_chat(run->engine, messages, message_count, flags, NULL, 0, count, &run->error);
     if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return fail_error(run);
     *tokens = malloc((*count + 1) * sizeof **tokens);
-    if (!*tokens) {
-        status_fail(&run->status, STATUS_MACHINE, "out of memory");
-        return fail_status(run);
-    }
-    if (eng_chat(run->engine, messages, used, flags, *tokens, *count, count, &run->error)) return fail_error(run);
+    if (!*tokens) return fail_memory(run);
+    if (eng_chat(run->engine, messages, message_count, flags, *tokens, *count, count, &run->error))
+        return fail_error(run);
     return CLI_DONE;
 }
 
-static int chat_turn(struct generation *run, const char *content, bool first)
+/* Tokens that an answer is to have room for, unless the question alone leaves less. */
+static size_t answer_room(const struct generation *run)
+{
+    size_t quarter = run->facts.max_context / 4, most = run->options->max_new_tokens;
+    return most && most < quarter ? most : quarter;
+}
+
+/* The conversation from its oldest turn that leaves room for an answer; *dropped: how many turns are older. */
+static int whole_prompt(struct generation *run, int32_t **tokens, size_t *count, size_t *dropped)
+{
+    const struct conversation *conversation = &run->conversation;
+    size_t first = run->options->system != NULL, left = conversation->count;
+    struct eng_message *messages = malloc(left * sizeof *messages);
+    if (!messages) return fail_memory(run);
+    memcpy(messages, conversation->messages, left * sizeof *messages);
+    int code = chat_tokens(run, messages, left, 0, tokens, count);
+    for (*dropped = 0; !code && left > first + 1 && *count + answer_room(run) > run->facts.max_context; ++*dropped) {
+        left -= 2;
+        memmove(messages + first, messages + first + 2, (left - first) * sizeof *messages);
+        code = chat_tokens(run, messages, left, 0, tokens, count);
+    }
+    free(messages);
+    return code;
+}
+
+/* What the sequence is to be given for the question, which is the last message. Where that does not fit behind what it holds,
+ * the conversation is computed anew without its oldest turns. */
+static int next_prompt(struct generation *run, int32_t **tokens, size_t *count)
+{
+    struct conversation *conversation = &run->conversation;
+    size_t first = run->options->system != NULL, dropped = 0;
+    bool follows = conversation->count > first + 1 && !run->is_stale;
+    uint32_t flags = ENG_CHAT_CONTINUE;
+    if (follows && eng_sequence_end(run->sequence) != ENG_END_EOS) flags |= ENG_CHAT_CLOSE;
+    if (follows) {
+        int code = chat_tokens(run, &conversation->messages[conversation->count - 1], 1, flags, tokens, count);
+        if (code || run->held + *count + answer_room(run) <= run->facts.max_context) return code;
+    }
+    int code = whole_prompt(run, tokens, count, &dropped);
+    if (!code) code = check_prompt(run, *count);
+    if (!code && run->held > 0) code = create_sequence(run);
+    if (code) return code;
+    run->is_stale = false;
+    if (dropped && !run->options->quiet)
+        fprintf(stderr, "%s: note: the context of %" PRIu32 " tokens is full: left out the oldest %zu turn%s\n",
+                cli_program(), run->facts.max_context, dropped, dropped == 1 ? "" : "s");
+    forget(conversation, first, 2 * dropped);
+    return CLI_DONE;
+}
+
+/* The last answer as text. */
+static int remember_answer(struct generation *run)
+{
+    size_t size;
+    eng_detokenize(run->engine, run->answer, run->answer_count, 0, NULL, 0, &size, &run->error);
+    if (run->error.status != ENG_OK && run->error.status != ENG_TOO_LONG) return fail_error(run);
+    char *content = malloc(size + 1);
+    if (content &&
+        eng_detokenize(run->engine, run->answer, run->answer_count, 0, content, size + 1, &size, &run->error)) {
+        free(content);
+        return fail_error(run);
+    }
+    return say(&run->conversation, "assistant", content) ? CLI_DONE : fail_memory(run);
+}
+
+static int chat_turn(struct generation *run, const char *question)
 {
     int32_t *tokens = NULL;
     size_t count = 0;
-    bool cut = !first && eng_sequence_end(run->sequence) != ENG_END_EOS;
-    int code = chat_tokens(run, content, first, cut, &tokens, &count);
-    if (!code) code = check_prompt(run, count);
-    if (!code) code = answer(run, tokens, count);
+    run->is_too_long = false;
+    if (!say(&run->conversation, "user", strdup(question))) return fail_memory(run);
+    int code = next_prompt(run, &tokens, &count);
+    if (code) {
+        forget(&run->conversation, run->conversation.count - 1, 1);
+    } else {
+        run->answer_count = 0;
+        code = answer(run, tokens, count);
+        run->held += count + run->answer_count;
+        if (!code) code = remember_answer(run);
+    }
     free(tokens);
     return code;
 }
 
-/* With a prompt: one question. Without: every line of stdin is a turn. */
+/* With a prompt: one question. Without: every line of stdin is a turn. A person at a terminal ends an answer by Ctrl-C, and may
+ * shorten a message that is too long. */
 static int converse(struct generation *run)
 {
-    int opened = open_session(run, run->facts.max_context);
-    if (!opened) opened = create_sequence(run);
-    if (opened) return opened;
-    if (run->options->prompt) return chat_turn(run, run->options->prompt, true);
+    int code = open_session(run, run->facts.max_context);
+    if (!code) code = open_outputs(run);
+    if (code) return code;
+    run->answer = malloc(run->facts.max_context * sizeof *run->answer);
+    if (!run->answer) return fail_memory(run);
+    if (run->options->system && !say(&run->conversation, "system", strdup(run->options->system)))
+        return fail_memory(run);
+    if (run->options->prompt) return chat_turn(run, run->options->prompt);
     char *line = NULL;
     size_t capacity = 0;
-    int code = CLI_DONE;
     bool terminal = isatty(STDIN_FILENO);
-    for (bool first = true; !code && !cli_caught_signal();) {
+    while (!code && !cli_caught_signal()) {
         if (terminal) fputs("> ", stderr);
+        if (terminal && !cli_wait_for_input()) break;
         ssize_t size = getline(&line, &capacity, stdin);
         if (size < 0) break;
         while (size && (line[size - 1] == '\n' || line[size - 1] == '\r')) line[--size] = '\0';
         if (!size) continue;
-        code = chat_turn(run, line, first);
-        first = false;
+        code = chat_turn(run, line);
+        if (terminal && run->is_too_long) code = CLI_DONE;
+        if (terminal && !code && cli_caught_signal() == SIGINT) {
+            cli_forget_signal();
+            run->is_stale = true;
+        }
     }
     free(line);
     return code;
@@ -365,6 +503,9 @@ static void print_timing(const struct generation *run)
 static void close_generation(struct generation *run)
 {
     if (run->logits_open) npy_abandon(&run->logits);
+    forget(&run->conversation, 0, run->conversation.count);
+    free(run->conversation.messages);
+    free(run->answer);
     eng_text_destroy(&run->text);
     eng_sequence_destroy(&run->sequence);
     eng_session_destroy(&run->session);

@@ -160,18 +160,6 @@ class Chat(unittest.TestCase):
         plain = run([ENGRUN, chatml_engine(), "--tokens", ",".join(map(str, ids)), *flags])
         self.assertEqual((chat.rc, chat.stdout), (0, plain.stdout))
 
-    def test_conversation_beyond_the_context(self):
-        engine = build_engine(os.path.dirname(chatml_engine_model()), "--max-context", "64")
-        result = run([ENGRUN, engine, "--chat", "-n", "20"], input="One.\nTwo.\nThree.\nFour.\nFive.\n")
-        self.assertEqual(result.rc, 1)
-        self.assertIn("context", result.stderr)
-        self.assertNotEqual(result.stdout, "")
-
-
-def chatml_engine_model():
-    chatml_engine()
-    return os.path.join(chatml_engine.folder.name, "chatml", "config.json")
-
 
 class Selftest(unittest.TestCase):
     def test_passes(self):

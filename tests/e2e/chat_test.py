@@ -1,0 +1,208 @@
+"""engrun on a terminal: a conversation with Ctrl-C and Ctrl-D, one that grows beyond the context, text that would be a
+command to the terminal."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import unittest
+
+from harness import ENGRUN, FABLES, build_engine, run, scratch
+
+INTERRUPTED = 128 + signal.SIGINT
+SYSTEM = "Be brief."
+FOLDER = scratch()
+
+
+def chat_model(end="<|im_end|>"):
+    """The shipped model with its two special tokens renamed, so that it counts as a chat model."""
+    model = os.path.join(FOLDER.name, "model-%d" % len(os.listdir(FOLDER.name)))
+    shutil.copytree(FABLES, model)
+    path = os.path.join(model, "tokenizer.json")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    os.chmod(path, 0o600)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace("<|begin|>", "<|im_start|>").replace("<|end|>", end))
+    return model
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, command):
+        self.output = b""
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.execv(command[0], command)
+
+    def read(self, seconds=60):
+        """More output; False at the end."""
+        if not select.select([self.terminal], [], [], seconds)[0]:
+            raise AssertionError("no output for %g s after %r" % (seconds, self.output))
+        try:
+            more = os.read(self.terminal, 65536)
+        except OSError:  # how Linux reports that the last program closed it
+            more = b""
+        self.output += more
+        return bool(more)
+
+    def read_until(self, pattern):
+        """Reads until the pattern is found, and forgets everything up to its end."""
+        while True:
+            found = re.search(pattern, self.output)
+            if found:
+                self.output = self.output[found.end():]
+                return found
+            if not self.read():
+                raise AssertionError("%r ended before %r" % (self.output, pattern))
+
+    def write(self, text):
+        os.write(self.terminal, text.encode())
+
+    def end(self):
+        """The exit code, once everything has been read."""
+        while self.read():
+            pass
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Interruption(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = build_engine(chat_model())
+
+    def begin(self, *flags):
+        terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "--threads", "1", *flags])
+        terminal.read_until(b"> ")
+        return terminal
+
+    def interrupt_an_answer(self, terminal):
+        terminal.write("Tell me a tale.\n")
+        terminal.read_until(rb"tale\.\r\n")
+        terminal.read_until(rb"\w+ \w+")  # of an answer that has a thousand tokens
+        terminal.write("\x03")
+        terminal.read_until(rb"\^C(.|\n)*\r\n> ")
+
+    def test_ctrl_c_ends_the_answer_and_then_the_chat(self):
+        terminal = self.begin()
+        self.interrupt_an_answer(terminal)
+        self.interrupt_an_answer(terminal)
+        terminal.write("\x03")
+        self.assertEqual(terminal.end(), INTERRUPTED)
+
+    def test_ctrl_d_ends_the_chat(self):
+        terminal = self.begin()
+        self.interrupt_an_answer(terminal)
+        terminal.write("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_ctrl_c_while_it_waits(self):
+        terminal = self.begin()
+        terminal.write("\x03")
+        self.assertEqual(terminal.end(), INTERRUPTED)
+
+    def test_terminate(self):
+        terminal = self.begin()
+        terminal.write("Tell me a tale.\n")
+        terminal.read_until(rb"tale\.\r\n")
+        terminal.read_until(rb"\w+ \w+")
+        os.kill(terminal.pid, signal.SIGTERM)
+        self.assertEqual(terminal.end(), 128 + signal.SIGTERM)
+
+    def test_one_question(self):
+        """An answer that was asked for with -p is all there is: Ctrl-C ends the program."""
+        terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "-p", "Tell me a tale."])
+        terminal.read_until(rb"\w+ \w+")
+        terminal.write("\x03")
+        self.assertEqual(terminal.end(), INTERRUPTED)
+
+
+class Context(unittest.TestCase):
+    """A conversation beyond the context goes on without its oldest turns."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = build_engine(chat_model(), "--max-context", "64")
+
+    def ids(self, text):
+        return json.loads(run([ENGRUN, self.engine, "--tokenize"], input=json.dumps(text)).stdout)
+
+    def text(self, ids):
+        return json.loads(run([ENGRUN, self.engine, "--detokenize", "--skip-special"], input=json.dumps(ids)).stdout)
+
+    def test_slides(self):
+        questions = ["One.", "Two.", "Three.", "Four.", "Five.", "Six."]
+        chat = run([ENGRUN, self.engine, "--chat", "--system", SYSTEM, "-n", "6", "--print-tokens"],
+                   input="".join(question + "\n" for question in questions))
+        self.assertEqual(chat.rc, 0, chat.stderr)
+        answers = [[int(word) for word in line.split()] for line in chat.stdout.splitlines()]
+        self.assertEqual(len(answers), len(questions))
+        notes = re.findall(r"engrun: note: the context of 64 tokens is full: .* (\d+) turns?", chat.stderr)
+        self.assertEqual(len(notes), chat.stderr.count("\n"), chat.stderr)
+        self.assertGreater(len(notes), 0)
+        # The last answer is that of a conversation which began with the turns that are left.
+        dropped, found = sum(map(int, notes)), 0
+        for first in range(len(questions)):
+            prompt = "<|im_start|>system\n%s<|im_end|>\n" % SYSTEM
+            for question, answer in list(zip(questions, answers))[first:-1]:
+                prompt += "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n" % (question,
+                                                                                                 self.text(answer))
+            prompt += "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n" % questions[-1]
+            ids = self.ids(prompt)
+            if len(ids) >= 64:
+                continue
+            alone = run([ENGRUN, self.engine, "--tokens", ",".join(map(str, ids)), "-n", "6", "--print-tokens"]).stdout
+            if first == dropped:
+                self.assertEqual([int(word) for word in alone.split()], answers[-1])
+                found += 1
+        self.assertEqual(found, 1, notes)
+
+    def test_answers_that_fill_the_context(self):
+        chat = run([ENGRUN, self.engine, "--chat", "--ignore-eos", "--print-tokens"], input="One.\nTwo.\nThree.\n")
+        self.assertEqual(chat.rc, 0, chat.stderr)
+        self.assertEqual(len(chat.stdout.splitlines()), 3)
+        self.assertEqual(chat.stderr.count("the context of 64 tokens is full"), 2, chat.stderr)
+        for line in chat.stdout.splitlines():
+            self.assertGreaterEqual(len(line.split()), 64 // 4)
+
+    def test_quiet(self):
+        chat = run([ENGRUN, self.engine, "--chat", "--ignore-eos", "--quiet"], input="One.\nTwo.\n")
+        self.assertEqual((chat.rc, chat.stderr), (0, ""))
+
+    def test_a_message_that_is_too_long(self):
+        """Ends a script; a person may try again, and the conversation is as before."""
+        long = "Once upon a time " * 30
+        chat = run([ENGRUN, self.engine, "--chat", "-n", "5"], input="One.\n%s\n" % long)
+        self.assertEqual(chat.rc, 1)
+        self.assertRegex(chat.stderr, r"the prompt has \d+ tokens, the engine's context is 64")
+        self.assertNotIn("eng_", chat.stderr)
+        terminal = Terminal([ENGRUN, self.engine, "--chat", "-n", "5"])
+        terminal.read_until(b"> ")
+        terminal.write(long + "\n")
+        terminal.read_until(rb"the prompt has \d+ tokens(.|\n)*\r\n> ")
+        terminal.write("One.\n")
+        terminal.read_until(rb"One\.\r\n(.|\n)*\r\n> ")
+        terminal.write("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+
+class Escapes(unittest.TestCase):
+    """Control characters of generated text are no commands to a terminal; a pipe gets the text as it is."""
+
+    def test_generated_text(self):
+        engine = build_engine(chat_model(end="\\u001b[2J"))
+        command = [ENGRUN, engine, "-p", "Once upon a time", "-n", "400", "--ignore-eos", "--keep-special"]
+        self.assertIn("\x1b[2J", run(command).stdout)
+        terminal = Terminal(command)
+        self.assertEqual(terminal.end(), 0)
+        self.assertNotIn(b"\x1b", terminal.output)
+        self.assertIn(b"\\u001b[2J", terminal.output)
+
+
+if __name__ == "__main__":
+    unittest.main()
