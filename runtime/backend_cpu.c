@@ -11,7 +11,7 @@
 #include "kernels/cpu/rendezvous.h"
 #include "runtime/backend.h"
 #include "runtime/host_memory.h"
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */

@@ -11,7 +11,7 @@
 #include "runtime/host_memory.h"
 #include "runtime/load_cuda.h"
 #include "runtime/memory_contract.h"
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 #include "runtime/mirror.h"
 
 /* A bound plan and where its step block has what the host moves. */

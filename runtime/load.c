@@ -13,7 +13,7 @@
 #include "runtime/cuda_environment.h"
 #include "runtime/info.h"
 #include "runtime/load_cuda.h"
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 #include "runtime/plan_inputs.h"
 #include "runtime/world.h"
 

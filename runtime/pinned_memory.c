@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 
 /* Systems may refuse it, where the driver itself can still give some. */
 static bool pin_large_pages(struct pinned_memory *memory, const struct cuda_driver *driver, uint64_t bytes)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/probe.h"
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 
 enum { PASSES = 7, MOST_BYTES = 1 << 30, LEAST_BYTES = 64 << 20 };
 

@@ -1,6 +1,6 @@
 /* The least of all limits counts, whatever control groups the system has; read from made-up proc and sys folders. */
 #include "formats/test_support.h"
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 
 #include <sys/stat.h>
 

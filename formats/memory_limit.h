@@ -1,6 +1,6 @@
 /* Memory that is available to this process, whichever limit binds first. */
-#ifndef RUNTIME_MEMORY_LIMIT_H
-#define RUNTIME_MEMORY_LIMIT_H
+#ifndef FORMATS_MEMORY_LIMIT_H
+#define FORMATS_MEMORY_LIMIT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "runtime/memory_limit.h"
+#include "formats/memory_limit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
