@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """compile_device.py NVCC ARCHITECTURE SOURCE CUBIN REPORT: compiles one .cu file; warnings and spills are errors.
 
 REPORT gets one line for each entry: what it takes of a multiprocessor. A file with a line "// architectures: 90a 100a"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA toolkit of the machine as repository @cuda, or its absence.
 
 @cuda//:defs.bzl  CUDA_VERSION ("13.0"; "" without a toolkit), CUDA_NVCC (path), CUDA_ARCHITECTURES (["sm_90", ...])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device code: each .cu file is compiled by nvcc in the normal build, so that warnings and register spills fail it.
 Without a toolkit the targets are empty groups."""
 

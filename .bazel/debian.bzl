@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All that Debian 12's bazel-bootstrap (4.2.3) needs to build without a network, and nothing else.
 
 Debian's build carries no release label, so it reports an empty version; every upstream release (5 to 7 are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """embed_sources.py FILE...: prints a C file that defines device_sources and device_source_count (kernels/cuda/nvrtc.h).
 
 Paths are given from the root of the tree, as in #include, which is the current folder."""

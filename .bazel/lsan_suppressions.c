@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // cmocka 1.1.5 loses the text of a skipped test (vasprintf in cm_print_error), and the stack of that leak ends in the
 // C library. In test programs, leaks of asprintf go unreported with it; the end-to-end tests run without this list.
 

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # make_dist.sh OUT.tar.gz FILE...: sorts the built files into bin, lib, include and share by their paths, adds the
 # shared libraries they need, the pkg-config file, and packs it all so that the same input gives the same bytes.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A library of the machine as a repository: @NAME//:NAME, found by pkg-config or else by its header."""
 
 _BUILD = """

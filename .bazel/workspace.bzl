@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every external repository of the build, in one call from WORKSPACE. Nothing is downloaded: libraries and
 the CUDA toolkit are those of the machine."""
 

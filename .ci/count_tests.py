@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """count_tests.py EVENTS.json...: sums the test cases of `bazel test --build_event_json_file` runs.
 
 Prints one line for each target and run, what failed, and at the end "N passed, N failed". Cases are read from a

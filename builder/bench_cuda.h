@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bench on which tactics race: memory with the engine's weights and random activations, chains of launches in graphs,
  * the ceilings of the GPU. Private to build*.c. */
 #ifndef BUILDER_BENCH_CUDA_H

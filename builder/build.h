@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One build from checkpoint to engine file: the stages in order, and what they are asked for. */
 #ifndef BUILDER_BUILD_H
 #define BUILDER_BUILD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The stages of a build that are different for a GPU. Private to build*.c. */
 #ifndef BUILDER_BUILD_CUDA_H
 #define BUILDER_BUILD_CUDA_H

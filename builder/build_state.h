@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a build holds between its stages. Private to build*.c. */
 #ifndef BUILDER_BUILD_STATE_H
 #define BUILDER_BUILD_STATE_H

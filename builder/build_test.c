@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole builds: what stands in the engine, what is printed, that the same input gives the same bytes, and that
  * failures leave nothing behind. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/choose_plans_cuda.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tuner's last word: whole plans. What wins alone need not win in the chain, where a launch begins while the one
  * before still runs and both share the multiprocessors. So decode plans are timed as a whole: plans of few rows in either
  * fusion, with each matmul's own winner or with one choice of tunables for all of them; then, problem after problem, with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The passes of the CUDA target: what remains of every model's graph, in which order, in which dtypes. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory in which a build runs plans: to compute golden outputs and to measure. */
 #ifndef BUILDER_CUDA_MEMORY_H
 #define BUILDER_CUDA_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans for devices while they are being built: every launch with its kernel and parameters, so that the tuner can put
  * another tactic in its place. Finishing a plan fixes geometry and kernel numbers and gives the engine's form. */
 #ifndef BUILDER_DEVICE_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finishing device plans: the engine's form of every plan of every model with every tactic that the tuner may choose
  * passes the checks that engine_open will make, and kernels are shared between launches that compute alike. */
 #include "builder/test_device_model.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engbuild: command line of the builder. Flags in, build_options out; errors to stderr, reports to stdout. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a step on GPUs will take, from what it moves and computes: for plans that nobody has timed. */
 #ifndef BUILDER_ESTIMATE_CUDA_H
 #define BUILDER_ESTIMATE_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/estimate_cuda.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden outputs: what the plans compute through the plain references, kept in the engine for --selftest. */
 #ifndef BUILDER_GOLDEN_H
 #define BUILDER_GOLDEN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden outputs on a GPU: the engine's plans run as the runtime will run them, on memory of their own. */
 #include <inttypes.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden outputs against the model's equations, written down once more: a plain forward pass in double,
  * straight from the checkpoint's tensors, that shares no code with import, passes, lowering or kernels. */
 #include <math.h>

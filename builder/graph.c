@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/graph.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph: a model as ops over named values, before rows, offsets and tunables are known.
  *
  * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in

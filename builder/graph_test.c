@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Import, passes, memory planning and lowering on small configurations of every architecture. */
 #include <setjmp.h>
 #include <stdarg.h>

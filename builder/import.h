@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a model configuration to a graph. One file per architecture; what they share is import_blocks.c. */
 #ifndef BUILDER_IMPORT_H
 #define BUILDER_IMPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shared body of the Llama-like decoders. Tensor names are those of Hugging Face checkpoints. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Llama 1 to 3, TinyLlama, SmolLM: biases only where config.json says so. */
 #include "builder/import.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistral: a Llama without biases whose layers may attend through a sliding window (config: layer_slides). */
 #include "builder/import.h"
 

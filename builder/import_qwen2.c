@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen 2 and 2.5: biases on q, k and v always, on nothing else; upper layers may slide. */
 #include "builder/import.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen 3 (dense): each head of q and k is normalised before the rotation. */
 #include "builder/import.h"
 

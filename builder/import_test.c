@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor names and shapes of each architecture, and what happens when a checkpoint has other ones. */
 #include "builder/import.h"
 #include "builder/pass.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What libraries made for tactics and cannot make twice alike, by its hash: in memory for the build, and on disk beside
  * the compiled kernels for the next one. Private to build*.c. */
 #ifndef BUILDER_LIBRARY_BLOBS_H

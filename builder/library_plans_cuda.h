@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans that call libraries: made from the plans of our own kernels by putting a library's tactic where it won, kept
  * where the whole plan is then faster. Private to build*.c. */
 #ifndef BUILDER_LIBRARY_PLANS_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which libraries an engine for one GPU calls. Every library that a plan calls is opened at every start of the engine,
  * before the first token; a plan that gains little by it must not cost every user that time. */
 #ifndef BUILDER_LIBRARY_WORTH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering: a graph and a row count become a plan. Memory planning gives every value its offset in the arena. */
 #ifndef BUILDER_LOWER_H
 #define BUILDER_LOWER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering for devices: which kernel contract each node becomes, with its parameters and operands in the order of the
  * contracts in kernels/<op>/. */
 #include <stdlib.h>

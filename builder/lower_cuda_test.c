@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
  * what the graph says, and what no kernel takes is refused. Worked out here from the graph and the contracts' headers. */
 #include "builder/pass.h"

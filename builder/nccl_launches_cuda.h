@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives by NCCL in the place of ours, for ranks in different processes, or where they are faster. Private to
  * build*.c. */
 #ifndef BUILDER_NCCL_LAUNCHES_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/operands.h"
 
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operands of a launch, in the order of the op's contract: where lowering turns weights, values and fields of the step
  * into places in the memory spaces. */
 #ifndef BUILDER_OPERANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing refuses what is not finite, or would not be in the engine's dtype, by tensor and element; whatever path the
  * element takes: copied or converted, of a matrix or a vector, at any place of a row, on any rank. */
 #include <math.h>

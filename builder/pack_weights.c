@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The weight section as a function of its offset. Every weight is a sequence of units of one size, each of which can be made
  * by itself from the checkpoint's tensors; so threads can make any part of the section, and the file does not depend on who
  * made which. */

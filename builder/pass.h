@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Passes: each rewrites the graph in place and leaves it valid. The list and its order stand in pass.c. */
 #ifndef BUILDER_PASS_H
 #define BUILDER_PASS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices: which values are 16-bit. What tensor cores multiply is of the weights' dtype; the residual stream, the
  * rotary table and the logits stay float32. */
 #include "builder/pass.h"

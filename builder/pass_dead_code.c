@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Removes nodes whose outputs nobody reads, backwards from the sampled tokens, and marks the weights that remain in
  * use. What writes the KV cache is alive: later steps read it. */
 #include "builder/pass.h"

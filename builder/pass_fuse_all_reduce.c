@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What follows the sum of all ranks becomes part of it: the residual addition, and the norm of the result. Both work on
  * rows that are in registers when the other ranks' parts have come. */
 #include "builder/pass.h"

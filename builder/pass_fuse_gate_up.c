@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gate, up and their activation become one matmul whose epilogue forms silu(gate) * up in registers: the rows of both
  * matrices are interleaved, so both halves of a product meet in one register tile. */
 #include "builder/pass.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* With few rows a norm costs a launch and no time to speak of: the matmul that reads it normalises its input itself.
  * With many rows every thread block would repeat it, so the norm stays. */
 #include "builder/pass.h"

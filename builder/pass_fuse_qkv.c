@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* q, k and v of a layer read the same input: one matmul over the stacked rows reads it once and is one launch. */
 #include <string.h>
 

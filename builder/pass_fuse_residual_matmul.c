@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An addition to a matmul's result becomes its epilogue: the sum is formed while the product is in registers, and the
  * residual stream is read and written once. */
 #include "builder/pass.h"

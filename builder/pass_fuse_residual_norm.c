@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An addition that feeds a norm becomes part of it: the sum is formed while the norm reads its input, once. */
 #include "builder/pass.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decode: rows are of different sequences, so each can rotate, append and attend on its own: one launch instead of two.
  * In a prefill a row attends to what other rows of the step append. */
 #include "builder/pass.h"

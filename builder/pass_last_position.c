@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logits are wanted for few rows. Decode: for every row, so the selection disappears. Prefill: for the last
  * row, so the selection moves up past everything that works row by row: through the final norm and the last
  * layer's MLP and output projection, as far as that layer's attention. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: every rank computes with an equal share of each matrix, as the import marked it, and collectives
  * join what the ranks have: a sum behind a matmul over a share of its K and behind an embedding over a share of the
  * vocabulary, columns side by side behind the LM head. All ranks get the same graph; which share is theirs is a matter

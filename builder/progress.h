@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress on stderr: a bar with an estimate of the time left on a terminal, a line now and then when piped. A thread of its
  * own keeps it alive while a stage works on something long: the bar is drawn anew twice a second, and a log gets a line at
  * least every ten seconds.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a build says about its progress: estimates of the time left, and no silence. */
 #include "builder/progress.h"
 

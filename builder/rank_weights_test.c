@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing for several ranks: every element of the checkpoint is on the ranks that compute with it, at the place where
  * their kernels look for it, and all the rest of each rank's region is zero. Which rank that is, is worked out here from
  * the names of the tensors. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a build prints about its result: memory contract, plans, estimate. */
 #ifndef BUILDER_REPORT_H
 #define BUILDER_REPORT_H

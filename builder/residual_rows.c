@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Of many rows each rank keeps the residual stream of those that it owns, as long as nobody else reads it: a row's owner adds
  * it and forms the norm, and what goes to the other ranks is the normed row alone. Who reads the stream but for a sum that
  * works so gets every row. */

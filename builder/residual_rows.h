@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows of the residual stream a rank keeps, where ranks exchange many rows: devices. */
 #ifndef BUILDER_RESIDUAL_ROWS_H
 #define BUILDER_RESIDUAL_ROWS_H

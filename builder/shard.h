@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a model is split over ranks (tensor parallelism). */
 #ifndef BUILDER_SHARD_H
 #define BUILDER_SHARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who gets what of a model that ranks share: shapes that can be shared, and the part of a tensor that is a rank's. */
 #include <string.h>
 

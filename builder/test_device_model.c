@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/test_device_model.h"
 
 #include "builder/import.h"

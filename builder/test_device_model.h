@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models, graphs and GPUs for the tests of the device target: everything as build.c does it, without a GPU. */
 #ifndef BUILDER_TEST_DEVICE_MODEL_H
 #define BUILDER_TEST_DEVICE_MODEL_H

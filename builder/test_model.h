@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small checkpoints for the tests of the builder: written from lists of tensor names that stand here, not
  * taken from the import files, with odd sizes (K odd, rows of q, k and v that end inside a panel). */
 #ifndef BUILDER_TEST_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole plans on the GPU, as the engine will replay them: what a step really takes. */
 #include <math.h>
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures whole plans on the GPU, as the engine will replay them. Private to build*.c. */
 #ifndef BUILDER_TIME_PLANS_CUDA_H
 #define BUILDER_TIME_PLANS_CUDA_H

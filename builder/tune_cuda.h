@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning an engine on the GPU it is built for: every unique problem of all plans once, cache first, then a race of
  * tactics inside graphs over the engine's own weights. Private to build*.c. */
 #ifndef BUILDER_TUNE_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the tuner for GPUs share: tune_cuda.c, tune_races_cuda.c, tune_libraries_cuda.c. */
 #ifndef BUILDER_TUNE_CUDA_INTERNAL_H
 #define BUILDER_TUNE_CUDA_INTERNAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The libraries' part of tuning for a GPU: each problem that a library takes is raced again, its tactics against the
  * winner of our own, under a key that names the library's version. Private to tune_cuda.c. */
 #ifndef BUILDER_TUNE_LIBRARIES_CUDA_H

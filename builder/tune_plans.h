@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning a whole engine: every unique matmul problem of all plans once, cache first, then the race. */
 #ifndef BUILDER_TUNE_PLANS_H
 #define BUILDER_TUNE_PLANS_H

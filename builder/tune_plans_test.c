@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning of whole plans: each problem once, cached records first, every launch patched, whatever happens to
  * the cache. */
 #include "builder/import.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The races of a build's problems: what was measured, what of it may serve a whole plan, and all GPUs at once. */
 #include <inttypes.h>
 #include <stdio.h>

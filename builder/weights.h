@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From the checkpoint's tensors to the engine's weight section: binding, layout, streamed packing. */
 #ifndef BUILDER_WEIGHTS_H
 #define BUILDER_WEIGHTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing: every element of every weight is where the kernels look for it, in the dtype it should have, and
  * all the rest is zero. The places are worked out here from the tensors' side. */
 #include "builder/import.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Overflow-checked size arithmetic. Every size that comes from a file or a flag goes through these. */
 #ifndef FORMATS_CHECKED_H
 #define FORMATS_CHECKED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face checkpoint on disk: one safetensors file or an index with shards, plus the JSON files beside it. */
 #ifndef FORMATS_CHECKPOINT_H
 #define FORMATS_CHECKPOINT_H

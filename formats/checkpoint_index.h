@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.safetensors.index.json: which shard of a checkpoint holds which tensor. */
 #ifndef FORMATS_CHECKPOINT_INDEX_H
 #define FORMATS_CHECKPOINT_INDEX_H

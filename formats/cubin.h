@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Machine code for a GPU: an ELF file, which the driver's loader reads without being told how long it is. */
 #ifndef FORMATS_CUBIN_H
 #define FORMATS_CUBIN_H

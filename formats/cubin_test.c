@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cubin_verify against a small ELF file of its own: every table, name, symbol and relocation that leads outside is
  * refused. Real cubins: every test of a device kernel loads some. */
 #include <elf.h>

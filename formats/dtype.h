@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types of tensors, their sizes and names, and scalar conversions to and from float. */
 #ifndef FORMATS_DTYPE_H
 #define FORMATS_DTYPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library calls section of device targets, written and checked. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Library calls: their section, and what a launch says of its call. The plans: engine_library_plans_test.c. */
 
 #include <zlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine file that changes while it is opened or afterwards: all but the weights is copied before it is checked, and the
  * copies are all that is used. Every read of the file goes through this program's own pread, which can change the file
  * behind any of them. */

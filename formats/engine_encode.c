@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Encoders of the sections that have a structure of their own: tensors, plans, golden outputs. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks exchange: no plan may let a rank overwrite what a slower one has still to read. */
 #include <inttypes.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines of several ranks whose plans call a library to exchange: what of the COMM space is left to such calls, which
  * libraries there are, and where ranks in different processes may be. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines of several ranks: what plans may do in the COMM space, and which part of the weights is whose. */
 
 #define TEST_ENGINE_MAKE test_engine_make_ranks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine file (see engine_file.md, the normative spec): packed structs, the reader that verifies everything
  * structural before it hands out a pointer, and the writer that streams. */
 #ifndef FORMATS_ENGINE_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels section of device targets, written and checked, and what a launch must say about its kernel. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engines for a device: the kernels section, and what a launch says of its kernel. */
 
 #include <zlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What reader and writer of the engine file must compute alike. */
 #include "formats/engine_layout.h"
 

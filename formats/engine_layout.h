@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine file as bytes: the structs of engine_file.md, little endian, without padding.
  *
  *   [0, 4096)   header, section table, zeros

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Library plans: their section, whose place each takes, and that they and library calls go together. */
 
 #include <zlib.h>

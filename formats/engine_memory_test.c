@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine file may cost before it is judged: the manifest is read first, and a limit holds for all that opening takes. */
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the plans section, and of the plans that take the place of some of them where a library is there. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens an engine file: header, section table, padding, checksums, inflation. What lies inside the sections is then
  * checked by engine_verify.c. Nothing of the file is believed before it was checked, and every message names the part
  * of the file that is wrong. All but the weights is copied first: what was checked stays as it was, whatever becomes of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks the inside of an engine's sections and every reference from one to another; plans: engine_plans.c. */
 #include "formats/engine_verify.h"
 

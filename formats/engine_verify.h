@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From verified bytes to a verified engine: what engine_read.c hands over once header, table, padding and checksums
  * are right, and the checks of everything inside the sections. Private to the reader. */
 #ifndef FORMATS_ENGINE_VERIFY_H

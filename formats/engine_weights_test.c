@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading an engine's weights as a loader for a device does: copies, out of the file or of memory. */
 #include "formats/test_engine.h"
 #include "formats/test_support.h"

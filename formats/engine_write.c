@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes an engine file from front to back: the header's space first, sections as they come, header and table last. */
 #include <errno.h>
 #include <inttypes.h>

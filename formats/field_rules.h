@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of JSON fields that need no code of their own: each either has no effect on what a model computes, or must
  * hold the one value under which it has none. */
 #ifndef FORMATS_FIELD_RULES_H

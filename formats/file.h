@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files as this project needs them: a read-only mapping, and an output that appears whole or not at all. */
 #ifndef FORMATS_FILE_H
 #define FORMATS_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* XXH3 behind one name, so that no other file needs to know how xxHash is linked. */
 #ifndef FORMATS_HASH_H
 #define FORMATS_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* XXH3-64: its published values, and the same of every width of vectors that this processor has, whole and in pieces. */
 #include "formats/hash.h"
 #include "formats/hash_wide.h"

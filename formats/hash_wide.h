@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* XXH3_64bits_update for processors with wide vectors: the same in the same state (XXH3_state_t). Only where
  * __builtin_cpu_supports says so. */
 #ifndef FORMATS_HASH_WIDE_H

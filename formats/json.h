@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strict JSON reading on top of jansson: duplicate keys are an error, every error names file and path,
  * and an object can be asked which of its keys nobody understood. */
 #ifndef FORMATS_JSON_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manifest's JSON form. Every field stands once, in the tables below, which drive writing, reading and range
  * checks alike; manifest_check then holds the values against each other.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's manifest: everything a loader must know before it allocates, as JSON in the file.
  * manifest_parse trusts nothing: every number is range-checked and the derived ones are recomputed. */
 #ifndef FORMATS_MANIFEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is available to this process, whichever limit binds first. */
 #ifndef FORMATS_MEMORY_LIMIT_H
 #define FORMATS_MEMORY_LIMIT_H

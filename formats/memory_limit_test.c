@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The least of all limits counts, whatever control groups the system has; read from made-up proc and sys folders. */
 #include "formats/test_support.h"
 #include "formats/memory_limit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json and generation_config.json as transformers 4 and 5 write them, for the Llama family.
  *
  * Every field is either understood, known to have no effect on inference, or refused by name. The fields below are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the config.json parser that stand in files of their own; nothing outside formats/ needs them. */
 #ifndef FORMATS_MODEL_CONFIG_INTERNAL_H
 #define FORMATS_MODEL_CONFIG_INTERNAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes NumPy .npy version 1.0 files of float32 matrices row by row. */
 #ifndef FORMATS_NPY_H
 #define FORMATS_NPY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan: what one step does, as data. A plan is a list of launches in order, each with operands (relocations into
  * named memory spaces), integer parameters and the launches it depends on. The builder writes plans, the engine file
  * carries them, the runtime binds and replays them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which text a terminal may be shown as it is. Names in files are not to be trusted: control characters can rewrite what is
  * on the screen, and characters that change the direction of text can make it read otherwise than it is. */
 #ifndef FORMATS_PRINTABLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every character that a terminal acts on or that changes the direction of text, and its neighbours, which are text. */
 #include "formats/test_support.h"
 

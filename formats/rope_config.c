@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding: its description in config.json and the frequencies that follow from it.
  *
  * Sources: RoFormer (arXiv 2104.09864), linear interpolation (2306.15595), YaRN (2309.00071), Llama 3.1's wavelength

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reader and writer of one safetensors file. The reader checks every rule of the format before it returns:
  * header length limit, JSON object that begins with '{' after optional leading spaces, duplicate keys, dtype,
  * shape products, begin <= end, no gap, no overlap, no trailing byte. Tensor data is used in place. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one error type of the project: a pinned code and a formatted message.
  *
  * A function that can fail returns false after it has filled the `struct status` that its caller handed

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small engine for tests and fuzz targets: consistent in every field, every op in its plans, under 40 KB as a file;
  * and the means to make a changed one consistent again as far as checksums go. */
 #ifndef FORMATS_TEST_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The small engine of test_engine.c as one for a device: kernels, dimensions, tensor maps; library calls. */
 #include <string.h>
 

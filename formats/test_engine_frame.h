@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The frame of tests that write the sample engine to a file, change it and see what a reader says. Define TEST_ENGINE_MAKE
  * (a function of test_engine.h) before including it, once in a test program. */
 #ifndef FORMATS_TEST_ENGINE_FRAME_H

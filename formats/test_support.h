@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers shared by the unit tests: temporary folders, small files, and checks of a failure's code and message. */
 #ifndef FORMATS_TEST_SUPPORT_H
 #define FORMATS_TEST_SUPPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small tokenizer.json files for the tokenizer's tests, put together from parts. */
 #ifndef FORMATS_TEST_TOKENIZER_H
 #define FORMATS_TEST_TOKENIZER_H

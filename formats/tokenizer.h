@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Byte-level and SentencePiece-style BPE tokenizers: import from tokenizer.json into a flat, position-independent
  * image; open and validate such an image in place; encode, decode, streaming decode.
  *

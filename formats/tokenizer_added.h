@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which added token begins at each place of a text, in time that is proportional to the text: an automaton after Aho and
  * Corasick (1975) over the tokens read backwards. Read from the end of the text to its start, its state at a place tells the
  * longest token that begins there; forwards it would tell the tokens that end there, and a text could make the search for

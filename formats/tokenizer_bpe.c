@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Byte pair encoding of one word: characters become tokens, then the adjacent pair of the lowest rank (the leftmost
  * among equals) is merged until no pair has a rank.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Feature by feature: small tokenizer.json files, and the ids and text that Hugging Face tokenizers 0.23 gives for
  * them. */
 #include "formats/test_tokenizer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decoding. The decoder's per-token steps were applied when the image was made, so a token is a lookup of bytes; what
  * is left runs as a small machine that holds back an incomplete character and, where the decoder strips the end of the
  * text, a few characters that may turn out to be its end:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Encoding: repair of invalid UTF-8, added tokens, the pipeline between them, the post-processor's template; and the
  * growable buffers. */
 #include <stdlib.h>

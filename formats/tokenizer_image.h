@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tokenizer's flat image: what `tokenizer_import` writes, `tokenizer_open` validates and an engine file stores.
  *
  * All numbers are little endian; the image holds no pointers. After the header follow the sections, in the order of

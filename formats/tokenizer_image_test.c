@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hostile images: every single-byte change and every truncation is refused or harmless. Run under the sanitizers, which
  * decide what harmless means. */
 #include "formats/test_tokenizer.h"

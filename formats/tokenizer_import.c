@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json to image: the top level of the file, normalized forms of added tokens, hash tables, assembly. */
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The image under construction, shared by the files that read tokenizer.json. Private to formats/tokenizer*.c. */
 #ifndef FORMATS_TOKENIZER_IMPORT_H
 #define FORMATS_TOKENIZER_IMPORT_H

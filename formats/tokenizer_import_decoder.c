@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "decoder" of tokenizer.json and applies what it does to single tokens. Supported are sequences of the form
  *
  *   (Replace | Strip)* [Metaspace] [ByteFallback] [Fuse [Strip]]     or     (Replace | Strip)* ByteLevel [Strip]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "model" (BPE: vocabulary and merges) and the "added_tokens" of tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "normalizer", "pre_tokenizer" and "post_processor" of tokenizer.json into steps of the image. Compound
  * steps come apart here: ByteLevel is a prefix space, a split and the byte alphabet; Metaspace a rewrite and a
  * split. */

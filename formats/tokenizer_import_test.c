@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What import refuses, each by name; and what it accepts without applying. */
 #include "formats/test_tokenizer.h"
 

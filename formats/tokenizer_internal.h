@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tokenizer's files share: the open tokenizer, the scratch space of one encode call and the stages of the
  * pipeline. Private to formats/tokenizer*.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled patterns and matching with PCRE2.
  *
  * A hostile pattern may backtrack for ever, or look at the rest of the text from every position. The limits of PCRE2 count

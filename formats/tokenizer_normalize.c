@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Normalizer steps: Unicode normal forms (utf8proc), lowercase, strip, prepend, replace.
  *
  * utf8proc orders combining marks by exchanging neighbours, quadratic in the length of a run of marks; text comes from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening an image: every number in it is checked before anything is used, patterns are compiled, and the small
  * tables that are cheaper to compute than to check are computed. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Translation of regular expressions from Oniguruma (Ruby syntax, UTF-8) to PCRE2 (UTF, UCP, MULTILINE).
  *
  * Only syntax that is known to mean the same after translation passes. What differs, and how it is settled:

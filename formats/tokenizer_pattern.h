@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Split and Replace patterns: regular expressions as Hugging Face's engine (Oniguruma, Ruby syntax) reads them,
  * translated to PCRE2, and plain strings. Patterns come from untrusted files: syntax whose meaning differs between
  * the engines is refused by name, and matching runs under a budget that is proportional to the text. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Patterns: what the translation means, what it refuses, and that a hostile pattern ends. */
 #include "formats/test_support.h"
 #include "formats/tokenizer_pattern.h"

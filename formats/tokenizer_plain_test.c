@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Special tokens as text: what Hugging Face tokenizers 0.23 gives with encode_special_tokens, and markers by their ids. */
 #include <zlib.h>
 

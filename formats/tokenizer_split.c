@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pre-tokenizer steps. Each step cuts or rewrites one piece and hands what results to the next step at once; behind the
  * last step stands BPE. Pieces are never collected, so memory does not grow with their number. */
 #include <string.h>

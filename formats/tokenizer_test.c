@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streaming, odd input, limits; and, where ENG_SHARED names the shared folder, five real tokenizers against what
  * Hugging Face tokenizers 0.23 gives. */
 #include "formats/test_tokenizer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* UTF-8 as the tokenizer needs it: reading characters of text that is known to be valid, and classifying bytes of
  * text that is not, by the "maximal subpart" rule of the Unicode standard (section 3.9, table 3-7). */
 #ifndef FORMATS_TOKENIZER_TEXT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The work of a tokenizer is bounded by the length of the text, whatever its patterns and added tokens are; and patterns
  * that published tokenizers have stay far below the bound. */
 #include <time.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cache file: records appended line by line, read whole. A line that is damaged, torn by a kill or of another
  * version costs that line only. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One tuning record as a line of text. The order of the tunables is the op's, so they are an array of pairs. */
 #include "formats/tuning_record.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning records and the cache file that holds them: one line per record, `<16 hex digits of XXH3-64> <JSON object>\n`.
  * Damage or a mismatch costs one record; files merge by concatenation (the last record of a key wins). */
 #ifndef FORMATS_TUNING_RECORD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How ranks on GPUs exchange data: each stores into the others' COMM spaces over peer memory, and whoever waits reads its
  * own memory until the data are there. There is no flag and no barrier: a buffer that is not in use holds COMM_EMPTY in
  * every 32-bit word, data never do (comm_clean), and who has read a word empties it again. Each word is valid by itself,

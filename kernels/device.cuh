@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all device code shares. No toolkit header is included anywhere: NVRTC and nvcc see the same text. */
 #ifndef KERNELS_DEVICE_CUH
 #define KERNELS_DEVICE_CUH

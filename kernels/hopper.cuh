@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What Hopper's tensor cores and copy engine need, in the words of the PTX manual: mbarriers, tiled copies from global
  * to shared memory (cp.async.bulk.tensor), clusters, and the frame of wgmma.
  *

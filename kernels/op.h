@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of ops: for every enum plan_op its contract (operands, parameters, legality), its cost, its plain
  * reference and its CPU implementations. Builder, tuner and runtime know ops only through this table. */
 #ifndef KERNELS_OP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the descriptors of the ops share: hostile parameters compared with their limits in one wording, operand sizes
  * by arithmetic that cannot overflow unnoticed, and the reading of parameters and elements. */
 #ifndef KERNELS_OP_CHECK_H

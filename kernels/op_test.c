@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What op_verify demands of operands in the COMM space. The other spaces: kernels/cpu/executor_test.c. */
 #include "kernels/op.h"
 #include "kernels/test_support.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the ops share: operands of exactly the size that `check` demands, between canaries and poisoned;
  * reproducible random data; runs on every instruction set of this machine with teams of several sizes. */
 #ifndef KERNELS_TEST_SUPPORT_H

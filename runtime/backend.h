@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What replays an engine's plans for one session: the host's cores (backend_cpu.c) or a GPU (backend_cuda.c).
  *
  * The session fills the input fields of a step and the rows of the STATE space on the host, announces the rows that it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's cores: plans run in place, on weights in the mapping or in private memory, as soon as they are submitted. */
 #include <inttypes.h>
 #include <stdlib.h>

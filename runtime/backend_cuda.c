@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A GPU: every plan is a graph, its inputs and the changed rows of the state go there in front of it on one stream, and
  * the tokens come back behind it. Logits stay on the device unless they are asked for. */
 #include <inttypes.h>

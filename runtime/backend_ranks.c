@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inputs from the host come only when nothing is in flight on any rank, which is what collectives without rows ask for
  * (struct comm_header).
  *

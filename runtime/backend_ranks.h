@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine of several ranks as one backend: a backend for each rank, and a thread for each that calls it. */
 #ifndef RUNTIME_BACKEND_RANKS_H
 #define RUNTIME_BACKEND_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine of several ranks as one backend, over ranks of the test's own: what reaches all of them, what must agree, and
  * whose failure is told. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng_chat: the built-in chat formats, as the published templates of the model families write them.
  *
  *   chatml   <|im_start|>ROLE\nCONTENT<|im_end|>\n ...                          answer: <|im_start|>assistant\n

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng_chat against the texts that published chat templates render: the ids are those of that text, encoded whole. */
 #include <setjmp.h>
 #include <stdarg.h>

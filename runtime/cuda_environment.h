@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The environment of a process as the driver is to find it when it starts. */
 #ifndef RUNTIME_CUDA_ENVIRONMENT_H
 #define RUNTIME_CUDA_ENVIRONMENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the driver finds in the environment, and that the process has it back; with the fake driver, which tells GPUs apart. */
 #include "formats/test_support.h"
 #include "kernels/cuda/device.h"

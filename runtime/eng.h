@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libeng: loads an engine file made by engbuild, checks it whole, and replays its plans.
  *
  * Two levels. Sequences: submit tokens, step, poll; batching goes on inside. Slots: prefill and decode on named slots,

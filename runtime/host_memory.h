@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Zeroed memory straight from the system: large, private, taken as it is touched. */
 #ifndef RUNTIME_HOST_MEMORY_H
 #define RUNTIME_HOST_MEMORY_H

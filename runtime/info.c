@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng_info: the manifest as it lies in the file and what this load was like, as one JSON object. */
 #include <jansson.h>
 #include <stdlib.h>

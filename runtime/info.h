@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine file says about itself, as JSON. */
 #ifndef RUNTIME_INFO_H
 #define RUNTIME_INFO_H

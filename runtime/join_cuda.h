@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the ranks of an engine come to exchange data through NCCL: one communicator of all, in one process or in several. */
 #ifndef RUNTIME_JOIN_CUDA_H
 #define RUNTIME_JOIN_CUDA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What launchers of several processes leave in the environment. */
 #include <inttypes.h>
 #include <stdio.h>

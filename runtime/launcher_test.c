@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What launchers leave in the environment, and what a process makes of it. */
 #include "formats/test_support.h"
 #include "runtime/eng.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An open engine: the verified mapping, its tokenizer and what the load was like. Read-only after eng_open, shared by
  * reference count between the caller, its sessions and its text streams. */
 #ifndef RUNTIME_LOAD_H

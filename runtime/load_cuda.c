@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/load_cuda.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine on a GPU, or on several: weights and kernels, there once for all sessions. engine->cuda is an array with an
  * element for each rank. */
 #ifndef RUNTIME_LOAD_CUDA_H

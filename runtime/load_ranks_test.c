@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a loader checks of an engine of several ranks, on the sample engine and on damaged copies of it. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine takes of a GPU's memory, to the byte where we allocate it, compared with what is free before anything
  * is taken. */
 #ifndef RUNTIME_MEMORY_CONTRACT_H

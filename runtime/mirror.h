@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's copy of a device's STATE space. Whoever changes a row on the host announces it, and all changed rows go to
  * the device before the next replay whose inputs come from the host. What replays do to the state is repeated here. */
 #ifndef RUNTIME_MIRROR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/pinned_memory.h"
 
 #include <inttypes.h>

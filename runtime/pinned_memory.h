@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the host that GPUs copy from and to by themselves, for as long as it takes to load something. */
 #ifndef RUNTIME_PINNED_MEMORY_H
 #define RUNTIME_PINNED_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks what no single op can know: that the integers a plan reads as indices (tokens, slots, positions, row numbers,
  * page tables, samplers) are the fields that the runtime fills, and that no launch writes over them. */
 #ifndef RUNTIME_PLAN_INPUTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans that satisfy every op and still point an index at memory that the runtime does not fill are refused. */
 #include "formats/test_support.h"
 

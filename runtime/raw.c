@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The slot level of the API: arguments are checked here, slots.c does the work. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The border between the public API and the rest: struct status becomes struct eng_error, and structs that begin with
  * their size are copied whatever version of the header the caller was built with. */
 #ifndef RUNTIME_REPORT_H

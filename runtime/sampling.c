@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling settings: from the caller's struct and from the checkpoint's generation_config into a slot's sampler. */
 #include <math.h>
 

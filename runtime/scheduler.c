@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng_step: which plan runs next, and on whose behalf.
  *
  * Lookahead. Where the backend can, and as long as the same sequences go on decoding, the step behind the one at hand is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng_selftest: the engine's golden prompt through the slot level, tokens and logits compared with the golden ones. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences: their life from submission to the last token. Which of them runs next is decided in scheduler.c. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A session: all memory and threads for replaying an engine's plans, KV pages, slots and sequences. This header is
  * private to the runtime; functions are listed by the file that defines them. */
 #ifndef RUNTIME_SESSION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* KV pages and slots, and the replay of one step on them. Pages are a stack of free numbers; a slot's pages are the
  * first entries of its row of the page table, which the plans read. */
 #include <string.h>

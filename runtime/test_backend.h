@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device for tests, made of the CPU backend: spaces of its own, copies of inputs and state, replays that run late, the
  * next step's inputs left in the step block, logits that must be fetched. It fails the test when the session breaks the
  * rules of runtime/backend.h. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A world of real processes for tests: each joins, runs a script and leaves behind a report, in shared memory. */
 #ifndef RUNTIME_TEST_WORLD_H
 #define RUNTIME_TEST_WORLD_H

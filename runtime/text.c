@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tokenizer calls of the API. */
 #include <stdint.h>
 #include <stdlib.h>

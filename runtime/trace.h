@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the time of a step goes: each launch of a plan by itself, and the whole step as sessions replay it. For the
  * programs of runtime/cli; not part of the public library. */
 #ifndef RUNTIME_TRACE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights to a device at link speed: threads copy them, chunk by chunk, out of the file into pinned buffers and hash what they
  * copied, and the device copies it out of them. */
 #ifndef RUNTIME_UPLOAD_H

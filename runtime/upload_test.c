@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights that go to a device through the fake driver, which copies as late as it may: every byte arrives where it belongs,
  * and what goes wrong is told. */
 #include "formats/hash.h"

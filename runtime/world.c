@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One lock guards everything. The monitor holds it except while it polls, and sockets never block, so whoever has the lock
  * may use them: what is urgent leaves at once, the rest with the monitor's next round.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that share the ranks of one engine, started by a launcher (mpirun, torchrun): they find each other over TCP,
  * exchange what each has to tell, and notice when one of them fails, ends, hangs or computes something else.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who may join. Anybody who reaches the port of process 0 can connect: a connection is a stranger's until its hello is
  * right and, where there is a token, until it has proved that it has it. A stranger never makes the world fail, it is
  * sent away, counted and named should a process be missing in the end.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that are killed and stopped, and connections of somebody who does not keep to the protocol. */
 #include "formats/test_support.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TCP sockets at "host:port" for runtime/world: they never block, are closed on exec and send small frames at once. */
 #ifndef RUNTIME_WORLD_SOCKET_H
 #define RUNTIME_WORLD_SOCKET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where process 0 listens, for each thing that a host's name may resolve to. */
 #include "runtime/world_socket.h"
 #include "formats/test_support.h"

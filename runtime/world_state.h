@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of a world share: the frames on the wire, the peers, and who may change what under the world's lock.
  * world.c runs the rounds and is the interface; world_admit.c decides who comes in. */
 #ifndef RUNTIME_WORLD_STATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections that are not of the job while processes find each other: they are sent away, and the start goes on. */
 #include "formats/test_support.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that find each other, gather, part, fail and leave. */
 #include "formats/test_support.h"
 

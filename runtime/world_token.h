@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Proofs between processes of a job that they hold the same secret text, the job token, without sending it: HMAC-SHA-256
  * over fresh nonces of both sides and the joining process's hello. */
 #ifndef RUNTIME_WORLD_TOKEN_H

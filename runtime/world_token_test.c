@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job token: who has it joins, who has not does not, and nothing that was overheard helps. */
 #include "runtime/world_token.h"
 #include "formats/test_support.h"

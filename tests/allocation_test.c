@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* After eng_session_create, nothing that eng.h marks [no allocation] allocates: every call of the allocator is counted
  * while sequences and slots are created, run, polled, cut and destroyed. */
 #include "tests/test_fables.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eng.h as a caller meets it: arguments, struct sizes, ownership, slots, text. */
 #include "tests/test_fables.h"
 

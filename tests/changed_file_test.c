@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of an open engine, and of its sessions, when somebody writes into its file, cuts it, replaces it or takes its
  * name away. */
 #include "tests/test_fables.h"

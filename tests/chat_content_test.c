@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What stands in a message stays in it: markers of the chat format inside a content are text and begin or end no turn, in
  * all formats, with the shipped tokenizer and, where ENG_SHARED names the shared folder, with published ones. */
 #include "formats/test_support.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A whole device engine, from the builder's lowering through the file to the executor, on the fake driver: the program
  * runs itself again with the fake's folder in LD_LIBRARY_PATH. */
 #include "tests/test_lowered_engine.h"

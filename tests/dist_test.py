@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tarball of //:dist: complete, relocatable, usable from a C program; and what libeng.so shows and needs."""
 
 import ctypes

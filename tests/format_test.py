@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every C source is formatted as .clang-format says. `.ci/format` applies it.
 
 Versions of clang-format differ in details, so only version 14 (Debian 12's) is asked."""

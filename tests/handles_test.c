@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A call that failed changed nothing: the handle at the address that a create function was given stays what it was, and
  * goes on working. */
 #include "tests/test_fables.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Steps queued ahead of the tokens before them: on a device of the tests' own (runtime/test_backend.h) every sequence
  * and slot gets what it gets alone on the plain path, under random schedules; and what happens when the device fails. */
 #include "tests/test_fables.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* make_checkpoint: a checkpoint of random weights in the shape that a config.json describes, for measurements at full
  * size. The architecture's import says which tensors there are. Same seed, same bytes. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranges for profilers: what a tool's library (tests/fake_nvtx.c) is told of, and that nothing happens without one. A
  * process looks for a tool once, so every case is a process. */
 #include "tests/test_fables.h"

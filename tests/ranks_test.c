@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks on processors that share the shipped model, through the public API: sequences that run together answer what they
  * answer alone, also with steps queued ahead; and a rank that fails or is late ends the session soon, by name. */
 #include "tests/test_fables.h"

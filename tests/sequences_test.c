@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Continuous batching through the public API: whatever runs beside a sequence, its tokens are those it gets alone. */
 #include "tests/test_fables.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enginfo --tactics for engines of both targets, without a GPU: every launch is counted once, figures follow from the
  * records, and what was not measured says so. */
 #include "tests/test_fables.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a file says reaches a terminal through enginfo and messages: whatever the names in it hold, no byte that a terminal
  * acts on, and nothing that changes the order of what is read. */
 #define TEST_ENGINE_MAKE test_engine_make

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_cuda_engine.h"
 
 #include <setjmp.h>

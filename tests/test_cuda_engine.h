@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine for a GPU that the fake driver (tests/fake_cuda) can run: the shipped model's, with one kernel for each plan,
  * which replays the CPU's plan on the device's memory and leaves the next step's inputs as a sample kernel does. */
 #ifndef TESTS_TEST_CUDA_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine of the shipped model for tests that go through the public API: built once for each test program. */
 #ifndef TESTS_TEST_FABLES_H
 #define TESTS_TEST_FABLES_H

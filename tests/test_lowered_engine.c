@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_lowered_engine.h"
 
 #include "builder/weights.h"

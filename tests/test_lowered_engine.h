@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Complete engine files for a GPU, made without GPU and compiler: plans have the first tactic of each problem on a
  * made-up GPU, and kernels are cubins of the fake driver (tests/fake_cuda), whose parameters are those of the real ones.
  * For tests of whoever loads and runs engines on the fake driver. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_overflow_model.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model whose logits are not finite after certain tokens, though all its weights are: the shipped model with an LM head of
  * its own, in which some columns of the residual stream belong to certain tokens alone and meet weights of 3e38. */
 #ifndef TESTS_TEST_OVERFLOW_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Traces of steps, on the CPU and on the fake driver (tests/fake_cuda): every launch has its time, the file says what a
  * viewer needs, and the sequences go on as if nothing had happened. The program runs itself again with the fake's folder
  * in LD_LIBRARY_PATH. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Monotonic time in microseconds. */
 #ifndef TUNER_CLOCK_H
 #define TUNER_CLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What this machine can do: the two ceilings of the roofline, measured, and the name under which timings are kept. */
 #ifndef TUNER_MACHINE_H
 #define TUNER_MACHINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Racing candidates: successive halving over noisy timings, whatever it is that is timed.
  *
  * Every round measures the survivors in turn (so that drift of the machine hits all alike) and keeps the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/tune_matmul.h"
 
 #include <inttypes.h>

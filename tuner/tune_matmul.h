@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning one matmul problem on the CPU: candidates, cost model, race, record. */
 #ifndef TUNER_TUNE_MATMUL_H
 #define TUNER_TUNE_MATMUL_H

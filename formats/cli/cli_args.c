@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/cli/cli_args.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flags, messages and exit codes as all command line programs have them: every failure ends in one line on stderr, and a
  * bad flag's line says which flag, what was expected and what was found. */
 #ifndef FORMATS_CLI_CLI_ARGS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers and lists from the command line: what is accepted, and that everything else is refused. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a program shares with the system around it: signals that end it cleanly, output whose loss is noticed, the time
  * since it was started. */
 #ifndef FORMATS_CLI_CLI_PROCESS_H

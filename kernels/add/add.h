@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* add: out = a + b over [rows, WIDTH]. The residual connection, where it is not fused into its neighbour. */
 #ifndef KERNELS_ADD_ADD_H
 #define KERNELS_ADD_ADD_H

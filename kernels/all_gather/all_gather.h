@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather: the columns of all ranks side by side, out[r, k * WIDTH + c] = x of rank k [r, c], for the columns below
  * OUT_WIDTH: the last ranks' columns beyond it are padding. Every rank gets all of out.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather on GPUs: the columns of all ranks side by side, out[r, k * WIDTH + c] = x of rank k [r, c], for the columns
  * below OUT_WIDTH, bit for bit but for one NaN (comm.cuh, which says how ranks exchange, too). */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather on GPUs: bit for bit, but that a word of COMM_EMPTY becomes another NaN. */
 #include "kernels/all_gather/all_gather_device.h"
 

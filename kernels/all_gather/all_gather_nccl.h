@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather by NCCL: the contract of all_gather_device.h in two launches, without the COMM space. The library call puts what
  * the ranks have one behind the other, all ROWS rows; behind it the kernel all_gather_place puts rows side by side. */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_NCCL_H

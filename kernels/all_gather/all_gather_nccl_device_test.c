@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather_place on a GPU: bit for bit, out of what NCCL would leave. What needs no GPU: all_gather_nccl_test.c. */
 #include "kernels/all_gather/all_gather_nccl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_gather by NCCL: which calls and launches are legal, and how large what they pass on is. */
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/embed/test_hostile.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/test_support.h"
 

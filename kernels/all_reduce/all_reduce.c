@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce/all_reduce.h"
 
 #include "formats/checked.h"

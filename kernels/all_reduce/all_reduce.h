@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce: out[r, :] = sum over ranks of x[r, :], in rising order of the ranks, so that every rank gets the same
  * bits.
  *

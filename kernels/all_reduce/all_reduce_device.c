@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce/all_reduce_device.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce on GPUs: out[r, :] = residual[r, :] + sum over ranks of x[r, :], and normed[r, :] = out[r, :] /
  * sqrt(mean(out[r, :]^2) + EPS) * weight: the sum that tensor parallelism needs behind a matmul, and what follows it.
  *

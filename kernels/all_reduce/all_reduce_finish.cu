@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a library leaves to be done of all_reduce (contract: all_reduce_nccl.h). A thread block does a row. */
 #ifndef THREADS
 #define THREADS 256

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_reduce on GPUs: which launches are legal, which are tried, how large buffers are. */
 #include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/embed/test_hostile.h"

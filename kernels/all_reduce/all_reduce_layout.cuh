@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of all_reduce share: a row's end, once the sum is there. Contract: all_reduce_device.h. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_LAYOUT_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_LAYOUT_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce by NCCL: the contract of all_reduce_device.h in two launches, without the COMM space, for ranks that cannot
  * reach each other's memory or are in different processes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce_finish on a GPU: what NCCL would leave, the sum or its terms, is made up, so out's bits are known; the norm is
  * compared with float64. What needs no GPU: all_reduce_nccl_test.c. */
 #include "kernels/all_reduce/all_reduce_nccl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_reduce by NCCL: which calls and launches are legal, and how large what they pass on is. */
 #include "kernels/all_reduce/all_reduce_nccl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce in one trip, a row to a cluster of thread blocks (all_reduce_one_shot.cuh). */
 #include "kernels/all_reduce/all_reduce_one_shot.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce, each rank sending all it has to every other: one trip over the link, for few rows (contract:
  * all_reduce_device.h). CLUSTER thread blocks share a row, so that its stores leave from as many multiprocessors; each
  * thread keeps its part of the row in registers from the load of x to the norm. Device functions, for any kernel whose blocks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A row of all_reduce whose sum one thread block has in registers: residual and norm. Behind THREADS. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce in two trips: every row has an owner, who gets it from all ranks, adds, and gives to all what they need of it
  * (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice, whatever RANKS is: for many rows.
  *

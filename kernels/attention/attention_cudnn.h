@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of a chunk of a prompt by cuDNN: an alternative to attention_prefill for the same contract and operands
  * (attention_device.h; all valid rows belong to slots[0] and positions[r] = positions[0] + r), which the builder races
  * against it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention_cudnn_build.h"
 
 #include <inttypes.h>

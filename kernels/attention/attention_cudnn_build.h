@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The builder's side of attention by cuDNN: which execution plans the library offers for a problem, and how each of
  * them races. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_BUILD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention_cudnn_calls.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention by cuDNN as an engine calls it: the plan of each call is read once, which takes tens of milliseconds, and
  * kept. Any thread may use it. The device's context is current, here and below. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H

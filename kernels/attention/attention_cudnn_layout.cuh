@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What attention_cudnn_inputs writes at the beginning of the workspace and cuDNN reads, at these bytes. Host and device
  * code both read this. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_LAYOUT_CUH

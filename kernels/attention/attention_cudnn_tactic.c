@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuDNN's plans as tactics of attention. Builder only. */
 #include <stdlib.h>
 #include <string.h>

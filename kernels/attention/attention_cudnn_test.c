@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention by cuDNN against the reference, where there are a GPU and the library; what is refused, everywhere. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_cudnn_build.h"

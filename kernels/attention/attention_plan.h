@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How attention is cut into tasks, independent of the instruction set.
  *
  * A "line" is one query vector: one head of one row. A run is a stretch of rows of one slot; the lines of a run that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device kernels that serve chunks of prompts, attention_prefill and attention_generic, against the reference. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_device.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of attention over the vectors of one instruction set: one task, block by block.
  *
  * For a block of tokens and the lines of a task: keys are transposed into a small buffer, so that a vector holds the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Warpgroup matrix products of 64 rows as attention_prefill uses them. sm_90a only.
  *
  * All tiles lie in shared memory in blocks of 64 columns (128 bytes) by any multiple of 8 rows, swizzled by 128 bytes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Binds plans to memory and replays them on a team: the CPU target's counterpart of an instantiated graph. */
 #ifndef KERNELS_CPU_EXECUTOR_H
 #define KERNELS_CPU_EXECUTOR_H

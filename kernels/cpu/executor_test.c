@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A whole decoder layer with embedding, head and sampler as a plan made by hand: replayed on every instruction set
  * against the reference stream, several steps long; and the same plan damaged in many ways, each of which is refused. */
 #include "kernels/cpu/executor.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses in the paged KV pool (layout: kernels/rope_append/rope_append.h), for the ops that write and read it. */
 #ifndef KERNELS_CPU_PAGES_H
 #define KERNELS_CPU_PAGES_H

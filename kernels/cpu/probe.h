@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two ceilings of a processor, measured: streaming reads of memory and multiply-adds in registers. Benchmarks report
  * against them and the tuner's roofline stands on them. */
 #ifndef KERNELS_CPU_PROBE_H

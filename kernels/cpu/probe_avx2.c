@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/probe.h"
 
 #if defined(__AVX2__) && defined(__FMA__)

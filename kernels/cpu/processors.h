@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How many processors this process may really use: the affinity mask and the CPU quota of its control group (a
  * container on a large host commonly sees all processors but is throttled to a few). */
 #ifndef KERNELS_CPU_PROCESSORS_H

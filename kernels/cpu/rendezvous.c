@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each rank counts its own arrivals, in its own header; the others wait for that count. There is no common counter, so
  * no rank writes to what another one polls but `sleepers` and, once, `stop`. */
 #include "kernels/cpu/rendezvous.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How ranks on processors meet in a collective: each has put its data into its own exchange buffer, says so, and waits
  * for all others to have said so. Ranks are threads of one process (or of several that share the memory). */
 #ifndef KERNELS_CPU_RENDEZVOUS_H

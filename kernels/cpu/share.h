@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How ops divide work among the members of a team: contiguous shares, in a way that depends on sizes alone. */
 #ifndef KERNELS_CPU_SHARE_H
 #define KERNELS_CPU_SHARE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The team's one primitive is a barrier of two counters: members that arrived, and the generation that the last of them
  * advances. Workers wait between two runs in the same barrier, so starting a run is the caller's arrival. */
 #include "kernels/cpu/team.h"

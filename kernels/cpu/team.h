@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A team of threads that run one function together (single program, multiple data), with a barrier that is cheap
  * enough to stand between two launches of a decode step. No allocation after team_create. */
 #ifndef KERNELS_CPU_TEAM_H

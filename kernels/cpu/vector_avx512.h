@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of sixteen floats: AVX-512 F, BW, VL, DQ. The names are explained in vector_portable.h. */
 #ifndef KERNELS_CPU_VECTOR_H
 #define KERNELS_CPU_VECTOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loads and stores by dtype and the mathematical functions, in terms of the names of vector_<isa>.h, which includes this
  * file at its end. */
 #ifndef KERNELS_CPU_VECTOR_MATH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of four floats in the compilers' generic vector notation: what every processor can run (SSE2, NEON or scalar).
  * The three headers vector_<isa>.h define the same names, so that an op's body is written once and compiled for each;
  * vector_math.h, included at the end, builds on them. Arithmetic is written with the operators of the vector type. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares driver.h with the toolkit's cuda.h: all of it at compile time. Without a toolkit (12.4 or later) there is
  * nothing to compare with, and the one test says so. */
 #include <setjmp.h>

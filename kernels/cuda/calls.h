@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library calls of an engine on the device: opens the libraries that they need, checks every call against the
  * library at hand, and queues them. Any thread may check and run. */
 #ifndef KERNELS_CUDA_CALLS_H

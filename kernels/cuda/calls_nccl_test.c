@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Library calls of NCCL on the fake driver with the fake NCCL (tests/fake_cuda): what is checked, and that ranks which
  * run them have the sum and each other's data, queued and in a plan's graph. */
 #include "kernels/cuda/test_nccl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* COMM spaces on GPUs: how ranks come to see each other's memory (kernels/comm.cuh: what they do there). */
 #ifndef KERNELS_CUDA_COMM_H
 #define KERNELS_CUDA_COMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* COMM spaces, against the fake driver: headers, and what host and device code must agree on. */
 #include "kernels/cuda/comm.h"
 

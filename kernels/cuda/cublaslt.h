@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt, opened at run time, only where an engine calls it or a builder races it. As in driver.h, the declarations
  * repeat the library's binary interface (CUDA 12 and 13) under names that follow cublasLt.h; abi_test.c compares them
  * with it where there is one. */

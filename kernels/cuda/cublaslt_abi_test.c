@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares cublaslt.h with the toolkit's cublasLt.h, as abi_test.c does driver.h with cuda.h: all of it at compile time. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuDNN 9, opened at run time by whoever needs one of its plans: nothing of ours links it, and an engine whose tactics
  * are all our own never asks for it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares cudnn.h of ours with cuDNN's own: all of it at compile time. Without headers of cuDNN 9.5 or later there
  * is nothing to compare with, and the one test says so. */
 #include <setjmp.h>

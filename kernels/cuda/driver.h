@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The NVIDIA driver, opened at run time: nothing of ours links a CUDA library, so one binary serves machines with and
  * without a GPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the driver and a device, against the fake driver (tests/fake_cuda): the program runs itself again with the
  * fake's folder in LD_LIBRARY_PATH. */
 #include "formats/test_support.h"

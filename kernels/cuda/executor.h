@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as CUDA graphs: the device target's counterpart of kernels/cpu/executor.h. Each launch becomes a kernel node, or,
  * where it calls a library, a child graph with what the library queues. A launch with LAUNCH_PROGRAMMATIC depends on the one before it, and on nothing else, by a programmatic edge: it may begin
  * early, and its kernel waits until that launch, and so the whole chain behind it, has completed. Other launches,

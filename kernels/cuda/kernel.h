@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device kernels as data: for every .cu file what it computes, which macros specialise it, how it is launched.
  *
  * A .cu file has one entry, `extern "C" __global__`, named as the file. Its parameters are the launch's operands in the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL, opened at run time, only where ranks exchange data through it. As in driver.h, the declarations repeat the
  * library's binary interface (2.18 and later, which keep it) under names that follow nccl.h: member `AllReduce` is
  * ncclAllReduce, and so on; nccl_abi_test.c compares them with it where there is one.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares nccl.h with the library's own header of that name, as abi_test.c does driver.h with cuda.h: all of it at
  * compile time. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine stores of a call of NCCL: nothing but which version will do, since NCCL chooses its algorithms anew. */
 #ifndef KERNELS_CUDA_NCCL_CALL_H
 #define KERNELS_CUDA_NCCL_CALL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine stores of a call of NCCL, and what is taken for one. */
 #include "kernels/cuda/nccl_call.h"
 

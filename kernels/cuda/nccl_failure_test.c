@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL against the fake driver and the fake NCCL (tests/fake_cuda): libraries that do not do, ranks that do not come or do
  * something else, errors, and that none of it hangs. */
 #include "kernels/cuda/test_nccl.h"

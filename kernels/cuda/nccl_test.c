@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL against the fake driver and the fake NCCL (tests/fake_cuda): what collectives compute, in threads, in processes
  * and in graphs. nccl_failure_test.c has what fails. */
 #include "kernels/cuda/test_nccl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels specialised at build time: source text and macros become a cubin, through NVRTC opened at run time, with a
  * cache on disk. */
 #ifndef KERNELS_CUDA_NVRTC_H

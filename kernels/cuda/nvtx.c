@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of NVTX version 3 that a program plays (headers nvtxInit.h and nvtxTypes.h of github.com/NVIDIA/NVTX). The tool
  * is a library with the function InitializeInjectionNvtx2. It gets a function that hands out tables by number; with the
  * table of callbacks it asks for arrays of places, one array for each module of the API, and writes its functions into

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Named ranges for profilers (NVTX), without the toolkit: a tool such as Nsight Systems names its library in the
  * environment variable NVTX_INJECTION64_PATH, and the library asks this program for the functions that it wants to be
  * told of. Without a tool nothing is loaded and a range costs one comparison. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which device kernels exist for an op. The kernels of an op share operands and the parameters before their tunables, so
  * that they can race each other. */
 #ifndef KERNELS_CUDA_REGISTRY_H

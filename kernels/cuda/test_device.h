@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of device kernels share: one GPU, one compiler, launches between canaries, timing. Every test program
  * that uses it must call test_device() first; where there is no GPU it returns NULL and the test is skipped. */
 #ifndef KERNELS_CUDA_TEST_DEVICE_H

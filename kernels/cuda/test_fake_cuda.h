@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver's own functions (tests/fake_cuda/fake_cuda.h, which this folder may not include), for tests that run with
  * it as libcuda.so.1. */
 #ifndef KERNELS_CUDA_TEST_FAKE_CUDA_H

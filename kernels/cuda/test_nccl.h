@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks for the tests of nccl.h, as threads, with the fake driver and the fake NCCL (tests/fake_cuda), whose collectives
  * compute. */
 #ifndef KERNELS_CUDA_TEST_NCCL_H

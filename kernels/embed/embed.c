@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
 
 #include "formats/engine_file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed (contract: embed_device.h). One thread block per row and chunk of columns. */
 #include "kernels/comm.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed: out[r, :] = table[tokens[r], :], as float.
  *
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. Where

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed on the GPU: out[r, :] = table[tokens[r], :], rounded to OUT_DTYPE. The table is row-major. SHARDED: rank k of
  * several has the tokens from k * VOCAB on. Rows of tokens that the table does not have are zero: those of other ranks, and
  * PLAN_NO_TOKEN, which a step finds that was queued behind one that drew nothing. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hostile parameters for the launch functions of device kernels. */
 #ifndef KERNELS_EMBED_TEST_HOSTILE_H
 #define KERNELS_EMBED_TEST_HOSTILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of matmul: its contract as checks on parameters, operands and sizes, its cost, its implementations. */
 #include "kernels/matmul/matmul.h"
 

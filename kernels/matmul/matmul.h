@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul: out[r, n] = sum over k of x[r, k] * W[n, k]  (+ bias[n]) (+ residual[r, n]),
  * or with EPILOGUE_SWIGLU, where W holds gate and up panels in turn and N counts both:
  *   out[r, j] = silu(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise, silu(g) = g / (1 + exp(-g)).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for AVX2, FMA and F16C. */
 #include "kernels/matmul/matmul_tile.h"
 

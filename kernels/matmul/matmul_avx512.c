@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for AVX-512 (F, BW, VL, DQ). */
 #include "kernels/matmul/matmul_tile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for AVX-512 with BF16: weights of type BF16 are multiplied as they are stored, two k at a time, with
  * activations in split form. Other weights take the AVX-512 code.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by cuBLASLt: the contract of matmul_device.h without NORM and without the SWIGLU epilogue, behind which a launch
  * of swiglu stands (builder/library_plans_cuda.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
  * ones hold nothing that anybody reads. Behind the contract's operands comes the workspace.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt's space of algorithms for one matmul. Builder only. */
 #include <stdlib.h>
 #include <string.h>

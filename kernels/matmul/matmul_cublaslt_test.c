@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of matmul by cuBLASLt on the GPU: shapes, epilogues, its favourites and a share of its whole space, calls that are
  * not what they say. */
 #include "kernels/matmul/matmul_cublaslt.h"

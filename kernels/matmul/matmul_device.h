@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul on the GPU: the contract that all device matmuls share, and what each of them adds.
  *
  *   out[r, n] = sum over k of y[r, k] * W[n, k]  (+ bias[n]) (+ residual[r, n])

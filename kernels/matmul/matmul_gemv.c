@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_gemv on the host: what is legal, how it is launched, what is worth measuring. */
 #include "kernels/matmul/matmul_device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h, which also
  * lists the tunables; shared memory is laid out in matmul_gemv_layout.cuh.
  *

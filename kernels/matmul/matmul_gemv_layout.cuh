@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_gemv: how a thread block's shared memory is laid out, as macros that the kernel and its host file share. All
  * sizes are bytes unless they say otherwise; the arguments are the kernel's parameters. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_LAYOUT_CUH

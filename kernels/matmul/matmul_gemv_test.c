@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_gemv against a double loop over the same rounded inputs. */
 #include <math.h>
 

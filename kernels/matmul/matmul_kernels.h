@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of matmul's kernels that instruction sets share, as a template. A file that includes it defines before:
  *
  *   MATMUL_LANES                   floats in a vector: 4, 8 or 16

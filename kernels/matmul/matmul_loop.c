@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control flow of matmul, the same for every instruction set: activations are brought into the form that the
  * register tiles read, tasks are shared out by ticket, and each task runs
  *

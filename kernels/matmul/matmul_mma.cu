@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by mma.sync, for GPUs from compute capability 8.0 on and any number of rows: contract in matmul_device.h, without
  * HAS_NORM.
  *

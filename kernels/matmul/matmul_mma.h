@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_mma: the matmul of matmul_device.h for any GPU from compute capability 8.0 on and any number of rows, without
  * HAS_NORM. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_H

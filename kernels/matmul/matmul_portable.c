@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul for any processor: vectors of four floats in the compiler's own notation (SSE2 on x86-64, NEON on arm64),
  * multiplication and addition apart because fused ones are slow without hardware. */
 #include <string.h>

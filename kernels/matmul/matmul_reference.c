@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle of matmul: one output at a time, sums in double. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of matmul: packing, every instruction set against the reference, bits that do not depend on how the work is
  * cut up, refusal of hostile parameters. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What stands between the one control flow of matmul (matmul_loop.c) and the instruction sets (matmul_<isa>.c): the
  * register tile, the preparation of activations, the epilogue. Private to this folder.
  *

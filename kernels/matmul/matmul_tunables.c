@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tunables of matmul: which are legal, which are good without measuring, which are worth measuring. */
 #include <stddef.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by Hopper's wgmma, for any number of rows: contract in matmul_device.h, without HAS_NORM.
  *
  * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a decode

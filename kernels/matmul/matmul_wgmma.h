@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_wgmma: the matmul of matmul_device.h for any number of rows on Hopper (compute capability 9.0), without HAS_NORM. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_H
 #define KERNELS_MATMUL_MATMUL_WGMMA_H

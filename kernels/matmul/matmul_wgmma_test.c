@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of matmul_wgmma on the GPU: tails in every dimension, epilogues, counts, every candidate, repeatable bits. */
 #include "kernels/matmul/test_matmul_device.h"
 #include "kernels/matmul/matmul_wgmma.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing of weight rows into PANEL16. Both BF16 (pairs of k) and F32 are a transposition of 32-bit units, F16 one of
  * 16-bit units, done in blocks of one cache line per row. */
 #include "kernels/matmul/panel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PANEL16, the layout of weight matrices: rows of W[N, K] in groups of 16 ("panels"), so that one vector holds the same
  * k of 16 outputs and a panel is one contiguous stream.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/matmul/test_matmul_device.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the device matmuls share: one launch on random data against sums in double. */
 #ifndef KERNELS_MATMUL_TEST_MATMUL_DEVICE_H
 #define KERNELS_MATMUL_TEST_MATMUL_DEVICE_H

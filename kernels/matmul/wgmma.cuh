@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wgmma with both operands in shared memory, for every size that the matmul uses. */
 #ifndef KERNELS_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_WGMMA_CUH

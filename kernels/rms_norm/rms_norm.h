@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight, with s = x or, with HAS_RESIDUAL, s = x + residual
  * (also written to `sum`, which may be the same memory as x or residual). Root mean square layer normalisation,
  * Zhang and Sennrich 2019. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on

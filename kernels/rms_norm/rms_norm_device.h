@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm on the GPU: out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + EPS) * weight.
  *
  * Float32 inside, rounded once to OUT_DTYPE: relative error 1e-6 before that rounding. The order of the sum depends on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rms_norm/rms_norm_device.h"
 
 #include <inttypes.h>

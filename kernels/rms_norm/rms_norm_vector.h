@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of rms_norm over the vectors of one instruction set. A row is one thread's work; its sum of squares is formed
  * in four vectors of partial sums, column i in vector (i / VEC_WIDTH) % 4, which depends on the width alone. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_VECTOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append: rotates the heads of q and k and files k and v into their pages (contract: rope_append_device.h).
  *
  * A head of a row is the work of a group of lanes, a power of two; a lane holds VECTOR elements of the head's first half

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append: splits the QKV projection, normalises heads (optional, Qwen3), rotates q and k, appends k and v to the
  * sequence's KV page.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append on the GPU, for prefill: splits the QKV projection, normalises heads (HAS_NORM, Qwen3), rotates q and k,
  * appends k and v to the sequences' KV pages. Equations and page layout: rope_append.h. Float32 inside, relative error
  * 1e-6 of the larger of a rotated pair before the rounding to X_DTYPE (q) or KV_DTYPE (k); v is exact.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of rope_append over the vectors of one instruction set. The unit of work is one head of one row. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_VECTOR_H
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_VECTOR_H

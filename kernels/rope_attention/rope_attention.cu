@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_attention: one step of decode attention. Head norms, rotary embedding, append of k and v, attention over the
  * sequence's pages and the merge of its splits, in one launch. The contract stands in rope_attention.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_attention: decode attention in one launch (device targets): head norms, rotary embedding, append of k and v to
  * their page, grouped-query attention over the sequence's pages.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How rope_attention uses shared memory: sizes that the kernel and its host code share. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_LAYOUT_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_LAYOUT_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merging the partial results of rope_attention: weighted sums of quads (float4) of several warps or blocks. Blocks
  * hand theirs over through a workspace in global memory whose words are zero until they are written. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH

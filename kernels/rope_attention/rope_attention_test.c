@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_attention/rope_attention.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table: cosines and sines of position * inv_freq, times SCALING (contract: rope_table_device.h). One thread per
  * angle.
  *

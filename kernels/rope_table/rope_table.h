@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table: cosines and sines of the rotary embedding for the rows of this step, computed once for all layers.
  *
  *   angle[r, i] = float(position[r]) * inv_freq[i]            (float32 product, as transformers computes it)

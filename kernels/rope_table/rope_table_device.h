@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table on the GPU: the rows' cosines and sines, computed once for all layers.
  *
  *   angle[r, i] = float32(position[r]) * inv_freq[i]             rounded to float32

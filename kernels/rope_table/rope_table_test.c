@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/test_support.h"
 

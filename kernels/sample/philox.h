@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Philox 4x32-10, the counter-based random number generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
  * as easy as 1, 2, 3" (2011): a keyed bijection of 128-bit counters, so the n-th number needs no state but n. Plain
  * integer arithmetic, so that host and device code can share it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample: draws the next token of every out row (contract: sample_device.h, semantics: sample.h).
  *
  * A cluster of CLUSTER thread blocks does a row; each block has a slice of the vocabulary. The first pass turns values

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample: draws the next token of each out row from its logits, by the sampler of the row's slot (formats/plan.h).
  *
  * Order, as transformers applies it: repetition penalty over the tokens seen in the sequence (logit > 0 is divided,

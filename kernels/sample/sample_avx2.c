@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #if defined(__x86_64__)
 #include "kernels/cpu/vector_avx2.h"
 #include "kernels/sample/sample_vector.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample on the GPU: the semantics of sample.h, draw for draw. Tokens, sampler states and SEEN afterwards equal those of
  * the CPU's vector code with fused multiply-adds (AVX2, AVX-512): the same operations on floats, integer sums. They may
  * differ from sample_reference, which sums in double, where a random number falls on a boundary.

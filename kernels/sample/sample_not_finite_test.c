@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows from which nothing can be drawn (kernels/sample/sample.h): a NaN or +infinity at any place, or no finite logit. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the sampler's implementations share: the row at hand, and its share of the workspace. */
 #ifndef KERNELS_SAMPLE_SAMPLE_ROW_H
 #define KERNELS_SAMPLE_SAMPLE_ROW_H

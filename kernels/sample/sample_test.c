@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/sample/sample.h"
 #include "kernels/test_support.h"
 

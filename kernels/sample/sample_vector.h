@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of sample over the vectors of one instruction set.
  *
  * First pass, shared among the members: the maximum of every small set of tokens. Second pass, one member per row.

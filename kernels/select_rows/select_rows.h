@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* select_rows: out[o, :] = x[out_rows[o], :] for the valid out rows: from here on only rows that need logits count. */
 #ifndef KERNELS_SELECT_ROWS_SELECT_ROWS_H
 #define KERNELS_SELECT_ROWS_SELECT_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu.h"
 
 #include "kernels/cpu/vector_portable.h"

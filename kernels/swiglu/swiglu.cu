@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu: out[r, j] = silu(gate[r, j]) * up[r, j], gate and up in groups of 8 columns by turns (contract:
  * swiglu_device.h). A thread does one group. */
 #include "kernels/device.cuh"

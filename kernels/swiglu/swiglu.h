@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu: out[r, i] = silu(gate[r, i]) * up[r, i]. Shazeer 2020. Usually fused into the matmul; this is the plain form. */
 #ifndef KERNELS_SWIGLU_SWIGLU_H
 #define KERNELS_SWIGLU_SWIGLU_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu_device.h"
 
 #include "kernels/embed/test_hostile.h"

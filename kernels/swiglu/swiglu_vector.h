@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of swiglu over the vectors of one instruction set. */
 #ifndef KERNELS_SWIGLU_SWIGLU_VECTOR_H
 #define KERNELS_SWIGLU_SWIGLU_VECTOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the programs that run engines have besides formats/cli: the library's errors, and the flags that choose GPUs. */
 #ifndef RUNTIME_CLI_CLI_ARGS_H
 #define RUNTIME_CLI_CLI_ARGS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast all threads together read memory: what a decode step that reads every weight once is measured against. */
 #ifndef RUNTIME_CLI_CLI_BANDWIDTH_H
 #define RUNTIME_CLI_CLI_BANDWIDTH_H

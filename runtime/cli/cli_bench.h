@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engbench's measurements and tables. */
 #ifndef RUNTIME_CLI_CLI_BENCH_H
 #define RUNTIME_CLI_CLI_BENCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engbench's tables: markdown for people, CSV and JSON for programs. */
 #include <jansson.h>
 #include <stdlib.h>

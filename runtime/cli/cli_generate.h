@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engrun's main work: open an engine, read a prompt, stream what the model says. */
 #ifndef RUNTIME_CLI_CLI_GENERATE_H
 #define RUNTIME_CLI_CLI_GENERATE_H

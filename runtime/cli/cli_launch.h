@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of a plan in words, for engines of any target. */
 #ifndef RUNTIME_CLI_CLI_LAUNCH_H
 #define RUNTIME_CLI_CLI_LAUNCH_H

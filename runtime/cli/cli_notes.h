@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a user should know of a session that runs, on stderr. */
 #ifndef RUNTIME_CLI_CLI_NOTES_H
 #define RUNTIME_CLI_CLI_NOTES_H

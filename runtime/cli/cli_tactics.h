@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enginfo --tactics: what computes each launch of an engine's plans, and what the tuner measured. */
 #ifndef RUNTIME_CLI_CLI_TACTICS_H
 #define RUNTIME_CLI_CLI_TACTICS_H

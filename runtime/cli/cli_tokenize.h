@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engrun --tokenize and --detokenize: lines of JSON in, lines of JSON out. */
 #ifndef RUNTIME_CLI_CLI_TOKENIZE_H
 #define RUNTIME_CLI_CLI_TOKENIZE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The format: "Trace Event Format" (Google, 2016), JSON array form. A step is a process with two threads: what the whole
  * step takes as the engine replays it, and its launches one behind the other, each timed by itself. */
 #include "runtime/cli/cli_trace.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engbench --trace: steps launch by launch, as a file for chrome://tracing or ui.perfetto.dev. */
 #ifndef RUNTIME_CLI_CLI_TRACE_H
 #define RUNTIME_CLI_CLI_TRACE_H

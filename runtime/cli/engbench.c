@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engbench: how fast an engine reads prompts and writes answers on this machine, as llama-bench reports it. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* enginfo: what is in an engine file, for any target; with --verify, whether all of it is as it was written. */
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engrun: text, tokens and logits from an engine file, and its tokenizer alone. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Continues a prompt: generate ENGINE PROMPT */
 #include <eng.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of all_reduce over the link beside NCCL's, in microseconds for one of 64 in a CUDA graph.
  *
  *   collectives-bench [-g GPUS] [-m] [-s] [-t SECONDS]

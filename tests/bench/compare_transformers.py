@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares an engine with Hugging Face transformers on the same checkpoint and GPU:
 
     compare_transformers.py CHECKPOINT ENGINE --engrun PATH [--prompt 64] [--new 16] [--dtype bfloat16]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults injected into engines that run on several GPUs, on a machine that has them:
 
     faults_cuda.py ENGINE --engbench PATH [--times 20] [--at-once 4]

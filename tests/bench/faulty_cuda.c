@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A driver that fails: libcuda.so.1 in front of the real one, which it is linked with as libcuda_real.so, so that dlsym finds
  * all else there. Made and set by faults_cuda.py.
  *

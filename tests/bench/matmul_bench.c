@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of matmul beside what the memory gives in the same run.
  *
  *   matmul_bench [-t THREADS] [-r ROUNDS] [-i ISA] [-d bf16|f16|f32] [-m ROWS] [-s NxK] [-T P,R,D,B,T,N] [-a] [-f FILE]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times every op but matmul at the sizes of Llama-3.2-1B on this machine's threads: microseconds per launch with its
  * barrier, as a replay pays for it, and the bandwidth or arithmetic rate that is. Figures are the best and the median of
  * many batches, as other programs may be running. Usage: ops_bench [threads [instruction set]] */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times Hugging Face transformers on the CPU, for comparison with engbench on the same checkpoint:
 
     transformers_cpu.py CHECKPOINT [--prompt 128] [--new 32] [--repetitions 3] [--threads N] [--dtype bfloat16]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times Hugging Face transformers on a GPU, for comparison with engbench on the same checkpoint in the same run:
 
     transformers_cuda.py CHECKPOINT [--batches 1,16] [--prompts 2048] [--context 200] [--new 64] [--repetitions 5]

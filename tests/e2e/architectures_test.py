@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every supported architecture, on tiny random checkpoints, against what transformers recorded: it loaded them in float32,
 rotary frequencies included. Every other family that lies there is refused by its name."""
 

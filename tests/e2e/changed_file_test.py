@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine file that is damaged, or overwritten while a program has it open: what enginfo says that it checked, and
 --private-weights."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engrun on a terminal: a conversation with Ctrl-C and Ctrl-D, one that grows beyond the context, text that would be a
 command to the terminal."""
 

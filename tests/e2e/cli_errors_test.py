@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a user can get wrong, and everything that a machine can refuse: a message that says what, where,
 expected and found, the exit code of its kind, nothing on stdout, nothing left behind.
 

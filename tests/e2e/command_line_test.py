@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the four programs do alike: help, one style of message, lists of numbers, readers that go away."""
 
 import os

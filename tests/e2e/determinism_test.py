@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same input gives the same bytes, and a build that is killed at any moment leaves nothing or the whole engine, no
 stray files, and the tuning records that it had."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engbench's tables say what was measured, in all three forms."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engbuild for a GPU from checkpoint to engine, without one: on the fake driver and the fake compiler of tests/fake_cuda,
 whose kernels compute nothing. What the kernels compute is for bin/gpu-tests; here it is the path around them: targets,
 the tuning cache, determinism, what is printed, and every way in which the machine can refuse."""

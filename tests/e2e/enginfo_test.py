@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """enginfo says what is in the file, in words and as JSON, and --verify finds changed weights."""
 
 import json

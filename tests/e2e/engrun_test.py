@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engrun as a person and a script meet it: streaming, interruption, lost pipes, chat, sampling. Flags and bad inputs are
 in cli_errors_test.py, numbers in reference_test.py."""
 

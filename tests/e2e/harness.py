@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share: where the programs are, how to run them, readers for .npy and .npz.
 
 A test is a Python file of the standard library alone, next to this one, named *_test.py:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engbuild streams the weights: its own memory does not grow with the checkpoint, tuned or not."""
 
 import json

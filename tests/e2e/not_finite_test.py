@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights and logits that are not finite: engbuild refuses the ones by name, engrun and engbench end at the others."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a checkpoint to text, as the README tells it: build the shipped model, look at it, let it speak, measure it."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several processes that share an engine's GPUs, without a GPU: the fake driver's kernels compute nothing, but its NCCL really
 exchanges data between processes, so what is here is how they find each other, what they print, and every way in which one of
 them can fail. What they compute is for a machine with GPUs."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines for several GPUs without one: on the fake driver, whose kernels compute nothing. What the collectives compute is for
 bin/gpu-tests; here it is the path around them: GPUs, peer access, memory of each, and every way in which it can fail."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that several ranks share (engbuild --gpus N), on the processors: what N ranks say is what one says, and what the
 references say."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What trained models say is what the reference implementations say: the shipped fables, and real stories. Tokens equal
 the recorded ones, except where the recorded distance between the two best logits is below the arithmetic's own error;
 logits lie within a stated bound."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Special tokens that are written in a prompt or a message: engrun recognises them in a raw prompt, as completion programs
 do, and reads a chat's messages as text; --special-tokens decides otherwise. --no-jit changes no id."""
 

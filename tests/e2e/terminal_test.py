@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engrun on a terminal: the prompt of -p stands before its continuation, and nowhere else."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token ids and decoded text are those of Hugging Face tokenizers: every recorded case, from tokenizer.json and from an
 engine that holds the tokenizer."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce's kernels on the host, every rank with blocks of its own: some rounds in a row, each behind the last one's out,
  * without a barrier between ranks. Made and run by emulation_test.py, which sets the kernel's macros and
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA C++ on the host, as far as the collectives' kernels use it: a block is a thread, and its threads are contexts that take
  * turns in it (makecontext). They give way where they wait: at barriers, in shuffles, and whenever they look at memory that
  * another GPU may write. What runs in another order here than on a GPU must not matter; how fast anything is cannot be seen.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
 for every way of sharing rows and some shapes. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt for the fake driver (fake_cuda.h): takes every problem with a few algorithms of its own, and queues one kernel
  * `fake_cublaslt` for each product, which computes what a test registered, else nothing. A library libcublasLt.so.13 in a
  * folder of its own.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuDNN for the fake driver (fake_cuda.h), as far as attention goes (kernels/attention/attention_cudnn*.c): takes a
  * graph that has its products, reductions and page loads, offers a few engines, and queues one kernel `fake_cudnn` for
  * each execution, which computes what a test registered, else nothing. A library libcudnn.so.9 beside the cuBLASLt.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A driver without a GPU: libcuda.so.1 in host memory, for tests of everything that calls the driver. Found by the
  * dynamic linker where LD_LIBRARY_PATH names its folder (the tests run themselves again that way).
  *

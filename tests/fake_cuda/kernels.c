@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Libraries, kernels, launches, graphs, tensor maps. */
 #include "tests/fake_cuda/state.h"
 

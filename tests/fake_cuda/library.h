@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the fake libraries share: a module with one kernel, loaded and launched through the fake driver. */
 #ifndef TESTS_FAKE_CUDA_LIBRARY_H
 #define TESTS_FAKE_CUDA_LIBRARY_H

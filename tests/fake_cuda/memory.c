@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, copies, streams and events. */
 #include "tests/fake_cuda/state.h"
 

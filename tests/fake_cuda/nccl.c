@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL for the fake driver (fake_cuda.h), which computes: every collective queues one kernel `fake_nccl`, and where that
  * runs the ranks, threads of one process or several processes, meet in a shared memory segment that is named after the
  * id. A library libnccl.so.2 in a folder of its own. Sums are taken in rising order of ranks, in F32, and rounded once.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run-time compiler for the fake driver (fake_cuda.h): whatever the source, the cubin is the fake's text, with the
  * parameters that the kernel has under its macros. A library libnvrtc.so.13 in a folder of its own.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Settings, counts, objects; devices and contexts. */
 #include "tests/fake_cuda/state.h"
 

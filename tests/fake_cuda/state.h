@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the fake driver share. One lock guards everything: each entry point begins with ENTER and returns
  * through LEAVE. */
 #ifndef TESTS_FAKE_CUDA_STATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json and generation_config.json: any bytes are either refused with a message or give a model whose sizes hold
  * the limits that later code relies on. Every input is read as both. */
 #include "formats/model_config.h"

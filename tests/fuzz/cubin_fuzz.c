@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Machine code of an engine: any bytes are either refused with a message or are tables that lead nowhere outside. */
 #include "formats/cubin.h"
 

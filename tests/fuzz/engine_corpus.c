@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the committed inputs of engine_fuzz, engine_fixed_fuzz, manifest_fuzz and tuning_cache_fuzz anew, for when a
  * format changes:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_fix_up for targets that read engine files: recomputes every checksum after a mutation, so that the checks of
  * structure are what is tried. Included once by each such target. */
 #pragma once

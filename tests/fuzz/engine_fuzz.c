@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine file as it comes: any bytes are either refused with a message or give an engine of which every part lies
  * where it may be read. Almost every mutation ends at a checksum; engine_fixed_fuzz.c goes on from there. */
 #include "tests/fuzz/engine_try.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The whole runtime on engine files whose checksums are right but whose structure is not: what opens must also run.
  * Opens through the public API, repeats the golden outputs and generates a few tokens. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the two targets on engine files do with one input: open it, and use all of what opens. */
 #pragma once
 

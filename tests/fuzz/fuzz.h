@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What a fuzz target offers to the two drivers: standalone_driver.c (replay and seeded mutations, any compiler)
 // and libFuzzer (--config=fuzz).
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // libFuzzer's own mutations followed by the target's fix-up, as in the standalone driver.
 
 #include "tests/fuzz/fuzz.h"

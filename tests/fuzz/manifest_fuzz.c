@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manifest: any bytes are either refused with a message or give values that can be written, and what was written
  * reads back as the same text. */
 #include "formats/manifest.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Runs a fuzz target without libFuzzer: first every corpus file as it is, then a fixed number of seeded random
 // mutations of them. The same seed gives the same inputs on every machine, so that a failure can be repeated.
 //

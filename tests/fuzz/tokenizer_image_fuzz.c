@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tokenizer's image: any bytes are either refused with a message or can be used for encoding and decoding. */
 #include "formats/tokenizer_image.h"
 #include "tests/fuzz/fuzz.h"

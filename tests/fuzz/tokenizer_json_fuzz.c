@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json: any bytes are either refused with a message or make an image that opens, encodes and decodes. */
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"

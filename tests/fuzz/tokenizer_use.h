@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What both tokenizer fuzz targets do with a tokenizer that opened: encode and decode, and check what must hold
  * whatever the tokenizer is. */
 #ifndef TESTS_FUZZ_TOKENIZER_USE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tuning cache: any bytes give some records, sorted, each of which can be written and reads back the same; the
  * rest counts as damage. */
 #include "formats/tuning_record.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of gpu-tests. Each check runs in a process of its own (gpu-tests --run NAME), so that one that crashes or
  * hangs is one failure. */
 #ifndef TESTS_GPU_CHECK_H

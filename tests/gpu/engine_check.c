@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An engine for the GPU against one for the CPU, from the same checkpoint with the same weights.
  *
  * The CPU computes with float32 activations and sums, the GPU rounds activations to the dtype of the weights: a logit

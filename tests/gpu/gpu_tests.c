@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu-tests: every check of this distribution that needs a GPU, from the unpacked tarball, on a machine with nothing
  * but NVIDIA's driver and the NVRTC library. */
 #include <dirent.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bin/gpu-tests of the tarball, as far as it goes without a GPU: what it lists, how it counts, how it fails.
 
 The driver is tests/fake_cuda, whose kernels compute nothing, and the compiler a stub that refuses everything: checks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of the device kernels at the shapes of Llama 3: for every problem and every kernel that takes it the best of
  * its first candidates. Operand sets rotate, so that weights come from memory as in an engine. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the corpus of the shipped model: short fables, each told by a grammar over one consistent cast.
 
 A story draws a cast, a place, a weather and an arc; the arc is a list of beats, a beat a list of ways to

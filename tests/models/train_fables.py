@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the shipped model, tests/models/fables: a small Llama that tells fables.
 
 Writes the text (fable_text.py), trains a byte-level BPE tokenizer and the model on it, rounds the weights to
