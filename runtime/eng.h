@@ -276,7 +276,9 @@ struct eng_session_options {
     size_t struct_size;
     uint32_t threads;       /* 0: one per processor this process may use */
     uint32_t max_sequences; /* sequences that may exist at once, waiting ones included; 0: 4 per slot, at least 64 */
-    uint64_t kv_tokens;     /* size of the KV pool in tokens (rounded up to pages); 0: by kv_bytes */
+    uint64_t kv_tokens; /* size of the KV pool in tokens (rounded up to pages); 0: by kv_bytes. More than a full context
+                               for every slot could never be used: a larger kv_tokens or kv_bytes is cut to that, and
+                               eng_session_facts.pages tells what there is */
     uint64_t
         kv_bytes; /* size of the KV pool in bytes, of each rank if there are several (rounded down); 0: full context for every slot or, if that
                                takes more than half of the memory at hand (on a GPU: nine tenths of what is free), what

@@ -28,16 +28,23 @@ static bool check_tokens(const struct eng_session *session, const int32_t *token
     return true;
 }
 
-/* Room for `count` more tokens: in the context and in the page pool. */
+/* Of a slot that was checked. Before the tokens are: as many as are counted need not be there to be read. */
+static bool check_context(const struct eng_session *session, uint32_t slot, size_t count, const char *function,
+                          struct status *status)
+{
+    const struct session_slot *own = &session->slots[slot];
+    const uint32_t context = (uint32_t)session->geometry->max_context, room = context - own->position;
+    if (count <= room) return true;
+    return status_fail(status, STATUS_TOO_LONG,
+                       "%s: expected at most %u more tokens, for the context is %u and slot %u holds %u, found %zu",
+                       function, room, context, slot, own->position, count);
+}
+
+/* KV pages for `count` more tokens, which the context has room for. */
 static bool make_room(struct eng_session *session, uint32_t slot, size_t count, const char *function,
                       struct status *status)
 {
     const struct session_slot *own = &session->slots[slot];
-    uint64_t context = session->geometry->max_context;
-    if (count > context - own->position)
-        return status_fail(status, STATUS_TOO_LONG,
-                           "%s: slot %u holds %u tokens and %zu more exceed the context of %u tokens", function, slot,
-                           own->position, count, (unsigned)context);
     if (slots_reserve(session, (int32_t)slot, own->position + count)) return true;
     return status_fail(status, STATUS_FULL, "%s: slot %u needs %u KV pages in all, has %u, and %u are free", function,
                        slot, slots_pages_for(session, own->position + count), own->pages, session->free_page_count);
@@ -137,8 +144,9 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
                     int32_t *next_token, float *logits, struct status *status)
 {
     static const char function[] = "eng_prefill";
-    if (!check_slot(session, slot, function, status) || !check_tokens(session, tokens, count, function, status) ||
-        !scheduler_drain(session, status) || !make_room(session, slot, count, function, status))
+    if (!check_slot(session, slot, function, status) || !check_context(session, slot, count, function, status) ||
+        !check_tokens(session, tokens, count, function, status) || !scheduler_drain(session, status) ||
+        !make_room(session, slot, count, function, status))
         return false;
     memcpy(session->slots[slot].history + session->slots[slot].position, tokens, count * sizeof *tokens);
     slots_mark_seen(session, (int32_t)slot, tokens, count);
@@ -180,14 +188,16 @@ static bool check_decode(struct eng_session *session, const uint32_t *slots, con
                          size_t steps, const int32_t *next_tokens, const char *function, struct status *status)
 {
     if (!report_not_null(session, function, "session", status) || !report_not_null(slots, function, "slots", status) ||
-        !report_not_null(next_tokens, function, "next_tokens", status) ||
-        !check_tokens(session, tokens, count, function, status))
+        !report_not_null(next_tokens, function, "next_tokens", status))
         return false;
     if (count > session->geometry->slots)
         return status_fail(status, STATUS_USAGE, "%s: count is %zu, at most %u slots", function, count,
                            (unsigned)session->geometry->slots);
     for (size_t i = 0; i < count; i++)
-        if (!check_slot(session, slots[i], function, status)) return false;
+        if (!check_slot(session, slots[i], function, status) ||
+            !check_context(session, slots[i], steps, function, status))
+            return false;
+    if (!check_tokens(session, tokens, count, function, status)) return false;
     if (!check_different(slots, count, function, status) || !scheduler_drain(session, status)) return false;
     /* A page that one slot got stays with it when a later slot finds none: it is its next page anyway. */
     for (size_t i = 0; i < count; i++)

@@ -206,15 +206,19 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
         return status_fail(status, STATUS_USAGE, "%s: %u tokens are still to be polled", function,
                            sequence->count - sequence->polled);
     if (count == 0) return status_fail(status, STATUS_USAGE, "%s: count is 0, expected at least 1 token", function);
+    /* First: as many tokens as are counted need not be there to be read. */
+    const uint32_t limit = context_limit(sequence), room = sequence->count < limit ? limit - sequence->count : 0;
+    if (count > room)
+        return status_fail(
+            status, STATUS_TOO_LONG,
+            "%s: count: expected at most %u tokens, for the context is %u and the sequence has %u, found "
+            "%zu; submit fewer, or begin a new sequence",
+            function, room, limit, sequence->count, count);
     uint64_t vocab_size = sequence->session->geometry->vocab_size;
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || (uint64_t)tokens[i] >= vocab_size)
             return status_fail(status, STATUS_BAD_INPUT, "%s: token %zu is %d, expected 0 to %u", function, i,
                                tokens[i], (unsigned)vocab_size - 1);
-    uint32_t limit = context_limit(sequence);
-    if (sequence->count > limit || count > limit - sequence->count)
-        return status_fail(status, STATUS_TOO_LONG, "%s: a prompt of %zu tokens behind %u exceeds the context of %u",
-                           function, count, sequence->count, limit);
     uint64_t reserved = reserved_tokens(sequence, sequence->count + count);
     const struct eng_session *session = sequence->session;
     if (!again && slots_pages_for(session, reserved) > session->page_count)
