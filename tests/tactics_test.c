@@ -78,6 +78,19 @@ static void check_counts(const struct engine *file, const json_t *plans)
     }
 }
 
+enum { TERMINAL_COLUMNS = 132 };
+
+/* Every line fits a wide terminal, and none ends with spaces. */
+static void check_lines(const char *text)
+{
+    for (const char *line = text; *line;) {
+        const size_t size = strcspn(line, "\n");
+        if (size > TERMINAL_COLUMNS) fail_msg("%zu columns: %.*s", size, (int)size, line);
+        if (size) assert_true(line[size - 1] != ' ');
+        line += size + (line[size] == '\n');
+    }
+}
+
 static void test_untuned_cpu_engine(void **state)
 {
     (void)state;
@@ -102,6 +115,7 @@ static void test_untuned_cpu_engine(void **state)
     assert_non_null(strstr(text, "not measured"));
     assert_non_null(strstr(text, "not tuned"));
     assert_non_null(strstr(text, "attention 6/2 heads of 32"));
+    check_lines(text);
     free(text);
     engine_close(&file);
 }
@@ -176,6 +190,106 @@ static uint32_t point(struct tuned *tuned, enum plan_op op, uint32_t line)
     return count;
 }
 
+/* The line that begins so, without it; the caller frees it. */
+static char *rest_of_line(const char *text, const char *begin)
+{
+    const char *at = strstr(text, begin);
+    if (!at) fail_msg("no line '%s' in\n%s", begin, text);
+    at += strlen(begin);
+    return strndup(at, strcspn(at, "\n"));
+}
+
+static void expect_line(const char *text, const char *begin, const char *words)
+{
+    char *line = rest_of_line(text, begin);
+    if (!strstr(line, words)) fail_msg("'%s' is not in the line '%s%s'", words, begin, line);
+    free(line);
+}
+
+/* Why a kernel was chosen that another beat, and what stands for a rate that no memory has. */
+static void test_choices(void **state)
+{
+    (void)state;
+    static const struct {
+        enum plan_op op;
+        const char *shape, *kernel, *choice;
+        double runner_up_us, roofline_us;
+    } cases[] = {
+        {OP_ROPE_ATTENTION, "rope_attention 6/2 heads of 32", "rope_attention", "fastest", 4.5, 3},
+        {OP_EMBED, "embed 1536 x 192", "embed", "tie", 3.9, 7.64},
+        {OP_SAMPLE, "sample 1536", "sample", "tie", 4.0, 4},
+        {OP_ROPE_TABLE, "rope_table 32", "rope_table", "only one", 0, 3},
+    };
+    struct tuned tuned;
+    struct engine *file = &tuned.file;
+    open_tuned(&tuned, lowered_engine_path());
+    uint32_t lines = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "gpu; %s; 1", cases[i].kernel);
+        struct tuning_record record = measured(key, cases[i].kernel, 4);
+        record.runner_up_us = cases[i].runner_up_us;
+        record.roofline_us = cases[i].roofline_us;
+        if (cases[i].runner_up_us == 0) record.runner_up_count = 0, record.candidates = 1;
+        point(&tuned, cases[i].op, lines++);
+        add_record(&tuned, &record);
+    }
+    /* Not the fastest of its race, which has a record of its own, but in the plan. */
+    struct tuning_record winner = measured("gpu; matmul; 1", "matmul_gemv", 8), listed = winner;
+    winner.median_us = 3.25;
+    add_record(&tuned, &winner);
+    lines++;
+    snprintf(listed.key, sizeof listed.key, "gpu; matmul; 1; matmul_mma 0123456789abcdef");
+    snprintf(listed.values[0].name, sizeof listed.values[0].name, "matmul_mma");
+    listed.runner_up_count = 0, listed.runner_up_us = 0, listed.candidates = 1;
+    point(&tuned, OP_MATMUL, lines++);
+    add_record(&tuned, &listed);
+    /* A long key of a record that no launch names, and words too long for a line. */
+    struct tuning_record other = measured("", "alternative", 1);
+    memset(other.key, 'k', sizeof other.key - 1);
+    other.key[sizeof other.key - 1] = '\0', other.key[40] = ' ';
+    add_record(&tuned, &other);
+
+    char *text = print(file);
+    check_lines(text);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char begin[80];
+        snprintf(begin, sizeof begin, "\n  %s ", cases[i].shape);
+        expect_line(text, begin, cases[i].choice);
+        expect_line(text, begin,
+                    cases[i].roofline_us > 4   ? " cache "
+                    : cases[i].roofline_us < 4 ? " 75.0 "
+                                               : " 100.0 ");
+    }
+    expect_line(text, "\n  matmul 192 x 192 +residual ", " in the plan");
+    uint32_t matmul = 0;
+    char tactic[160];
+    while (tuned.launches[matmul].op != OP_MATMUL) matmul++;
+    snprintf(tactic, sizeof tactic, "\n      %s stages=8 warps=8\n", launch_kernel(file, &tuned.launches[matmul]));
+    assert_non_null(strstr(text, tactic));
+    assert_non_null(strstr(text, "\n      fastest by itself 3.25 us: matmul_gemv stages=8 warps=8\n"));
+    assert_null(strstr(text, "191"));
+    assert_non_null(strstr(text, "cache: ")); /* the words are explained */
+    assert_non_null(strstr(text, "tie: "));
+    assert_non_null(strstr(text, "in the plan: "));
+    free(text);
+
+    json_t *plans = data(file);
+    const json_t *decode = json_array_get(plans, 0), *entry = find(decode, "embed 1536 x 192");
+    assert_string_equal(json_string_value(json_object_get(entry, "choice")), "tie");
+    assert_true(fabs(number(entry, "roofline_percent") - 191) < 1e-9);
+    entry = find(decode, "matmul 192 x 192 +residual");
+    assert_string_equal(json_string_value(json_object_get(entry, "choice")), "in the plan");
+    assert_string_equal(json_string_value(json_object_get(entry, "key")), listed.key);
+    assert_true(fabs(number(json_object_get(entry, "race_winner"), "median_us") - 3.25) < 1e-9);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(entry, "race_winner"), "kernel")),
+                        "matmul_gemv");
+    json_decref(plans);
+    free(tuned.tactics);
+    free(tuned.launches);
+    engine_close(file);
+}
+
 static void test_cuda_engine(void **state)
 {
     (void)state;
@@ -220,10 +334,10 @@ static void test_cuda_engine(void **state)
 
     char *text = print(file);
     assert_non_null(strstr(text, "rope_attention stages=4 warps=8"));
-    assert_non_null(strstr(text, "  stages=6 ")); /* what is different of the same kernel */
-    assert_non_null(strstr(text, "embed_other stages=3 warps=8"));
+    assert_non_null(strstr(text, "runner-up 4.50 us: stages=6\n")); /* what is different of the same kernel */
+    assert_non_null(strstr(text, "runner-up 4.50 us: embed_other stages=3 warps=8\n"));
     assert_non_null(strstr(text, "not measured"));
-    assert_non_null(strstr(text, "other records\n  gpu; decode of 1 rows; plans 1234: alternative, 4.00 us\n"));
+    assert_non_null(strstr(text, "other records\n  gpu; decode of 1 rows; plans 1234\n      alternative, 4.00 us\n"));
     free(text);
     json_t *records = records_json(file);
     assert_int_equal(json_array_size(records), 4);
@@ -274,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_untuned_cpu_engine),
         cmocka_unit_test(test_cuda_engine),
+        cmocka_unit_test(test_choices),
         cmocka_unit_test(test_shapes),
     };
     return cmocka_run_group_tests(tests, build, remove_all);

@@ -119,53 +119,72 @@ static const char *kind_name(const struct plan *plan)
     return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
 }
 
+/* ---- why a kernel ---- */
+
+enum choice { CHOICE_NONE, CHOICE_ONLY, CHOICE_FASTEST, CHOICE_TIE, CHOICE_PLAN };
+
+static const char *const choice_names[] = {
+    [CHOICE_NONE] = "-",  [CHOICE_ONLY] = "only one",    [CHOICE_FASTEST] = "fastest",
+    [CHOICE_TIE] = "tie", [CHOICE_PLAN] = "in the plan",
+};
+
+/* The race that a record of a kernel that did not win comes from: its key goes on behind that of the race. NULL: the record
+ * is of the winner. */
+static const struct tuning_record *find_race(const struct records *records, const struct tuning_record *record)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        const char *key = records->records[i].key;
+        const size_t size = strlen(key);
+        if (strncmp(record->key, key, size) == 0 && strncmp(record->key + size, "; ", 2) == 0)
+            return &records->records[i];
+    }
+    return NULL;
+}
+
+static enum choice find_choice(const struct tuning_record *record, const struct tuning_record *race)
+{
+    if (!is_measured(record)) return CHOICE_NONE;
+    if (race) return CHOICE_PLAN;
+    if (!record->runner_up_count) return CHOICE_ONLY;
+    /* A race's winner is slower than another only where the spread does not tell them apart (tuner/race.h). */
+    return record->median_us < record->runner_up_us ? CHOICE_FASTEST : CHOICE_TIE;
+}
+
 /* ---- for people ---- */
 
-enum column { OP, LAUNCHES, KERNEL, US, SPREAD, GB_S, TFLOP_S, ROOFLINE, RUNNER_UP, RUNNER_UP_US, COLUMNS };
-enum { CELL_BYTES = LAUNCH_TUNABLES_BYTES + 128 };
+enum { TERMINAL_COLUMNS = 132, INDENT = 6, WIDEST_OP = 56 };
 
-static const struct {
-    const char *title;
-    bool left;
-} columns[COLUMNS] = {
-    [OP] = {"op", true},
-    [LAUNCHES] = {"launches", false},
-    [KERNEL] = {"kernel", true},
-    [US] = {"us", false},
-    [SPREAD] = {"+-", false},
-    [GB_S] = {"GB/s", false},
-    [TFLOP_S] = {"TFLOP/s", false},
-    [ROOFLINE] = {"% roofline", false},
-    [RUNNER_UP] = {"runner-up", true},
-    [RUNNER_UP_US] = {"us", false},
+enum column { OP, LAUNCHES, US, SPREAD, GB_S, TFLOP_S, ROOFLINE, CHOICE, COLUMNS };
+enum { CELL_BYTES = LAUNCH_TEXT_BYTES };
+
+static const char *const titles[COLUMNS] = {
+    [OP] = "op",           [LAUNCHES] = "launches",   [US] = "us",         [SPREAD] = "+-", [GB_S] = "GB/s",
+    [TFLOP_S] = "TFLOP/s", [ROOFLINE] = "% roofline", [CHOICE] = "choice",
 };
 
 typedef char table_row[COLUMNS][CELL_BYTES];
 
-static void fill_runner_up(const struct tuning_record *record, enum engine_target target, table_row row)
+/* In lines of TERMINAL_COLUMNS, broken at spaces where there are some, the first indented by `first` columns. */
+static void print_wrapped(FILE *out, int first, int later, const char *text)
 {
-    char tunables[LAUNCH_TUNABLES_BYTES];
-    const char *kernel = tactic_kernel(record->runner_up, record->runner_up_count, target);
-    const char *best = tactic_kernel(record->values, record->value_count, target);
-    bool same = !kernel || !best || strcmp(kernel, best) == 0;
-    /* Of the same kernel: what is different. */
-    tactic_tunables(record->runner_up, record->runner_up_count, target, same ? record->values : NULL,
-                    record->value_count, tunables);
-    snprintf(row[RUNNER_UP], CELL_BYTES, "%s%s%s", same ? "" : kernel, same || !*tunables ? "" : " ", tunables);
-    snprintf(row[RUNNER_UP_US], CELL_BYTES, "%.2f", record->runner_up_us);
+    for (int indent = first; *text; indent = later) {
+        const size_t room = (size_t)(TERMINAL_COLUMNS - indent), size = strlen(text);
+        size_t end = size <= room ? size : room;
+        while (end < size && end > 0 && text[end] != ' ') end--;
+        if (end == 0) end = room; /* one word */
+        fprintf(out, "%*s%.*s\n", indent, "", (int)end, text);
+        text += end;
+        while (*text == ' ') text++;
+    }
 }
 
-static void fill_row(const struct engine *file, const struct plan *plan, const struct group *group, table_row row)
+static void fill_row(const struct engine *file, const struct plan *plan, const struct group *group,
+                     const struct tuning_record *race, table_row row)
 {
-    enum engine_target target = file->manifest.target;
     const struct tuning_record *record = group->record;
-    char tunables[LAUNCH_TUNABLES_BYTES] = "", shape[LAUNCH_TEXT_BYTES];
     for (int c = 0; c < COLUMNS; c++) snprintf(row[c], CELL_BYTES, "-");
-    launch_shape(file, plan, group->launch, shape);
-    snprintf(row[OP], CELL_BYTES, "%s", shape);
+    launch_shape(file, plan, group->launch, row[OP]);
     snprintf(row[LAUNCHES], CELL_BYTES, "%" PRIu32, group->launches);
-    if (record) tactic_tunables(record->values, record->value_count, target, NULL, 0, tunables);
-    snprintf(row[KERNEL], CELL_BYTES, "%.100s%s%s", launch_kernel(file, group->launch), *tunables ? " " : "", tunables);
     if (!is_measured(record)) {
         snprintf(row[US], CELL_BYTES, "%s", record ? "not measured" : "not tuned");
         return;
@@ -175,25 +194,75 @@ static void fill_row(const struct engine *file, const struct plan *plan, const s
     snprintf(row[SPREAD], CELL_BYTES, "%.2f", record->spread_us);
     snprintf(row[GB_S], CELL_BYTES, "%.1f", rates.gb_per_second);
     snprintf(row[TFLOP_S], CELL_BYTES, "%.3f", rates.tflops);
-    if (record->roofline_us > 0) snprintf(row[ROOFLINE], CELL_BYTES, "%.1f", rates.roofline_percent);
-    if (record->runner_up_count) fill_runner_up(record, target, row);
+    snprintf(row[CHOICE], CELL_BYTES, "%s", choice_names[find_choice(record, race)]);
+    if (record->roofline_us > record->median_us)
+        snprintf(row[ROOFLINE], CELL_BYTES, "cache");
+    else if (record->roofline_us > 0)
+        snprintf(row[ROOFLINE], CELL_BYTES, "%.1f", rates.roofline_percent);
 }
 
-static void print_rows(table_row *rows, size_t count, FILE *out)
+/* The last column is the only one besides the first that is aligned to the left. */
+static void print_row(const table_row row, const int widths[COLUMNS], FILE *out)
 {
-    int widths[COLUMNS] = {0};
+    const bool is_wide = strlen(row[OP]) > WIDEST_OP;
+    if (is_wide) fprintf(out, "  %s\n", row[OP]);
+    fprintf(out, "  %-*s", widths[OP], is_wide ? "" : row[OP]);
+    for (int c = OP + 1; c < CHOICE; c++) fprintf(out, "  %*s", widths[c], row[c]);
+    fprintf(out, "  %s\n", row[CHOICE]);
+}
+
+/* "KERNEL tunables"; of the same kernel as `other`, if that is not NULL, the tunables that differ. */
+static void describe_tactic(const char *kernel, const struct tuning_value *values, int count,
+                            const struct tuning_record *other, enum engine_target target, char *text, size_t size)
+{
+    char tunables[LAUNCH_TUNABLES_BYTES];
+    const char *other_kernel = other ? tactic_kernel(other->values, other->value_count, target) : NULL;
+    const bool same = other && (!kernel || !other_kernel || strcmp(kernel, other_kernel) == 0);
+    tactic_tunables(values, count, target, same ? other->values : NULL, same ? other->value_count : 0, tunables);
+    const char *name = same || !kernel ? "" : kernel;
+    snprintf(text, size, "%.100s%s%s", name, *name && *tunables ? " " : "", tunables);
+}
+
+/* Below the row: the kernel with its tunables, unless it is the op's own and has none, and the one it raced against. */
+static void print_tactic(const struct engine *file, const struct group *group, const struct tuning_record *race,
+                         FILE *out)
+{
+    enum engine_target target = file->manifest.target;
+    const struct tuning_record *record = group->record;
+    const char *kernel = launch_kernel(file, group->launch);
+    char text[LAUNCH_TUNABLES_BYTES + 128], line[sizeof text + 64];
+    if (record)
+        describe_tactic(kernel, record->values, record->value_count, NULL, target, text, sizeof text);
+    else
+        snprintf(text, sizeof text, "%.100s", kernel);
+    if (strcmp(text, plan_op_name(group->launch->op)) != 0) print_wrapped(out, INDENT, 2 * INDENT, text);
+    if (!is_measured(record) || (!race && !record->runner_up_count)) return;
+    if (race) {
+        describe_tactic(tactic_kernel(race->values, race->value_count, target), race->values, race->value_count, record,
+                        target, text, sizeof text);
+        snprintf(line, sizeof line, "fastest by itself %.2f us: %s", race->median_us, text);
+    } else {
+        describe_tactic(tactic_kernel(record->runner_up, record->runner_up_count, target), record->runner_up,
+                        record->runner_up_count, record, target, text, sizeof text);
+        snprintf(line, sizeof line, "runner-up %.2f us: %s", record->runner_up_us, text);
+    }
+    print_wrapped(out, INDENT, 2 * INDENT, line);
+}
+
+static void find_widths(table_row *rows, size_t count, int widths[COLUMNS])
+{
     for (size_t r = 0; r < count; r++)
-        for (int c = 0; c < COLUMNS; c++)
-            if ((int)strlen(rows[r][c]) > widths[c]) widths[c] = (int)strlen(rows[r][c]);
-    for (size_t r = 0; r < count; r++)
-        for (int c = 0; c < COLUMNS; c++)
-            fprintf(out, "  %*s%s", columns[c].left ? -widths[c] : widths[c], rows[r][c], c + 1 < COLUMNS ? "" : "\n");
+        for (int c = 0; c < COLUMNS; c++) {
+            const int width = (int)strlen(rows[r][c]);
+            if (width > widths[c] && (c != OP || width <= WIDEST_OP)) widths[c] = width;
+        }
 }
 
 static bool print_plan(const struct engine *file, const struct plan *plan, struct records *records, FILE *out)
 {
     size_t count;
     uint32_t launches;
+    int widths[COLUMNS] = {0};
     struct group *groups = group_launches(plan, records, &count);
     table_row *rows = groups ? calloc(count + 1, sizeof *rows) : NULL;
     if (!rows) {
@@ -207,9 +276,18 @@ static bool print_plan(const struct engine *file, const struct plan *plan, struc
         fprintf(out, ", %" PRIu32 " of them measured, %.1f us in all\n", launches, us);
     else
         fprintf(out, ", none of them measured\n");
-    for (int c = 0; c < COLUMNS; c++) snprintf(rows[0][c], CELL_BYTES, "%s", columns[c].title);
-    for (size_t g = 0; g < count; g++) fill_row(file, plan, &groups[g], rows[g + 1]);
-    print_rows(rows, count + 1, out);
+    for (int c = 0; c < COLUMNS; c++) snprintf(rows[0][c], CELL_BYTES, "%s", titles[c]);
+    for (size_t g = 0; g < count; g++) {
+        const struct tuning_record *race = groups[g].record ? find_race(records, groups[g].record) : NULL;
+        fill_row(file, plan, &groups[g], race, rows[g + 1]);
+    }
+    find_widths(rows, count + 1, widths);
+    for (size_t r = 0; r < count + 1; r++) {
+        print_row(rows[r], widths, out);
+        if (r == 0) continue;
+        const struct group *group = &groups[r - 1];
+        print_tactic(file, group, group->record ? find_race(records, group->record) : NULL, out);
+    }
     free(rows);
     free(groups);
     return true;
@@ -224,7 +302,8 @@ static void print_others(const struct records *records, FILE *out)
         if (records->used[i]) continue;
         if (!any) fprintf(out, "\nother records\n");
         any = true;
-        fprintf(out, "  %s: %s, ", record->key, record->value_count ? record->values[0].name : "no values");
+        print_wrapped(out, 2, INDENT, record->key);
+        fprintf(out, "%*s%s, ", INDENT, "", record->value_count ? record->values[0].name : "no values");
         if (is_measured(record))
             fprintf(out, "%.2f us\n", record->median_us);
         else
@@ -234,12 +313,20 @@ static void print_others(const struct records *records, FILE *out)
 
 bool tactics_print(const struct engine *file, FILE *out, struct status *status)
 {
+    static const char *const words[] = {
+        "us, +-: of a launch as the tuner measured it by itself, and half the distance between the quartiles",
+        "% roofline: of what its bytes and operations allow; cache: faster than memory delivers, the data lay in a "
+        "cache",
+        "choice: fastest: of its race; only one: there was no other; tie: the spread does not tell the runner-up "
+        "apart;",
+        "        in the plan: another is faster by itself, this one in the whole plan",
+    };
+    char line[512];
     struct records records;
     if (!records_read(file, &records, status)) return false;
-    fprintf(out,
-            "%s (%s); us of a launch as the tuner measured it by itself, %% of the roofline that its bytes and "
-            "operations allow there\n",
-            file->manifest.target_name, engine_target_name(file->manifest.target));
+    snprintf(line, sizeof line, "%s (%s)", file->manifest.target_name, engine_target_name(file->manifest.target));
+    print_wrapped(out, 0, INDENT, line);
+    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) print_wrapped(out, 0, INDENT, words[w]);
     bool ok = true;
     for (size_t p = 0; ok && p < file->plan_count; p++) {
         fputc('\n', out);
@@ -274,7 +361,17 @@ static bool put_tactic(json_t *object, const char *kernel_key, const char *tunab
     return put(object, tunables_key, tunables) && ok;
 }
 
-static bool put_record(json_t *object, const struct tuning_record *record, enum engine_target target)
+/* Of the race in which it was not the fastest; race NULL: it was. */
+static bool put_race(json_t *object, const struct tuning_record *race, enum engine_target target)
+{
+    if (!race) return true;
+    json_t *winner = json_pack("{s:f}", "median_us", race->median_us);
+    bool ok = winner && put_tactic(winner, "kernel", "tunables", race->values, race->value_count, target);
+    return put(object, "race_winner", winner) && ok;
+}
+
+static bool put_record(json_t *object, const struct tuning_record *record, const struct tuning_record *race,
+                       enum engine_target target)
 {
     struct rates rates = find_rates(record);
     bool ok = put(object, "key", text_json(record->key)) && put(object, "level", text_json(record->level)) &&
@@ -286,27 +383,30 @@ static bool put_record(json_t *object, const struct tuning_record *record, enum 
          put(object, "roofline_us", json_real(record->roofline_us)) &&
          put(object, "gb_per_second", json_real(rates.gb_per_second)) &&
          put(object, "tflops", json_real(rates.tflops)) &&
-         put(object, "roofline_percent", json_real(rates.roofline_percent));
+         put(object, "roofline_percent", json_real(rates.roofline_percent)) &&
+         put(object, "choice", text_json(choice_names[find_choice(record, race)])) && put_race(object, race, target);
     if (!ok || !record->runner_up_count) return ok;
     json_t *runner_up = json_pack("{s:f}", "median_us", record->runner_up_us);
     ok = runner_up && put_tactic(runner_up, "kernel", "tunables", record->runner_up, record->runner_up_count, target);
     return put(object, "runner_up", runner_up) && ok;
 }
 
-static json_t *group_json(const struct engine *file, const struct plan *plan, const struct group *group)
+static json_t *group_json(const struct engine *file, const struct plan *plan, const struct group *group,
+                          const struct records *records)
 {
     const struct plan_launch *launch = group->launch;
     char shape[LAUNCH_TEXT_BYTES];
     launch_shape(file, plan, launch, shape);
     json_t *entry = json_object();
-    bool ok = put(entry, "op", json_string(plan_op_name(launch->op))) && put(entry, "shape", text_json(shape)) &&
-              put(entry, "launches", json_integer((json_int_t)group->launches)) &&
-              put(entry, "kernel", text_json(launch_kernel(file, launch))) &&
-              put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
-              put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
-              put(entry, "tuned", json_boolean(group->record)) &&
-              put(entry, "measured", json_boolean(is_measured(group->record))) &&
-              (!group->record || put_record(entry, group->record, file->manifest.target));
+    bool ok =
+        put(entry, "op", json_string(plan_op_name(launch->op))) && put(entry, "shape", text_json(shape)) &&
+        put(entry, "launches", json_integer((json_int_t)group->launches)) &&
+        put(entry, "kernel", text_json(launch_kernel(file, launch))) &&
+        put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
+        put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
+        put(entry, "tuned", json_boolean(group->record)) &&
+        put(entry, "measured", json_boolean(is_measured(group->record))) &&
+        (!group->record || put_record(entry, group->record, find_race(records, group->record), file->manifest.target));
     if (ok) return entry;
     json_decref(entry);
     return NULL;
@@ -319,7 +419,8 @@ static json_t *plan_json(const struct engine *file, const struct plan *plan, str
     struct group *groups = group_launches(plan, records, &count);
     json_t *list = groups ? json_array() : NULL;
     bool ok = list != NULL;
-    for (size_t g = 0; ok && g < count; g++) ok = json_array_append_new(list, group_json(file, plan, &groups[g])) == 0;
+    for (size_t g = 0; ok && g < count; g++)
+        ok = json_array_append_new(list, group_json(file, plan, &groups[g], records)) == 0;
     double us = groups ? measured_us(groups, count, &launches) : 0;
     free(groups);
     if (!ok) {

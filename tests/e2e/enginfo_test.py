@@ -69,30 +69,42 @@ class Info(unittest.TestCase):
         self.assertEqual(len(tables), len(data["tactics"]))
         self.assertEqual(len(data["plans"]), len(tables))
         for plan, tactics, table in zip(data["plans"], data["tactics"], tables):
-            title, heads, *rows = table.splitlines()
+            title, heads, *lines = table.splitlines()
+            rows = []  # a launch's figures, then, further to the right, its kernel and the runner-up
+            for line in lines:
+                if line.startswith("      "):
+                    rows[-1].append(line)
+                else:
+                    rows.append([line])
             self.assertEqual((plan["kind"], plan["rows"], plan["launches"]),
                              (tactics["kind"], tactics["rows"], tactics["launches"]))
             self.assertTrue(title.startswith("%s of %d row" % (plan["kind"], plan["rows"])), title)
-            for head in ("op", "launches", "kernel", "us", "GB/s", "TFLOP/s", "% roofline", "runner-up"):
+            for head in ("op", "launches", "us", "GB/s", "TFLOP/s", "% roofline", "choice"):
                 self.assertIn(head, heads)
             self.assertEqual(len(rows), len(tactics["tactics"]))
             self.assertEqual(sum(entry["launches"] for entry in tactics["tactics"]), plan["launches"])
-            self.assertEqual(len({len(line) for line in [heads, *rows]}), 1, "columns are aligned")
-            for row, entry in zip(rows, tactics["tactics"]):
+            for (row, *below), entry in zip(rows, tactics["tactics"]):
                 self.assertTrue(row.strip().startswith(entry["shape"]), row)
                 self.assertEqual(entry["measured"], entry["op"] == "matmul")
                 self.assertEqual("not tuned" in row, not entry["tuned"])
                 if not entry["measured"]:
                     continue
-                self.assertIn("panels_per_tile=%d" % entry["tunables"]["panels_per_tile"], row)
+                self.assertEqual(row[heads.index("choice"):], entry["choice"], "columns are aligned")
+                self.assertIn("panels_per_tile=%d" % entry["tunables"]["panels_per_tile"], below[0])
                 times = [float(word) for word in row.split() if word.replace(".", "").isdigit()]
                 self.assertTrue(any(abs(time - entry["median_us"]) < 0.00501 for time in times), row)
                 self.assertAlmostEqual(entry["roofline_percent"], 100 * entry["roofline_us"] / entry["median_us"], 3)
+                self.assertEqual(" cache " in row, entry["roofline_percent"] > 100, row)
                 self.assertAlmostEqual(entry["tflops"], entry["flops"] / entry["median_us"] * 1e-6, 5)
                 self.assertGreater(entry["gb_per_second"], 0)
                 if entry["candidates"] > 1:
-                    self.assertGreater(entry["runner_up"]["median_us"], 0)
-                    self.assertNotEqual(entry["runner_up"]["tunables"], entry["tunables"])
+                    runner_up = entry["runner_up"]
+                    self.assertGreater(runner_up["median_us"], 0)
+                    self.assertNotEqual(runner_up["tunables"], entry["tunables"])
+                    self.assertIn("runner-up %.2f us: " % runner_up["median_us"], below[1])
+                    self.assertEqual(entry["choice"],
+                                     "fastest" if entry["median_us"] < runner_up["median_us"] else "tie")
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 132)
 
     def test_tactics_of_an_untuned_engine(self):
         text = self.info("--tactics")
