@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts that cannot be right: more tokens than the context holds are refused before any of them is read, and a larger KV
  * pool than all slots can use is cut to that. */
 #include "tests/test_fables.h"
