@@ -17,6 +17,7 @@
 #include "builder/tune_cuda.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
+#include "formats/memory_limit.h"
 #include "formats/printable.h"
 #include "formats/tokenizer.h"
 #include "tuner/clock.h"
@@ -464,6 +465,26 @@ static void build_close(struct build *build)
     free(build);
 }
 
+static void estimate_gpu(struct build *build)
+{
+    const struct cuda_build *cuda = &build->cuda;
+    struct device_clocks clocks = {0};
+    if (cuda->record)
+        clocks = cuda->record->clocks;
+    else
+        estimate_cuda_clocks(&cuda->device, &clocks);
+    estimate_cuda_ceilings(&cuda->device.facts, &clocks, &build->machine);
+}
+
+/* Where the engine is to run: a GPU's own memory, or what is left of this machine's. */
+static uint64_t available_bytes(const struct build *build)
+{
+    struct memory_limit memory;
+    if (build->target == TARGET_CUDA) return build->cuda.device.facts.memory_bytes;
+    memory_limit_available("", &memory);
+    return memory.bytes < INT64_MAX ? memory.bytes : INT64_MAX; /* a number for JSON where nothing is known */
+}
+
 bool build_engine(const struct build_options *options, struct status *status)
 {
     bool ok = false;
@@ -500,7 +521,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         /* Cached timings make the better estimate; the roofline stands in for the rest. */
         if (build->target == TARGET_CPU && !machine_probe(&build->machine, build->team, status)) goto done;
         if (!tune(build, NULL, TUNE_OFF, status)) goto done;
-        if (build->target == TARGET_CUDA) estimate_cuda_ceilings(&build->cuda.device, &build->machine);
+        if (build->target == TARGET_CUDA) estimate_gpu(build);
     } else if (!write_engine(build, weights_bytes, status)) {
         goto done;
     }
@@ -515,8 +536,11 @@ bool build_engine(const struct build_options *options, struct status *status)
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,
+        .is_on_record = build->cuda.record != NULL,
+        .available_bytes = available_bytes(build),
     };
-    ok = print_report(&report, options->json, options->out, status);
+    ok = print_report(&report, options->json, options->out, status) &&
+         (!options->dry_run || report_check_fit(&report, status));
 done:
     progress_close(&build->progress);
     build_close(build);

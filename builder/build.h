@@ -28,14 +28,16 @@ struct build_options {
     enum tune_level tune;
     const char *tuning_cache; /* NULL: memory only */
     bool lean;                /* CUDA: no tactics of libraries */
-    bool dry_run;             /* plan and estimate, write nothing */
-    bool list_candidates;     /* print the tuner's space of every problem, write nothing */
-    const char *dump_after;   /* pass name, or NULL */
-    int threads;              /* for tuning and golden outputs; 0: all */
-    FILE *progress;           /* NULL: silent */
-    FILE *warnings;           /* what does not stop the build; NULL: silent */
-    FILE *out;                /* dumps, dry-run report, summary */
-    bool json;                /* report as JSON */
+    bool dry_run;    /* plan and estimate, write nothing; STATUS_MACHINE, after the report, where it does not fit */
+    const char *gpu; /* CUDA, dry_run or list_candidates: plan for the GPU of this name (gpu_record.h) instead of
+                                 one of this machine; NULL: likewise, for the first on record, if this machine has none */
+    bool list_candidates;   /* print the tuner's space of every problem, write nothing */
+    const char *dump_after; /* pass name, or NULL */
+    int threads;            /* for tuning and golden outputs; 0: all */
+    FILE *progress;         /* NULL: silent */
+    FILE *warnings;         /* what does not stop the build; NULL: silent */
+    FILE *out;              /* dumps, dry-run report, summary */
+    bool json;              /* report as JSON */
 };
 enum { BUILD_DEFAULT_CONTEXT = 32768, BUILD_DEFAULT_BATCH = 8, BUILD_PAGE_TOKENS = 16 };
 enum { BUILD_DEFAULT_BATCH_CUDA = 32, BUILD_PAGE_TOKENS_CUDA = 64 };

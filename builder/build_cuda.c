@@ -17,8 +17,7 @@
 static char *kernel_cache_path(const struct build_options *options)
 {
     char *path = NULL;
-    bool writes = !options->dry_run && !options->list_candidates;
-    if (!options->tuning_cache || !writes || asprintf(&path, "%s.kernels", options->tuning_cache) < 0) return NULL;
+    if (!options->tuning_cache || asprintf(&path, "%s.kernels", options->tuning_cache) < 0) return NULL;
     return path;
 }
 
@@ -27,7 +26,7 @@ static bool open_libraries(struct build *build, struct status *status)
 {
     struct cuda_build *cuda = &build->cuda;
     const struct build_options *options = build->options;
-    if (options->lean || options->dry_run || options->list_candidates) return true;
+    if (options->lean) return true;
     /* Of others each rank would have to check the calls. */
     if (options->gpus > 1) return nccl_ranks_open(build, status);
     if (options->tune == TUNE_OFF) return true;
@@ -57,12 +56,11 @@ static bool link_ranks(struct build *build, const struct device *const *devices,
     return true;
 }
 
-/* The GPUs of the other ranks: alike, since one plan serves all. A dry run needs none of them. */
+/* The GPUs of the other ranks: alike, since one plan serves all. */
 static bool open_others(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
     const struct device *devices[PLAN_MAX_RANKS] = {&build->cuda.device};
-    if (options->dry_run || options->list_candidates) return true;
     for (uint32_t r = 1; r < options->gpus; r++) {
         struct device *device = &build->cuda.others[r - 1].device;
         const struct device_facts *first = &build->cuda.device.facts, *found = &device->facts;
@@ -78,6 +76,34 @@ static bool open_others(struct build *build, struct status *status)
     return options->gpus == 1 || link_ranks(build, devices, status);
 }
 
+static bool is_plan_only(const struct build_options *options) { return options->dry_run || options->list_candidates; }
+
+/* A plan needs facts alone: of the GPU that was named, else of this machine's, else of one on record. */
+static bool open_device(struct build *build, struct status *status)
+{
+    const struct build_options *options = build->options;
+    struct cuda_build *cuda = &build->cuda;
+    if (!is_plan_only(options) || !options->gpu) {
+        if (device_open(&cuda->device, options->device, status)) {
+            cuda->entered = device_enter(&cuda->device, status);
+            return cuda->entered;
+        }
+        struct device any;
+        struct status reason;
+        bool has_others = options->device > 0 && device_find(&any, 0, &reason);
+        if (has_others) device_close(&any);
+        if (has_others || !is_plan_only(options)) return false;
+    }
+    cuda->record = gpu_record_find(options->gpu, status);
+    if (!cuda->record) return false;
+    if (!options->gpu)
+        build_warn(build, "planning for an %s, as with --gpu %s: %s", cuda->record->facts.name, cuda->record->name,
+                   status->message);
+    status_clear(status);
+    cuda->device.facts = cuda->record->facts;
+    return true;
+}
+
 bool build_cuda_open(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -87,9 +113,9 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));
-    if (!device_open(&build->cuda.device, options->device, status)) return false;
-    build->cuda.entered = device_enter(&build->cuda.device, status);
-    if (!build->cuda.entered || !open_others(build, status)) return false;
+    if (!open_device(build, status)) return false;
+    if (is_plan_only(options)) return true;
+    if (!open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);
     build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
     if (!build->cuda.nvrtc && cache) { /* it only saves time */

@@ -5,6 +5,7 @@
 
 #include "builder/build.h"
 #include "builder/device_plan.h"
+#include "builder/gpu_record.h"
 #include "builder/library_blobs.h"
 #include "builder/lower.h"
 #include "builder/tune_plans.h"
@@ -32,6 +33,7 @@ struct tuned_problem {
 /* The device half of a build: all zero for the CPU target. */
 struct cuda_build {
     struct device device;
+    const struct gpu_record *record; /* device holds facts alone, those of this record; NULL: a GPU of this machine */
     bool entered; /* its context is current as long as the build lasts, so that all that was taken can be freed */
     struct nvrtc *nvrtc;
     struct device_plan plans[2 * BUILD_MAX_PLANS];        /* as struct build.plans */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "builder/build.h"
+#include "builder/gpu_record.h"
 #include "builder/pass.h"
 #include "formats/cli/cli_args.h"
 #include "formats/cli/cli_process.h"
@@ -25,6 +26,8 @@ static const char usage[] =
     "  --target cpu|cuda       what to build for (default: cuda where there is a GPU, else cpu)\n"
     "  --gpus N                share the model among N GPUs, from --device on (default: 1, at most 16);\n"
     "                          cpu: N ranks that share the processors\n"
+    "  --gpu NAME              with --dry-run or --list-candidates: plan for the GPU of this name (h200),\n"
+    "                          which this machine need not have\n"
     "  --device N              the GPU to build on, or the first of them (default: 0)\n"
     "  --no-peer-access        GPUs exchange through the host's memory, as where they have no access to\n"
     "                          each other's: for machines on which that access is broken\n"
@@ -41,7 +44,8 @@ static const char usage[] =
     "                          kernels are kept in FILE.kernels\n"
     "  --lean                  only our own kernels: the engine needs the driver and nothing else\n"
     "  --threads N             threads for tuning (default: one per processor)\n"
-    "  --dry-run               print plans, exact memory and estimated times; write nothing\n"
+    "  --dry-run               print plans, exact memory and estimated times; write nothing; exit\n"
+    "                          code 3 where the engine does not fit\n"
     "  --list-candidates       print the tuner's candidates, legal or why not; write nothing\n"
     "  --dump-after PASS       print the graph after a pass\n"
     "  --json                  report as JSON on stdout\n"
@@ -53,6 +57,7 @@ enum {
     FLAG_MODEL = 256,
     FLAG_TARGET,
     FLAG_GPUS,
+    FLAG_GPU,
     FLAG_DEVICE,
     FLAG_NO_PEER_ACCESS,
     FLAG_MAX_BATCH,
@@ -78,6 +83,7 @@ static const struct option flags[] = {
     {"output", required_argument, NULL, 'o'},
     {"target", required_argument, NULL, FLAG_TARGET},
     {"gpus", required_argument, NULL, FLAG_GPUS},
+    {"gpu", required_argument, NULL, FLAG_GPU},
     {"device", required_argument, NULL, FLAG_DEVICE},
     {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
     {"max-batch", required_argument, NULL, FLAG_MAX_BATCH},
@@ -162,6 +168,7 @@ static bool read_flag(struct command_line *line, int flag, const char *value, ch
         line->target_given = true;
         return true;
     case FLAG_GPUS: return cli_read_number("--gpus", value, 1, PLAN_MAX_RANKS, &line->gpus);
+    case FLAG_GPU: options->gpu = value; return true;
     case FLAG_DEVICE:
         if (!cli_read_number("--device", value, 0, MOST_DEVICE, &number)) return false;
         options->device = (int)number;
@@ -241,8 +248,15 @@ static int check_line(struct command_line *line)
     struct status status;
     status_clear(&status);
     if (options->dump_after && !pass_name_known(options->dump_after, &status)) return cli_fail_status(&status);
+    if (options->gpu && !options->dry_run && !options->list_candidates)
+        return cli_usage(
+            "--gpu: only with --dry-run or --list-candidates; a build takes a GPU of this machine (--device)");
+    if (options->gpu && line->target_given && options->target != TARGET_CUDA)
+        return cli_usage("--gpu: expected --target cuda, found cpu");
+    if (options->gpu && !gpu_record_find(options->gpu, &status)) return cli_fail_status(&status);
     if (line->gpus) options->gpus = (uint32_t)line->gpus;
-    if (!line->target_given) options->target = line->gpus || has_gpu(options) ? TARGET_CUDA : TARGET_CPU;
+    if (!line->target_given)
+        options->target = line->gpus || options->gpu || has_gpu(options) ? TARGET_CUDA : TARGET_CPU;
     return CLI_DONE;
 }
 

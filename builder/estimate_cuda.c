@@ -15,18 +15,22 @@ static const double read_share = 0.943, flops_share = 0.6, launch_us = 1.8;
  * within 33 %. */
 static const double hop_us = 0.75, link_bytes_per_us = 333e3;
 
-bool estimate_cuda_ceilings(const struct device *device, struct machine *machine)
+void estimate_cuda_clocks(const struct device *device, struct device_clocks *clocks)
 {
     const struct cuda_driver *driver = &device->driver;
-    int memory_khz = 0, bus_bits = 0, clock_khz = 0;
-    if (driver->DeviceGetAttribute(&memory_khz, CU_ATTRIBUTE_MEMORY_CLOCK_RATE, device->handle) != CU_SUCCESS ||
-        driver->DeviceGetAttribute(&bus_bits, CU_ATTRIBUTE_MEMORY_BUS_WIDTH, device->handle) != CU_SUCCESS ||
-        driver->DeviceGetAttribute(&clock_khz, CU_ATTRIBUTE_CLOCK_RATE, device->handle) != CU_SUCCESS)
-        return false;
-    double operations = device->facts.capability >= 90 ? 4096 : 2048; /* a clock and multiprocessor, 16-bit, dense */
-    machine->read_gb_s = read_share * 2.0 * memory_khz * bus_bits / 8 * 1e-6; /* two transfers a clock */
-    machine->peak_gflops = flops_share * operations * device->facts.multiprocessors * clock_khz * 1e-6;
-    return machine->read_gb_s > 0 && machine->peak_gflops > 0;
+    if (driver->DeviceGetAttribute(&clocks->memory_khz, CU_ATTRIBUTE_MEMORY_CLOCK_RATE, device->handle) != CU_SUCCESS ||
+        driver->DeviceGetAttribute(&clocks->bus_bits, CU_ATTRIBUTE_MEMORY_BUS_WIDTH, device->handle) != CU_SUCCESS ||
+        driver->DeviceGetAttribute(&clocks->clock_khz, CU_ATTRIBUTE_CLOCK_RATE, device->handle) != CU_SUCCESS)
+        *clocks = (struct device_clocks){0};
+}
+
+void estimate_cuda_ceilings(const struct device_facts *facts, const struct device_clocks *clocks,
+                            struct machine *machine)
+{
+    double operations = facts->capability >= 90 ? 4096 : 2048; /* a clock and multiprocessor, 16-bit, dense */
+    machine->read_gb_s =
+        read_share * 2.0 * clocks->memory_khz * clocks->bus_bits / 8 * 1e-6; /* two transfers a clock */
+    machine->peak_gflops = flops_share * operations * facts->multiprocessors * clocks->clock_khz * 1e-6;
 }
 
 /* The hops and the sending. Both collectives have what a rank gives as their operand 1. Few bytes go to every rank at once,

@@ -7,6 +7,7 @@
 
 #include "builder/estimate_cuda.h"
 #include "builder/lower.h"
+#include "formats/checked.h"
 
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
 {
@@ -40,6 +41,43 @@ static uint64_t fixed_bytes(const struct manifest *m)
     return manifest_rank_weights(m) + m->arena_bytes + m->step_bytes + m->state_bytes + m->comm_bytes;
 }
 
+/* What serving one full sequence takes of each GPU, or of the machine. */
+static uint64_t needed_bytes(const struct manifest *m)
+{
+    uint64_t kv, all;
+    if (!checked_mul(m->geometry.page_bytes, m->geometry.pages_per_slot, &kv) || !checked_add(kv, fixed_bytes(m), &all))
+        return INT64_MAX;
+    if (m->target == TARGET_CPU && !checked_mul(all, plan_ranks(&m->geometry), &all)) return INT64_MAX;
+    return all;
+}
+
+static double gigabytes(uint64_t bytes) { return (double)bytes * 1e-9; }
+
+bool report_check_fit(const struct build_report *report, struct status *status)
+{
+    const struct manifest *m = report->manifest;
+    uint64_t needed = needed_bytes(m);
+    if (needed <= report->available_bytes) return true;
+    bool cuda = m->target == TARGET_CUDA;
+    return status_fail(status, STATUS_MACHINE,
+                       "the engine does not fit: weights, scratch and one sequence of %" PRIu64 " tokens need %" PRIu64
+                       " bytes (%.1f GB)%s, %s %" PRIu64 " (%.1f GB); %s, or lower --max-context",
+                       m->geometry.max_context, needed, gigabytes(needed), cuda ? " of each GPU" : "",
+                       cuda ? "which has" : "and this machine has left", report->available_bytes,
+                       gigabytes(report->available_bytes),
+                       cuda ? "share it among more GPUs (--gpus)" : "run it on a machine with more memory");
+}
+
+static void print_fit(const struct build_report *report, FILE *out)
+{
+    const struct manifest *m = report->manifest;
+    uint64_t needed = needed_bytes(m);
+    bool cuda = m->target == TARGET_CUDA;
+    fprintf(out, "fit        %sneeds %" PRIu64 " bytes (%.1f GB) with one full sequence; %s %" PRIu64 " (%.1f GB)\n",
+            needed <= report->available_bytes ? "" : "does not fit: ", needed, gigabytes(needed),
+            cuda ? "a GPU has" : "this machine has left", report->available_bytes, gigabytes(report->available_bytes));
+}
+
 static void print_text(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
@@ -47,8 +85,9 @@ static void print_text(const struct build_report *report, FILE *out)
     fprintf(out, "model      %s (%s), %.2f M parameters, weights %s, KV cache %s\n", m->model_name, m->model_type,
             (double)m->parameters * 1e-6, dtype_name(m->weight_dtype), dtype_name(m->kv_dtype));
     if (m->target == TARGET_CUDA)
-        fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "\n", engine_target_name(m->target),
-                m->target_name, m->target_capability / 10, m->target_capability % 10);
+        fprintf(out, "target     %s: %s, compute capability %" PRIu64 ".%" PRIu64 "%s\n", engine_target_name(m->target),
+                m->target_name, m->target_capability / 10, m->target_capability % 10,
+                report->is_on_record ? " (facts on record: this is no GPU of this machine)" : "");
     else
         fprintf(out, "target     %s: %s, %d threads, %s\n", engine_target_name(m->target), m->target_name,
                 report->machine->threads, cpu_isa_name(report->machine->isa));
@@ -60,17 +99,20 @@ static void print_text(const struct build_report *report, FILE *out)
                                          : "on tensor cores (assumed)");
     fprintf(out, "limits     %" PRIu64 " sequences, %" PRIu64 " tokens each, pages of %" PRIu64 " tokens\n", g->slots,
             g->max_context, g->page_tokens);
-    char comm[48] = "";
+    char comm[64] = "";
     if (plan_ranks(g) > 1) {
-        snprintf(comm, sizeof comm, " + exchange %" PRIu64, m->comm_bytes);
+        snprintf(comm, sizeof comm, " + exchange %" PRIu64 " (%.2f GB)", m->comm_bytes, gigabytes(m->comm_bytes));
         fprintf(out, "ranks      %" PRIu64 " that share the model; memory and plans are those of each\n",
                 plan_ranks(g));
     }
     fprintf(out,
-            "memory     weights %" PRIu64 " + arena %" PRIu64 " + step %" PRIu64 " + state %" PRIu64 "%s = %" PRIu64
-            " bytes, and %" PRIu64 " bytes per KV page (%" PRIu64 " for one full sequence)\n",
-            manifest_rank_weights(m), m->arena_bytes, m->step_bytes, m->state_bytes, comm, fixed_bytes(m),
-            g->page_bytes, g->page_bytes * g->pages_per_slot);
+            "memory     weights %" PRIu64 " (%.2f GB) + arena %" PRIu64 " (%.2f GB) + step %" PRIu64 " + state %" PRIu64
+            "%s = %" PRIu64 " bytes (%.2f GB)\n           and %" PRIu64 " bytes per KV page, %" PRIu64
+            " (%.2f GB) for one full sequence\n",
+            manifest_rank_weights(m), gigabytes(manifest_rank_weights(m)), m->arena_bytes, gigabytes(m->arena_bytes),
+            m->step_bytes, m->state_bytes, comm, fixed_bytes(m), gigabytes(fixed_bytes(m)), g->page_bytes,
+            g->page_bytes * g->pages_per_slot, gigabytes(g->page_bytes * g->pages_per_slot));
+    if (!report->output) print_fit(report, out);
     uint64_t context = g->max_context / 2 < LOWER_COST_CONTEXT ? g->max_context / 2 : LOWER_COST_CONTEXT;
     fprintf(out, "estimates  at a context of %" PRIu64 " tokens\n", context);
     fprintf(out, "plans      kind     rows  launches        arena     bytes moved         flops     estimate\n");
@@ -95,9 +137,10 @@ static void print_text(const struct build_report *report, FILE *out)
         fputc('\n', out);
     }
     if (report->output)
-        fprintf(out, "written    %s, %" PRIu64 " bytes, %.1f s; %zu tactics (%zu measured, %zu from the cache)\n",
-                report->output, report->file_bytes, report->seconds, report->tactics->count, report->tactics->measured,
-                report->tactics->cached);
+        fprintf(out,
+                "written    %s, %" PRIu64 " bytes (%.2f GB), %.1f s; %zu tactics (%zu measured, %zu from the cache)\n",
+                report->output, report->file_bytes, gigabytes(report->file_bytes), report->seconds,
+                report->tactics->count, report->tactics->measured, report->tactics->cached);
     else
         fprintf(out, "dry run    nothing was written\n");
 }
@@ -137,6 +180,13 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
         json_object_set_new(root, "seconds", json_real(report->seconds));
         json_object_set_new(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured));
         json_object_set_new(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
+    }
+    if (root && !report->output) {
+        uint64_t needed = needed_bytes(m);
+        json_object_set_new(root, "fit",
+                            json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
+                                      (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));
+        if (report->is_on_record) json_object_set_new(root, "gpu_on_record", json_true());
     }
     bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0;
     fputc('\n', out);

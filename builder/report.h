@@ -20,10 +20,15 @@ struct build_report {
     const char *output;  /* NULL: nothing was written */
     uint64_t file_bytes; /* 0: nothing was written */
     double seconds;
+    bool is_on_record;        /* the target is a GPU of which this machine knows the facts alone */
+    uint64_t available_bytes; /* memory of each GPU, or what this machine has left; looked at in a dry run */
 };
 
 /* Sum over launches of the measured time where there is one, else of the roofline; microseconds per step. */
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics);
+
+/* STATUS_MACHINE, with what is needed and available, where an engine could not serve one full sequence. */
+bool report_check_fit(const struct build_report *report, struct status *status);
 
 bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status);
 

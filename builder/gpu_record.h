@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Facts of GPUs that this machine need not have, so that a dry run can plan for them. */
+#ifndef BUILDER_GPU_RECORD_H
+#define BUILDER_GPU_RECORD_H
+
+#include "builder/estimate_cuda.h"
+
+struct gpu_record {
+    const char *name; /* as users give it, in any case */
+    struct device_facts facts;
+    struct device_clocks clocks;
+};
+
+/* The first record is the one for those who name none. STATUS_USAGE with the known names; `name` may be NULL. */
+const struct gpu_record *gpu_record_find(const char *name, struct status *status);
+
+#endif
