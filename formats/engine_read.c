@@ -31,7 +31,8 @@ static void printable(const uint8_t *bytes, size_t size, char *out)
 static bool read_bytes(const struct engine *engine, uint64_t offset, void *to, uint64_t bytes, struct status *status)
 {
     if (engine->map.data) return file_map_read(&engine->map, offset, to, bytes, status);
-    memcpy(to, engine->bytes + offset, (size_t)bytes);
+    /* An empty file has no address. */
+    if (bytes) memcpy(to, engine->bytes + offset, (size_t)bytes);
     return true;
 }
 
