@@ -4,11 +4,16 @@
 #include <stdio.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 int cli_fail_error(const struct eng_error *error)
 {
     struct status status;
-    status_fail(&status, (enum status_code)error->status, "%s", error->message);
+    const char *message = error->message;
+    /* A user of a program calls no function: "eng_name: " goes. */
+    size_t name = strspn(message, "abcdefghijklmnopqrstuvwxyz_");
+    if (strncmp(message, "eng_", 4) == 0 && strncmp(message + name, ": ", 2) == 0) message += name + 2;
+    status_fail(&status, (enum status_code)error->status, "%s", message);
     return cli_fail_status(&status);
 }
 

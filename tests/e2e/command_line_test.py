@@ -92,6 +92,14 @@ class Messages(unittest.TestCase):
             self.assertNotIn("--help", result.stderr)
 
 
+class FunctionNames(unittest.TestCase):
+    def test_messages_are_for_users_of_programs(self):
+        """The library's messages name its functions, which a user of a program does not call."""
+        result = run([ENGRUN, fables_engine(), "--chat", "-p", "x"])
+        self.assertEqual(result.rc, 1)
+        self.assertTrue(result.stderr.startswith("engrun: the engine names no chat format"), result.stderr)
+
+
 class Lists(unittest.TestCase):
     FLAGS = [([ENGRUN, "none.eng"], "--tokens"), ([ENGBENCH, "none.eng"], "-b"), ([ENGBENCH, "none.eng"], "--device"),
              ([ENGBUILD, "--model", "none", "--target", "cpu"], "--batch-sizes")]
