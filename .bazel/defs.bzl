@@ -138,7 +138,7 @@ def fuzz_tests(name, srcs, deps = [], data = {}, **kwargs):
         corpus = "%s/corpus/%s" % (folder, file[:-len("_fuzz")])
         native.cc_test(
             name = target,
-            srcs = [src] + native.glob([folder + "/*.h"]) + select({
+            srcs = [src, folder + "/cost.c"] + native.glob([folder + "/*.h"]) + select({
                 "//.bazel:fuzz": [folder + "/libfuzzer_mutator.c"],
                 "//conditions:default": [folder + "/standalone_driver.c"],
             }),

@@ -45,7 +45,13 @@ static void run_engine(struct eng_engine *engine)
     eng_session_destroy(&session);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* What opening allows, and a session of a small model. */
+const struct fuzz_cost fuzz_cost = {.base_ms = 2000,
+                                    .us_per_byte = 20,
+                                    .base_bytes = 2 * ENGINE_HOST_BASE_BYTES,
+                                    .bytes_per_byte = ENGINE_HOST_RATIO};
+
+int fuzz_try(const uint8_t *data, size_t size)
 {
     struct eng_engine *engine = NULL;
     struct eng_error error;

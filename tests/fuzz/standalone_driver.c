@@ -4,7 +4,7 @@
 //
 //     TARGET [--mutations N] [--only N] [--seed N] [--time-limit SECONDS] [--print] FOLDER_OR_FILE...
 //
-// An input that crashes, or runs longer than the time limit, is named and written to the working folder (in a Bazel
+// An input that crashes, costs more than its target allows (cost.c), or runs longer than the time limit, is named and written to the working folder (in a Bazel
 // test to $TEST_UNDECLARED_OUTPUTS_DIR) as crash-NAME. To try it again: the same corpus with --only N, or that file
 // with --mutations 0.
 
