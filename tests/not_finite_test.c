@@ -180,11 +180,9 @@ static void sound_alone(enum runner runner, int32_t answers[SOUND][ANSWER])
 
 static const int32_t chain[] = {OVERFLOW_SECOND, OVERFLOW_VALUES};
 
-static void test_sequences(enum runner runner)
+static void test_sequences(enum runner runner, int32_t expected[SOUND][ANSWER])
 {
-    int32_t expected[SOUND][ANSWER];
     const char *name = runner_names[runner];
-    sound_alone(runner, expected);
     /* A pool just large enough for all, so that every page is used again. */
     struct eng_session *session = open_session(runner, 7 * 96);
     for (int round = 0; round < 3; round++) {
@@ -207,13 +205,12 @@ static void test_sequences(enum runner runner)
 }
 
 /* A prompt with such a token amid others, and one for which there is only the largest chunk's plan. */
-static void test_amid_a_prompt(enum runner runner)
+static void test_amid_a_prompt(enum runner runner, int32_t expected[SOUND][ANSWER])
 {
     struct eng_error error;
-    int32_t prompt[PROMPT], expected[SOUND][ANSWER];
-    sound_alone(runner, expected);
+    int32_t prompt[PROMPT];
     struct eng_session *session = open_session(runner, 3 * 96);
-    for (size_t at = 0; at < PROMPT; at += 23) {
+    for (size_t at = 0; at < PROMPT; at += 34) {
         struct eng_sequence *sequence = create(session, at % 2, 0), *sound = start_sound(session, 0);
         fables_tokens(5, prompt, PROMPT);
         prompt[at] = OVERFLOW_VALUES;
@@ -344,8 +341,10 @@ static void test_slots(enum runner runner)
 static void run_all(void **state)
 {
     const enum runner runner = *(const enum runner *)*state;
-    test_sequences(runner);
-    test_amid_a_prompt(runner);
+    int32_t expected[SOUND][ANSWER];
+    sound_alone(runner, expected);
+    test_sequences(runner, expected);
+    test_amid_a_prompt(runner, expected);
     test_slots(runner);
 }
 

@@ -101,6 +101,7 @@ static void one_bad_logit_is_enough(void **state)
             for (int way = 0; way < WAYS; way++) {
                 fill(&setup, &random, way);
                 for (int64_t at = 0; at < vocabs[v]; at++) {
+                    if (at > 300 && at < vocabs[v] - 300 && at % 17) continue;
                     const int b = (int)(at + way) % 5;
                     const float kept = setup.logits[at];
                     setup.logits[at] = bad[b];
