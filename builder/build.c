@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/build.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -216,8 +217,11 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     snprintf(m->builder_version, sizeof m->builder_version, "%s", BUILDER_VERSION);
     snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
     char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
-    copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
+    if (!folder && errno == ENOMEM) return status_fail(status, STATUS_MACHINE, "out of memory");
+    bool named =
+        copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name, status);
     free(folder);
+    if (!named) return false;
     m->target = build->target;
     m->target_capability = (uint64_t)build->cuda.device.facts.capability;
     snprintf(m->target_name, sizeof m->target_name, "%s",

@@ -15,11 +15,22 @@
  * Returns an owned reference (json_decref) or NULL with *status filled. Duplicate keys are refused. */
 json_t *json_parse(const char *text, size_t size, const char *name, struct status *status);
 
+/* As json_dumps, which drops keys of objects when memory runs out. Owned text; NULL: out of memory. */
+char *json_format(const json_t *value, size_t flags);
+
+/* The text as a string, null where it is not UTF-8. NULL: out of memory. */
+json_t *json_string_or_null(const char *text);
+
+/* After values could not be made: STATUS_MACHINE, or STATUS_BAD_INPUT for a text that is not UTF-8. jansson returns NULL in
+ * either case, and errno tells which. Requires: errno was 0 before the first of them was made. */
+bool json_fail_build(struct status *status, const char *what);
+
 /* A reader over one JSON object that remembers which keys were read. */
 struct json_reader {
-    json_t *object;   /* borrowed */
-    const char *path; /* borrowed, for messages: "config.json", "config.json: rope_scaling" */
-    json_t *consumed; /* owned: an object whose keys were asked for */
+    json_t *object;     /* borrowed */
+    const char *path;   /* borrowed, for messages: "config.json", "config.json: rope_scaling" */
+    json_t *consumed;   /* owned: an object whose keys were asked for */
+    bool out_of_memory; /* a key could not be added to it: json_reader_all_consumed fails */
 };
 
 bool json_reader_open(struct json_reader *reader, json_t *object, const char *path, struct status *status);

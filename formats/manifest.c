@@ -7,6 +7,7 @@
  * version reads over. */
 #include "formats/manifest.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -333,6 +334,7 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
 {
     *text = NULL;
     if (!manifest_check(manifest, status)) return status_prefix(status, "manifest");
+    errno = 0;
     json_t *root = json_object();
     bool good = root && json_object_set_new(root, "builder_version", json_string(manifest->builder_version)) == 0;
     for (int group = 0; group < GROUP_COUNT; group++) {
@@ -346,10 +348,10 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
             good =
                 json_object_set_new(object, "capability", json_integer((json_int_t)manifest->target_capability)) == 0;
     }
-    if (good) *text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
+    if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
+    if (!*text) json_fail_build(status, "manifest");
     json_decref(root);
-    /* jansson refuses strings that are not UTF-8; the other cause is memory. */
-    if (!*text) return status_fail(status, STATUS_BAD_INPUT, "manifest: a text is not UTF-8, or out of memory");
+    if (!*text) return false;
     *size = strlen(*text);
     return true;
 }

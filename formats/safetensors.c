@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/safetensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,9 +291,13 @@ static json_t *header_entry(const struct tensor_view *tensor, uint64_t *offset, 
         return NULL;
     }
     json_t *shape = json_array(); /* a dimension beyond INT64_MAX would need a 0 beside it: no tensor of ours */
-    for (int i = 0; i < tensor->rank; i++) json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
-                              "data_offsets", (json_int_t)begin, (json_int_t)*offset);
+    bool good = shape != NULL;
+    for (int i = 0; good && i < tensor->rank; i++)
+        good = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i])) == 0;
+    json_t *entry = good ? json_pack("{s:s, s:O, s:[I, I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
+                                     "data_offsets", (json_int_t)begin, (json_int_t)*offset)
+                         : NULL;
+    json_decref(shape);
     if (!entry) status_fail(status, STATUS_MACHINE, "out of memory");
     return entry;
 }
@@ -313,12 +318,13 @@ bool safetensors_write_header(struct file_output *output, const struct tensor_vi
         }
         json_t *entry = header_entry(&tensors[i], &offset, status);
         if (!entry) goto done;
+        errno = 0;
         if (json_object_set_new(header, tensors[i].name, entry) != 0) {
-            status_fail(status, STATUS_INTERNAL, "tensor name '%s' is not UTF-8, or out of memory", tensors[i].name);
+            json_fail_build(status, "safetensors header");
             goto done;
         }
     }
-    text = header ? json_dumps(header, JSON_COMPACT) : NULL; /* keeps the order of insertion */
+    text = header ? json_format(header, JSON_COMPACT) : NULL; /* keeps the order of insertion */
     if (!text) {
         status_fail(status, STATUS_MACHINE, "out of memory");
         goto done;

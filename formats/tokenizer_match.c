@@ -35,7 +35,7 @@ struct tokenizer_pattern {
 
 static bool out_of_memory(struct status *status)
 {
-    return status_fail(status, STATUS_MACHINE, "out of memory while preparing a pattern");
+    return status_fail(status, STATUS_MACHINE, "out of memory for one of the tokenizer's patterns");
 }
 
 struct tokenizer_pattern *tokenizer_pattern_regex(const char *regex, size_t size, bool just_in_time,
@@ -63,6 +63,10 @@ struct tokenizer_pattern *tokenizer_pattern_regex(const char *regex, size_t size
                       &error_at, context);
     if (!pattern->code) {
         PCRE2_UCHAR message[120];
+        if (error == PCRE2_ERROR_HEAP_FAILED || error == PCRE2_ERROR_NOMEMORY) {
+            out_of_memory(status);
+            goto failed;
+        }
         pcre2_get_error_message(error, message, sizeof message);
         status_fail(status, STATUS_BAD_INPUT, "pattern '%.*s' does not compile: %s", (int)(size < 120 ? size : 120),
                     regex, (char *)message);

@@ -2,6 +2,7 @@
 /* One tuning record as a line of text. The order of the tunables is the op's, so they are an array of pairs. */
 #include "formats/tuning_record.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -112,11 +113,13 @@ bool tuning_record_format(const struct tuning_record *record, char **line, size_
 {
     *line = NULL;
     if (!record_check(record, status)) return false;
+    errno = 0;
     json_t *root = record_to_json(record);
     char *text = NULL;
-    if (root) text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(times_precision(record)));
+    if (root) text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(times_precision(record)));
+    if (!text) json_fail_build(status, "tuning record");
     json_decref(root);
-    if (!text) return record_fail(status, "a text is not UTF-8, or out of memory");
+    if (!text) return false;
     size_t text_size = strlen(text);
     *size = HASH_DIGITS + 1 + text_size + 1;
     *line = malloc(*size + 1);

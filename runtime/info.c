@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_info: the manifest as it lies in the file and what this load was like, as one JSON object. */
-#include <jansson.h>
 #include <stdlib.h>
 
+#include "formats/json.h"
 #include "kernels/op.h"
 #include "runtime/info.h"
 #include "runtime/load_cuda.h"
@@ -105,15 +105,12 @@ static json_t *load_json(const struct eng_engine *engine)
 
 json_t *info_json(const struct engine *file, const char *path)
 {
-    json_error_t error;
     json_t *info = json_object();
-    json_t *manifest = json_loadb(file->manifest_text, file->manifest_text_size, 0, &error);
-    /* A path need not be UTF-8; jansson would refuse it. */
-    json_t *name = json_string(path);
+    json_t *manifest = json_parse(file->manifest_text, file->manifest_text_size, "manifest", NULL);
     const struct engine_golden *golden = &file->golden;
     json_t *golden_json = json_pack("{s:I, s:I, s:f}", "prompt_tokens", (json_int_t)golden->prompt_count, "tokens",
                                     (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance);
-    bool ok = put(info, "file", name ? name : json_null());
+    bool ok = put(info, "file", json_string_or_null(path)) /* a path need not be UTF-8 */;
     ok = put(info, "manifest", manifest) && ok;
     ok = put(info, "plans", plans_json(file)) && ok;
     if (file->call_count > 0) ok = put(info, "library_plans", library_plans_json(file)) && ok;
@@ -130,7 +127,7 @@ char *info_format(const struct eng_engine *engine, struct status *status)
     char *text = NULL;
     json_t *info = info_json(&engine->file, engine->path);
     if (info && put(info, "load", load_json(engine)))
-        text = json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
+        text = json_format(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     if (!text) status_fail(status, STATUS_MACHINE, "out of memory");
     json_decref(info);
     return text;

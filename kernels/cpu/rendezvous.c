@@ -24,6 +24,7 @@ void comm_header_init(struct comm_header *header, uint32_t rank, uint32_t ranks,
 {
     *header =
         (struct comm_header){.rank = rank, .ranks = ranks, .timeout_ns = timeout_ns ? timeout_ns : COMM_TIMEOUT_NS};
+    header->peers[rank] = (uintptr_t)header;
 }
 
 static uint64_t now_ns(void)
@@ -109,6 +110,7 @@ bool comm_meet_team(struct comm_header *header, struct team_member *member)
 void comm_stop(struct comm_header *header)
 {
     for (uint32_t rank = 0; rank < header->ranks; rank++)
-        __atomic_store_n(&header_of(header, rank)->stop, 1, __ATOMIC_SEQ_CST);
-    for (uint32_t rank = 0; rank < header->ranks; rank++) wake_sleepers(&header_of(header, rank)->arrived);
+        if (header->peers[rank]) __atomic_store_n(&header_of(header, rank)->stop, 1, __ATOMIC_SEQ_CST);
+    for (uint32_t rank = 0; rank < header->ranks; rank++)
+        if (header->peers[rank]) wake_sleepers(&header_of(header, rank)->arrived);
 }

@@ -7,7 +7,8 @@
 #include "formats/plan.h"
 #include "kernels/cpu/team.h"
 
-/* Fills the header of rank `rank`; the loader then sets `peers`, on every rank, before any of them meets another.
+/* Fills the header of rank `rank`, which is connected to itself alone: of `peers`, the others are 0. The loader sets them, on
+ * every rank, before any of them meets another.
  * timeout_ns: how long a wait may take, 0 for COMM_TIMEOUT_NS. */
 void comm_header_init(struct comm_header *header, uint32_t rank, uint32_t ranks, uint64_t timeout_ns);
 #define COMM_TIMEOUT_NS UINT64_C(10000000000)
@@ -20,7 +21,8 @@ bool comm_meet(struct comm_header *header);
 /* By every member of the rank's team: all of them before, one of them in comm_meet, all of them behind. */
 bool comm_meet_team(struct comm_header *header, struct team_member *member);
 
-/* Tells all ranks to give up: those that wait return at once. From any thread. */
+/* Tells all ranks that this one is connected to, itself among them, to give up: those that wait return at once. From any
+ * thread. */
 void comm_stop(struct comm_header *header);
 
 /* The buffer of rank `rank` that is at the place of `own`, a buffer in this rank's COMM space. */

@@ -96,11 +96,23 @@ static void header_is_filled(void **state)
     memset(&header, 0xff, sizeof header);
     comm_header_init(&header, 3, 5, 0);
     struct comm_header expected = {.rank = 3, .ranks = 5, .timeout_ns = COMM_TIMEOUT_NS};
+    expected.peers[3] = (uintptr_t)&header;
     assert_memory_equal(&header, &expected, sizeof header);
     comm_header_init(&header, 0, 2, 17);
     assert_int_equal(header.timeout_ns, 17);
     header.peers[1] = 4096;
     assert_ptr_equal(comm_peer(&header, (uint8_t *)&header + 192, 1), (void *)(uintptr_t)(4096 + 192));
+}
+
+/* As when another rank could not be made. */
+static void stop_before_connection(void **state)
+{
+    (void)state;
+    struct comm_header header;
+    comm_header_init(&header, 1, 3, 0);
+    comm_stop(&header);
+    assert_int_equal(header.stop, 1);
+    assert_false(comm_meet(&header));
 }
 
 static void meetings_order_memory(void **state)
@@ -213,9 +225,10 @@ static void stop_ends_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(header_is_filled),     cmocka_unit_test(meetings_order_memory),
-        cmocka_unit_test(counts_wrap_around),   cmocka_unit_test(sleeping_ranks_wake),
-        cmocka_unit_test(absent_rank_is_named), cmocka_unit_test(stop_ends_waiting),
+        cmocka_unit_test(header_is_filled),      cmocka_unit_test(stop_before_connection),
+        cmocka_unit_test(meetings_order_memory), cmocka_unit_test(counts_wrap_around),
+        cmocka_unit_test(sleeping_ranks_wake),   cmocka_unit_test(absent_rank_is_named),
+        cmocka_unit_test(stop_ends_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

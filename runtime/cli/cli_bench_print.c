@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engbench's tables: markdown for people, CSV and JSON for programs. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
+#include "formats/json.h"
 #include "runtime/cli/cli_bench.h"
 
 static void test_name(const struct bench_test *test, char *name, size_t size)
@@ -105,10 +105,9 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
     json_t *results = json_array();
     bool ok = results != NULL;
     for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(results, row_json(bench, &rows[i])) == 0;
-    json_t *path = json_string(bench->path);
     json_t *report =
         json_pack("{s:o, s:s?, s:I, s:i, s:s, s:f, s:f, s:I, s:I, s:{s:f, s:f, s:I, s:i}, s:o}", "file",
-                  path ? path : json_null(), "device", bench->session_facts.device, "weights_bytes",
+                  json_string_or_null(bench->path), "device", bench->session_facts.device, "weights_bytes",
                   (json_int_t)bench->facts.weights_bytes, "threads", (int)bench->session_facts.threads,
                   "instruction_set", bench->session_facts.instruction_set, "load_gb_per_second", load_rate(bench),
                   "graph_seconds", bench->session_facts.graph_seconds, "device_taken_bytes",
@@ -116,7 +115,7 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
                   (json_int_t)bench->session_facts.device_contract_bytes, "read_bandwidth", "best_gb_per_second",
                   bench->bandwidth.best_gb_per_second, "median_gb_per_second", bench->bandwidth.median_gb_per_second,
                   "bytes", (json_int_t)bench->bandwidth.bytes, "passes", bench->bandwidth.passes, "results", results);
-    char *text = ok && report ? json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = ok && report ? json_format(report, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     if (text) {
         cli_print_text(stdout, text, strlen(text));
         putchar('\n');

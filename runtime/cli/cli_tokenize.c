@@ -3,13 +3,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
 #include "formats/engine_file.h"
+#include "formats/json.h"
 #include "formats/tokenizer.h"
 #include "runtime/cli/cli_args.h"
 
@@ -116,7 +116,7 @@ static bool convert_line(struct tokenize_run *run, const char *line, size_t size
     bool ok = value || status_fail(&run->status, STATUS_BAD_INPUT, "%s", error.text);
     ok = ok && (run->options->detokenize ? detokenize_value : tokenize_value)(run, value, &result);
     if (ok) {
-        text = json_dumps(result, JSON_ENCODE_ANY | JSON_COMPACT);
+        text = json_format(result, JSON_ENCODE_ANY | JSON_COMPACT);
         ok = text || status_fail(&run->status, STATUS_MACHINE, "out of memory");
     }
     if (ok) {

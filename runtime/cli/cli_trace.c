@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The format: "Trace Event Format" (Google, 2016), JSON array form. A step is a process with two threads: what the whole
  * step takes as the engine replays it, and its launches one behind the other, each timed by itself. */
+#include "formats/json.h"
 #include "runtime/cli/cli_trace.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,8 +62,7 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
 static json_t *event_json(const char *name, const char *phase, size_t process, int thread, json_t *arguments)
 {
     /* A kernel's name need not be UTF-8. */
-    json_t *text = json_string(name);
-    return json_pack("{s:o, s:s, s:I, s:i, s:o}", "name", text ? text : json_string("?"), "ph", phase, "pid",
+    return json_pack("{s:o, s:s, s:I, s:i, s:o}", "name", json_string_or_null(name), "ph", phase, "pid",
                      (json_int_t)process, "tid", thread, "args", arguments);
 }
 
@@ -86,13 +85,13 @@ static json_t *launch_json(const struct traced *step, size_t process, uint32_t i
     uint64_t bytes, flops;
     launch_shape(trace->file, trace->plan, launch, shape);
     launch_cost(step, launch, &bytes, &flops);
-    json_t *kernel = json_string(launch_kernel(trace->file, launch));
     json_t *arguments =
         json_pack("{s:I, s:s, s:o, s:o, s:I, s:I, s:f, s:f}", "launch", (json_int_t)index, "op",
                   plan_op_name(launch->op), "layer",
                   launch->layer == UINT32_MAX ? json_null() : json_integer((json_int_t)launch->layer), "kernel",
-                  kernel ? kernel : json_null(), "bytes", (json_int_t)bytes, "flops", (json_int_t)flops, "GB/s",
-                  us > 0 ? (double)bytes / us * 1e-3 : 0.0, "TFLOP/s", us > 0 ? (double)flops / us * 1e-6 : 0.0);
+                  json_string_or_null(launch_kernel(trace->file, launch)), "bytes", (json_int_t)bytes, "flops",
+                  (json_int_t)flops, "GB/s", us > 0 ? (double)bytes / us * 1e-3 : 0.0, "TFLOP/s",
+                  us > 0 ? (double)flops / us * 1e-6 : 0.0);
     return span_json(shape, process, THREAD_LAUNCHES, start_us, us, arguments);
 }
 
@@ -103,12 +102,11 @@ static bool add_names(json_t *events, const struct bench_engine *bench, const st
     const struct trace *trace = &step->trace;
     char name[128];
     step_name(step, name, sizeof name);
-    json_t *path = json_string(bench->path);
     json_t *about =
         json_pack("{s:s, s:s, s:o, s:s?, s:s, s:I, s:f, s:f}", "labels", facts->device ? how_on_device : how_on_host,
-                  "sizes", sizes, "engine", path ? path : json_null(), "device", facts->device, "instruction_set",
-                  facts->instruction_set, "threads", (json_int_t)facts->threads, "replay_us", trace->replay_us,
-                  "launches_us", launches_us(trace));
+                  "sizes", sizes, "engine", json_string_or_null(bench->path), "device", facts->device,
+                  "instruction_set", facts->instruction_set, "threads", (json_int_t)facts->threads, "replay_us",
+                  trace->replay_us, "launches_us", launches_us(trace));
     return json_array_append_new(events,
                                  event_json("process_name", "M", process, 0, json_pack("{s:s}", "name", name))) == 0 &&
            json_array_append_new(events, event_json("process_labels", "M", process, 0, about)) == 0 &&
@@ -145,7 +143,7 @@ static char *events_text(const json_t *events)
     if (!stream) return NULL;
     bool ok = fputs("[", stream) >= 0;
     json_array_foreach (events, index, event) {
-        char *line = json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(12));
+        char *line = json_format(event, JSON_COMPACT | JSON_REAL_PRECISION(12));
         ok = ok && line && fprintf(stream, "%s%s", index ? ",\n" : "", line) > 0;
         free(line);
     }

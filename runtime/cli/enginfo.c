@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* enginfo: what is in an engine file, for any target; with --verify, whether all of it is as it was written. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
+#include "formats/json.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_tactics.h"
 #include "runtime/info.h"
@@ -134,7 +134,7 @@ static bool print_json(const struct engine *file, const struct arguments *argume
     if (ok && verification->done)
         ok = put(info, "verified",
                  json_pack("{s:f, s:i}", "seconds", verification->seconds, "threads", verification->threads), status);
-    char *text = ok ? json_dumps(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = ok ? json_format(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
     if (text) {
         cli_print_text(stdout, text, strlen(text));
         putchar('\n');

@@ -1,84 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After eng_session_create, nothing that eng.h marks [no allocation] allocates: every call of the allocator is counted
- * while sequences and slots are created, run, polled, cut and destroyed. */
+/* After eng_session_create, nothing that eng.h marks [no allocation] allocates: every call of the allocator, mmap and
+ * pthread_create is counted while sequences and slots are created, run, polled, cut and destroyed. */
+#include "tests/faults/faults.h"
 #include "tests/test_fables.h"
 
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
-
-static atomic_bool counting;
-static atomic_ulong allocations;
-
-static void count_allocation(void)
-{
-    if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&allocations, 1);
-}
-
-#if defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#endif
-#endif
-
-#ifdef ADDRESS_SANITIZER
-/* From sanitizer/allocator_interface.h, which gcc does not ship. */
-extern int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *memory, size_t size),
-                                                     void (*on_free)(const volatile void *memory));
-
-static void on_malloc(const volatile void *memory, size_t size)
-{
-    (void)memory;
-    (void)size;
-    count_allocation();
-}
-
-static void on_free(const volatile void *memory) { (void)memory; }
-
-static void install(void) { __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free); }
-#else
-/* The program's own definitions come before the C library's, for the libraries it uses, too. */
-extern void *__libc_malloc(size_t size);
-extern void *__libc_calloc(size_t count, size_t size);
-extern void *__libc_realloc(void *memory, size_t size);
-extern void *__libc_memalign(size_t alignment, size_t size);
-
-void *malloc(size_t size)
-{
-    count_allocation();
-    return __libc_malloc(size);
-}
-
-void *calloc(size_t count, size_t size)
-{
-    count_allocation();
-    return __libc_calloc(count, size);
-}
-
-void *realloc(void *memory, size_t size)
-{
-    count_allocation();
-    return __libc_realloc(memory, size);
-}
-
-void *aligned_alloc(size_t alignment, size_t size)
-{
-    count_allocation();
-    return __libc_memalign(alignment, size);
-}
-
-int posix_memalign(void **memory, size_t alignment, size_t size)
-{
-    count_allocation();
-    *memory = __libc_memalign(alignment, size);
-    return *memory ? 0 : ENOMEM;
-}
-
-static void install(void) {}
-#endif
 
 enum { SEQUENCES = 6, PROMPT = 70 };
 
@@ -153,19 +79,19 @@ static void test_no_allocation(void **state)
     /* A thread that starts late takes memory for its thread-local variables: let all of them have run. */
     run_slots(session, logits);
 
-    atomic_store(&counting, true);
+    faults_arm(0, false);
     run_sequences(session, stream);
     run_slots(session, logits);
-    atomic_store(&counting, false);
-    assert_int_equal(atomic_load(&allocations), 0);
+    faults_disarm();
+    assert_int_equal(faults_calls(), 0);
 
     /* The counter counts. */
-    atomic_store(&counting, true);
+    faults_arm(0, false);
     free(logits);
     logits = malloc(facts.vocab_size);
     assert_non_null(logits);
-    atomic_store(&counting, false);
-    assert_int_equal(atomic_load(&allocations), 1);
+    faults_disarm();
+    assert_int_equal(faults_calls(), 1);
     free(logits);
     eng_text_destroy(&stream);
     eng_session_destroy(&session);
@@ -174,7 +100,6 @@ static void test_no_allocation(void **state)
 
 int main(void)
 {
-    install();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_allocation),
     };
