@@ -412,6 +412,7 @@ static bool tune(struct build *build, const uint8_t *weights, enum tune_level le
     return true;
 }
 
+/* All but the name of the file. */
 static bool write_engine(struct build *build, uint64_t weights_bytes, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -426,13 +427,8 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
     if (build->target == TARGET_CPU) progress_stage(&build->progress, "tune");
     if (!tune(build, weights, options->tune, status)) return false;
     if (!write_small_sections(build, weights, status)) return false;
-    struct engine_writer *writer = build->writer;
-    build->writer = NULL; /* commit frees it whatever happens */
-    if (!engine_writer_commit(writer, status)) return false;
-    progress_done(&build->progress);
-    struct stat information;
-    if (stat(options->output, &information) == 0) build->file_bytes = (uint64_t)information.st_size;
-    return true;
+    build->file_bytes = engine_writer_bytes(build->writer);
+    return engine_writer_finish(build->writer, status);
 }
 
 /* ---- what is printed without writing ---- */
@@ -492,6 +488,7 @@ static uint64_t available_bytes(const struct build *build)
 bool build_engine(const struct build_options *options, struct status *status)
 {
     bool ok = false;
+    char *json = NULL;
     uint64_t weights_bytes;
     double start = clock_us();
     struct build *build = calloc(1, sizeof *build);
@@ -543,9 +540,21 @@ bool build_engine(const struct build_options *options, struct status *status)
         .is_on_record = build->cuda.record != NULL,
         .available_bytes = available_bytes(build),
     };
-    ok = print_report(&report, options->json, options->out, status) &&
-         (!options->dry_run || report_check_fit(&report, status));
+    /* Nothing fails for want of memory once the engine has its name. */
+    if (options->json && !(json = report_json(&report, status))) goto done;
+    if (!options->dry_run) {
+        struct engine_writer *writer = build->writer;
+        build->writer = NULL; /* commit frees it whatever happens */
+        if (!engine_writer_commit(writer, status)) goto done;
+        progress_done(&build->progress);
+    }
+    if (json)
+        fprintf(options->out, "%s\n", json);
+    else
+        report_print(&report, options->out);
+    ok = !options->dry_run || report_check_fit(&report, status);
 done:
+    free(json);
     progress_close(&build->progress);
     build_close(build);
     return ok;

@@ -2,12 +2,12 @@
 #include "builder/report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 
 #include "builder/estimate_cuda.h"
 #include "builder/lower.h"
 #include "formats/checked.h"
+#include "formats/json.h"
 
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
 {
@@ -78,7 +78,7 @@ static void print_fit(const struct build_report *report, FILE *out)
             cuda ? "a GPU has" : "this machine has left", report->available_bytes, gigabytes(report->available_bytes));
 }
 
-static void print_text(const struct build_report *report, FILE *out)
+void report_print(const struct build_report *report, FILE *out)
 {
     const struct manifest *m = report->manifest;
     const struct plan_geometry *g = &m->geometry;
@@ -145,24 +145,26 @@ static void print_text(const struct build_report *report, FILE *out)
         fprintf(out, "dry run    nothing was written\n");
 }
 
-static bool print_json(const struct build_report *report, FILE *out, struct status *status)
+static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
+
+char *report_json(const struct build_report *report, struct status *status)
 {
     const struct manifest *m = report->manifest;
     const struct plan_geometry *g = &m->geometry;
     json_t *plans = json_array();
-    for (size_t p = 0; p < report->plan_count; p++) {
+    bool ok = plans != NULL;
+    for (size_t p = 0; ok && p < report->plan_count; p++) {
         const struct plan *plan = &report->plans[p];
         json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", kind_name(plan), "rows",
                                   (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count,
                                   "arena_bytes", (json_int_t)plan->header.arena_bytes);
-        if (report->machine->read_gb_s > 0)
-            json_object_set_new(entry, "estimate_us", json_real(estimate_us(report, plan)));
+        if (report->machine->read_gb_s > 0) ok = ok && put(entry, "estimate_us", json_real(estimate_us(report, plan)));
         if (report->plan_us && report->plan_us[p] > 0)
-            json_object_set_new(entry, "measured_us", json_real(report->plan_us[p]));
+            ok = ok && put(entry, "measured_us", json_real(report->plan_us[p]));
         if (report->library_plans[p].header.launch_count > 0)
-            json_object_set_new(entry, "library_arena_bytes",
-                                json_integer((json_int_t)report->library_plans[p].header.arena_bytes));
-        json_array_append_new(plans, entry);
+            ok = ok && put(entry, "library_arena_bytes",
+                           json_integer((json_int_t)report->library_plans[p].header.arena_bytes));
+        ok = json_array_append_new(plans, entry) == 0 && ok;
     }
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}",
@@ -174,29 +176,22 @@ static bool print_json(const struct build_report *report, FILE *out, struct stat
                   (json_int_t)m->arena_bytes, "step_bytes", (json_int_t)m->step_bytes, "state_bytes",
                   (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes, "pages_per_sequence",
                   (json_int_t)g->pages_per_slot, "plans", plans);
-    if (root && report->output) {
-        json_object_set_new(root, "output", json_string(report->output));
-        json_object_set_new(root, "file_bytes", json_integer((json_int_t)report->file_bytes));
-        json_object_set_new(root, "seconds", json_real(report->seconds));
-        json_object_set_new(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured));
-        json_object_set_new(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
-    }
-    if (root && !report->output) {
+    ok = root && ok;
+    if (ok && report->output)
+        ok = put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
+             put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&
+             put(root, "seconds", json_real(report->seconds)) &&
+             put(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured)) &&
+             put(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
+    if (ok && !report->output) {
         uint64_t needed = needed_bytes(m);
-        json_object_set_new(root, "fit",
-                            json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
-                                      (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));
-        if (report->is_on_record) json_object_set_new(root, "gpu_on_record", json_true());
+        ok = put(root, "fit",
+                 json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
+                           (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));
+        if (report->is_on_record) ok = ok && put(root, "gpu_on_record", json_true());
     }
-    bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0;
-    fputc('\n', out);
+    char *text = ok ? json_format(root, JSON_INDENT(2)) : NULL;
+    if (!text) status_fail(status, STATUS_MACHINE, "out of memory for the report");
     json_decref(root);
-    return ok || status_fail(status, STATUS_MACHINE, "cannot write the report");
-}
-
-bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status)
-{
-    if (json) return print_json(report, out, status);
-    print_text(report, out);
-    return true;
+    return text;
 }

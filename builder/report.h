@@ -17,9 +17,9 @@ struct build_report {
     const double *plan_us;         /* measured, [plan_count]; NULL, or 0: not measured */
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;
-    const char *output;  /* NULL: nothing was written */
-    uint64_t file_bytes; /* 0: nothing was written */
-    double seconds;
+    const char *output;       /* NULL: nothing was written */
+    uint64_t file_bytes;      /* 0: nothing was written */
+    double seconds;           /* until the file had all its bytes on the disk */
     bool is_on_record;        /* the target is a GPU of which this machine knows the facts alone */
     uint64_t available_bytes; /* memory of each GPU, or what this machine has left; looked at in a dry run */
 };
@@ -30,6 +30,8 @@ double estimate_plan_us(const struct plan *plan, const struct machine *machine, 
 /* STATUS_MACHINE, with what is needed and available, where an engine could not serve one full sequence. */
 bool report_check_fit(const struct build_report *report, struct status *status);
 
-bool print_report(const struct build_report *report, bool json, FILE *out, struct status *status);
+void report_print(const struct build_report *report, FILE *out);
+/* The same as JSON text, to be freed; NULL: out of memory. */
+char *report_json(const struct build_report *report, struct status *status);
 
 #endif

@@ -189,18 +189,21 @@ done:
 bool tactics_format(const struct tactics *tactics, char **text, size_t *size, struct status *status)
 {
     bool ok = false;
+    size_t expected = 0;
     FILE *stream = open_memstream(text, size);
     if (!stream) return status_fail(status, STATUS_MACHINE, "out of memory while writing tactics");
     for (size_t i = 0; i < tactics->count; i++) {
         char *line;
         size_t line_size;
         if (!tuning_record_format(&tactics->records[i], &line, &line_size, status)) goto done;
-        fwrite(line, 1, line_size, stream);
+        fwrite(line, 1, line_size, stream); /* what is missing shows in the size */
+        expected += line_size;
         free(line);
     }
     ok = true;
 done:
-    if (fclose(stream) != 0 && ok) ok = status_fail(status, STATUS_MACHINE, "out of memory while writing tactics");
+    if ((fclose(stream) != 0 || !*text || *size != expected) && ok)
+        ok = status_fail(status, STATUS_MACHINE, "out of memory while writing tactics");
     if (!ok) {
         free(*text);
         *text = NULL;

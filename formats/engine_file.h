@@ -157,6 +157,9 @@ bool engine_writer_calls(struct engine_writer *writer, const struct engine_call 
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
 /* Writes header and table, syncs, renames; frees the writer whatever happens. */
 bool engine_writer_commit(struct engine_writer *writer, struct status *status);
+/* All of it but the name: the header, and the file's bytes brought to the disk. May be left out. */
+bool engine_writer_finish(struct engine_writer *writer, struct status *status);
+uint64_t engine_writer_bytes(const struct engine_writer *writer); /* of the file so far */
 void engine_writer_abandon(struct engine_writer *writer);
 
 #endif

@@ -165,10 +165,12 @@ static bool pack_section(const void *data, uint64_t size, uint8_t **packed, uint
     uLongf bytes = compressBound((uLong)size);
     *packed = malloc(bytes);
     if (!*packed) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (compress2(*packed, &bytes, data, (uLong)size, 6) != Z_OK) {
+    int result = compress2(*packed, &bytes, data, (uLong)size, 6);
+    if (result != Z_OK) {
         free(*packed);
         *packed = NULL;
-        return status_fail(status, STATUS_MACHINE, "zlib: compression failed");
+        return status_fail(status, STATUS_MACHINE,
+                           result == Z_MEM_ERROR ? "out of memory" : "zlib: compression failed");
     }
     *packed_bytes = bytes;
     if (bytes < size) return true;
@@ -223,23 +225,14 @@ cleanup:
     return done;
 }
 
-bool engine_writer_commit(struct engine_writer *writer, struct status *status)
+bool engine_writer_finish(struct engine_writer *writer, struct status *status)
 {
     uint8_t space[ENGINE_HEADER_SPACE] = {0};
-    bool done = false;
-    if (writer->weights != WEIGHTS_DONE) {
-        writer_misused(status, "committed without weights");
-        goto cleanup;
-    }
-    if (writer->builder_version[0] == '\0') {
-        writer_misused(status, "committed without a manifest");
-        goto cleanup;
-    }
+    if (writer->weights != WEIGHTS_DONE) return writer_misused(status, "committed without weights");
+    if (writer->builder_version[0] == '\0') return writer_misused(status, "committed without a manifest");
     const struct engine_section_entry *last = &writer->entries[writer->section_count - 1];
-    if (last->offset + last->stored_bytes != writer->output.position) {
-        writer_misused(status, "committed after a section had failed");
-        goto cleanup;
-    }
+    if (last->offset + last->stored_bytes != writer->output.position)
+        return writer_misused(status, "committed after a section had failed");
     size_t table_bytes = writer->section_count * sizeof writer->entries[0];
     struct engine_header header = {
         .magic = ENGINE_MAGIC,
@@ -255,12 +248,18 @@ bool engine_writer_commit(struct engine_writer *writer, struct status *status)
     memcpy(space + sizeof header, writer->entries, table_bytes);
     header.header_hash = hash64(space, header.header_bytes);
     memcpy(space, &header, sizeof header);
-    if (!file_output_patch(&writer->output, 0, space, sizeof space, status)) goto cleanup;
-    done = file_output_commit(&writer->output, status);
-cleanup:
+    return file_output_patch(&writer->output, 0, space, sizeof space, status) &&
+           file_output_sync(&writer->output, status);
+}
+
+bool engine_writer_commit(struct engine_writer *writer, struct status *status)
+{
+    bool done = engine_writer_finish(writer, status) && file_output_commit(&writer->output, status);
     engine_writer_abandon(writer);
     return done;
 }
+
+uint64_t engine_writer_bytes(const struct engine_writer *writer) { return writer->output.position; }
 
 void engine_writer_abandon(struct engine_writer *writer)
 {

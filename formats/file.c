@@ -176,6 +176,21 @@ done:
     return done;
 }
 
+bool file_read_start(const char *path, char *text, size_t capacity)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return false;
+    size_t used = 0;
+    while (used + 1 < capacity) {
+        ssize_t got = read(descriptor, text + used, capacity - 1 - used);
+        if (got <= 0) break;
+        used += (size_t)got;
+    }
+    close(descriptor);
+    text[used] = '\0';
+    return used > 0;
+}
+
 /* Folder part of a path: "." for a plain name. Owned by the caller; NULL when out of memory. */
 static char *folder_of(const char *path)
 {
@@ -376,36 +391,41 @@ static bool link_unnamed(struct file_output *output, bool *linked_to_target, str
     return status_fail_errno(status, STATUS_MACHINE, errno, "cannot name the finished '%s'", output->path);
 }
 
-/* Makes the new directory entry durable. Some file systems cannot sync a folder, and a folder may be writable without
- * being readable: neither takes anything away from the file itself. */
-static bool sync_folder(const char *path, struct status *status)
+/* For sync_folder. A folder may be writable without being readable: *descriptor is -1 then. */
+static bool open_folder(const char *path, int *descriptor, struct status *status)
 {
+    *descriptor = -1;
     char *folder = folder_of(path);
     if (!folder) return status_fail(status, STATUS_MACHINE, "out of memory");
-    bool done = true;
-    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) {
-        if (errno != EACCES)
-            done = status_fail_errno(status, STATUS_MACHINE, errno, "cannot open the folder of '%s'", path);
-    } else {
-        if (fsync(descriptor) != 0 && errno != EINVAL && errno != ENOSYS && errno != EROFS)
-            done = status_fail_errno(status, STATUS_MACHINE, errno, "cannot sync the folder of '%s'", path);
-        close(descriptor);
-    }
+    *descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool done = *descriptor >= 0 || errno == EACCES ||
+                status_fail_errno(status, STATUS_MACHINE, errno, "cannot open the folder of '%s'", path);
     free(folder);
     return done;
+}
+
+/* Makes the new directory entry durable. Some file systems cannot sync a folder: that takes nothing away from the file
+ * itself. */
+static bool sync_folder(int descriptor, const char *path, struct status *status)
+{
+    if (descriptor < 0 || fsync(descriptor) == 0 || errno == EINVAL || errno == ENOSYS || errno == EROFS) return true;
+    return status_fail_errno(status, STATUS_MACHINE, errno, "cannot sync the folder of '%s'", path);
+}
+
+bool file_output_sync(struct file_output *output, struct status *status)
+{
+    return fsync(output->descriptor) == 0 ||
+           status_fail_errno(status, STATUS_MACHINE, errno, "cannot sync '%s' to disk", output->path);
 }
 
 bool file_output_commit(struct file_output *output, struct status *status)
 {
     bool done = false, linked_to_target = false;
+    int folder = -1;
     if (output->descriptor < 0)
         return status_fail(status, STATUS_INTERNAL, "commit of the closed output '%s'",
                            output->path ? output->path : "");
-    if (fsync(output->descriptor) != 0) {
-        status_fail_errno(status, STATUS_MACHINE, errno, "cannot sync '%s' to disk", output->path);
-        goto done;
-    }
+    if (!file_output_sync(output, status) || !open_folder(output->path, &folder, status)) goto done;
     if (!output->temporary && !link_unnamed(output, &linked_to_target, status)) goto done;
     if (!linked_to_target) {
         if (rename(output->temporary, output->path) != 0) {
@@ -415,8 +435,9 @@ bool file_output_commit(struct file_output *output, struct status *status)
         free(output->temporary);
         output->temporary = NULL;
     }
-    done = sync_folder(output->path, status);
+    done = sync_folder(folder, output->path, status);
 done:
+    if (folder >= 0) close(folder);
     file_output_abandon(output);
     return done;
 }

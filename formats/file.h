@@ -43,6 +43,10 @@ void file_map_release(const void *data, uint64_t bytes);
 /* Reads a small file whole (at most `limit` bytes) into malloc'd memory with a NUL behind; free() it. */
 bool file_read(const char *path, uint64_t limit, char **text, size_t *size, struct status *status);
 
+/* Reads what fits of a file, one of the kernel's say, into `text`, with a NUL behind. Takes no memory. False where there is
+ * nothing to be read. */
+bool file_read_start(const char *path, char *text, size_t capacity);
+
 /* An output file: written under a temporary name in the target's folder (unlinked by the kernel if the process is
  * killed, where O_TMPFILE is available), then fsync, rename, fsync of the folder. One thread at a time. */
 struct file_output {
@@ -61,7 +65,10 @@ bool file_output_reserve(struct file_output *output, uint64_t bytes, struct stat
 /* Overwrites earlier bytes; does not move the position. Several threads may, while no other function is called. */
 bool file_output_patch(struct file_output *output, uint64_t offset, const void *data, uint64_t size,
                        struct status *status);
-/* Makes the file durable and gives it its final name. After this (success or not) the output is closed. */
+/* Makes what was written durable, so that little is left for file_output_commit. */
+bool file_output_sync(struct file_output *output, struct status *status);
+/* Makes the file durable and gives it its final name. After this (success or not) the output is closed. Takes no memory once
+ * the file has its name: a failure for want of memory leaves none. */
 bool file_output_commit(struct file_output *output, struct status *status);
 /* Drops the output without a trace; harmless after commit. */
 void file_output_abandon(struct file_output *output);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/memory_limit.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,23 +8,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 1024, TEXT_BYTES = 16384, MOST_LEVELS = 64 };
+#include "formats/file.h"
 
-/* Files of /proc and /sys have no size of their own: read until the end, into the caller's buffer. */
-static bool read_text(const char *path, char *text, size_t capacity)
-{
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return false;
-    size_t used = 0;
-    while (used + 1 < capacity) {
-        ssize_t got = read(descriptor, text + used, capacity - 1 - used);
-        if (got <= 0) break;
-        used += (size_t)got;
-    }
-    close(descriptor);
-    text[used] = '\0';
-    return used > 0;
-}
+enum { PATH_BYTES = 1024, TEXT_BYTES = 16384, MOST_LEVELS = 64 };
 
 static bool parse_number(const char *text, uint64_t *value)
 {
@@ -53,7 +38,7 @@ static bool read_number(const char *folder, const char *name, uint64_t *value)
     char path[PATH_BYTES], text[64];
     int length = snprintf(path, sizeof path, "%s/%s", folder, name);
     if (length < 0 || (size_t)length >= sizeof path) return false;
-    return read_text(path, text, sizeof text) && parse_number(text, value);
+    return file_read_start(path, text, sizeof text) && parse_number(text, value);
 }
 
 static void lower(struct memory_limit *memory, uint64_t bytes, const char *limit)
@@ -83,7 +68,7 @@ static void apply_group(const char *root, const struct group_files *files, const
         char path[PATH_BYTES], text[TEXT_BYTES];
         if (read_number(folder, files->limit, &limit) && read_number(folder, files->usage, &usage)) {
             if ((size_t)snprintf(path, sizeof path, "%s/memory.stat", folder) < sizeof path &&
-                read_text(path, text, sizeof text))
+                file_read_start(path, text, sizeof text))
                 find_number(text, files->cache, &cache);
             usage -= cache < usage ? cache : usage;
             lower(memory, usage < limit ? limit - usage : 0, files->name);
@@ -105,11 +90,11 @@ void memory_limit_available(const char *root, struct memory_limit *memory)
     char path[PATH_BYTES], text[TEXT_BYTES];
     uint64_t kilobytes;
     if ((size_t)snprintf(path, sizeof path, "%s/proc/meminfo", root) < sizeof path &&
-        read_text(path, text, sizeof text) && find_number(text, "MemAvailable", &kilobytes))
+        file_read_start(path, text, sizeof text) && find_number(text, "MemAvailable", &kilobytes))
         lower(memory, kilobytes * 1024, "available memory (MemAvailable)");
 
     if ((size_t)snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= sizeof path ||
-        !read_text(path, text, sizeof text))
+        !file_read_start(path, text, sizeof text))
         return;
     char *rest = text;
     for (char *line; (line = strsep(&rest, "\n"));) {
@@ -133,7 +118,7 @@ void memory_limit_address_space(struct memory_limit *memory)
     if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return;
     char text[256];
     uint64_t pages = 0;
-    if (read_text("/proc/self/statm", text, sizeof text)) parse_number(text, &pages);
+    if (file_read_start("/proc/self/statm", text, sizeof text)) parse_number(text, &pages);
     uint64_t used = pages * (uint64_t)sysconf(_SC_PAGESIZE);
     lower(memory, used < limit.rlim_cur ? limit.rlim_cur - used : 0, "the address space limit (ulimit -v)");
 }

@@ -4,19 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/file.h"
 #include "kernels/cpu/probe.h"
 
 static void processor_name(char *out, size_t size)
 {
     snprintf(out, size, "unknown processor");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file) return;
-    char line[256], family[32] = "", model[32] = "", name[128] = "";
-    while (fgets(line, sizeof line, file) && line[0] != '\n') {
+    char text[4096], *rest = text, family[32] = "", model[32] = "", name[128] = "";
+    if (!file_read_start("/proc/cpuinfo", text, sizeof text)) return;
+    for (char *line; (line = strsep(&rest, "\n")) && *line;) {
         char *colon = strchr(line, ':');
         if (!colon) continue;
         char *value = colon + 1 + strspn(colon + 1, " \t");
-        value[strcspn(value, "\n")] = '\0';
         if (strncmp(line, "model name", 10) == 0)
             snprintf(name, sizeof name, "%s", value);
         else if (strncmp(line, "cpu family", 10) == 0)
@@ -24,7 +23,6 @@ static void processor_name(char *out, size_t size)
         else if (strncmp(line, "model\t", 6) == 0)
             snprintf(model, sizeof model, "%s", value);
     }
-    fclose(file);
     /* Hypervisors often give one vague name to several processors: family and model tell them apart. */
     if (name[0]) snprintf(out, size, "%s (family %s model %s)", name, family, model);
 }

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/processors.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, TEXT_BYTES = 128 };
+#include "formats/file.h"
 
-static bool read_text(const char *path, char text[TEXT_BYTES])
-{
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    bool done = fgets(text, TEXT_BYTES, file) != NULL;
-    fclose(file);
-    return done;
-}
+enum { PATH_BYTES = 4096, TEXT_BYTES = 128, MEMBERSHIP_BYTES = 8192, MOST_PROCESSORS = 1 << 16 };
 
 static int quota_in_processors(int64_t quota_us, int64_t period_us)
 {
@@ -36,13 +27,14 @@ static int group_quota(const char *folder, bool version_2)
     int64_t quota = 0, period = 0;
     if (version_2) {
         snprintf(path, sizeof path, "%s/cpu.max", folder);
-        if (!read_text(path, text) || sscanf(text, "%" SCNd64 " %" SCNd64, &quota, &period) != 2) return 0;
+        if (!file_read_start(path, text, sizeof text) || sscanf(text, "%" SCNd64 " %" SCNd64, &quota, &period) != 2)
+            return 0;
         return quota_in_processors(quota, period);
     }
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (!read_text(path, text) || sscanf(text, "%" SCNd64, &quota) != 1) return 0;
+    if (!file_read_start(path, text, sizeof text) || sscanf(text, "%" SCNd64, &quota) != 1) return 0;
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (!read_text(path, text) || sscanf(text, "%" SCNd64, &period) != 1) return 0;
+    if (!file_read_start(path, text, sizeof text) || sscanf(text, "%" SCNd64, &period) != 1) return 0;
     return quota_in_processors(quota, period);
 }
 
@@ -83,14 +75,11 @@ static bool names_controller(const char *list, const char *controller)
 
 int processors_quota(const char *membership, const char *root)
 {
-    FILE *file = fopen(membership, "re");
-    if (!file) return 0;
-    char *line = NULL;
-    size_t capacity = 0;
+    char text[MEMBERSHIP_BYTES], *rest = text;
     int quota = 0;
-    while (getline(&line, &capacity, file) > 0) {
+    if (!file_read_start(membership, text, sizeof text)) return 0;
+    for (char *line; (line = strsep(&rest, "\n"));) {
         /* "hierarchy-id:controllers:path"; version 2 has the id 0 and no controllers. */
-        line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':');
         char *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group) continue;
@@ -110,25 +99,14 @@ int processors_quota(const char *membership, const char *root)
             quota = smaller_quota(quota, path_quota(hierarchy, group, false));
         }
     }
-    free(line);
-    fclose(file);
     return quota;
 }
 
-/* Processors in the affinity mask. The kernel refuses a mask smaller than its own, hence the growing one. */
+/* Processors in the affinity mask. The kernel refuses a mask smaller than its own. */
 static int affinity_count(void)
 {
-    for (int limit = CPU_SETSIZE; limit <= 1 << 20; limit *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)limit);
-        if (!set) break;
-        size_t bytes = CPU_ALLOC_SIZE((size_t)limit);
-        int result = sched_getaffinity(0, bytes, set);
-        int error = errno;
-        int count = result == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
-        if (result == 0) return count;
-        if (error != EINVAL) break;
-    }
+    cpu_set_t sets[MOST_PROCESSORS / CPU_SETSIZE];
+    if (sched_getaffinity(0, sizeof sets, sets) == 0) return CPU_COUNT_S(sizeof sets, sets);
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 

@@ -53,6 +53,7 @@ ENGBENCH = os.path.join(_BUILT, "runtime", "engbench")
 ENGINFO = os.path.join(_BUILT, "runtime", "enginfo")
 LIBENG = os.path.join(_BUILT, "runtime", "libeng.so")
 MAKE_CHECKPOINT = os.path.join(_BUILT, "tests", "make_checkpoint")
+LIBFAULTS = os.path.join(_BUILT, "tests", "libfaults.so")
 ENG_H = os.path.join(_SOURCES, "runtime", "eng.h")
 
 # The shipped model.
