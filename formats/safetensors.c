@@ -320,7 +320,8 @@ bool safetensors_write_header(struct file_output *output, const struct tensor_vi
         if (!entry) goto done;
         errno = 0;
         if (json_object_set_new(header, tensors[i].name, entry) != 0) {
-            json_fail_build(status, "safetensors header");
+            status_fail(status, errno == ENOMEM ? STATUS_MACHINE : STATUS_INTERNAL, "tensor name '%s': %s",
+                        tensors[i].name, errno == ENOMEM ? "out of memory" : "not UTF-8");
             goto done;
         }
     }
