@@ -218,10 +218,8 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
     char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
     if (!folder && errno == ENOMEM) return status_fail(status, STATUS_MACHINE, "out of memory");
-    bool named =
-        copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name, status);
+    copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
     free(folder);
-    if (!named) return false;
     m->target = build->target;
     m->target_capability = (uint64_t)build->cuda.device.facts.capability;
     snprintf(m->target_name, sizeof m->target_name, "%s",
