@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """engbuild while memory runs out: call number n of the allocator, of mmap or of pthread_create fails, once or from there on, for
 pseudo-random n. The build ends with exit code 3 and a message and leaves no file, or it writes the same engine."""
 

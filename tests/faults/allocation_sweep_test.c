@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation, mapping and thread start between eng_open and eng_close fails, one after the other: once, and from
  * there on. Each time the call that needed it ends with ENG_MACHINE and a message, or succeeds with the same results;
  * nothing leaks, and the next run of the same steps works. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* As a preloaded library it reads FAULT_NTH, and FAULT_FROM_THERE_ON if that is set, when it is loaded, and writes the
  * number of calls, and of failures among them, to the file FAULT_REPORT when the process exits. */
 #include "tests/faults/faults.h"

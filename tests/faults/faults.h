@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the n-th allocation, mapping or thread start of a process fail, and counts what is live.
  *
  * faults.c defines malloc and its relatives, mmap, munmap and pthread_create. Linked into a program, or preloaded, its
