@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short run of tests/bench/soak_bench: sequences at random in one session, each of which must say what it says alone."""
+
+import os
+import re
+import unittest
+
+from harness import ENGBENCH, FABLES, SANITIZED, build_engine, run
+
+SOAK = os.path.join(os.path.dirname(os.path.dirname(ENGBENCH)), "tests", "bench", "soak_bench")
+SEQUENCES = 60 if SANITIZED else 200
+# Sanitizers keep freed memory and have memory of their own.
+OPTIONS = ["--specs", "16" if SANITIZED else "40", "--seed", "7", *(["--most-drift", "0"] if SANITIZED else [])]
+SUMMARY = re.compile(r"^(\d+) sequences, (\d+) slots, (\d+) ranks: (\d+) tokens in .* ([\d.]+) % of \d+ steps with all slots "
+                     r"busy, (\d+) cancelled, (\d+) differ from alone, resident", re.M)
+
+
+class Soak(unittest.TestCase):
+    def soak(self, ranks, *options):
+        engine = build_engine(FABLES, "--max-context", "256", "--max-batch", "4", "--prefill-chunks", "8,64", *options)
+        result = run([SOAK, engine, str(SEQUENCES), *OPTIONS])
+        self.assertEqual((result.rc, result.stderr), (0, ""), result.stdout)
+        count, slots, found_ranks, tokens, busy, cancelled, differing = SUMMARY.search(result.stdout).groups()
+        self.assertEqual((int(count), int(slots), int(found_ranks), int(differing)), (SEQUENCES, 4, ranks, 0))
+        self.assertGreater(int(tokens), 5 * SEQUENCES)
+        self.assertGreater(int(cancelled), 0)
+        self.assertGreater(float(busy), 30)
+
+    def test_one_rank(self):
+        self.soak(1)
+
+    def test_two_ranks(self):
+        self.soak(2, "--gpus", "2")
+
+    def test_usage(self):
+        for words, expected in (([], "usage"), (["x", "5"], "COUNT: expected a number from 10"),
+                                (["x", "10", "--seed"], "--seed: expected a number"),
+                                (["x", "10", "--sed", "1"], "--sed: unknown option")):
+            with self.subTest(words):
+                result = run([SOAK, *words])
+                self.assertEqual(result.rc, 2, result.stderr)
+                self.assertIn(expected, result.stderr)
+        self.assertEqual(run([SOAK, "/no/such.eng", "10"]).rc, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
