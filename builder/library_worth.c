@@ -4,9 +4,8 @@
 /* Opening cuBLASLt on an H200 took 0.22 to 0.25 s: the first token of the shape of Llama-3.2-1B came after 0.48 to 0.55 s with
  * it and after 0.26 to 0.30 s without. Beside the upload of a larger model less of it shows. */
 static const double open_us = 200e3;
-/* Replays of each plan after which the libraries must have paid for their opening: with chunks of 512 tokens, half a million
- * tokens of prompts. */
-static const double replays = 1000;
+/* Replays of each plan after which the libraries must have paid for their opening: ten seconds of steps of 2 ms. */
+static const double replays = 5000;
 
 static double saved_us(const struct library_gain *gains, size_t count, unsigned set)
 {

@@ -18,6 +18,10 @@ static void a_small_gain_is_not_worth_a_start(void **state)
     assert_int_equal(worth((struct library_gain){CUBLASLT, 19}, (struct library_gain){0, 0},
                            (struct library_gain){0, 0}),
                      0);
+    /* The same, 8 %. */
+    assert_int_equal(worth((struct library_gain){CUBLASLT, 166}, (struct library_gain){0, 0},
+                           (struct library_gain){0, 0}),
+                     CUBLASLT);
     /* A chunk of 2048 tokens of the shape of Llama-3.1-8B: 1 % of 45 ms. */
     assert_int_equal(worth((struct library_gain){CUBLASLT, 450}, (struct library_gain){0, 0},
                            (struct library_gain){0, 0}),
@@ -28,7 +32,7 @@ static void a_small_gain_is_not_worth_a_start(void **state)
 static void gains_of_plans_add_up(void **state)
 {
     (void)state;
-    const struct library_gain gain = {CUBLASLT, 90}, none = {0, 0};
+    const struct library_gain gain = {CUBLASLT, 18}, none = {0, 0};
     assert_int_equal(worth(gain, gain, none), 0);
     assert_int_equal(worth(gain, gain, gain), CUBLASLT);
 }
@@ -36,12 +40,12 @@ static void gains_of_plans_add_up(void **state)
 static void each_library_must_be_worth_its_own_start(void **state)
 {
     (void)state;
-    const struct library_gain large = {CUBLASLT, 500}, small = {CUDNN, 100};
+    const struct library_gain large = {CUBLASLT, 100}, small = {CUDNN, 20};
     assert_int_equal(worth(large, small, (struct library_gain){0, 0}), CUBLASLT);
     /* A plan that calls both counts where both are opened. */
-    assert_int_equal(worth(large, small, (struct library_gain){CUBLASLT | CUDNN, 150}), CUBLASLT | CUDNN);
-    assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 300}, small, (struct library_gain){0, 0}), 0);
-    assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 301}, small, (struct library_gain){0, 0}),
+    assert_int_equal(worth(large, small, (struct library_gain){CUBLASLT | CUDNN, 30}), CUBLASLT | CUDNN);
+    assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 60}, small, (struct library_gain){0, 0}), 0);
+    assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 61}, small, (struct library_gain){0, 0}),
                      CUBLASLT | CUDNN);
 }
 

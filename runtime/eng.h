@@ -141,6 +141,10 @@ struct eng_open_options {
      * when a process is missing in the end. A process of the job that is refused (another engine file, number, count or
      * token) learns why at once; the others do with a token, else when the time is up. */
     char token[ENG_TOKEN_BYTES];
+    /* 1: an engine for GPUs opens no library but the driver, and its own kernels stand in for the libraries that it was built
+     * with. Its process starts faster (0.2 s for cuBLASLt), and some steps take longer. Not where several processes share the
+     * engine, which need NCCL (ENG_USAGE). */
+    uint32_t no_libraries;
 };
 static inline void eng_open_options_init(struct eng_open_options *options)
 {

@@ -17,7 +17,7 @@ bool join_cuda_wanted(const struct eng_engine *engine)
 {
     const struct engine *file = &engine->file;
     if (engine->world) return true;
-    if (plan_ranks(&file->manifest.geometry) == 1 || !file->library_plans) return false;
+    if (plan_ranks(&file->manifest.geometry) == 1 || !file->library_plans || engine->no_libraries) return false;
     for (size_t p = 0; p < file->plan_count; p++)
         if (file->library_plans[p].header.launch_count > 0 && file->library_plans[p].header.use == PLAN_USE_ALWAYS)
             return true;

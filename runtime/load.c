@@ -233,7 +233,13 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
     const double longest_seconds = 120, gather_seconds = 1800; /* others may load from a disk */
     uint32_t ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry), processes = options->processes;
     engine->rank_count = ranks;
+    engine->no_libraries = options->no_libraries != 0;
     if (processes <= 1) return true;
+    if (engine->no_libraries)
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: no_libraries: expected 0 where %" PRIu32
+                           " processes share an engine: they exchange data through NCCL",
+                           processes);
     if (engine->file.manifest.target != TARGET_CUDA || ranks % processes != 0 || options->process >= processes)
         return status_fail(status, STATUS_USAGE,
                            "eng_open: process %" PRIu32 " of %" PRIu32

@@ -16,6 +16,7 @@ struct eng_engine {
     char *path;
     struct engine file;
     bool file_open;
+    bool no_libraries;               /* as in struct eng_open_options */
     struct host_memory weights;      /* private_weights: a copy of the file's, which is closed */
     struct tokenizer *tokenizer;     /* NULL if the engine has none */
     struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */

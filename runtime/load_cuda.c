@@ -312,7 +312,8 @@ static bool first_failure(const struct filling *filling, struct status *missing,
 static bool run_filling(struct filling *filling, struct status *status)
 {
     struct eng_engine *engine = filling->engine;
-    const bool libraries = engine->file.call_count > 0 && plan_ranks(&engine->file.manifest.geometry) == 1;
+    const bool libraries =
+        !engine->no_libraries && engine->file.call_count > 0 && plan_ranks(&engine->file.manifest.geometry) == 1;
     struct status missing;
     status_clear(&missing);
     bool joins = join_cuda_wanted(engine) && join_cuda_open(engine, &filling->id, &missing);

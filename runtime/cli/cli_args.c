@@ -41,6 +41,7 @@ enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_op
     options->devices = devices->count > 1 ? devices->numbers : NULL;
     options->no_peer_access = devices->no_peer_access;
     options->private_weights = devices->private_weights;
+    options->no_libraries = devices->no_libraries;
     options->no_jit = devices->no_jit;
     if (!devices->launched) return ENG_OK;
     int length = devices->address ? snprintf(options->address, sizeof options->address, "%s", devices->address) : 0;

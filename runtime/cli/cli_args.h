@@ -10,7 +10,7 @@
 int cli_fail_error(const struct eng_error *error);
 
 /* How an engine is opened. --device: the number of a GPU, or of the several that an engine is for; --no-peer-access;
- * --launched, --address; --private-weights; --no-jit. */
+ * --launched, --address; --private-weights; --no-jit; --no-libraries. */
 enum { CLI_MOST_DEVICES = 16 };
 struct cli_devices {
     uint32_t numbers[CLI_MOST_DEVICES];
@@ -20,6 +20,7 @@ struct cli_devices {
     bool launched;       /* one of several processes that share the GPUs */
     const char *address; /* NULL: as the launcher has it */
     bool private_weights;
+    bool no_libraries;
     bool no_jit;
 };
 bool cli_read_devices(const char *text, struct cli_devices *devices);

@@ -218,8 +218,15 @@ static int time_child(const struct bench_engine *bench, double *seconds)
                          threads,
                          "--device",
                          (char *)(uintptr_t)devices,
-                         bench->devices->no_peer_access ? "--no-peer-access" : NULL,
+                         NULL, /* and room for flags without a value */
+                         NULL,
+                         NULL,
                          NULL};
+    char **next = arguments;
+    while (*next) next++;
+    if (bench->devices->no_peer_access) *next++ = "--no-peer-access";
+    if (bench->devices->private_weights) *next++ = "--private-weights";
+    if (bench->devices->no_libraries) *next++ = "--no-libraries";
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) {
         fprintf(stderr, "%s: pipe: %s\n", cli_program(), strerror(errno));

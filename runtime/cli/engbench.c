@@ -35,6 +35,7 @@ static const char help[] =
     "      --isa NAME          instruction set: portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --private-weights   an engine for processors has its weights in memory of this process, not in the\n"
     "                          page cache\n"
+    "      --no-libraries      an engine for GPUs runs on its own kernels and opens no library but the driver\n"
     "      --device LIST       the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
     "                          all of them, or the first\n"
     "      --no-peer-access    GPUs exchange through the host's memory even if they have access to each\n"
@@ -70,6 +71,7 @@ enum flag {
     FLAG_LAUNCHED,
     FLAG_ADDRESS,
     FLAG_PRIVATE_WEIGHTS,
+    FLAG_NO_LIBRARIES,
     FLAG_TRACE,
     FLAG_FIRST_TOKEN,
     FLAG_VERSION
@@ -91,6 +93,7 @@ static const struct option long_flags[] = {
     {"launched", no_argument, NULL, FLAG_LAUNCHED},
     {"address", required_argument, NULL, FLAG_ADDRESS},
     {"private-weights", no_argument, NULL, FLAG_PRIVATE_WEIGHTS},
+    {"no-libraries", no_argument, NULL, FLAG_NO_LIBRARIES},
     {"trace", required_argument, NULL, FLAG_TRACE},
     {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
     {"version", no_argument, NULL, FLAG_VERSION},
@@ -135,6 +138,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
     case FLAG_LAUNCHED: arguments->devices.launched = true; break;
     case FLAG_ADDRESS: arguments->devices.address = optarg; break;
     case FLAG_PRIVATE_WEIGHTS: arguments->devices.private_weights = true; break;
+    case FLAG_NO_LIBRARIES: arguments->devices.no_libraries = true; break;
     case FLAG_ISA: arguments->instruction_set = optarg; break;
     case FLAG_MD: arguments->format = BENCH_MD; break;
     case FLAG_CSV: arguments->format = BENCH_CSV; break;

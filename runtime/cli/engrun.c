@@ -54,6 +54,8 @@ static const char help[] =
     "      --isa NAME            instructions: portable, avx2, avx512 or avx512bf16 instead of the best\n"
     "      --private-weights     an engine for processors has its weights in memory of this process, not in\n"
     "                            the page cache; its file may be overwritten meanwhile\n"
+    "      --no-libraries        an engine for GPUs runs on its own kernels and opens no library but the\n"
+    "                            driver: it starts faster, and some steps take longer\n"
     "      --no-jit              no pattern of the tokenizer becomes machine code: for engines of unknown\n"
     "                            origin, and where executable memory is forbidden\n"
     "      --device LIST         the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
@@ -98,6 +100,7 @@ enum flag {
     FLAG_LAUNCHED,
     FLAG_ADDRESS,
     FLAG_PRIVATE_WEIGHTS,
+    FLAG_NO_LIBRARIES,
     FLAG_NO_JIT,
     FLAG_SELFTEST,
     FLAG_TOKENIZE,
@@ -134,6 +137,7 @@ static const struct option long_flags[] = {
     {"launched", no_argument, NULL, FLAG_LAUNCHED},
     {"address", required_argument, NULL, FLAG_ADDRESS},
     {"private-weights", no_argument, NULL, FLAG_PRIVATE_WEIGHTS},
+    {"no-libraries", no_argument, NULL, FLAG_NO_LIBRARIES},
     {"no-jit", no_argument, NULL, FLAG_NO_JIT},
     {"selftest", no_argument, NULL, FLAG_SELFTEST},
     {"tokenize", no_argument, NULL, FLAG_TOKENIZE},
@@ -198,6 +202,7 @@ static bool read_value(struct arguments *arguments, int flag)
         cli_usage("--special-tokens: expected 'parse' or 'text', found '%s'", optarg);
         return false;
     case FLAG_PRIVATE_WEIGHTS: generate->devices.private_weights = true; return true;
+    case FLAG_NO_LIBRARIES: generate->devices.no_libraries = true; return true;
     case FLAG_SEED:
         generate->seed_given = true;
         return cli_read_number("--seed", optarg, 0, UINT64_MAX, &generate->seed);

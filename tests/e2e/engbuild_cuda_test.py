@@ -147,6 +147,9 @@ class CudaBuild(unittest.TestCase):
                 self.assertNotIn("left over", other.stderr)
                 for word in words:
                     self.assertIn(word, other.stderr)
+        # No library is opened where none is wanted.
+        lean = run([*self.generate("m.eng"), "--no-libraries"], env={**WITH_LIBRARY, "FAKE_CUBLASLT_FAIL": "1"})
+        self.assertEqual((lean.rc, lean.stdout, lean.stderr), (0, whole.stdout, ""))
         calls = int(counts["calls"])
         for call in random.Random(2).sample(range(1, calls + 1), 8 if SANITIZED else 60):
             with self.subTest(call=call):
