@@ -42,6 +42,8 @@ extern void ALLOCATOR(free)(void *memory);
 static atomic_bool armed, sticky;
 static atomic_ulong chosen, calls, failures;
 static atomic_long live_blocks, live_mappings;
+/* The thread runs code of the program: not what a sanitizer does before and after, and for which it must have memory. */
+static __thread bool is_running;
 
 void faults_arm(unsigned long nth, bool from_there_on)
 {
@@ -65,7 +67,7 @@ long faults_live_mappings(void) { return atomic_load(&live_mappings); }
 /* Counts a call; whether it is to fail. */
 static bool fails(void)
 {
-    if (!atomic_load(&armed)) return false;
+    if (!atomic_load(&armed) || !is_running) return false;
     unsigned long call = atomic_fetch_add(&calls, 1) + 1, nth = atomic_load(&chosen);
     if (nth == 0 || call < nth || (call > nth && !atomic_load(&sticky))) return false;
     atomic_fetch_add(&failures, 1);
@@ -151,6 +153,21 @@ EXPORT int munmap(void *address, size_t size)
     return (int)result;
 }
 
+struct thread_start {
+    void *(*function)(void *argument);
+    void *argument;
+};
+
+static void *run_thread(void *argument)
+{
+    struct thread_start start = *(struct thread_start *)argument;
+    ALLOCATOR(free)(argument);
+    is_running = true;
+    void *result = start.function(start.argument);
+    is_running = false;
+    return result;
+}
+
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *),
                           void *argument)
 {
@@ -162,7 +179,14 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
         *(void **)(void *)&found = dlsym(RTLD_NEXT, "pthread_create");
         atomic_store(&next, found);
     }
-    return atomic_load(&next)(thread, attributes, function, argument);
+    struct thread_start *start = ALLOCATOR(malloc)(sizeof *start);
+    if (!start) return EAGAIN;
+    *start = (struct thread_start){function, argument};
+    is_running = false;
+    int error = atomic_load(&next)(thread, attributes, run_thread, start);
+    is_running = true;
+    if (error) ALLOCATOR(free)(start);
+    return error;
 }
 
 /* ---- preloaded ---- */
@@ -172,6 +196,7 @@ static const char *report_path;
 __attribute__((constructor)) static void read_environment(void)
 {
     const char *nth = getenv("FAULT_NTH");
+    is_running = true;
     report_path = getenv("FAULT_REPORT");
     if (nth) faults_arm(strtoul(nth, NULL, 10), getenv("FAULT_FROM_THERE_ON") != NULL);
 }
