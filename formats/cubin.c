@@ -113,8 +113,15 @@ static bool verify_section(const struct cubin *cubin, const Elf64_Shdr *section,
     }
 }
 
+static bool is_table(const Elf64_Shdr *section)
+{
+    return section->sh_type == SHT_SYMTAB || section->sh_type == SHT_REL || section->sh_type == SHT_RELA;
+}
+
+/* Tables that do not overlap have no more bytes than the file: checking them takes no longer than reading it. */
 static bool verify_sections(const struct cubin *cubin, struct status *status)
 {
+    uint64_t table_bytes = 0;
     if (cubin->header.e_shnum == 0) return true;
     for (uint32_t i = 0; i < cubin->header.e_shnum; i++) {
         const Elf64_Shdr section = section_at(cubin, i);
@@ -128,6 +135,10 @@ static bool verify_sections(const struct cubin *cubin, struct status *status)
         const Elf64_Shdr section = section_at(cubin, i);
         if (section.sh_name >= names.sh_size)
             return status_fail(status, STATUS_CORRUPT, "section %" PRIu32 " has no name", i);
+        if (is_table(&section) &&
+            (!checked_add(table_bytes, section.sh_size, &table_bytes) || table_bytes > cubin->size))
+            return status_fail(status, STATUS_CORRUPT,
+                               "section %" PRIu32 ": the tables of symbols and relocations overlap", i);
         if (!verify_section(cubin, &section, status)) return status_prefix(status, "section %" PRIu32, i);
     }
     return true;

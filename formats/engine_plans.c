@@ -144,14 +144,13 @@ static bool uses_library(const struct plan *plan)
     return false;
 }
 
-/* The plan that computes the same step with our own kernels alone; plan_count if there is none. */
-static size_t find_twin(const struct engine *engine, const struct plan_header *header)
+size_t engine_plan_twin(const struct plan *plans, size_t count, size_t from, const struct plan_header *header)
 {
-    size_t i = 0;
-    while (i < engine->plan_count &&
-           (engine->plans[i].header.kind != header->kind || engine->plans[i].header.rows != header->rows))
-        i++;
-    return i;
+    while (from < count && (plans[from].header.kind < header->kind ||
+                            (plans[from].header.kind == header->kind && plans[from].header.rows < header->rows)))
+        from++;
+    bool found = from < count && plans[from].header.kind == header->kind && plans[from].header.rows == header->rows;
+    return found ? from : count;
 }
 
 bool engine_verify_library_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
@@ -168,8 +167,8 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
     for (size_t i = 0; ok && i < count; i++) {
         const struct plan_header *header = &plans[i].header;
         uint64_t step_bytes;
-        size_t twin = find_twin(engine, header);
-        if (twin < next || twin == engine->plan_count || header->out_rows != engine->plans[twin].header.out_rows)
+        size_t twin = engine_plan_twin(engine->plans, engine->plan_count, next, header);
+        if (twin == engine->plan_count || header->out_rows != engine->plans[twin].header.out_rows)
             ok = status_fail(status, STATUS_CORRUPT,
                              "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows has no counterpart among the plans, or "
                              "stands at the wrong place",

@@ -33,6 +33,11 @@ bool engine_verify_plans(struct engine *engine, const struct engine_part *part, 
 bool engine_verify_library_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
                                  struct status *status);
 
+/* The plan that computes the same step as a library plan, with our own kernels alone: the first of plans[from, count) that is
+ * not before it in their order, if that is the one; else `count`. Plans are sorted, and so are library plans, so a search
+ * from behind the last one's twin finds all of them in one pass. */
+size_t engine_plan_twin(const struct plan *plans, size_t count, size_t from, const struct plan_header *header);
+
 /* engine_exchange.c. Of plans and library plans: what they do in the COMM space. */
 bool engine_verify_exchange(const struct engine *engine, struct status *status);
 

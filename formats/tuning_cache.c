@@ -10,45 +10,46 @@
 #include <unistd.h>
 
 #include "formats/file.h"
+#include "formats/hash.h"
 #include "formats/tuning_record.h"
 
 #define TUNING_CACHE_MAX_BYTES (UINT64_C(256) << 20)
 
-/* Index of the first record whose key is not before `key`. */
-static size_t lower_bound(const struct tuning_cache *cache, const char *key)
+/* Where the key is, or belongs. There are free slots. */
+static uint32_t *find_slot(const struct tuning_cache *cache, const char *key)
 {
-    size_t low = 0, high = cache->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (strcmp(cache->records[middle].key, key) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    size_t at = (size_t)hash64(key, strlen(key)) & (cache->slot_count - 1);
+    while (cache->slots[at] && strcmp(cache->records[cache->slots[at] - 1].key, key) != 0)
+        at = (at + 1) & (cache->slot_count - 1);
+    return &cache->slots[at];
 }
 
-static bool reserve_one(struct tuning_cache *cache, struct status *status)
+/* Room for twice as many records, with slots for twice as many again. */
+static bool grow(struct tuning_cache *cache, struct status *status)
 {
-    if (cache->count < cache->capacity) return true;
     size_t capacity = cache->capacity ? 2 * cache->capacity : 64;
     struct tuning_record *records = realloc(cache->records, capacity * sizeof *records);
-    if (!records) return status_fail(status, STATUS_MACHINE, "out of memory");
-    cache->records = records;
+    if (records) cache->records = records;
+    uint32_t *slots = calloc(2 * capacity, sizeof *slots);
+    if (!records || !slots || capacity > UINT32_MAX / 2) {
+        free(slots);
+        return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
+    free(cache->slots);
+    cache->slots = slots;
+    cache->slot_count = 2 * capacity;
     cache->capacity = capacity;
+    for (size_t i = 0; i < cache->count; i++) *find_slot(cache, records[i].key) = (uint32_t)i + 1;
     return true;
 }
 
-/* Adds or replaces; records stay sorted. */
+/* Adds or replaces. */
 static bool put_record(struct tuning_cache *cache, const struct tuning_record *record, struct status *status)
 {
-    size_t at = lower_bound(cache, record->key);
-    if (at == cache->count || strcmp(cache->records[at].key, record->key) != 0) {
-        if (!reserve_one(cache, status)) return false;
-        memmove(&cache->records[at + 1], &cache->records[at], (cache->count - at) * sizeof *record);
-        cache->count++;
-    }
-    cache->records[at] = *record;
+    if (cache->count == cache->capacity && !grow(cache, status)) return false;
+    uint32_t *slot = find_slot(cache, record->key);
+    if (!*slot) *slot = (uint32_t)++cache->count;
+    cache->records[*slot - 1] = *record;
     return true;
 }
 
@@ -99,8 +100,9 @@ cleanup:
 
 const struct tuning_record *tuning_cache_find(const struct tuning_cache *cache, const char *key)
 {
-    size_t at = lower_bound(cache, key);
-    return at < cache->count && strcmp(cache->records[at].key, key) == 0 ? &cache->records[at] : NULL;
+    if (!cache->count) return NULL;
+    const uint32_t slot = *find_slot(cache, key);
+    return slot ? &cache->records[slot - 1] : NULL;
 }
 
 /* Makes the folder that holds `path`, and the one above it if need be: ~/.cache/engbuild on a fresh machine. Deeper
@@ -170,6 +172,7 @@ bool tuning_cache_add(struct tuning_cache *cache, const struct tuning_record *re
 
 void tuning_cache_close(struct tuning_cache *cache)
 {
+    free(cache->slots);
     free(cache->records);
     free(cache->path);
     *cache = (struct tuning_cache){0};

@@ -33,8 +33,10 @@ bool tuning_record_format(const struct tuning_record *record, char **line, size_
 bool tuning_record_parse(struct tuning_record *record, const char *line, size_t size, struct status *status);
 
 struct tuning_cache {
-    struct tuning_record *records; /* sorted by key */
+    struct tuning_record *records; /* each key once, in the order in which they came */
     size_t count, capacity;
+    uint32_t *slots; /* [slot_count], by the key's hash: index of its record + 1, or 0 */
+    size_t slot_count;
     size_t damaged; /* lines that were skipped */
     char *path;     /* owned; NULL: memory only */
 };

@@ -297,7 +297,8 @@ static void open_cache(struct tuning_cache *cache, size_t count, size_t damaged)
     if (!tuning_cache_open(cache, path, &status)) fail_msg("%s", status.message);
     assert_int_equal(cache->count, count);
     assert_int_equal(cache->damaged, damaged);
-    for (size_t i = 1; i < cache->count; i++) assert_true(strcmp(cache->records[i - 1].key, cache->records[i].key) < 0);
+    for (size_t i = 0; i < cache->count; i++)
+        assert_ptr_equal(tuning_cache_find(cache, cache->records[i].key), &cache->records[i]);
 }
 
 static void expect(const struct tuning_cache *cache, const char *key, double median_us)
