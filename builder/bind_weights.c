@@ -134,8 +134,8 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
         if (!checked_align(end, alignment, &weight->offset) || !checked_add(weight->offset, weight->bytes, &end))
             return status_fail(status, STATUS_BAD_INPUT, "the weights do not fit into 64-bit sizes");
     }
-    /* Each rank's share is a region of its own, of whole chunks: checked and uploaded by itself. */
-    uint64_t unit = graph->ranks > 1 ? (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES : (uint64_t)PLAN_ALIGNMENT;
+    /* Each rank's share is a region of its own: checked and uploaded by itself. */
+    uint64_t unit = graph->ranks > 1 ? (uint64_t)ENGINE_REGION_ALIGNMENT : (uint64_t)PLAN_ALIGNMENT;
     if (!checked_align(end, unit, &end) || !checked_mul(end, graph->ranks, total_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "the weights do not fit into 64-bit sizes");
     return true;

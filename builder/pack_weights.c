@@ -362,7 +362,7 @@ bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t 
 struct packing {
     struct packer *packer;
     struct engine_writer *writer;
-    uint64_t total_bytes;
+    uint64_t total_bytes, regions;
     pack_progress *progress;
     void *context;
     _Atomic uint64_t done;
@@ -379,11 +379,10 @@ static void pack_some(void *argument, struct team_member *member)
     status_clear(&status);
     uint8_t *bytes = malloc(ENGINE_WEIGHT_CHUNK_BYTES);
     bool ok = bytes || status_fail(&status, STATUS_MACHINE, "out of memory while packing weights");
-    for (uint64_t offset;
-         ok && !atomic_load(&packing->failed) &&
-         (offset = team_ticket(member) * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES) < packing->total_bytes;) {
-        const uint64_t rest = packing->total_bytes - offset,
-                       size = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
+    const uint64_t chunks = weight_chunk_count(packing->total_bytes, packing->regions);
+    for (uint64_t chunk, offset, size;
+         ok && !atomic_load(&packing->failed) && (chunk = team_ticket(member)) < chunks;) {
+        weight_chunk_range(packing->total_bytes, packing->regions, chunk, &offset, &size);
         ok = packer_read(packing->packer, offset, size, bytes, &status) &&
              engine_writer_weights_put(packing->writer, offset, bytes, size, &status);
         const uint64_t done = atomic_fetch_add(&packing->done, size) + size;
@@ -399,10 +398,11 @@ bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint
 {
     struct packing packing = {.writer = writer,
                               .total_bytes = total_bytes,
+                              .regions = graph->ranks,
                               .progress = progress,
                               .context = context,
                               .status = status};
-    if (!engine_writer_weights_begin(writer, total_bytes, status)) return false;
+    if (!engine_writer_weights_begin(writer, total_bytes, graph->ranks, status)) return false;
     packing.packer = packer_open(graph, checkpoint, total_bytes, status);
     if (!packing.packer) return false;
     team_run(team, pack_some, &packing);

@@ -32,7 +32,7 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 static void the_sections_have_the_documented_form(void **state)
 {
     (void)state;
-    static const struct number version[] = {{8, 2, 1}, {10, 2, 5}}; /* 1.2 was the first one to have them */
+    static const struct number version[] = {{8, 2, 1}, {10, 2, 6}}; /* 1.2 was the first one to have them */
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
         {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */
@@ -123,7 +123,7 @@ static void the_writer_makes_the_same_section(void **state)
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_true(manifest_format(&sample.manifest, &text, &text_size, &status));
     assert_true(engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status));
-    assert_true(engine_writer_weights_begin(writer, 64, &status));
+    assert_true(engine_writer_weights_begin(writer, 64, 1, &status));
     assert_true(engine_writer_weights_put(writer, 0, sample.weights, 64, &status));
     assert_true(engine_writer_weights_end(writer, &status));
     if (!engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status)) fail_msg("%s", status.message);

@@ -69,7 +69,7 @@ static void ranks_are_accepted(void **state)
         assert_int_equal(engine.weight_chunks, TEST_ENGINE_RANKS);
         assert_true(engine_verify_weights(&engine, 0, engine.weight_chunks, &status));
         uint64_t region = manifest_rank_weights(&engine.manifest);
-        assert_int_equal(region, ENGINE_WEIGHT_CHUNK_BYTES);
+        assert_int_equal(region, TEST_ENGINE_REGION);
         for (int rank = 0; rank < TEST_ENGINE_RANKS; rank++)
             for (size_t i = 0; i < engine.tensor_count; i++) {
                 const struct engine_tensor *tensor = &engine.tensors[i];
@@ -285,14 +285,14 @@ static void regions_bound_operands_and_tensors(void **state)
     (void)state;
     struct plan_operand *table = operand_of(0, test_engine_launch(&sample, 0, OP_EMBED), 2);
     assert_int_equal(table->space, SPACE_WEIGHTS);
-    table->offset = ENGINE_WEIGHT_CHUNK_BYTES - 64;
+    table->offset = TEST_ENGINE_REGION - 64;
     table->bytes = 64;
     expect_good();
     table->bytes = 65;
-    expect_refusal("do not lie in the 4194304 bytes of space 'weights'");
-    table->offset = ENGINE_WEIGHT_CHUNK_BYTES;
+    expect_refusal("do not lie in the 4096 bytes of space 'weights'");
+    table->offset = TEST_ENGINE_REGION;
     table->bytes = 64;
-    expect_refusal("do not lie in the 4194304 bytes of space 'weights'");
+    expect_refusal("do not lie in the 4096 bytes of space 'weights'");
     assert_int_equal(make_sample(NULL), 0);
 
     size_t size;
@@ -304,14 +304,14 @@ static void regions_bound_operands_and_tensors(void **state)
     uint8_t *at =
         bytes + section->offset + sizeof(struct engine_tensors_header) + (TEST_ENGINE_TENSORS - 1) * sizeof last;
     memcpy(&last, at, sizeof last);
-    last.offset = ENGINE_WEIGHT_CHUNK_BYTES - 64;
+    last.offset = TEST_ENGINE_REGION - 64;
     memcpy(at, &last, sizeof last);
     engine_fix_checksums(bytes, size);
     expect_accepted(bytes, size);
-    last.offset = ENGINE_WEIGHT_CHUNK_BYTES;
+    last.offset = TEST_ENGINE_REGION;
     memcpy(at, &last, sizeof last);
     engine_fix_checksums(bytes, size);
-    expect_refused(bytes, size, "16 bytes at 4194304 leave the 4194304 bytes of weights");
+    expect_refused(bytes, size, "16 bytes at 4096 leave the 4096 bytes of weights");
     free(bytes);
 }
 
@@ -324,7 +324,7 @@ static void damaged_regions_are_noticed(void **state)
     for (uint64_t rank = 0; rank < TEST_ENGINE_RANKS; rank++) {
         struct engine engine;
         struct status status = {0};
-        uint8_t *byte = bytes + weights->offset + rank * ENGINE_WEIGHT_CHUNK_BYTES + TEST_ENGINE_WEIGHTS / 2;
+        uint8_t *byte = bytes + weights->offset + rank * TEST_ENGINE_REGION + TEST_ENGINE_WEIGHTS / 2;
         *byte ^= 1;
         assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
         for (uint64_t chunk = 0; chunk < TEST_ENGINE_RANKS; chunk++)

@@ -7,7 +7,7 @@
 #include "formats/file.h"
 #include "formats/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 5 };
+enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 6 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
@@ -112,6 +112,8 @@ bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, 
                         struct status *status);
 bool engine_verify_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count,
                            struct status *status);
+/* Where a chunk lies in the weights: each rank's region has chunks of its own, as many as the others'. */
+void engine_chunk(const struct engine *engine, uint64_t chunk, uint64_t *offset, uint64_t *bytes);
 /* Copies whole chunks to their places in `to`, which has room for all weights, and verifies the copies. */
 bool engine_copy_weights(const struct engine *engine, uint64_t first_chunk, uint64_t chunk_count, uint8_t *to,
                          struct status *status);
@@ -130,9 +132,11 @@ void engine_close(struct engine *engine);
  * repeats its builder version). After a failure only engine_writer_abandon makes sense. */
 struct engine_writer; /* opaque */
 struct engine_writer *engine_writer_begin(const char *path, struct status *status);
-bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, struct status *status);
-/* Writes bytes [offset, offset + size) of the weights: whole chunks of ENGINE_WEIGHT_CHUNK_BYTES, or up to the end. Each
- * chunk once, in any order; several threads may, until engine_writer_weights_end. */
+/* `regions`: of the ranks, equal parts of the total. */
+bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, uint64_t regions,
+                                 struct status *status);
+/* Writes bytes [offset, offset + size) of the weights: whole chunks (weight_chunk_range). Each chunk once, in any order;
+ * several threads may, until engine_writer_weights_end. */
 bool engine_writer_weights_put(struct engine_writer *writer, uint64_t offset, const void *data, uint64_t size,
                                struct status *status);
 bool engine_writer_weights_end(struct engine_writer *writer, struct status *status);

@@ -84,7 +84,7 @@ static void add_sections(struct engine_writer *writer)
 
 static void add_weights(struct engine_writer *writer)
 {
-    assert_true(engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, NULL));
+    assert_true(engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, 1, NULL));
     assert_true(engine_writer_weights_put(writer, 0, sample.weights, TEST_ENGINE_WEIGHTS, NULL));
     assert_true(engine_writer_weights_end(writer, NULL));
 }
@@ -342,7 +342,7 @@ enum { WEIGHTS, HASHES, MANIFEST, TENSORS, PLANS, TACTICS, TOKENIZER, GOLDEN };
 
 static const struct mutation mutations[] = {
     HEADER(major, 2,
-           "header: engine format: expected major version 1, found 2.5 (written by engbuild 0.1.0-test); "
+           "header: engine format: expected major version 1, found 2.6 (written by engbuild 0.1.0-test); "
            "rebuild the engine"),
     HEADER(header_bytes, 127, "header: size of header and table: expected 128 to 4096 bytes, found 127"),
     HEADER(header_bytes, 4097, "header: size of header and table"),
@@ -547,7 +547,7 @@ static void later_minor_versions_are_read(void **state)
     engine_fix_checksums(bytes, size);
     expect_refused(bytes, size,
                    "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
-                   "1.5 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
+                   "1.6 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
     entry->flags = 0;
     engine_fix_checksums(bytes, size);
     bytes[entry->offset] ^= 1;
@@ -577,7 +577,7 @@ static void files_of_1_0_are_read(void **state)
     uint8_t *new_bytes = written(false, &new_size);
     memcpy(&header, new_bytes, sizeof header);
     assert_int_equal(header.major, ENGINE_MAJOR);
-    assert_int_equal(header.minor, 5);
+    assert_int_equal(header.minor, 6);
     header.minor = 0;
     memcpy(new_bytes, &header, sizeof header);
     engine_fix_checksums(new_bytes, new_size);
@@ -628,7 +628,7 @@ static void write_large(const char *to, const uint8_t *weights, size_t size, siz
     struct status status = {0};
     sample.manifest.weights_bytes = size;
     struct engine_writer *writer = engine_writer_begin(to, &status);
-    assert_true(engine_writer_weights_begin(writer, size, &status));
+    assert_true(engine_writer_weights_begin(writer, size, 1, &status));
     const uint8_t *view = NULL, *again = NULL;
     const size_t piece = chunks * ENGINE_WEIGHT_CHUNK_BYTES, pieces = (size + piece - 1) / piece;
     for (size_t i = 0; i < pieces; i++) {
@@ -700,9 +700,9 @@ static void misuse_is_an_internal_error(void **state)
     assert_false(engine_writer_weights_put(writer, 0, "x", 1, &status));
     assert_false(engine_writer_weights_end(writer, &status));
     assert_false(engine_writer_map_weights(writer, &view, &status));
-    assert_false(engine_writer_weights_begin(writer, 0, &status));
-    assert_true(engine_writer_weights_begin(writer, 100, &status));
-    assert_false(engine_writer_weights_begin(writer, 100, &status));
+    assert_false(engine_writer_weights_begin(writer, 0, 1, &status));
+    assert_true(engine_writer_weights_begin(writer, 100, 1, &status));
+    assert_false(engine_writer_weights_begin(writer, 100, 1, &status));
     assert_false(engine_writer_section(writer, SECTION_TOKENIZER, "x", 1, false, &status));
     assert_false(engine_writer_weights_put(writer, 0, sample.weights, 101, &status));
     assert_false(engine_writer_weights_put(writer, UINT64_MAX, sample.weights, 100, &status));

@@ -72,7 +72,7 @@ static void the_writer_makes_the_same_section(void **state)
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_true(manifest_format(&sample.manifest, &text, &text_size, &status));
     assert_true(engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status));
-    assert_true(engine_writer_weights_begin(writer, 64, &status));
+    assert_true(engine_writer_weights_begin(writer, 64, 1, &status));
     assert_true(engine_writer_weights_put(writer, 0, sample.weights, 64, &status));
     assert_true(engine_writer_weights_end(writer, &status));
     if (!engine_writer_kernels(writer, sample.kernels, TEST_ENGINE_KERNELS, &status)) fail_msg("%s", status.message);

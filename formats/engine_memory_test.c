@@ -17,7 +17,7 @@ static void write_bombs(const enum engine_section *bombs, size_t count)
     uint8_t *zeros = calloc(1, BOMB_BYTES);
     bool is_bomb[SECTION_COUNT] = {false};
     struct engine_writer *writer = engine_writer_begin(path, &status);
-    bool ok = zeros && writer && engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, &status) &&
+    bool ok = zeros && writer && engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, 1, &status) &&
               engine_writer_weights_put(writer, 0, sample.weights, TEST_ENGINE_WEIGHTS, &status) &&
               engine_writer_weights_end(writer, &status);
     for (size_t i = 0; i < count; i++) {

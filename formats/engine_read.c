@@ -480,6 +480,11 @@ bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, 
     return status_prefix(status, "%s", name);
 }
 
+void engine_chunk(const struct engine *engine, uint64_t chunk, uint64_t *offset, uint64_t *bytes)
+{
+    weight_chunk_range(engine->manifest.weights_bytes, plan_ranks(&engine->manifest.geometry), chunk, offset, bytes);
+}
+
 /* One chunk, in the file or, if `to` is not NULL, copied to its place there. */
 static bool hash_chunk(const struct engine *engine, uint64_t offset, uint64_t bytes, uint8_t *to, uint64_t *hash,
                        struct status *status)
@@ -505,8 +510,8 @@ bool engine_copy_weights(const struct engine *engine, uint64_t first_chunk, uint
         return status_fail(status, STATUS_USAGE, "weight chunks %" PRIu64 " + %" PRIu64 " of %" PRIu64, first_chunk,
                            chunk_count, engine->weight_chunks);
     for (uint64_t chunk = first_chunk; chunk < first_chunk + chunk_count; chunk++) {
-        uint64_t offset = chunk * ENGINE_WEIGHT_CHUNK_BYTES, rest = engine->manifest.weights_bytes - offset, hash;
-        uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
+        uint64_t offset, bytes, hash;
+        engine_chunk(engine, chunk, &offset, &bytes);
         if (!hash_chunk(engine, offset, bytes, to, &hash, status)) return false;
         if (hash != engine->weight_hashes[chunk])
             return status_fail(status, STATUS_CORRUPT,

@@ -38,8 +38,7 @@ bool engine_verify_manifest(struct engine *engine, const struct engine_parts *pa
     if (manifest->has_tokenizer != (parts->part[SECTION_TOKENIZER].size != 0))
         return status_fail(status, STATUS_CORRUPT, "says that there is %s tokenizer, but there is %s",
                            manifest->has_tokenizer ? "a" : "no", manifest->has_tokenizer ? "none" : "one");
-    engine->weight_chunks =
-        weights_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (weights_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
+    engine->weight_chunks = weight_chunk_count(weights_bytes, plan_ranks(&manifest->geometry));
     return true;
 }
 

@@ -22,7 +22,7 @@ struct engine_writer {
     /* the weight section: at most one */
     enum { WEIGHTS_NONE, WEIGHTS_OPEN, WEIGHTS_DONE } weights;
     uint64_t weights_offset; /* in the file */
-    uint64_t weights_total;
+    uint64_t weights_total, regions;
     uint64_t *chunk_hashes; /* [chunk_count] */
     atomic_bool *chunk_put; /* [chunk_count] */
     uint64_t chunk_count;
@@ -85,11 +85,13 @@ static struct engine_section_entry *begin_section(struct engine_writer *writer, 
     return entry;
 }
 
-bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, struct status *status)
+bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_bytes, uint64_t regions,
+                                 struct status *status)
 {
     if (writer->weights != WEIGHTS_NONE) return writer_misused(status, "weights begun twice");
     if (total_bytes == 0) return writer_misused(status, "an engine without weights");
-    writer->chunk_count = total_bytes / ENGINE_WEIGHT_CHUNK_BYTES + (total_bytes % ENGINE_WEIGHT_CHUNK_BYTES != 0);
+    if (regions == 0 || total_bytes % regions != 0) return writer_misused(status, "weights of unequal regions");
+    writer->chunk_count = weight_chunk_count(total_bytes, regions);
     writer->chunk_hashes = calloc(writer->chunk_count, sizeof *writer->chunk_hashes);
     writer->chunk_put = calloc(writer->chunk_count, sizeof *writer->chunk_put);
     if (!writer->chunk_hashes || !writer->chunk_put) return status_fail(status, STATUS_MACHINE, "out of memory");
@@ -99,26 +101,37 @@ bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_by
     entry->stored_bytes = entry->raw_bytes = total_bytes;
     writer->weights_offset = entry->offset;
     writer->weights_total = total_bytes;
+    writer->regions = regions;
     writer->weights = WEIGHTS_OPEN;
     return true;
+}
+
+/* Whether the bytes are whole chunks; `first`: the one that they begin with. */
+static bool covers_chunks(const struct engine_writer *writer, uint64_t offset, uint64_t size, uint64_t *first)
+{
+    const uint64_t region = writer->weights_total / writer->regions;
+    uint64_t end = offset, at, bytes;
+    *first = offset / region * (writer->chunk_count / writer->regions) + offset % region / ENGINE_WEIGHT_CHUNK_BYTES;
+    for (uint64_t chunk = *first; end < offset + size; chunk++, end += bytes) {
+        weight_chunk_range(writer->weights_total, writer->regions, chunk, &at, &bytes);
+        if (at != end) return false;
+    }
+    return end == offset + size;
 }
 
 bool engine_writer_weights_put(struct engine_writer *writer, uint64_t offset, const void *data, uint64_t size,
                                struct status *status)
 {
+    uint64_t chunk;
     if (writer->weights != WEIGHTS_OPEN) return writer_misused(status, "weights put outside of begin and end");
     if (!checked_range(offset, size, writer->weights_total))
         return writer_misused(status, "more weights than announced");
-    if (offset % ENGINE_WEIGHT_CHUNK_BYTES ||
-        (size % ENGINE_WEIGHT_CHUNK_BYTES && offset + size != writer->weights_total))
-        return writer_misused(status, "a part of a chunk");
+    if (!covers_chunks(writer, offset, size, &chunk)) return writer_misused(status, "a part of a chunk");
     if (!file_output_patch(&writer->output, writer->weights_offset + offset, data, size, status)) return false;
-    for (uint64_t done = 0; done < size; done += ENGINE_WEIGHT_CHUNK_BYTES) {
-        const uint64_t chunk = (offset + done) / ENGINE_WEIGHT_CHUNK_BYTES, rest = size - done;
+    for (uint64_t done = 0, at, bytes; done < size; done += bytes, chunk++) {
+        weight_chunk_range(writer->weights_total, writer->regions, chunk, &at, &bytes);
         if (atomic_exchange(&writer->chunk_put[chunk], true)) return writer_misused(status, "a chunk put twice");
-        writer->chunk_hashes[chunk] =
-            hash64((const uint8_t *)data + done,
-                   (size_t)(rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES));
+        writer->chunk_hashes[chunk] = hash64((const uint8_t *)data + done, (size_t)bytes);
         atomic_fetch_add(&writer->chunks_put, 1);
     }
     return true;

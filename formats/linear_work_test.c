@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What grows with the square of a count in a careless reader: with counts for which that would take minutes, and a limit on
  * processor time that is far above what they take. */
 #include <elf.h>

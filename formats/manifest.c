@@ -224,10 +224,10 @@ static bool check_ranks(const struct manifest *manifest, struct status *status)
                            "parallel: ranks: %" PRIu64 " ranks cannot share %" PRIu64 " heads, %" PRIu64
                            " kv_heads and an intermediate_size of %" PRIu64,
                            ranks, manifest->heads, kv_heads, manifest->intermediate_size);
-    if (manifest->weights_bytes % ranks != 0 || manifest_rank_weights(manifest) % ENGINE_WEIGHT_CHUNK_BYTES != 0)
+    if (manifest->weights_bytes % ranks != 0 || manifest_rank_weights(manifest) % ENGINE_REGION_ALIGNMENT != 0)
         return status_fail(status, STATUS_BAD_INPUT,
-                           "memory: weights_bytes: %" PRIu64 " are not %" PRIu64 " regions of whole chunks of %d bytes",
-                           manifest->weights_bytes, ranks, ENGINE_WEIGHT_CHUNK_BYTES);
+                           "memory: weights_bytes: %" PRIu64 " are not %" PRIu64 " regions of a multiple of %d bytes",
+                           manifest->weights_bytes, ranks, ENGINE_REGION_ALIGNMENT);
     return true;
 }
 

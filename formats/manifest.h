@@ -7,7 +7,10 @@
 #include "formats/plan.h"
 
 enum { MANIFEST_MAX_EOS = 16, MANIFEST_TEXT_BYTES = 128 };
-enum { ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20 }; /* one XXH3-64 per chunk; several ranks have whole chunks each */
+enum {
+    ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20, /* one XXH3-64 per chunk of a rank's region; the last one may be shorter */
+    ENGINE_REGION_ALIGNMENT = 4096, /* several ranks: a multiple of it each, so that large matrices begin on a page */
+};
 
 enum engine_target { TARGET_CPU = 1, TARGET_CUDA = 2 };
 enum chat_format { CHAT_NONE, CHAT_CHATML, CHAT_LLAMA3, CHAT_MISTRAL };
@@ -46,6 +49,22 @@ bool manifest_parse(struct manifest *manifest, const char *text, size_t size, st
 static inline uint64_t manifest_rank_weights(const struct manifest *manifest)
 {
     return manifest->weights_bytes / plan_ranks(&manifest->geometry);
+}
+
+/* The chunks of `regions` equal regions of weights, one behind the other. */
+static inline uint64_t weight_chunk_count(uint64_t weights_bytes, uint64_t regions)
+{
+    const uint64_t region = weights_bytes / regions;
+    return regions * (region / ENGINE_WEIGHT_CHUNK_BYTES + (region % ENGINE_WEIGHT_CHUNK_BYTES != 0));
+}
+/* Where the chunk lies in the weights. */
+static inline void weight_chunk_range(uint64_t weights_bytes, uint64_t regions, uint64_t chunk, uint64_t *offset,
+                                      uint64_t *bytes)
+{
+    const uint64_t region = weights_bytes / regions, chunks = weight_chunk_count(weights_bytes, regions) / regions,
+                   begin = chunk % chunks * ENGINE_WEIGHT_CHUNK_BYTES, rest = region - begin;
+    *offset = chunk / chunks * region + begin;
+    *bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
 }
 
 /* KV heads of each of `ranks` ranks: an equal part, or one where ranks share a head. */

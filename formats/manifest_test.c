@@ -146,7 +146,7 @@ static const struct edit processor_edits[] = {
     {"\"sampling\":", "\"parallel\":{},\"sampling\":", "manifest: parallel: field 'ranks': expected"},
     {"\"sampling\":", "\"parallel\":{\"comm_bytes\":0,\"ranks\":1},\"sampling\":", "manifest: parallel: field 'ranks'"},
     {"\"sampling\":", "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2},\"sampling\":",
-     "weights_bytes: 2304 are not 2 regions of whole chunks of 4194304 bytes"},
+     "weights_bytes: 2304 are not 2 regions of a multiple of 4096 bytes"},
 };
 
 #define PARALLEL "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2}"
@@ -195,13 +195,13 @@ static const struct edit parallel_edits[] = {
      "2 ranks cannot share 6 heads, 3 kv_heads"},
     {SHAPE, "\"heads\":9,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3", "2 ranks cannot share 9 heads"},
     {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":16777216", NULL},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":4194304",
-     "manifest: memory: weights_bytes: 4194304 are not 2 regions of whole chunks of 4194304 bytes"},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":12582912", "12582912 are not 2 regions of whole chunks"},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":8388609", "8388609 are not 2 regions"},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":8388736", "8388736 are not 2 regions"},
-    {"\"weights_bytes\":8388608", "\"weights_bytes\":1", "1 are not 2 regions"},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":16384", NULL},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":4096",
+     "manifest: memory: weights_bytes: 4096 are not 2 regions of a multiple of 4096 bytes"},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":12288", "12288 are not 2 regions of a multiple"},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":8193", "8193 are not 2 regions"},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":8320", "8320 are not 2 regions"},
+    {"\"weights_bytes\":8192", "\"weights_bytes\":1", "1 are not 2 regions"},
 };
 
 /* Of a manifest for a device of compute capability 9.0. */
@@ -311,7 +311,7 @@ static void ranks_are_a_group_of_their_own(void **state)
     /* Nothing else tells of ranks. */
     char *expected = NULL;
     const char *weights = strstr(one, "2304"), *sampling = strstr(one, "\"sampling\"");
-    assert_true(asprintf(&expected, "%.*s8388608%.*s" PARALLEL ",%s", (int)(weights - one), one,
+    assert_true(asprintf(&expected, "%.*s8192%.*s" PARALLEL ",%s", (int)(weights - one), one,
                          (int)(sampling - weights - 4), weights + 4, sampling) > 0);
     assert_string_equal(two, expected);
     memset(&back, 0x5a, sizeof back);
@@ -319,8 +319,8 @@ static void ranks_are_a_group_of_their_own(void **state)
     assert_memory_equal(&back.geometry, &engine.manifest.geometry, sizeof back.geometry);
     assert_int_equal(back.geometry.ranks, 2);
     assert_int_equal(back.comm_bytes, 1024);
-    assert_int_equal(back.weights_bytes, 8 << 20);
-    assert_int_equal(manifest_rank_weights(&back), 4 << 20);
+    assert_int_equal(back.weights_bytes, 8 << 10);
+    assert_int_equal(manifest_rank_weights(&back), 4 << 10);
     engine.manifest = back;
     char *again = format();
     assert_string_equal(again, two);
@@ -348,7 +348,7 @@ static void every_number_of_ranks_is_judged(void **state)
             manifest->kv_heads = shapes[i].kv_heads;
             manifest->intermediate_size = shapes[i].inner;
             manifest->geometry.ranks = ranks;
-            manifest->weights_bytes = ranks * ENGINE_WEIGHT_CHUNK_BYTES;
+            manifest->weights_bytes = ranks * ENGINE_REGION_ALIGNMENT;
             if (ranks == 1) manifest->comm_bytes = 0;
             uint64_t kv_heads = shapes[i].kv_heads % ranks == 0 ? shapes[i].kv_heads / ranks : 1;
             manifest->geometry.page_bytes = 2 * kv_heads * manifest->geometry.page_tokens * manifest->head_dim * 4;
@@ -440,8 +440,8 @@ static void bad_manifests_are_not_written(void **state)
          "manifest: parallel: comm_bytes: expected 192 to 1125899906842624, found 18446744073709551615"},
         {17, 1024, 8 << 20, "manifest: parallel: ranks: expected 2 to 16, found 17"},
         {UINT64_MAX, 1024, 8 << 20, "manifest: parallel: ranks: expected 2 to 16, found 18446744073709551615"},
-        {2, 1024, (8 << 20) - 64,
-         "manifest: memory: weights_bytes: 8388544 are not 2 regions of whole chunks of 4194304 bytes"},
+        {2, 1024, (8 << 10) - 64,
+         "manifest: memory: weights_bytes: 8128 are not 2 regions of a multiple of 4096 bytes"},
     };
     for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
         engine.manifest.geometry.ranks = shares[i].ranks;

@@ -308,7 +308,7 @@ static bool make(struct test_engine *engine, uint32_t ranks, struct status *stat
                      .page_bytes = 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * 4,
                      .vocab_size = VOCAB,
                      .ranks = ranks},
-        .weights_bytes = ranks > 1 ? ranks * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES : TEST_ENGINE_WEIGHTS,
+        .weights_bytes = ranks > 1 ? ranks * (uint64_t)TEST_ENGINE_REGION : TEST_ENGINE_WEIGHTS,
         .comm_bytes = ranks > 1 ? EXCHANGE_OFFSET + EXCHANGE_BUFFERS * TEST_ENGINE_EXCHANGE : 0,
         .arena_bytes = ARENA_BLOCK * ARENA_BLOCKS,
         .bos_token = 1,
@@ -360,9 +360,9 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
     size_t size = 0;
     struct engine_writer *writer = engine_writer_begin(path, status);
     if (!writer) return false;
-    uint64_t region = engine->ranks > 1 ? (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES : TEST_ENGINE_WEIGHTS;
+    uint64_t region = engine->ranks > 1 ? engine->manifest.weights_bytes / engine->ranks : TEST_ENGINE_WEIGHTS;
     uint8_t *weights = calloc(1, region);
-    bool done = weights && engine_writer_weights_begin(writer, engine->ranks * region, status);
+    bool done = weights && engine_writer_weights_begin(writer, engine->ranks * region, engine->ranks, status);
     for (int i = 0; done && i < TEST_ENGINE_TENSORS; i++) {
         const struct engine_tensor *tensor = &engine->tensors[i];
         memcpy(weights + tensor->offset, engine->weights + tensor->offset, tensor->bytes);
@@ -480,13 +480,17 @@ struct engine_section_entry *test_engine_entry(uint8_t *data, size_t size, unsig
 static void fix_weights(uint8_t *data, const struct engine_section_entry *weights,
                         const struct engine_section_entry *hashes)
 {
-    uint64_t count = hashes->stored_bytes / sizeof(uint64_t), position = 0;
-    for (uint64_t i = 0; i < count && position < weights->stored_bytes; i++) {
-        uint64_t rest = weights->stored_bytes - position;
-        uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
-        uint64_t hash = hash64(data + weights->offset + position, (size_t)bytes);
+    const uint64_t count = hashes->stored_bytes / sizeof(uint64_t);
+    uint64_t regions = 1; /* the manifest, which says how many, may be compressed or broken */
+    while (regions < PLAN_MAX_RANKS &&
+           (weights->stored_bytes % regions != 0 || weight_chunk_count(weights->stored_bytes, regions) != count))
+        regions++;
+    const uint64_t chunks = weight_chunk_count(weights->stored_bytes, regions);
+    for (uint64_t i = 0; i < count && i < chunks; i++) {
+        uint64_t offset, bytes;
+        weight_chunk_range(weights->stored_bytes, regions, i, &offset, &bytes);
+        uint64_t hash = hash64(data + weights->offset + offset, (size_t)bytes);
         memcpy(data + hashes->offset + i * sizeof hash, &hash, sizeof hash);
-        position += bytes;
     }
 }
 

@@ -13,6 +13,7 @@ enum {
     TEST_ENGINE_VOCAB = 16,
     TEST_ENGINE_WEIGHTS = 2304,
     TEST_ENGINE_RANKS = 2,      /* of test_engine_make_ranks, which share the vocabulary equally */
+    TEST_ENGINE_REGION = 4096,  /* bytes of each rank's weights */
     TEST_ENGINE_EXCHANGE = 256, /* bytes of a buffer in the COMM space; there are three, behind 256 bytes */
     TEST_ENGINE_KERNELS = 3,    /* two of them under one name; they differ in the number of operands */
     TEST_ENGINE_KERNELS_BYTES = 640,
@@ -53,7 +54,7 @@ struct test_engine {
 };
 
 bool test_engine_make(struct test_engine *engine, struct status *status);
-/* The same for several ranks, 8 MiB as a file: an all_reduce behind the embedding and (first plan) behind the layer, an
+/* The same for several ranks: an all_reduce behind the embedding and (first plan) behind the layer, an
  * all_gather behind the matmul. Each has the next buffer: the first plan uses three, the others two. */
 bool test_engine_make_ranks(struct test_engine *engine, struct status *status);
 /* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights and attention the KV pool

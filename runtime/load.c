@@ -56,14 +56,23 @@ struct weight_check {
     struct status *status; /* of the thread that set `failed` first */
 };
 
+static void read_ahead(const struct engine *file, uint64_t piece)
+{
+    for (uint64_t chunk = piece * CHUNKS_PER_PIECE;
+         chunk < (piece + 1) * CHUNKS_PER_PIECE && chunk < file->weight_chunks; chunk++) {
+        uint64_t offset, bytes;
+        engine_chunk(file, chunk, &offset, &bytes);
+        engine_read_ahead(file, offset, bytes);
+    }
+}
+
 static void check_pieces(void *argument, struct team_member *member)
 {
     struct weight_check *check = argument;
-    const uint64_t piece_bytes = (uint64_t)CHUNKS_PER_PIECE * ENGINE_WEIGHT_CHUNK_BYTES;
     uint64_t piece;
     while ((piece = team_ticket(member)) < check->pieces &&
            !atomic_load_explicit(&check->failed, memory_order_relaxed)) {
-        engine_read_ahead(check->file, (piece + READ_AHEAD_PIECES) * piece_bytes, piece_bytes);
+        read_ahead(check->file, piece + READ_AHEAD_PIECES);
         uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
         struct status status;
         status_clear(&status);

@@ -31,7 +31,7 @@ static void a_loader_checks_plans_of_ranks(void **state)
     if (!engine_open(&file, path, &status)) fail_msg("%s", status.message);
     if (!load_check_plans(&file, &decode_plans, &sizes, &status)) fail_msg("%s", status.message);
     assert_int_equal(decode_plans, 2);
-    assert_int_equal(sizes.bytes[SPACE_WEIGHTS], ENGINE_WEIGHT_CHUNK_BYTES);
+    assert_int_equal(sizes.bytes[SPACE_WEIGHTS], TEST_ENGINE_REGION);
     assert_int_equal(sizes.bytes[SPACE_COMM], 1024);
     engine_close(&file);
 

@@ -79,7 +79,8 @@ static void fail(struct upload *upload, const struct status *status)
 static bool send_part(struct upload *upload, const struct part *part, struct status *status)
 {
     const struct cuda_driver *driver = &upload->device->driver;
-    const uint64_t begin = upload->range.first * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES;
+    uint64_t begin, bytes;
+    engine_chunk(upload->file, upload->range.first, &begin, &bytes);
     cu_deviceptr to = upload->to + part->offset - begin;
     return cuda_ok(driver, driver->MemcpyHtoDAsync(to, part->buffer, part->bytes, upload->stream), status,
                    "copying weights to the GPU") &&
@@ -157,8 +158,8 @@ static bool fill_part(struct upload *upload, struct lane *lane, uint64_t offset,
 static bool send_chunk(struct upload *upload, struct lane *lane, uint64_t chunk, struct status *status)
 {
     const struct engine *file = upload->file;
-    uint64_t offset = chunk * ENGINE_WEIGHT_CHUNK_BYTES, rest = file->manifest.weights_bytes - offset;
-    uint64_t bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
+    uint64_t offset, bytes;
+    engine_chunk(file, chunk, &offset, &bytes);
     struct hash64_stream *hash = hash64_stream_begin();
     if (!hash) return status_fail(status, STATUS_MACHINE, "out of memory");
     engine_read_ahead(file, offset + READ_AHEAD_CHUNKS * (uint64_t)ENGINE_WEIGHT_CHUNK_BYTES, bytes);

@@ -134,7 +134,7 @@ static void write_engine(const char *path, const struct plan *plans, const struc
     bool ok = writer && manifest_format(&manifest, &text, &size, &status) &&
               engine_writer_section(writer, SECTION_MANIFEST, text, size, false, &status) &&
               engine_writer_tensors(writer, cpu->tensors, cpu->tensor_count, &status) &&
-              engine_writer_weights_begin(writer, manifest.weights_bytes, &status) &&
+              engine_writer_weights_begin(writer, manifest.weights_bytes, 1, &status) &&
               engine_writer_weights_put(writer, 0, cpu->weights, manifest.weights_bytes, &status) &&
               engine_writer_weights_end(writer, &status) &&
               engine_writer_kernels(writer, kernels, cpu->plan_count, &status) &&

@@ -109,12 +109,12 @@ class CudaRanks(unittest.TestCase):
         parallel = info["manifest"]["parallel"]
         self.assertEqual(parallel["ranks"], RANKS)
         self.assertGreater(parallel["comm_bytes"], 3 * 256)
-        self.assertEqual(info["manifest"]["memory"]["weights_bytes"] % (RANKS << 22), 0)
+        self.assertEqual(info["manifest"]["memory"]["weights_bytes"] % (RANKS << 12), 0)
         one = json.loads(self.build("d.eng", "--dry-run", "--json", gpus=1).stdout)
         two = json.loads(self.build("d.eng", "--dry-run", "--json").stdout)
         self.assertNotIn("parallel", json.dumps(one))
         self.assertEqual(two["memory"]["page_bytes"] * RANKS, one["memory"]["page_bytes"])
-        self.assertLess(two["memory"]["weights_bytes"], one["memory"]["weights_bytes"] + (1 << 22))
+        self.assertLess(two["memory"]["weights_bytes"], one["memory"]["weights_bytes"] + (1 << 16))
         tactics = run([ENGINFO, self.path("m.eng"), "--tactics"])
         self.assertEqual(tactics.rc, 0, tactics.stderr)
 

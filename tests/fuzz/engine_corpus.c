@@ -152,8 +152,7 @@ int main(int argc, char **argv)
     write_device_engines(argv[1], &sample);
     if (!test_engine_make_library(&sample, &status)) stop(status.message);
     write_library_engines(argv[1], &sample);
-    /* Engines of several ranks have 8 MiB of weights: formats/engine_exchange_test.c and runtime/backend_ranks_test.c try
-     * broken ones. */
+    /* Broken engines of several ranks: formats/engine_exchange_test.c and runtime/backend_ranks_test.c. */
     if (!test_engine_make_ranks(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_ranks", &sample);
     return 0;
