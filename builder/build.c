@@ -18,6 +18,7 @@
 #include "builder/tune_cuda.h"
 #include "builder/weights.h"
 #include "formats/checked.h"
+#include "formats/checkpoint_others.h"
 #include "formats/memory_limit.h"
 #include "formats/printable.h"
 #include "formats/tokenizer.h"
@@ -279,20 +280,47 @@ static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
     return CHAT_NONE;
 }
 
+/* Such an engine is of use, but nobody should be surprised by it. */
+static void warn_of_no_tokenizer(struct build *build)
+{
+    const char *folder = build->checkpoint.directory, *other = build->checkpoint.other_tokenizer;
+    snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s%sthe folder holds no tokenizer.json",
+             other ? other : "", other ? " is not read, and " : "");
+    if (!other)
+        build_warn(build, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
+    else if (checkpoint_can_convert_tokenizer(other))
+        build_warn(
+            build,
+            "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; to make one of it, in that "
+            "folder: pip install transformers sentencepiece protobuf; python3 -c \"from transformers import "
+            "AutoTokenizer as T; "
+            "T.from_pretrained('.').save_pretrained('.')\"",
+            folder, other);
+    else
+        build_warn(
+            build,
+            "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; the Hugging Face hub has one "
+            "for most models",
+            folder, other);
+}
+
 static bool import_tokenizer(struct build *build, struct status *status)
 {
     enum { MAX_TOKENIZER_BYTES = 256 << 20 };
     const char *path = build->checkpoint.tokenizer_path;
     char *text = NULL;
     size_t text_size;
-    if (!path) return true;
+    if (!path) {
+        warn_of_no_tokenizer(build);
+        return true;
+    }
     if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) return false;
     bool ok = tokenizer_import(text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
     free(text);
     if (!ok) return false;
     struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, false, status);
     if (!tokenizer) return status_prefix(status, "%s", path);
-    uint32_t known = tokenizer_vocab_size(tokenizer);
+    uint32_t known = build->tokenizer_tokens = tokenizer_vocab_size(tokenizer);
     if (known > build->manifest.geometry.vocab_size)
         ok = status_fail(status, STATUS_BAD_INPUT,
                          "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
@@ -532,6 +560,8 @@ bool build_engine(const struct build_options *options, struct status *status)
         .plan_us = build->plan_us,
         .machine = &build->machine,
         .tactics = &build->tactics,
+        .tokenizer_tokens = build->tokenizer_tokens,
+        .no_tokenizer = build->no_tokenizer[0] ? build->no_tokenizer : NULL,
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,

@@ -80,6 +80,8 @@ struct build {
     struct tactics tactics;
     uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
     size_t tokenizer_bytes;
+    uint32_t tokenizer_tokens;
+    char no_tokenizer[320]; /* why there is none; empty: there is one */
     struct engine_writer *writer;
     struct progress progress;
     uint64_t file_bytes;

@@ -91,6 +91,12 @@ void report_print(const struct build_report *report, FILE *out)
     else
         fprintf(out, "target     %s: %s, %d threads, %s\n", engine_target_name(m->target), m->target_name,
                 report->machine->threads, cpu_isa_name(report->machine->isa));
+    if (report->no_tokenizer)
+        fprintf(out, "tokenizer  none: %s; the engine takes and gives token ids alone\n", report->no_tokenizer);
+    else
+        fprintf(out, "tokenizer  tokenizer.json, %u tokens, %s%s\n", report->tokenizer_tokens,
+                m->chat_format ? "chat format " : "no chat format",
+                m->chat_format ? chat_format_name(m->chat_format) : "");
     if (report->machine->read_gb_s > 0)
         fprintf(out, "machine    reads %.1f GB/s, %.0f GFLOP/s %s\n", report->machine->read_gb_s,
                 report->machine->peak_gflops,
@@ -176,7 +182,12 @@ char *report_json(const struct build_report *report, struct status *status)
                   (json_int_t)m->arena_bytes, "step_bytes", (json_int_t)m->step_bytes, "state_bytes",
                   (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes, "pages_per_sequence",
                   (json_int_t)g->pages_per_slot, "plans", plans);
-    ok = root && ok;
+    ok = root && ok &&
+         put(root, "tokenizer",
+             report->no_tokenizer ? json_null()
+                                  : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
+                                              (json_int_t)report->tokenizer_tokens, "chat_format",
+                                              chat_format_name(m->chat_format)));
     if (ok && report->output)
         ok = put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
              put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&

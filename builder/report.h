@@ -17,6 +17,8 @@ struct build_report {
     const double *plan_us;         /* measured, [plan_count]; NULL, or 0: not measured */
     const struct machine *machine; /* ceilings 0: no estimate */
     const struct tactics *tactics;
+    uint32_t tokenizer_tokens; /* 0: the engine has no tokenizer, */
+    const char *no_tokenizer;  /* and why */
     const char *output;       /* NULL: nothing was written */
     uint64_t file_bytes;      /* 0: nothing was written */
     double seconds;           /* until the file had all its bytes on the disk */

@@ -11,6 +11,7 @@
 
 #include "formats/checked.h"
 #include "formats/checkpoint_index.h"
+#include "formats/checkpoint_others.h"
 
 enum {
     CONFIG_MAX_BYTES = 1 << 22, /* real ones have a few KB; parsed JSON takes some 20 times its text */
@@ -42,12 +43,6 @@ static char *join(const char *folder, const char *name)
     return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
 }
 
-static bool is_file(const char *path)
-{
-    struct stat information;
-    return stat(path, &information) == 0 && S_ISREG(information.st_mode);
-}
-
 static int is_weights_entry(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' && ends_with(entry->d_name, weights_suffix);
@@ -61,7 +56,7 @@ static char *find_single_weights(const char *folder, struct status *status)
     int count = scandir(folder, &entries, is_weights_entry, alphasort);
     if (count < 0)
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot list folder '%s'", folder);
-    else if (count == 0)
+    else if (count == 0 && !checkpoint_has_other_weights(folder, status))
         status_fail(status, STATUS_NOT_FOUND,
                     "folder '%s' holds no weights: expected model.safetensors, model.safetensors.index.json or one "
                     "*.safetensors (other formats are not read)",
@@ -72,7 +67,7 @@ static char *find_single_weights(const char *folder, struct status *status)
             "folder '%s' holds %d .safetensors files ('%.80s', '%.80s', ...) and no model.safetensors.index.json: "
             "name the file or the index to use",
             folder, count, entries[0]->d_name, entries[1]->d_name);
-    else if (!(path = join(folder, entries[0]->d_name)))
+    else if (count == 1 && !(path = join(folder, entries[0]->d_name)))
         out_of_memory(status);
     for (int i = 0; i < count; i++) free(entries[i]);
     free(entries);
@@ -85,12 +80,15 @@ static char *find_weights(const char *folder, struct status *status)
     static const char *const standard[] = {"model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < sizeof standard / sizeof *standard; i++) {
         char *path = join(folder, standard[i]);
+        bool present;
         if (!path) {
             out_of_memory(status);
             return NULL;
         }
-        if (is_file(path)) return path;
+        bool good = file_find(path, &present, status);
+        if (good && present) return path;
         free(path);
+        if (!good) return NULL;
     }
     return find_single_weights(folder, status);
 }
@@ -100,28 +98,32 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
                          struct status *status)
 {
     struct stat information;
-    bool names_file = ends_with(path, weights_suffix) || ends_with(path, index_suffix), exists = true;
-    if (stat(path, &information) != 0) {
-        if (!config_only || !names_file) return status_fail_errno(status, STATUS_BAD_INPUT, errno, "'%s'", path);
-        exists = false;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    bool names_file = ends_with(path, weights_suffix) || ends_with(path, index_suffix);
+    bool exists = stat(path, &information) == 0;
+    if (!exists && (!config_only || !names_file)) {
+        bool present;
+        if (!file_find(path, &present, status) || checkpoint_is_hub_name(path, status)) return false;
+        return status_fail_errno(status, STATUS_BAD_INPUT, ENOENT, "'%s'", path);
     }
     if (exists && S_ISDIR(information.st_mode)) {
         checkpoint->directory = strdup(path);
         return checkpoint->directory ? true : out_of_memory(status);
     }
+    checkpoint->directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    if (!checkpoint->directory) return out_of_memory(status);
+    if (checkpoint_is_other_weights(checkpoint->directory, name, status)) return false;
     if (!names_file)
         return status_fail(status, STATUS_BAD_INPUT,
                            "'%s': expected a folder, a .safetensors file or an .index.json file", path);
-    const char *slash = strrchr(path, '/');
-    checkpoint->directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
     *weights = strdup(path);
-    return checkpoint->directory && *weights ? true : out_of_memory(status);
+    return *weights ? true : out_of_memory(status);
 }
 
 /* config.json, and generation_config.json and tokenizer.json where the folder has them. */
 static bool read_configs(struct checkpoint *checkpoint, struct status *status)
 {
-    bool done = false;
+    bool done = false, present;
     char *text = NULL, *generation_text = NULL;
     size_t size = 0;
     char *config = join(checkpoint->directory, "config.json");
@@ -132,19 +134,22 @@ static bool read_configs(struct checkpoint *checkpoint, struct status *status)
         goto done;
     }
     if (!file_read(config, CONFIG_MAX_BYTES, &text, &size, status)) {
-        if (status->code == STATUS_NOT_FOUND)
+        if (status->code == STATUS_NOT_FOUND && !checkpoint_has_other_weights(checkpoint->directory, status))
             status_fail(status, STATUS_NOT_FOUND, "folder '%s' has no config.json: it must lie beside the weights",
                         checkpoint->directory);
         goto done;
     }
     if (!model_config_parse(&checkpoint->config, text, size, config, status)) goto done;
-    if (is_file(generation)) {
+    if (!file_find(generation, &present, status)) goto done;
+    if (present) {
         if (!file_read(generation, CONFIG_MAX_BYTES, &generation_text, &size, status)) goto done;
         if (!generation_config_parse(&checkpoint->config, generation_text, size, generation, status)) goto done;
     }
-    if (!is_file(checkpoint->tokenizer_path)) {
+    if (!file_find(checkpoint->tokenizer_path, &present, status)) goto done;
+    if (!present) {
         free(checkpoint->tokenizer_path);
         checkpoint->tokenizer_path = NULL;
+        checkpoint->other_tokenizer = checkpoint_find_other_tokenizer(checkpoint->directory);
     }
     done = true;
 done:
@@ -284,6 +289,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     free(checkpoint->shards);
     free(checkpoint->tensors);
     free(checkpoint->tokenizer_path);
+    free(checkpoint->other_tokenizer);
     free(checkpoint->directory);
     *checkpoint = (struct checkpoint){0};
 }

@@ -9,6 +9,7 @@
 struct checkpoint {
     char *directory;             /* owned: folder that holds config.json and the tokenizer */
     char *tokenizer_path;        /* owned: tokenizer.json, NULL if the folder has none */
+    char *other_tokenizer;       /* owned: then the name of one in a format that is not read; NULL: none */
     struct model_config config;  /* config.json with generation_config.json merged in */
     struct tensor_view *tensors; /* owned array over all shards, sorted by name */
     size_t tensor_count;

@@ -22,19 +22,53 @@
 
 enum { TEMPORARY_NAME_ATTEMPTS = 100, OUTPUT_MODE = 0644 };
 
+static bool not_regular(const char *path, mode_t mode, struct status *status)
+{
+    return status_fail(status, STATUS_BAD_INPUT, "'%s': expected a regular file, found %s", path,
+                       S_ISDIR(mode)    ? "a directory"
+                       : S_ISFIFO(mode) ? "a special file (a named pipe)"
+                                        : "a special file");
+}
+
+/* True, with *status filled, where the path that was not found is a link to nothing. */
+static bool is_dangling(const char *path, struct status *status)
+{
+    char target[128];
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0) return false; /* no link */
+    target[length] = '\0';
+    status_fail(
+        status, STATUS_BAD_INPUT,
+        "'%s' is a symbolic link to '%s', which leads to no file (an interrupted download?): download it again, or "
+        "remove the link",
+        path, target);
+    return true;
+}
+
+bool file_find(const char *path, bool *present, struct status *status)
+{
+    struct stat information;
+    *present = stat(path, &information) == 0;
+    if (*present) return S_ISREG(information.st_mode) || not_regular(path, information.st_mode, status);
+    int reason = errno;
+    if (reason == ENOENT) return !is_dangling(path, status);
+    return status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot inspect '%s'", path);
+}
+
 /* Opens a regular file for reading. O_NONBLOCK keeps a FIFO that was named by mistake from blocking for ever. */
 static int open_regular(const char *path, struct stat *information, struct status *status)
 {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
-        status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot open '%s'", path);
+        int reason = errno;
+        if (reason != ENOENT || !is_dangling(path, status))
+            status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot open '%s'", path);
         return -1;
     }
     if (fstat(descriptor, information) != 0)
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot inspect '%s'", path);
     else if (!S_ISREG(information->st_mode))
-        status_fail(status, STATUS_BAD_INPUT, "'%s': expected a regular file, found %s", path,
-                    S_ISDIR(information->st_mode) ? "a directory" : "a special file");
+        not_regular(path, information->st_mode, status);
     else
         return descriptor;
     close(descriptor);

@@ -10,6 +10,11 @@
 
 #include "formats/status.h"
 
+/* Looks for a file that may be absent, and opens nothing. *present: it is there, a regular file or a link to one; nothing of
+ * that name is no error. Anything else of that name fails and is named: a link to nothing, as an interrupted download leaves
+ * it, a folder, a pipe. */
+bool file_find(const char *path, bool *present, struct status *status);
+
 /* A whole regular file mapped read-only (MAP_PRIVATE, so its pages stay page cache). */
 struct file_map {
     const uint8_t *data; /* NULL when size is 0 */

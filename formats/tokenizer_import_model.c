@@ -145,15 +145,26 @@ static bool check_affix(struct tokenizer_import *import, struct json_reader *rea
                                  key, affix);
 }
 
+/* Before the vocabulary, which each type has in a form of its own. */
+static bool check_type(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
+{
+    /* GPT-2's own file names no type; a list is what Unigram has */
+    const char *type = json_is_array(vocabulary) ? "Unigram" : "BPE";
+    if (!json_reader_string(reader, "type", false, &type, import->status)) return false;
+    return strcmp(type, "BPE") == 0 ||
+           tokenizer_import_fail(
+               import,
+               "%s: type '%.80s' is not supported (supported: BPE, of bytes or in SentencePiece's style); "
+               "a folder without tokenizer.json makes an engine that takes and gives token ids alone",
+               reader->path, type);
+}
+
 static bool read_options(struct tokenizer_import *import, struct json_reader *reader)
 {
-    const char *type = "BPE", *unknown = NULL;
+    const char *unknown = NULL;
     double dropout = 0;
     bool fuse = false, fallback = false, ignore = false;
     struct image_header *header = &import->header;
-    if (!json_reader_string(reader, "type", false, &type, import->status)) return false; /* GPT-2's own file has none */
-    if (strcmp(type, "BPE") != 0)
-        return tokenizer_import_fail(import, "%s: type '%.80s' is not supported (supported: BPE)", reader->path, type);
     if (!json_reader_double(reader, "dropout", false, &dropout, import->status) ||
         !check_affix(import, reader, "continuing_subword_prefix") ||
         !check_affix(import, reader, "end_of_word_suffix") ||
@@ -181,8 +192,10 @@ bool tokenizer_import_model(struct tokenizer_import *import, json_t *model)
     snprintf(path, sizeof path, "%.200s: model", import->name);
     if (!json_reader_open(&reader, model, path, import->status)) goto done;
     json_t *merges = json_reader_get(&reader, "merges");
-    good = read_vocabulary(import, json_reader_get(&reader, "vocab")) && read_options(import, &reader) &&
-           json_reader_all_consumed(&reader, import->status) && read_merges(import, merges);
+    json_t *vocabulary = json_reader_get(&reader, "vocab");
+    good = check_type(import, &reader, vocabulary) && read_vocabulary(import, vocabulary) &&
+           read_options(import, &reader) && json_reader_all_consumed(&reader, import->status) &&
+           read_merges(import, merges);
 done:
     json_reader_close(&reader);
     return good;
