@@ -150,7 +150,10 @@ static void test_bad_paths(void **state)
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json|beside the weights");
     test_write_text(test_path(folder, "model.gguf"), "GGUF");
-    expect_refused(test_path(folder, "model.gguf"), STATUS_BAD_INPUT, "model.gguf'|expected a folder, a .safetensors");
+    expect_refused(test_path(folder, "model.gguf"), STATUS_BAD_INPUT,
+                   "model.gguf' (GGUF)|only .safetensors files are read");
+    test_write_text(test_path(folder, "model.onnx"), "ONNX");
+    expect_refused(test_path(folder, "model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
     test_write_text(test_path(folder, "config.json"), "{\"model_type\": \"gpt2\"}");
     expect_refused(folder, STATUS_BAD_INPUT, "config.json|'gpt2' is not supported");
     test_write_text(test_path(folder, "config.json"), config_text);
