@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/checkpoint_others.h"
 
 #include <ctype.h>

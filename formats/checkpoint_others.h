@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model's folder may hold that is not read: weights and tokenizers in other formats, each with what to do about it; and
  * names of the hub that are no folder. Messages alone: nothing is opened. */
 #ifndef FORMATS_CHECKPOINT_OTHERS_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model's folder may hold instead of what is read: files that are no files, other formats of weights and
 tokenizers, a name of the hub. Each is refused, or reported, by name and with what to do."""
 
