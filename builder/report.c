@@ -184,10 +184,10 @@ char *report_json(const struct build_report *report, struct status *status)
                   (json_int_t)g->pages_per_slot, "plans", plans);
     ok = root && ok &&
          put(root, "tokenizer",
-             report->no_tokenizer ? json_null()
-                                  : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
-                                              (json_int_t)report->tokenizer_tokens, "chat_format",
-                                              chat_format_name(m->chat_format)));
+             report->no_tokenizer
+                 ? json_null()
+                 : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
+                             (json_int_t)report->tokenizer_tokens, "chat_format", chat_format_name(m->chat_format)));
     if (ok && report->output)
         ok = put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
              put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&

@@ -19,11 +19,11 @@ struct build_report {
     const struct tactics *tactics;
     uint32_t tokenizer_tokens; /* 0: the engine has no tokenizer, */
     const char *no_tokenizer;  /* and why */
-    const char *output;       /* NULL: nothing was written */
-    uint64_t file_bytes;      /* 0: nothing was written */
-    double seconds;           /* until the file had all its bytes on the disk */
-    bool is_on_record;        /* the target is a GPU of which this machine knows the facts alone */
-    uint64_t available_bytes; /* memory of each GPU, or what this machine has left; looked at in a dry run */
+    const char *output;        /* NULL: nothing was written */
+    uint64_t file_bytes;       /* 0: nothing was written */
+    double seconds;            /* until the file had all its bytes on the disk */
+    bool is_on_record;         /* the target is a GPU of which this machine knows the facts alone */
+    uint64_t available_bytes;  /* memory of each GPU, or what this machine has left; looked at in a dry run */
 };
 
 /* Sum over launches of the measured time where there is one, else of the roofline; microseconds per step. */
