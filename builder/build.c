@@ -286,6 +286,7 @@ static void warn_of_no_tokenizer(struct build *build)
     const char *folder = build->checkpoint.directory, *other = build->checkpoint.other_tokenizer;
     snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s%sthe folder holds no tokenizer.json",
              other ? other : "", other ? " is not read, and " : "");
+    if (!other && build->options->dry_run) return; /* of a config.json alone, say: the report tells it */
     if (!other)
         build_warn(build, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
     else if (checkpoint_can_convert_tokenizer(other))
