@@ -91,7 +91,8 @@ static bool open_changed(int how, long behind, bool *opened)
     change = LEAVE;
     if (!right) {
         assert_int_equal(status.code, STATUS_CORRUPT);
-        assert_non_null(strstr(status.message, how == CUT ? "the file ends before byte" : "expected"));
+        assert_true(strstr(status.message, "the file ends before byte") || strstr(status.message, "expected") ||
+                    (*opened && strstr(status.message, "section 'weights': the file was changed in place")));
     }
     if (*opened) {
         check_copies(&engine);
@@ -100,7 +101,7 @@ static bool open_changed(int how, long behind, bool *opened)
     return right;
 }
 
-static void a_change_behind_any_read_is_an_error_or_too_late(void **state)
+static void a_change_behind_any_read_is_an_error(void **state)
 {
     (void)state;
     for (int compress = 0; compress < 2; compress++)
@@ -113,9 +114,8 @@ static void a_change_behind_any_read_is_an_error_or_too_late(void **state)
             assert_true(all > 10);
             for (long behind = 1; behind <= all; behind++) {
                 write_sample(compress);
-                bool right = open_changed(how, behind, &opened);
-                if (right != (behind == all)) fail_msg("changed behind read %ld of %ld: %d", behind, all, right);
-                if (behind == 1) assert_false(opened);
+                if (open_changed(how, behind, &opened)) fail_msg("changed behind read %ld of %ld", behind, all);
+                assert_int_equal(opened, behind == all); /* the weights are left then, and wrong */
             }
         }
 }
@@ -124,7 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(all_but_the_weights_stays, remove_file),
-        cmocka_unit_test_teardown(a_change_behind_any_read_is_an_error_or_too_late, remove_file),
+        cmocka_unit_test_teardown(a_change_behind_any_read_is_an_error, remove_file),
     };
     return cmocka_run_group_tests(tests, setup, remove_folder);
 }

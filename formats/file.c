@@ -14,10 +14,6 @@
 
 #include "formats/checked.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14 */
-#endif
-
 #define ADVICE_RENAME "replace a file by rename, never by writing into it"
 
 enum { TEMPORARY_NAME_ATTEMPTS = 100, OUTPUT_MODE = 0644 };
@@ -152,12 +148,6 @@ void file_map_read_ahead(const void *data, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
     madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_WILLNEED);
-}
-
-void file_map_populate(const void *data, uint64_t bytes)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
-    madvise((void *)begin, (uintptr_t)data + (uintptr_t)bytes - begin, MADV_POPULATE_READ);
 }
 
 void file_map_release(const void *data, uint64_t bytes)

@@ -37,9 +37,6 @@ bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64
 
 /* That these bytes of a mapping are wanted soon: no more than advice. */
 void file_map_read_ahead(const void *data, uint64_t bytes);
-/* Takes the pages of these bytes, which the page cache has, into this process: fewer page faults later, where the kernel can
- * (Linux 5.14). */
-void file_map_populate(const void *data, uint64_t bytes);
 
 /* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
  * page cache and come back when read again. Keeps a program that streams through a large file small. */

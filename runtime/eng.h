@@ -174,7 +174,8 @@ ENG_API enum eng_status eng_open_options_from_launcher(struct eng_open_options *
  * hundred times a second by what computes (eng_step, eng_prefill, eng_decode, eng_decode_steps, eng_selftest), which fails
  * with ENG_CORRUPT, then and ever after in that session. Steps of the hundredth of a second before may have used changed
  * weights, and a file that has become shorter ends the process (SIGBUS) where it is used before the change is found. A
- * change during eng_open is ENG_CORRUPT. */
+ * change during eng_open is ENG_CORRUPT; a file that becomes shorter in the instant in which eng_open reads its weights in
+ * the page cache ends the process, too. */
 ENG_API enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                                  struct eng_error *error);
 ENG_API void eng_close(struct eng_engine **engine); /* [any] */
