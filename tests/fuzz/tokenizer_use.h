@@ -65,11 +65,11 @@ static inline double thread_seconds(void)
 }
 
 /* A long text ends in time, whatever the tokenizer does to it: repetitions of a piece, then one byte over and over. What looks
- * at the rest of the text from each of its positions takes 7 s and more here; the budget of patterns lasts for 1 s. Processor
- * time, and one input of some: it is the slowest of all that is tried. */
+ * at the rest of the text from each of its positions takes 4 s and more here; the budget of patterns lasts for half a second.
+ * Processor time, and one input of some: it is the slowest of all that is tried. */
 static inline void use_long_text(const struct tokenizer *tokenizer, const uint8_t *data, size_t size)
 {
-    enum { BYTES = 192 << 10, MOST_SECONDS = 4, ONE_OF = 64 };
+    enum { BYTES = 160 << 10, REPETITIONS = 16 << 10, MOST_SECONDS = 3, ONE_OF = 8 };
     size_t piece = size < 100 ? size : 100;
     if (piece == 0 || hash64(data, size) % ONE_OF != 0) return;
     char *text = malloc(BYTES);
@@ -77,7 +77,7 @@ static inline void use_long_text(const struct tokenizer *tokenizer, const uint8_
     struct status status = {0};
     require(text != NULL);
     for (size_t at = 0; at < BYTES; at++)
-        text[at] = (char)(at < BYTES / 2 ? data[size - piece + at % piece] : data[size - piece / 2 - 1]);
+        text[at] = (char)(at < REPETITIONS ? data[size - piece + at % piece] : data[size - piece / 2 - 1]);
     double start = thread_seconds();
     bool encoded = tokenizer_encode_plain(tokenizer, text, BYTES, false, NULL, 0, &tokens, &status);
     require(thread_seconds() - start < MOST_SECONDS);
