@@ -42,6 +42,7 @@ struct cpu_backend {
 /* What it takes, known before any of it is taken. */
 struct cpu_sizes {
     uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
+    uint64_t team_bytes; /* scratch of one rank's threads */
     uint64_t pages, kv_bytes;
     uint64_t total;        /* with the session's own, for all ranks */
     uint64_t cached_bytes; /* weights in the page cache, which counts as available: they must stay there */
@@ -59,7 +60,8 @@ static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, st
            checked_align(sizes->comm_offset, page, &sizes->comm_offset) &&
            checked_add(sizes->comm_offset, manifest->comm_bytes, &sizes->scratch_bytes) &&
            checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
-           checked_mul(sizes->scratch_bytes, plan_ranks(&manifest->geometry), &sizes->total) &&
+           checked_add(sizes->scratch_bytes, sizes->team_bytes, &sizes->total) &&
+           checked_mul(sizes->total, plan_ranks(&manifest->geometry), &sizes->total) &&
            checked_add(sizes->total, host_bytes, &sizes->total);
 }
 
@@ -164,7 +166,7 @@ static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *st
 /* Ranks share the processors. */
 static int threads_for(const struct cpu_backend *cpu, uint32_t asked)
 {
-    if (cpu->ranks == 1) return (int)asked;
+    if (cpu->ranks == 1) return team_size_of((int)asked);
     int each = (asked ? (int)asked : processors_available()) / (int)cpu->ranks;
     return each > TEAM_MAX_THREADS ? TEAM_MAX_THREADS : each > 0 ? each : 1;
 }
@@ -192,18 +194,20 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     cpu->file = &engine->file;
     cpu->rank = options->rank;
     cpu->ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry);
+    const int threads = threads_for(cpu, options->threads);
+    sizes.team_bytes = (uint64_t)threads * TEAM_SCRATCH_BYTES;
     sizes.cached_bytes = engine->weights.base ? 0 : engine->file.manifest.weights_bytes;
     if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
         !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
         !bind_plans(cpu, &engine->space_sizes, status))
         goto fail;
-    cpu->team = team_create(threads_for(cpu, options->threads), status);
+    cpu->team = team_create(threads, status);
     if (!cpu->team) goto fail;
     cpu->common.pages = (uint32_t)sizes.pages;
     cpu->common.threads = (uint32_t)team_size(cpu->team);
     cpu->common.instruction_set = cpu_isa_name(cpu->isa);
     cpu->common.kv_bytes = cpu->kv.bytes;
-    cpu->common.host_bytes = cpu->scratch.bytes + cpu->kv.bytes;
+    cpu->common.host_bytes = cpu->scratch.bytes + sizes.team_bytes + cpu->kv.bytes;
     return &cpu->common;
 
 fail:

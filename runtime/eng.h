@@ -15,6 +15,17 @@
  * must not run at once on the same session (a sequence and a slot belong to their session; different sessions do not
  * disturb each other); [stream] likewise for one text stream.
  *
+ * Processes. A child made by fork has the memory of its parent, none of the library's threads and no GPU. Functions that use a
+ * session of the parent and return a status fail in it with ENG_USAGE; eng_session_destroy waits for nobody and releases the
+ * child's copy of the memory; the parent's session is not affected. Engines for processors: the child may make sessions of its
+ * own on the parent's engine. Engines for GPUs: eng_session_create fails with ENG_USAGE, eng_session_destroy and eng_close set
+ * the handle to NULL and do nothing else; a child opens the engine itself, and can only if no GPU was used before the fork.
+ *
+ * Stacks. On engines for processors, functions marked [no allocation] need at most ENG_STACK_BYTES of the caller's stack, of
+ * whatever shape the model is, and eng_open, eng_session_create, eng_tokenize and all others at most ENG_SETUP_STACK_BYTES.
+ * What a GPU's driver needs is not known: give such callers the system's default. The library's own threads have stacks of 8
+ * MiB, whatever limit the process has.
+ *
  * Errors. A function that can fail returns a status and, if `error` is not NULL, fills the caller's struct eng_error:
  * one line that says what, where, expected, found and what to do. A call that failed changed nothing, except where its
  * comment says so. The library never prints, exits or aborts, installs no signal handlers, reads no environment (but
@@ -65,6 +76,9 @@ enum eng_status {
 };
 
 enum { ENG_MESSAGE_BYTES = 512 };
+
+/* See "Stacks" above. */
+enum { ENG_STACK_BYTES = 65536, ENG_SETUP_STACK_BYTES = 1 << 20 };
 
 struct eng_error {
     int32_t status;                  /* enum eng_status */

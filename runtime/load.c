@@ -310,6 +310,8 @@ void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine-
 void load_release(struct eng_engine *engine)
 {
     if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
+    /* GPUs, sockets and the thread that serves them are the parent's. */
+    if (load_is_inherited(engine) && (engine->cuda || engine->world)) return;
     load_cuda_close(engine);
     world_leave(&engine->world);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
@@ -337,6 +339,7 @@ enum eng_status eng_open(const char *path, const struct eng_open_options *option
         goto fail;
     }
     atomic_init(&opened->references, 1);
+    opened->process = getpid();
     nvtx_open();
     nvtx_push("load");
     bool loaded = load(opened, path, &own, &status);

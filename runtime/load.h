@@ -5,6 +5,7 @@
 #define RUNTIME_LOAD_H
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "formats/engine_file.h"
 #include "formats/tokenizer.h"
@@ -12,6 +13,7 @@
 #include "runtime/report.h"
 
 struct eng_engine {
+    pid_t process; /* that opened it */
     atomic_uint references;
     char *path;
     struct engine file;
@@ -39,6 +41,9 @@ static inline uint32_t load_processes(const struct eng_engine *engine)
 {
     return (uint32_t)plan_ranks(&engine->file.manifest.geometry) / engine->rank_count;
 }
+
+/* This process is a child, made by fork, of the one that opened the engine: it has the memory, and neither threads nor GPUs. */
+static inline bool load_is_inherited(const struct eng_engine *engine) { return engine->process != getpid(); }
 
 void load_retain(struct eng_engine *engine);
 void load_release(struct eng_engine *engine);

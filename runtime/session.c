@@ -132,11 +132,15 @@ static bool create(struct eng_session *session, const struct backend_type *type,
            find_fields(session, status) && allocate_tables(session, &sizes, status);
 }
 
+static bool is_inherited(const struct eng_session *session) { return session->process != getpid(); }
+
 void eng_session_destroy(struct eng_session **handle)
 {
     if (!handle || !*handle) return;
     struct eng_session *session = *handle;
     *handle = NULL;
+    /* A GPU does not know this process: what the session has there is the parent's. */
+    if (is_inherited(session) && session->engine->cuda) return;
     if (session->backend) session->backend->type->destroy(session->backend);
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
         free(session->flights[i].slots);
@@ -155,8 +159,15 @@ void eng_session_destroy(struct eng_session **handle)
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status)
 {
+    if (load_is_inherited(engine) && engine->cuda)
+        return status_fail(
+            status, STATUS_USAGE,
+            "eng_session_create: process %ld opened the engine, and fork made this process, %ld, in which the "
+            "GPU cannot be used; open the engine in this process, before the parent uses a GPU",
+            (long)engine->process, (long)getpid());
     struct eng_session *created = calloc(1, sizeof *created);
     if (!created) return status_fail(status, STATUS_MACHINE, "out of memory");
+    created->process = getpid();
     load_retain(engine);
     created->engine = engine;
     created->geometry = &engine->file.manifest.geometry;
@@ -192,6 +203,12 @@ bool session_weights_unchanged(struct eng_session *session, struct status *statu
 
 bool session_usable(const struct eng_session *session, struct status *status)
 {
+    if (is_inherited(session))
+        return status_fail(
+            status, STATUS_USAGE,
+            "session: process %ld made it, and fork made this process, %ld, without the session's threads; "
+            "make a session in this process",
+            (long)session->process, (long)getpid());
     if (session->failure.code == STATUS_OK) return true;
     *status = session->failure;
     return false;

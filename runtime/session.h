@@ -59,6 +59,7 @@ struct session_flight {
 };
 
 struct eng_session {
+    pid_t process; /* that has its threads */
     struct eng_engine *engine;
     struct backend *backend;
     struct status failure; /* of the backend: every later call gives it again */
@@ -97,7 +98,7 @@ struct eng_session {
 /* eng_session_create on a backend of the caller's choice, for tests. */
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status);
-/* False, with the failure once more, when the backend has failed. */
+/* False, with the failure once more, when the backend has failed; false in a child made by fork. */
 bool session_usable(const struct eng_session *session, struct status *status);
 
 /* Before a replay: load_weights_unchanged, now and then. */

@@ -23,7 +23,7 @@ enum {
     ATTENTION_CHUNK_TOKENS = 64, /* tokens in the buffer at a time, fewer for a large head_dim */
 };
 
-/* What a task keeps on the stack, some 160 KiB. */
+/* What a task works with: some 160 KiB, in the member's scratch. */
 struct attention_scratch {
     _Alignas(64) float packed[ATTENTION_PACKED_FLOATS]; /* keys [head_dim, chunk], later values [chunk, stride] */
     float scores[ATTENTION_TILE_LINES][ATTENTION_BLOCK_TOKENS]; /* later probabilities */
@@ -37,6 +37,7 @@ struct attention_scratch {
     const uint8_t *keys[ATTENTION_BLOCK_TOKENS];
     const float *value_rows[ATTENTION_BLOCK_TOKENS];
 };
+_Static_assert(sizeof(struct attention_scratch) <= TEAM_SCRATCH_BYTES, "fits the scratch of a team's member");
 
 static inline int64_t attention_least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attention_most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -436,18 +437,18 @@ static inline void attention_merge_line(const struct attention_problem *problem,
 
 static inline void attention_vector_run(const struct op_call *call, struct team_member *member)
 {
-    struct attention_scratch scratch;
+    struct attention_scratch *scratch = member->scratch;
     const struct attention_problem problem = attention_problem_of(call);
     const bool split = attention_is_split(&problem, member->count);
     struct attention_cursor cursor = {0, 0};
     struct attention_task task;
     while (attention_task_at(&problem, split, &cursor, team_ticket(member), &task))
-        attention_task_run(&problem, &task, split, &scratch);
+        attention_task_run(&problem, &task, split, scratch);
     if (!split) return;
     team_barrier(member);
     struct share share = team_share(member, problem.rows * problem.heads, 1);
     for (int64_t line = share.first; line < share.last; line++)
-        attention_merge_line(&problem, line / problem.heads, line % problem.heads, &scratch);
+        attention_merge_line(&problem, line / problem.heads, line % problem.heads, scratch);
 }
 
 #endif

@@ -18,6 +18,9 @@
 
 enum {
     CACHE_LINE = 64,
+    /* What Linux gives by default, whatever limit the process has: members of some teams call drivers and compilers, which do
+     * not say how much they need. */
+    STACK_BYTES = 8 << 20,
     /* How long a member spins before it sleeps. A wake-up through the kernel costs some 50 us, so that is what a spin
      * may cost where every member has a processor. Where members outnumber processors, the one that is waited for may
      * need this very processor. */
@@ -49,6 +52,8 @@ struct team {
     void (*function)(void *argument, struct team_member *member);
     void *argument;
     bool quit;
+    pid_t process;    /* that has the threads */
+    uint8_t *scratch; /* [size, TEAM_SCRATCH_BYTES] */
     struct team_member caller;
     struct worker workers[TEAM_MAX_THREADS - 1];
     struct arrival arrivals[TEAM_MAX_THREADS];
@@ -143,10 +148,15 @@ static void *worker_main(void *argument)
 static int start_worker(struct worker *worker)
 {
     sigset_t all, previous;
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error) return error;
+    error = pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &previous);
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (!error) error = pthread_create(&worker->thread, &attributes, worker_main, worker);
     pthread_sigmask(SIG_SETMASK, &previous, NULL);
+    pthread_attr_destroy(&attributes);
     return error;
 }
 
@@ -157,32 +167,59 @@ static void stop_workers(struct team *team)
     for (int i = 0; i < team->started; i++) pthread_join(team->workers[i].thread, NULL);
 }
 
+static void release(struct team *team)
+{
+    free(team->scratch);
+    free(team);
+}
+
+int team_size_of(int threads)
+{
+    if (threads) return threads;
+    int processors = processors_available();
+    return processors < TEAM_MAX_THREADS ? processors : TEAM_MAX_THREADS;
+}
+
+static struct team_member member_of(struct team *team, int index)
+{
+    return (struct team_member){.team = team,
+                                .index = index,
+                                .count = team->size,
+                                .scratch = team->scratch + (size_t)index * TEAM_SCRATCH_BYTES};
+}
+
 struct team *team_create(int threads, struct status *status)
 {
     int processors = processors_available();
-    if (threads == 0) threads = processors < TEAM_MAX_THREADS ? processors : TEAM_MAX_THREADS;
+    threads = team_size_of(threads);
     if (threads < 1 || threads > TEAM_MAX_THREADS) {
         status_fail(status, STATUS_USAGE, "the number of threads is %d, expected 1 to %d, or 0 for one per processor",
                     threads, (int)TEAM_MAX_THREADS);
         return NULL;
     }
+    /* Pages of the scratch that nobody touches take no memory. */
     struct team *team = aligned_alloc(CACHE_LINE, sizeof *team);
-    if (!team) {
+    uint8_t *scratch = team ? aligned_alloc(CACHE_LINE, (size_t)threads * TEAM_SCRATCH_BYTES) : NULL;
+    if (!scratch) {
+        free(team);
         status_fail(status, STATUS_MACHINE, "out of memory for a team of %d threads", threads);
         return NULL;
     }
-    *team = (struct team){.size = threads, .spin_ns = threads > processors ? SPIN_OVERSUBSCRIBED_NS : SPIN_NS};
-    team->caller = (struct team_member){.team = team, .index = 0, .count = threads};
+    *team = (struct team){.size = threads,
+                          .spin_ns = threads > processors ? SPIN_OVERSUBSCRIBED_NS : SPIN_NS,
+                          .process = getpid(),
+                          .scratch = scratch};
+    team->caller = member_of(team, 0);
     for (int i = 0; i < threads - 1; i++) {
         struct worker *worker = &team->workers[i];
-        worker->member = (struct team_member){.team = team, .index = i + 1, .count = threads};
+        worker->member = member_of(team, i + 1);
         int error = start_worker(worker);
         if (error) {
             status_fail_errno(status, STATUS_MACHINE, error, "cannot start thread %d of %d", i + 2, threads);
             /* Those that run wait at a barrier of the full size: arrive for the ones that are missing. */
             atomic_fetch_add(&team->arrived, (uint32_t)(threads - 1 - team->started));
             stop_workers(team);
-            free(team);
+            release(team);
             return NULL;
         }
         team->started++;
@@ -193,8 +230,8 @@ struct team *team_create(int threads, struct status *status)
 void team_destroy(struct team *team)
 {
     if (!team) return;
-    stop_workers(team);
-    free(team);
+    if (team->process == getpid()) stop_workers(team);
+    release(team);
 }
 
 int team_size(const struct team *team) { return team->size; }

@@ -13,15 +13,18 @@ struct team;
 
 struct team_member {
     struct team *team;
-    int index; /* 0 = the thread that called team_run */
-    int count; /* members of the team */
+    int index;     /* 0 = the thread that called team_run */
+    int count;     /* members of the team */
+    void *scratch; /* [TEAM_SCRATCH_BYTES], this member's own, aligned to 64 bytes; for what is too large for a stack */
 };
 
-enum { TEAM_MAX_THREADS = 256 };
+enum { TEAM_MAX_THREADS = 256, TEAM_SCRATCH_BYTES = 192 << 10 };
 
 /* threads 0: one per processor this process may run on (sched_getaffinity and the cgroup's CPU quota). */
 struct team *team_create(int threads, struct status *status);
-void team_destroy(struct team *team); /* NULL is fine */
+int team_size_of(int threads); /* that team_create gives, for 0, too */
+/* NULL is fine. In a child made by fork, which does not have the team's threads, only releases memory. */
+void team_destroy(struct team *team);
 int team_size(const struct team *team);
 
 /* Runs function(argument, member) on all members, the caller being one, and returns when all have returned.

@@ -14,14 +14,21 @@
 
 enum {
     LINE_BYTES = 64,
-    /* Sums of one tile of panels over a block of rows; on the stack, meant to stay in the L2 cache. */
+    /* Sums of one tile of panels over a block of rows; meant to stay in the L2 cache. */
     SUMS_FLOATS = 16384,
-    /* Activations up to this many bytes are prepared by each member for itself, on its stack: cheaper than the barrier
-     * behind a shared preparation. */
+    /* Activations up to this many bytes are prepared by each member for itself: cheaper than the barrier behind a shared
+     * preparation. */
     PRIVATE_BYTES = 32768,
     /* Elements of K per ticket of a shared preparation. */
     PREPARE_DEPTH = 1024,
 };
+
+/* In the member's scratch. */
+struct scratch {
+    _Alignas(LINE_BYTES) float sums[SUMS_FLOATS];
+    _Alignas(LINE_BYTES) float activations[PRIVATE_BYTES / sizeof(float)];
+};
+_Static_assert(sizeof(struct scratch) <= TEAM_SCRATCH_BYTES, "fits the scratch of a team's member");
 
 /* How a launch is cut up. */
 struct blocking {
@@ -186,8 +193,7 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
 
 void matmul_loop(const struct op_call *call, struct team_member *member, const struct matmul_kernels *kernels)
 {
-    _Alignas(LINE_BYTES) float sums[SUMS_FLOATS];
-    _Alignas(LINE_BYTES) float private_activations[PRIVATE_BYTES / sizeof(float)];
+    struct scratch *scratch = member->scratch;
     struct matmul_problem problem;
     struct blocking blocking;
     decode(call, &problem);
@@ -201,8 +207,8 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     /* Rows one by one in float form are what x is. */
     if (kernels->split || (problem.rows > 1 && blocking.tile_rows > 1)) {
         if (problem.rows * problem.activation_depth <= PRIVATE_BYTES / (int64_t)sizeof(float)) {
-            if (works) prepare_private(&problem, &blocking, kernels, private_activations);
-            activations = private_activations;
+            if (works) prepare_private(&problem, &blocking, kernels, scratch->activations);
+            activations = scratch->activations;
         } else {
             if (works) prepare_shared(&problem, &blocking, kernels, problem.workspace, member);
             team_barrier(member);
@@ -212,5 +218,5 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     if (!works) return;
     uint32_t tasks = (uint32_t)((blocking.total_panels + blocking.task_panels - 1) / blocking.task_panels);
     for (uint32_t task; (task = team_ticket(member)) < tasks;)
-        run_task(&problem, &blocking, kernels, activations, (int64_t)task * blocking.task_panels, sums);
+        run_task(&problem, &blocking, kernels, activations, (int64_t)task * blocking.task_panels, scratch->sums);
 }
