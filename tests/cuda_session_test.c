@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/test_cuda_engine.h"
@@ -375,6 +376,41 @@ static void test_each_call_failing(void **state)
     assert_true(failures > 100);
 }
 
+/* In a child made by fork nothing reaches the driver, which does not know that process; handles are given up. */
+static void test_child(void **state)
+{
+    (void)state;
+    enum { LIMIT_SECONDS = 60 };
+    struct eng_error error;
+    struct answers answers;
+    struct eng_engine *engine = open_engine();
+    struct eng_session *session = NULL, *second = NULL;
+    int result = 0;
+    CHECK(eng_session_create(engine, NULL, &session, &error));
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(LIMIT_SECONDS);
+        uint64_t calls = fake.calls();
+        int wrong = 0;
+        if (generate(session, NULL, &answers, &error) != ENG_USAGE || !strstr(error.message, "fork")) wrong |= 1;
+        if (eng_step(session, NULL, &error) != ENG_USAGE || !strstr(error.message, "fork")) wrong |= 2;
+        if (eng_session_create(engine, NULL, &second, &error) != ENG_USAGE || !strstr(error.message, "fork"))
+            wrong |= 4;
+        eng_session_destroy(&session);
+        eng_close(&engine);
+        if (session || engine || second) wrong |= 8;
+        if (fake.calls() != calls) wrong |= 16;
+        _exit(wrong);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    CHECK(generate(session, NULL, &answers, &error));
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +421,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_refusals, begin, end),
         cmocka_unit_test_setup_teardown(test_pool_that_does_not_fit, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged_weights, begin, end),
+        cmocka_unit_test_setup_teardown(test_child, begin, end),
         cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
     };
     (void)argc;
