@@ -279,7 +279,7 @@ static int read_line(struct command_line *line, int argc, char **argv)
     opterr = 0;
     int flag;
     while ((flag = getopt_long(argc, argv, ":ho:", flags, NULL)) != -1) {
-        if (!read_flag(line, flag, optarg, argv)) return CLI_USAGE;
+        if (!read_flag(line, flag, optarg, argv)) return cli_value_code();
         if (line->help || line->version) return CLI_DONE;
     }
     if (optind < argc) return cli_usage("expected --model PATH and other flags, found '%s'", argv[optind]);

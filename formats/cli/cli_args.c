@@ -13,6 +13,10 @@
 
 #include "formats/cli/cli_process.h"
 
+static int value_code = CLI_USAGE;
+
+int cli_value_code(void) { return value_code; }
+
 int cli_fail_status(const struct status *status)
 {
     int code = status_exit_code(status);
@@ -123,7 +127,11 @@ bool cli_read_list(const char *flag, const char *text, uint64_t least, uint64_t 
         *count = used;
         return true;
     }
-    if (!has_memory) fprintf(stderr, "%s: %s: out of memory\n", cli_program(), flag);
+    if (!has_memory) {
+        struct status status;
+        status_fail(&status, STATUS_MACHINE, "%s: out of memory", flag);
+        value_code = cli_fail_status(&status);
+    }
     free(list);
     return false;
 }

@@ -26,7 +26,9 @@ int cli_fail_status(const struct status *status);
 /* The message for getopt_long's '?' and ':' (opterr 0, option string beginning with ':'). Returns CLI_USAGE. */
 int cli_bad_flag(int found, char *const *argv);
 
-/* Each prints its message and returns false when `text` is not what it should be. */
+/* Each prints its message and returns false when `text` is not what it should be; cli_value_code() is the exit code then:
+ * CLI_USAGE, or CLI_MACHINE where memory for a list was lacking. */
+int cli_value_code(void);
 bool cli_read_number(const char *flag, const char *text, uint64_t least, uint64_t most, uint64_t *value);
 bool cli_read_real(const char *flag, const char *text, double least, double most, double *value);
 /* Numbers separated by commas or white space (brackets around them are allowed); *values is malloc'd. */

@@ -155,7 +155,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
         break;
     default: return cli_bad_flag(flag, argv);
     }
-    return ok ? CLI_DONE : CLI_USAGE;
+    return ok ? CLI_DONE : cli_value_code();
 }
 
 static int read_arguments(int argc, char **argv, struct arguments *arguments)

@@ -272,7 +272,7 @@ static int read_flag(struct arguments *arguments, int flag, char **argv)
         break;
     case '?':
     case ':': return cli_bad_flag(flag, argv);
-    default: return read_value(arguments, flag) ? CLI_DONE : CLI_USAGE;
+    default: return read_value(arguments, flag) ? CLI_DONE : cli_value_code();
     }
     return CLI_DONE;
 }

@@ -9,6 +9,7 @@ import unittest
 from harness import ENGBUILD, FABLES, LIBFAULTS, SANITIZED, run, scratch, tally
 
 POINTS = 12 if SANITIZED else 80
+FIRST_CALLS = 4 if SANITIZED else 20  # all of the first ones, of the command line
 LAST_CALLS = 8 if SANITIZED else 30  # all of the last ones, in which the file gets its name
 OPTIONS = [[], ["--gpus", "2", "--json"]]
 
@@ -61,7 +62,7 @@ class AllocationFaults(unittest.TestCase):
                 os.unlink(path)
                 self.assertGreater(total, 1000)
                 points = [generator.randrange(total * i // POINTS, total * (i + 1) // POINTS) + 1 for i in range(POINTS)]
-                for nth in [*points, *range(total - LAST_CALLS + 1, total + 1)]:
+                for nth in [*range(1, FIRST_CALLS + 1), *points, *range(total - LAST_CALLS + 1, total + 1)]:
                     for from_there_on in (False, True):
                         cases += 1
                         survived += self.check(folder, options, nth, from_there_on, expected)
