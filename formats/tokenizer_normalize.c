@@ -9,7 +9,12 @@
 
 #include "formats/tokenizer_internal.h"
 
-enum { DECOMPOSITION_LIMIT = 32 /* U+FDFA has 18 characters, the longest there is */ };
+enum {
+    DECOMPOSITION_LIMIT = 32, /* U+FDFA has 18 characters, the longest there is */
+    /* Work that each byte is charged as by which a replacement makes the text longer: steps that multiply the text end in an
+     * error before they cost much memory. */
+    WORK_PER_BYTE_OF_GROWTH = 8,
+};
 
 struct characters {
     utf8proc_int32_t *items;
@@ -169,7 +174,8 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     struct replacement *replacement = context;
     const char *bytes = matched ? replacement->content : replacement->text + start;
     size_t size = matched ? replacement->content_size : end - start;
-    return encode_scratch_charge(replacement->scratch, size) &&
+    size_t growth = size > end - start ? size - (end - start) : 0;
+    return encode_scratch_charge(replacement->scratch, size + WORK_PER_BYTE_OF_GROWTH * growth) &&
            tokenizer_text_append(replacement->out, bytes, size, replacement->scratch->status);
 }
 

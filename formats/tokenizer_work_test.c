@@ -195,13 +195,36 @@ static void test_added_tokens_of_one_prefix(void **state)
     free(text);
 }
 
+/* Normalizers that each make the text eight times as long: two of them make 64 bytes of memory, and their tokens, of each
+ * byte. */
+static void test_text_that_grows(void **state)
+{
+    (void)state;
+    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
+    char *text = malloc(LONG_TEXT), two[300];
+    struct status status = {0};
+    struct token_buffer tokens = {0};
+    assert_non_null(text);
+    memset(text, 'a', LONG_TEXT);
+    struct opened opened = fixture_open(&(struct fixture){.normalizer = step, .pre_tokenizer = BYTES_ALONE});
+    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
+    assert_int_equal(tokens.count, 8 * LONG_TEXT);
+    fixture_close(&opened);
+    snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
+    opened = fixture_open(&(struct fixture){.normalizer = two, .pre_tokenizer = BYTES_ALONE});
+    test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status,
+                        STATUS_BAD_INPUT, "make the text grow");
+    token_buffer_free(&tokens);
+    fixture_close(&opened);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_quadratic_patterns_end),
-        cmocka_unit_test(test_published),
-        cmocka_unit_test(test_added_tokens_of_one_prefix),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_quadratic_patterns_end),
+        cmocka_unit_test(test_published),       cmocka_unit_test(test_added_tokens_of_one_prefix),
+        cmocka_unit_test(test_text_that_grows),
     };
     return cmocka_run_group_tests_name("tokenizer work", tests, NULL, NULL);
 }
