@@ -152,7 +152,7 @@ static struct race_options race_options_for(enum tune_level level)
 double bench_cuda_expected_us(const struct bench_cuda *bench, const struct bench_problem *problem,
                               enum tune_level level)
 {
-    /* Of a launch: a node of the candidate's graph; what it takes beyond the roofline. */
+    /* Each launch needs a node of the candidate's graph, and takes longer than the roofline. */
     const double bind_us = 10, overhead_us = 3, slowness = 1.5;
     uint64_t bytes, flops;
     problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);

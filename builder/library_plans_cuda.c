@@ -16,7 +16,7 @@
 #include "kernels/swiglu/swiglu_device.h"
 
 enum { SPACE_ALIGNMENT = 256 };
-/* Of a plan's time: less is noise. Whether all gains together are worth the library, library_worth decides. */
+/* A smaller share of a plan's time is noise. library_worth decides whether all gains together are worth the library. */
 static const double least_gain = 0.01;
 /* Of the largest logit: sums in another order, rounded to 16 bits between launches. NCCL's plans may round the sum of all
  * ranks, twice a layer, where ours do not, or the reverse: of 32 layers behind a random KV cache that showed as more than 3e-2.

@@ -172,7 +172,7 @@ static int most_tactics(enum plan_library library, enum tune_level level)
 uint64_t tune_libraries_expected_us(const struct tuning *tuning, const struct tune_problem *problem,
                                     enum tune_level level)
 {
-    /* Of a tactic, on an H200: finding or making it, and its part of the race. */
+    /* Each tactic has to be found or made, and takes part in the race; figures of an H200. */
     const uint64_t cublaslt_us = 10000, cudnn_us = 500000;
     int64_t params[PLAN_MAX_PARAMS];
     if (!tuning->measuring || tune_libraries_answered(tuning, problem, level)) return 0;

@@ -28,7 +28,7 @@ static bool check_tokens(const struct eng_session *session, const int32_t *token
     return true;
 }
 
-/* Of a slot that was checked. Before the tokens are: as many as are counted need not be there to be read. */
+/* Requires: the slot was checked. Comes before any token is read: the caller's array may be shorter than a wrong count. */
 static bool check_context(const struct eng_session *session, uint32_t slot, size_t count, const char *function,
                           struct status *status)
 {

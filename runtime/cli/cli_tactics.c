@@ -361,7 +361,7 @@ static bool put_tactic(json_t *object, const char *kernel_key, const char *tunab
     return put(object, tunables_key, tunables) && ok;
 }
 
-/* Of the race in which it was not the fastest; race NULL: it was. */
+/* The winner of the race in which the kernel was not the fastest; race NULL: it was the fastest. */
 static bool put_race(json_t *object, const struct tuning_record *race, enum engine_target target)
 {
     if (!race) return true;

@@ -40,7 +40,7 @@ static void count_release(size_t size)
 
 #if HAS_ADDRESS_SANITIZER
 
-// Of AddressSanitizer, which has replaced malloc.
+// AddressSanitizer, which has replaced malloc, declares these in no header of gcc.
 int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
                                               void (*free_hook)(const volatile void *));
 size_t __sanitizer_get_allocated_size(const volatile void *block);
