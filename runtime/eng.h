@@ -241,7 +241,7 @@ enum eng_text_flags {
 
 /* Text to ids. *count is set to the number of ids; more than `capacity` of them is ENG_TOO_LONG and none is written
  * (call with capacity 0 to learn the size). Invalid UTF-8 is read as U+FFFD. Without ENG_TEXT_PLAIN a special token is
- * recognised wherever its text stands: whoever writes the text can end a turn or begin one. Work is bounded by the length of
+ * recognised wherever its text stands: the author of the text can end a turn or begin one. Work is bounded by the length of
  * the text; a tokenizer whose patterns need more is ENG_BAD_INPUT. [any] */
 ENG_API enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, size_t size, uint32_t flags,
                                      int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error);

@@ -201,46 +201,35 @@ static void decode_steps_look_in_between(void **state)
     eng_close(&engine);
 }
 
+/* The engine goes on as if nothing had happened to its file, in sessions made before and after. */
+static void expect_no_effect(uint32_t private_weights, enum change change)
+{
+    struct eng_error error;
+    fresh_copy();
+    struct eng_engine *engine = open_copy(private_weights);
+    struct eng_session *session = make_session(engine);
+    change_copy(change);
+    usleep(PAUSE_US);
+    expect_tokens(session);
+    CHECK(eng_selftest(session, NULL, &error));
+    struct eng_session *late = make_session(engine);
+    expect_tokens(late);
+    check_text(engine);
+    eng_session_destroy(&late);
+    eng_session_destroy(&session);
+    eng_close(&engine);
+}
+
 static void a_replaced_or_nameless_file_lives_on(void **state)
 {
     (void)state;
-    for (enum change change = RENAME; change <= UNLINK; change++) {
-        struct eng_error error;
-        fresh_copy();
-        struct eng_engine *engine = open_copy(0);
-        struct eng_session *session = make_session(engine);
-        change_copy(change);
-        usleep(PAUSE_US);
-        expect_tokens(session);
-        CHECK(eng_selftest(session, NULL, &error));
-        struct eng_session *late = make_session(engine);
-        expect_tokens(late);
-        check_text(engine);
-        eng_session_destroy(&late);
-        eng_session_destroy(&session);
-        eng_close(&engine);
-    }
+    for (enum change change = RENAME; change <= UNLINK; change++) expect_no_effect(0, change);
 }
 
 static void private_weights_do_not_depend_on_the_file(void **state)
 {
     (void)state;
-    for (enum change change = LEAVE; change <= UNLINK; change++) {
-        struct eng_error error;
-        fresh_copy();
-        struct eng_engine *engine = open_copy(1);
-        struct eng_session *session = make_session(engine);
-        change_copy(change);
-        usleep(PAUSE_US);
-        expect_tokens(session);
-        CHECK(eng_selftest(session, NULL, &error));
-        struct eng_session *late = make_session(engine);
-        expect_tokens(late);
-        check_text(engine);
-        eng_session_destroy(&late);
-        eng_session_destroy(&session);
-        eng_close(&engine);
-    }
+    for (enum change change = LEAVE; change <= UNLINK; change++) expect_no_effect(1, change);
 }
 
 static void private_weights_are_verified(void **state)

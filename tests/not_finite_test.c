@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits that are not finite, through the public API: the sequence or slot concerned ends or is named, its neighbours get
- * bit for bit what they get without it, and whoever has its slot and pages next, too. On processors, for one rank and
+ * bit for bit what they get without it, and so does the next owner of its slot and pages. On processors, for one rank and
  * several, on a device that runs steps ahead, and on the fake driver of a GPU. */
 #include "tests/test_overflow_model.h"
 

@@ -10,18 +10,12 @@
 
 static char folder[256], path[300];
 
-static int build(uint32_t gpus)
+bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
 {
-    const char *root = getenv("TEST_TMPDIR");
-    snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
-    if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/fables.eng", folder);
     struct build_options options;
-    struct status status;
-    status_clear(&status);
     build_options_init(&options);
-    options.model = "tests/models/fables";
-    options.output = path;
+    options.model = model;
+    options.output = output;
     options.gpus = gpus;
     options.max_context = FABLES_CONTEXT;
     options.max_batch = FABLES_BATCH;
@@ -32,9 +26,22 @@ static int build(uint32_t gpus)
     options.tuning_cache = NULL;
     options.progress = NULL;
     options.out = fopen("/dev/null", "w");
-    bool ok = options.out && build_engine(&options, &status);
+    bool ok = options.out && build_engine(&options, status);
     if (options.out) fclose(options.out);
-    if (!ok) fprintf(stderr, "build of %s: %s\n", options.model, status.message);
+    return ok;
+}
+
+static int build(uint32_t gpus)
+{
+    static const char model[] = "tests/models/fables";
+    const char *root = getenv("TEST_TMPDIR");
+    struct status status;
+    status_clear(&status);
+    snprintf(folder, sizeof folder, "%s/fables.XXXXXX", root ? root : "/tmp");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/fables.eng", folder);
+    bool ok = fables_build_model(model, path, gpus, &status);
+    if (!ok) fprintf(stderr, "build of %s: %s\n", model, status.message);
     return ok ? 0 : -1;
 }
 

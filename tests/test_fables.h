@@ -5,14 +5,19 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
 
+#include "formats/status.h"
 #include "runtime/eng.h"
 
 enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64, FABLES_RANKS = 2 };
+
+/* Builds an engine of a checkpoint with these sizes, without tuning. */
+bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status);
 
 /* Group set-up and tear-down of cmocka: fables_path() is valid between them. */
 int fables_build(void **state);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "builder/build.h"
 #include "formats/checkpoint.h"
 #include "formats/test_support.h"
 #include "tests/test_fables.h"
@@ -115,22 +114,6 @@ void overflow_model_write(const char *folder)
 
 void overflow_engine_build(const char *folder, const char *path, uint32_t ranks)
 {
-    struct build_options options;
     struct status status = {0};
-    build_options_init(&options);
-    options.model = folder;
-    options.output = path;
-    options.gpus = ranks;
-    options.max_context = FABLES_CONTEXT;
-    options.max_batch = FABLES_BATCH;
-    options.prefill_chunks[0] = 8;
-    options.prefill_chunks[1] = FABLES_LARGEST_CHUNK;
-    options.prefill_chunk_count = 2;
-    options.tune = TUNE_OFF;
-    options.tuning_cache = NULL;
-    options.progress = NULL;
-    options.out = fopen("/dev/null", "w");
-    assert_non_null(options.out);
-    test_expect_success(build_engine(&options, &status), &status);
-    fclose(options.out);
+    test_expect_success(fables_build_model(folder, path, ranks, &status), &status);
 }

@@ -29,7 +29,7 @@ static const char help[] =
     "                            a terminal Ctrl-C ends an answer, Ctrl-D the chat\n"
     "      --system TEXT         with --chat: the system message\n"
     "      --special-tokens HOW  special tokens that are written in the prompt, as <|end|>: 'parse' recognises\n"
-    "                            them (the default; whoever writes the prompt can then end a turn or begin\n"
+    "                            them (the default; the author of the prompt can then end a turn or begin\n"
     "                            one), 'text' does not (the default with --chat)\n"
     "answer:\n"
     "  -n, --count N             at most N tokens (128; with --chat 0); 0: until an end token or the end\n"
