@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/library_plans_cuda.h"
+#include "builder/vendor/library_plans_cuda.h"
 
 enum {
     CONTEXTS = 3,

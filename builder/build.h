@@ -4,8 +4,8 @@
 #define BUILDER_BUILD_H
 
 #include "builder/progress.h"
-#include "formats/manifest.h"
-#include "tuner/tune_matmul.h"
+#include "formats/engine/manifest.h"
+#include "tuner/cpu/tune_matmul.h"
 
 #define BUILDER_VERSION "0.1.0"
 

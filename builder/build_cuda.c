@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "builder/choose_plans_cuda.h"
-#include "builder/library_plans_cuda.h"
-#include "builder/nccl_launches_cuda.h"
+#include "builder/vendor/library_plans_cuda.h"
+#include "builder/vendor/nccl_launches_cuda.h"
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
 

@@ -4,16 +4,16 @@
 #define BUILDER_BUILD_STATE_H
 
 #include "builder/build.h"
-#include "builder/device_plan.h"
+#include "builder/lower/device_plan.h"
 #include "builder/gpu_record.h"
-#include "builder/library_blobs.h"
-#include "builder/lower.h"
+#include "builder/vendor/library_blobs.h"
+#include "builder/lower/lower.h"
 #include "builder/tune_plans.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "kernels/cuda/comm.h"
-#include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/vendor/cublaslt.h"
+#include "kernels/cuda/vendor/cudnn.h"
+#include "kernels/cuda/vendor/nccl.h"
 
 enum { SHORTLIST = 8 };
 struct shortlisted {

@@ -8,7 +8,7 @@
 
 #include "builder/build.h"
 #include "builder/test_model.h"
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 
 /* One folder with a checkpoint, and the streams of a build. */
 struct fixture {

@@ -7,7 +7,7 @@
 
 #include "builder/time_plans_cuda.h"
 #include "builder/tune_cuda.h"
-#include "formats/hash.h"
+#include "formats/base/hash.h"
 #include "kernels/matmul/matmul_device.h"
 
 enum {

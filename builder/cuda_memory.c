@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/library_plans_cuda.h"
-#include "formats/checked.h"
+#include "builder/vendor/library_plans_cuda.h"
+#include "formats/base/checked.h"
 
 static bool write_state(const struct cuda_memory *memory, const struct build *build, const struct device *device,
                         uint64_t kv_pages, struct status *status)

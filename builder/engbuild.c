@@ -8,10 +8,10 @@
 
 #include "builder/build.h"
 #include "builder/gpu_record.h"
-#include "builder/pass.h"
+#include "builder/passes/pass.h"
 #include "formats/cli/cli_args.h"
 #include "formats/cli/cli_process.h"
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/device.h"
 

@@ -2,7 +2,7 @@
 /* What a build says about its progress: estimates of the time left, and no silence. */
 #include "builder/progress.h"
 
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 static void time_left_goes_by_units_of_work(void **state)
 {

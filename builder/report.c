@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "builder/estimate_cuda.h"
-#include "builder/lower.h"
-#include "formats/checked.h"
-#include "formats/json.h"
+#include "builder/lower/estimate_cuda.h"
+#include "builder/lower/lower.h"
+#include "formats/base/checked.h"
+#include "formats/base/json.h"
 
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics)
 {

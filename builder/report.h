@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "builder/tune_plans.h"
-#include "formats/manifest.h"
+#include "formats/engine/manifest.h"
 
 struct build_report {
     const struct manifest *manifest;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/test_device_model.h"
 
-#include "builder/import.h"
-#include "builder/pass.h"
-#include "builder/shard.h"
-#include "builder/weights.h"
+#include "builder/arch/arch.h"
+#include "builder/passes/pass.h"
+#include "builder/weights/shard.h"
+#include "builder/weights/weights.h"
 
 const struct device_facts test_gpus[TEST_GPUS] = {
     [TEST_GPU_90] = {.name = "made-up H200",

@@ -3,9 +3,9 @@
 #ifndef BUILDER_TEST_DEVICE_MODEL_H
 #define BUILDER_TEST_DEVICE_MODEL_H
 
-#include "builder/device_plan.h"
-#include "formats/checkpoint.h"
-#include "formats/test_support.h"
+#include "builder/lower/device_plan.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/base/test_support.h"
 
 /* Facts of GPUs that need not be there. */
 enum test_gpu { TEST_GPU_90, TEST_GPU_80, TEST_GPU_120, TEST_GPUS };

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "formats/safetensors.h"
+#include "formats/checkpoint/safetensors.h"
 
 const struct test_sizes test_sizes = {TEST_INNER, TEST_HEADS, TEST_KV_HEADS, TEST_VOCAB};
 

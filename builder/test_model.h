@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "builder/weights.h"
-#include "formats/dtype.h"
-#include "formats/test_support.h"
+#include "builder/weights/weights.h"
+#include "formats/encoding/dtype.h"
+#include "formats/base/test_support.h"
 
 enum {
     TEST_HIDDEN = 23,

@@ -7,7 +7,7 @@
 
 #include "builder/build_cuda.h"
 #include "builder/tune_libraries_cuda.h"
-#include "formats/hash.h"
+#include "formats/base/hash.h"
 
 enum {
     FULL_TACTICS = 40,  /* raced at level full */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/library_plans_cuda.h"
+#include "builder/vendor/library_plans_cuda.h"
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 

@@ -4,7 +4,7 @@
 #define BUILDER_TUNE_PLANS_H
 
 #include "builder/progress.h"
-#include "tuner/tune_matmul.h"
+#include "tuner/cpu/tune_matmul.h"
 
 /* The records an engine carries, in order of first use; launches name them by index. */
 struct tactics {

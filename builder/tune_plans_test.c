@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tuning of whole plans: each problem once, cached records first, every launch patched, whatever happens to
  * the cache. */
-#include "builder/import.h"
-#include "builder/lower.h"
-#include "builder/pass.h"
+#include "builder/arch/arch.h"
+#include "builder/lower/lower.h"
+#include "builder/passes/pass.h"
 #include "builder/test_model.h"
 #include "builder/tune_plans.h"
-#include "builder/weights.h"
+#include "builder/weights/weights.h"
 #include "kernels/matmul/matmul.h"
 
 enum { PLANS = 3 }; /* decode of 1 and 3 rows, prefill of 3 */

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "formats/engine_layout.h"
+#include "formats/engine/engine_layout.h"
 
 enum { PROMPT = 40, NEW_TOKENS = 6, PAUSE_US = 50 * 1000 };
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What stands in a message stays in it: markers of the chat format inside a content are text and begin or end no turn, in
  * all formats, with the shipped tokenizer and, where ENG_SHARED names the shared folder, with published ones. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 #include <zlib.h>
 
-#include "formats/file.h"
-#include "runtime/load.h"
+#include "formats/base/file.h"
+#include "runtime/load/load.h"
 
 enum { MOST_TOKENS = 1024, MOST_BYTES = 1 << 20, MOST_JSON = 32 << 20, MOST_MARKERS = 4 };
 

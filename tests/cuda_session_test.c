@@ -2,7 +2,7 @@
 /* Engines for a GPU through the public API, on the fake driver (tests/fake_cuda): the same tokens and logits as on the
  * CPU, errors that say what to do, nothing left behind whichever call of the driver fails. The program runs itself again
  * with the fake's folder in LD_LIBRARY_PATH. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 #include "kernels/cuda/test_fake_cuda.h"
 #include "tests/test_fables.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps queued ahead of the tokens before them: on a device of the tests' own (runtime/test_backend.h) every sequence
+/* Steps queued ahead of the tokens before them: on a device of the tests' own (runtime/backend/test_backend.h) every sequence
  * and slot gets what it gets alone on the plain path, under random schedules; and what happens when the device fails. */
 #include "tests/test_fables.h"
 
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/session.h"
-#include "runtime/test_backend.h"
+#include "runtime/session/session.h"
+#include "runtime/backend/test_backend.h"
 
 enum {
     SCRIPTS = 24,

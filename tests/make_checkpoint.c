@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "builder/import.h"
-#include "formats/checkpoint.h"
+#include "builder/arch/arch.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "kernels/cpu/team.h"
 
 static const char usage[] =

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/engine_file.h"
-#include "formats/test_support.h"
+#include "formats/engine/engine_file.h"
+#include "formats/base/test_support.h"
 #include "kernels/cuda/test_fake_cuda.h"
-#include "runtime/session.h"
-#include "runtime/test_backend.h"
+#include "runtime/session/session.h"
+#include "runtime/backend/test_backend.h"
 #include "tests/test_cuda_engine.h"
 #include "tests/test_fables.h"
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "kernels/cpu/rendezvous.h"
-#include "runtime/backend_ranks.h"
-#include "runtime/session.h"
-#include "runtime/test_backend.h"
+#include "runtime/backend/backend_ranks.h"
+#include "runtime/session/session.h"
+#include "runtime/backend/test_backend.h"
 
 enum { SEQUENCES = 8, ANSWER = 16, LONGEST_PROMPT = 150 };
 

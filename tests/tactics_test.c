@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/test_support.h"
-#include "formats/tuning_record.h"
+#include "formats/base/test_support.h"
+#include "formats/tuning/tuning_record.h"
 #include "runtime/cli/cli_launch.h"
 #include "runtime/cli/cli_tactics.h"
 #include "tests/test_lowered_engine.h"

@@ -2,12 +2,12 @@
 /* What a file says reaches a terminal through enginfo and messages: whatever the names in it hold, no byte that a terminal
  * acts on, and nothing that changes the order of what is read. */
 #define TEST_ENGINE_MAKE test_engine_make
-#include "formats/test_engine_frame.h"
+#include "formats/engine/test_engine_frame.h"
 
 #include <sys/wait.h>
 
-#include "formats/engine_file.h"
-#include "formats/tuning_record.h"
+#include "formats/engine/engine_file.h"
+#include "formats/tuning/tuning_record.h"
 
 enum { MOST_OUTPUT = 1 << 16 };
 

@@ -14,7 +14,7 @@
 
 #include "kernels/cpu/executor.h"
 #include "kernels/cuda/test_fake_cuda.h"
-#include "runtime/load.h"
+#include "runtime/load/load.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 enum { MOST_PLANS = 32, OPERANDS = 8 };

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 
 /* Writes it to `path` and registers its kernels with the fake driver. `cpu` is an engine of test_fables; it must stay
  * open. Ends the test on failure. */

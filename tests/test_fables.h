@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "formats/status.h"
+#include "formats/base/status.h"
 #include "runtime/eng.h"
 
 enum { FABLES_CONTEXT = 384, FABLES_BATCH = 8, FABLES_LARGEST_CHUNK = 64, FABLES_RANKS = 2 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_lowered_engine.h"
 
-#include "builder/weights.h"
-#include "formats/tokenizer.h"
+#include "builder/weights/weights.h"
+#include "formats/tokenizer/tokenizer.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 static char *folder;

@@ -6,7 +6,7 @@
 #define TESTS_TEST_LOWERED_ENGINE_H
 
 #include "builder/test_device_model.h"
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 
 enum { LOWERED_ENGINE_SLOTS = 16, LOWERED_ENGINE_CONTEXT = 384, LOWERED_ENGINE_MOST_PLANS = 16 };
 

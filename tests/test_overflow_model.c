@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "formats/checkpoint.h"
-#include "formats/test_support.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/base/test_support.h"
 #include "tests/test_fables.h"
 
 static const char source[] = "tests/models/fables";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_tokenize of text that is not trusted, counts that cannot be, and patterns without machine code. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 #include "tests/test_fables.h"
 
 enum { MOST_TOKENS = 128 };

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/cli/cli_trace.h"
-#include "runtime/trace.h"
+#include "runtime/session/trace.h"
 #include "tests/test_cuda_engine.h"
 #include "tests/test_lowered_engine.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "formats/file.h"
+#include "formats/base/file.h"
 #include "kernels/cpu/probe.h"
 
 static void processor_name(char *out, size_t size)

@@ -4,7 +4,7 @@
 #define TUNER_MACHINE_H
 
 #include "kernels/cpu/team.h"
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 struct machine {
     char name[128]; /* processor model, for records and people */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "formats/cli/cli_args.h"
-#include "formats/printable.h"
+#include "formats/base/printable.h"
 
 static const char *program = "eng";
 static bool reader_left;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "formats/status.h"
+#include "formats/base/status.h"
 
 /* First of all: names the program (constant text, begins every message), and makes a closed pipe and a file that grows too
  * large errors of write, since sockets are written to and files must be tidied up. */
@@ -36,7 +36,7 @@ bool cli_flush(struct status *status);
 /* Whether stdout was found to be a closed pipe. */
 bool cli_reader_left(void);
 
-/* Text that came from a file, which a terminal must not act on: what is not printable (formats/printable.h) is escaped, other
+/* Text that came from a file, which a terminal must not act on: what is not printable (formats/base/printable.h) is escaped, other
  * than line feeds and tabs. What is JSON stays the same JSON. */
 void cli_print_text(FILE *out, const char *text, size_t size);
 /* The same for text in the language of people that goes to a terminal: characters that set the direction of text stay. */

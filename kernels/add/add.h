@@ -3,7 +3,7 @@
 #ifndef KERNELS_ADD_ADD_H
 #define KERNELS_ADD_ADD_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum add_operand {
     ADD_COUNTS,

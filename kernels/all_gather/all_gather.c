@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_gather/all_gather.h"
 
-#include "formats/checked.h"
+#include "formats/base/checked.h"
 #include "kernels/cpu/rendezvous.h"
 #include "kernels/cpu/share.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t *bytes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather: every rank sends its columns to every other, which puts them beside its own (contract:
  * all_gather_device.h). A thread takes the same columns from all ranks. The buffer: [RANKS] parts of [ROWS, WIDTH]. */
-#include "kernels/comm.cuh"
+#include "kernels/cuda/include/comm.cuh"
 
 #ifndef ROWS
 #define ROWS 1

@@ -6,7 +6,7 @@
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_H
 #define KERNELS_ALL_GATHER_ALL_GATHER_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum all_gather_operand {
     ALL_GATHER_COUNTS,

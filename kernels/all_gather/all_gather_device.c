@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "formats/checked.h"
-#include "kernels/op_check.h"
+#include "formats/base/checked.h"
+#include "kernels/op/op_check.h"
 
 enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
 

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "formats/checked.h"
-#include "kernels/cuda/nccl_call.h"
+#include "formats/base/checked.h"
+#include "kernels/cuda/vendor/nccl_call.h"
 
 static const char *check(const int64_t *params)
 {

@@ -4,9 +4,9 @@
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_NCCL_H
 #define KERNELS_ALL_GATHER_ALL_GATHER_NCCL_H
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/all_gather/all_gather_device.h"
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/vendor/nccl.h"
 
 /* The library call: params[0..ALL_GATHER_DEVICE_THREADS) of the contract. */
 enum all_gather_nccl_operand {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of all ranks, one rank behind the other, side by side (contract: all_gather_nccl.h). */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 1

@@ -6,7 +6,7 @@
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_H
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum all_reduce_operand {
     ALL_REDUCE_COUNTS,

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "formats/checked.h"
-#include "kernels/op_check.h"
+#include "formats/base/checked.h"
+#include "kernels/op/op_check.h"
 
 enum {
     FLT_MAX_BITS = 0x7f7fffff,

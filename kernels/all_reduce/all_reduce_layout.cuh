@@ -3,7 +3,7 @@
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_LAYOUT_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_LAYOUT_CUH
 
-#include "kernels/comm.cuh"
+#include "kernels/cuda/include/comm.cuh"
 
 #ifndef ROWS
 #define ROWS 16

@@ -2,7 +2,7 @@
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
 #include "kernels/all_gather/all_gather_device.h"
-#include "kernels/cuda/nccl_call.h"
+#include "kernels/cuda/vendor/nccl_call.h"
 
 /* What both launches demand of the problem. */
 static const char *check(const int64_t *params)

@@ -9,9 +9,9 @@
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_NCCL_H
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_NCCL_H
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/all_reduce/all_reduce_device.h"
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/vendor/nccl.h"
 
 /* The library call: params[0..ALL_REDUCE_DEVICE_THREADS) of the contract. */
 enum all_reduce_nccl_operand {

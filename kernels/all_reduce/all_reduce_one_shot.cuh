@@ -7,7 +7,7 @@
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_ONE_SHOT_CUH
 
 #include "kernels/all_reduce/all_reduce_layout.cuh"
-#include "kernels/hopper.cuh"
+#include "kernels/cuda/include/hopper.cuh"
 
 #ifndef THREADS
 #define THREADS 512

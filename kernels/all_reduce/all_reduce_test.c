@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce/all_reduce.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 #include <unistd.h>
 

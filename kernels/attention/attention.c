@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention.h"
 
-#include "formats/checked.h"
+#include "formats/base/checked.h"
 #include "kernels/attention/attention_plan.h"
 #include "kernels/cpu/vector_portable.h"
 

@@ -8,11 +8,11 @@
  * of every row of this step. Pages as in rope_append.h. Numerics contract: a row's result depends on its own sequence
  * only, never on the other rows, the chunking of the prompt or the number of threads: tokens are taken in blocks of
  * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. HEAD_DIM is at most
- * OP_MAX_HEAD_DIM (kernels/op_check.h), SCALE positive. */
+ * OP_MAX_HEAD_DIM (kernels/op/op_check.h), SCALE positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum { ATTENTION_BLOCK_TOKENS = 256 };
 

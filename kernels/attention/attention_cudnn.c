@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/checked.h"
+#include "formats/base/checked.h"
 #include "kernels/attention/attention_cudnn_layout.cuh"
 
 enum {

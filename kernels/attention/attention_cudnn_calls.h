@@ -4,7 +4,7 @@
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/attention/attention_cudnn.h"
 
 struct attention_cudnn_calls; /* opaque */

@@ -2,7 +2,7 @@
 /* attention_cudnn_inputs: what cuDNN wants to know of a chunk as arrays, from the step's own (contract:
  * attention_cudnn.h). One block for each kv head; the first one writes the arrays. */
 #include "kernels/attention/attention_cudnn_layout.cuh"
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 512

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/hash.h"
+#include "formats/base/hash.h"
 #include "kernels/attention/attention_cudnn_build.h"
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)

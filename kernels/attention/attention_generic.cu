@@ -15,7 +15,7 @@
  * Accumulation f32, online softmax in base 2. X_DTYPE = KV_DTYPE = 16-bit: products of these, p rounded to X_DTYPE.
  * Any other mixture: tf32 products (exact for 16-bit inputs; f32 inputs and p lose all but 10 bits of fraction). A
  * row's result depends on nothing but the row, its tokens and the tunables. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 16

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #ifndef KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 #define KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 
-#include "kernels/hopper.cuh"
+#include "kernels/cuda/include/hopper.cuh"
 
 /* A matrix in shared memory. Rows along the depth of the product (q, k): `next` is not used. Rows across it (v): `next`
  * is the distance of blocks of 64 columns. Eight rows make 1024 bytes. In a cluster addresses have the block's rank in

@@ -3,7 +3,7 @@
 #ifndef KERNELS_CPU_EXECUTOR_H
 #define KERNELS_CPU_EXECUTOR_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 /* Base addresses of the spaces, aligned to PLAN_ALIGNMENT; sizes as the plan was verified against. */
 struct cpu_memory {

@@ -2,9 +2,9 @@
 /* A whole decoder layer with embedding, head and sampler as a plan made by hand: replayed on every instruction set
  * against the reference stream, several steps long; and the same plan damaged in many ways, each of which is refused. */
 #include "kernels/cpu/executor.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/add/add.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which instruction sets this processor has and this operating system saves across context switches. */
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 #include <stdatomic.h>
 

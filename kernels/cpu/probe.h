@@ -5,7 +5,7 @@
 #define KERNELS_CPU_PROBE_H
 
 #include "kernels/cpu/team.h"
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 /* Reads `bytes` of fresh memory with the whole team, `passes` times after two that do not count, and stores each pass's
  * GB/s in rates[passes]. `bytes` should be several times the last cache; it is rounded down to whole pieces of 1 MB. */

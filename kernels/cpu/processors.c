@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "formats/file.h"
+#include "formats/base/file.h"
 
 enum { PATH_BYTES = 4096, TEXT_BYTES = 128, MEMBERSHIP_BYTES = 8192, MOST_PROCESSORS = 1 << 16 };
 

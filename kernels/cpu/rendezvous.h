@@ -4,7 +4,7 @@
 #ifndef KERNELS_CPU_RENDEZVOUS_H
 #define KERNELS_CPU_RENDEZVOUS_H
 
-#include "formats/plan.h"
+#include "formats/engine/plan.h"
 #include "kernels/cpu/team.h"
 
 /* Fills the header of rank `rank`, which is connected to itself alone: of `peers`, the others are 0. The loader sets them, on

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/rendezvous.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/team.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 #include <stdatomic.h>
 #include <sys/stat.h>

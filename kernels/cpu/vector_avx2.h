@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 
 enum { VEC_WIDTH = 8, VEC_REGISTERS = 16 };
 typedef __m256 vec;

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 
 enum { VEC_WIDTH = 16, VEC_REGISTERS = 32 };
 typedef __m512 vec;

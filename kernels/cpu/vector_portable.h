@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 
 enum { VEC_WIDTH = 4, VEC_REGISTERS = 16 };
 typedef float vec __attribute__((vector_size(16)));

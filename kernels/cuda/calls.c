@@ -7,7 +7,7 @@
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/attention/attention_cudnn_calls.h"
-#include "kernels/cuda/nccl_call.h"
+#include "kernels/cuda/vendor/nccl_call.h"
 #include "kernels/matmul/matmul_cublaslt.h"
 
 /* The version that the calls of a library were recorded with; 0: there are none. */

@@ -4,10 +4,10 @@
 #ifndef KERNELS_CUDA_CALLS_H
 #define KERNELS_CUDA_CALLS_H
 
-#include "formats/engine_file.h"
-#include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/nccl.h"
+#include "formats/engine/engine_file.h"
+#include "kernels/cuda/vendor/cublaslt.h"
+#include "kernels/cuda/vendor/cudnn.h"
+#include "kernels/cuda/vendor/nccl.h"
 
 struct attention_cudnn_calls;
 struct cuda_calls {

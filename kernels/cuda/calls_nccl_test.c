@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Library calls of NCCL on the fake driver with the fake NCCL (tests/fake_cuda): what is checked, and that ranks which
  * run them have the sum and each other's data, queued and in a plan's graph. */
-#include "kernels/cuda/test_nccl.h"
+#include "kernels/cuda/vendor/test_nccl.h"
 
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/cuda/calls.h"
 #include "kernels/cuda/executor.h"
-#include "kernels/cuda/nccl_call.h"
+#include "kernels/cuda/vendor/nccl_call.h"
 
 enum { ROWS = 4, WIDTH = 72, RANKS = 3, CELLS = ROWS * WIDTH, COUNTS = 0, X = 1, RESULT = 2, OPERANDS = 3 };
 _Static_assert((int)ALL_REDUCE_NCCL_SUM == RESULT && (int)ALL_GATHER_NCCL_GATHERED == RESULT,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Library calls on the fake driver with the fake libraries (tests/fake_cuda): what is opened, what is checked, what is
  * prepared once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "formats/checked.h"
+#include "formats/base/checked.h"
 
 enum { EMPTY_BYTE = 0xff }; /* of COMM_EMPTY in comm.cuh */
 

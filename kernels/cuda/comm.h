@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMM spaces on GPUs: how ranks come to see each other's memory (kernels/comm.cuh: what they do there). */
+/* COMM spaces on GPUs: how ranks come to see each other's memory (kernels/cuda/include/comm.cuh: what they do there). */
 #ifndef KERNELS_CUDA_COMM_H
 #define KERNELS_CUDA_COMM_H
 
-#include "formats/plan.h"
+#include "formats/engine/plan.h"
 #include "kernels/cuda/device.h"
 
 /* How long a launch waits for another rank's data. */

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 #include "kernels/cuda/nvrtc.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
@@ -43,8 +43,8 @@ static int end(void **state)
 static const char *comm_source(void)
 {
     for (size_t i = 0; i < device_source_count; i++)
-        if (strcmp(device_sources[i].path, "kernels/comm.cuh") == 0) return device_sources[i].text;
-    fail_msg("kernels/comm.cuh is not among the device sources");
+        if (strcmp(device_sources[i].path, "kernels/cuda/include/comm.cuh") == 0) return device_sources[i].text;
+    fail_msg("kernels/cuda/include/comm.cuh is not among the device sources");
     return NULL;
 }
 

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "formats/status.h"
+#include "formats/base/status.h"
 
 typedef int cu_result; /* 0: success */
 typedef int cu_device;

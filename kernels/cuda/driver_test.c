@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the driver and a device, against the fake driver (tests/fake_cuda): the program runs itself again with the
  * fake's folder in LD_LIBRARY_PATH. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/checked.h"
-#include "formats/cubin.h"
+#include "formats/base/checked.h"
+#include "formats/engine/cubin.h"
 
 /* ---- kernels ---- */
 

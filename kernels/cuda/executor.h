@@ -10,7 +10,7 @@
 #ifndef KERNELS_CUDA_EXECUTOR_H
 #define KERNELS_CUDA_EXECUTOR_H
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/cuda/calls.h"
 
 /* Device addresses and sizes of the spaces; KV: the whole pool. */

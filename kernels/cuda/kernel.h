@@ -10,7 +10,7 @@
 #ifndef KERNELS_CUDA_KERNEL_H
 #define KERNELS_CUDA_KERNEL_H
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/cuda/device.h"
 
 struct device_geometry {

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "formats/file.h"
-#include "formats/hash.h"
+#include "formats/base/file.h"
+#include "formats/base/hash.h"
 
 /* Of nvrtc.h, which keeps them. */
 typedef struct nvrtc_program_opaque *nvrtc_program;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include "formats/file.h"
+#include "formats/base/file.h"
 #include "kernels/cuda/nvrtc.h"
 
 /* Two levels of headers, a macro of each parameter, and the file that every kernel includes. */
 static const struct device_source sources[] = {
-    {"kernels/device.cuh", "#pragma once\n__device__ inline float twice(float x) { return x + x; }\n"},
-    {"kernels/probe/probe.cuh", "#pragma once\n#include \"kernels/device.cuh\"\n"
+    {"kernels/cuda/include/device.cuh", "#pragma once\n__device__ inline float twice(float x) { return x + x; }\n"},
+    {"kernels/probe/probe.cuh", "#pragma once\n#include \"kernels/cuda/include/device.cuh\"\n"
                                 "__device__ inline float four_times(float x) { return twice(twice(x)); }\n"},
     {"kernels/probe/probe.cu",
      "#include \"kernels/probe/probe.cuh\"\n"
@@ -291,7 +291,7 @@ static void test_embedded_sources(void **state)
         const struct device_source *source = &device_sources[i];
         assert_int_equal(strncmp(source->path, "kernels/", strlen("kernels/")), 0);
         if (i) assert_true(strcmp(device_sources[i - 1].path, source->path) < 0);
-        if (strcmp(source->path, "kernels/device.cuh") != 0) continue;
+        if (strcmp(source->path, "kernels/cuda/include/device.cuh") != 0) continue;
         found = true;
         assert_non_null(strstr(source->text, "\n#define KERNELS_DEVICE_CUH\n"));
         assert_non_null(strstr(source->text, "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks for the tests of collectives (kernels/comm.cuh): one that stands alone on the tests' GPU, or several, each with a
+/* Ranks for the tests of collectives (kernels/cuda/include/comm.cuh): one that stands alone on the tests' GPU, or several, each with a
  * stream and a COMM space of its own, on as many GPUs or all on one. Ranks on one GPU must run side by side: only few
  * and small blocks do. */
 #ifndef KERNELS_CUDA_TEST_COMM_H

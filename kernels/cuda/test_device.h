@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernel.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 struct test_device {
     struct device device;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/cpu/share.h"
 #include "kernels/matmul/panel.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 static bool check(const int64_t *params, const struct plan_geometry *geometry,
                   struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)

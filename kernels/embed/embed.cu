@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embed (contract: embed_device.h). One thread block per row and chunk of columns. */
-#include "kernels/comm.cuh"
+#include "kernels/cuda/include/comm.cuh"
 
 #ifndef ROWS
 #define ROWS 16

@@ -7,7 +7,7 @@
 #ifndef KERNELS_EMBED_EMBED_H
 #define KERNELS_EMBED_EMBED_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum embed_operand {
     EMBED_COUNTS,

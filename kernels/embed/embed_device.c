@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed_device.h"
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 enum { THREADS = 256, VECTOR = 8, MAX_HIDDEN = 1 << 24 };
 

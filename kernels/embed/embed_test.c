@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/matmul/panel.h"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};

@@ -3,7 +3,7 @@
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/matmul/matmul_tile.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 static const char *const param_names[MATMUL_PARAMS] = {
     [MATMUL_ROWS] = "rows",

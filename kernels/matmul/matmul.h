@@ -15,7 +15,7 @@
 #define KERNELS_MATMUL_MATMUL_H
 
 #include "kernels/matmul/panel.h"
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum matmul_operand {
     MATMUL_COUNTS,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by cuBLASLt: the contract of matmul_device.h without NORM and without the SWIGLU epilogue, behind which a launch
- * of swiglu stands (builder/library_plans_cuda.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
+ * of swiglu stands (builder/vendor/library_plans_cuda.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
  * ones hold nothing that anybody reads. Behind the contract's operands comes the workspace.
  *
  * Weights are the transposed A of a column-major product: D[N, ROWS] = W[N, K] * X[K, ROWS] (+ bias over N) (+ C), C the
@@ -8,8 +8,8 @@
 #ifndef KERNELS_MATMUL_MATMUL_CUBLASLT_H
 #define KERNELS_MATMUL_MATMUL_CUBLASLT_H
 
-#include "formats/engine_file.h"
-#include "kernels/cuda/cublaslt.h"
+#include "formats/engine/engine_file.h"
+#include "kernels/cuda/vendor/cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
 
 /* What an engine stores of a call: the algorithm as cuBLASLt gave it. As tunables of a tactic: the same, in this order. */

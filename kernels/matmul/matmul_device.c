@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/matmul/matmul_device.h"
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 
 static int count_before(const int64_t *params, int param)
 {

@@ -41,8 +41,8 @@
 
 enum { WEIGHT_DTYPE = DTYPE };
 #undef DTYPE /* a parameter of the templates in device.cuh */
-#include "kernels/device.cuh"
-#include "kernels/hopper.cuh"
+#include "kernels/cuda/include/device.cuh"
+#include "kernels/cuda/include/hopper.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
 #define SWIGLU 1 /* enum matmul_epilogue */

@@ -41,7 +41,7 @@ constexpr int COLUMNS = N, DEPTH = K, X_DTYPE = DTYPE;
 #undef K
 #undef DTYPE
 
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 constexpr bool SWIGLU = EPILOGUE == 1;
 constexpr int OUT_COLUMNS = SWIGLU ? COLUMNS / 2 : COLUMNS;

@@ -48,7 +48,7 @@ constexpr int COLUMNS = N, DEPTH = K, X_DTYPE = DTYPE;
 #undef K
 #undef DTYPE
 
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "kernels/matmul/wgmma.cuh"

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 
 enum { PANEL_ROWS = 16 };
 

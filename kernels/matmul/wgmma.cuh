@@ -3,7 +3,7 @@
 #ifndef KERNELS_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_WGMMA_CUH
 
-#include "kernels/hopper.cuh"
+#include "kernels/cuda/include/hopper.cuh"
 
 /* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in the
  * 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the address.

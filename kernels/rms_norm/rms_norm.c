@@ -2,7 +2,7 @@
 #include "kernels/rms_norm/rms_norm.h"
 
 #include "kernels/cpu/vector_portable.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rms_norm/rms_norm_vector.h"
 
 static bool check(const int64_t *params, const struct plan_geometry *geometry,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: one thread block per row (contract: rms_norm_device.h). A thread's share of the row stays in registers
  * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 16

@@ -6,7 +6,7 @@
 #ifndef KERNELS_RMS_NORM_RMS_NORM_H
 #define KERNELS_RMS_NORM_RMS_NORM_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum rms_norm_operand {
     RMS_NORM_COUNTS,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rms_norm/rms_norm_device.h"
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 enum { FLT_MAX_BITS = 0x7f7fffff, MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 void rms_norm_reference(const struct op_call *call)

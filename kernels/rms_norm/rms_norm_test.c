@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rms_norm/rms_norm.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 static const struct plan_geometry geometry =
     {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "kernels/cpu/share.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 op_run rms_norm_run_avx2, rms_norm_run_avx512;

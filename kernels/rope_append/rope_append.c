@@ -2,7 +2,7 @@
 #include "kernels/rope_append/rope_append.h"
 
 #include "kernels/cpu/vector_portable.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rope_append/rope_append_vector.h"
 
 static bool check(const int64_t *params, const struct plan_geometry *geometry,

@@ -3,7 +3,7 @@
  *
  * A head of a row is the work of a group of lanes, a power of two; a lane holds VECTOR elements of the head's first half
  * and the VECTOR elements of the second half that they are rotated with, so that a rotation stays inside a lane. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 512

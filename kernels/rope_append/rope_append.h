@@ -12,7 +12,7 @@
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_H
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum rope_append_operand {
     ROPE_APPEND_COUNTS,

@@ -17,7 +17,7 @@
  * The maximum that the exponentials refer to moves only when a score exceeds it by RESCALE_LOG2: most tiles need one
  * vote and no shuffle. Warps merge through shared memory, splits through the workspace (the last block merges),
  * always in rising order: results are the same bits in every run. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS           4 /* 1 to 65535 */
@@ -47,7 +47,7 @@
 #define ALONE_TILES 2 /* per warp, that one split takes alone: a merge costs more; 1 to 64 */
 #endif
 
-#include "kernels/hopper.cuh"
+#include "kernels/cuda/include/hopper.cuh"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 #include "kernels/rope_attention/rope_attention_merge.cuh"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 

@@ -4,7 +4,7 @@
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #define MINUS_INFINITY float_of_bits(0xff800000)
 

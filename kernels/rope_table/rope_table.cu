@@ -5,7 +5,7 @@
  * The angle is the float32 product. Its reduction to [-pi/4, pi/4] is one step of Cody and Waite in double, pi/2 in two
  * parts: exact enough for every angle below 2^31, and without the table in local memory that sinf() carries for large
  * arguments. The polynomials are float32. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 16

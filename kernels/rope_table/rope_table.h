@@ -7,7 +7,7 @@
 #ifndef KERNELS_ROPE_TABLE_ROPE_TABLE_H
 #define KERNELS_ROPE_TABLE_ROPE_TABLE_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum rope_table_operand {
     ROPE_TABLE_COUNTS,

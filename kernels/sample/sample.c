@@ -2,7 +2,7 @@
 #include "kernels/sample/sample.h"
 
 #include "kernels/cpu/vector_portable.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/sample/sample_vector.h"
 
 uint64_t sample_workspace_bytes(uint64_t rows, uint64_t vocab)

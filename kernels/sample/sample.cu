@@ -9,7 +9,7 @@
  * histograms of weight that the blocks of the cluster add up, a share of the buckets each. As soon as few tokens are
  * left in the bucket they are gathered and ranked. Weights are integers, so no result depends on an order of summation;
  * exponential function and divisions are those of the CPU, operation by operation. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 16
@@ -68,14 +68,14 @@ constexpr u64 ID_MASK = (1ull << ID_BITS) - 1;
 constexpr u32 KEY_LOWEST = 0x007fffff;   /* of -infinity */
 constexpr u32 KEY_INFINITY = 0xff800000; /* of +infinity */
 constexpr u32 WEIGHT_ONE = 1u << 30;
-constexpr int NO_TOKEN = -1; /* PLAN_NO_TOKEN of formats/plan.h */
+constexpr int NO_TOKEN = -1; /* PLAN_NO_TOKEN of formats/engine/plan.h */
 
-struct sampler_state { /* formats/plan.h */
+struct sampler_state { /* formats/engine/plan.h */
     float temperature, top_p, repetition_penalty;
     int top_k;
     u64 seed, draw, reserved[4];
 };
-static_assert(sizeof(sampler_state) == 64, "formats/plan.h");
+static_assert(sizeof(sampler_state) == 64, "formats/engine/plan.h");
 
 /* Where a search stands: weight of the tokens before the bucket, the bucket's own, how many it holds. */
 struct found_bucket {

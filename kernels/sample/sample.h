@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample: draws the next token of each out row from its logits, by the sampler of the row's slot (formats/plan.h).
+/* sample: draws the next token of each out row from its logits, by the sampler of the row's slot (formats/engine/plan.h).
  *
  * Order, as transformers applies it: repetition penalty over the tokens seen in the sequence (logit > 0 is divided,
  * else multiplied), then temperature 0 = argmax (lowest id among equals), else logits / temperature, top-k (all tokens
@@ -18,7 +18,7 @@
 #ifndef KERNELS_SAMPLE_SAMPLE_H
 #define KERNELS_SAMPLE_SAMPLE_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum sample_operand {
     SAMPLE_COUNTS,

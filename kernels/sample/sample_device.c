@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/sample/sample_device.h"
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 enum {
     MAX_VOCAB = 1 << 24,

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels/sample/sample.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 enum { MOST_ROWS = 5 };
 

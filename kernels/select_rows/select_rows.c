@@ -2,7 +2,7 @@
 #include "kernels/select_rows/select_rows.h"
 
 #include "kernels/cpu/share.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 static bool check(const int64_t *params, const struct plan_geometry *geometry,
                   struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)

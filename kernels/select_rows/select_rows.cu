@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select_rows: out[o, :] = x[index[o], :] (contract: select_rows_device.h). A thread copies 16 bytes where rows keep
  * that alignment, else one float. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 1

@@ -3,7 +3,7 @@
 #ifndef KERNELS_SELECT_ROWS_SELECT_ROWS_H
 #define KERNELS_SELECT_ROWS_SELECT_ROWS_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum select_rows_operand {
     SELECT_ROWS_COUNTS,

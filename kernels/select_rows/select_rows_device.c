@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/select_rows/select_rows_device.h"
 
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 
 enum { THREADS = 256, VECTOR = 4, MAX_WIDTH = 1 << 24 };
 

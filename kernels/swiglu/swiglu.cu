@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu: out[r, j] = silu(gate[r, j]) * up[r, j], gate and up in groups of 8 columns by turns (contract:
  * swiglu_device.h). A thread does one group. */
-#include "kernels/device.cuh"
+#include "kernels/cuda/include/device.cuh"
 
 #ifndef ROWS
 #define ROWS 16

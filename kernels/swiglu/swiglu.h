@@ -3,7 +3,7 @@
 #ifndef KERNELS_SWIGLU_SWIGLU_H
 #define KERNELS_SWIGLU_SWIGLU_H
 
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 enum swiglu_operand {
     SWIGLU_COUNTS,

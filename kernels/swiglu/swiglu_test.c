@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu.h"
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 
 #include <float.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/probe.h"
-#include "formats/memory_limit.h"
+#include "formats/base/memory_limit.h"
 
 enum { PASSES = 7, MOST_BYTES = 1 << 30, LEAST_BYTES = 64 << 20 };
 

@@ -11,7 +11,7 @@
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bandwidth.h"
 #include "runtime/eng.h"
-#include "runtime/trace.h"
+#include "runtime/session/trace.h"
 
 enum bench_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_FIRST_TOKEN };
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };

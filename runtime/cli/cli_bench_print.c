@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
-#include "formats/json.h"
+#include "formats/base/json.h"
 #include "runtime/cli/cli_bench.h"
 
 static void test_name(const struct bench_test *test, char *name, size_t size)

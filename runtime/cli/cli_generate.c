@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "formats/cli/cli_process.h"
-#include "formats/npy.h"
+#include "formats/base/npy.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_notes.h"
 

@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "kernels/cuda/registry.h"
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 
 bool launch_param(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
                   const char *name, int64_t *value)

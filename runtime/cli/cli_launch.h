@@ -3,8 +3,8 @@
 #ifndef RUNTIME_CLI_CLI_LAUNCH_H
 #define RUNTIME_CLI_CLI_LAUNCH_H
 
-#include "formats/engine_file.h"
-#include "formats/tuning_record.h"
+#include "formats/engine/engine_file.h"
+#include "formats/tuning/tuning_record.h"
 
 enum { LAUNCH_TEXT_BYTES = 128, LAUNCH_TUNABLES_BYTES = TUNING_MAX_VALUES * (TUNING_NAME_BYTES + 24) };
 

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 
 /* A table for people for each plan; launches that are alike stand there once. */
 bool tactics_print(const struct engine *file, FILE *out, struct status *status);

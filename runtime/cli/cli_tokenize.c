@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
-#include "formats/engine_file.h"
-#include "formats/json.h"
-#include "formats/tokenizer.h"
+#include "formats/engine/engine_file.h"
+#include "formats/base/json.h"
+#include "formats/tokenizer/tokenizer.h"
 #include "runtime/cli/cli_args.h"
 
 enum { MOST_TOKENIZER_BYTES = 256 << 20 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The format: "Trace Event Format" (Google, 2016), JSON array form. A step is a process with two threads: what the whole
  * step takes as the engine replays it, and its launches one behind the other, each timed by itself. */
-#include "formats/json.h"
+#include "formats/base/json.h"
 #include "runtime/cli/cli_trace.h"
 
 #include <inttypes.h>
@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
-#include "formats/file.h"
+#include "formats/base/file.h"
 #include "kernels/cuda/registry.h"
-#include "kernels/op.h"
+#include "kernels/op/op.h"
 #include "runtime/cli/cli_launch.h"
 
 enum thread { THREAD_REPLAY = 1, THREAD_LAUNCHES = 2 };

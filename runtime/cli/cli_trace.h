@@ -4,7 +4,7 @@
 #define RUNTIME_CLI_CLI_TRACE_H
 
 #include "runtime/cli/cli_bench.h"
-#include "runtime/trace.h"
+#include "runtime/session/trace.h"
 
 /* A step and the question that it answers. */
 struct traced {

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "formats/cli/cli_process.h"
-#include "formats/json.h"
+#include "formats/base/json.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_tactics.h"
-#include "runtime/info.h"
+#include "runtime/load/info.h"
 
 static const char help[] =
     "usage: enginfo FILE [--json] [--verify] [--tactics | --records]\n"

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "formats/dtype.h"
+#include "formats/encoding/dtype.h"
 #include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/nvrtc.h"

@@ -8,12 +8,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "formats/engine_file.h"
+#include "formats/engine/engine_file.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/add/add.h"
 #include "kernels/matmul/panel.h"
-#include "kernels/op_check.h"
+#include "kernels/op/op_check.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_table/rope_table.h"

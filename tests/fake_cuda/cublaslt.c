@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/vendor/cublaslt.h"
 #include "tests/fake_cuda/library.h"
 
 #define EXPORTED                                 __attribute__((visibility("default")))

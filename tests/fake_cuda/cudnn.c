@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "kernels/attention/attention_cudnn.h"
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/vendor/cudnn.h"
 #include "tests/fake_cuda/library.h"
 
 #define EXPORTED                                         __attribute__((visibility("default")))

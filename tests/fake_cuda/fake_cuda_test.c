@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver itself: what it runs, what it refuses, what it counts. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>

@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/vendor/nccl.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/library.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and writing JSON while memory runs out: jansson alone loses single characters and whole keys then, and
  * reads past a buffer. Tokens of every length, so that each end falls on a buffer's end once. */
-#include "formats/json.h"
-#include "formats/test_support.h"
+#include "formats/base/json.h"
+#include "formats/base/test_support.h"
 #include "tests/faults/faults.h"
 
 #include <stdio.h>

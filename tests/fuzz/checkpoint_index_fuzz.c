@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model.safetensors.index.json: any bytes are either refused with a message or give sorted shard names that stay within
  * their folder. */
-#include "formats/checkpoint_index.h"
+#include "formats/checkpoint/checkpoint_index.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.json and generation_config.json: any bytes are either refused with a message or give a model whose sizes hold
  * the limits that later code relies on. Every input is read as both. */
-#include "formats/model_config.h"
+#include "formats/checkpoint/model_config.h"
 
 #include <math.h>
 #include <stdlib.h>

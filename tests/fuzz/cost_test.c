@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The limits of fuzz targets: an input within them passes, one that costs more ends the process and says so. */
-#include "formats/test_support.h"
+#include "formats/base/test_support.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Machine code of an engine: any bytes are either refused with a message or are tables that lead nowhere outside. */
-#include "formats/cubin.h"
+#include "formats/engine/cubin.h"
 
 #include <stdlib.h>
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/test_engine.h"
-#include "formats/tuning_record.h"
+#include "formats/engine/test_engine.h"
+#include "formats/tuning/tuning_record.h"
 
 static void stop(const char *what)
 {
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
     write_device_engines(argv[1], &sample);
     if (!test_engine_make_library(&sample, &status)) stop(status.message);
     write_library_engines(argv[1], &sample);
-    /* Broken engines of several ranks: formats/engine_exchange_test.c and runtime/backend_ranks_test.c. */
+    /* Broken engines of several ranks: formats/engine/engine_exchange_test.c and runtime/backend/backend_ranks_test.c. */
     if (!test_engine_make_ranks(&sample, &status)) stop(status.message);
     write_manifest(argv[1], "manifest/good_ranks", &sample);
     return 0;

@@ -3,11 +3,11 @@
  * structure are what is tried. Included once by each such target. */
 #pragma once
 
-#include "formats/test_engine.h"
+#include "formats/engine/test_engine.h"
 
 #include <string.h>
 
-#include "formats/checked.h"
+#include "formats/base/checked.h"
 #include "tests/fuzz/fuzz.h"
 
 /* Whether each section lies behind the one before it and inside the data, so that there is padding to speak of. */

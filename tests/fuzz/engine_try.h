@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "formats/test_engine.h"
-#include "kernels/op.h"
+#include "formats/engine/test_engine.h"
+#include "kernels/op/op.h"
 
 static void verify_ops(const struct plan *plan, const struct engine *engine)
 {

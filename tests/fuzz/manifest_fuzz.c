@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The manifest: any bytes are either refused with a message or give values that can be written, and what was written
  * reads back as the same text. */
-#include "formats/manifest.h"
+#include "formats/engine/manifest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The safetensors reader: any bytes are either refused with a message or give tensors that lie inside the file. */
-#include "formats/safetensors.h"
+#include "formats/checkpoint/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

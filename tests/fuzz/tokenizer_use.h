@@ -8,9 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "formats/hash.h"
-#include "formats/tokenizer.h"
-#include "formats/tokenizer_text.h"
+#include "formats/base/hash.h"
+#include "formats/tokenizer/tokenizer.h"
+#include "formats/tokenizer/tokenizer_text.h"
 
 static inline void require(bool condition)
 {

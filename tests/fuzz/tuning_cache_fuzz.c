@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tuning cache: any bytes give some records, sorted, each of which can be written and reads back the same; the
  * rest counts as damage. */
-#include "formats/tuning_record.h"
+#include "formats/tuning/tuning_record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/hash.h"
+#include "formats/base/hash.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { HASH_DIGITS = 16 };

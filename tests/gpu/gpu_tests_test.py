@@ -114,7 +114,7 @@ class GpuTests(unittest.TestCase):
         names = set(text.split())
         self.assertIn("engine/fables", names)
         tests = 0
-        for path in glob.glob(os.path.join(ROOT, "kernels/*/*_test.c")):
+        for path in glob.glob(os.path.join(ROOT, "kernels/**/*_test.c"), recursive=True):
             with open(path) as file:
                 source = file.read()
             if "kernels/cuda/test_device.h" not in source and "TEST_NEEDS_DEVICE" not in source:

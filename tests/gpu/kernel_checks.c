@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The test programs of the device kernels as one: BUILD compiles each with main named FILE_main and with
  * kernel_checks_group in place of cmocka's runner. */
-#include "kernels/test_support.h"
+#include "kernels/op/test_support.h"
 #include "tests/gpu/check.h"
 
 #define KERNEL_TESTS(X)            \

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor names and shapes of each architecture, and what happens when a checkpoint has other ones. */
+#include "builder/arch/arch.h"
+#include "builder/passes/pass.h"
+#include "builder/test_model.h"
+#include "builder/weights/weights.h"
+
+static bool bind(const struct test_model *model, struct status *status)
+{
+    char *folder = test_folder();
+    struct checkpoint checkpoint;
+    struct graph graph;
+    *status = (struct status){0};
+    test_model_write(model, folder);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, status), status);
+    graph_init(&graph, &checkpoint.config, PLAN_DECODE);
+    test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);
+    bool ok = bind_weights(&graph, &checkpoint, DTYPE_NONE, status);
+    graph_free(&graph);
+    checkpoint_close(&checkpoint);
+    test_folder_remove(folder);
+    return ok;
+}
+
+/* The graph asks for exactly the tensors of a checkpoint that transformers would write, by name and shape. */
+static void names_and_shapes(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++) {
+        struct test_model model;
+        struct model_config config;
+        struct graph graph;
+        struct status status = {0};
+        const char *text = test_family_config((enum test_family)family);
+        size_t wanted = 0;
+        test_model_init(&model, (enum test_family)family, DTYPE_F32);
+        test_expect_success(model_config_parse(&config, text, strlen(text), "config.json", &status), &status);
+        graph_init(&graph, &config, PLAN_PREFILL);
+        test_expect_success(import_graph(&graph, &status), &status);
+        for (int w = 0; w < graph.weight_count; w++) {
+            if (graph.weights[w].form == WEIGHT_CONSTANT) continue;
+            const struct weight_piece *piece = &graph.weights[w].pieces[0];
+            const struct test_tensor *tensor = test_model_find(&model, piece->tensor);
+            if (!tensor) fail_msg("family %d: '%s' is no tensor of it", family, piece->tensor);
+            assert_int_equal(graph.weights[w].piece_count, 1);
+            assert_int_equal(piece->rows, tensor->rows);
+            assert_int_equal(piece->columns, tensor->columns);
+            wanted++;
+        }
+        assert_int_equal(wanted, model.count);
+        graph_free(&graph);
+        test_expect_success(bind(&model, &status), &status);
+    }
+}
+
+static void every_tensor_is_needed(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++) {
+        struct test_model whole;
+        test_model_init(&whole, (enum test_family)family, DTYPE_BF16);
+        for (size_t t = 0; t < whole.count; t++) {
+            struct test_model model = whole;
+            struct status status;
+            test_model_remove(&model, whole.tensors[t].name);
+            bool ok = bind(&model, &status);
+            test_expect_failure(ok, &status, STATUS_BAD_INPUT, whole.tensors[t].name);
+            test_expect_message(&status, "missing");
+        }
+    }
+}
+
+static void shapes_must_match(void **state)
+{
+    (void)state;
+    struct status status;
+    struct test_model whole, model;
+    test_model_init(&whole, TEST_QWEN3, DTYPE_BF16);
+    for (size_t t = 0; t < whole.count; t++) {
+        model = whole;
+        model.tensors[t].rows++;
+        bool ok = bind(&model, &status);
+        test_expect_failure(ok, &status, STATUS_BAD_INPUT, whole.tensors[t].name);
+        test_expect_message(&status, "expected shape|found [");
+    }
+    /* As many elements in another arrangement. */
+    model = whole;
+    struct test_tensor *tensor = test_model_find(&model, "model.layers.0.self_attn.o_proj.weight");
+    tensor->rows = 24, tensor->columns = 23;
+    test_expect_failure(bind(&model, &status), &status, STATUS_BAD_INPUT, "o_proj|[23, 24]|[24, 23]");
+    model = whole;
+    tensor = test_model_find(&model, "model.norm.weight");
+    tensor->rows = 1, tensor->columns = TEST_HIDDEN;
+    test_expect_failure(bind(&model, &status), &status, STATUS_BAD_INPUT, "model.norm.weight|[23]|[1, 23]");
+}
+
+static void element_types_must_be_plain(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F8_E4M3, DTYPE_I8, DTYPE_I64};
+    for (size_t d = 0; d < 3; d++) {
+        char *folder = test_folder();
+        struct status status = {0};
+        struct checkpoint checkpoint;
+        struct graph graph;
+        struct test_model model;
+        test_model_init(&model, TEST_LLAMA, DTYPE_F32);
+        test_model_write(&model, folder);
+        test_expect_success(checkpoint_open(&checkpoint, folder, false, &status), &status);
+        for (size_t t = 0; t < checkpoint.tensor_count; t++)
+            if (strcmp(checkpoint.tensors[t].name, "model.layers.1.mlp.down_proj.weight") == 0)
+                checkpoint.tensors[t].dtype = dtypes[d];
+        graph_init(&graph, &checkpoint.config, PLAN_DECODE);
+        test_expect_success(import_graph(&graph, &status), &status);
+        test_expect_failure(bind_weights(&graph, &checkpoint, DTYPE_NONE, &status), &status, STATUS_BAD_INPUT,
+                            "model.layers.1.mlp.down_proj.weight|F32, F16 or BF16");
+        test_expect_message(&status, dtype_name(dtypes[d]));
+        graph_free(&graph);
+        checkpoint_close(&checkpoint);
+        test_folder_remove(folder);
+    }
+}
+
+static void nothing_is_ignored(void **state)
+{
+    (void)state;
+    static const struct {
+        enum test_family family;
+        const char *tensor;
+        uint64_t rows, columns;
+    } extras[] = {
+        {TEST_LLAMA, "model.layers.0.self_attn.q_proj.bias", 24, 0},
+        {TEST_LLAMA, "model.layers.2.input_layernorm.weight", TEST_HIDDEN, 0},
+        {TEST_LLAMA, "model.layers.0.self_attn.q_norm.weight", TEST_HEAD_DIM, 0},
+        {TEST_MISTRAL, "model.layers.0.block_sparse_moe.gate.weight", 8, TEST_HIDDEN},
+        {TEST_QWEN2, "model.layers.1.self_attn.o_proj.bias", TEST_HIDDEN, 0},
+        {TEST_QWEN3, "lm_head.bias", TEST_VOCAB, 0},
+        {TEST_LLAMA, "model.layers.00.mlp.up_proj.weight", TEST_INNER, TEST_HIDDEN},
+    };
+    for (size_t e = 0; e < sizeof extras / sizeof *extras; e++) {
+        struct test_model model;
+        struct status status;
+        test_model_init(&model, extras[e].family, DTYPE_BF16);
+        test_model_add(&model, extras[e].tensor, DTYPE_BF16, extras[e].rows, extras[e].columns);
+        bool ok = bind(&model, &status);
+        test_expect_failure(ok, &status, STATUS_BAD_INPUT, extras[e].tensor);
+        test_expect_message(&status, "not used");
+    }
+}
+
+/* Tensors that some writers add although they say nothing new. */
+static void redundant_tensors(void **state)
+{
+    (void)state;
+    struct test_model model;
+    struct status status;
+    test_model_init(&model, TEST_LLAMA, DTYPE_F32);
+    test_model_add(&model, "model.layers.0.self_attn.rotary_emb.inv_freq", DTYPE_F32, TEST_HEAD_DIM / 2, 0);
+    test_expect_success(bind(&model, &status), &status);
+    /* A tied LM head that is stored all the same must be the embedding. */
+    test_model_init(&model, TEST_QWEN2, DTYPE_F32);
+    test_model_add(&model, "lm_head.weight", DTYPE_F32, TEST_VOCAB, TEST_HIDDEN);
+    test_expect_failure(bind(&model, &status), &status, STATUS_BAD_INPUT, "lm_head.weight|tie_word_embeddings");
+    test_model_find(&model, "lm_head.weight")->twin = "model.embed_tokens.weight";
+    test_expect_success(bind(&model, &status), &status);
+}
+
+static void other_models_are_refused(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct graph graph;
+    struct model_config config;
+    const char *text = test_family_config(TEST_LLAMA);
+    test_expect_success(model_config_parse(&config, text, strlen(text), "config.json", &status), &status);
+    snprintf(config.architecture, sizeof config.architecture, "LlamaForSequenceClassification");
+    graph_init(&graph, &config, PLAN_DECODE);
+    test_expect_failure(import_graph(&graph, &status), &status, STATUS_BAD_INPUT,
+                        "LlamaForCausalLM|LlamaForSequenceClassification");
+    snprintf(config.model_type, sizeof config.model_type, "mamba");
+    test_expect_failure(import_graph(&graph, &status), &status, STATUS_BAD_INPUT, "mamba|llama, mistral, qwen2, qwen3");
+    graph_free(&graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_and_shapes),         cmocka_unit_test(every_tensor_is_needed),
+        cmocka_unit_test(shapes_must_match),        cmocka_unit_test(element_types_must_be_plain),
+        cmocka_unit_test(nothing_is_ignored),       cmocka_unit_test(redundant_tensors),
+        cmocka_unit_test(other_models_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

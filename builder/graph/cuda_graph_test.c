@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The passes of the CUDA target: what remains of every model's graph, in which order, in which dtypes. */
+#include <math.h>
+
+#include "builder/passes/pass.h"
+#include "builder/test_device_model.h"
+
+/* ---- what a graph must be, written down from the model's side ---- */
+
+enum { MOST_NODES = 256 };
+
+/* An expected node; a name of a value, or part of a name of a weight; NULL: absent. */
+struct expected {
+    enum plan_op op;
+    bool swiglu;
+    const char *input, *residual, *weight, *bias, *norm, *output;
+};
+
+struct expectation {
+    struct expected nodes[MOST_NODES];
+    char names[4 * MOST_NODES][GRAPH_NAME_BYTES];
+    int node_count, name_count;
+    bool fuses_norms; /* not with fp16, whose range the fused form leaves */
+};
+
+static const char *name_of(struct expectation *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static const char *name_of(struct expectation *e, const char *format, ...)
+{
+    va_list arguments;
+    assert_true(e->name_count < 4 * MOST_NODES);
+    va_start(arguments, format);
+    vsnprintf(e->names[e->name_count], GRAPH_NAME_BYTES, format, arguments);
+    va_end(arguments);
+    return e->names[e->name_count++];
+}
+
+static void expect_node(struct expectation *e, struct expected node)
+{
+    assert_true(e->node_count < MOST_NODES);
+    e->nodes[e->node_count++] = node;
+}
+
+/* The normalised `x` as a matmul's input: with few rows x itself and the norm as the matmul's weight. */
+static const char *norm_in(struct expectation *e, bool few_rows, const char *x, const char *output, const char *weight,
+                           const char **fused)
+{
+    *fused = few_rows && e->fuses_norms ? weight : NULL;
+    if (*fused) return x;
+    expect_node(e, (struct expected){.op = OP_RMS_NORM, .input = x, .weight = weight, .output = output});
+    return output;
+}
+
+static void expect_layer(struct expectation *e, const struct test_device_model *model, enum test_graph which,
+                         uint32_t layer, const char **x)
+{
+    bool prefill = which == TEST_PREFILL, last = prefill && layer + 1 == model->config.layers;
+    bool qwen3 = strcmp(model->config.model_type, "qwen3") == 0;
+    bool qkv_bias = model->config.attention_bias || strcmp(model->config.model_type, "qwen2") == 0;
+    const char *norm, *qkv = name_of(e, "qkv%u", layer), *mixed = name_of(e, "attention%u", layer);
+    const char *norm_q = qwen3 ? name_of(e, "layers.%u.self_attn.q_norm.weight", layer) : NULL;
+    const char *norm_k = qwen3 ? name_of(e, "layers.%u.self_attn.k_norm.weight", layer) : NULL;
+    const char *input = norm_in(e, which == TEST_NARROW, *x, name_of(e, "attention_in%u", layer),
+                                name_of(e, "layers.%u.input_layernorm.weight", layer), &norm);
+    expect_node(e, (struct expected){.op = OP_MATMUL,
+                                     .input = input,
+                                     .weight = name_of(e, "layers.%u.self_attn.qkv_proj.weight", layer),
+                                     .bias = qkv_bias ? name_of(e, "layers.%u.self_attn.qkv_proj.bias", layer) : NULL,
+                                     .norm = norm,
+                                     .output = qkv});
+    if (prefill) {
+        const char *rotated = name_of(e, "rotated%u", layer);
+        expect_node(e, (struct expected){.op = OP_ROPE_APPEND,
+                                         .input = qkv,
+                                         .weight = norm_q,
+                                         .bias = norm_k,
+                                         .output = rotated});
+        expect_node(e, (struct expected){.op = OP_ATTENTION, .input = rotated, .output = mixed});
+    } else {
+        expect_node(e, (struct expected){.op = OP_ROPE_ATTENTION,
+                                         .input = qkv,
+                                         .weight = norm_q,
+                                         .bias = norm_k,
+                                         .output = mixed});
+    }
+    if (last) { /* from here on the last token alone; the residual is selected where the sum was formed */
+        const char *selected = name_of(e, "last_%s", mixed), *stream = name_of(e, "last_%s", *x);
+        expect_node(e, (struct expected){.op = OP_SELECT_ROWS, .input = mixed, .output = selected});
+        expect_node(e, (struct expected){.op = OP_SELECT_ROWS, .input = *x, .output = stream});
+        mixed = selected;
+        *x = stream;
+    }
+    bool few_rows = which == TEST_NARROW || last, output_bias = model->config.attention_bias;
+    const char *sum = name_of(e, "after_attention%u", layer), *inner = name_of(e, "activated%u", layer);
+    expect_node(e, (struct expected){.op = OP_MATMUL,
+                                     .input = mixed,
+                                     .residual = *x,
+                                     .weight = name_of(e, "layers.%u.self_attn.o_proj.weight", layer),
+                                     .bias = output_bias ? name_of(e, "layers.%u.self_attn.o_proj.bias", layer) : NULL,
+                                     .output = sum});
+    input = norm_in(e, few_rows, sum, name_of(e, "mlp_in%u", layer),
+                    name_of(e, "layers.%u.post_attention_layernorm.weight", layer), &norm);
+    bool mlp_bias = model->config.mlp_bias;
+    expect_node(e, (struct expected){.op = OP_MATMUL,
+                                     .swiglu = true,
+                                     .input = input,
+                                     .weight = name_of(e, "layers.%u.mlp.gate_up_proj.weight", layer),
+                                     .bias = mlp_bias ? name_of(e, "layers.%u.mlp.gate_up_proj.bias", layer) : NULL,
+                                     .norm = norm,
+                                     .output = inner});
+    *x = name_of(e, "after_mlp%u", layer);
+    expect_node(e, (struct expected){.op = OP_MATMUL,
+                                     .input = inner,
+                                     .residual = sum,
+                                     .weight = name_of(e, "layers.%u.mlp.down_proj.weight", layer),
+                                     .bias = mlp_bias ? name_of(e, "layers.%u.mlp.down_proj.bias", layer) : NULL,
+                                     .output = *x});
+}
+
+static void expect_model(struct expectation *e, const struct test_device_model *model, enum test_graph which)
+{
+    const char *x = "embedded", *norm;
+    e->node_count = e->name_count = 0;
+    expect_node(e, (struct expected){.op = OP_EMBED, .weight = "model.embed_tokens.weight", .output = x});
+    expect_node(e, (struct expected){.op = OP_ROPE_TABLE, .weight = "rope.inv_freq", .output = "rope"});
+    for (uint32_t layer = 0; layer < model->config.layers; layer++) expect_layer(e, model, which, layer, &x);
+    const char *input = norm_in(e, which != TEST_WIDE, x, "final", "model.norm.weight", &norm);
+    expect_node(e,
+                (struct expected){.op = OP_MATMUL,
+                                  .input = input,
+                                  .weight = model->config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head",
+                                  .norm = norm,
+                                  .output = "logits"});
+    expect_node(e, (struct expected){.op = OP_SAMPLE, .input = "logits", .output = "next_tokens"});
+}
+
+/* ---- comparing ---- */
+
+static void fail_with_dump(const struct graph *graph, int node, const char *what, const char *expected,
+                           const char *found)
+{
+    graph_dump(graph, stderr);
+    fail_msg("node %d: %s: expected '%s', found '%s'", node, what, expected ? expected : "none",
+             found ? found : "none");
+}
+
+static void compare_value(const struct graph *graph, int node, const char *what, int id, const char *expected)
+{
+    const char *found = id >= 0 ? graph->values[id].name : NULL;
+    if (!found != !expected || (found && strcmp(found, expected) != 0))
+        fail_with_dump(graph, node, what, expected, found);
+}
+
+static void compare_weight(const struct graph *graph, int node, const char *what, int id, const char *expected)
+{
+    const char *found = id >= 0 ? graph->weights[id].name : NULL;
+    if (!found != !expected || (found && !strstr(found, expected))) fail_with_dump(graph, node, what, expected, found);
+    if (found) assert_true(graph->weights[id].used);
+}
+
+static void compare(const struct graph *graph, const struct expectation *e)
+{
+    for (int n = 0; n < graph->node_count && n < e->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        const struct expected *expected = &e->nodes[n];
+        if (node->op != expected->op)
+            fail_with_dump(graph, n, "op", plan_op_name(expected->op), plan_op_name(node->op));
+        assert_false(node->removed);
+        assert_int_equal(node->swiglu, expected->swiglu);
+        compare_value(graph, n, "input", node->inputs[0], expected->input);
+        compare_value(graph, n, "second input", node->inputs[1], expected->residual);
+        bool rope = node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION;
+        compare_value(graph, n, "third input", node->inputs[2], NULL);
+        compare_value(graph, n, "table", node->inputs[3], rope ? "rope" : NULL);
+        compare_weight(graph, n, "weight", node->weights[0], expected->weight);
+        compare_weight(graph, n, "second weight", node->weights[1], expected->bias);
+        compare_weight(graph, n, "norm", node->weights[2], expected->norm);
+        compare_value(graph, n, "output", node->outputs[0], expected->output);
+        assert_int_equal(node->outputs[1], -1);
+    }
+    if (graph->node_count != e->node_count) graph_dump(graph, stderr);
+    assert_int_equal(graph->node_count, e->node_count);
+}
+
+/* Residual stream, table and logits are float32; all that tensor cores read is of the weights' dtype. */
+static void check_dtypes(const struct graph *graph)
+{
+    static const char *const wide[] = {"embedded",       "rope",   "after_attention", "after_mlp",
+                                       "last_after_mlp", "logits", "last_embedded",   "next_tokens"};
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_value *value = &graph->values[graph->nodes[n].outputs[0]];
+        bool is_wide = false;
+        for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+            is_wide |= strncmp(value->name, wide[i], strlen(wide[i])) == 0;
+        if (value->dtype != (is_wide ? DTYPE_F32 : graph->half))
+            fail_with_dump(graph, n, value->name, dtype_name(is_wide ? DTYPE_F32 : graph->half),
+                           dtype_name(value->dtype));
+    }
+}
+
+static uint64_t expected_width(const struct test_device_model *model, const struct graph_node *node)
+{
+    const struct model_config *config = &model->config;
+    switch (node->op) {
+    case OP_ROPE_TABLE: return config->head_dim;
+    case OP_ROPE_APPEND:
+    case OP_ROPE_ATTENTION:
+    case OP_ATTENTION: return config->heads * config->head_dim;
+    case OP_SAMPLE: return 1;
+    default: return config->hidden_size;
+    }
+}
+
+/* Numbers that the fusions must carry along. */
+static void check_attributes(const struct test_device_model *model, const struct graph *graph)
+{
+    const struct model_config *config = &model->config;
+    bool selected = false;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        const struct graph_value *out = &graph->values[node->outputs[0]];
+        bool qwen3 = strcmp(config->model_type, "qwen3") == 0;
+        if (node->op == OP_RMS_NORM || (node->op == OP_MATMUL && node->weights[2] >= 0) ||
+            ((node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION) && qwen3))
+            assert_true(node->eps == (float)config->rms_norm_eps);
+        if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
+            float expected = (float)(1 / sqrt((double)config->head_dim));
+            assert_true(node->scale == expected);
+            assert_int_equal(node->window, config->layer_slides[node->layer] ? config->sliding_window : 0);
+        }
+        if (node->swiglu) {
+            uint64_t padded = (config->intermediate_size + 7) / 8 * 8;
+            assert_int_equal(out->width, padded);
+            assert_int_equal(graph->weights[node->weights[0]].rows, 2 * padded);
+        } else if (node->op == OP_MATMUL) {
+            assert_int_equal(out->width, graph->weights[node->weights[0]].rows);
+        } else if (node->op != OP_SELECT_ROWS) {
+            assert_int_equal(out->width, expected_width(model, node));
+        }
+        if (node->op == OP_SELECT_ROWS) assert_int_equal(out->dtype, graph->values[node->inputs[0]].dtype);
+        /* A prefill's rows after the selection are the last token's. */
+        if (graph->kind == PLAN_PREFILL && node->op == OP_SELECT_ROWS) selected = true;
+        assert_int_equal(out->rows, selected ? ROWS_OUT : ROWS_TOKENS);
+    }
+}
+
+static void every_model_becomes_the_expected_graph(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    static struct expectation e;
+    static const enum dtype halves[] = {DTYPE_BF16, DTYPE_F16};
+    const char *source;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (int h = 0; h < 2; h++) {
+            test_device_model_open(&model, source, halves[h]);
+            for (int g = 0; g < TEST_GRAPHS; g++) {
+                struct status status = {0};
+                const struct graph *graph = &model.graphs[g];
+                test_expect_success(graph_check(graph, "test", &status), &status);
+                e.fuses_norms = halves[h] != DTYPE_F16;
+                expect_model(&e, &model, (enum test_graph)g);
+                compare(graph, &e);
+                check_dtypes(graph);
+                check_attributes(&model, graph);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+/* ---- single passes on graphs made by hand ---- */
+
+static const struct model_config no_config = {.model_type = "llama"};
+
+static void begin(struct graph *graph, enum plan_kind kind, bool narrow)
+{
+    graph_init(graph, &no_config, kind);
+    graph->target = TARGET_CUDA;
+    graph->half = DTYPE_BF16;
+    graph->narrow = narrow;
+}
+
+enum { WIDTH = 8 };
+
+/* Appends a node of square shape; the new value. */
+static int node(struct graph *graph, enum plan_op op, int a, int b, const char *output)
+{
+    int weight = op == OP_MATMUL  ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_MATRIX, "w.%s", output)
+                 : op == OP_EMBED ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_ROW_MAJOR, "w.%s", output)
+                 : op == OP_RMS_NORM || op == OP_ROPE_TABLE ? graph_vector(graph, 0, WIDTH, "w.%s", output)
+                                                            : -1;
+    int value = graph_value(graph, ROWS_TOKENS, WIDTH, "%s", output);
+    struct graph_node *made = graph_append(graph, op, 0);
+    assert_non_null(made);
+    made->inputs[0] = a;
+    made->inputs[1] = b;
+    made->weights[0] = weight;
+    made->outputs[0] = value;
+    made->eps = 0.5f;
+    return value;
+}
+
+static void run(struct graph *graph, const struct pass *pass)
+{
+    struct status status = {0};
+    test_expect_success(graph_check(graph, "the test", &status), &status);
+    test_expect_success(pass->run(graph, &status), &status);
+    test_expect_success(graph_check(graph, pass->name, &status), &status);
+}
+
+static int live(const struct graph *graph, enum plan_op op)
+{
+    int count = 0;
+    for (int n = 0; n < graph->node_count; n++) count += !graph->nodes[n].removed && graph->nodes[n].op == op;
+    return count;
+}
+
+/* The other summand may be made after the product: the fused matmul waits for it. */
+static void the_fused_matmul_stands_where_the_addition_stood(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        struct graph graph;
+        begin(&graph, PLAN_DECODE, false);
+        int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
+        int late = node(&graph, OP_RMS_NORM, x, -1, "late");
+        int sum = node(&graph, OP_ADD, side ? late : product, side ? product : late, "sum");
+        node(&graph, OP_RMS_NORM, sum, -1, "after");
+        int matrix = graph.nodes[1].weights[0];
+        run(&graph, &pass_fuse_residual_matmul);
+        assert_int_equal(live(&graph, OP_ADD), 0);
+        assert_int_equal(live(&graph, OP_MATMUL), 1);
+        assert_true(graph.nodes[1].removed);
+        const struct graph_node *fused = &graph.nodes[3];
+        assert_int_equal(fused->op, OP_MATMUL);
+        assert_int_equal(fused->inputs[0], x);
+        assert_int_equal(fused->inputs[1], late);
+        assert_int_equal(fused->weights[0], matrix);
+        assert_int_equal(fused->outputs[0], sum);
+        graph_free(&graph);
+    }
+}
+
+/* ---- what joins the sum of several ranks ---- */
+
+static void begin_ranks(struct graph *graph)
+{
+    begin(graph, PLAN_DECODE, false);
+    graph->ranks = 2;
+    graph->rank_config = &no_config;
+}
+
+/* Addition and norm behind a sum become part of it, where the addition stood. */
+static void a_sum_takes_residual_and_norm(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        bool left = variant & 1, has_add = variant & 2, has_norm = variant & 4;
+        struct graph graph;
+        begin_ranks(&graph);
+        int part = node(&graph, OP_EMBED, -1, -1, "part"), stream = node(&graph, OP_ALL_REDUCE, part, -1, "stream");
+        int product = node(&graph, OP_MATMUL, stream, -1, "product");
+        int sum = node(&graph, OP_ALL_REDUCE, product, -1, "sum");
+        int late = node(&graph, OP_RMS_NORM, stream, -1, "late"), end = sum, normed = -1, weight = -1;
+        if (has_add) end = node(&graph, OP_ADD, left ? late : sum, left ? sum : late, "added");
+        if (has_norm) {
+            normed = node(&graph, OP_RMS_NORM, end, -1, "normed");
+            weight = graph.nodes[graph.node_count - 1].weights[0];
+            node(&graph, OP_MATMUL, normed, -1, "last");
+        }
+        node(&graph, OP_MATMUL, end, -1, "reader");
+        run(&graph, &pass_fuse_all_reduce);
+        assert_int_equal(live(&graph, OP_ADD), 0);
+        assert_int_equal(live(&graph, OP_RMS_NORM), 0); /* "late" went into the first sum */
+        assert_int_equal(live(&graph, OP_ALL_REDUCE), 2);
+        const struct graph_node *fused = &graph.nodes[graph_producer(&graph, end)];
+        assert_int_equal(fused->op, OP_ALL_REDUCE);
+        assert_ptr_equal(fused, &graph.nodes[has_add ? 5 : 3]);
+        assert_int_equal(fused->inputs[0], product);
+        assert_int_equal(fused->inputs[1], has_add ? late : -1);
+        assert_int_equal(fused->outputs[0], end);
+        assert_int_equal(fused->outputs[1], normed);
+        assert_int_equal(fused->weights[0], weight);
+        if (has_norm) assert_true(fused->eps == 0.5f);
+        graph_free(&graph);
+    }
+}
+
+/* A sum that somebody else reads without the addition stays as it is; a second norm stays a launch of its own. */
+static void a_sum_with_other_readers_stays(void **state)
+{
+    (void)state;
+    struct graph graph;
+    begin_ranks(&graph);
+    int part = node(&graph, OP_EMBED, -1, -1, "part"), sum = node(&graph, OP_ALL_REDUCE, part, -1, "sum");
+    int added = node(&graph, OP_ADD, sum, node(&graph, OP_MATMUL, sum, -1, "other"), "added");
+    int first = node(&graph, OP_RMS_NORM, sum, -1, "first"), second = node(&graph, OP_RMS_NORM, sum, -1, "second");
+    node(&graph, OP_MATMUL, first, second, "a");
+    node(&graph, OP_MATMUL, added, -1, "b");
+    run(&graph, &pass_fuse_all_reduce);
+    assert_int_equal(live(&graph, OP_ADD), 1);
+    assert_int_equal(live(&graph, OP_RMS_NORM), 1);
+    assert_int_equal(graph.nodes[1].op, OP_ALL_REDUCE);
+    assert_int_equal(graph.nodes[1].outputs[0], sum);
+    assert_int_equal(graph.nodes[1].outputs[1], first);
+    assert_int_equal(graph.nodes[1].inputs[1], -1);
+    assert_int_equal(graph.nodes[graph_producer(&graph, second)].op, OP_RMS_NORM);
+    graph_free(&graph);
+}
+
+/* A product that somebody else reads, too, or that has an epilogue already, stays; and what is left is refused, since
+ * no device kernel adds. */
+static void additions_that_stay_are_refused(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        struct graph graph;
+        struct status status = {0};
+        begin(&graph, PLAN_DECODE, false);
+        int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
+        if (variant == 1) { /* with a residual already */
+            graph.nodes[1].inputs[1] = x;
+        } else if (variant == 2) { /* of no matmul */
+            product = node(&graph, OP_RMS_NORM, product, -1, "normed");
+        } else if (variant == 3) {
+            graph.nodes[1].swiglu = true;
+            graph.weights[graph.nodes[1].weights[0]].rows *= 2;
+        }
+        node(&graph, OP_ADD, x, product, "sum");
+        if (variant == 0) node(&graph, OP_RMS_NORM, product, -1, "other reader");
+        run(&graph, &pass_fuse_residual_matmul);
+        assert_int_equal(live(&graph, OP_ADD), 1);
+        test_expect_failure(pass_activation_dtypes.run(&graph, &status), &status, STATUS_BAD_INPUT,
+                            "no matmul produces|--target cpu");
+        graph_free(&graph);
+    }
+}
+
+static void norms_join_all_their_readers_or_none(void **state)
+{
+    (void)state;
+    enum { ONE, TWO, ALSO_RESIDUAL, ALSO_ADDED, WIDE, UNREAD, CASES };
+    for (int variant = 0; variant < CASES; variant++) {
+        struct graph graph;
+        begin(&graph, PLAN_DECODE, variant != WIDE);
+        int x = node(&graph, OP_EMBED, -1, -1, "x"), normed = node(&graph, OP_RMS_NORM, x, -1, "normed");
+        int norm = graph.nodes[1].weights[0];
+        if (variant != UNREAD) node(&graph, OP_MATMUL, normed, variant == ALSO_RESIDUAL ? normed : -1, "a");
+        if (variant == TWO) node(&graph, OP_MATMUL, normed, x, "b");
+        if (variant == ALSO_ADDED) node(&graph, OP_ADD, x, normed, "b");
+        run(&graph, &pass_fuse_norm_matmul);
+        bool fused = variant == ONE || variant == TWO;
+        assert_int_equal(live(&graph, OP_RMS_NORM), !fused);
+        for (int n = 2; n < graph.node_count; n++) {
+            const struct graph_node *matmul = &graph.nodes[n];
+            if (matmul->op != OP_MATMUL) continue;
+            assert_int_equal(matmul->weights[2], fused ? norm : -1);
+            assert_int_equal(matmul->inputs[0], fused ? x : normed);
+            if (fused) assert_true(matmul->eps == 0.5f);
+        }
+        graph_free(&graph);
+    }
+}
+
+static void rotation_joins_attention_in_decode_alone(void **state)
+{
+    (void)state;
+    enum { FUSED, PREFILL, READ_TWICE, CASES };
+    for (int variant = 0; variant < CASES; variant++) {
+        struct graph graph;
+        begin(&graph, variant == PREFILL ? PLAN_PREFILL : PLAN_DECODE, true);
+        int x = node(&graph, OP_EMBED, -1, -1, "x"), table = node(&graph, OP_ROPE_TABLE, -1, -1, "table");
+        int q = node(&graph, OP_ROPE_APPEND, x, -1, "q");
+        graph.nodes[2].inputs[3] = table;
+        graph.nodes[2].weights[0] = graph_vector(&graph, 0, WIDTH, "norm_q");
+        graph.nodes[2].weights[1] = graph_vector(&graph, 0, WIDTH, "norm_k");
+        node(&graph, OP_ATTENTION, q, -1, "mixed");
+        graph.nodes[3].scale = 0.25f;
+        graph.nodes[3].window = 7;
+        if (variant == READ_TWICE) node(&graph, OP_RMS_NORM, q, -1, "other reader");
+        struct graph_node rope = graph.nodes[2];
+        run(&graph, &pass_fuse_rope_attention);
+        const struct graph_node *attention = &graph.nodes[3];
+        assert_int_equal(graph.nodes[2].removed, variant == FUSED);
+        assert_int_equal(attention->op, variant == FUSED ? OP_ROPE_ATTENTION : OP_ATTENTION);
+        if (variant == FUSED) {
+            assert_memory_equal(attention->inputs, rope.inputs, sizeof rope.inputs);
+            assert_memory_equal(attention->weights, rope.weights, 2 * sizeof rope.weights[0]);
+            assert_true(attention->eps == 0.5f && attention->scale == 0.25f && attention->window == 7);
+        }
+        graph_free(&graph);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_model_becomes_the_expected_graph),
+        cmocka_unit_test(the_fused_matmul_stands_where_the_addition_stood),
+        cmocka_unit_test(a_sum_takes_residual_and_norm),
+        cmocka_unit_test(a_sum_with_other_readers_stays),
+        cmocka_unit_test(additions_that_stay_are_refused),
+        cmocka_unit_test(norms_join_all_their_readers_or_none),
+        cmocka_unit_test(rotation_joins_attention_in_decode_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,789 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
+ * what the graph says, and what no kernel takes is refused. Worked out here from the graph and the contracts' headers. */
+#include "builder/passes/pass.h"
+#include "builder/test_device_model.h"
+#include "builder/weights/weights.h"
+#include "kernels/all_gather/all_gather_device.h"
+#include "kernels/all_reduce/all_reduce_device.h"
+#include "kernels/attention/attention_device.h"
+#include "kernels/embed/embed_device.h"
+#include "kernels/matmul/matmul_device.h"
+#include "kernels/op/op.h"
+#include "kernels/rms_norm/rms_norm_device.h"
+#include "kernels/rope_append/rope_append_device.h"
+#include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_table/rope_table_device.h"
+#include "kernels/sample/sample_device.h"
+#include "kernels/select_rows/select_rows_device.h"
+
+enum { GRANULE = PLAN_ALIGNMENT };
+
+static const uint32_t decode_rows[] = {1, 2, 3, 7, 8, 9, 16, 33, 64};
+static const uint32_t prefill_rows[] = {1, 2, 8, 9, 32, 127, 512, 2048};
+enum {
+    DECODES = sizeof decode_rows / sizeof *decode_rows,
+    PREFILLS = sizeof prefill_rows / sizeof *prefill_rows,
+};
+
+/* ---- operands ---- */
+
+/* The operands of an op, a letter each: x the next input, y the output, n the second one, w the next weight, z scratch; of
+ * the COMM space h the header, H the same written, r the collective's buffer; KV read k, written K, both B; of the step c counts, t tokens (T written), s slots, p positions (P both), o out rows; of the state g page
+ * table, m samplers, e seen (both written, too). */
+static void operand_letters(const struct graph *graph, const struct graph_node *node, char letters[16])
+{
+    const char *fixed = node->op == OP_EMBED            ? "ctwy"
+                        : node->op == OP_ROPE_TABLE     ? "cpwy"
+                        : node->op == OP_RMS_NORM       ? "cxwy"
+                        : node->op == OP_MATMUL         ? "cxwy"
+                        : node->op == OP_ROPE_APPEND    ? "cxxspgKy"
+                        : node->op == OP_ATTENTION      ? "cxspgky"
+                        : node->op == OP_ROPE_ATTENTION ? "cxxspgByz"
+                        : node->op == OP_SELECT_ROWS    ? "cxoy"
+                        : node->op == OP_ALL_REDUCE     ? "cxHry"
+                        : node->op == OP_ALL_GATHER     ? "cxHry"
+                                                        : "cxosmey";
+    const char *bias = "", *residual = "", *tail = "";
+    if (node->op == OP_MATMUL) {
+        bias = node->weights[1] >= 0 ? "w" : "";
+        residual = node->inputs[1] >= 0 ? "x" : "";
+        tail = node->weights[2] >= 0 ? "w" : "";
+    } else if (node->op == OP_EMBED) {
+        tail = graph->ranks > 1 ? "h" : "";
+    } else if (node->op == OP_ALL_REDUCE) {
+        residual = node->inputs[1] >= 0 ? "x" : "";
+        tail = node->weights[0] >= 0 ? "wn" : "";
+    } else if (node->op == OP_SAMPLE) {
+        tail = graph->kind == PLAN_DECODE ? "TP" : "";
+    } else if (node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION) {
+        tail = node->weights[0] >= 0 ? "ww" : "";
+    }
+    snprintf(letters, 16, "%s%s%s%s", fixed, bias, residual, tail);
+}
+
+struct layout {
+    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
+};
+
+static void check_place(const struct plan_operand *operand, enum plan_space space, enum plan_access access,
+                        struct plan_field field)
+{
+    assert_int_equal(operand->space, space);
+    assert_int_equal(operand->access, access);
+    assert_int_equal(operand->offset, field.offset);
+    assert_int_equal(operand->bytes, field.bytes);
+    assert_int_equal(operand->reserved0, 0);
+    assert_int_equal(operand->tensor_map, 0); /* set when the plan is finished */
+}
+
+static uint64_t rows_of(const struct graph_value *value, const struct plan_header *header)
+{
+    return value->rows == ROWS_TOKENS ? header->rows : header->out_rows;
+}
+
+/* Where a value is; only the offset of one in the arena is the memory plan's choice. */
+static void check_value(const struct graph_value *value, const struct plan_header *header, const struct layout *layout,
+                        const struct plan_operand *operand, enum plan_access access)
+{
+    if (value->place != VALUE_ARENA) {
+        enum step_field field = value->place == VALUE_LOGITS ? STEP_LOGITS : STEP_NEXT_TOKENS;
+        check_place(operand, SPACE_STEP, access, layout->step[field]);
+        return;
+    }
+    uint64_t bytes = rows_of(value, header) * value->width * dtype_bytes(value->dtype);
+    check_place(operand, SPACE_ARENA, access, (struct plan_field){operand->offset, bytes});
+}
+
+/* Calls `visit` for every input and output in the arena. */
+typedef void visit_value(void *context, int value, const struct plan_operand *operand, bool written);
+
+static void check_operands(const struct test_device_model *model, const struct graph *graph,
+                           const struct device_plan *plan, uint32_t index, visit_value *visit, void *context)
+{
+    const struct graph_node *node = &graph->nodes[index];
+    const struct device_launch *launch = &plan->launches[index];
+    const struct plan_geometry *geometry = &model->lowering.geometry;
+    struct layout layout;
+    uint64_t total, kv = 2 * graph->config->kv_heads * geometry->page_tokens * model->config.head_dim * 2;
+    char letters[16];
+    int inputs = 0, weights = 0;
+    assert_true(step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, layout.step, &total));
+    assert_true(state_layout(geometry, layout.state, &total));
+    operand_letters(graph, node, letters);
+    assert_int_equal(launch->operand_count, strlen(letters));
+    for (uint32_t i = 0; i < launch->operand_count; i++) {
+        const struct plan_operand *operand = &launch->operands[i];
+        const struct plan_field kv_block = {node->layer * kv, kv};
+        switch (letters[i]) {
+        case 'c': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_COUNTS]); break;
+        case 't': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_TOKENS]); break;
+        case 'T': check_place(operand, SPACE_STEP, ACCESS_WRITE, layout.step[STEP_TOKENS]); break;
+        case 's': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_SLOTS]); break;
+        case 'p': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_POSITIONS]); break;
+        case 'P': check_place(operand, SPACE_STEP, ACCESS_READ_WRITE, layout.step[STEP_POSITIONS]); break;
+        case 'o': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_OUT_ROWS]); break;
+        case 'g': check_place(operand, SPACE_STATE, ACCESS_READ, layout.state[STATE_PAGE_TABLE]); break;
+        case 'm': check_place(operand, SPACE_STATE, ACCESS_READ_WRITE, layout.state[STATE_SAMPLERS]); break;
+        case 'e': check_place(operand, SPACE_STATE, ACCESS_READ_WRITE, layout.state[STATE_SEEN]); break;
+        case 'k': check_place(operand, SPACE_KV, ACCESS_READ, kv_block); break;
+        case 'K': check_place(operand, SPACE_KV, ACCESS_WRITE, kv_block); break;
+        case 'B': check_place(operand, SPACE_KV, ACCESS_READ_WRITE, kv_block); break;
+        case 'z':
+            check_place(operand, SPACE_ARENA, ACCESS_READ_WRITE, (struct plan_field){0, model->lowering.scratch_bytes});
+            break;
+        case 'w': {
+            while (node->weights[weights] < 0) weights++;
+            const struct graph_weight *weight = &graph->weights[node->weights[weights++]];
+            check_place(operand, SPACE_WEIGHTS, ACCESS_READ, (struct plan_field){weight->offset, weight->bytes});
+            assert_int_equal(operand->offset % 256, 0);
+            break;
+        }
+        case 'h':
+        case 'H':
+            check_place(operand, SPACE_COMM, letters[i] == 'h' ? ACCESS_READ : ACCESS_READ_WRITE,
+                        (struct plan_field){0, sizeof(struct comm_header)});
+            break;
+        case 'r': /* where: check_exchange */
+            check_place(operand, SPACE_COMM, ACCESS_READ_WRITE, (struct plan_field){operand->offset, operand->bytes});
+            break;
+        case 'x':
+        case 'n':
+        case 'y': {
+            bool written = letters[i] != 'x';
+            while (!written && node->inputs[inputs] < 0) inputs++;
+            int value = written ? node->outputs[letters[i] == 'n'] : node->inputs[inputs++];
+            check_value(&graph->values[value], &plan->header, &layout, operand, written ? ACCESS_WRITE : ACCESS_READ);
+            if (operand->space == SPACE_ARENA) visit(context, value, operand, written);
+            break;
+        }
+        default: fail();
+        }
+    }
+}
+
+/* ---- sizes: what each contract says of the parameters' operands ---- */
+
+static uint64_t size_of_dtype(int64_t dtype) { return dtype_bytes((enum dtype)dtype); }
+
+static uint64_t attention_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ATTENTION_DEVICE_ROWS], dim = (uint64_t)p[ATTENTION_DEVICE_HEAD_DIM];
+    switch (operand) {
+    case ATTENTION_DEVICE_Q:
+    case ATTENTION_DEVICE_OUT:
+        return rows * (uint64_t)p[ATTENTION_DEVICE_HEADS] * dim * size_of_dtype(p[ATTENTION_DEVICE_X_DTYPE]);
+    case ATTENTION_DEVICE_PAGE_TABLE:
+        return (uint64_t)(p[ATTENTION_DEVICE_SLOT_COUNT] * p[ATTENTION_DEVICE_PAGES_PER_SLOT]) * 4;
+    case ATTENTION_DEVICE_KV:
+        return 2 * (uint64_t)(p[ATTENTION_DEVICE_KV_HEADS] * p[ATTENTION_DEVICE_PAGE_TOKENS]) * dim *
+               size_of_dtype(p[ATTENTION_DEVICE_KV_DTYPE]);
+    default: return rows * 4;
+    }
+}
+
+static uint64_t rope_append_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ROPE_APPEND_DEVICE_ROWS], dim = (uint64_t)p[ROPE_APPEND_DEVICE_HEAD_DIM];
+    const uint64_t heads = (uint64_t)p[ROPE_APPEND_DEVICE_HEADS], kv_heads = (uint64_t)p[ROPE_APPEND_DEVICE_KV_HEADS];
+    const uint64_t element = size_of_dtype(p[ROPE_APPEND_DEVICE_X_DTYPE]);
+    switch (operand) {
+    case ROPE_APPEND_DEVICE_QKV: return rows * (heads + 2 * kv_heads) * dim * element;
+    case ROPE_APPEND_DEVICE_TABLE: return rows * dim * 4;
+    case ROPE_APPEND_DEVICE_PAGE_TABLE:
+        return (uint64_t)(p[ROPE_APPEND_DEVICE_SLOT_COUNT] * p[ROPE_APPEND_DEVICE_PAGES_PER_SLOT]) * 4;
+    case ROPE_APPEND_DEVICE_KV:
+        return 2 * kv_heads * (uint64_t)p[ROPE_APPEND_DEVICE_PAGE_TOKENS] * dim *
+               size_of_dtype(p[ROPE_APPEND_DEVICE_KV_DTYPE]);
+    case ROPE_APPEND_DEVICE_Q: return rows * heads * dim * element;
+    case ROPE_APPEND_DEVICE_NORM_Q:
+    case ROPE_APPEND_DEVICE_NORM_K: return dim * size_of_dtype(p[ROPE_APPEND_DEVICE_NORM_DTYPE]);
+    default: return rows * 4;
+    }
+}
+
+static uint64_t rope_attention_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ROPE_ATTENTION_ROWS], dim = (uint64_t)p[ROPE_ATTENTION_HEAD_DIM];
+    const uint64_t heads = (uint64_t)p[ROPE_ATTENTION_HEADS], kv_heads = (uint64_t)p[ROPE_ATTENTION_KV_HEADS];
+    const uint64_t element = size_of_dtype(p[ROPE_ATTENTION_X_DTYPE]);
+    switch (operand) {
+    case ROPE_ATTENTION_QKV: return rows * (heads + 2 * kv_heads) * dim * element;
+    case ROPE_ATTENTION_TABLE: return rows * dim * 4;
+    case ROPE_ATTENTION_PAGE_TABLE:
+        return (uint64_t)(p[ROPE_ATTENTION_SLOT_COUNT] * p[ROPE_ATTENTION_PAGES_PER_SLOT]) * 4;
+    case ROPE_ATTENTION_KV:
+        return 2 * kv_heads * (uint64_t)p[ROPE_ATTENTION_PAGE_TOKENS] * dim * size_of_dtype(p[ROPE_ATTENTION_KV_DTYPE]);
+    case ROPE_ATTENTION_OUT: return rows * heads * dim * element;
+    case ROPE_ATTENTION_NORM_Q:
+    case ROPE_ATTENTION_NORM_K: return dim * size_of_dtype(p[ROPE_ATTENTION_NORM_DTYPE]);
+    default: return rows * 4;
+    }
+}
+
+static uint64_t sample_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[SAMPLE_DEVICE_ROWS], in_rows = (uint64_t)p[SAMPLE_DEVICE_IN_ROWS];
+    const uint64_t slots = (uint64_t)p[SAMPLE_DEVICE_SLOT_COUNT], vocab = (uint64_t)p[SAMPLE_DEVICE_VOCAB];
+    switch (operand) {
+    case SAMPLE_DEVICE_LOGITS: return rows * vocab * 4;
+    case SAMPLE_DEVICE_SAMPLERS: return slots * sizeof(struct sampler_state);
+    case SAMPLE_DEVICE_SEEN: return slots * ((vocab + 7) / 8);
+    case SAMPLE_DEVICE_OUT_ROWS:
+    case SAMPLE_DEVICE_NEXT_TOKENS: return rows * 4;
+    default: return in_rows * 4;
+    }
+}
+
+/* Behind `out` come the residual, the norm's weight and the normed rows, those that there are. */
+static uint64_t all_reduce_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ALL_REDUCE_DEVICE_ROWS], width = (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH];
+    const bool whole_rows = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS &&
+                            p[ALL_REDUCE_DEVICE_HAS_NORM] != ALL_REDUCE_OWN_ROWS;
+    const enum dtype x = (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE];
+    uint64_t bytes;
+    switch (operand) {
+    case ALL_REDUCE_DEVICE_X: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_X_DTYPE]);
+    case ALL_REDUCE_DEVICE_HEADER: return sizeof(struct comm_header);
+    case ALL_REDUCE_DEVICE_BUFFER:
+        assert_true(all_reduce_device_buffer_bytes(rows, width, (uint64_t)p[ALL_REDUCE_DEVICE_RANKS], x,
+                                                   whole_rows ? DTYPE_F32 : x, &bytes));
+        return bytes;
+    case ALL_REDUCE_DEVICE_OUT: return rows * width * 4;
+    }
+    switch (operand - ALL_REDUCE_DEVICE_OUT - (p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0)) {
+    case 0: return rows * width * 4;
+    case 1: return width * size_of_dtype(p[ALL_REDUCE_DEVICE_NORM_DTYPE]);
+    default: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_OUT_DTYPE]);
+    }
+}
+
+static uint64_t all_gather_bytes(const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[ALL_GATHER_DEVICE_ROWS], width = (uint64_t)p[ALL_GATHER_DEVICE_WIDTH];
+    switch (operand) {
+    case ALL_GATHER_DEVICE_X: return rows * width * 4;
+    case ALL_GATHER_DEVICE_HEADER: return sizeof(struct comm_header);
+    case ALL_GATHER_DEVICE_BUFFER: return rows * width * 4 * (uint64_t)p[ALL_GATHER_DEVICE_RANKS];
+    default: return rows * (uint64_t)p[ALL_GATHER_DEVICE_OUT_WIDTH] * 4;
+    }
+}
+
+static uint64_t small_op_bytes(enum plan_op op, const int64_t *p, uint32_t operand)
+{
+    const uint64_t rows = (uint64_t)p[0];
+    if (op == OP_EMBED) {
+        if (operand == EMBED_DEVICE_TOKENS) return rows * 4;
+        if (operand == EMBED_DEVICE_HEADER) return sizeof(struct comm_header);
+        if (operand == EMBED_DEVICE_OUT)
+            return rows * (uint64_t)p[EMBED_DEVICE_HIDDEN] * size_of_dtype(p[EMBED_DEVICE_OUT_DTYPE]);
+        return (uint64_t)(p[EMBED_DEVICE_VOCAB] * p[EMBED_DEVICE_PITCH]) * size_of_dtype(p[EMBED_DEVICE_DTYPE]);
+    }
+    if (op == OP_ROPE_TABLE) {
+        const uint64_t dim = (uint64_t)p[ROPE_TABLE_DEVICE_HEAD_DIM];
+        return operand == 1 ? rows * 4 : operand == 2 ? dim / 2 * 4 : rows * dim * 4;
+    }
+    if (op == OP_RMS_NORM) {
+        const uint64_t hidden = (uint64_t)p[RMS_NORM_DEVICE_HIDDEN];
+        return operand == 1   ? rows * hidden * 4
+               : operand == 2 ? hidden * size_of_dtype(p[RMS_NORM_DEVICE_DTYPE])
+                              : rows * hidden * size_of_dtype(p[RMS_NORM_DEVICE_OUT_DTYPE]);
+    }
+    assert_int_equal(op, OP_SELECT_ROWS);
+    const uint64_t width = (uint64_t)p[SELECT_ROWS_DEVICE_WIDTH];
+    return operand == 1   ? (uint64_t)p[SELECT_ROWS_DEVICE_IN_ROWS] * width * 4
+           : operand == 2 ? rows * 4
+                          : rows * width * 4;
+}
+
+static void check_sizes(const struct device_launch *launch)
+{
+    const int64_t *params = launch->tactic.params;
+    for (uint32_t i = 0; i < launch->operand_count; i++) {
+        uint64_t expected;
+        if (i == OP_OPERAND_COUNTS)
+            expected = 2 * sizeof(int32_t);
+        else if (launch->op == OP_MATMUL)
+            expected = matmul_device_operand_bytes(params, (int)i);
+        else if (launch->op == OP_ATTENTION)
+            expected = attention_bytes(params, i);
+        else if (launch->op == OP_ROPE_APPEND)
+            expected = rope_append_bytes(params, i);
+        else if (launch->op == OP_ROPE_ATTENTION)
+            expected = rope_attention_bytes(params, i);
+        else if (launch->op == OP_SAMPLE)
+            expected = sample_bytes(params, i);
+        else if (launch->op == OP_ALL_REDUCE)
+            expected = all_reduce_bytes(params, i);
+        else if (launch->op == OP_ALL_GATHER)
+            expected = all_gather_bytes(params, i);
+        else
+            expected = small_op_bytes(launch->op, params, i);
+        if (launch->op == OP_ROPE_ATTENTION && i == ROPE_ATTENTION_WORKSPACE) continue; /* check_scratch */
+        if (launch->operands[i].bytes != expected)
+            fail_msg("%s operand %u: the contract wants %llu bytes, the plan has %llu", plan_op_name(launch->op), i,
+                     (unsigned long long)expected, (unsigned long long)launch->operands[i].bytes);
+    }
+}
+
+static void check_params(const struct test_device_model *model, const struct graph *graph,
+                         const struct device_plan *plan, uint32_t index)
+{
+    const struct graph_node *node = &graph->nodes[index];
+    const int64_t *params = plan->launches[index].tactic.params;
+    const struct graph_value *out = &graph->values[node->outputs[0]];
+    bool sample = node->op == OP_SAMPLE;
+    assert_int_equal(params[OP_PARAM_ROWS], rows_of(out, &plan->header));
+    assert_int_equal(params[OP_PARAM_COUNT_INDEX], sample || out->rows == ROWS_OUT);
+    if (node->op == OP_MATMUL) {
+        const struct graph_weight *weight = &graph->weights[node->weights[0]];
+        assert_int_equal(params[MATMUL_DEVICE_N], weight->rows);
+        assert_int_equal(params[MATMUL_DEVICE_K], weight->depth);
+        assert_int_equal(params[MATMUL_DEVICE_DTYPE], graph->half);
+        assert_int_equal(params[MATMUL_DEVICE_OUT_DTYPE], out->dtype);
+        assert_int_equal(params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU, node->swiglu);
+        assert_int_equal(params[MATMUL_DEVICE_HAS_NORM], node->weights[2] >= 0);
+        assert_int_equal(params[MATMUL_DEVICE_EPS_BITS],
+                         node->weights[2] >= 0 ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+    } else if (node->op == OP_EMBED) {
+        assert_int_equal(params[EMBED_DEVICE_SHARDED], graph->ranks > 1);
+        assert_int_equal(params[EMBED_DEVICE_OUT_DTYPE], out->dtype);
+        assert_int_equal(out->dtype, graph->ranks > 1 ? graph->half : DTYPE_F32);
+        const uint64_t vocab = graph->weights[node->weights[0]].rows;
+        assert_int_equal(params[EMBED_DEVICE_VOCAB], vocab);
+        if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
+    } else if (node->op == OP_ALL_REDUCE) {
+        bool norm = node->weights[0] >= 0;
+        assert_int_equal(params[ALL_REDUCE_DEVICE_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_WIDTH], model->config.hidden_size);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->inputs[0]].dtype);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0, node->inputs[1] >= 0); /* which rows: below */
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM] != 0, norm);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_EPS_BITS],
+                         norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+        assert_int_equal(out->dtype, DTYPE_F32);
+        if (norm) assert_int_equal(params[ALL_REDUCE_DEVICE_OUT_DTYPE], graph->values[node->outputs[1]].dtype);
+    } else if (node->op == OP_ALL_GATHER) {
+        assert_int_equal(params[ALL_GATHER_DEVICE_RANKS], graph->ranks);
+        assert_int_equal(params[ALL_GATHER_DEVICE_OUT_WIDTH], model->config.vocab_size);
+        assert_int_equal(graph->values[node->inputs[0]].dtype, DTYPE_F32);
+    } else if (node->op == OP_ROPE_ATTENTION) {
+        assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->window);
+        assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], float_to_bits(node->scale));
+        assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
+    } else if (node->op == OP_ATTENTION) {
+        assert_int_equal(params[ATTENTION_DEVICE_WINDOW], node->window);
+        assert_int_equal(params[ATTENTION_DEVICE_SCALE_BITS], float_to_bits(node->scale));
+        assert_int_equal(params[ATTENTION_DEVICE_PAGE_BYTES], model->lowering.geometry.page_bytes);
+    }
+}
+
+/* ---- memory ---- */
+
+/* Who wrote each granule of the arena last; -1: nobody. */
+struct arena {
+    const struct test_device_model *model;
+    const struct graph *graph;
+    const struct device_plan *plan;
+    uint32_t launch;
+    int *owner;
+    size_t granules;
+};
+
+static void read_or_write(struct arena *arena, int value, const struct plan_operand *operand, bool written)
+{
+    size_t first = operand->offset / GRANULE, end = (operand->offset + operand->bytes + GRANULE - 1) / GRANULE;
+    assert_int_equal(operand->offset % GRANULE, 0);
+    assert_true(end <= arena->granules);
+    assert_true(operand->offset >= arena->model->lowering.scratch_bytes);
+    for (size_t g = first; g < end; g++) {
+        if (!written && arena->owner[g] != value)
+            fail_msg("launch %u reads '%s' where '%s' was written last", arena->launch,
+                     arena->graph->values[value].name,
+                     arena->owner[g] < 0 ? "nothing" : arena->graph->values[arena->owner[g]].name);
+        if (written) arena->owner[g] = value;
+    }
+}
+
+static void visit_reads(void *context, int value, const struct plan_operand *operand, bool written)
+{
+    if (!written) read_or_write(context, value, operand, false);
+}
+
+static void visit_writes(void *context, int value, const struct plan_operand *operand, bool written)
+{
+    if (written) read_or_write(context, value, operand, true);
+}
+
+static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
+{
+    return a->space == b->space && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* The place of the operand whose memory the result may take over: -1 if there is none. */
+static int residual_operand(const struct device_launch *launch)
+{
+    if (launch->op == OP_MATMUL) return matmul_device_residual_operand(launch->tactic.params);
+    bool has = launch->op == OP_ALL_REDUCE && launch->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL];
+    return has ? ALL_REDUCE_DEVICE_OUT + 1 : -1;
+}
+
+/* A launch writes over nothing that it reads, but for a sum's result over its residual, place for place. */
+static void check_overlaps(const struct device_launch *launch)
+{
+    for (uint32_t i = 0; i < launch->operand_count; i++)
+        for (uint32_t j = 0; j < launch->operand_count; j++) {
+            const struct plan_operand *a = &launch->operands[i], *b = &launch->operands[j];
+            if (i == j || !(a->access & ACCESS_WRITE) || !overlap(a, b)) continue;
+            assert_int_equal(i, launch->op == OP_MATMUL ? (int)MATMUL_DEVICE_OUT : (int)ALL_REDUCE_DEVICE_OUT);
+            assert_int_equal(j, residual_operand(launch));
+            assert_int_equal(a->offset, b->offset);
+            assert_int_equal(a->bytes, b->bytes);
+        }
+}
+
+/* Enough for every tactic that the tuner may put here. */
+static void check_scratch(const struct test_device_model *model, const struct device_launch *launch,
+                          const struct device_facts *gpu)
+{
+    static struct device_tactic tactics[64];
+    if (launch->op != OP_ROPE_ATTENTION) return;
+    int count = device_tactics(launch->op, launch->tactic.params, gpu, tactics, 64);
+    assert_true(count >= 1);
+    for (int i = 0; i < count; i++)
+        assert_true(rope_attention_workspace_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
+}
+
+/* The buffers of collectives that follow each other, in this plan or from its end to its beginning, lie apart, and inside
+ * the COMM space behind its header. */
+static void check_exchange(const struct test_device_model *model, const struct device_plan *plan)
+{
+    const struct plan_operand *first = NULL, *last = NULL;
+    uint64_t comm_bytes;
+    assert_true(lower_comm_bytes(&model->lowering, &comm_bytes));
+    for (uint32_t l = 0; l < plan->count; l++) {
+        const struct device_launch *launch = &plan->launches[l];
+        if (!plan_op_is_collective(launch->op)) continue;
+        assert_int_equal((int)ALL_GATHER_DEVICE_BUFFER, (int)ALL_REDUCE_DEVICE_BUFFER);
+        const struct plan_operand *buffer = &launch->operands[ALL_REDUCE_DEVICE_BUFFER];
+        assert_true(buffer->offset >= sizeof(struct comm_header));
+        assert_true(buffer->offset + buffer->bytes <= comm_bytes);
+        assert_int_equal(buffer->offset % PLAN_ALIGNMENT, 0);
+        assert_false(last && overlap(last, buffer));
+        if (!first) first = buffer;
+        last = buffer;
+    }
+    assert_int_equal(first != NULL, model->ranks > 1);
+    assert_false(first && first != last && overlap(first, last));
+}
+
+/* What only the owners of rows have, nobody else reads; where rows are too many for one shot, they are shared out. */
+static void check_shared_rows(const struct test_device_model *model, const struct device_plan *plan)
+{
+    const struct plan_operand *shared = NULL;
+    uint32_t large = 0, of_tokens = 0, own_residuals = 0, own_norms = 0;
+    for (uint32_t l = 0; l < plan->count; l++) {
+        const struct device_launch *launch = &plan->launches[l];
+        const int64_t *p = launch->tactic.params;
+        for (uint32_t o = 0; shared && o < launch->operand_count; o++) {
+            if (!overlap(&launch->operands[o], shared) || !(launch->operands[o].access & ACCESS_READ)) continue;
+            assert_int_equal(launch->op, OP_ALL_REDUCE);
+            assert_int_equal(o, residual_operand(launch));
+            assert_int_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
+        }
+        for (uint32_t o = 0; shared && o < launch->operand_count; o++)
+            if (overlap(&launch->operands[o], shared) && launch->operands[o].access & ACCESS_WRITE) shared = NULL;
+        if (launch->op != OP_ALL_REDUCE) continue;
+        bool own_residual = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
+        bool own_norm = p[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+        bool is_large =
+            all_reduce_device_is_large((uint64_t)p[ALL_REDUCE_DEVICE_ROWS], (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH],
+                                       model->ranks, (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE]);
+        assert_false((own_residual || own_norm) && !is_large);
+        if (is_large) assert_int_not_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_EVERY_ROW);
+        if (own_norm) shared = &launch->operands[ALL_REDUCE_DEVICE_OUT];
+        of_tokens += p[ALL_REDUCE_DEVICE_ROWS] == plan->header.rows;
+        large += is_large, own_residuals += own_residual, own_norms += own_norm;
+    }
+    if (!large || large != of_tokens) return;
+    /* Of a prefill's last sum of all rows the last layer takes some, whoever owns them. */
+    assert_int_equal(own_residuals, of_tokens - 1);
+    assert_int_equal(own_norms, of_tokens - (plan->header.kind == PLAN_PREFILL));
+}
+
+/* Returns the sum of all values' sizes. */
+static uint64_t check_plan(const struct test_device_model *model, const struct graph *graph,
+                           const struct device_plan *plan, const struct device_facts *gpu)
+{
+    struct arena arena = {.model = model, .graph = graph, .plan = plan};
+    uint64_t sum = 0;
+    assert_int_equal(plan->count, graph->node_count);
+    arena.granules = plan->header.arena_bytes / GRANULE;
+    arena.owner = malloc((arena.granules + 1) * sizeof *arena.owner);
+    assert_non_null(arena.owner);
+    for (size_t g = 0; g < arena.granules; g++) arena.owner[g] = -1;
+    for (arena.launch = 0; arena.launch < plan->count; arena.launch++) {
+        const struct device_launch *launch = &plan->launches[arena.launch];
+        const struct graph_node *node = &graph->nodes[arena.launch];
+        struct device_geometry geometry;
+        assert_int_equal(launch->op, node->op);
+        assert_int_equal(launch->layer, node->layer);
+        assert_int_equal(launch->record, PLAN_NO_TACTIC);
+        assert_int_equal(launch->tactic.kernel->op, node->op);
+        assert_true(device_kernel_runs_on(launch->tactic.kernel, gpu));
+        assert_null(launch->tactic.kernel->launch(launch->tactic.params, gpu, &geometry));
+        assert_true(launch->operand_count <= (uint32_t)launch->tactic.kernel->operand_count);
+        check_operands(model, graph, plan, arena.launch, visit_reads, &arena);
+        check_operands(model, graph, plan, arena.launch, visit_writes, &arena);
+        check_params(model, graph, plan, arena.launch);
+        check_sizes(launch);
+        check_overlaps(launch);
+        check_scratch(model, launch, gpu);
+        for (int o = 0; o < 2; o++) {
+            const struct graph_value *out = node->outputs[o] < 0 ? NULL : &graph->values[node->outputs[o]];
+            if (out && out->place == VALUE_ARENA)
+                sum += rows_of(out, &plan->header) * out->width * dtype_bytes(out->dtype);
+        }
+    }
+    check_exchange(model, plan);
+    check_shared_rows(model, plan);
+    free(arena.owner);
+    return sum;
+}
+
+static void lower_and_check(struct test_device_model *model, const struct device_facts *gpu, enum plan_kind kind,
+                            uint32_t rows)
+{
+    struct device_plan plan;
+    struct status status = {0};
+    const struct graph *graph = test_device_model_graph(model, kind, rows);
+    if (!lower_device_plan(graph, &model->lowering, gpu, rows, &plan, &status))
+        fail_msg("%s on '%s', kind %d, %u rows: %s", model->name, gpu->name, (int)kind, rows, status.message);
+    assert_int_equal(plan.header.kind, kind);
+    assert_int_equal(plan.header.rows, rows);
+    assert_int_equal(plan.header.out_rows, kind == PLAN_DECODE ? rows : 1);
+    uint64_t sum = check_plan(model, graph, &plan, gpu);
+    /* Lifetimes pay: less than every value at its own place. */
+    if (rows >= 32) assert_true(plan.header.arena_bytes - model->lowering.scratch_bytes < sum);
+    device_plan_free(&plan);
+}
+
+static void every_plan_of_every_model(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    const char *source;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (int half = 0; half < 2; half++) {
+            test_device_model_open(&model, source, half ? DTYPE_F16 : DTYPE_BF16);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                const struct device_facts *gpu = &test_gpus[g];
+                test_device_model_scratch(&model, gpu, decode_rows, DECODES);
+                assert_int_equal(model.lowering.scratch_bytes % PLAN_ALIGNMENT, 0);
+                assert_true(model.lowering.scratch_bytes > 0);
+                for (int r = 0; r < DECODES; r++) lower_and_check(&model, gpu, PLAN_DECODE, decode_rows[r]);
+                for (int r = 0; r < PREFILLS; r++) lower_and_check(&model, gpu, PLAN_PREFILL, prefill_rows[r]);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+/* Of each layer, and of the embedding, one sum, with all that follows it inside; the logits' columns are gathered. */
+static void check_collectives(const struct test_device_model *model, const struct graph *graph)
+{
+    uint32_t sums = 0, gathers = 0;
+    for (int n = 0; n < graph->node_count; n++) {
+        const struct graph_node *node = &graph->nodes[n];
+        assert_true(node->op != OP_ADD && node->op != OP_RMS_NORM);
+        if (node->op == OP_MATMUL) assert_true(node->inputs[1] < 0 && node->weights[2] < 0);
+        gathers += node->op == OP_ALL_GATHER;
+        if (node->op != OP_ALL_REDUCE) continue;
+        assert_int_equal(node->inputs[1] >= 0, sums > 0); /* the embedding is where the residual begins */
+        assert_true(node->weights[0] >= 0 && node->outputs[1] >= 0);
+        sums++;
+    }
+    assert_int_equal(sums, 1 + 2 * model->config.layers);
+    assert_int_equal(gathers, 1);
+}
+
+static void every_plan_of_several_ranks(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512, 8192};
+    const char *source;
+    int opened = 0;
+    for (size_t m = 0; (source = test_device_model_source(m)); m++)
+        for (uint32_t ranks = 2; ranks <= 4; ranks *= 2) {
+            if (!test_device_model_open_ranks(&model, source, m % 2 ? DTYPE_F16 : DTYPE_BF16, ranks)) continue;
+            opened++;
+            test_device_model_exchange(&model, 8192);
+            for (int g = 0; g < TEST_GRAPHS; g++) check_collectives(&model, &model.graphs[g]);
+            for (int g = 0; g < TEST_GPUS; g++) {
+                test_device_model_scratch(&model, &test_gpus[g], rows, 4);
+                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_DECODE, rows[r]);
+                for (int r = 0; r < 4; r++) lower_and_check(&model, &test_gpus[g], PLAN_PREFILL, chunks[r]);
+            }
+            test_device_model_close(&model);
+        }
+    assert_true(opened >= 8);
+}
+
+/* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
+static void the_wide_graph_takes_few_rows(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    struct device_plan plan;
+    struct status status = {0};
+    test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
+    test_device_model_scratch(&model, &test_gpus[0], decode_rows, DECODES);
+    for (uint32_t rows = 1; rows <= 8; rows++) {
+        const struct graph *graph = &model.graphs[TEST_WIDE];
+        test_expect_success(lower_device_plan(graph, &model.lowering, &test_gpus[0], rows, &plan, &status), &status);
+        check_plan(&model, graph, &plan, &test_gpus[0]);
+        device_plan_free(&plan);
+    }
+    test_device_model_close(&model);
+}
+
+/* A sum takes the place of its residual, but not if somebody is still to read that. */
+static void a_residual_that_is_read_later_stays(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    struct device_plan plan;
+    struct status status = {0};
+    struct graph graph;
+    uint64_t total;
+    test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
+    const uint64_t hidden = model.config.hidden_size;
+    graph_init(&graph, &model.config, PLAN_DECODE);
+    graph.target = TARGET_CUDA;
+    graph.half = DTYPE_BF16;
+    enum { X, NORMED, FIRST, SECOND, VALUES };
+    static const enum plan_op ops[VALUES] = {OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_MATMUL};
+    for (int v = 0; v < VALUES; v++) {
+        struct graph_node *node = graph_append(&graph, ops[v], 0);
+        assert_non_null(node);
+        node->outputs[0] = graph_value(&graph, ROWS_TOKENS, hidden, "value%d", v);
+        node->weights[0] = v == NORMED ? graph_vector(&graph, 0, hidden, "weight%d", v)
+                                       : graph_matrix(&graph, 0, hidden, hidden, WEIGHT_MATRIX, "weight%d", v);
+        node->inputs[0] = v == X ? -1 : v == NORMED ? X : NORMED;
+        if (v >= FIRST) node->inputs[1] = X;
+    }
+    test_expect_success(pass_activation_dtypes.run(&graph, &status), &status);
+    test_expect_success(graph_check(&graph, "the test", &status), &status);
+    assume_weights(&graph, DTYPE_BF16);
+    test_expect_success(plan_weights(&graph, &total, &status), &status);
+    model.lowering.scratch_bytes = PLAN_ALIGNMENT;
+    for (uint32_t rows = 1; rows <= 64; rows *= 8) {
+        bool ok = lower_device_plan(&graph, &model.lowering, &test_gpus[0], rows, &plan, &status);
+        test_expect_success(ok, &status);
+        check_plan(&model, &graph, &plan, &test_gpus[0]);
+        const struct plan_operand *x = &plan.launches[X].operands[EMBED_DEVICE_OUT];
+        assert_true(plan.launches[FIRST].operands[MATMUL_DEVICE_OUT].offset != x->offset);
+        assert_int_equal(plan.launches[SECOND].operands[MATMUL_DEVICE_OUT].offset, x->offset);
+        device_plan_free(&plan);
+    }
+    graph_free(&graph);
+    test_device_model_close(&model);
+}
+
+/* ---- refusals ---- */
+
+#define SHAPE(hidden, heads, kv_heads, head_dim)                                                                      \
+    "{\"model_type\": \"llama\", \"hidden_size\": " #hidden ", \"intermediate_size\": 96, \"num_hidden_layers\": 2, " \
+    "\"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim           \
+    ", \"vocab_size\": 50, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-6, \"hidden_act\": \"silu\"}"
+
+static void expect_refused(const struct test_device_model *model, const struct device_facts *gpu,
+                           const struct graph *graph, uint32_t rows, const char *words)
+{
+    struct device_plan plan;
+    struct status status = {0};
+    memset(&plan, 0xff, sizeof plan);
+    bool ok = lower_device_plan(graph, &model->lowering, gpu, rows, &plan, &status);
+    test_expect_failure(ok, &status, STATUS_BAD_INPUT, words);
+    assert_null(plan.launches);
+    assert_int_equal(plan.count, 0);
+    device_plan_free(&plan);
+}
+
+static void shapes_that_no_kernel_takes_are_refused(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    static const struct {
+        const char *config, *decode, *prefill;
+    } cases[] = {
+        {SHAPE(20, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
+        {SHAPE(23, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
+        {SHAPE(64, 1, 1, 512), "HEAD_DIM", "HEAD_DIM"},
+        {SHAPE(64, 3, 1, 258), "HEAD_DIM", "HEAD_DIM"},
+        {SHAPE(64, 2, 1, 6), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int g = 0; g < TEST_GPUS; g++) {
+            static const uint32_t rows[] = {1, 8, 32};
+            const struct device_facts *gpu = &test_gpus[g];
+            struct status status = {0};
+            test_expect_success(test_device_model_try(&model, cases[c].config, DTYPE_BF16, 32, 512, &status), &status);
+            test_device_model_scratch(&model, gpu, rows, 3);
+            for (int r = 0; r < 3; r++) {
+                char words[640];
+                snprintf(words, sizeof words, "%s|%s|no kernel for this model", cases[c].decode, gpu->name);
+                expect_refused(&model, gpu, test_device_model_graph(&model, PLAN_DECODE, rows[r]), rows[r], words);
+                expect_refused(&model, gpu, &model.graphs[TEST_PREFILL], rows[r], cases[c].prefill);
+            }
+            test_device_model_close(&model);
+        }
+}
+
+static void sizes_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    static struct test_device_model model;
+    const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
+    test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
+    const struct graph *wide = &model.graphs[TEST_WIDE], *prefill = &model.graphs[TEST_PREFILL];
+    test_device_model_scratch(&model, gpu, decode_rows, DECODES);
+    const struct lowering lowering = model.lowering;
+    /* More rows than the contracts count. */
+    expect_refused(&model, gpu, wide, 65536, "rope_attention of 65536 rows|ROWS");
+    expect_refused(&model, gpu, prefill, (1 << 20) + 1, "ROWS");
+    expect_refused(&model, gpu, prefill, UINT32_MAX, "");
+    /* Norms inside matmuls are for few rows. */
+    expect_refused(&model, gpu, &model.graphs[TEST_NARROW], 9, "matmul of 9 rows|ROWS is not in 1..8");
+    /* Sizes that overflow. */
+    model.lowering.geometry.vocab_size = UINT64_C(1) << 60;
+    expect_refused(&model, gpu, wide, 1 << 20, "64-bit");
+    model.lowering = lowering;
+    model.lowering.geometry.slots = UINT64_C(1) << 61;
+    expect_refused(&model, gpu, wide, 1, "64-bit");
+    model.lowering = lowering;
+    model.lowering.scratch_bytes = UINT64_MAX / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    expect_refused(&model, gpu, wide, 1, "64-bit");
+    /* A GPU without code, and one with hardly any shared memory. */
+    model.lowering = lowering;
+    struct device_facts small = *gpu, old = *gpu;
+    old.capability = 75;
+    expect_refused(&model, &old, wide, 1, "embed|no kernel runs on this GPU");
+    small.shared_per_block = small.shared_per_sm = 1024;
+    expect_refused(&model, &small, wide, 9, "made-up H200");
+    test_device_model_close(&model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_plan_of_every_model),
+        cmocka_unit_test(every_plan_of_several_ranks),
+        cmocka_unit_test(the_wide_graph_takes_few_rows),
+        cmocka_unit_test(a_residual_that_is_read_later_stays),
+        cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
+        cmocka_unit_test(sizes_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Passes: each rewrites the graph in place and leaves it valid. The list and its order stand in pass.c. */
+#ifndef BUILDER_PASSES_PASS_H
+#define BUILDER_PASSES_PASS_H
+
+#include "builder/graph/graph.h"
+
+struct pass {
+    const char *name;
+    const char *what; /* one line for --help */
+    bool (*run)(struct graph *graph, struct status *status);
+    unsigned targets; /* bit (1 << enum engine_target) for each target it is for; 0: all */
+};
+#define PASS_FOR(target) (1u << (target))
+
+extern const struct pass pass_shard, pass_fuse_qkv, pass_fuse_gate_up, pass_last_position, pass_fuse_residual_norm,
+    pass_fuse_all_reduce, pass_fuse_residual_matmul, pass_fuse_norm_matmul, pass_fuse_rope_attention,
+    pass_activation_dtypes, pass_dead_code;
+
+extern const struct pass *const passes[]; /* in order, NULL behind the last */
+
+/* Runs all passes, checking the graph after each. With dump_after (a pass name, or "import"), the graph is printed to
+ * `dump` at that point. */
+bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status);
+
+/* False, with the known names in the message, if `name` is neither a pass nor "import". */
+bool pass_name_known(const char *name, struct status *status);
+
+#endif

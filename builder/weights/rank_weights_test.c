@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packing for several ranks: every element of the checkpoint is on the ranks that compute with it, at the place where
+ * their kernels look for it, and all the rest of each rank's region is zero. Which rank that is, is worked out here from
+ * the names of the tensors. */
+#include "builder/arch/arch.h"
+#include "builder/passes/pass.h"
+#include "builder/weights/shard.h"
+#include "builder/test_model.h"
+#include "builder/weights/weights.h"
+#include "formats/base/checked.h"
+#include "kernels/matmul/panel.h"
+
+struct packed {
+    char *folder;
+    struct test_model model;
+    struct checkpoint checkpoint;
+    struct model_config rank_config;
+    struct graph graph;
+    struct engine_writer *writer;
+    uint64_t total_bytes, region_bytes, used_bytes; /* used: up to the last weight of a region */
+    uint64_t ranks, last_progress;
+    const uint8_t *weights;
+    bool *visited; /* [ranks, used_bytes] */
+};
+
+static void note_progress(void *context, uint64_t done, uint64_t total)
+{
+    struct packed *packed = context;
+    assert_true(done >= packed->last_progress && done <= total && total == packed->total_bytes);
+    packed->last_progress = done;
+}
+
+/* The passes that decide how weights lie. The others follow what the target's kernels can do. */
+static bool run_layout_passes(struct graph *graph, struct status *status)
+{
+    static const struct pass *const layout[] = {&pass_shard, &pass_fuse_qkv, &pass_fuse_gate_up, &pass_dead_code};
+    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
+        if (!layout[i]->run(graph, status) || !graph_check(graph, layout[i]->name, status)) return false;
+    return true;
+}
+
+static void make_graph(struct packed *packed, struct graph *graph, enum plan_kind kind, enum engine_target target,
+                       enum dtype dtype)
+{
+    struct status status = {0};
+    graph_init(graph, &packed->checkpoint.config, kind);
+    graph->target = target;
+    graph->half = dtype;
+    graph->ranks = (uint32_t)packed->ranks;
+    graph->rank_config = &packed->rank_config;
+    test_expect_success(import_graph(graph, &status), &status);
+    bool ok = target == TARGET_CPU ? run_passes(graph, NULL, NULL, &status) : run_layout_passes(graph, &status);
+    test_expect_success(ok, &status);
+}
+
+/* packed->model is there. */
+static bool pack(struct packed *packed, uint32_t ranks, enum engine_target target, enum dtype dtype,
+                 struct status *status)
+{
+    packed->folder = test_folder();
+    packed->ranks = ranks;
+    test_model_write(&packed->model, packed->folder);
+    test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, status), status);
+    test_expect_success(shard_config(&packed->checkpoint.config, ranks, &packed->rank_config, status), status);
+    make_graph(packed, &packed->graph, PLAN_DECODE, target, dtype);
+    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, dtype, status), status);
+    test_expect_success(plan_weights(&packed->graph, &packed->total_bytes, status), status);
+    packed->region_bytes = packed->total_bytes / ranks;
+    for (int w = 0; w < packed->graph.weight_count; w++) {
+        const struct graph_weight *weight = &packed->graph.weights[w];
+        uint64_t end = weight->used ? weight->offset + weight->bytes : 0;
+        if (end > packed->used_bytes) packed->used_bytes = end;
+    }
+    packed->writer = engine_writer_begin(test_path(packed->folder, "x.eng"), status);
+    assert_non_null(packed->writer);
+    if (!test_model_pack(&packed->graph, &packed->checkpoint, packed->writer, packed->total_bytes, note_progress,
+                         packed, &packed->weights, status))
+        return false;
+    packed->visited = calloc(ranks, packed->used_bytes);
+    assert_non_null(packed->visited);
+    return true;
+}
+
+static void unpack(struct packed *packed)
+{
+    engine_writer_abandon(packed->writer);
+    graph_free(&packed->graph);
+    checkpoint_close(&packed->checkpoint);
+    free(packed->visited);
+    test_folder_remove(packed->folder);
+    *packed = (struct packed){0};
+}
+
+static void expect_element(struct packed *packed, const struct graph_weight *weight, uint64_t rank, uint64_t index,
+                           float value)
+{
+    size_t bytes = dtype_bytes(weight->dtype);
+    uint64_t at = weight->offset + index * bytes;
+    assert_true((index + 1) * bytes <= weight->bytes);
+    uint32_t expected = float_to_bits(value), found = 0;
+    if (weight->dtype == DTYPE_F16)
+        expected = f16_from_float(value);
+    else if (weight->dtype == DTYPE_BF16)
+        expected = bf16_from_float(value);
+    memcpy(&found, packed->weights + rank * packed->region_bytes + at, bytes);
+    if (found != expected)
+        fail_msg("rank %d: %s element %llu: expected %g, found bits %x", (int)rank, weight->name,
+                 (unsigned long long)index, (double)value, (unsigned)found);
+    bool *visited = packed->visited + rank * packed->used_bytes + at;
+    for (size_t b = 0; b < bytes; b++) {
+        assert_false(visited[b]);
+        visited[b] = true;
+    }
+}
+
+static const struct graph_weight *find_weight(const struct graph *graph, const char *name)
+{
+    for (int w = 0; w < graph->weight_count; w++)
+        if (graph->weights[w].used && strcmp(graph->weights[w].name, name) == 0) return &graph->weights[w];
+    fail_msg("the engine lacks '%s'", name);
+    return NULL;
+}
+
+/* The weight that a tensor went into: under its own name, or `whole` in the place of `part`. */
+static const struct graph_weight *weight_of(const struct graph *graph, const char *tensor)
+{
+    static const char *const fused[][2] = {
+        {"self_attn.q_proj.", "self_attn.qkv_proj."}, {"self_attn.k_proj.", "self_attn.qkv_proj."},
+        {"self_attn.v_proj.", "self_attn.qkv_proj."}, {"mlp.gate_proj.", "mlp.gate_up_proj."},
+        {"mlp.up_proj.", "mlp.gate_up_proj."},
+    };
+    for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
+        const char *at = strstr(tensor, fused[i][0]);
+        if (!at) continue;
+        char name[128];
+        snprintf(name, sizeof name, "%.*s%s%s", (int)(at - tensor), tensor, fused[i][1], at + strlen(fused[i][0]));
+        return find_weight(graph, name);
+    }
+    return find_weight(graph, tensor);
+}
+
+/* Where a rank has element [row, column] of a tensor: false if it has not. The row is counted in the weight. */
+static bool place_on(const struct packed *packed, const struct test_tensor *tensor, uint64_t rank, uint64_t *row,
+                     uint64_t *column)
+{
+    const struct test_sizes *sizes = &packed->model.sizes;
+    const uint64_t head = TEST_HEAD_DIM, ranks = packed->ranks, kv_heads = sizes->kv_heads;
+    uint64_t heads_each = sizes->heads / ranks, inner_each = sizes->inner / ranks;
+    uint64_t kv_each = kv_heads > ranks ? kv_heads / ranks : 1;
+    uint64_t group = packed->graph.target == TARGET_CPU ? PANEL_ROWS : 8;
+    const char *name = tensor->name;
+    bool bias = !tensor->columns;
+    if (strstr(name, "embed_tokens") || strstr(name, "lm_head")) {
+        uint64_t each = (sizes->vocab + ranks - 1) / ranks;
+        if (*row / each != rank) return false;
+        *row %= each;
+    } else if (strstr(name, "q_proj")) {
+        if (*row / (heads_each * head) != rank) return false;
+        *row %= heads_each * head;
+    } else if (strstr(name, "k_proj") || strstr(name, "v_proj")) {
+        /* The heads of queries that this rank has read these KV heads. */
+        uint64_t first = rank * heads_each / (sizes->heads / kv_heads), kv_head = *row / head;
+        if (kv_head < first || kv_head >= first + kv_each) return false;
+        *row += (heads_each - first) * head + (strstr(name, "v_proj") ? kv_each * head : 0);
+    } else if (strstr(name, "gate_proj") || strstr(name, "up_proj")) {
+        if (*row / inner_each != rank) return false;
+        *row %= inner_each;
+        *row = *row / group * 2 * group + *row % group + (strstr(name, "up_proj") ? group : 0);
+    } else if (strstr(name, "o_proj") || strstr(name, "down_proj")) {
+        uint64_t each = strstr(name, "o_proj") ? heads_each * head : inner_each;
+        if (bias) return rank == 0;
+        if (*column / each != rank) return false;
+        *column %= each;
+    }
+    return true;
+}
+
+/* Columns of a matrix's rows as a rank stores them, with padding. */
+static uint64_t depth_on(const struct packed *packed, const struct test_tensor *tensor, bool row_major,
+                         enum dtype dtype)
+{
+    const struct test_sizes *sizes = &packed->model.sizes;
+    bool cpu = packed->graph.target == TARGET_CPU;
+    uint64_t group = cpu ? PANEL_ROWS : 8, depth = tensor->columns ? tensor->columns : 1;
+    if (tensor->columns && strstr(tensor->name, "o_proj")) depth /= packed->ranks;
+    if (tensor->columns && strstr(tensor->name, "mlp.down_proj"))
+        depth = (sizes->inner / packed->ranks + group - 1) / group * group;
+    if (!row_major && dtype == DTYPE_BF16) depth += depth % 2;
+    return depth;
+}
+
+/* Returns on how many ranks each element is, summed. */
+static uint64_t expect_tensor(struct packed *packed, const struct test_tensor *tensor)
+{
+    const struct graph_weight *weight = weight_of(&packed->graph, tensor->name);
+    bool tied = packed->checkpoint.config.tie_word_embeddings, cpu = packed->graph.target == TARGET_CPU;
+    bool row_major = !cpu || !tensor->columns || (strstr(tensor->name, "embed_tokens") && !tied);
+    uint64_t depth = depth_on(packed, tensor, row_major, weight->dtype), copies = 0;
+    uint64_t columns = tensor->columns ? tensor->columns : 1;
+    for (uint64_t index = 0; index < tensor->rows * columns; index++)
+        for (uint64_t rank = 0; rank < packed->ranks; rank++) {
+            uint64_t row = index / columns, column = index % columns;
+            if (!place_on(packed, tensor, rank, &row, &column)) continue;
+            uint64_t place = row_major ? row * depth + column : panel_index(row, column, depth, weight->dtype);
+            expect_element(packed, weight, rank, place, test_tensor_value(tensor, index));
+            copies++;
+        }
+    return copies;
+}
+
+static void expect_all(struct packed *packed)
+{
+    const struct test_sizes *sizes = &packed->model.sizes;
+    for (size_t t = 0; t < packed->model.count; t++) {
+        const struct test_tensor *tensor = &packed->model.tensors[t];
+        uint64_t elements = tensor->rows * (tensor->columns ? tensor->columns : 1), copies = 1;
+        bool kv = strstr(tensor->name, "k_proj") || strstr(tensor->name, "v_proj");
+        if (strstr(tensor->name, "norm")) copies = packed->ranks;
+        if (kv && packed->ranks > sizes->kv_heads) copies = packed->ranks / sizes->kv_heads;
+        assert_int_equal(expect_tensor(packed, tensor), elements * copies);
+    }
+    const struct graph_weight *frequencies = find_weight(&packed->graph, "rope.inv_freq");
+    for (uint64_t rank = 0; rank < packed->ranks; rank++)
+        for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++)
+            expect_element(packed, frequencies, rank, i, frequencies->constant[i]);
+    for (uint64_t rank = 0; rank < packed->ranks; rank++) {
+        const uint8_t *region = packed->weights + rank * packed->region_bytes;
+        for (uint64_t b = 0; b < packed->region_bytes; b++)
+            if (region[b] && !(b < packed->used_bytes && packed->visited[rank * packed->used_bytes + b]))
+                fail_msg("rank %d: byte %llu of the region is not zero", (int)rank, (unsigned long long)b);
+    }
+}
+
+struct shape {
+    struct test_sizes sizes;
+    uint32_t ranks;
+};
+static const struct shape shapes[] = {
+    {{TEST_INNER, TEST_HEADS, TEST_KV_HEADS, TEST_VOCAB}, TEST_RANKS},
+    {{38, 4, 2, 37}, 2},   /* a KV head on each; inner 19 on each, which is odd */
+    {{36, 8, 2, 40}, 4},   /* two ranks with one KV head */
+    {{66, 12, 6, 100}, 3}, /* two KV heads on each; rows that are no multiple of a panel */
+    {{48, 16, 1, 5}, 16},  /* most ranks have no tokens; the KV head is on all */
+    {{14, 2, 2, 3}, 2},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void check_shape(const struct shape *shape, enum test_family family, enum engine_target target, enum dtype from,
+                        enum dtype to)
+{
+    struct packed packed = {0};
+    struct status status = {0};
+    test_model_init_sizes(&packed.model, family, from, &shape->sizes);
+    test_expect_success(pack(&packed, shape->ranks, target, to, &status), &status);
+    assert_int_equal(packed.region_bytes, (packed.used_bytes + ENGINE_REGION_ALIGNMENT - 1) / ENGINE_REGION_ALIGNMENT *
+                                              ENGINE_REGION_ALIGNMENT); /* no more than a page of padding */
+    assert_int_equal(packed.last_progress, packed.total_bytes);
+    expect_all(&packed);
+    uint64_t line = target == TARGET_CPU ? PLAN_ALIGNMENT : 256;
+    for (int w = 0; w < packed.graph.weight_count; w++) {
+        const struct graph_weight *weight = &packed.graph.weights[w];
+        if (!weight->used) continue;
+        assert_int_equal(weight->offset % line, 0);
+        if (weight->form != WEIGHT_CONSTANT) assert_int_equal(weight->dtype, weight->columns && to ? to : from);
+    }
+    unpack(&packed);
+}
+
+static void every_element_arrives(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_NONE};
+    for (size_t s = 0; s < SHAPES; s++)
+        for (int family = 0; family < TEST_FAMILIES; family++)
+            for (size_t to = 0; to < 4; to++)
+                check_shape(&shapes[s], (enum test_family)family, TARGET_CPU, dtypes[(to + s) % 3], dtypes[to]);
+}
+
+/* Rows as they are, in one 16-bit dtype. */
+static void every_element_arrives_on_devices(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (size_t s = 0; s < SHAPES; s++)
+        for (int family = 0; family < TEST_FAMILIES; family++)
+            for (size_t to = 1; to < 3; to++)
+                check_shape(&shapes[s], (enum test_family)family, TARGET_CUDA, dtypes[(to + s) % 3], dtypes[to]);
+}
+
+/* With one rank the layout is what it was: no chunks, and what the rank's configuration says does not matter. */
+static void one_rank_is_not_padded(void **state)
+{
+    (void)state;
+    struct packed packed = {0};
+    struct status status = {0};
+    const struct shape one = {{TEST_INNER, TEST_HEADS, TEST_KV_HEADS, TEST_VOCAB}, 1};
+    test_model_init_sizes(&packed.model, TEST_QWEN2, DTYPE_BF16, &one.sizes);
+    test_expect_success(pack(&packed, one.ranks, TARGET_CPU, DTYPE_NONE, &status), &status);
+    assert_true(packed.total_bytes - packed.used_bytes < PLAN_ALIGNMENT);
+    expect_all(&packed);
+    unpack(&packed);
+}
+
+static void parameters_are_counted_once(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SHAPES; s++) {
+        struct packed packed = {0};
+        struct status status = {0};
+        uint64_t expected = 0;
+        test_model_init_sizes(&packed.model, TEST_LLAMA_BIASED_TIED, DTYPE_F32, &shapes[s].sizes);
+        for (size_t t = 0; t < packed.model.count; t++)
+            expected +=
+                packed.model.tensors[t].rows * (packed.model.tensors[t].columns ? packed.model.tensors[t].columns : 1);
+        test_expect_success(pack(&packed, shapes[s].ranks, TARGET_CPU, DTYPE_NONE, &status), &status);
+        assert_int_equal(count_parameters(&packed.graph), expected);
+        unpack(&packed);
+    }
+}
+
+static void both_kinds_share_one_layout(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++) {
+        struct packed packed = {0};
+        struct graph prefill;
+        struct status status = {0};
+        test_model_init(&packed.model, (enum test_family)family, DTYPE_BF16);
+        test_expect_success(pack(&packed, TEST_RANKS, TARGET_CPU, DTYPE_NONE, &status), &status);
+        make_graph(&packed, &prefill, PLAN_PREFILL, TARGET_CPU, DTYPE_NONE);
+        test_expect_success(share_weights(&prefill, &packed.graph, &status), &status);
+        for (int w = 0; w < prefill.weight_count; w++) {
+            const struct graph_weight *a = &prefill.weights[w], *b = &packed.graph.weights[w];
+            assert_true(a->offset == b->offset && a->rows == b->rows && a->columns == b->columns &&
+                        a->depth == b->depth);
+        }
+        graph_free(&prefill);
+        unpack(&packed);
+    }
+}
+
+static uint64_t random_below(uint64_t *state, uint64_t limit)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (*state >> 24) % limit;
+}
+
+/* A part is the same however it is cut out of the whole: through units, weights and regions. */
+static void every_part_is_that_of_the_whole(void **state)
+{
+    (void)state;
+    for (int family = 0; family < TEST_FAMILIES; family++)
+        for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
+            struct packed packed = {0};
+            struct status status = {0};
+            uint64_t random = (uint64_t)family + 1;
+            test_model_init(&packed.model, (enum test_family)family, DTYPE_F32);
+            test_expect_success(pack(&packed, TEST_RANKS, (enum engine_target)target, DTYPE_BF16, &status), &status);
+            struct packer *packer = packer_open(&packed.graph, &packed.checkpoint, packed.total_bytes, &status);
+            assert_non_null(packer);
+            for (int i = 0; i < 300; i++) {
+                static uint8_t part[5000];
+                /* Most of a region is padding: half of the parts begin where there are weights. */
+                const uint64_t region = random_below(&random, TEST_RANKS) * packed.region_bytes;
+                const uint64_t reach = i % 2 ? packed.used_bytes : packed.region_bytes;
+                const uint64_t offset = region + random_below(&random, reach);
+                uint64_t size = random_below(&random, sizeof part + 1);
+                if (size > packed.total_bytes - offset) size = packed.total_bytes - offset;
+                memset(part, 0xaa, sizeof part);
+                test_expect_success(packer_read(packer, offset, size, part, &status), &status);
+                assert_memory_equal(part, packed.weights + offset, size);
+                for (uint64_t b = size; b < sizeof part; b++) assert_int_equal(part[b], 0xaa);
+            }
+            uint8_t byte;
+            assert_true(packer_read(packer, packed.total_bytes, 0, &byte, &status));
+            assert_false(packer_read(packer, packed.total_bytes, 1, &byte, &status));
+            assert_false(packer_read(packer, 1, UINT64_MAX, &byte, &status));
+            packer_close(packer);
+            unpack(&packed);
+        }
+}
+
+/* Whichever rank has the value. */
+static void overflow_is_refused(void **state)
+{
+    (void)state;
+    static const char *const tensors[] = {
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "model.layers.1.self_attn.v_proj.weight",
+        "model.layers.0.self_attn.o_proj.weight",
+        "model.layers.0.mlp.down_proj.weight",
+        "model.layers.1.mlp.up_proj.weight",
+    };
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++)
+        for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
+            struct packed packed = {0};
+            struct status status = {0};
+            test_model_init(&packed.model, TEST_LLAMA, DTYPE_BF16);
+            test_model_find(&packed.model, tensors[t])->scale = 1e6f;
+            bool ok = pack(&packed, TEST_RANKS, (enum engine_target)target, DTYPE_F16, &status);
+            test_expect_failure(ok, &status, STATUS_BAD_INPUT, tensors[t]);
+            test_expect_message(&status, "F16|--dtype");
+            unpack(&packed);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_arrives),           cmocka_unit_test(every_element_arrives_on_devices),
+        cmocka_unit_test(one_rank_is_not_padded),          cmocka_unit_test(parameters_are_counted_once),
+        cmocka_unit_test(both_kinds_share_one_layout),     cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(every_part_is_that_of_the_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

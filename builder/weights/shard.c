@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/weights/shard.h"
+
+#include <inttypes.h>
+
+#include "formats/engine/manifest.h"
+
+static bool divides(uint32_t ranks, uint64_t count, const char *what, const char *key, struct status *status)
+{
+    if (count % ranks == 0) return true;
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "--gpus: %u GPUs cannot share %" PRIu64 " %s equally (config.json: %s); expected a number that "
+                       "divides it",
+                       ranks, count, what, key);
+}
+
+bool shard_config(const struct model_config *whole, uint32_t ranks, struct model_config *rank, struct status *status)
+{
+    *rank = *whole;
+    if (!divides(ranks, whole->heads, "attention heads", "num_attention_heads", status) ||
+        !divides(ranks, whole->intermediate_size, "rows of the MLP", "intermediate_size", status))
+        return false;
+    if (whole->kv_heads % ranks != 0 && ranks % whole->kv_heads != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "--gpus: %u GPUs cannot share %" PRIu64 " KV heads (config.json: num_key_value_heads); "
+                           "expected a number that divides it, or a multiple of it",
+                           ranks, whole->kv_heads);
+    rank->heads = whole->heads / ranks;
+    rank->kv_heads = rank_kv_heads(whole->kv_heads, ranks);
+    rank->intermediate_size = whole->intermediate_size / ranks;
+    return true;
+}
+
+struct shard_slice shard_slice(const struct weight_piece *piece, uint32_t rank, uint32_t ranks)
+{
+    struct shard_slice slice = {.rows = piece->rank_rows};
+    switch (piece->shard) {
+    case SHARD_NONE: break;
+    case SHARD_ROWS:
+    case SHARD_KV_ROWS: {
+        /* As many different parts as ranks, or fewer: then neighbours share one. */
+        uint64_t parts = piece->rows / piece->rank_rows;
+        slice.first_row = rank * parts / ranks * piece->rank_rows;
+        break;
+    }
+    case SHARD_VOCABULARY: {
+        uint64_t first = rank * piece->rank_rows, left = first < piece->rows ? piece->rows - first : 0;
+        slice.first_row = left ? first : 0;
+        if (slice.rows > left) slice.rows = left;
+        break;
+    }
+    case SHARD_COLUMNS: slice.first_column = rank * piece->rank_columns; break;
+    case SHARD_FIRST_RANK:
+        if (rank > 0) slice.rows = 0;
+        break;
+    }
+    return slice;
+}

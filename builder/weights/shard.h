@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a model is split over ranks (tensor parallelism). */
+#ifndef BUILDER_WEIGHTS_SHARD_H
+#define BUILDER_WEIGHTS_SHARD_H
+
+#include "builder/graph/graph.h"
+
+/* The configuration of one of `ranks` ranks: its heads, KV heads and inner width; what all share is unchanged. False,
+ * naming the shape, where there are no equal shares. */
+bool shard_config(const struct model_config *whole, uint32_t ranks, struct model_config *rank, struct status *status);
+
+/* Which part of a piece's tensor a rank has. */
+struct shard_slice {
+    uint64_t first_row, first_column;
+    uint64_t rows; /* that the tensor has; the rank's other rows are zeros */
+};
+struct shard_slice shard_slice(const struct weight_piece *piece, uint32_t rank, uint32_t ranks);
+
+#endif

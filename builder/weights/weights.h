@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the checkpoint's tensors to the engine's weight section: binding, layout, streamed packing. */
+#ifndef BUILDER_WEIGHTS_WEIGHTS_H
+#define BUILDER_WEIGHTS_WEIGHTS_H
+
+#include "builder/graph/graph.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "kernels/cpu/team.h"
+
+/* Checks that every tensor the graph names is there with its shape and a dtype that can be read, that every tensor of
+ * the checkpoint is wanted, and decides each weight's dtype: `matrix_dtype` for matrices, or the checkpoint's own for
+ * DTYPE_NONE. Vectors keep theirs. Where tensors of different dtypes become one weight, it is F32. */
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
+                  struct status *status);
+
+/* Without a checkpoint (dry run on a configuration): every weight gets `dtype`. */
+void assume_weights(struct graph *graph, enum dtype dtype);
+
+/* Fixes offset, in the rank's region, and size of every weight in use. total_bytes: of all ranks' regions, which are
+ * alike and follow each other. */
+bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);
+
+/* Same weights in the graph of the other plan kind: copies dtype, offset and size. */
+bool share_weights(struct graph *to, const struct graph *from, struct status *status);
+
+/* Bytes [offset, offset + size) of the weight section, in the layout the kernels read: of all ranks' regions, zeros between
+ * weights. Any thread. An element that is NaN or infinite, or would be in the weight's dtype, is a failure that names it. */
+struct packer; /* opaque; borrows graph and checkpoint */
+struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
+                           struct status *status);
+bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t *to, struct status *status);
+void packer_close(struct packer *packer); /* NULL is fine */
+
+/* Called now and then, by one thread, with the bytes packed so far. */
+typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Streams all weights from the checkpoint's mapping into the file: by all of the team, same bytes whatever its size. Private
+ * memory: a few megabytes for each thread. */
+bool pack_weights(const struct graph *graph, const struct checkpoint *checkpoint, struct engine_writer *writer,
+                  uint64_t total_bytes, struct team *team, pack_progress *progress, void *context,
+                  struct status *status);
+
+/* Number of weight elements as a model card counts them (a tied embedding once, no constants). */
+uint64_t count_parameters(const struct graph *graph);
+
+#endif

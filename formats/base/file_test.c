@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "formats/base/test_support.h"
+
+/* Exit codes of the children in which tests run that must not touch this process. */
+enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };
+
+/* Runs `body` in a child; returns its wait status. */
+static int in_child(int (*body)(const char *folder), const char *folder)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) _exit(body(folder));
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    return result;
+}
+
+static void expect_child_good(int result)
+{
+    if (WIFEXITED(result) && WEXITSTATUS(result) == CHILD_CANNOT) skip(); /* this machine forbids the set-up */
+    if (!WIFEXITED(result) || WEXITSTATUS(result) != CHILD_GOOD) fail_msg("child ended with status %#x", result);
+}
+
+static void expect_content(const char *path, const char *expected, size_t size)
+{
+    struct status status = {0};
+    char *text;
+    size_t found;
+    test_expect_success(file_read(path, 1 << 20, &text, &found, &status), &status);
+    assert_int_equal(found, size);
+    assert_memory_equal(text, expected, size);
+    free(text);
+}
+
+static void test_map(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct file_map map;
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "full"), "some bytes");
+    test_write_text(test_path(folder, "empty"), "");
+    assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
+
+    test_expect_success(file_map_open(&map, test_path(folder, "full"), &status), &status);
+    assert_int_equal(map.size, 10);
+    assert_memory_equal(map.data, "some bytes", 10);
+    char copy[11] = {0};
+    test_expect_success(file_map_read(&map, 0, copy, 10, &status), &status);
+    assert_string_equal(copy, "some bytes");
+    test_expect_success(file_map_read(&map, 5, copy, 3, &status), &status);
+    assert_string_equal(copy, "byte bytes");
+    test_expect_success(file_map_read(&map, 10, copy, 0, &status), &status);
+    test_expect_failure(file_map_read(&map, 5, copy, 6, &status), &status, STATUS_USAGE, "5 + 6|10");
+    test_expect_failure(file_map_read(&map, UINT64_MAX, copy, 2, &status), &status, STATUS_USAGE, "of a file of 10");
+    assert_int_equal(truncate(test_path(folder, "full"), 7), 0);
+    test_expect_success(file_map_read(&map, 4, copy, 3, &status), &status);
+    test_expect_failure(file_map_read(&map, 4, copy, 4, &status), &status, STATUS_CORRUPT,
+                        "ends before byte 7|had 10 bytes");
+    file_map_close(&map);
+    assert_null(map.data);
+    test_expect_success(file_map_open(&map, test_path(folder, "empty"), &status), &status);
+    assert_int_equal(map.size, 0);
+    assert_null(map.data);
+    file_map_close(&map);
+    file_map_close(&map);
+
+    test_expect_failure(file_map_open(&map, test_path(folder, "absent"), &status), &status, STATUS_NOT_FOUND,
+                        "absent|No such file");
+    test_expect_failure(file_map_open(&map, folder, &status), &status, STATUS_BAD_INPUT, "regular file|a directory");
+    test_expect_failure(file_map_open(&map, test_path(folder, "fifo"), &status), &status, STATUS_BAD_INPUT,
+                        "fifo|regular file|special file");
+    test_folder_remove(folder);
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    char *folder = test_folder(), *text;
+    size_t size;
+    test_write(test_path(folder, "f"), "a\0b", 3);
+    test_expect_success(file_read(test_path(folder, "f"), 3, &text, &size, &status), &status);
+    assert_int_equal(size, 3);
+    assert_memory_equal(text, "a\0b\0", 4);
+    free(text);
+    test_expect_failure(file_read(test_path(folder, "f"), 2, &text, &size, &status), &status, STATUS_BAD_INPUT,
+                        "too large|at most 2|found 3");
+    assert_null(text);
+    test_expect_failure(file_read(test_path(folder, "g"), 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "/g'");
+    test_expect_failure(file_read("", 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "''");
+    test_folder_remove(folder);
+}
+
+/* Writes, pads, patches and commits; the file must hold "HELLO\0\0\0world". */
+static bool write_sample(const char *path, struct status *status)
+{
+    struct file_output output;
+    bool done = file_output_open(&output, path, status) && file_output_write(&output, "hello", 5, status) &&
+                file_output_pad(&output, 8, status) && file_output_pad(&output, 8, status) &&
+                file_output_write(&output, "world", 5, status) && file_output_write(&output, "", 0, status) &&
+                file_output_patch(&output, 0, "HELLO", 5, status) && output.position == 13 &&
+                file_output_commit(&output, status);
+    file_output_abandon(&output);
+    return done;
+}
+
+static void test_output(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct stat information;
+    char *folder = test_folder();
+    const char *path = test_path(folder, "out");
+    mode_t mask = umask(022);
+    test_expect_success(write_sample(path, &status), &status);
+    umask(mask);
+    expect_content(path, "HELLO\0\0\0world", 13);
+    assert_int_equal(stat(path, &information), 0);
+    assert_int_equal(information.st_mode & 07777, 0644);
+    assert_int_equal(test_count_entries(folder), 1);
+
+    /* An existing file is replaced as a whole, by a new inode. */
+    test_write_text(path, "an older and much longer content");
+    assert_int_equal(stat(path, &information), 0);
+    ino_t before = information.st_ino;
+    test_expect_success(write_sample(path, &status), &status);
+    expect_content(path, "HELLO\0\0\0world", 13);
+    assert_int_equal(stat(path, &information), 0);
+    assert_int_not_equal(information.st_ino, before);
+    assert_int_equal(test_count_entries(folder), 1);
+    test_folder_remove(folder);
+}
+
+static void test_pad_large(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct file_output output;
+    char *folder = test_folder();
+    test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
+    assert_true(file_output_write(&output, "x", 1, &status));
+    test_expect_success(file_output_pad(&output, 1 << 15, &status), &status);
+    assert_int_equal(output.position, 1 << 15);
+    test_expect_success(file_output_commit(&output, &status), &status);
+    struct file_map map;
+    test_expect_success(file_map_open(&map, test_path(folder, "out"), &status), &status);
+    assert_int_equal(map.size, 1 << 15);
+    for (size_t i = 1; i < map.size; i++) assert_int_equal(map.data[i], 0);
+    file_map_close(&map);
+    test_folder_remove(folder);
+}
+
+static void test_output_misuse(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct file_output output;
+    char *folder = test_folder();
+    test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
+    assert_true(file_output_write(&output, "abc", 3, &status));
+    test_expect_failure(file_output_patch(&output, 2, "xy", 2, &status), &status, STATUS_INTERNAL,
+                        "patch|2 bytes at 2");
+    output.position = UINT64_MAX - 1;
+    test_expect_failure(file_output_write(&output, "abc", 3, &status), &status, STATUS_MACHINE, "largest file offset");
+    test_expect_failure(file_output_pad(&output, 4096, &status), &status, STATUS_MACHINE, "largest file offset");
+    test_expect_failure(file_output_reserve(&output, 4096, &status), &status, STATUS_MACHINE, "largest file offset");
+    file_output_abandon(&output);
+    test_expect_failure(file_output_write(&output, "abc", 3, &status), &status, STATUS_INTERNAL, "closed");
+    test_expect_failure(file_output_commit(&output, &status), &status, STATUS_INTERNAL, "closed");
+    assert_int_equal(test_count_entries(folder), 0);
+    test_folder_remove(folder);
+}
+
+static void test_abandon(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct file_output output;
+    char *folder = test_folder();
+    const char *path = test_path(folder, "out");
+    test_expect_success(file_output_open(&output, path, &status), &status);
+    assert_true(file_output_write(&output, "new", 3, &status));
+    file_output_abandon(&output);
+    file_output_abandon(&output);
+    assert_int_equal(test_count_entries(folder), 0);
+
+    test_write_text(path, "old");
+    test_expect_success(file_output_open(&output, path, &status), &status);
+    assert_true(file_output_write(&output, "new content", 11, &status));
+    file_output_abandon(&output);
+    expect_content(path, "old", 3);
+    assert_int_equal(test_count_entries(folder), 1);
+    test_folder_remove(folder);
+}
+
+static void test_refused_targets(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct file_output output;
+    char *folder = test_folder();
+    assert_int_equal(mkdir(test_path(folder, "sub"), 0755), 0);
+    assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
+    assert_int_equal(symlink("nowhere", test_path(folder, "dangling")), 0);
+    assert_int_equal(symlink("sub", test_path(folder, "to-sub")), 0);
+    test_write_text(test_path(folder, "plain"), "x");
+    static const struct {
+        const char *name;
+        enum status_code code;
+        const char *words;
+    } cases[] = {
+        {"sub", STATUS_BAD_INPUT, "sub'|expected a new or regular file|a directory"},
+        {"to-sub", STATUS_BAD_INPUT, "to-sub'|a directory"},
+        {"sub/", STATUS_BAD_INPUT, "sub/'|a folder name"},
+        {"fifo", STATUS_BAD_INPUT, "fifo'|a special file"},
+        {"dangling", STATUS_NOT_FOUND, "symbolic link|dangling'"},
+        {"absent/out", STATUS_NOT_FOUND, "absent/out'|No such file"},
+        {"plain/out", STATUS_BAD_INPUT, "plain/out'|Not a directory"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_expect_failure(file_output_open(&output, test_path(folder, cases[i].name), &status), &status,
+                            cases[i].code, cases[i].words);
+    test_expect_failure(file_output_open(&output, "", &status), &status, STATUS_BAD_INPUT, "''");
+    test_expect_failure(file_output_open(&output, "/dev/null", &status), &status, STATUS_BAD_INPUT, "special file");
+    assert_int_equal(test_count_entries(folder), 5);
+
+    /* The target became a directory while the output was written: nothing is left behind. */
+    const char *late = test_path(folder, "late");
+    test_expect_success(file_output_open(&output, late, &status), &status);
+    assert_int_equal(mkdir(late, 0755), 0);
+    test_expect_failure(file_output_commit(&output, &status), &status, STATUS_MACHINE, "late'|Is a directory");
+    assert_int_equal(test_count_entries(folder), 6);
+    test_folder_remove(folder);
+}
+
+static void test_symbolic_link(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct stat information;
+    char *folder = test_folder();
+    assert_int_equal(mkdir(test_path(folder, "disk"), 0755), 0);
+    test_write_text(test_path(folder, "disk/real"), "old");
+    assert_int_equal(symlink("disk/real", test_path(folder, "link")), 0);
+    test_expect_success(write_sample(test_path(folder, "link"), &status), &status);
+    assert_int_equal(lstat(test_path(folder, "link"), &information), 0);
+    assert_true(S_ISLNK(information.st_mode));
+    expect_content(test_path(folder, "disk/real"), "HELLO\0\0\0world", 13);
+    test_folder_remove(folder);
+}
+
+static void test_long_name(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    char *folder = test_folder(), name[256];
+    memset(name, 'n', 255);
+    name[255] = '\0';
+    test_write_text(test_path(folder, name), "old");
+    test_expect_success(write_sample(test_path(folder, name), &status), &status);
+    expect_content(test_path(folder, name), "HELLO\0\0\0world", 13);
+    assert_int_equal(test_count_entries(folder), 1);
+    test_folder_remove(folder);
+}
+
+static int die_while_writing(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (output.temporary) return CHILD_CANNOT; /* this file system has no unnamed files */
+    if (!file_output_write(&output, "half", 4, &status)) return CHILD_BAD;
+    raise(SIGKILL);
+    return CHILD_BAD;
+}
+
+static void test_killed(void **state)
+{
+    (void)state;
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "out"), "old");
+    int result = in_child(die_while_writing, folder);
+    if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGKILL) expect_child_good(result);
+    expect_content(test_path(folder, "out"), "old", 3);
+    assert_int_equal(test_count_entries(folder), 1);
+    test_folder_remove(folder);
+}
+
+/* Makes open(O_TMPFILE) fail with EOPNOTSUPP, as on a file system without it. */
+static bool forbid_unnamed_files(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, O_TMPFILE),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, O_TMPFILE, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static int write_with_named_temporary(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    if (!forbid_unnamed_files()) return CHILD_CANNOT;
+    if (!file_output_open(&output, test_path(folder, "out"), &status) || !output.temporary) return CHILD_BAD;
+    if (!file_output_write(&output, "half", 4, &status) || test_count_entries(folder) != 1) return CHILD_BAD;
+    file_output_abandon(&output);
+    if (test_count_entries(folder) != 0) return CHILD_BAD;
+    if (!write_sample(test_path(folder, "out"), &status)) return CHILD_BAD;
+    return test_count_entries(folder) == 1 ? CHILD_GOOD : CHILD_BAD;
+}
+
+static void test_named_temporary(void **state)
+{
+    (void)state;
+    char *folder = test_folder();
+    expect_child_good(in_child(write_with_named_temporary, folder));
+    expect_content(test_path(folder, "out"), "HELLO\0\0\0world", 13);
+    test_folder_remove(folder);
+}
+
+static bool message_has(const struct status *status, enum status_code code, const char *word)
+{
+    if (status->code == code && strstr(status->message, word)) return true;
+    fprintf(stderr, "expected code %d and '%s', found %d: %s\n", (int)code, word, (int)status->code, status->message);
+    return false;
+}
+
+static int write_as_nobody(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return CHILD_CANNOT;
+    if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    return message_has(&status, STATUS_MACHINE, "Permission denied") ? CHILD_GOOD : CHILD_BAD;
+}
+
+static void test_forbidden_folder(void **state)
+{
+    (void)state;
+    char *folder = test_folder();
+    assert_int_equal(chmod(folder, 0555), 0);
+    expect_child_good(in_child(write_as_nobody, folder));
+    assert_int_equal(test_count_entries(folder), 0);
+    test_folder_remove(folder);
+}
+
+/* A tiny file system of our own, visible to this process alone. */
+static bool mount_tiny(const char *folder, unsigned long flags)
+{
+    bool own = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
+    return own && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("tiny", folder, "tmpfs", flags, "size=64k,mode=0755") == 0;
+}
+
+static int write_to_full_disk(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    static const char block[4096];
+    if (!mount_tiny(folder, 0)) return CHILD_CANNOT;
+    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    int blocks = 0;
+    while (blocks < 100 && file_output_write(&output, block, sizeof block, &status)) blocks++;
+    if (blocks == 100 || !message_has(&status, STATUS_MACHINE, "No space left")) return CHILD_BAD;
+    if (!message_has(&status, STATUS_MACHINE, "/out'")) return CHILD_BAD;
+    file_output_abandon(&output);
+    if (test_count_entries(folder) != 0) return CHILD_BAD;
+    status_clear(&status); /* and the space is free again */
+    return write_sample(test_path(folder, "out"), &status) ? CHILD_GOOD : CHILD_BAD;
+}
+
+static int write_to_read_only_disk(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    if (!mount_tiny(folder, MS_RDONLY)) return CHILD_CANNOT;
+    if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    return message_has(&status, STATUS_MACHINE, "Read-only file system") ? CHILD_GOOD : CHILD_BAD;
+}
+
+static int write_beyond_size_limit(const char *folder)
+{
+    struct status status = {0};
+    struct file_output output;
+    static const char block[4096];
+    struct rlimit limit = {.rlim_cur = 6000, .rlim_max = 6000};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return CHILD_CANNOT;
+    if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (!file_output_write(&output, block, sizeof block, &status)) return CHILD_BAD;
+    if (file_output_write(&output, block, sizeof block, &status)) return CHILD_BAD; /* a short write, then the error */
+    file_output_abandon(&output);
+    if (test_count_entries(folder) != 0) return CHILD_BAD;
+    return message_has(&status, STATUS_MACHINE, "File too large") ? CHILD_GOOD : CHILD_BAD;
+}
+
+static void run_in_child(int (*body)(const char *folder))
+{
+    char *folder = test_folder();
+    int result = in_child(body, folder);
+    test_folder_remove(folder);
+    expect_child_good(result);
+}
+
+static void test_full_disk(void **state)
+{
+    (void)state;
+    run_in_child(write_to_full_disk);
+}
+
+static void test_read_only_disk(void **state)
+{
+    (void)state;
+    run_in_child(write_to_read_only_disk);
+}
+
+static void test_size_limit(void **state)
+{
+    (void)state;
+    run_in_child(write_beyond_size_limit);
+}
+
+static void test_map_release(void **state)
+{
+    (void)state;
+    enum { BYTES = 100000 };
+    struct status status;
+    struct file_map map;
+    struct file_output output;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/released", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    uint8_t *bytes = malloc(BYTES);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 31 >> 3);
+    assert_true(file_output_open(&output, path, &status) && file_output_write(&output, bytes, BYTES, &status) &&
+                file_output_commit(&output, &status));
+    assert_true(file_map_open(&map, path, &status));
+    /* Pieces of every alignment: what was released is read again from the file, and neighbours are untouched. */
+    const size_t offsets[] = {0, 1, 4095, 4096, 5000, 99999};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        assert_memory_equal(map.data, bytes, BYTES);
+        file_map_release(map.data + offsets[i], BYTES - offsets[i]);
+        file_map_release(map.data + offsets[i], 0);
+        assert_memory_equal(map.data, bytes, BYTES);
+    }
+    file_map_close(&map);
+    assert_int_equal(unlink(path), 0);
+    free(bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_map_release),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_pad_large),
+        cmocka_unit_test(test_output_misuse),
+        cmocka_unit_test(test_abandon),
+        cmocka_unit_test(test_refused_targets),
+        cmocka_unit_test(test_symbolic_link),
+        cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_named_temporary),
+        cmocka_unit_test(test_forbidden_folder),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_read_only_disk),
+        cmocka_unit_test(test_size_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The least of all limits counts, whatever control groups the system has; read from made-up proc and sys folders. */
+#include "formats/base/test_support.h"
+#include "formats/base/memory_limit.h"
+
+#include <sys/stat.h>
+
+static char *root;
+
+static int make_root(void **state)
+{
+    (void)state;
+    root = test_folder();
+    return root ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    test_folder_remove(root);
+    return 0;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s/%s", root, path);
+    for (char *slash = strchr(whole + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(whole, 0700);
+        *slash = '/';
+    }
+    FILE *file = fopen(whole, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static uint64_t available(void)
+{
+    struct memory_limit limit;
+    memory_limit_available(root, &limit);
+    return limit.bytes;
+}
+
+static void test_nothing_known(void **state)
+{
+    (void)state;
+    assert_true(available() == UINT64_MAX);
+}
+
+static void test_meminfo(void **state)
+{
+    (void)state;
+    write_file("proc/meminfo", "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    8000 kB\nCached: 5 kB\n");
+    assert_int_equal(available(), 8000 * 1024);
+}
+
+static void test_groups_of_version_2(void **state)
+{
+    (void)state;
+    write_file("proc/meminfo", "MemAvailable: 8000 kB\n");
+    write_file("proc/self/cgroup", "0::/outer/inner\n");
+    write_file("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+    write_file("sys/fs/cgroup/outer/inner/memory.current", "100\n");
+    assert_int_equal(available(), 8000 * 1024);
+    /* The outer group binds; its page cache gives way. */
+    write_file("sys/fs/cgroup/outer/memory.max", "1000000\n");
+    write_file("sys/fs/cgroup/outer/memory.current", "700000\n");
+    assert_int_equal(available(), 300000);
+    write_file("sys/fs/cgroup/outer/memory.stat", "anon 1\nfile 200000\nfile_mapped 5\n");
+    assert_int_equal(available(), 500000);
+    write_file("sys/fs/cgroup/outer/inner/memory.max", "150000\n");
+    assert_int_equal(available(), 149900);
+    write_file("sys/fs/cgroup/outer/inner/memory.current", "160000\n"); /* above its limit */
+    assert_int_equal(available(), 0);
+}
+
+static void test_groups_of_version_1(void **state)
+{
+    (void)state;
+    write_file("proc/meminfo", "MemAvailable: 8000 kB\n");
+    write_file("proc/self/cgroup", "9:name=systemd:/\n4:memory:/box\n1:cpu:/\n0::/\n");
+    write_file("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "400000\n");
+    write_file("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "300000\n");
+    write_file("sys/fs/cgroup/memory/box/memory.stat", "cache 1\ntotal_cache 50000\n");
+    assert_int_equal(available(), 150000);
+}
+
+static void test_this_machine(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    memory_limit_available("", &limit);
+    assert_true(limit.bytes > 1 << 20);
+    memory_limit_address_space(&limit);
+    assert_true(limit.bytes > 1 << 20);
+}
+
+static void test_message(void **state)
+{
+    (void)state;
+    struct status status;
+    status_clear(&status);
+    assert_true(memory_limit_check("scratch", 1, 1, "free memory", &status));
+    assert_false(memory_limit_check("scratch", UINT64_MAX - 1, 1, "free memory", &status));
+    assert_int_equal(status.code, STATUS_MACHINE);
+    assert_non_null(strstr(status.message, "scratch: 18446744073709551614 bytes needed"));
+    assert_non_null(strstr(status.message, "free memory"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_nothing_known, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_meminfo, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_groups_of_version_2, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_groups_of_version_1, make_root, remove_root),
+        cmocka_unit_test(test_this_machine),
+        cmocka_unit_test(test_message),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

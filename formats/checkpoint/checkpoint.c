@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/checkpoint/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "formats/base/checked.h"
+#include "formats/checkpoint/checkpoint_index.h"
+#include "formats/checkpoint/checkpoint_others.h"
+
+enum {
+    CONFIG_MAX_BYTES = 1 << 22, /* real ones have a few KB; parsed JSON takes some 20 times its text */
+    INDEX_MAX_BYTES = 1 << 26,  /* real ones have some 100 KB */
+};
+
+static const char weights_suffix[] = ".safetensors", index_suffix[] = ".index.json";
+
+struct checkpoint_shard {
+    char *path; /* owned */
+    struct file_map map;
+    struct safetensors header;
+};
+
+static bool ends_with(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), suffix_length = strlen(suffix);
+    return length >= suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
+}
+
+static bool out_of_memory(struct status *status) { return status_fail(status, STATUS_MACHINE, "out of memory"); }
+
+/* folder/name; owned by the caller, NULL when out of memory */
+static char *join(const char *folder, const char *name)
+{
+    char *path = NULL;
+    size_t length = strlen(folder);
+    const char *slash = length && folder[length - 1] == '/' ? "" : "/";
+    return asprintf(&path, "%s%s%s", folder, slash, name) < 0 ? NULL : path;
+}
+
+static int is_weights_entry(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' && ends_with(entry->d_name, weights_suffix);
+}
+
+/* The one *.safetensors of a folder that has none of the standard names. */
+static char *find_single_weights(const char *folder, struct status *status)
+{
+    struct dirent **entries = NULL;
+    char *path = NULL;
+    int count = scandir(folder, &entries, is_weights_entry, alphasort);
+    if (count < 0)
+        status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot list folder '%s'", folder);
+    else if (count == 0 && !checkpoint_has_other_weights(folder, status))
+        status_fail(status, STATUS_NOT_FOUND,
+                    "folder '%s' holds no weights: expected model.safetensors, model.safetensors.index.json or one "
+                    "*.safetensors (other formats are not read)",
+                    folder);
+    else if (count > 1)
+        status_fail(
+            status, STATUS_BAD_INPUT,
+            "folder '%s' holds %d .safetensors files ('%.80s', '%.80s', ...) and no model.safetensors.index.json: "
+            "name the file or the index to use",
+            folder, count, entries[0]->d_name, entries[1]->d_name);
+    else if (count == 1 && !(path = join(folder, entries[0]->d_name)))
+        out_of_memory(status);
+    for (int i = 0; i < count; i++) free(entries[i]);
+    free(entries);
+    return path;
+}
+
+/* The file with weights or index inside a folder; owned by the caller, NULL with *status filled. */
+static char *find_weights(const char *folder, struct status *status)
+{
+    static const char *const standard[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof standard / sizeof *standard; i++) {
+        char *path = join(folder, standard[i]);
+        bool present;
+        if (!path) {
+            out_of_memory(status);
+            return NULL;
+        }
+        bool good = file_find(path, &present, status);
+        if (good && present) return path;
+        free(path);
+        if (!good) return NULL;
+    }
+    return find_single_weights(folder, status);
+}
+
+/* Finds the folder of what the user named, and the file with weights or index if that was named. */
+static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool config_only, char **weights,
+                         struct status *status)
+{
+    struct stat information;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    bool names_file = ends_with(path, weights_suffix) || ends_with(path, index_suffix);
+    bool exists = stat(path, &information) == 0;
+    if (!exists && (!config_only || !names_file)) {
+        bool present;
+        if (!file_find(path, &present, status) || checkpoint_is_hub_name(path, status)) return false;
+        return status_fail_errno(status, STATUS_BAD_INPUT, ENOENT, "'%s'", path);
+    }
+    if (exists && S_ISDIR(information.st_mode)) {
+        checkpoint->directory = strdup(path);
+        return checkpoint->directory ? true : out_of_memory(status);
+    }
+    checkpoint->directory = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    if (!checkpoint->directory) return out_of_memory(status);
+    if (checkpoint_is_other_weights(checkpoint->directory, name, status)) return false;
+    if (!names_file)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "'%s': expected a folder, a .safetensors file or an .index.json file", path);
+    *weights = strdup(path);
+    return *weights ? true : out_of_memory(status);
+}
+
+/* config.json, and generation_config.json and tokenizer.json where the folder has them. */
+static bool read_configs(struct checkpoint *checkpoint, struct status *status)
+{
+    bool done = false, present;
+    char *text = NULL, *generation_text = NULL;
+    size_t size = 0;
+    char *config = join(checkpoint->directory, "config.json");
+    char *generation = join(checkpoint->directory, "generation_config.json");
+    checkpoint->tokenizer_path = join(checkpoint->directory, "tokenizer.json");
+    if (!config || !generation || !checkpoint->tokenizer_path) {
+        out_of_memory(status);
+        goto done;
+    }
+    if (!file_read(config, CONFIG_MAX_BYTES, &text, &size, status)) {
+        if (status->code == STATUS_NOT_FOUND && !checkpoint_has_other_weights(checkpoint->directory, status))
+            status_fail(status, STATUS_NOT_FOUND, "folder '%s' has no config.json: it must lie beside the weights",
+                        checkpoint->directory);
+        goto done;
+    }
+    if (!model_config_parse(&checkpoint->config, text, size, config, status)) goto done;
+    if (!file_find(generation, &present, status)) goto done;
+    if (present) {
+        if (!file_read(generation, CONFIG_MAX_BYTES, &generation_text, &size, status)) goto done;
+        if (!generation_config_parse(&checkpoint->config, generation_text, size, generation, status)) goto done;
+    }
+    if (!file_find(checkpoint->tokenizer_path, &present, status)) goto done;
+    if (!present) {
+        free(checkpoint->tokenizer_path);
+        checkpoint->tokenizer_path = NULL;
+        checkpoint->other_tokenizer = checkpoint_find_other_tokenizer(checkpoint->directory);
+    }
+    done = true;
+done:
+    free(text);
+    free(generation_text);
+    free(config);
+    free(generation);
+    return done;
+}
+
+/* Maps and parses one more shard; `path` becomes the checkpoint's. */
+static bool add_shard(struct checkpoint *checkpoint, char *path, struct status *status)
+{
+    struct checkpoint_shard *shard = &checkpoint->shards[checkpoint->shard_count++];
+    shard->path = path;
+    if (!path) return out_of_memory(status);
+    return file_map_open(&shard->map, path, status) &&
+           safetensors_parse(&shard->header, shard->map.data, shard->map.size, path, status);
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp(((const struct tensor_view *)left)->name, ((const struct tensor_view *)right)->name);
+}
+
+/* One sorted array over all shards; a tensor that two shards hold is an error. */
+static bool merge_tensors(struct checkpoint *checkpoint, struct status *status)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < checkpoint->shard_count; i++) count += checkpoint->shards[i].header.tensor_count;
+    if (!count) return status_fail(status, STATUS_BAD_INPUT, "'%s' holds no tensors", checkpoint->shards[0].path);
+    checkpoint->tensors = malloc(count * sizeof *checkpoint->tensors);
+    if (!checkpoint->tensors) return out_of_memory(status);
+    for (size_t i = 0; i < checkpoint->shard_count; i++) {
+        const struct safetensors *header = &checkpoint->shards[i].header;
+        for (size_t j = 0; j < header->tensor_count; j++) {
+            checkpoint->tensors[checkpoint->tensor_count++] = header->tensors[j];
+            checkpoint->tensor_bytes += header->tensors[j].bytes; /* each lies in a mapping: no overflow */
+        }
+    }
+    qsort(checkpoint->tensors, count, sizeof *checkpoint->tensors, compare_names);
+    for (size_t i = 1; i < count; i++)
+        if (compare_names(&checkpoint->tensors[i - 1], &checkpoint->tensors[i]) == 0)
+            return status_fail(status, STATUS_BAD_INPUT, "tensor '%.160s' is held by more than one shard of '%s'",
+                               checkpoint->tensors[i].name, checkpoint->directory);
+    return true;
+}
+
+/* weight_map and shards must tell the same story, in both directions. */
+static bool check_index(const struct checkpoint *checkpoint, const struct checkpoint_index *index, const char *name,
+                        struct status *status)
+{
+    const char *tensor;
+    json_t *file;
+    for (size_t i = 0; i < checkpoint->shard_count; i++) {
+        const struct safetensors *header = &checkpoint->shards[i].header;
+        for (size_t j = 0; j < header->tensor_count; j++) {
+            const char *found = header->tensors[j].name;
+            const char *expected = checkpoint_index_shard_of(index, found);
+            if (!expected || strcmp(expected, index->shards[i]) != 0)
+                return status_fail(status, STATUS_BAD_INPUT,
+                                   "%s: tensor '%.140s' lies in '%.80s', weight_map says %s%.80s", name, found,
+                                   index->shards[i], expected ? "" : "nothing about it", expected ? expected : "");
+        }
+    }
+    json_object_foreach (index->weight_map, tensor, file)
+        if (!checkpoint_find(checkpoint, tensor))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: weight_map puts tensor '%.160s' into '%.80s', which lacks it", name, tensor,
+                               json_string_value(file));
+    if (index->has_total_size && index->total_size != checkpoint->tensor_bytes)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: metadata.total_size: expected %" PRIu64 " (the sum over all tensors), found %" PRIu64,
+                           name, checkpoint->tensor_bytes, index->total_size);
+    return true;
+}
+
+static bool open_sharded(struct checkpoint *checkpoint, const char *path, struct status *status)
+{
+    struct checkpoint_index index = {0};
+    char *text = NULL;
+    size_t size = 0;
+    bool done = false;
+    if (!file_read(path, INDEX_MAX_BYTES, &text, &size, status)) goto done;
+    if (!checkpoint_index_parse(&index, text, size, path, status)) goto done;
+    checkpoint->shards = calloc(index.shard_count, sizeof *checkpoint->shards);
+    if (!checkpoint->shards) {
+        out_of_memory(status);
+        goto done;
+    }
+    for (size_t i = 0; i < index.shard_count; i++) {
+        if (add_shard(checkpoint, join(checkpoint->directory, index.shards[i]), status)) continue;
+        if (status->code == STATUS_NOT_FOUND)
+            status_prefix(status, "'%s' names %zu shards, and number %zu is missing", path, index.shard_count, i + 1);
+        goto done;
+    }
+    done = merge_tensors(checkpoint, status) && check_index(checkpoint, &index, path, status);
+done:
+    checkpoint_index_free(&index);
+    free(text);
+    return done;
+}
+
+static bool open_single(struct checkpoint *checkpoint, const char *path, struct status *status)
+{
+    checkpoint->shards = calloc(1, sizeof *checkpoint->shards);
+    if (!checkpoint->shards) return out_of_memory(status);
+    return add_shard(checkpoint, strdup(path), status) && merge_tensors(checkpoint, status);
+}
+
+bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only, struct status *status)
+{
+    char *weights = NULL;
+    bool done = false;
+    *checkpoint = (struct checkpoint){0};
+    if (!resolve_path(checkpoint, path, config_only, &weights, status)) goto done;
+    /* Before any search for weights: of an unsupported model only the model type is worth a message. */
+    if (!read_configs(checkpoint, status)) goto done;
+    if (!config_only) {
+        if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
+        if (!(ends_with(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status)) goto done;
+    }
+    done = true;
+done:
+    free(weights);
+    if (!done) checkpoint_close(checkpoint);
+    return done;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < checkpoint->shard_count; i++) {
+        safetensors_free(&checkpoint->shards[i].header);
+        file_map_close(&checkpoint->shards[i].map);
+        free(checkpoint->shards[i].path);
+    }
+    free(checkpoint->shards);
+    free(checkpoint->tensors);
+    free(checkpoint->tokenizer_path);
+    free(checkpoint->other_tokenizer);
+    free(checkpoint->directory);
+    *checkpoint = (struct checkpoint){0};
+}
+
+const struct tensor_view *checkpoint_find(const struct checkpoint *checkpoint, const char *name)
+{
+    if (!checkpoint->tensor_count) return NULL;
+    struct tensor_view key = {.name = name};
+    return bsearch(&key, checkpoint->tensors, checkpoint->tensor_count, sizeof key, compare_names);
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/checkpoint/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include "formats/checkpoint/checkpoint_index.h"
+#include "formats/base/test_support.h"
+
+static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96,"
+                                  " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 512}";
+
+/* Writes a shard that holds the named one-byte tensors; their bytes count up from `first`. */
+static void write_shard(const char *path, const char *const *names, size_t count, uint8_t first)
+{
+    struct status status = {0};
+    struct file_output output;
+    struct tensor_view tensors[8] = {0};
+    for (size_t i = 0; i < count; i++)
+        tensors[i] = (struct tensor_view){.name = names[i], .dtype = DTYPE_U8, .rank = 1, .shape = {1}, .bytes = 1};
+    test_expect_success(file_output_open(&output, path, &status), &status);
+    test_expect_success(safetensors_write_header(&output, tensors, count, &status), &status);
+    for (size_t i = 0; i < count; i++, first++)
+        test_expect_success(file_output_write(&output, &first, 1, &status), &status);
+    test_expect_success(file_output_commit(&output, &status), &status);
+}
+
+/* A folder with config.json, two shards with tensors a, c and b, and no index yet. */
+static char *sharded_folder(void)
+{
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "config.json"), config_text);
+    write_shard(test_path(folder, "s1.safetensors"), (const char *const[]){"c", "a"}, 2, 10);
+    write_shard(test_path(folder, "s2.safetensors"), (const char *const[]){"b"}, 1, 20);
+    return folder;
+}
+
+static const char index_name[] = "model.safetensors.index.json";
+
+static void expect_refused(const char *path, enum status_code code, const char *words)
+{
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    test_expect_failure(checkpoint_open(&checkpoint, path, false, &status), &status, code, words);
+    assert_null(checkpoint.directory);
+    assert_null(checkpoint.tensors);
+}
+
+static void test_single(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "config.json"), config_text);
+    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
+    write_shard(test_path(folder, "other.safetensors"), (const char *const[]){"x"}, 1, 7);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, &status), &status);
+    assert_string_equal(checkpoint.directory, folder);
+    assert_null(checkpoint.tokenizer_path);
+    assert_int_equal(checkpoint.tensor_count, 2);
+    assert_int_equal(checkpoint.tensor_bytes, 2);
+    assert_string_equal(checkpoint.tensors[0].name, "v");
+    assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "w")->data, 5);
+    assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "v")->data, 6);
+    assert_null(checkpoint_find(&checkpoint, "x"));
+    assert_string_equal(checkpoint.config.model_type, "llama");
+    checkpoint_close(&checkpoint);
+    assert_null(checkpoint_find(&checkpoint, "w"));
+
+    /* A file named directly; generation_config.json and tokenizer.json are found beside it. */
+    test_write_text(test_path(folder, "generation_config.json"), "{\"eos_token_id\": [3, 4]}");
+    test_write_text(test_path(folder, "tokenizer.json"), "{}");
+    test_expect_success(checkpoint_open(&checkpoint, test_path(folder, "other.safetensors"), false, &status), &status);
+    assert_string_equal(checkpoint.directory, folder);
+    assert_string_equal(checkpoint.tokenizer_path, test_path(folder, "tokenizer.json"));
+    assert_int_equal(checkpoint.config.eos_count, 2);
+    assert_non_null(checkpoint_find(&checkpoint, "x"));
+    checkpoint_close(&checkpoint);
+    test_folder_remove(folder);
+}
+
+static void test_only_file(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "config.json"), config_text);
+    expect_refused(folder, STATUS_NOT_FOUND, "no weights|model.safetensors.index.json");
+    write_shard(test_path(folder, "tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
+    write_shard(test_path(folder, ".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, &status), &status);
+    assert_non_null(checkpoint_find(&checkpoint, "w"));
+    checkpoint_close(&checkpoint);
+    write_shard(test_path(folder, "tiny2.safetensors"), (const char *const[]){"w"}, 1, 5);
+    expect_refused(folder, STATUS_BAD_INPUT,
+                   "2 .safetensors files|'tiny.safetensors'|'tiny2.safetensors'|name the file");
+    test_folder_remove(folder);
+}
+
+static void test_relative_path(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = test_folder(), before[4096];
+    test_write_text(test_path(folder, "config.json"), config_text);
+    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(folder), 0);
+    test_expect_success(checkpoint_open(&checkpoint, "model.safetensors", false, &status), &status);
+    assert_string_equal(checkpoint.directory, ".");
+    checkpoint_close(&checkpoint);
+    test_expect_success(checkpoint_open(&checkpoint, ".", false, &status), &status);
+    checkpoint_close(&checkpoint);
+    assert_int_equal(chdir(before), 0);
+    test_folder_remove(folder);
+}
+
+static void test_config_only(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = test_folder();
+    test_write_text(test_path(folder, "config.json"), config_text);
+    static const char *const names[] = {"", "model.safetensors", "model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        test_expect_success(checkpoint_open(&checkpoint, test_path(folder, names[i]), true, &status), &status);
+        assert_int_equal(checkpoint.config.hidden_size, 64);
+        assert_int_equal(checkpoint.tensor_count, 0);
+        assert_int_equal(checkpoint.shard_count, 0);
+        checkpoint_close(&checkpoint);
+    }
+    test_folder_remove(folder);
+}
+
+static void test_bad_paths(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = test_folder();
+    expect_refused(test_path(folder, "absent"), STATUS_NOT_FOUND, "absent'|No such file");
+    expect_refused(test_path(folder, "absent.safetensors"), STATUS_NOT_FOUND, "absent.safetensors'");
+    test_expect_failure(checkpoint_open(&checkpoint, test_path(folder, "absent"), true, &status), &status,
+                        STATUS_NOT_FOUND, "absent'");
+    expect_refused("", STATUS_NOT_FOUND, "''");
+    expect_refused(folder, STATUS_NOT_FOUND, "no config.json");
+    write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
+    expect_refused(folder, STATUS_NOT_FOUND, "no config.json|beside the weights");
+    test_write_text(test_path(folder, "model.gguf"), "GGUF");
+    expect_refused(test_path(folder, "model.gguf"), STATUS_BAD_INPUT,
+                   "model.gguf' (GGUF)|only .safetensors files are read");
+    test_write_text(test_path(folder, "model.onnx"), "ONNX");
+    expect_refused(test_path(folder, "model.onnx"), STATUS_BAD_INPUT, "model.onnx'|expected a folder, a .safetensors");
+    test_write_text(test_path(folder, "config.json"), "{\"model_type\": \"gpt2\"}");
+    expect_refused(folder, STATUS_BAD_INPUT, "config.json|'gpt2' is not supported");
+    test_write_text(test_path(folder, "config.json"), config_text);
+    test_write_text(test_path(folder, "generation_config.json"), "{\"num_beams\": 2}");
+    expect_refused(folder, STATUS_BAD_INPUT, "generation_config.json|'num_beams'");
+    test_write_text(test_path(folder, "generation_config.json"), "{}");
+    test_write_text(test_path(folder, "model.safetensors"), "short");
+    expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|not a safetensors file");
+    write_shard(test_path(folder, "model.safetensors"), NULL, 0, 0);
+    expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|no tensors");
+    test_folder_remove(folder);
+}
+
+static void test_sharded(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint checkpoint;
+    char *folder = sharded_folder();
+    static const char *const metadata[] = {"", "\"metadata\": {\"total_size\": 3, \"total_parameters\": 3},",
+                                           "\"metadata\": {\"total_size\": 3.0},", "\"metadata\": {},"};
+    for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++) {
+        char text[256];
+        snprintf(
+            text, sizeof text,
+            "{%s\"weight_map\": {\"a\": \"s1.safetensors\", \"b\": \"s2.safetensors\", \"c\": \"s1.safetensors\"}}",
+            metadata[i]);
+        test_write_text(test_path(folder, index_name), text);
+        test_expect_success(checkpoint_open(&checkpoint, i % 2 ? test_path(folder, index_name) : folder, false,
+                                            &status),
+                            &status);
+        assert_int_equal(checkpoint.shard_count, 2);
+        assert_int_equal(checkpoint.tensor_count, 3);
+        assert_int_equal(checkpoint.tensor_bytes, 3);
+        assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "c")->data, 10);
+        assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "a")->data, 11);
+        assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "b")->data, 20);
+        for (size_t j = 0; j < 3; j++) assert_int_equal(checkpoint.tensors[j].name[0], 'a' + (int)j);
+        checkpoint_close(&checkpoint);
+    }
+    test_folder_remove(folder);
+}
+
+static void test_bad_index(void **state)
+{
+    (void)state;
+    static const struct {
+        enum status_code code;
+        const char *text, *words;
+    } cases[] = {
+        {STATUS_BAD_INPUT, "", "not valid JSON"},
+        {STATUS_BAD_INPUT, "[]", "object|array"},
+        {STATUS_BAD_INPUT, "{}", "weight_map|missing"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": []}", "weight_map|array"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {}}", "weight_map|an empty one"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": 1}}", "'a'|file name|integer"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\"}, \"shards\": 2}", "'shards'|not understood"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\", \"a\": \"s2.safetensors\"}}", "duplicate"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"../s1.safetensors\"}}", "'a'|same folder|../s1"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"/etc/s1.safetensors\"}}", "same folder|/etc"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"sub/s1.safetensors\"}}", "same folder"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"..\"}}", "same folder|'..'"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \".safetensors\"}}", "same folder"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.bin\"}}", "same folder|'s1.bin'"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"\"}}", "same folder|''"},
+        {STATUS_BAD_INPUT, "{\"metadata\": 3, \"weight_map\": {\"a\": \"s1.safetensors\"}}", "metadata|object|integer"},
+        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": -1}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+         "total_size|found -1"},
+        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": 1.5}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+         "total_size|found 1.5"},
+        {STATUS_BAD_INPUT, "{\"metadata\": {\"total_size\": \"3\"}, \"weight_map\": {\"a\": \"s1.safetensors\"}}",
+         "total_size|\"3\""},
+        {STATUS_NOT_FOUND, "{\"weight_map\": {\"a\": \"s1.safetensors\", \"b\": \"s9.safetensors\"}}",
+         "names 2 shards|number 2 is missing|s9.safetensors"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"s1.safetensors\"}}",
+         "'c'|lies in 's1.safetensors'|nothing about it"},
+        {STATUS_BAD_INPUT,
+         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s2.safetensors\", \"b\": \"s2.safetensors\"}}",
+         "'c'|lies in 's1.safetensors'|weight_map says s2.safetensors"},
+        {STATUS_BAD_INPUT,
+         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\", \"d\": \"s1.safetensors\"}}",
+         "'d'|'s1.safetensors'|lacks it"},
+        {STATUS_BAD_INPUT,
+         "{\"metadata\": {\"total_size\": 4}, \"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\"}}",
+         "total_size|expected 2|found 4"},
+        {STATUS_BAD_INPUT, "{\"weight_map\": {\"a\": \"bad.safetensors\"}}", "bad.safetensors|not a safetensors file"},
+        {STATUS_BAD_INPUT,
+         "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\", \"b\": \"twin.safetensors\"}}",
+         "'a'|more than one shard"},
+    };
+    char *folder = sharded_folder();
+    test_write_text(test_path(folder, "bad.safetensors"), "bad");
+    write_shard(test_path(folder, "twin.safetensors"), (const char *const[]){"b", "a"}, 2, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_write_text(test_path(folder, index_name), cases[i].text);
+        expect_refused(folder, cases[i].code, cases[i].words);
+    }
+    test_folder_remove(folder);
+}
+
+static void test_index_alone(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct checkpoint_index index;
+    static const char text[] = "{\"metadata\": {\"total_size\": 9007199254740991}, \"weight_map\": {\"b\":"
+                               " \"2.safetensors\", \"a\": \"1.safetensors\", \"c\": \"2.safetensors\"}}";
+    test_expect_success(checkpoint_index_parse(&index, text, sizeof text - 1, "i", &status), &status);
+    assert_int_equal(index.shard_count, 2);
+    assert_string_equal(index.shards[0], "1.safetensors");
+    assert_string_equal(index.shards[1], "2.safetensors");
+    assert_string_equal(checkpoint_index_shard_of(&index, "c"), "2.safetensors");
+    assert_null(checkpoint_index_shard_of(&index, "d"));
+    assert_true(index.has_total_size && index.total_size == 9007199254740991u);
+    checkpoint_index_free(&index);
+}
+
+/* Every supported model of the shared folder opens; the others are refused by their model type. */
+static void test_shared_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t shards, tensors;
+    } cases[] = {
+        {"stories260K", 1, 47},
+        {"stories260K-bf16", 1, 47},
+        {"hf-tiny/llama3", 1, 21},
+        {"hf-tiny/llama-tied-sharded", 6, 20},
+        {"hf-tiny/mistral-window", 1, 21},
+        {"hf-tiny/qwen2", 1, 26},
+        {"hf-tiny/qwen3", 1, 25},
+        {"hf-tiny/gemma2", 0, 0},
+        {"hf-tiny/qwen3_moe", 0, 0},
+    };
+    if (!test_shared()) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        struct checkpoint checkpoint;
+        char path[512];
+        snprintf(path, sizeof path, "%s/models/%s", test_shared(), cases[i].name);
+        bool done = checkpoint_open(&checkpoint, path, false, &status);
+        if (!cases[i].shards) {
+            test_expect_failure(done, &status, STATUS_BAD_INPUT, "model_type|is not supported");
+            continue;
+        }
+        test_expect_success(done, &status);
+        assert_int_equal(checkpoint.shard_count, cases[i].shards);
+        assert_int_equal(checkpoint.tensor_count, cases[i].tensors);
+        assert_non_null(checkpoint_find(&checkpoint, "model.norm.weight"));
+        checkpoint_close(&checkpoint);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_single),      cmocka_unit_test(test_only_file),   cmocka_unit_test(test_relative_path),
+        cmocka_unit_test(test_config_only), cmocka_unit_test(test_bad_paths),   cmocka_unit_test(test_sharded),
+        cmocka_unit_test(test_bad_index),   cmocka_unit_test(test_index_alone), cmocka_unit_test(test_shared_models),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

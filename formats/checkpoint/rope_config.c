@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary position embedding: its description in config.json and the frequencies that follow from it.
+ *
+ * Sources: RoFormer (arXiv 2104.09864), linear interpolation (2306.15595), YaRN (2309.00071), Llama 3.1's wavelength
+ * bands (model card and reference code). The order of roundings is that of transformers, which computes in float32. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "formats/base/json.h"
+#include "formats/checkpoint/model_config.h"
+#include "formats/checkpoint/model_config_internal.h"
+
+static const double DEFAULT_THETA = 10000.0, THETA_MAX = 1e15, SCALE_MAX = 1e6;
+static const double PI = 3.14159265358979323846;
+
+static bool fail_range(const char *path, const char *key, const char *expected, double found, struct status *status)
+{
+    return status_fail(status, STATUS_BAD_INPUT, "%s: field '%s': expected %s, found %.17g", path, key, expected,
+                       found);
+}
+
+static bool parse_theta(struct json_reader *reader, double *theta, struct status *status)
+{
+    if (!json_reader_double(reader, "rope_theta", false, theta, status)) return false;
+    if (!(*theta > 1.0 && *theta <= THETA_MAX)) /* its logarithm is divided by */
+        return fail_range(reader->path, "rope_theta", "a number above 1, at most 1e15", *theta, status);
+    return true;
+}
+
+/* The scaling type under either of its keys. Versions of transformers differ in which of two keys wins. */
+static bool parse_type(struct json_reader *reader, enum rope_type *type, struct status *status)
+{
+    static const struct {
+        const char *name;
+        enum rope_type type;
+    } types[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
+    const char *rope_type = NULL, *legacy_type = NULL;
+    if (!json_reader_string(reader, "rope_type", false, &rope_type, status) ||
+        !json_reader_string(reader, "type", false, &legacy_type, status))
+        return false;
+    if (rope_type && legacy_type && strcmp(rope_type, legacy_type) != 0)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_type' and 'type' disagree: '%.40s' and '%.40s'",
+                           reader->path, rope_type, legacy_type);
+    const char *name = rope_type ? rope_type : legacy_type ? legacy_type : "default";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(name, types[i].name) != 0) continue;
+        *type = types[i].type;
+        return true;
+    }
+    return status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field '%s': expected default, linear, llama3 or yarn, found '%.80s'", reader->path,
+                       rope_type ? "rope_type" : "type", name);
+}
+
+static bool parse_factor(struct json_reader *reader, bool required, double *factor, struct status *status)
+{
+    if (!json_reader_double(reader, "factor", required, factor, status)) return false;
+    if (!(*factor >= 1.0 && *factor <= SCALE_MAX))
+        return fail_range(reader->path, "factor", "a number from 1 to 1e6", *factor, status);
+    return true;
+}
+
+static bool parse_original_max_position(struct json_reader *reader, struct rope_config *rope, struct status *status)
+{
+    return json_reader_u64(reader, "original_max_position_embeddings", false, 1, 1u << 30, &rope->original_max_position,
+                           status);
+}
+
+static bool parse_llama3(struct json_reader *reader, struct rope_config *rope, struct status *status)
+{
+    if (!json_reader_double(reader, "low_freq_factor", true, &rope->low_freq_factor, status) ||
+        !json_reader_double(reader, "high_freq_factor", true, &rope->high_freq_factor, status) ||
+        !parse_original_max_position(reader, rope, status))
+        return false;
+    if (!(rope->low_freq_factor > 0 && rope->low_freq_factor <= SCALE_MAX))
+        return fail_range(reader->path, "low_freq_factor", "a number above 0, at most 1e6", rope->low_freq_factor,
+                          status);
+    if (!(rope->high_freq_factor > rope->low_freq_factor && rope->high_freq_factor <= SCALE_MAX))
+        return fail_range(reader->path, "high_freq_factor", "a number above low_freq_factor, at most 1e6",
+                          rope->high_freq_factor, status);
+    return true;
+}
+
+/* An optional number above 0. 0 itself means absent for the keys where transformers treats it so. */
+static bool parse_optional_scale(struct json_reader *reader, const char *key, bool zero_is_absent, double *out,
+                                 struct status *status)
+{
+    double value = *out;
+    bool given = json_reader_get(reader, key) != NULL;
+    if (!json_reader_double(reader, key, false, &value, status)) return false;
+    if (!given || (value == 0.0 && zero_is_absent)) return true;
+    if (!(value > 0 && value <= SCALE_MAX))
+        return fail_range(reader->path, key, "a number above 0, at most 1e6", value, status);
+    *out = value;
+    return true;
+}
+
+static bool parse_yarn(struct json_reader *reader, struct rope_config *rope, struct status *status)
+{
+    rope->beta_fast = 32.0;
+    rope->beta_slow = 1.0;
+    rope->truncate = true;
+    return parse_optional_scale(reader, "beta_fast", true, &rope->beta_fast, status) &&
+           parse_optional_scale(reader, "beta_slow", true, &rope->beta_slow, status) &&
+           parse_optional_scale(reader, "attention_factor", false, &rope->attention_factor, status) &&
+           parse_optional_scale(reader, "mscale", true, &rope->mscale, status) &&
+           parse_optional_scale(reader, "mscale_all_dim", true, &rope->mscale_all_dim, status) &&
+           json_reader_bool(reader, "truncate", false, &rope->truncate, status) &&
+           parse_original_max_position(reader, rope, status);
+}
+
+/* One rope_scaling or rope_parameters object. A key that its type does not read is refused by name. */
+static bool parse_object(struct rope_config *rope, json_t *object, const char *path, double theta,
+                         struct status *status)
+{
+    struct json_reader reader;
+    bool done = false;
+    double partial_rotary_factor = 1.0;
+    *rope = (struct rope_config){.theta = theta, .factor = 1.0};
+    if (!json_reader_open(&reader, object, path, status)) goto done;
+    if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, status)) goto done;
+    if (!json_reader_double(&reader, "partial_rotary_factor", false, &partial_rotary_factor, status)) goto done;
+    if (partial_rotary_factor != 1.0) {
+        fail_range(path, "partial_rotary_factor", "1", partial_rotary_factor, status);
+        goto done;
+    }
+    switch (rope->type) {
+    case ROPE_DEFAULT: done = true; break;
+    case ROPE_LINEAR: done = parse_factor(&reader, true, &rope->factor, status); break;
+    case ROPE_LLAMA3:
+        done = parse_factor(&reader, true, &rope->factor, status) && parse_llama3(&reader, rope, status);
+        break;
+    case ROPE_YARN:
+        done = parse_factor(&reader, true, &rope->factor, status) && parse_yarn(&reader, rope, status);
+        break;
+    }
+    done = done && json_reader_all_consumed(&reader, status);
+done:
+    json_reader_close(&reader);
+    return done;
+}
+
+static bool same_rope(const struct rope_config *a, const struct rope_config *b)
+{
+    return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_max_position == b->original_max_position && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor && a->mscale == b->mscale &&
+           a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate;
+}
+
+bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    double theta = DEFAULT_THETA;
+    bool theta_given = json_reader_get(reader, "rope_theta") != NULL, object_given = false;
+    if (!parse_theta(reader, &theta, status)) return false;
+    config->rope = (struct rope_config){.theta = theta, .factor = 1.0};
+    for (size_t i = 0; i < 2; i++) {
+        struct rope_config rope;
+        json_t *object = json_reader_get(reader, keys[i]);
+        if (!object || (json_is_object(object) && json_object_size(object) == 0)) continue;
+        char path[256];
+        snprintf(path, sizeof path, "%s: %s", reader->path, keys[i]);
+        if (!parse_object(&rope, object, path, theta, status)) return false;
+        /* Which of two places wins depends on the version of transformers: they must agree. */
+        if (theta_given && rope.theta != theta)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: field 'rope_theta': expected %.17g as beside it, found %.17g", path, theta,
+                               rope.theta);
+        if (object_given && !same_rope(&rope, &config->rope))
+            return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_parameters' and 'rope_scaling' disagree",
+                               reader->path);
+        config->rope = rope;
+        object_given = true;
+    }
+    return true;
+}
+
+/* 1 / theta^(2i / head_dim). The power is rounded once from double, at most one unit in the last place from any float
+ * power function that transformers may run on. */
+static float position_frequency(double theta, uint64_t index, uint64_t head_dim)
+{
+    float exponent = (float)(2 * index) / (float)head_dim;
+    return (float)pow((double)(float)theta, (double)exponent);
+}
+
+/* One frequency under llama3 scaling: long wavelengths are stretched by factor, short ones kept, with a linear blend
+ * between. transformers writes a / b for scalar a and tensor b, which torch evaluates as (1 / b) * a. */
+static float llama3_frequency(const struct rope_config *rope, double original_max_position, float frequency)
+{
+    float factor = (float)rope->factor;
+    float wavelength = (1.0f / frequency) * (float)(2.0 * PI);
+    if (wavelength > (float)(original_max_position / rope->low_freq_factor)) return frequency / factor;
+    if (wavelength < (float)(original_max_position / rope->high_freq_factor)) return frequency;
+    float turns = (1.0f / wavelength) * (float)original_max_position;
+    float smooth = (turns - (float)rope->low_freq_factor) / (float)(rope->high_freq_factor - rope->low_freq_factor);
+    float stretched = (1.0f - smooth) * frequency;
+    stretched = stretched / factor;
+    float kept = smooth * frequency; /* statements of their own: no fused multiply-add */
+    return stretched + kept;
+}
+
+/* Index of the dimension that turns `rotations` times over the original context. */
+static double yarn_dimension(const struct rope_config *rope, double head_dim, double original_max_position,
+                             double rotations)
+{
+    return head_dim * log(original_max_position / (rotations * 2.0 * PI)) / (2.0 * log(rope->theta));
+}
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static double yarn_attention_factor(const struct rope_config *rope)
+{
+    if (rope->attention_factor != 0.0) return rope->attention_factor;
+    if (rope->mscale != 0.0 && rope->mscale_all_dim != 0.0)
+        return yarn_mscale(rope->factor, rope->mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
+    return yarn_mscale(rope->factor, 1.0);
+}
+
+/* inv_freq holds 1 / power; blends it with the same stretched by factor, along a ramp over the dimensions. */
+static void yarn_frequencies(const struct rope_config *rope, uint64_t head_dim, double original_max_position,
+                             float *inv_freq)
+{
+    double low = yarn_dimension(rope, (double)head_dim, original_max_position, rope->beta_fast);
+    double high = yarn_dimension(rope, (double)head_dim, original_max_position, rope->beta_slow);
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0.0);
+    high = fmin(high, (double)head_dim - 1.0);
+    if (low == high) high += 0.001; /* no division by zero */
+    for (uint64_t i = 0; i < head_dim / 2; i++) {
+        float ramp = ((float)i - (float)low) / (float)(high - low);
+        ramp = fminf(fmaxf(ramp, 0.0f), 1.0f);
+        float keep = 1.0f - ramp;
+        float stretched = 1.0f / ((float)rope->factor * position_frequency(rope->theta, i, head_dim));
+        stretched = stretched * (1.0f - keep);
+        float kept = inv_freq[i] * keep; /* statements of their own: no fused multiply-add */
+        inv_freq[i] = stretched + kept;
+    }
+}
+
+bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
+                      struct status *status)
+{
+    const struct rope_config *rope = &config->rope;
+    double original = (double)(rope->original_max_position ? rope->original_max_position : config->max_position);
+    *attention_scaling = 1.0f;
+    for (uint64_t i = 0; i < config->head_dim / 2; i++)
+        inv_freq[i] = 1.0f / position_frequency(rope->theta, i, config->head_dim);
+    switch (rope->type) {
+    case ROPE_DEFAULT: break;
+    case ROPE_LINEAR:
+        for (uint64_t i = 0; i < config->head_dim / 2; i++) inv_freq[i] = inv_freq[i] / (float)rope->factor;
+        break;
+    case ROPE_LLAMA3:
+        for (uint64_t i = 0; i < config->head_dim / 2; i++) inv_freq[i] = llama3_frequency(rope, original, inv_freq[i]);
+        break;
+    case ROPE_YARN:
+        yarn_frequencies(rope, config->head_dim, original, inv_freq);
+        *attention_scaling = (float)yarn_attention_factor(rope);
+        break;
+    }
+    for (uint64_t i = 0; i < config->head_dim / 2; i++)
+        if (!isfinite(inv_freq[i]))
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "rotary frequency %" PRIu64 " is not finite: check rope_theta (%g) and its scaling", i,
+                               rope->theta);
+    return true;
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "formats/checkpoint/model_config.h"
+#include "formats/base/test_support.h"
+
+/* Parses a llama config with the given rope fields; the caller checks the result. */
+static bool parse(struct model_config *config, const char *rope, unsigned head_dim, unsigned max_position,
+                  struct status *status)
+{
+    char text[1024];
+    int length = snprintf(text, sizeof text,
+                          "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96,"
+                          " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 512,"
+                          " \"head_dim\": %u, \"max_position_embeddings\": %u%s%s}",
+                          head_dim, max_position, *rope ? ", " : "", rope);
+    assert_true(length > 0 && (size_t)length < sizeof text);
+    status_clear(status);
+    return model_config_parse(config, text, (size_t)length, "config.json", status);
+}
+
+/* Values of transformers 5.17.0 with torch 2.15 on a CPU: attention_scaling and inv_freq at nine positions. Its power
+ * function may be off by one unit in the last place, which blending can enlarge a little: hence the tolerance. */
+static const struct reference {
+    const char *name, *rope;
+    unsigned head_dim, max_position;
+    float attention_scaling, inv_freq[9];
+} references[] = {
+    {"default",
+     "\"rope_theta\": 10000.0",
+     64,
+     2048,
+     0x1p+0f,
+     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.47ae14p-7f, 0x1.9e7c70p-9f,
+      0x1.0624dep-10f, 0x1.17a8e4p-13f}},
+    {"default, theta 1e6",
+     "\"rope_theta\": 1000000",
+     128,
+     32768,
+     0x1p+0f,
+     {0x1p+0f, 0x1.9c975ap-1f, 0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.708938p-8f, 0x1.0624dep-10f, 0x1.74eea6p-13f,
+      0x1.094564p-15f, 0x1.4d1c98p-20f}},
+    {"linear",
+     "\"rope_theta\": 10000.0, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 3.7}",
+     64,
+     2048,
+     0x1p+0f,
+     {0x1.14c1bap-2f, 0x1.9f139ap-3f, 0x1.5e129ap-4f, 0x1.bacf92p-6f, 0x1.180ee4p-7f, 0x1.623fa6p-9f, 0x1.c017d2p-11f,
+      0x1.1b6620p-12f, 0x1.2e55b8p-15f}},
+    {"llama3 8B",
+     "\"rope_theta\": 500000.0, \"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": "
+     "4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+     128,
+     131072,
+     0x1p+0f,
+     {0x1p+0f, 0x1.a11582p-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f, 0x1.132ba4p-11f, 0x1.1f91f0p-15f,
+      0x1.be2188p-18f, 0x1.4985fep-22f}},
+    {"llama3 1B, version 5",
+     "\"rope_parameters\": {\"rope_theta\": 500000.0, \"factor\": 32.0, \"low_freq_factor\": 1.0, "
+     "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+     64,
+     131072,
+     0x1p+0f,
+     {0x1p+0f, 0x1.53c38cp-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f, 0x1.c26c40p-12f, 0x1.1f91f0p-17f,
+      0x1.be2188p-20f, 0x1.948360p-24f}},
+    {"yarn",
+     "\"rope_theta\": 1000000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
+     "\"original_max_position_embeddings\": 32768}",
+     128,
+     131072,
+     0x1.237d38p+0f,
+     {0x1p+0f, 0x1.9c975ap-1f, 0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.6046eep-8f, 0x1.3c1d64p-11f, 0x1.74eea6p-15f,
+      0x1.094564p-17f, 0x1.4d1c98p-22f}},
+    {"yarn, not truncated",
+     "\"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 32.0, "
+     "\"beta_slow\": 1.0, \"truncate\": false, \"original_max_position_embeddings\": 4096}",
+     64,
+     131072,
+     0x1.58b90cp+0f,
+     {0x1p+0f, 0x1.60ca6ap-1f, 0x1.cda7f4p-3f, 0x1.a04328p-5f, 0x1.bd5080p-8f, 0x1.dea878p-12f, 0x1.312650p-16f,
+      0x1.132518p-18f, 0x1.44a5a6p-22f}},
+    {"yarn with mscale",
+     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 0.707, "
+     "\"original_max_position_embeddings\": 4096}",
+     64,
+     163840,
+     0x1.15f22ap+0f,
+     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.b86436p-6f, 0x1.6872b2p-8f, 0x1.9e7c6ep-11f,
+      0x1.a36e2ep-16f, 0x1.bf749ep-19f}},
+    {"yarn with attention_factor",
+     "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 2.5, \"attention_factor\": "
+     "1.25, \"beta_fast\": 16, \"beta_slow\": 2}",
+     64,
+     4096,
+     0x1.400000p+0f,
+     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.e098ecp-8f, 0x1.82da8cp-10f,
+      0x1.a36e2ep-12f, 0x1.bf749ep-15f}},
+};
+
+static const float TOLERANCE = 4 * 0x1p-23f;
+
+static void test_against_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof references / sizeof *references; i++) {
+        const struct reference *reference = &references[i];
+        unsigned n = reference->head_dim;
+        const unsigned positions[9] = {0, 1, n / 16, n / 8, 3 * n / 16, n / 4, 5 * n / 16, 3 * n / 8, n / 2 - 1};
+        struct status status = {0};
+        struct model_config config;
+        float inv_freq[128], attention_scaling;
+        test_expect_success(parse(&config, reference->rope, n, reference->max_position, &status), &status);
+        test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+        if (attention_scaling != reference->attention_scaling)
+            fail_msg("%s: attention scaling: expected %a, found %a", reference->name,
+                     (double)reference->attention_scaling, (double)attention_scaling);
+        for (int j = 0; j < 9; j++) {
+            float expected = reference->inv_freq[j], found = inv_freq[positions[j]];
+            if (fabsf(found - expected) > TOLERANCE * expected)
+                fail_msg("%s: inv_freq[%u]: expected %a, found %a", reference->name, positions[j], (double)expected,
+                         (double)found);
+        }
+    }
+}
+
+/* The formulas once more, in double and from the papers, at every position. */
+static void test_against_formulas(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct model_config config;
+    float inv_freq[64], attention_scaling;
+    const double pi = acos(-1.0);
+    test_expect_success(
+        parse(&config,
+              "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
+              "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+              "\"original_max_position_embeddings\": 8192}",
+              128, 131072, &status),
+        &status);
+    test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+    for (int i = 0; i < 64; i++) {
+        double plain = pow(500000.0, -i / 64.0), turns = 8192 * plain / (2 * pi);
+        double smooth = fmin(fmax((turns - 1.0) / 3.0, 0.0), 1.0);
+        double expected = (1 - smooth) * plain / 8.0 + smooth * plain;
+        assert_true(fabs(inv_freq[i] - expected) < 1e-6 * expected);
+    }
+    assert_true(attention_scaling == 1.0f);
+
+    test_expect_success(parse(&config,
+                              "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 16.0, \"truncate\": false, "
+                              "\"original_max_position_embeddings\": 4096}",
+                              128, 65536, &status),
+                        &status);
+    test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+    double low = 128 * log(4096 / (32 * 2 * pi)) / (2 * log(10000.0));
+    double high = 128 * log(4096 / (2 * pi)) / (2 * log(10000.0));
+    for (int i = 0; i < 64; i++) {
+        double plain = pow(10000.0, -i / 64.0), ramp = fmin(fmax((i - low) / (high - low), 0.0), 1.0);
+        double expected = plain / 16.0 * ramp + plain * (1 - ramp);
+        assert_true(fabs(inv_freq[i] - expected) < 2e-6 * expected);
+    }
+    assert_true(fabs(attention_scaling - (0.1 * log(16.0) + 1.0)) < 1e-7);
+}
+
+/* Absent keys mean what transformers makes of them. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct model_config config;
+    static const char *const plain[] = {"",
+                                        "\"rope_scaling\": null",
+                                        "\"rope_scaling\": {}",
+                                        "\"rope_parameters\": {\"rope_type\": \"default\"}",
+                                        "\"rope_parameters\": {\"rope_theta\": 10000.0}, \"rope_theta\": 10000",
+                                        "\"partial_rotary_factor\": 1.0"};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        test_expect_success(parse(&config, plain[i], 16, 512, &status), &status);
+        assert_int_equal(config.rope.type, ROPE_DEFAULT);
+        assert_true(config.rope.theta == 10000.0);
+    }
+    test_expect_success(parse(&config, "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", 16, 512, &status),
+                        &status);
+    assert_int_equal(config.rope.type, ROPE_YARN);
+    assert_true(config.rope.beta_fast == 32.0 && config.rope.beta_slow == 1.0 && config.rope.truncate);
+    assert_true(config.rope.attention_factor == 0.0 && config.rope.original_max_position == 0);
+    float with_default[8], with_explicit[8], scaling;
+    test_expect_success(rope_frequencies(&config, with_default, &scaling, &status), &status);
+    test_expect_success(
+        parse(&config,
+              "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 0, \"beta_slow\": 0,"
+              " \"mscale\": 0, \"attention_factor\": null, \"original_max_position_embeddings\": 512}",
+              16, 512, &status),
+        &status);
+    test_expect_success(rope_frequencies(&config, with_explicit, &scaling, &status), &status);
+    assert_memory_equal(with_default, with_explicit, sizeof with_default);
+    test_expect_success(parse(&config,
+                              "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 5000},"
+                              " \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 5000.0",
+                              16, 512, &status),
+                        &status);
+    assert_int_equal(config.rope.type, ROPE_LINEAR);
+}
+
+#define LLAMA3(fields) "\"rope_scaling\": {\"rope_type\": \"llama3\", " fields "}"
+#define YARN(fields)   "\"rope_parameters\": {\"rope_type\": \"yarn\", " fields "}"
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rope, *words;
+    } cases[] = {
+        {"\"rope_theta\": 1.0", "config.json|'rope_theta'|above 1|found 1"},
+        {"\"rope_theta\": -5", "'rope_theta'|found -5"},
+        {"\"rope_theta\": 1e300", "'rope_theta'|1e15"},
+        {"\"rope_theta\": \"big\"", "'rope_theta'|a number|\"big\""},
+        {"\"rope_scaling\": 3", "rope_scaling|an object|integer"},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+         "'type'|default, linear, llama3 or yarn|'dynamic'"},
+        {"\"rope_scaling\": {\"type\": \"su\"}", "'type'|'su'"},
+        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}", "rope_parameters|'rope_type'|'longrope'"},
+        {"\"rope_scaling\": {\"type\": \"mrope\"}", "'mrope'"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\"}", "disagree|'yarn'|'linear'"},
+        {"\"rope_scaling\": {\"type\": 3}", "'type'|a string|found 3"},
+        {"\"rope_scaling\": {\"type\": \"linear\"}", "'factor'|found nothing"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", "'factor'|from 1|found 0.5"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e9}", "'factor'|1e6"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}", "'beta_fast'|not understood"},
+        {"\"rope_scaling\": {\"type\": \"default\", \"factor\": 2}", "rope_scaling|'factor'|not understood"},
+        {"\"rope_scaling\": {\"finetuned\": true}", "'finetuned'|not understood"},
+        {"\"rope_scaling\": {\"partial_rotary_factor\": 0.5}", "'partial_rotary_factor'|expected 1|found 0.5"},
+        {"\"partial_rotary_factor\": 0.5", "'partial_rotary_factor'|expected 1|found 0.5"},
+        {"\"rope_parameters\": {\"full_attention\": {}}", "'full_attention'|not understood"},
+        {"\"rope_parameters\": {\"rope_theta\": 5000}, \"rope_theta\": 10000", "'rope_theta'|10000|found 5000"},
+        {"\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         "'rope_parameters' and 'rope_scaling' disagree"},
+        {LLAMA3("\"factor\": 8, \"high_freq_factor\": 4"), "'low_freq_factor'|found nothing"},
+        {LLAMA3("\"factor\": 8, \"low_freq_factor\": 1"), "'high_freq_factor'|found nothing"},
+        {LLAMA3("\"low_freq_factor\": 1, \"high_freq_factor\": 4"), "'factor'|found nothing"},
+        {LLAMA3("\"factor\": 8, \"low_freq_factor\": 0, \"high_freq_factor\": 4"), "'low_freq_factor'|above 0"},
+        {LLAMA3("\"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4"), "'high_freq_factor'|above low"},
+        {LLAMA3("\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+                "\"original_max_position_embeddings\": 0"),
+         "'original_max_position_embeddings'|from 1|found 0"},
+        {YARN("\"factor\": 2, \"attention_factor\": 0.0"), "'attention_factor'|above 0|found 0"},
+        {YARN("\"factor\": 2, \"attention_factor\": -1"), "'attention_factor'|found -1"},
+        {YARN("\"factor\": 2, \"beta_fast\": -1"), "'beta_fast'|found -1"},
+        {YARN("\"factor\": 2, \"mscale\": \"1\""), "'mscale'|a number"},
+        {YARN("\"factor\": 2, \"truncate\": 1"), "'truncate'|true or false|found 1"},
+        {YARN("\"factor\": 2, \"low_freq_factor\": 1"), "'low_freq_factor'|not understood"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        struct model_config config;
+        test_expect_failure(parse(&config, cases[i].rope, 16, 512, &status), &status, STATUS_BAD_INPUT, cases[i].words);
+    }
+}
+
+/* The smallest head and ramps that collapse must not divide by zero. */
+static void test_extremes(void **state)
+{
+    (void)state;
+    static const char *const ropes[] = {
+        "\"rope_theta\": 1.0000001",
+        "\"rope_theta\": 1e15",
+        YARN("\"factor\": 1000000, \"original_max_position_embeddings\": 1"),
+        YARN("\"factor\": 2, \"beta_fast\": 1, \"beta_slow\": 1"),
+        YARN("\"factor\": 2, \"beta_fast\": 1, \"beta_slow\": 32"),
+        YARN("\"factor\": 2, \"truncate\": false, \"beta_fast\": 1e-6, \"beta_slow\": 1e6"),
+        LLAMA3("\"factor\": 1000000, \"low_freq_factor\": 1e-6, \"high_freq_factor\": 2e-6"),
+    };
+    static const unsigned head_dims[] = {2, 4, 16, 256};
+    for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++) {
+        for (size_t j = 0; j < sizeof head_dims / sizeof *head_dims; j++) {
+            struct status status = {0};
+            struct model_config config;
+            float inv_freq[128], scaling;
+            test_expect_success(parse(&config, ropes[i], head_dims[j], 512, &status), &status);
+            test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+            assert_true(isfinite(scaling) && scaling > 0);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_transformers),
+        cmocka_unit_test(test_against_formulas),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_extremes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

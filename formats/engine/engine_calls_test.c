@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Library calls: their section, and what a launch says of its call. The plans: engine_library_plans_test.c. */
+
+#include <zlib.h>
+
+#define TEST_ENGINE_MAKE test_engine_make_library
+#include "formats/engine/test_engine_frame.h"
+
+static struct plan *const library_plans = &sample.plans[TEST_ENGINE_LIBRARY_PLAN];
+
+/* ---- round trip -------------------------------------------------------------------------------------------------- */
+
+struct number {
+    size_t offset, bytes;
+    uint64_t value;
+};
+
+static void expect_numbers(const uint8_t *section, const struct number *numbers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t found = 0;
+        memcpy(&found, section + numbers[i].offset, numbers[i].bytes);
+        if (found != numbers[i].value)
+            fail_msg("at %zu: expected %llu, found %llu", numbers[i].offset, (unsigned long long)numbers[i].value,
+                     (unsigned long long)found);
+    }
+}
+
+#define EXPECT_NUMBERS(section, numbers) expect_numbers(section, numbers, sizeof(numbers) / sizeof(numbers)[0])
+
+/* Numbers of the sample's sections, each at its offset. */
+static void the_sections_have_the_documented_form(void **state)
+{
+    (void)state;
+    static const struct number version[] = {{8, 2, 1}, {10, 2, 6}}; /* 1.2 was the first one to have them */
+    static const struct number calls[] = {
+        {0, 4, 2},      {4, 4, 0},                                                            /* calls */
+        {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */
+        {40, 4, 1},     {44, 4, 130200}, {48, 4, 5},  {52, 4, 0},  {56, 8, 192}, {64, 8, 72}, /* cuBLASLt */
+        {72, 8, 0},     {120, 8, 0},     {168, 8, 0}, {184, 8, 0}, {264, 8, 0},  {312, 8, 0}, /* padding */
+        {192, 8, 4096},                                                                       /* workspace */
+    };
+    enum { LAUNCHES = 48, LAUNCH_BYTES = 96 };
+    static const struct number plans[] = {
+        {0, 4, 1}, {4, 4, 0}, {8, 4, 1}, {12, 4, 1}, {16, 4, 1}, {20, 4, 10}, {36, 4, 0}, {40, 8, 36864},
+    };
+    static const struct number attention[] = {
+        {0, 2, 11}, {2, 2, 8}, {28, 4, 0}, {32, 8, 0}, {40, 8, 0}, {48, 8, 0}, {56, 8, 0}, {64, 8, 0}, {72, 4, 2},
+    };
+    static const struct number matmul[] = {
+        {0, 2, 4}, {2, 2, 5}, {28, 4, 1}, {32, 8, 0}, {40, 8, 0}, {48, 8, 0}, {56, 8, 0}, {64, 8, 0}, {72, 4, 2},
+    };
+    for (int compress = 0; compress < 2; compress++) {
+        size_t size;
+        uint8_t *bytes = written(compress, &size);
+        const struct engine_section_entry *entry = test_engine_entry(bytes, size, 12);
+        assert_non_null(entry);
+        assert_int_equal(entry->flags, compress ? SECTION_FLAG_ZLIB : 0);
+        assert_int_equal(entry->raw_bytes, TEST_ENGINE_CALLS_BYTES);
+        if (!compress) EXPECT_NUMBERS(bytes + entry->offset, calls);
+        entry = test_engine_entry(bytes, size, 13);
+        assert_non_null(entry);
+        assert_int_equal(entry->flags, 0);
+        EXPECT_NUMBERS(bytes + entry->offset, plans);
+        EXPECT_NUMBERS(bytes + entry->offset + LAUNCHES + 3 * LAUNCH_BYTES, attention);
+        EXPECT_NUMBERS(bytes + entry->offset + LAUNCHES + 8 * LAUNCH_BYTES, matmul);
+        EXPECT_NUMBERS(bytes, version);
+        free(bytes);
+    }
+}
+
+static void round_trip_keeps_everything(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        struct engine engine;
+        open_sample(&engine, compress);
+        assert_int_equal(engine.call_count, TEST_ENGINE_CALLS);
+        for (size_t i = 0; i < engine.call_count; i++) {
+            const struct engine_call *found = &engine.calls[i], *call = &sample.calls[i];
+            assert_int_equal(found->library, call->library);
+            assert_int_equal(found->version, call->version);
+            assert_int_equal(found->operand_count, call->operand_count);
+            assert_int_equal(found->bytes, call->bytes);
+            assert_memory_equal(found->data, call->data, call->bytes);
+            assert_int_equal((uintptr_t)found->data % 16, 0);
+        }
+        assert_int_equal(engine.plan_count, TEST_ENGINE_PLANS);
+        for (int i = 0; i < TEST_ENGINE_PLANS; i++)
+            assert_true(test_engine_same_plan(&engine.plans[i], &sample.plans[i]));
+        assert_non_null(engine.library_plans);
+        assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
+        for (int i = 1; i < TEST_ENGINE_PLANS; i++) assert_int_equal(engine.library_plans[i].header.launch_count, 0);
+        /* The arena of the plans is what the manifest says, whatever the library plans need. */
+        assert_int_equal(engine.manifest.arena_bytes, 32768);
+        assert_int_equal(engine.library_arena_bytes, 36864);
+        engine_close(&engine);
+    }
+}
+
+static void an_engine_needs_no_libraries(void **state)
+{
+    (void)state;
+    sample.call_count = sample.library_plan_count = 0; /* are then not written */
+    for (int compress = 0; compress < 2; compress++) {
+        struct engine engine;
+        open_sample(&engine, compress);
+        assert_int_equal(engine.call_count, 0);
+        assert_null(engine.calls);
+        assert_null(engine.library_plans);
+        assert_int_equal(engine.library_arena_bytes, 0);
+        engine_close(&engine);
+    }
+}
+
+/* engine_writer_calls makes the section that test_engine_device.c puts together by hand. */
+static void the_writer_makes_the_same_section(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    size_t size, text_size = 0;
+    char *text = NULL;
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    assert_true(manifest_format(&sample.manifest, &text, &text_size, &status));
+    assert_true(engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status));
+    assert_true(engine_writer_weights_begin(writer, 64, 1, &status));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, 64, &status));
+    assert_true(engine_writer_weights_end(writer, &status));
+    if (!engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status)) fail_msg("%s", status.message);
+    assert_false(engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status)); /* twice */
+    assert_int_equal(status.code, STATUS_INTERNAL);
+    assert_true(engine_writer_commit(writer, &status));
+    free(text);
+    uint8_t *bytes = test_engine_read(path, &size), raw[TEST_ENGINE_CALLS_BYTES];
+    const struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_LIBRARY_CALLS);
+    assert_non_null(entry);
+    assert_int_equal(entry->flags, SECTION_FLAG_ZLIB);
+    assert_int_equal(entry->raw_bytes, sizeof raw);
+    uLongf raw_bytes = sizeof raw;
+    assert_int_equal(uncompress(raw, &raw_bytes, bytes + entry->offset, (uLong)entry->stored_bytes), Z_OK);
+    assert_int_equal(raw_bytes, sizeof raw);
+    assert_memory_equal(raw, sample.calls_section, sizeof raw);
+    free(bytes);
+}
+
+static void the_writer_bounds_the_calls(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct engine_call calls[2] = {sample.calls[0], sample.calls[1]};
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    assert_true(engine_writer_calls(writer, calls, 0, &status)); /* left out */
+    assert_true(engine_writer_calls(writer, calls, 0, &status));
+    assert_true(engine_writer_library_plans(writer, library_plans, 0, &status));
+    assert_false(engine_writer_calls(writer, calls, ENGINE_MAX_KERNELS + 1, &status));
+    assert_int_equal(status.code, STATUS_INTERNAL);
+    assert_non_null(strstr(status.message, "65537 library calls, expected at most 65536"));
+    calls[1].bytes = UINT64_MAX - 100;
+    assert_false(engine_writer_calls(writer, calls, 2, &status));
+    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    assert_non_null(strstr(status.message, "the library calls are too large"));
+    calls[0].bytes = calls[1].bytes = UINT64_C(1) << 63;
+    assert_false(engine_writer_calls(writer, calls, 2, &status));
+    assert_non_null(strstr(status.message, "the library calls are too large"));
+    assert_false(engine_writer_library_plans(writer, library_plans, (size_t)UINT32_MAX + 1, &status));
+    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    assert_non_null(strstr(status.message, "too many plans"));
+    engine_writer_abandon(writer);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
+
+/* One field of the sample is overwritten. Launches and operands are those of the library plan, but for PLAIN_MATMUL. */
+enum place { IN_SECTION, IN_ATTENTION, IN_MATMUL, IN_PLAIN_MATMUL, IN_MATMUL_OPERANDS };
+enum { HEAD_OPERAND = 2, WORKSPACE_OPERAND = 4 };
+
+struct damage {
+    enum place place;
+    size_t offset, bytes;
+    uint64_t value;
+    const char *expected;
+};
+
+static void *place_of(enum place place)
+{
+    enum { PLAN = TEST_ENGINE_LIBRARY_PLAN };
+    struct plan_launch *matmul = test_engine_launch(&sample, PLAN, OP_MATMUL);
+    switch (place) {
+    case IN_SECTION: return sample.calls_section;
+    case IN_ATTENTION: return test_engine_launch(&sample, PLAN, OP_ROPE_ATTENTION);
+    case IN_MATMUL: return matmul;
+    case IN_PLAIN_MATMUL: return test_engine_launch(&sample, 0, OP_MATMUL);
+    case IN_MATMUL_OPERANDS: return &sample.storage[PLAN].operands[matmul->first_operand];
+    }
+    return NULL;
+}
+
+static void apply(enum place place, size_t offset, size_t bytes, uint64_t value)
+{
+    memcpy((char *)place_of(place) + offset, &value, bytes);
+}
+
+#define FIELD(place, base, type, field, value) \
+    place, (base) + offsetof(struct type, field), sizeof(((struct type *)0)->field), (uint64_t)(value)
+#define IN_CALLS "section 'library calls': "
+#define SECTION_AT(offset, bytes, value, expected)                      \
+    {                                                                   \
+        IN_SECTION, offset, bytes, (uint64_t)(value), IN_CALLS expected \
+    }
+#define SECTION(field, value, expected)                                            \
+    {                                                                              \
+        FIELD(IN_SECTION, 0, engine_calls_header, field, value), IN_CALLS expected \
+    }
+#define CALL(index, field, value)                                                                      \
+    FIELD(IN_SECTION, sizeof(struct engine_calls_header) + (index) * sizeof(struct engine_call_entry), \
+          engine_call_entry, field, value)
+#define ENTRY(index, field, value, expected)                                     \
+    {                                                                            \
+        CALL(index, field, value), IN_CALLS "library call " #index ": " expected \
+    }
+#define IN_PLAN(index) "section 'library plans': plan 0 (decode, 1 rows): launch " #index ": "
+#define ATTENTION(field, value, expected)                                      \
+    {                                                                          \
+        FIELD(IN_ATTENTION, 0, plan_launch, field, value), IN_PLAN(3) expected \
+    }
+#define MATMUL(field, value, expected)                                      \
+    {                                                                       \
+        FIELD(IN_MATMUL, 0, plan_launch, field, value), IN_PLAN(8) expected \
+    }
+#define PLAIN_MATMUL(field, value, expected)                                \
+    {                                                                       \
+        FIELD(IN_PLAIN_MATMUL, 0, plan_launch, field, value),               \
+            "section 'plans': plan 0 (decode, 1 rows): launch 8: " expected \
+    }
+#define OPERAND(index, field, value) \
+    FIELD(IN_MATMUL_OPERANDS, (index) * sizeof(struct plan_operand), plan_operand, field, value)
+#define NOT_ZERO "library call: a field for kernels is not zero"
+
+static const struct damage damages[] = {
+    SECTION(call_count, 0, "header: 0 library calls in 320 bytes"),
+    SECTION(call_count, 1, "library call 0: data: 40 bytes at 128, expected at least 1 at 64 inside 320"),
+    SECTION(call_count, 3, "library call 2: unknown library 0"),
+    SECTION(call_count, 10, "header: 10 library calls in 320 bytes"), /* 328 bytes of entries */
+    SECTION(call_count, 65537, "header: 65537 library calls in 320 bytes"),
+    SECTION(call_count, UINT32_MAX, "header: 4294967295 library calls in 320 bytes"),
+    SECTION(reserved, 1, "header: 2 library calls in 320 bytes"),
+    SECTION(reserved, 0x80000000, "header: 2 library calls in 320 bytes"),
+    ENTRY(0, library, 0, "unknown library 0"),
+    ENTRY(1, library, UINT32_MAX, "unknown library 4294967295"),
+    ENTRY(0, operand_count, 0, "operands: expected 1 to 12, found 0"),
+    ENTRY(1, operand_count, 13, "operands: expected 1 to 12, found 13"),
+    ENTRY(1, operand_count, UINT32_MAX, "operands: expected 1 to 12, found 4294967295"),
+    ENTRY(0, reserved, 1, "a reserved field is not zero"),
+    ENTRY(1, reserved, 0x80000000, "a reserved field is not zero"),
+    ENTRY(0, offset, 0, "data: 40 bytes at 0, expected at least 1 at 128 inside 320"),
+    ENTRY(0, offset, 192, "data: 40 bytes at 192, expected at least 1 at 128"),
+    ENTRY(1, offset, 128, "data: 72 bytes at 128, expected at least 1 at 192"), /* sharing is not in the format */
+    ENTRY(1, offset, UINT64_MAX, "data: 72 bytes at 18446744073709551615, expected at least 1 at 192"),
+    ENTRY(0, bytes, 0, "data: 0 bytes at 128"),
+    ENTRY(1, bytes, 0, "data: 0 bytes at 192"),
+    ENTRY(1, bytes, 129, "data: 129 bytes at 192, expected at least 1 at 192 inside 320"),
+    ENTRY(1, bytes, UINT64_MAX, "data: 18446744073709551615 bytes at 192"),
+    ENTRY(1, bytes, UINT64_MAX - 191, "data: 18446744073709551424 bytes at 192"), /* to 0 */
+    /* A size that is wrong inside the padding shows as padding that is not zero, or as another place for the next. */
+    {CALL(0, bytes, 39), IN_CALLS "library call 1: padding is not zero"},
+    {CALL(0, bytes, 65), IN_CALLS "library call 1: data: 72 bytes at 192, expected at least 1 at 256"},
+    {CALL(1, bytes, 71), IN_CALLS "padding is not zero"},
+    {CALL(1, bytes, 64), IN_CALLS "expected 256 bytes for its library calls, found 320"},
+    SECTION_AT(72, 1, 1, "library call 0: padding is not zero"),
+    SECTION_AT(127, 1, 0x80, "library call 0: padding is not zero"),
+    SECTION_AT(168, 1, 1, "library call 1: padding is not zero"),
+    SECTION_AT(191, 1, 1, "library call 1: padding is not zero"),
+    SECTION_AT(264, 1, 1, "padding is not zero"),
+    SECTION_AT(319, 1, 1, "padding is not zero"),
+    /* launches */
+    {CALL(0, operand_count, 7), IN_PLAN(3) "operands: the library call has 7, found 8"},
+    {CALL(1, operand_count, 12), IN_PLAN(8) "operands: the library call has 12, found 5"},
+    MATMUL(kernel, 0, "operands: the library call has 8, found 5"),
+    MATMUL(kernel, 2, "library call 2 of 2"),
+    ATTENTION(kernel, UINT32_MAX, "library call 4294967295 of 2"),
+    MATMUL(operand_count, 4, "operands: the library call has 5, found 4"),
+    MATMUL(grid[0], 1, NOT_ZERO),
+    MATMUL(grid[1], 1, NOT_ZERO),
+    MATMUL(grid[2], UINT32_MAX, NOT_ZERO),
+    MATMUL(block[0], 128, NOT_ZERO),
+    MATMUL(block[1], 1, NOT_ZERO),
+    MATMUL(block[2], 0x80000000, NOT_ZERO),
+    MATMUL(cluster[0], 1, NOT_ZERO),
+    ATTENTION(cluster[1], 1, NOT_ZERO),
+    ATTENTION(cluster[2], 16, NOT_ZERO),
+    ATTENTION(shared_bytes, 1, NOT_ZERO),
+    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, NOT_ZERO), /* a library does not wait by itself */
+    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_TOGETHER, NOT_ZERO),
+    ATTENTION(attributes, LAUNCH_LIBRARY | 0x80000000, NOT_ZERO),
+    {OPERAND(0, tensor_map, 1), IN_PLAN(8) "operand 0: a tensor map for a library call"},
+    {OPERAND(HEAD_OPERAND, tensor_map, 9), IN_PLAN(8) "operand 2: a tensor map for a library call"},
+    {OPERAND(WORKSPACE_OPERAND, tensor_map, 1), IN_PLAN(8) "operand 4: a tensor map for a library call"},
+    {OPERAND(HEAD_OPERAND, tensor_map, 10),
+     "launch 8 (matmul): operand 2: tensor map at parameter 9 leaves the launch's 15 parameters"},
+    MATMUL(attributes, 0, "operands: kernel 'rows' has 8, found 5"), /* a kernel again, the one of that number */
+    MATMUL(attributes, LAUNCH_PROGRAMMATIC, "operands: kernel 'rows' has 8, found 5"),
+    MATMUL(attributes, 4, "operands: kernel 'rows' has 8, found 5"),
+    MATMUL(tactic, 2, "tactic 2 of 2"),
+    {FIELD(IN_MATMUL, 0, plan_launch, reserved, 1), "launch 8 (matmul): a reserved field is not zero"},
+    PLAIN_MATMUL(attributes, LAUNCH_LIBRARY, "library call 2 of 0"),
+    PLAIN_MATMUL(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, "library call 2 of 0"),
+    {OPERAND(WORKSPACE_OPERAND, offset, 32768 + 64),
+     "launch 8 (matmul): operand 4: 4096 bytes at offset 32832 do not lie in the 36864 bytes of space 'arena'"},
+};
+
+static void every_damage_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        const struct damage *damage = &damages[i];
+        assert_int_equal(make_sample(NULL), 0);
+        apply(damage->place, damage->offset, damage->bytes, damage->value);
+        expect_sample_refused(damage->expected);
+    }
+}
+
+/* Whether the byte belongs to a version or to a call's data, which may be anything. */
+static bool is_content(size_t position)
+{
+    bool content = false;
+    for (size_t i = 0; i < TEST_ENGINE_CALLS; i++) {
+        size_t version_at = sizeof(struct engine_calls_header) + i * sizeof(struct engine_call_entry) +
+                            offsetof(struct engine_call_entry, version);
+        size_t data_at = (size_t)((const uint8_t *)sample.calls[i].data - sample.calls_section);
+        content |= position >= version_at && position < version_at + sizeof(uint32_t);
+        content |= position >= data_at && position < data_at + sample.calls[i].bytes;
+    }
+    return content;
+}
+
+/* Whether all that the section in the file says otherwise is that a call's data have some of the zeros behind them. */
+static bool takes_padding(const uint8_t *section)
+{
+    for (size_t i = 0; i < TEST_ENGINE_CALLS; i++) {
+        struct engine_call_entry entry;
+        memcpy(&entry, section + sizeof(struct engine_calls_header) + i * sizeof entry, sizeof entry);
+        uint64_t bytes = sample.calls[i].bytes, padded = (bytes + 63) / 64 * 64;
+        if (entry.bytes > bytes && entry.bytes <= padded) return true;
+    }
+    return false;
+}
+
+/* Whether the byte belongs to a call's library, and what stands there now may be the number of one. */
+static bool names_a_library(const uint8_t *section, size_t position)
+{
+    const size_t first = sizeof(struct engine_calls_header), entry_bytes = sizeof(struct engine_call_entry);
+    struct engine_call_entry entry;
+    size_t i = position < first ? TEST_ENGINE_CALLS : (position - first) / entry_bytes;
+    if (i >= TEST_ENGINE_CALLS || (position - first) % entry_bytes >= sizeof entry.library) return false;
+    memcpy(&entry, section + first + i * entry_bytes, sizeof entry);
+    /* NCCL is for several ranks. */
+    return entry.library >= 1 && entry.library <= INT32_MAX && entry.library != LIBRARY_NCCL;
+}
+
+/* Every bit of the library calls, with all checksums right: only libraries, versions and data may be others. */
+static void every_bit_of_the_calls_counts(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    uint64_t section = test_engine_entry(bytes, size, SECTION_LIBRARY_CALLS)->offset;
+    size_t taken = 0;
+    for (size_t i = 0; i < TEST_ENGINE_CALLS_BYTES; i++) {
+        for (int bit = 0; bit < 8; bit++) {
+            struct status status;
+            bytes[section + i] ^= (uint8_t)(1u << bit);
+            engine_fix_checksums(bytes, size);
+            bool accepted = accepts(bytes, size, &status);
+            bool padding = takes_padding(bytes + section);
+            taken += padding;
+            if (accepted != (is_content(i) || padding || names_a_library(bytes + section, i)))
+                fail_msg("bit %d of byte %zu: %s", bit, i, status.message);
+            if (!accepted && !strstr(status.message, IN_CALLS) && !strstr(status.message, "the library call has "))
+                fail_msg("bit %d of byte %zu: %s", bit, i, status.message);
+            bytes[section + i] ^= (uint8_t)(1u << bit);
+        }
+    }
+    assert_int_equal(taken, 9); /* 4 bits of the first size, 5 of the second */
+    free(bytes);
+}
+
+/* A section that ends early, or late with zeros. */
+static void every_other_length_is_refused(void **state)
+{
+    (void)state;
+    uint8_t section[TEST_ENGINE_CALLS_BYTES + 128] = {0};
+    memcpy(section, sample.calls_section, TEST_ENGINE_CALLS_BYTES);
+    sample.call_count = 0; /* is then not written */
+    size_t size;
+    uint8_t *without = written(false, &size);
+    for (size_t length = 1; length <= sizeof section; length++) {
+        size_t whole = size;
+        uint8_t *bytes = test_engine_with_section(without, &whole, SECTION_LIBRARY_CALLS, section, length);
+        if (length == TEST_ENGINE_CALLS_BYTES)
+            expect_accepted(bytes, whole);
+        else
+            expect_refused(bytes, whole,
+                           length < sizeof(struct engine_calls_header) ? IN_CALLS "too short for its header"
+                                                                       : IN_CALLS);
+        free(bytes);
+    }
+    free(without);
+}
+
+/* Calls of one byte; the first ones with the operands that the sample's launches have. */
+static uint8_t *many_calls(size_t count, size_t *section_bytes)
+{
+    struct engine_calls_header header = {.call_count = (uint32_t)count};
+    size_t head = sizeof header + count * sizeof(struct engine_call_entry);
+    size_t data_at = (head + ENGINE_CUBIN_ALIGNMENT - 1) / ENGINE_CUBIN_ALIGNMENT;
+    *section_bytes = (data_at + count) * ENGINE_CUBIN_ALIGNMENT;
+    uint8_t *section = calloc(1, *section_bytes);
+    assert_non_null(section);
+    memcpy(section, &header, sizeof header);
+    for (size_t i = 0; i < count; i++) {
+        const struct engine_call_entry entry = {
+            .library = LIBRARY_CUBLASLT,
+            .operand_count = i < TEST_ENGINE_CALLS ? sample.calls[i].operand_count : PLAN_MAX_OPERANDS,
+            .offset = (data_at + i) * ENGINE_CUBIN_ALIGNMENT,
+            .bytes = 1,
+        };
+        memcpy(section + sizeof header + i * sizeof entry, &entry, sizeof entry);
+    }
+    return section;
+}
+
+static void there_are_at_most_65536_calls(void **state)
+{
+    (void)state;
+    for (size_t more = 0; more < 2; more++) {
+        size_t section_bytes, size;
+        sample.call_count = 0;
+        uint8_t *section = many_calls(ENGINE_MAX_KERNELS + more, &section_bytes), *without = written(false, &size);
+        uint8_t *bytes = test_engine_with_section(without, &size, SECTION_LIBRARY_CALLS, section, section_bytes);
+        if (more == 0)
+            expect_accepted(bytes, size);
+        else
+            expect_refused(bytes, size, IN_CALLS "header: 65537 library calls in");
+        free(bytes);
+        free(without);
+        free(section);
+    }
+}
+
+/* Bounds that may be reached, and what is nobody's business here. */
+static void edges_are_accepted(void **state)
+{
+    (void)state;
+    static const struct {
+        enum place place;
+        size_t offset, bytes;
+        uint64_t value;
+    } edits[] = {
+        {CALL(0, version, 0)},
+        {CALL(1, version, UINT32_MAX)},
+        {CALL(0, library, LIBRARY_CUBLASLT)},
+        {CALL(1, library, LIBRARY_CUDNN)},
+        {CALL(1, library, LIBRARY_COUNT)}, /* of a later minor version */
+        {CALL(0, bytes, 64)},
+        {CALL(1, bytes, 128)},
+        {FIELD(IN_MATMUL, 0, plan_launch, tactic, 1)},
+        {FIELD(IN_MATMUL, 0, plan_launch, tactic, PLAN_NO_TACTIC)},
+        {FIELD(IN_MATMUL, 0, plan_launch, param_count, 0)},
+        {OPERAND(WORKSPACE_OPERAND, bytes, 1)},
+    };
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        assert_int_equal(make_sample(NULL), 0);
+        apply(edits[i].place, edits[i].offset, edits[i].bytes, edits[i].value);
+        for (int compress = 0; compress < 2; compress++) {
+            size_t size;
+            struct status status;
+            uint8_t *bytes = written(compress, &size);
+            if (!accepts(bytes, size, &status)) fail_msg("case %zu: %s", i, status.message);
+            free(bytes);
+        }
+    }
+}
+
+/* 1 to 12 operands; a call that several launches make, and one that none makes. */
+static void calls_are_shared_and_have_few_or_many_operands(void **state)
+{
+    (void)state;
+    static const uint16_t counts[] = {1, 5, PLAN_MAX_OPERANDS};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        struct engine engine;
+        assert_int_equal(make_sample(NULL), 0);
+        struct plan_launch *attention = place_of(IN_ATTENTION), *matmul = place_of(IN_MATMUL);
+        attention->kernel = 1;
+        attention->operand_count = matmul->operand_count = counts[i];
+        apply(CALL(1, operand_count, counts[i]));
+        open_sample(&engine, false);
+        assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
+        assert_int_equal(engine.calls[1].operand_count, counts[i]);
+        engine_close(&engine);
+    }
+}
+
+/* ---- target and table -------------------------------------------------------------------------------------------- */
+
+static void processors_have_no_libraries(void **state)
+{
+    (void)state;
+    static struct test_engine device;
+    struct status status = {0};
+    assert_true(test_engine_make_library(&device, &status));
+    assert_true(test_engine_make(&sample, &status));
+    memcpy(sample.calls_section, device.calls_section, sizeof sample.calls_section);
+    sample.call_count = TEST_ENGINE_CALLS;
+    expect_sample_refused(IN_CALLS "expected none in an engine for a processor");
+    library_plans[0] = device.plans[TEST_ENGINE_LIBRARY_PLAN];
+    sample.library_plan_count = 1;
+    expect_sample_refused(IN_CALLS "expected none in an engine for a processor");
+    sample.call_count = 0;
+    expect_sample_refused(IN_PLAN(0) "a field for device targets is not zero");
+    /* A processor's plan is none that calls a library, and cannot be made one. */
+    library_plans[0] = sample.plans[0];
+    expect_sample_refused("section 'library plans': plan 0: calls no library");
+    test_engine_launch(&sample, 0, OP_MATMUL)->attributes = LAUNCH_LIBRARY;
+    expect_sample_refused("section 'plans': plan 0 (decode, 1 rows): launch 8: a field for device targets is not zero");
+    sample.storage[TEST_ENGINE_LIBRARY_PLAN] = sample.storage[0];
+    library_plans[0].launches = sample.storage[TEST_ENGINE_LIBRARY_PLAN].launches;
+    test_engine_launch(&sample, 0, OP_MATMUL)->attributes = 0;
+    expect_sample_refused(IN_PLAN(8) "a field for device targets is not zero");
+}
+
+/* As a reader of 1.1 sees it, to which these types are unknown: it has the plans, and passes over the rest. */
+static void other_readers_pass_over_the_sections(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        size_t size;
+        struct status status = {0};
+        struct engine engine;
+        uint8_t *bytes = written(compress, &size);
+        struct engine_section_entry *calls = test_engine_entry(bytes, size, SECTION_LIBRARY_CALLS);
+        struct engine_section_entry *plans = test_engine_entry(bytes, size, SECTION_LIBRARY_PLANS);
+        calls->type = 77;
+        engine_fix_checksums(bytes, size);
+        expect_refused(bytes, size, IN_PLAN(3) "library call 0 of 0");
+        plans->type = 78;
+        engine_fix_checksums(bytes, size);
+        if (!engine_open_memory(&engine, bytes, size, "test", &status)) fail_msg("%s", status.message);
+        test_engine_touch(&engine);
+        assert_int_equal(engine.call_count, 0);
+        assert_null(engine.library_plans);
+        for (int i = 0; i < TEST_ENGINE_PLANS; i++)
+            assert_true(test_engine_same_plan(&engine.plans[i], &sample.plans[i]));
+        engine_close(&engine);
+        calls->type = SECTION_LIBRARY_CALLS;
+        engine_fix_checksums(bytes, size);
+        expect_refused(bytes, size, "section 'library plans': expected one");
+        /* What no writer may do. */
+        plans->flags |= SECTION_FLAG_REQUIRED;
+        engine_fix_checksums(bytes, size);
+        assert_false(accepts(bytes, size, &status));
+        assert_int_equal(status.code, STATUS_VERSION);
+        assert_non_null(strstr(status.message, "needs a newer runtime"));
+        free(bytes);
+    }
+}
+
+/* The table's rules for these sections, of which the flag is the writer's affair. */
+static void the_table_bounds_the_sections(void **state)
+{
+    (void)state;
+    static const unsigned types[] = {SECTION_LIBRARY_CALLS, SECTION_LIBRARY_PLANS};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        size_t size;
+        char expected[160];
+        const char *name = engine_section_name(types[i]);
+        uint8_t *bytes = written(false, &size);
+        struct engine_section_entry *entry = test_engine_entry(bytes, size, types[i]);
+        entry->flags = SECTION_FLAG_REQUIRED;
+        engine_fix_checksums(bytes, size);
+        expect_accepted(bytes, size);
+        entry->flags = SECTION_FLAG_CHUNKED;
+        engine_fix_checksums(bytes, size);
+        snprintf(expected, sizeof expected, "section '%s': chunked checksum: expected no flag", name);
+        expect_refused(bytes, size, expected);
+        entry->flags = 0;
+        entry->raw_bytes = (UINT64_C(1) << 30) + 1;
+        engine_fix_checksums(bytes, size);
+        snprintf(expected, sizeof expected, "section '%s': raw size: expected 1 to 1073741824, found 1073741825", name);
+        expect_refused(bytes, size, expected);
+        free(bytes);
+        /* Not once more. */
+        bytes = written(false, &size);
+        uint8_t *twice = test_engine_with_section(bytes, &size, types[i], "12345678", 8);
+        snprintf(expected, sizeof expected, "section '%s' of type %u appears twice", name, types[i]);
+        expect_refused(twice, size, expected);
+        free(twice);
+        free(bytes);
+    }
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_teardown(name, remove_file)
+    const struct CMUnitTest tests[] = {
+        TEST(the_sections_have_the_documented_form),
+        TEST(round_trip_keeps_everything),
+        TEST(an_engine_needs_no_libraries),
+        TEST(the_writer_makes_the_same_section),
+        TEST(the_writer_bounds_the_calls),
+        TEST(every_damage_is_named),
+        TEST(every_bit_of_the_calls_counts),
+        TEST(every_other_length_is_refused),
+        TEST(there_are_at_most_65536_calls),
+        TEST(edges_are_accepted),
+        TEST(calls_are_shared_and_have_few_or_many_operands),
+        TEST(processors_have_no_libraries),
+        TEST(other_readers_pass_over_the_sections),
+        TEST(the_table_bounds_the_sections),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine file that changes while it is opened or afterwards: all but the weights is copied before it is checked, and the
+ * copies are all that is used. Every read of the file goes through this program's own pread, which can change the file
+ * behind any of them. */
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#define TEST_ENGINE_MAKE test_engine_make
+#include "formats/engine/test_engine_frame.h"
+
+static enum { LEAVE, CUT, OVERWRITE } change;
+static long reads, change_behind;
+
+static void change_file(void)
+{
+    static const char letters[4096] = {[0 ... 4095] = 'A'};
+    int descriptor = open(path, O_WRONLY);
+    off_t size = lseek(descriptor, 0, SEEK_END);
+    assert_true(descriptor >= 0 && size > 0);
+    if (change == CUT) assert_int_equal(ftruncate(descriptor, 0), 0);
+    for (off_t at = 0; change == OVERWRITE && at < size; at += (off_t)sizeof letters) {
+        size_t bytes = size - at < (off_t)sizeof letters ? (size_t)(size - at) : sizeof letters;
+        assert_int_equal(pwrite(descriptor, letters, bytes, at), bytes);
+    }
+    close(descriptor);
+}
+
+ssize_t pread(int descriptor, void *buffer, size_t bytes, off_t offset)
+{
+    ssize_t count = (ssize_t)syscall(SYS_pread64, descriptor, buffer, bytes, offset);
+    if (++reads == change_behind && change != LEAVE) change_file();
+    return count;
+}
+
+static void write_sample(bool compress)
+{
+    struct status status = {0};
+    change = LEAVE;
+    if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
+}
+
+/* All that the sample holds but its weights. */
+static void check_copies(const struct engine *engine)
+{
+    assert_int_equal(engine->tensor_count, TEST_ENGINE_TENSORS);
+    for (int i = 0; i < TEST_ENGINE_TENSORS; i++) assert_string_equal(engine->tensors[i].name, sample.tensors[i].name);
+    assert_int_equal(engine->plan_count, TEST_ENGINE_PLANS);
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++) assert_true(test_engine_same_plan(&engine->plans[i], &sample.plans[i]));
+    assert_int_equal(engine->tactics_size, strlen(sample.tactics));
+    assert_memory_equal(engine->tactics, sample.tactics, engine->tactics_size);
+    assert_int_equal(engine->tokenizer_size, sizeof sample.tokenizer);
+    assert_memory_equal(engine->tokenizer, sample.tokenizer, sizeof sample.tokenizer);
+    assert_memory_equal(engine->golden.prompt, sample.prompt, sizeof sample.prompt);
+    assert_memory_equal(engine->golden.tokens, sample.tokens, sizeof sample.tokens);
+    assert_memory_equal(engine->golden.logits, sample.logits, sizeof sample.logits);
+    assert_memory_equal(engine->manifest_text, "{\"builder_version\":", 19);
+    volatile uint64_t first_hash = engine->weight_hashes[0];
+    assert_int_not_equal(first_hash, 0);
+}
+
+/* Where a page of the mapping were still in use, the process would end with SIGBUS. */
+static void all_but_the_weights_stays(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++)
+        for (change = CUT; change <= OVERWRITE; change++) {
+            enum { BEHIND_NONE = -1 };
+            const int wanted = (int)change;
+            struct engine engine;
+            struct status status = {0};
+            change_behind = BEHIND_NONE;
+            write_sample(compress);
+            if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
+            change = wanted;
+            change_file();
+            check_copies(&engine);
+            engine_close(&engine);
+        }
+}
+
+/* Opening, and checking the weights, with the file changed behind the n-th read. */
+static bool open_changed(int how, long behind, bool *opened)
+{
+    struct engine engine;
+    struct status status = {0};
+    reads = 0;
+    change = how;
+    change_behind = behind;
+    *opened = engine_open(&engine, path, &status);
+    bool right = *opened && engine_verify_weights(&engine, 0, engine.weight_chunks, &status);
+    change = LEAVE;
+    if (!right) {
+        assert_int_equal(status.code, STATUS_CORRUPT);
+        assert_true(strstr(status.message, "the file ends before byte") || strstr(status.message, "expected") ||
+                    (*opened && strstr(status.message, "section 'weights': the file was changed in place")));
+    }
+    if (*opened) {
+        check_copies(&engine);
+        engine_close(&engine);
+    }
+    return right;
+}
+
+static void a_change_behind_any_read_is_an_error(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++)
+        for (int how = CUT; how <= OVERWRITE; how++) {
+            bool opened;
+            write_sample(compress);
+            assert_true(open_changed(LEAVE, 0, &opened));
+            const long all = reads;
+            /* Header, and ten sections or paddings at least. */
+            assert_true(all > 10);
+            for (long behind = 1; behind <= all; behind++) {
+                write_sample(compress);
+                if (open_changed(how, behind, &opened)) fail_msg("changed behind read %ld of %ld", behind, all);
+                assert_int_equal(opened, behind == all); /* the weights are left then, and wrong */
+            }
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(all_but_the_weights_stays, remove_file),
+        cmocka_unit_test_teardown(a_change_behind_any_read_is_an_error, remove_file),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines of several ranks whose plans call a library to exchange: what of the COMM space is left to such calls, which
+ * libraries there are, and where ranks in different processes may be. */
+
+#define TEST_ENGINE_MAKE test_engine_make_library
+#include "formats/engine/test_engine_frame.h"
+
+#include "formats/engine/engine_verify.h"
+
+enum { HEADER_BYTES = sizeof(struct comm_header), BLOCK = 64, MOST_LAUNCHES = 8 };
+
+/* A plan of launches with two operands each, and nothing else. */
+struct small_plan {
+    struct plan plan;
+    struct plan_launch launches[MOST_LAUNCHES];
+    struct plan_operand operands[2 * MOST_LAUNCHES];
+};
+
+/* A letter for each launch: r, g: all_reduce and all_gather of our own, the n-th of them with buffer n; R, G: the same by
+ * a library; a: an add. */
+static void make(struct small_plan *small, const char *launches)
+{
+    const size_t count = strlen(launches);
+    uint64_t buffers = 0;
+    assert_true(count <= MOST_LAUNCHES);
+    *small =
+        (struct small_plan){.plan = {.header = {.launch_count = (uint32_t)count, .operand_count = 2 * (uint32_t)count},
+                                     .launches = small->launches,
+                                     .operands = small->operands}};
+    for (size_t i = 0; i < count; i++) {
+        const char letter = launches[i];
+        const bool own = letter == 'r' || letter == 'g', library = letter == 'R' || letter == 'G';
+        struct plan_operand *operands = &small->operands[2 * i];
+        small->launches[i] = (struct plan_launch){.op = letter == 'r' || letter == 'R'   ? OP_ALL_REDUCE
+                                                        : letter == 'g' || letter == 'G' ? OP_ALL_GATHER
+                                                                                         : OP_ADD,
+                                                  .operand_count = 2,
+                                                  .first_operand = 2 * (uint32_t)i,
+                                                  .attributes = library ? LAUNCH_LIBRARY : 0};
+        operands[0] = operands[1] = (struct plan_operand){.space = SPACE_ARENA, .bytes = BLOCK};
+        if (!own) continue;
+        operands[0] = (struct plan_operand){.space = SPACE_COMM, .bytes = HEADER_BYTES};
+        operands[1] =
+            (struct plan_operand){.space = SPACE_COMM, .offset = HEADER_BYTES + BLOCK * buffers++, .bytes = BLOCK};
+    }
+}
+
+/* The engine of a plan, and of a library plan in its place. */
+static bool verify(const struct small_plan *plan, const struct small_plan *library, uint64_t ranks,
+                   struct status *status)
+{
+    const struct engine_call call = {.library = LIBRARY_NCCL, .version = 1};
+    struct plan copy = plan->plan, library_copy = library ? library->plan : plan->plan;
+    const struct engine engine = {.manifest.geometry.ranks = ranks,
+                                  .plans = &copy,
+                                  .plan_count = 1,
+                                  .calls = (struct engine_call *)&call,
+                                  .call_count = library && ranks > 1,
+                                  .library_plans = library ? &library_copy : NULL};
+    status_clear(status);
+    bool ok = engine_verify_exchange(&engine, status);
+    assert_int_equal(ok, status->code == STATUS_OK);
+    return ok;
+}
+
+static void expect_good(const struct small_plan *library)
+{
+    struct small_plan own;
+    struct status status;
+    make(&own, "rg");
+    if (!verify(&own, library, 2, &status)) fail_msg("%s", status.message);
+}
+
+static void expect_bad(const struct small_plan *library, const char *expected)
+{
+    struct small_plan own;
+    struct status status;
+    make(&own, "rg");
+    if (verify(&own, library, 2, &status)) fail_msg("accepted: %s", expected);
+    if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
+    assert_int_equal(status.code, STATUS_CORRUPT);
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
+
+static void library_collectives_have_no_buffer(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"R", "G", "aRaRaG", "rRg", "RrGgG", "arRag"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct small_plan library;
+        make(&library, good[i]);
+        expect_good(&library);
+    }
+}
+
+static void operands_in_the_comm_space_are_refused(void **state)
+{
+    (void)state;
+    static const struct plan_operand header = {.space = SPACE_COMM, .bytes = HEADER_BYTES};
+    static const struct plan_operand buffer = {.space = SPACE_COMM, .offset = HEADER_BYTES + 512, .bytes = BLOCK};
+    for (int n = 0; n < 2 * 2; n++) { /* of both ops, either operand */
+        const int launch = n / 2 ? 3 : 1;
+        struct small_plan library;
+        struct plan_operand *operands = &library.operands[2 * launch];
+        char expected[160];
+        make(&library, "rRaGg");
+        operands[n % 2] = header;
+        snprintf(expected, sizeof expected,
+                 "section 'library plans': plan 0: launch %d: a library call with the header of the COMM space",
+                 launch);
+        expect_bad(&library, expected);
+        operands[1 - n % 2] = buffer; /* as a collective of our own has */
+        expect_bad(&library, expected);
+        operands[n % 2] = (struct plan_operand){.space = SPACE_ARENA};
+        snprintf(expected, sizeof expected,
+                 "section 'library plans': plan 0: launch %d: 0 headers and 1 buffers of the COMM space, expected at "
+                 "most a header",
+                 launch);
+        expect_bad(&library, expected);
+        operands[1 - n % 2].offset = 64;
+        expect_bad(&library,
+                   "expected the header of the COMM space or a buffer behind it, found 64 bytes at offset 64");
+    }
+    /* What is no collective may look at the header, whoever computes it. */
+    struct small_plan library;
+    make(&library, "Ra");
+    library.operands[2] = header;
+    expect_good(&library);
+    library.launches[1].attributes = LAUNCH_LIBRARY;
+    expect_good(&library);
+}
+
+static void one_rank_has_no_collectives(void **state)
+{
+    (void)state;
+    for (uint64_t ranks = 0; ranks <= 1; ranks++) {
+        struct small_plan own, library;
+        struct status status;
+        make(&own, "a");
+        make(&library, "aR");
+        assert_false(verify(&own, &library, ranks, &status));
+        assert_string_equal(status.message, "section 'library plans': plan 0: launch 1: a collective of one rank");
+    }
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+/* Calls between two collectives of ours are not known to keep ranks together: NCCL's may end on one rank earlier. */
+static void buffers_count_across_library_collectives(void **state)
+{
+    (void)state;
+    static const char *const plans[] = {"rRg", "RrGg", "raRGagR"};
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct small_plan library;
+        make(&library, plans[i]);
+        expect_good(&library);
+        const int second = (int)(strchr(plans[i], 'g') - plans[i]);
+        struct plan_operand *buffer = &library.operands[2 * second + 1];
+        char expected[160];
+        snprintf(expected, sizeof expected,
+                 "section 'library plans': plan 0: launch %d: its buffer overlaps that of the collective before it",
+                 second);
+        buffer->offset = HEADER_BYTES; /* of the first one */
+        expect_bad(&library, expected);
+        buffer->offset = HEADER_BYTES + BLOCK;
+        library.operands[2 * (strchr(plans[i], 'r') - plans[i]) + 1].bytes++;
+        expect_bad(&library, expected);
+    }
+}
+
+/* The first and last of ours count, whatever calls stand around them. */
+static void ends_of_plans_count(void **state)
+{
+    (void)state;
+    static const char message[] = "overlaps that of a plan's first one (to byte ";
+    struct small_plan library;
+    make(&library, "RgG"); /* begins where it ends */
+    expect_bad(&library, message);
+    make(&library, "RrgG");
+    expect_good(&library);
+    library.operands[3].offset = HEADER_BYTES + BLOCK, library.operands[5].offset = HEADER_BYTES;
+    expect_bad(&library, message); /* ends where the own plan begins */
+    library.operands[5].offset = HEADER_BYTES + 3 * BLOCK;
+    expect_bad(&library, message); /* begins where the own plan ends */
+}
+
+static uint64_t draw(uint64_t *random, uint64_t below)
+{
+    *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (*random >> 33) % below;
+}
+
+/* Random plans: as good, or not, with library calls anywhere in between as without them. */
+static void library_collectives_change_nothing(void **state)
+{
+    (void)state;
+    uint64_t random = 4321;
+    int verdicts[2] = {0, 0};
+    for (int round = 0; round < 50000; round++) {
+        char without[MOST_LAUNCHES + 1] = "", with[MOST_LAUNCHES + 1] = "";
+        struct small_plan plans[2][2];
+        struct status status;
+        for (int p = 0; p < 2; p++) {
+            uint64_t places[MOST_LAUNCHES];
+            int own = 0, all = 0, count = (int)draw(&random, 5);
+            while (own < count || (all < MOST_LAUNCHES && draw(&random, 2))) {
+                const bool library = own == count || (MOST_LAUNCHES - all > count - own && draw(&random, 2));
+                with[all++] = library ? 'G' : 'r';
+                if (library) continue;
+                without[own] = 'r';
+                places[own++] = draw(&random, 6);
+            }
+            with[all] = without[own] = '\0';
+            make(&plans[0][p], without);
+            make(&plans[1][p], with);
+            for (int i = 0, n = 0; i < all; i++) {
+                if (with[i] == 'G') continue;
+                plans[0][p].operands[2 * n + 1].offset = HEADER_BYTES + BLOCK * places[n];
+                plans[1][p].operands[2 * i + 1].offset = HEADER_BYTES + BLOCK * places[n++];
+            }
+        }
+        bool good = verify(&plans[0][0], &plans[0][1], 2, &status);
+        if (verify(&plans[0][0], &plans[1][1], 2, &status) != good)
+            fail_msg("round %d: %s with %s: %s", round, without, with, status.message);
+        verdicts[good]++;
+    }
+    assert_true(verdicts[0] > 1000 && verdicts[1] > 1000);
+}
+
+/* ---- ranks in different processes -------------------------------------------------------------------------------- */
+
+static void apart_all_collectives_are_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *launches;
+        int refused; /* the launch that the message names; -1: none */
+    } cases[] = {{"R", -1}, {"aRaG", -1}, {"RRRRRRRG", -1}, {"r", 0}, {"Rg", 1}, {"RaGgr", 3}, {"aaaRr", 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct small_plan library;
+        char expected[160];
+        make(&library, cases[i].launches);
+        library.plan.header.use = PLAN_USE_APART;
+        snprintf(expected, sizeof expected,
+                 "section 'library plans': plan 0: launch %d: ranks in different processes share no COMM space",
+                 cases[i].refused);
+        if (cases[i].refused < 0)
+            expect_good(&library);
+        else
+            expect_bad(&library, expected);
+    }
+}
+
+static void one_rank_is_never_apart(void **state)
+{
+    (void)state;
+    struct small_plan own, library;
+    struct status status;
+    make(&own, "a");
+    make(&library, "a");
+    assert_true(verify(&own, &library, 1, &status));
+    library.plan.header.use = PLAN_USE_APART;
+    assert_false(verify(&own, &library, 1, &status));
+    assert_string_equal(status.message,
+                        "section 'library plans': plan 0: its use is for several ranks, the engine has one");
+    assert_true(verify(&own, &library, 2, &status));
+}
+
+/* Nothing takes the place of a plan of our own that would not always do. */
+static void plans_of_our_own_are_for_all(void **state)
+{
+    (void)state;
+    for (uint32_t use = 1; use <= 2; use++) {
+        struct small_plan own;
+        struct status status;
+        char expected[80];
+        make(&own, "a");
+        own.plan.header.use = use;
+        snprintf(expected, sizeof expected, "section 'plans': plan 0: use: expected 0, found %u", use);
+        for (uint64_t ranks = 1; ranks <= 2; ranks++) {
+            assert_false(verify(&own, NULL, ranks, &status));
+            assert_int_equal(status.code, STATUS_CORRUPT);
+            assert_string_equal(status.message, expected);
+        }
+    }
+    sample.plans[1].header.use = PLAN_USE_APART;
+    expect_sample_refused("collectives: section 'plans': plan 1: use: expected 0, found 1");
+}
+
+/* ---- libraries --------------------------------------------------------------------------------------------------- */
+
+static void libraries_go_with_the_number_of_ranks(void **state)
+{
+    (void)state;
+    static const int libraries[] = {LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_NCCL, LIBRARY_COUNT, INT32_MAX};
+    static const uint64_t ranks[] = {0, 1, 2, PLAN_MAX_RANKS};
+    struct small_plan own;
+    make(&own, "a");
+    for (int l = 0; l < 5; l++)
+        for (int r = 0; r < 4; r++) {
+            const enum plan_library library = (enum plan_library)libraries[l];
+            /* A later one, which nobody here knows, may be of any engine. */
+            struct engine_call calls[] = {{.library = (enum plan_library)LIBRARY_COUNT}, {.library = library}};
+            const struct engine engine = {.manifest.geometry.ranks = ranks[r],
+                                          .plans = &own.plan,
+                                          .plan_count = 1,
+                                          .calls = calls,
+                                          .call_count = 2};
+            struct status status = {0};
+            const bool good = l > 2 || (library == LIBRARY_NCCL) == (r > 1);
+            char expected[120];
+            assert_int_equal(engine_verify_exchange(&engine, &status), good);
+            if (good) continue;
+            snprintf(expected, sizeof expected, "section 'library calls': call 1: %s in an engine of %d ranks",
+                     plan_library_name(library), ranks[r] ? (int)ranks[r] : 1);
+            assert_string_equal(status.message, expected);
+            assert_int_equal(status.code, STATUS_CORRUPT);
+        }
+}
+
+/* The same of a file, which is of one rank. */
+static void files_of_one_rank_call_no_nccl(void **state)
+{
+    (void)state;
+    size_t size;
+    for (int call = 0; call < 2; call++) {
+        uint32_t library = LIBRARY_NCCL;
+        char expected[120];
+        assert_int_equal(make_sample(NULL), 0);
+        uint8_t *entry = sample.calls_section + sizeof(struct engine_calls_header) +
+                         (size_t)call * sizeof(struct engine_call_entry) + offsetof(struct engine_call_entry, library);
+        memcpy(entry, &library, sizeof library);
+        snprintf(expected, sizeof expected,
+                 "collectives: section 'library calls': call %d: NCCL in an engine of 1 ranks", call);
+        expect_sample_refused(expected);
+        library = LIBRARY_COUNT;
+        memcpy(entry, &library, sizeof library);
+        uint8_t *bytes = written(false, &size);
+        expect_accepted(bytes, size);
+        free(bytes);
+    }
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, make_sample, remove_file)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(library_collectives_have_no_buffer),
+        TEST(operands_in_the_comm_space_are_refused),
+        TEST(one_rank_has_no_collectives),
+        TEST(buffers_count_across_library_collectives),
+        TEST(ends_of_plans_count),
+        TEST(library_collectives_change_nothing),
+        TEST(apart_all_collectives_are_calls),
+        TEST(one_rank_is_never_apart),
+        TEST(plans_of_our_own_are_for_all),
+        TEST(libraries_go_with_the_number_of_ranks),
+        TEST(files_of_one_rank_call_no_nccl),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

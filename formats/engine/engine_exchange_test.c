@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines of several ranks: what plans may do in the COMM space, and which part of the weights is whose. */
+
+#define TEST_ENGINE_MAKE test_engine_make_ranks
+#include "formats/engine/test_engine_frame.h"
+
+#include "formats/engine/engine_verify.h"
+
+enum { HEADER_BYTES = sizeof(struct comm_header), BLOCK = TEST_ENGINE_EXCHANGE };
+enum { FIRST = 256, SECOND = FIRST + BLOCK, THIRD = SECOND + BLOCK, END = THIRD + BLOCK }; /* offsets of buffers */
+enum { HEADER = 2, BUFFER = 3, EMBED_HEADER = 4 };                                         /* operands */
+
+static bool is_collective(unsigned op) { return op == OP_ALL_REDUCE || op == OP_ALL_GATHER; }
+
+/* The n-th collective of a plan. */
+static struct plan_launch *collective(size_t plan, int n)
+{
+    for (uint32_t i = 0; i < sample.plans[plan].header.launch_count; i++) {
+        struct plan_launch *launch = &sample.storage[plan].launches[i];
+        if (is_collective(launch->op) && n-- == 0) return launch;
+    }
+    fail_msg("plan %zu has too few collectives", plan);
+    return NULL;
+}
+
+static struct plan_operand *operand_of(size_t plan, const struct plan_launch *launch, uint32_t index)
+{
+    assert_true(index < launch->operand_count);
+    return &sample.storage[plan].operands[launch->first_operand + index];
+}
+
+static struct plan_operand *buffer_of(size_t plan, int n) { return operand_of(plan, collective(plan, n), BUFFER); }
+
+static void move(struct plan_operand *operand, uint64_t offset, uint64_t bytes)
+{
+    assert_int_equal(operand->space, SPACE_COMM);
+    operand->offset = offset;
+    operand->bytes = bytes;
+}
+
+/* Plain and compressed sections make no difference here, and the file is large. */
+static void expect_refusal(const char *expected)
+{
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    expect_refused(bytes, size, expected);
+    free(bytes);
+}
+
+static void expect_good(void)
+{
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    expect_accepted(bytes, size);
+    free(bytes);
+}
+
+/* ---- what is good ------------------------------------------------------------------------------------------------ */
+
+static void ranks_are_accepted(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        struct engine engine;
+        struct status status = {0};
+        open_sample(&engine, compress);
+        assert_int_equal(engine.manifest.geometry.ranks, TEST_ENGINE_RANKS);
+        assert_int_equal(engine.manifest.comm_bytes, END);
+        assert_int_equal(engine.weight_chunks, TEST_ENGINE_RANKS);
+        assert_true(engine_verify_weights(&engine, 0, engine.weight_chunks, &status));
+        uint64_t region = manifest_rank_weights(&engine.manifest);
+        assert_int_equal(region, TEST_ENGINE_REGION);
+        for (int rank = 0; rank < TEST_ENGINE_RANKS; rank++)
+            for (size_t i = 0; i < engine.tensor_count; i++) {
+                const struct engine_tensor *tensor = &engine.tensors[i];
+                assert_memory_equal(engine.weights + (uint64_t)rank * region + tensor->offset,
+                                    sample.weights + tensor->offset, tensor->bytes);
+            }
+        assert_int_equal(engine.plan_count, TEST_ENGINE_PLANS);
+        int collectives[TEST_ENGINE_PLANS] = {0};
+        for (size_t p = 0; p < engine.plan_count; p++) {
+            assert_true(test_engine_same_plan(&engine.plans[p], &sample.plans[p]));
+            for (uint32_t i = 0; i < engine.plans[p].header.launch_count; i++)
+                collectives[p] += is_collective(engine.plans[p].launches[i].op);
+        }
+        assert_int_equal(collectives[0], 3);
+        assert_int_equal(collectives[1], 2);
+        assert_int_equal(collectives[2], 2);
+        engine_close(&engine);
+    }
+}
+
+/* Buffers may touch, and be as large as the space allows. */
+static void tight_buffers_are_accepted(void **state)
+{
+    (void)state;
+    move(buffer_of(0, 0), HEADER_BYTES, SECOND - HEADER_BYTES);
+    move(buffer_of(0, 1), SECOND, BLOCK);
+    move(buffer_of(0, 2), THIRD, END - THIRD);
+    move(buffer_of(1, 1), SECOND, END - SECOND);
+    move(buffer_of(2, 1), SECOND, 64);
+    expect_good();
+}
+
+/* What need not follow each other may share a place. */
+static void turns_are_accepted(void **state)
+{
+    (void)state;
+    struct plan_operand *middle = buffer_of(0, 1);
+    move(middle, SECOND, BLOCK); /* where the other plans end */
+    expect_good();
+    move(buffer_of(0, 0), FIRST, 64);
+    move(middle, FIRST + 64, 2 * BLOCK - 64); /* where other plans begin and end */
+    expect_good();
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
+
+static void operands_of_collectives_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t operand;
+        uint64_t offset, bytes;
+        const char *expected;
+    } cases[] = {
+        {HEADER, 0, HEADER_BYTES - 64,
+         "operand 2: expected the header of the COMM space or a buffer behind it, found "
+         "128 bytes at offset 0"},
+        {HEADER, 0, HEADER_BYTES + 64,
+         "operand 2: expected the header of the COMM space or a buffer behind it, found "
+         "256 bytes at offset 0"},
+        {HEADER, 64, HEADER_BYTES,
+         "operand 2: expected the header of the COMM space or a buffer behind it, found 192 "
+         "bytes at offset 64"},
+        {HEADER, HEADER_BYTES, HEADER_BYTES, "0 headers and 2 buffers of the COMM space, expected one of each"},
+        {HEADER, THIRD, BLOCK, "0 headers and 2 buffers of the COMM space, expected one of each"},
+        {BUFFER, 0, HEADER_BYTES, "2 headers and 0 buffers of the COMM space, expected one of each"},
+        {BUFFER, 0, 64,
+         "operand 3: expected the header of the COMM space or a buffer behind it, found 64 bytes at "
+         "offset 0"},
+        {BUFFER, 0, END,
+         "operand 3: expected the header of the COMM space or a buffer behind it, found 1024 bytes at "
+         "offset 0"},
+        {BUFFER, HEADER_BYTES - 64, BLOCK,
+         "operand 3: expected the header of the COMM space or a buffer behind it, "
+         "found 256 bytes at offset 128"},
+        {BUFFER, END, 64, "of space 'comm'"},
+        {BUFFER, END - 64, 65, "do not lie in the 1024 bytes of space 'comm'"},
+        {BUFFER, FIRST, UINT64_MAX, "of space 'comm'"},
+        {BUFFER, UINT64_MAX - 63, 64, "of space 'comm'"},
+        {BUFFER, UINT64_MAX - 63, 128, "of space 'comm'"},
+        {HEADER, 0, END + 64, "of space 'comm'"},
+        {BUFFER, FIRST + 8, 64, "multiple of 64"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t plan = 0; plan < TEST_ENGINE_PLANS; plan++)
+            for (int n = 0; n < 2; n++) {
+                assert_int_equal(make_sample(NULL), 0);
+                move(operand_of(plan, collective(plan, n), cases[i].operand), cases[i].offset, cases[i].bytes);
+                expect_refusal(cases[i].expected);
+            }
+}
+
+/* An operand that is there, but not in the COMM space. */
+static void missing_operands_are_refused(void **state)
+{
+    (void)state;
+    for (size_t plan = 0; plan < TEST_ENGINE_PLANS; plan++)
+        for (uint32_t operand = HEADER; operand <= BUFFER; operand++) {
+            assert_int_equal(make_sample(NULL), 0);
+            struct plan_launch *launch = collective(plan, 1);
+            operand_of(plan, launch, operand)->space = SPACE_ARENA;
+            char expected[160];
+            snprintf(expected, sizeof expected,
+                     "collectives: section 'plans': plan %zu: launch %d: %d headers and %d buffers of the COMM space, "
+                     "expected one of "
+                     "each",
+                     plan, (int)(launch - sample.storage[plan].launches), operand == BUFFER, operand == HEADER);
+            expect_refusal(expected);
+        }
+    assert_int_equal(make_sample(NULL), 0);
+    collective(1, 0)->operand_count = 2; /* the others belong to no launch */
+    expect_refusal("collectives: section 'plans': plan 1: launch 1: 0 headers and 0 buffers of the COMM space, "
+                   "expected one of each");
+}
+
+/* Whatever is no collective may look at the header, and that is all. */
+static void others_leave_buffers_alone(void **state)
+{
+    (void)state;
+    struct plan_launch *embed = test_engine_launch(&sample, 2, OP_EMBED);
+    struct plan_operand *operand = operand_of(2, embed, EMBED_HEADER);
+    move(operand, THIRD, BLOCK);
+    expect_refusal("collectives: section 'plans': plan 2: launch 0: 0 headers and 1 buffers of the COMM space, "
+                   "expected at most a header");
+    move(operand, HEADER_BYTES, 64);
+    expect_refusal("collectives: section 'plans': plan 2: launch 0: 0 headers and 1 buffers of the COMM space, "
+                   "expected at most a header");
+    move(operand, 64, 128);
+    expect_refusal(
+        "operand 4: expected the header of the COMM space or a buffer behind it, found 128 bytes at offset 64");
+    assert_int_equal(make_sample(NULL), 0);
+    struct plan_operand *norm = operand_of(0, test_engine_launch(&sample, 0, OP_RMS_NORM), 3);
+    *norm = (struct plan_operand){.space = SPACE_COMM, .access = ACCESS_WRITE, .offset = THIRD, .bytes = 64};
+    expect_refusal("0 headers and 1 buffers of the COMM space, expected at most a header");
+    assert_int_equal(make_sample(NULL), 0);
+    embed = test_engine_launch(&sample, 1, OP_EMBED);
+    *operand_of(1, embed, EMBED_HEADER - 1) = *operand_of(1, embed, EMBED_HEADER);
+    expect_refusal("collectives: section 'plans': plan 1: launch 0: 2 headers and 0 buffers of the COMM space, "
+                   "expected at most a header");
+}
+
+/* ---- places ------------------------------------------------------------------------------------------------------ */
+
+static void neighbours_must_not_overlap(void **state)
+{
+    (void)state;
+    static const struct {
+        int changed;
+        uint64_t offset, bytes;
+        int named; /* which of the plan's collectives the message names */
+    } cases[] = {
+        {0, FIRST, BLOCK + 1, 1},                                            /* into the next from before */
+        {1, SECOND, BLOCK + 1, 2}, {1, FIRST, 64, 1},                        /* the same place */
+        {1, FIRST - 64, 65, 1},    {1, HEADER_BYTES, END - HEADER_BYTES, 1}, /* all around it */
+        {2, SECOND, 64, 2},        {2, SECOND + BLOCK - 64, 128, 2},
+        {2, SECOND, 1, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(make_sample(NULL), 0);
+        move(buffer_of(0, 1), SECOND, BLOCK);
+        move(buffer_of(0, cases[i].changed), cases[i].offset, cases[i].bytes);
+        char expected[160];
+        snprintf(
+            expected, sizeof expected,
+            "collectives: section 'plans': plan 0: launch %d: its buffer overlaps that of the collective before it",
+            (int)(collective(0, cases[i].named) - sample.storage[0].launches));
+        expect_refusal(expected);
+    }
+}
+
+/* The end of any plan and the beginning of any other, of another size too. */
+static void a_plan_must_not_begin_where_another_ends(void **state)
+{
+    (void)state;
+    /* The first plan's three collectives in two places: it ends where it begins, but nothing else does. */
+    move(buffer_of(0, 2), FIRST, 64);
+    expect_refusal(
+        "collectives: the buffer of a plan's last collective (from byte 256 of the COMM space) overlaps that "
+        "of a plan's first one (to byte 512)");
+    for (size_t ends = 0; ends < TEST_ENGINE_PLANS; ends++)
+        for (size_t begins = 0; begins < TEST_ENGINE_PLANS; begins++) {
+            if (ends == begins) continue;
+            assert_int_equal(make_sample(NULL), 0);
+            /* Small everywhere, so that only these two meet; and by one byte. */
+            for (size_t plan = 0; plan < TEST_ENGINE_PLANS; plan++) move(buffer_of(plan, 0), FIRST, 64);
+            move(buffer_of(begins, 0), FIRST, 129);
+            if (ends == 0) move(buffer_of(0, 1), THIRD, 64);
+            move(buffer_of(ends, ends == 0 ? 2 : 1), FIRST + 128, 64);
+            expect_refusal("collectives: the buffer of a plan's last collective (from byte 384 of the COMM space) "
+                           "overlaps that of a plan's first one (to byte 385)");
+            move(buffer_of(begins, 0), FIRST, 128);
+            expect_good();
+        }
+}
+
+/* One collective is the first and the last: the next replay would overwrite what a slower rank still reads. */
+static void one_collective_is_none_too_few(void **state)
+{
+    (void)state;
+    struct plan_launch *gather = collective(1, 1);
+    /* As an add: its operands but counts are the arena's. */
+    gather->op = OP_ADD;
+    for (uint32_t i = 1; i < gather->operand_count; i++) operand_of(1, gather, i)->space = SPACE_ARENA;
+    move(buffer_of(1, 0), FIRST, 64);
+    expect_refusal("collectives: the buffer of a plan's last collective (from byte 256 of the COMM space) overlaps");
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* Nothing reaches from a rank's region into that of the next. */
+static void regions_bound_operands_and_tensors(void **state)
+{
+    (void)state;
+    struct plan_operand *table = operand_of(0, test_engine_launch(&sample, 0, OP_EMBED), 2);
+    assert_int_equal(table->space, SPACE_WEIGHTS);
+    table->offset = TEST_ENGINE_REGION - 64;
+    table->bytes = 64;
+    expect_good();
+    table->bytes = 65;
+    expect_refusal("do not lie in the 4096 bytes of space 'weights'");
+    table->offset = TEST_ENGINE_REGION;
+    table->bytes = 64;
+    expect_refusal("do not lie in the 4096 bytes of space 'weights'");
+    assert_int_equal(make_sample(NULL), 0);
+
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_TENSORS);
+    assert_non_null(section);
+    assert_int_equal(section->flags & SECTION_FLAG_ZLIB, 0);
+    struct engine_tensor_entry last;
+    uint8_t *at =
+        bytes + section->offset + sizeof(struct engine_tensors_header) + (TEST_ENGINE_TENSORS - 1) * sizeof last;
+    memcpy(&last, at, sizeof last);
+    last.offset = TEST_ENGINE_REGION - 64;
+    memcpy(at, &last, sizeof last);
+    engine_fix_checksums(bytes, size);
+    expect_accepted(bytes, size);
+    last.offset = TEST_ENGINE_REGION;
+    memcpy(at, &last, sizeof last);
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "16 bytes at 4096 leave the 4096 bytes of weights");
+    free(bytes);
+}
+
+static void damaged_regions_are_noticed(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    const struct engine_section_entry *weights = test_engine_entry(bytes, size, SECTION_WEIGHTS);
+    for (uint64_t rank = 0; rank < TEST_ENGINE_RANKS; rank++) {
+        struct engine engine;
+        struct status status = {0};
+        uint8_t *byte = bytes + weights->offset + rank * TEST_ENGINE_REGION + TEST_ENGINE_WEIGHTS / 2;
+        *byte ^= 1;
+        assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
+        for (uint64_t chunk = 0; chunk < TEST_ENGINE_RANKS; chunk++)
+            assert_int_equal(engine_verify_weights(&engine, chunk, 1, &status), chunk != rank);
+        engine_close(&engine);
+        *byte ^= 1;
+    }
+    free(bytes);
+}
+
+/* ---- the check by itself: what no file can hold, and any arrangement of buffers ---------------------------------- */
+
+enum { MOST_COLLECTIVES = 4, MOST_PLANS = 3 };
+
+/* A plan of collectives, and nothing else. */
+struct small_plan {
+    struct plan_launch launches[MOST_COLLECTIVES];
+    struct plan_operand operands[2 * MOST_COLLECTIVES];
+};
+
+static struct plan make_small(struct small_plan *small, int count)
+{
+    struct plan plan = {.header = {.launch_count = (uint32_t)count, .operand_count = 2 * (uint32_t)count},
+                        .launches = small->launches,
+                        .operands = small->operands};
+    for (int i = 0; i < count; i++) {
+        small->launches[i] = (struct plan_launch){.op = (uint16_t)(i % 2 ? OP_ALL_GATHER : OP_ALL_REDUCE),
+                                                  .operand_count = 2,
+                                                  .first_operand = 2 * (uint32_t)i};
+        small->operands[2 * i] = (struct plan_operand){.space = SPACE_COMM, .bytes = HEADER_BYTES};
+        small->operands[2 * i + 1] =
+            (struct plan_operand){.space = SPACE_COMM, .offset = HEADER_BYTES + (uint64_t)i * 64, .bytes = 64};
+    }
+    return plan;
+}
+
+static void one_rank_has_no_collectives(void **state)
+{
+    (void)state;
+    for (uint64_t ranks = 0; ranks <= 1; ranks++)
+        for (int with_operands = 0; with_operands < 2; with_operands++) {
+            struct small_plan small;
+            struct status status = {0};
+            struct plan plan = make_small(&small, 1);
+            if (!with_operands) small.launches[0].operand_count = 0;
+            struct engine engine = {.manifest.geometry.ranks = ranks, .plans = &plan, .plan_count = 1};
+            assert_false(engine_verify_exchange(&engine, &status));
+            assert_int_equal(status.code, STATUS_CORRUPT);
+            assert_string_equal(status.message, "section 'plans': plan 0: launch 0: a collective of one rank");
+        }
+    /* In a file such an operand leaves its space, for there is none. */
+    struct status status = {0};
+    if (!test_engine_make(&sample, &status)) fail_msg("%s", status.message);
+    struct plan_launch *add = test_engine_launch(&sample, 0, OP_ADD);
+    *operand_of(0, add, 1) = (struct plan_operand){.space = SPACE_COMM, .access = ACCESS_READ, .bytes = HEADER_BYTES};
+    expect_refusal("do not lie in the 0 bytes of space 'comm'");
+}
+
+/* A library plan takes the place of the engine's own: it follows and precedes the same plans. */
+static void library_plans_count(void **state)
+{
+    (void)state;
+    struct small_plan storage[2], library_storage;
+    struct plan plans[2] = {make_small(&storage[0], 2), make_small(&storage[1], 2)};
+    struct plan library[2] = {{.header = {.launch_count = 0}}, make_small(&library_storage, 2)};
+    struct engine engine = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = 2, .library_plans = library};
+    struct status status = {0};
+    if (!engine_verify_exchange(&engine, &status)) fail_msg("%s", status.message);
+
+    library_storage.operands[3].offset = HEADER_BYTES;
+    assert_false(engine_verify_exchange(&engine, &status));
+    assert_string_equal(
+        status.message,
+        "section 'library plans': plan 1: launch 1: its buffer overlaps that of the collective before it");
+    library_storage.operands[1].offset = HEADER_BYTES + 64;
+    assert_false(engine_verify_exchange(&engine, &status)); /* begins where the others end */
+    assert_non_null(strstr(status.message, "overlaps that of a plan's first one"));
+    library_storage.operands[1].space = SPACE_ARENA;
+    assert_false(engine_verify_exchange(&engine, &status));
+    assert_string_equal(
+        status.message,
+        "section 'library plans': plan 1: launch 0: 1 headers and 0 buffers of the COMM space, expected one of each");
+    library[1].header.launch_count = 0; /* nothing takes the plan's place */
+    assert_true(engine_verify_exchange(&engine, &status));
+}
+
+static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
+{
+    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* Random buffers: none is accepted whose rank could overwrite what a slower one reads, whatever plans follow each other;
+ * and all are that end behind where any begins. */
+static void no_order_of_plans_lets_buffers_meet(void **state)
+{
+    (void)state;
+    uint64_t random = 12345;
+    int accepted = 0, refused = 0;
+    for (int round = 0; round < 200000; round++) {
+        struct small_plan storage[MOST_PLANS];
+        struct plan plans[MOST_PLANS];
+        int counts[MOST_PLANS], plan_count = 1 + round % MOST_PLANS;
+        for (int p = 0; p < plan_count; p++) {
+            random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            counts[p] = (int)(random >> 33) % (MOST_COLLECTIVES + 1);
+            plans[p] = make_small(&storage[p], counts[p]);
+            for (int i = 0; i < counts[p]; i++) {
+                random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+                storage[p].operands[2 * i + 1].offset = HEADER_BYTES + 64 * (random >> 33 & 7);
+                storage[p].operands[2 * i + 1].bytes = 64 * (1 + (random >> 40 & 1));
+            }
+        }
+        bool meet = false, behind = true;
+        for (int p = 0; p < plan_count; p++) {
+            for (int i = 1; i < counts[p]; i++)
+                meet |= overlap(&storage[p].operands[2 * i - 1], &storage[p].operands[2 * i + 1]);
+            for (int q = 0; q < plan_count; q++) {
+                if (!counts[p] || !counts[q]) continue;
+                const struct plan_operand *last = &storage[p].operands[2 * counts[p] - 1];
+                const struct plan_operand *first = &storage[q].operands[1];
+                meet |= overlap(last, first);
+                behind &= last->offset >= first->offset + first->bytes;
+            }
+        }
+        struct status status = {0};
+        struct engine engine = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = (size_t)plan_count};
+        bool good = engine_verify_exchange(&engine, &status);
+        if (good && meet) fail_msg("round %d: accepted, though buffers meet", round);
+        if (!good && !meet && behind) fail_msg("round %d: refused for nothing: %s", round, status.message);
+        accepted += good;
+        refused += !good;
+    }
+    assert_true(accepted > 5000 && refused > 5000);
+}
+
+/* Random bytes in plans: whatever opens can be read, and never leaves the space that the manifest states. */
+static void broken_plans_are_harmless(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_PLANS);
+    assert_non_null(section);
+    assert_int_equal(section->flags & SECTION_FLAG_ZLIB, 0);
+    uint8_t *plans = bytes + section->offset;
+    uint8_t *good = test_engine_copy(plans, section->stored_bytes);
+    uint64_t random = 99;
+    int opened = 0;
+    for (int round = 0; round < 400; round++) {
+        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        uint64_t at = (random >> 30) % section->stored_bytes;
+        plans[at] = (uint8_t)(random >> 20 & 1 ? plans[at] ^ 1u << (random >> 50 & 7) : random >> 55);
+        engine_fix_checksums(bytes, size);
+        struct engine engine;
+        struct status status = {0};
+        if (engine_open_memory(&engine, bytes, size, "test", &status)) {
+            test_engine_touch(&engine);
+            for (size_t p = 0; p < engine.plan_count; p++)
+                for (uint32_t i = 0; i < engine.plans[p].header.operand_count; i++) {
+                    const struct plan_operand *operand = &engine.plans[p].operands[i];
+                    if (operand->space == SPACE_COMM) assert_true(operand->offset + operand->bytes <= END);
+                }
+            engine_close(&engine);
+            opened++;
+        } else {
+            assert_true(status.code != STATUS_OK && status.message[0]);
+        }
+        memcpy(plans, good, section->stored_bytes);
+    }
+    assert_true(opened > 20 && opened < 380);
+    free(good);
+    free(bytes);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, make_sample, remove_file)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(ranks_are_accepted),
+        TEST(tight_buffers_are_accepted),
+        TEST(turns_are_accepted),
+        TEST(operands_of_collectives_are_checked),
+        TEST(missing_operands_are_refused),
+        TEST(others_leave_buffers_alone),
+        TEST(neighbours_must_not_overlap),
+        TEST(a_plan_must_not_begin_where_another_ends),
+        TEST(one_collective_is_none_too_few),
+        TEST(regions_bound_operands_and_tensors),
+        TEST(damaged_regions_are_noticed),
+        TEST(one_rank_has_no_collectives),
+        TEST(library_plans_count),
+        TEST(no_order_of_plans_lets_buffers_meet),
+        TEST(broken_plans_are_harmless),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

@@ -1,0 +1,796 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "formats/engine/test_engine.h"
+
+enum { MAX_TEST_FILE = 64 << 10 };
+
+static char folder[] = "/tmp/engine_file_test.XXXXXX";
+static char path[64], other_path[64];
+static struct test_engine sample;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    if (!mkdtemp(folder) || !test_engine_make(&sample, &status)) return -1;
+    snprintf(path, sizeof path, "%s/a.eng", folder);
+    snprintf(other_path, sizeof other_path, "%s/b.eng", folder);
+    return 0;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    unlink(path);
+    unlink(other_path);
+    return test_engine_make(&sample, &status) ? 0 : -1;
+}
+
+/* Fails if a temporary file was left over. */
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static uint8_t *written(bool compress, size_t *size)
+{
+    struct status status = {0};
+    if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
+    uint8_t *bytes = test_engine_read(path, size);
+    assert_non_null(bytes);
+    assert_true(*size < MAX_TEST_FILE);
+    return bytes;
+}
+
+/* A block of exactly this size, so that a sanitizer sees a read behind the end. */
+static uint8_t *allocate(size_t size)
+{
+    void *bytes = NULL;
+    assert_int_equal(posix_memalign(&bytes, PLAN_ALIGNMENT, size ? size : 1), 0);
+    return bytes;
+}
+
+/* All sections of the sample but weights and golden outputs. */
+static void add_sections(struct engine_writer *writer)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct status status = {0};
+    bool done = manifest_format(&sample.manifest, &text, &size, &status) &&
+                engine_writer_section(writer, SECTION_MANIFEST, text, size, false, &status) &&
+                engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status) &&
+                engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &status) &&
+                engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status);
+    if (done && sample.manifest.has_tokenizer)
+        done =
+            engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false, &status);
+    free(text);
+    if (!done) fail_msg("%s", status.message);
+}
+
+static void add_weights(struct engine_writer *writer)
+{
+    assert_true(engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, 1, NULL));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, TEST_ENGINE_WEIGHTS, NULL));
+    assert_true(engine_writer_weights_end(writer, NULL));
+}
+
+/* Opens and verifies everything, as a loader does. */
+static bool accepts(const uint8_t *bytes, size_t size, struct status *status)
+{
+    struct engine engine;
+    status_clear(status);
+    if (!engine_open_memory(&engine, bytes, size, "test", status)) return false;
+    bool done = engine_verify_weights(&engine, 0, engine.weight_chunks, status);
+    engine_close(&engine);
+    return done;
+}
+
+static void expect_refused(const uint8_t *bytes, size_t size, const char *expected)
+{
+    struct status status;
+    if (accepts(bytes, size, &status)) fail_msg("accepted: %s", expected);
+    if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
+}
+
+/* ---- round trip -------------------------------------------------------------------------------------------------- */
+
+static void check_content(const struct engine *engine)
+{
+    char *text = NULL;
+    size_t size = 0;
+    assert_true(manifest_format(&sample.manifest, &text, &size, NULL));
+    assert_int_equal(engine->manifest_text_size, size);
+    assert_memory_equal(engine->manifest_text, text, size);
+    free(text);
+    assert_memory_equal(engine->weights, sample.weights, TEST_ENGINE_WEIGHTS);
+    assert_int_equal(engine->weight_chunks, 1);
+    assert_int_equal(engine->tensor_count, TEST_ENGINE_TENSORS);
+    for (int i = 0; i < TEST_ENGINE_TENSORS; i++) {
+        assert_string_equal(engine->tensors[i].name, sample.tensors[i].name);
+        assert_int_equal(engine->tensors[i].dtype, sample.tensors[i].dtype);
+        assert_int_equal(engine->tensors[i].layout, sample.tensors[i].layout);
+        assert_int_equal(engine->tensors[i].rank, sample.tensors[i].rank);
+        assert_memory_equal(engine->tensors[i].shape, sample.tensors[i].shape, sizeof sample.tensors[i].shape);
+        assert_int_equal(engine->tensors[i].offset, sample.tensors[i].offset);
+        assert_int_equal(engine->tensors[i].bytes, sample.tensors[i].bytes);
+    }
+    assert_int_equal(engine->plan_count, TEST_ENGINE_PLANS);
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
+        const struct plan *found = &engine->plans[i], *plan = &sample.plans[i];
+        assert_memory_equal(&found->header, &plan->header, sizeof plan->header);
+        assert_memory_equal(found->launches, plan->launches, plan->header.launch_count * sizeof *plan->launches);
+        assert_memory_equal(found->operands, plan->operands, plan->header.operand_count * sizeof *plan->operands);
+        assert_memory_equal(found->params, plan->params, plan->header.param_count * sizeof *plan->params);
+        assert_memory_equal(found->dependencies, plan->dependencies,
+                            plan->header.dependency_count * sizeof *plan->dependencies);
+    }
+    assert_int_equal(engine->tactics_size, strlen(sample.tactics));
+    assert_memory_equal(engine->tactics, sample.tactics, engine->tactics_size);
+    assert_int_equal(engine->tokenizer_size, sizeof sample.tokenizer);
+    assert_memory_equal(engine->tokenizer, sample.tokenizer, sizeof sample.tokenizer);
+    assert_int_equal((uintptr_t)engine->tokenizer % 8, 0);
+    assert_int_equal(engine->golden.prompt_count, 3);
+    assert_int_equal(engine->golden.token_count, 2);
+    assert_memory_equal(engine->golden.prompt, sample.prompt, sizeof sample.prompt);
+    assert_memory_equal(engine->golden.tokens, sample.tokens, sizeof sample.tokens);
+    assert_memory_equal(engine->golden.logits, sample.logits, sizeof sample.logits);
+}
+
+static void round_trip_keeps_everything(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        struct status status = {0};
+        struct engine engine;
+        if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
+        if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
+        if (!engine_verify_weights(&engine, 0, 1, &status)) fail_msg("%s", status.message);
+        check_content(&engine);
+        engine_close(&engine);
+    }
+}
+
+static void optional_sections_may_be_absent(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct engine engine;
+    sample.manifest.has_tokenizer = false;
+    sample.tactics[0] = '\0'; /* an empty section is left out */
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++)
+        for (uint32_t launch = 0; launch < sample.plans[i].header.launch_count; launch++)
+            sample.storage[i].launches[launch].tactic = PLAN_NO_TACTIC;
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    add_sections(writer);
+    add_weights(writer); /* last, this time */
+    assert_true(engine_writer_commit(writer, &status));
+    if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
+    assert_null(engine.tactics);
+    assert_null(engine.tokenizer);
+    assert_int_equal(engine.golden.token_count, 0);
+    assert_memory_equal(engine.weights, sample.weights, TEST_ENGINE_WEIGHTS);
+    engine_close(&engine);
+}
+
+static void same_calls_give_same_bytes(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        size_t first_size, second_size;
+        uint8_t *first = written(compress, &first_size), *second = written(compress, &second_size);
+        assert_int_equal(first_size, second_size);
+        assert_memory_equal(first, second, first_size);
+        free(first);
+        free(second);
+    }
+}
+
+static void tensors_are_sorted_by_offset(void **state)
+{
+    (void)state;
+    size_t first_size, second_size;
+    uint8_t *first = written(false, &first_size);
+    struct engine_tensor last = sample.tensors[3];
+    sample.tensors[3] = sample.tensors[0];
+    sample.tensors[0] = last;
+    struct engine_writer *writer = engine_writer_begin(other_path, NULL);
+    add_weights(writer);
+    add_sections(writer);
+    assert_true(engine_writer_golden(writer, &sample.golden, NULL));
+    assert_true(engine_writer_commit(writer, NULL));
+    uint8_t *second = test_engine_read(other_path, &second_size);
+    assert_int_equal(first_size, second_size);
+    assert_memory_equal(first, second, first_size);
+    free(first);
+    free(second);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
+
+/* What a message must name when the byte at this position is wrong. */
+static const char *part_at(const uint8_t *bytes, size_t position, char *name, size_t name_size)
+{
+    struct engine_header header;
+    memcpy(&header, bytes, sizeof header);
+    if (position < header.header_bytes) return "header: ";
+    const struct engine_section_entry *entries = (const void *)(bytes + sizeof header);
+    for (uint32_t i = 0; i < header.section_count; i++) {
+        bool padding = position < entries[i].offset;
+        if (position >= entries[i].offset + entries[i].stored_bytes) continue;
+        snprintf(name, name_size,
+                 padding ? "padding before section '%s': " : "section '%s': ", engine_section_name(entries[i].type));
+        return name;
+    }
+    return "no part";
+}
+
+static void every_bit_flip_is_refused(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        size_t size, refused = 0;
+        uint8_t *bytes = written(compress, &size);
+        struct status status;
+        assert_true(accepts(bytes, size, &status));
+        for (size_t position = 0; position < size; position++) {
+            char name[64];
+            const char *part = part_at(bytes, position, name, sizeof name);
+            for (int bit = 0; bit < 8; bit++, refused++) {
+                bytes[position] ^= (uint8_t)(1u << bit);
+                if (accepts(bytes, size, &status)) fail_msg("bit %d of byte %zu flipped: accepted", bit, position);
+                if (!strstr(status.message, part))
+                    fail_msg("bit %d of byte %zu: expected '%s', found '%s'", bit, position, part, status.message);
+                bytes[position] ^= (uint8_t)(1u << bit);
+            }
+        }
+        assert_int_equal(refused, 8 * size);
+        assert_true(accepts(bytes, size, &status));
+        free(bytes);
+    }
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    for (size_t length = 0; length < size; length++) {
+        uint8_t *part = allocate(length);
+        memcpy(part, bytes, length);
+        expect_refused(part, length, "header: ");
+        free(part);
+    }
+    free(bytes);
+}
+
+static void appended_bytes_are_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    for (size_t more = 1; more <= 5000; more += 1 + more / 3) {
+        uint8_t *longer = allocate(size + more);
+        memcpy(longer, bytes, size);
+        memset(longer + size, 0, more);
+        expect_refused(longer, size + more, "header: expected a file of");
+        free(longer);
+    }
+    free(bytes);
+}
+
+static void other_files_are_named(void **state)
+{
+    (void)state;
+    /* Static: a sanitizer may lay out a stack of its own with less alignment. */
+    static _Alignas(64) uint8_t text[256] = "{\"tokenizer\": \"not an engine\"}";
+    expect_refused(text, 31, "header: not an engine file: expected it to begin with \"\\x89ENG\", found \"{\"tokeni\"");
+    expect_refused(text, 0, "header: the file is empty");
+    struct engine engine;
+    struct status status = {0};
+    assert_false(engine_open(&engine, path, &status));
+    assert_int_equal(status.code, STATUS_NOT_FOUND);
+    assert_non_null(strstr(status.message, path));
+    assert_false(engine_open_memory(&engine, text + 1, 31, "test", &status));
+    assert_int_equal(status.code, STATUS_USAGE);
+}
+
+/* ---- structure: one value changed, all checksums right again ----------------------------------------------------- */
+
+struct mutation {
+    unsigned section; /* 0: the header */
+    size_t offset, bytes;
+    uint64_t value;
+    const char *expected;
+};
+
+#define FIELD(section, base, type, field, value, expected)                                                 \
+    {                                                                                                      \
+        section, (base) + offsetof(struct type, field), sizeof(((struct type *)0)->field), value, expected \
+    }
+#define HEADER(field, value, expected) FIELD(0, 0, engine_header, field, value, expected)
+/* Table entries in the order of writing. */
+enum { WEIGHTS, HASHES, MANIFEST, TENSORS, PLANS, TACTICS, TOKENIZER, GOLDEN };
+#define ENTRY(index, field, value, expected)                                                                     \
+    FIELD(0, sizeof(struct engine_header) + (index) * sizeof(struct engine_section_entry), engine_section_entry, \
+          field, value, expected)
+#define TENSOR(index, field, value, expected)                                                                   \
+    FIELD(SECTION_TENSORS, sizeof(struct engine_tensors_header) + (index) * sizeof(struct engine_tensor_entry), \
+          engine_tensor_entry, field, value, "section 'tensors': " expected)
+#define PLAN(index, field, value, expected)                                                                      \
+    FIELD(SECTION_PLANS, sizeof(struct engine_plans_header) + (index) * sizeof(struct plan_header), plan_header, \
+          field, value, "section 'plans': " expected)
+#define LAUNCH(field, value, expected)                                                                        \
+    FIELD(SECTION_PLANS, sizeof(struct engine_plans_header) + TEST_ENGINE_PLANS * sizeof(struct plan_header), \
+          plan_launch, field, value, "section 'plans': plan 0 (decode, 1 rows): launch 0" expected)
+#define GOLDEN_FIELD(field, value, expected) \
+    FIELD(SECTION_GOLDEN, 0, engine_golden_header, field, value, "section 'golden': " expected)
+
+static const struct mutation mutations[] = {
+    HEADER(major, 2,
+           "header: engine format: expected major version 1, found 2.6 (written by engbuild 0.1.0-test); "
+           "rebuild the engine"),
+    HEADER(header_bytes, 127, "header: size of header and table: expected 128 to 4096 bytes, found 127"),
+    HEADER(header_bytes, 4097, "header: size of header and table"),
+    HEADER(header_bytes, 128, "header: size of header and table: expected 512, found 128"),
+    HEADER(file_bytes, 1, "header: expected a file of 1 bytes"),
+    HEADER(file_bytes, UINT64_MAX, "header: truncated: expected a file of"),
+    HEADER(builder_version[0], 0, "header: the builder version is not"),
+    HEADER(builder_version[0], 0xff, "header: the builder version is not"),
+    HEADER(builder_version[31], 'x', "header: the builder version is not"),
+    HEADER(builder_version[0], '9', "section 'manifest': builder version: expected '9.1.0-test' as in the header"),
+    HEADER(section_count, 0, "header: section count: expected 1 to 32, found 0"),
+    HEADER(section_count, 33, "header: section count"),
+    HEADER(section_count, 7, "header: size of header and table: expected 464, found 512"),
+    HEADER(entry_bytes, 56, "header: size of a table entry: expected 48, found 56"),
+    HEADER(reserved[6], 1, "header: reserved field 6"),
+    ENTRY(WEIGHTS, type, 99, "section table: entry 0: section 'unknown': needs a newer runtime"),
+    ENTRY(WEIGHTS, flags, 0, "section table: entry 0: section 'weights': chunked checksum: expected the flag"),
+    ENTRY(WEIGHTS, flags, 5, "section 'weights': is compressed"),
+    ENTRY(HASHES, flags, 1, "section 'weight hashes': is compressed"),
+    ENTRY(PLANS, flags, 4, "section 'plans': chunked checksum: expected no flag"),
+    ENTRY(PLANS, flags, 8, "section table: entry 4: section 'plans': needs a newer runtime"),
+    ENTRY(PLANS, flags, 1, "section 'plans': the compressed data do not give"),
+    ENTRY(WEIGHTS, offset, 8192, "section 'weights': offset: expected 4096 (the next aligned place), found 8192"),
+    ENTRY(WEIGHTS, offset, 512, "section 'weights': offset: expected 4096"),
+    ENTRY(MANIFEST, offset, 4096, "section 'manifest': offset: expected 12288"),
+    ENTRY(GOLDEN, stored_bytes, 0, "section 'golden': stored size"),
+    ENTRY(GOLDEN, stored_bytes, UINT64_MAX, "section 'golden': 18446744073709551615 bytes at offset"),
+    ENTRY(GOLDEN, stored_bytes, 4096, "section 'golden': 4096 bytes at offset"),
+    ENTRY(WEIGHTS, stored_bytes, 5000, "section 'weights': raw size: expected the stored size 5000, found 2304"),
+    ENTRY(WEIGHTS, stored_bytes, 2240, "section 'weights': raw size: expected the stored size 2240"),
+    ENTRY(PLANS, raw_bytes, UINT64_MAX, "section 'plans': raw size: expected 1 to"),
+    ENTRY(PLANS, raw_bytes, 0, "section 'plans': raw size: expected 1 to"),
+    ENTRY(PLANS, reserved, 1, "section 'plans': a reserved field"),
+    ENTRY(TOKENIZER, type, SECTION_GOLDEN, "entry 7: section 'golden' of type 10 appears twice"),
+    ENTRY(PLANS, type, SECTION_SIGNATURE, "section 'signature': needs a newer runtime"),
+    ENTRY(TOKENIZER, type, SECTION_SIGNATURE, "section 'manifest': says that there is a tokenizer, but there is none"),
+    {SECTION_MANIFEST, 0, 1, '[', "section 'manifest': manifest: not valid JSON"},
+    {SECTION_TENSORS, 0, 4, 0, "section 'tensors': expected the size for 0 tensors"},
+    {SECTION_TENSORS, 0, 4, UINT32_MAX, "section 'tensors': expected the size for 4294967295 tensors"},
+    {SECTION_TENSORS, 4, 4, UINT32_MAX, "section 'tensors': expected the size for 4 tensors and 4294967295 bytes"},
+    {SECTION_TENSORS, 8 + 4 * 64 + 11, 1, 'x', "section 'tensors': tensor 0: the name is not a text of 11 bytes"},
+    {SECTION_TENSORS, 8 + 4 * 64 + 3, 1, 0, "section 'tensors': tensor 0: the name is not a text of 11 bytes"},
+    TENSOR(1, name_offset, 0, "tensor 1: name offset: expected 12, found 0"),
+    TENSOR(1, name_bytes, 0, "tensor 1: the name is not a text of 0 bytes"),
+    TENSOR(3, name_bytes, UINT32_MAX, "tensor 3: the name is not a text"),
+    TENSOR(0, dtype, 0, "tensor 0: unknown element type 0"),
+    TENSOR(0, dtype, UINT32_MAX, "tensor 0: unknown element type 4294967295"),
+    TENSOR(0, dtype, DTYPE_F16, "tensor 0: size: expected 512 bytes for its shape, found 1024"),
+    TENSOR(0, layout, 2, "tensor 0: unknown layout 2"),
+    TENSOR(2, layout, LAYOUT_PANEL16, "tensor 2: rank: expected 2, found 1"),
+    TENSOR(0, rank, 0, "tensor 0: rank: expected 1 to 4, found 0"),
+    TENSOR(0, rank, 5, "tensor 0: rank: expected 1 to 4, found 5"),
+    TENSOR(0, rank, 3, "tensor 0: dimension 2 of 3"),
+    TENSOR(0, rank, 1, "tensor 0: dimension 1 of 1"),
+    TENSOR(0, shape[0], UINT64_MAX, "tensor 0: the product of its shape overflows"),
+    TENSOR(1, shape[0], 17, "tensor 1: size: expected at least 1088 bytes"),
+    TENSOR(0, bytes, 1028, "tensor 0: size: expected 1024 bytes for its shape, found 1028"),
+    TENSOR(1, bytes, 1088, "tensor 2 'norm': offset: expected a multiple of 64 from 2112 on, found 2048"),
+    TENSOR(1, bytes, UINT64_MAX, "tensor 1 'head': 18446744073709551615 bytes at 1024 leave the 2304"),
+    TENSOR(3, offset, 2144, "tensor 3 'rope.inv_freq': offset: expected a multiple of 64"),
+    TENSOR(3, offset, 0, "tensor 3 'rope.inv_freq': offset: expected a multiple of 64 from 2112 on, found 0"),
+    TENSOR(3, offset, 2304, "tensor 3 'rope.inv_freq': 16 bytes at 2304 leave the 2304"),
+    {SECTION_TACTICS, 0, 1, 'X', "section 'tactics': line 0 is not a tuning record"},
+    {SECTION_TACTICS, 16, 1, '_', "section 'tactics': line 0 is not a tuning record"},
+    {SECTION_TACTICS, 40, 1, 0, "section 'tactics': line 0 is not a tuning record"},
+    {SECTION_TACTICS, 40, 1, '\n', "section 'tactics': line 0 is not a tuning record"},
+    {SECTION_PLANS, 0, 4, 0, "section 'plans': header: 0 plans"},
+    {SECTION_PLANS, 0, 4, UINT32_MAX, "section 'plans': header: 4294967295 plans"},
+    {SECTION_PLANS, 0, 4, 2, "section 'plans': "},
+    {SECTION_PLANS, 4, 4, 1, "section 'plans': header: 3 plans"},
+    PLAN(0, kind, PLAN_PREFILL, "plan 0: expected decode of 1 row"),
+    PLAN(0, rows, 2, "plan 0 (decode, 2 rows): out_rows"),
+    PLAN(2, kind, 7, "plan 2 (prefill, 4 rows): kind"),
+    PLAN(0, launch_count, UINT32_MAX, "plan 0 leaves the section"),
+    PLAN(2, param_count, UINT32_MAX, "plan 2 leaves the section"),
+    PLAN(2, param_count, 0, "expected "),
+    PLAN(0, arena_bytes, 1 << 20, "plan 0 (decode, 1 rows): needs 1048576 arena bytes"),
+    LAUNCH(op, 0, " (?): unknown op 0"),
+    LAUNCH(tactic, 2, ": tactic 2 of 2"),
+    LAUNCH(kernel, 1, ": a field for device targets is not zero"),
+    LAUNCH(grid[1], 1, ": a field for device targets is not zero"),
+    LAUNCH(cluster[2], 1, ": a field for device targets is not zero"),
+    LAUNCH(attributes, 1, ": a field for device targets is not zero"),
+    GOLDEN_FIELD(prompt_count, 0, "a prompt of 0 and 2 tokens"),
+    GOLDEN_FIELD(prompt_count, 9, "a prompt of 9 and 2 tokens: expected at least 1 of each, at most 10"),
+    GOLDEN_FIELD(prompt_count, 4, "expected the size for its counts"),
+    GOLDEN_FIELD(prompt_count, UINT32_MAX, "a prompt of 4294967295"),
+    GOLDEN_FIELD(token_count, 1, "expected the size for its counts"),
+    GOLDEN_FIELD(vocab_size, 15, "vocabulary: expected 16 as in the manifest, found 15"),
+    GOLDEN_FIELD(tolerance, 0x7fc00000, "tolerance: expected a number from 0 on"),
+    GOLDEN_FIELD(tolerance, 0xbf800000, "tolerance: expected a number from 0 on"),
+    {SECTION_GOLDEN, 16, 4, 16, "section 'golden': prompt token 0: expected 0 to 15, found 16"},
+    {SECTION_GOLDEN, 32, 4, UINT32_MAX, "section 'golden': token 1: expected 0 to 15, found -1"},
+    {SECTION_GOLDEN, 36, 4, 0x7f800000, "section 'golden': a logit is not finite"},
+};
+
+static void every_structural_check_fires(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size), *changed = allocate(size);
+    memcpy(changed, bytes, size);
+    engine_fix_checksums(changed, size);
+    assert_memory_equal(changed, bytes, size); /* the helper and the writer agree */
+    for (size_t i = 0; i < sizeof mutations / sizeof mutations[0]; i++) {
+        const struct mutation *mutation = &mutations[i];
+        memcpy(changed, bytes, size);
+        size_t base = mutation->section ? test_engine_entry(changed, size, mutation->section)->offset : 0;
+        memcpy(changed + base + mutation->offset, &mutation->value, mutation->bytes);
+        engine_fix_checksums(changed, size);
+        expect_refused(changed, size, mutation->expected);
+    }
+    /* The nine dependencies of the first plan leave four bytes to the next multiple of eight. */
+    uint64_t body_bytes;
+    assert_true(engine_plan_body_bytes(&sample.plans[0].header, &body_bytes));
+    memcpy(changed, bytes, size);
+    uint64_t bodies = sizeof(struct engine_plans_header) + TEST_ENGINE_PLANS * sizeof(struct plan_header);
+    changed[test_engine_entry(changed, size, SECTION_PLANS)->offset + bodies + body_bytes - 1] = 1;
+    engine_fix_checksums(changed, size);
+    expect_refused(changed, size, "section 'plans': plan 0: padding is not zero");
+    free(changed);
+    free(bytes);
+}
+
+/* Sample engines that are wrong in a way that the writer does not see. */
+static void expect_written_refused(const char *expected, enum status_code code)
+{
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    struct status status;
+    assert_false(accepts(bytes, size, &status));
+    if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
+    assert_int_equal(status.code, code);
+    free(bytes);
+    assert_int_equal(remove_files(NULL), 0);
+}
+
+static void sections_must_agree(void **state)
+{
+    (void)state;
+    sample.manifest.has_tokenizer = false;
+    expect_written_refused("section 'manifest': says that there is no tokenizer, but there is one", STATUS_CORRUPT);
+    sample.manifest.weights_bytes += 64;
+    expect_written_refused("section 'manifest': weights_bytes: expected 2304 as the weight section has, found 2368",
+                           STATUS_CORRUPT);
+    sample.manifest.step_bytes += 64;
+    expect_written_refused("section 'plans': the plans need 32768 arena and 512 step bytes, the manifest says 32768 "
+                           "and 576",
+                           STATUS_CORRUPT);
+    sample.manifest.arena_bytes += 64;
+    expect_written_refused("section 'plans': the plans need 32768 arena", STATUS_CORRUPT);
+    sample.tensors[1].name = "norm";
+    expect_written_refused("section 'tensors': the name 'norm' appears twice", STATUS_CORRUPT);
+    sample.plans[2] = sample.plans[1];
+    expect_written_refused("section 'plans': plan 2: kind 1 of 2 rows must not follow kind 1 of 2 rows",
+                           STATUS_CORRUPT);
+    struct plan plan = sample.plans[1];
+    sample.plans[1] = sample.plans[2];
+    sample.plans[2] = plan;
+    expect_written_refused("section 'plans': plan 2: kind 1 of 2 rows must not follow kind 2 of 4 rows",
+                           STATUS_CORRUPT);
+    sample.plans[0] = sample.plans[1];
+    expect_written_refused("section 'plans': plan 0: expected decode of 1 row, found kind 1 of 2 rows", STATUS_CORRUPT);
+}
+
+static void slots_bound_the_decode_batch(void **state)
+{
+    (void)state;
+    struct plan_field fields[STATE_FIELD_COUNT];
+    sample.manifest.geometry.slots = 1;
+    assert_true(state_layout(&sample.manifest.geometry, fields, &sample.manifest.state_bytes));
+    /* The state space shrinks as well, which is seen first unless its operands are moved out of the way. */
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++)
+        for (uint32_t operand = 0; operand < sample.plans[i].header.operand_count; operand++)
+            if (sample.storage[i].operands[operand].space == SPACE_STATE)
+                sample.storage[i].operands[operand].offset = 0, sample.storage[i].operands[operand].bytes = 4;
+    expect_written_refused("section 'plans': plan 1 (decode, 2 rows): more rows than the engine's 1 slots",
+                           STATUS_CORRUPT);
+}
+
+/* A section of a later minor version is passed over unless it is marked as required. */
+static void later_minor_versions_are_read(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    size_t size = 0;
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    assert_true(engine_writer_section(writer, (enum engine_section)77, "from the future", 15, false, &status));
+    add_sections(writer);
+    add_weights(writer);
+    assert_true(engine_writer_commit(writer, &status));
+    uint8_t *bytes = test_engine_read(path, &size);
+    struct engine_header header;
+    memcpy(&header, bytes, sizeof header);
+    header.minor = 9;
+    memcpy(bytes, &header, sizeof header);
+    engine_fix_checksums(bytes, size);
+    struct engine_section_entry *entry = test_engine_entry(bytes, size, 77);
+    assert_non_null(entry);
+    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
+    entry->flags |= SECTION_FLAG_REQUIRED;
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size,
+                   "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
+                   "1.6 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
+    entry->flags = 0;
+    engine_fix_checksums(bytes, size);
+    bytes[entry->offset] ^= 1;
+    expect_refused(bytes, size, "section 'unknown': checksum");
+    free(bytes);
+}
+
+/* A file as format 1.0 wrote it, before there were device targets. Today's differs in the minor version alone. */
+static void files_of_1_0_are_read(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct engine engine;
+    struct engine_header header;
+    size_t size = 0, new_size = 0;
+    uint8_t *bytes = test_engine_read("formats/testdata/engine_1_0", &size);
+    assert_non_null(bytes);
+    memcpy(&header, bytes, sizeof header);
+    assert_int_equal(header.major, 1);
+    assert_int_equal(header.minor, 0);
+    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
+    assert_true(engine_open_memory(&engine, bytes, size, "old", &status));
+    check_content(&engine);
+    assert_int_equal(engine.kernel_count, 0);
+    engine_close(&engine);
+
+    uint8_t *new_bytes = written(false, &new_size);
+    memcpy(&header, new_bytes, sizeof header);
+    assert_int_equal(header.major, ENGINE_MAJOR);
+    assert_int_equal(header.minor, 6);
+    header.minor = 0;
+    memcpy(new_bytes, &header, sizeof header);
+    engine_fix_checksums(new_bytes, new_size);
+    assert_int_equal(new_size, size);
+    assert_memory_equal(new_bytes, bytes, size);
+    free(new_bytes);
+    free(bytes);
+}
+
+static void compression_bombs_are_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(true, &size);
+    struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_MANIFEST);
+    assert_true(entry->flags & SECTION_FLAG_ZLIB);
+    uint64_t raw_bytes = entry->raw_bytes;
+    entry->raw_bytes = (UINT64_C(1) << 16) + 1;
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "section 'manifest': raw size: expected 1 to 65536, found 65537");
+    entry->raw_bytes = raw_bytes - 1;
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "section 'manifest': the compressed data do not give the stated");
+    entry->raw_bytes = raw_bytes + 1;
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "section 'manifest': the compressed data do not give the stated");
+    entry->raw_bytes = raw_bytes;
+    bytes[entry->offset + 5] ^= 4;
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "section 'manifest': the compressed data do not give the stated");
+    free(bytes);
+}
+
+/* ---- writer ------------------------------------------------------------------------------------------------------ */
+
+static void fill(uint8_t *bytes, size_t size)
+{
+    uint64_t value = 88172645463325252u; /* xorshift64 */
+    for (size_t i = 0; i < size; i++) {
+        value ^= value << 13, value ^= value >> 7, value ^= value << 17;
+        bytes[i] = (uint8_t)value;
+    }
+}
+
+/* In pieces of so many chunks, from the last to the first if `backwards`. */
+static void write_large(const char *to, const uint8_t *weights, size_t size, size_t chunks, bool backwards)
+{
+    struct status status = {0};
+    sample.manifest.weights_bytes = size;
+    struct engine_writer *writer = engine_writer_begin(to, &status);
+    assert_true(engine_writer_weights_begin(writer, size, 1, &status));
+    const uint8_t *view = NULL, *again = NULL;
+    const size_t piece = chunks * ENGINE_WEIGHT_CHUNK_BYTES, pieces = (size + piece - 1) / piece;
+    for (size_t i = 0; i < pieces; i++) {
+        size_t at = (backwards ? pieces - 1 - i : i) * piece, bytes = size - at < piece ? size - at : piece;
+        assert_false(engine_writer_weights_end(writer, &status));
+        assert_true(engine_writer_weights_put(writer, at, weights + at, bytes, &status));
+        if (i != pieces / 2) continue;
+        /* In the middle: what is there can be read, and reading it disturbs nothing. */
+        assert_true(engine_writer_map_weights(writer, &view, &status));
+        assert_memory_equal(view + at, weights + at, bytes);
+    }
+    assert_true(engine_writer_weights_end(writer, &status));
+    assert_true(engine_writer_map_weights(writer, &again, &status));
+    assert_ptr_equal(view, again);
+    assert_memory_equal(view, weights, size);
+    add_sections(writer);
+    if (!engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
+}
+
+static void weights_do_not_depend_on_the_pieces(void **state)
+{
+    (void)state;
+    enum { SIZE = ENGINE_WEIGHT_LARGE_BYTES + 12345 };
+    uint8_t *weights = malloc(SIZE);
+    fill(weights, SIZE);
+    write_large(path, weights, SIZE, 1, true);
+    write_large(other_path, weights, SIZE, 3, false);
+    struct file_map first, second;
+    assert_true(file_map_open(&first, path, NULL) && file_map_open(&second, other_path, NULL));
+    assert_int_equal(first.size, second.size);
+    assert_memory_equal(first.data, second.data, first.size);
+    file_map_close(&first);
+    file_map_close(&second);
+
+    struct engine engine;
+    struct status status = {0};
+    if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
+    assert_int_equal(engine.weights - engine.bytes, ENGINE_WEIGHT_ALIGNMENT_LARGE);
+    assert_int_equal(engine.weight_chunks, 9);
+    assert_memory_equal(engine.weights, weights, SIZE);
+    assert_true(engine_verify_weights(&engine, 0, 9, &status));
+    assert_true(engine_verify_weights(&engine, 8, 1, &status));
+    assert_true(engine_verify_weights(&engine, 9, 0, &status));
+    assert_false(engine_verify_weights(&engine, 8, 2, &status));
+    assert_int_equal(status.code, STATUS_USAGE);
+    assert_false(engine_verify_weights(&engine, 1, UINT64_MAX, &status));
+    engine_close(&engine);
+
+    /* Damage in the last chunk: opening does not look, verifying names the chunk. */
+    FILE *file = fopen(path, "r+b");
+    assert_int_equal(fseek(file, ENGINE_WEIGHT_ALIGNMENT_LARGE + SIZE - 1, SEEK_SET), 0);
+    fputc(weights[SIZE - 1] ^ 1, file);
+    fclose(file);
+    assert_true(engine_open(&engine, path, &status));
+    assert_true(engine_verify_weights(&engine, 0, 8, &status));
+    assert_false(engine_verify_weights(&engine, 8, 1, &status));
+    assert_int_equal(status.code, STATUS_CORRUPT);
+    assert_non_null(strstr(status.message, "section 'weights': chunk 8 of 9 (12345 bytes at 33554432): checksum"));
+    engine_close(&engine);
+    free(weights);
+}
+
+static void misuse_is_an_internal_error(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    const uint8_t *view;
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    assert_false(engine_writer_weights_put(writer, 0, "x", 1, &status));
+    assert_false(engine_writer_weights_end(writer, &status));
+    assert_false(engine_writer_map_weights(writer, &view, &status));
+    assert_false(engine_writer_weights_begin(writer, 0, 1, &status));
+    assert_true(engine_writer_weights_begin(writer, 100, 1, &status));
+    assert_false(engine_writer_weights_begin(writer, 100, 1, &status));
+    assert_false(engine_writer_section(writer, SECTION_TOKENIZER, "x", 1, false, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 101, &status));
+    assert_false(engine_writer_weights_put(writer, UINT64_MAX, sample.weights, 100, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 99, &status)); /* a part of a chunk */
+    assert_false(engine_writer_weights_put(writer, 1, sample.weights, 99, &status));
+    assert_false(engine_writer_weights_end(writer, &status));
+    assert_true(engine_writer_weights_put(writer, 0, sample.weights, 100, &status));
+    assert_false(engine_writer_weights_put(writer, 0, sample.weights, 100, &status)); /* twice */
+    assert_true(engine_writer_weights_end(writer, &status));
+    assert_false(engine_writer_section(writer, SECTION_WEIGHTS, "x", 1, false, &status));
+    assert_false(engine_writer_section(writer, SECTION_WEIGHT_HASHES, "x", 1, false, &status));
+    assert_int_equal(status.code, STATUS_INTERNAL);
+    assert_false(engine_writer_section(writer, SECTION_MANIFEST, "{}", 2, false, &status));
+    assert_int_equal(status.code, STATUS_BAD_INPUT);
+    assert_false(engine_writer_commit(writer, &status)); /* no manifest */
+    assert_int_not_equal(access(path, F_OK), 0);
+    engine_writer_abandon(NULL);
+    assert_null(engine_writer_begin("/nonexistent/folder/a.eng", &status));
+    assert_int_equal(status.code, STATUS_NOT_FOUND);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Killed at any moment, a writer leaves nothing or a whole engine; an older engine stays until then. */
+static void a_killed_writer_leaves_all_or_nothing(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 60 };
+    struct status status = {0};
+    double start = seconds();
+    assert_true(test_engine_write(&sample, other_path, true, &status));
+    double whole = seconds() - start;
+    int found = 0;
+    srand(7);
+    for (int round = 0; round < ROUNDS; round++) {
+        bool replaces = round % 2;
+        unlink(path);
+        if (replaces) assert_int_equal(link(other_path, path), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) _exit(test_engine_write(&sample, path, true, &status) ? 0 : 1);
+        usleep((useconds_t)(2e6 * whole * rand() / RAND_MAX));
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        struct engine engine;
+        if (access(path, F_OK) == 0) {
+            found++;
+            if (!engine_open(&engine, path, &status)) fail_msg("round %d: %s", round, status.message);
+            assert_true(engine_verify_weights(&engine, 0, 1, &status));
+            check_content(&engine);
+            engine_close(&engine);
+        } else {
+            assert_false(replaces);
+        }
+    }
+    assert_true(found >= ROUNDS / 2);
+    /* Where the file system has no unnamed files, a kill may leave a temporary one behind: hidden, never opened. */
+    char command[128];
+    snprintf(command, sizeof command, "rm -f %s/.*.tmp", folder);
+    assert_int_equal(system(command), 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_teardown(name, remove_files)
+    const struct CMUnitTest tests[] = {
+        TEST(round_trip_keeps_everything),
+        TEST(optional_sections_may_be_absent),
+        TEST(same_calls_give_same_bytes),
+        TEST(tensors_are_sorted_by_offset),
+        TEST(every_bit_flip_is_refused),
+        TEST(every_truncation_is_refused),
+        TEST(appended_bytes_are_refused),
+        TEST(other_files_are_named),
+        TEST(every_structural_check_fires),
+        TEST(sections_must_agree),
+        TEST(slots_bound_the_decode_batch),
+        TEST(later_minor_versions_are_read),
+        TEST(files_of_1_0_are_read),
+        TEST(compression_bombs_are_refused),
+        TEST(weights_do_not_depend_on_the_pieces),
+        TEST(misuse_is_an_internal_error),
+        TEST(a_killed_writer_leaves_all_or_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine file may cost before it is judged: the manifest is read first, and a limit holds for all that opening takes. */
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define TEST_ENGINE_MAKE test_engine_make
+#include "formats/engine/test_engine_frame.h"
+
+enum { BOMB_BYTES = 40 << 20, MEGABYTE = 1 << 20 };
+
+/* The sample with these sections inflating to 40 MiB of zeros; stored at `path`. */
+static void write_bombs(const enum engine_section *bombs, size_t count)
+{
+    struct status status = {0};
+    char *text = NULL;
+    size_t text_size = 0;
+    uint8_t *zeros = calloc(1, BOMB_BYTES);
+    bool is_bomb[SECTION_COUNT] = {false};
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    bool ok = zeros && writer && engine_writer_weights_begin(writer, TEST_ENGINE_WEIGHTS, 1, &status) &&
+              engine_writer_weights_put(writer, 0, sample.weights, TEST_ENGINE_WEIGHTS, &status) &&
+              engine_writer_weights_end(writer, &status);
+    for (size_t i = 0; i < count; i++) {
+        is_bomb[bombs[i]] = true;
+        ok = ok && engine_writer_section(writer, bombs[i], zeros, BOMB_BYTES, true, &status);
+    }
+    ok = ok && manifest_format(&sample.manifest, &text, &text_size, &status) &&
+         engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status) &&
+         engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &status);
+    if (!is_bomb[SECTION_TENSORS])
+        ok = ok && engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status);
+    if (!is_bomb[SECTION_TACTICS])
+        ok = ok &&
+             engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status);
+    if (!is_bomb[SECTION_TOKENIZER])
+        ok = ok && engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false,
+                                         &status);
+    free(text);
+    free(zeros);
+    if (!ok || !engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
+}
+
+static long peak_kilobytes(void)
+{
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+}
+
+/* Most memory that opening the file adds to a process that has just begun, and how it ends. */
+static long cost_of_opening(struct status *status)
+{
+    struct {
+        long kilobytes;
+        struct status status;
+    } result = {0};
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct engine engine;
+        const long before = peak_kilobytes();
+        if (engine_open(&engine, path, &result.status)) _exit(1);
+        result.kilobytes = peak_kilobytes() - before;
+        _exit(write(ends[1], &result, sizeof result) != sizeof result);
+    }
+    int outcome;
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &result, sizeof result), sizeof result);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &outcome, 0), child);
+    assert_int_equal(outcome, 0);
+    *status = result.status;
+    return result.kilobytes;
+}
+
+static void store(const uint8_t *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void expect_cheap_refusal(enum status_code code, const char *const *words, size_t count)
+{
+    struct status status;
+    const long kilobytes = cost_of_opening(&status);
+    assert_int_equal(status.code, code);
+    for (size_t i = 0; i < count; i++)
+        if (!strstr(status.message, words[i])) fail_msg("expected '%s', found '%s'", words[i], status.message);
+    if (kilobytes > 4096) fail_msg("opening took %ld kB: %s", kilobytes, status.message);
+}
+#define EXPECT_CHEAP_REFUSAL(code, ...)                            \
+    expect_cheap_refusal(code, (const char *const[]){__VA_ARGS__}, \
+                         sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+static void a_bad_manifest_is_seen_first(void **state)
+{
+    (void)state;
+    static const enum engine_section bombs[] = {SECTION_KERNELS, SECTION_LIBRARY_CALLS, SECTION_LIBRARY_PLANS};
+    size_t size;
+    write_bombs(bombs, 3);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'manifest': target 'cpu': section 'kernels' is there");
+    uint8_t *bytes = test_engine_read(path, &size);
+    assert_non_null(bytes);
+    assert_true(size < MEGABYTE);
+    bytes[test_engine_entry(bytes, size, SECTION_MANIFEST)->offset] = '[';
+    engine_fix_checksums(bytes, size);
+    store(bytes, size);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'manifest': manifest: not valid JSON");
+    free(bytes);
+}
+
+static void the_manifest_bounds_the_others(void **state)
+{
+    (void)state;
+    write_bombs((const enum engine_section[]){SECTION_TENSORS}, 1);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'tensors': raw size: expected at most", "found 41943040");
+    write_bombs((const enum engine_section[]){SECTION_TOKENIZER}, 1);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'tokenizer': raw size: expected at most", "found 41943040");
+    write_bombs((const enum engine_section[]){SECTION_GOLDEN}, 1);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'golden': raw size: expected at most 696 in an engine with this",
+                         "found 41943040");
+}
+
+static void what_deflate_cannot_do_is_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(true, &size);
+    test_engine_entry(bytes, size, SECTION_TACTICS)->raw_bytes = 1 << 20; /* allowed, but not from so few bytes */
+    engine_fix_checksums(bytes, size);
+    expect_refused(bytes, size, "section 'tactics': raw size: 1048576 bytes cannot come out of");
+    free(bytes);
+}
+
+static void a_limit_holds_for_all_together(void **state)
+{
+    (void)state;
+    write_bombs((const enum engine_section[]){SECTION_TACTICS}, 1);
+    EXPECT_CHEAP_REFUSAL(STATUS_MACHINE, "section 'tactics': needs 41943040 bytes of memory", "may take 3", "has taken",
+                         "raise the limit (max_host_bytes)");
+    /* With more it is judged. */
+    struct engine engine;
+    struct status status = {0};
+    assert_false(engine_open_within(&engine, path, 2 * (uint64_t)BOMB_BYTES, &status));
+    assert_int_equal(status.code, STATUS_CORRUPT);
+    assert_non_null(strstr(status.message, "section 'tactics': line 0 is not a tuning record"));
+}
+
+/* Up to some limit nothing is opened, from there on everything. */
+static void the_caller_sets_the_limit(void **state)
+{
+    (void)state;
+    for (int compress = 0; compress < 2; compress++) {
+        struct engine engine;
+        struct status status = {0};
+        uint64_t refused = 0, opened = 0, kept = 0;
+        if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
+        for (uint64_t limit = 1; limit < 96 << 10; limit += 251) {
+            if (engine_open_within(&engine, path, limit, &status)) {
+                assert_true(engine.host_bytes <= limit);
+                kept = engine.host_bytes;
+                opened++;
+                engine_close(&engine);
+                continue;
+            }
+            assert_int_equal(opened, 0);
+            refused++;
+            assert_int_equal(status.code, STATUS_MACHINE);
+            char limit_text[40];
+            snprintf(limit_text, sizeof limit_text, "may take %llu, and", (unsigned long long)limit);
+            assert_non_null(strstr(status.message, "section '"));
+            assert_non_null(strstr(status.message, limit_text));
+        }
+        assert_true(refused > 10 && opened > 10 && kept > 4000);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_bad_manifest_is_seen_first, remove_file),
+        cmocka_unit_test_teardown(the_manifest_bounds_the_others, remove_file),
+        cmocka_unit_test_teardown(what_deflate_cannot_do_is_refused, remove_file),
+        cmocka_unit_test_teardown(a_limit_holds_for_all_together, remove_file),
+        cmocka_unit_test_teardown(the_caller_sets_the_limit, remove_file),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of the plans section, and of the plans that take the place of some of them where a library is there. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "formats/engine/engine_verify.h"
+
+/* What only an engine can know of a launch: its target and its tactics. */
+static bool verify_launch(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
+                          uint64_t tactic_count, struct status *status)
+{
+    if (launch->tactic != PLAN_NO_TACTIC && launch->tactic >= tactic_count)
+        return status_fail(status, STATUS_CORRUPT, "tactic %" PRIu32 " of %" PRIu64, launch->tactic, tactic_count);
+    if (engine->manifest.target == TARGET_CUDA) return engine_verify_device_launch(engine, plan, launch, status);
+    for (uint32_t i = 0; i < launch->operand_count; i++)
+        if (plan->operands[launch->first_operand + i].tensor_map != 0)
+            return status_fail(status, STATUS_CORRUPT,
+                               "operand %" PRIu32 ": a tensor map, which only device targets have", i);
+    uint32_t device = launch->kernel | launch->shared_bytes | launch->attributes;
+    for (int i = 0; i < 3; i++) device |= launch->grid[i] | launch->block[i] | launch->cluster[i];
+    if (device != 0) return status_fail(status, STATUS_CORRUPT, "a field for device targets is not zero");
+    return true;
+}
+
+static bool verify_plan(const struct engine *engine, const struct plan *plan, size_t index, uint64_t arena_bytes,
+                        uint64_t tactic_count, uint64_t *step_bytes, struct status *status)
+{
+    const struct manifest *manifest = &engine->manifest;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    char name[64];
+    snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index,
+             plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows);
+    if (!step_layout(plan->header.rows, plan->header.out_rows, manifest->geometry.vocab_size, fields, step_bytes))
+        return status_fail(status, STATUS_CORRUPT, "%s: the step's size overflows", name);
+    const struct plan_space_sizes sizes = {.bytes = {
+                                               [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
+                                               [SPACE_ARENA] = arena_bytes,
+                                               [SPACE_KV] = manifest->geometry.page_bytes,
+                                               [SPACE_STEP] = *step_bytes,
+                                               [SPACE_STATE] = manifest->state_bytes,
+                                               [SPACE_COMM] = manifest->comm_bytes,
+                                           }};
+    if (!plan_verify(plan, &sizes, name, status)) return false;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+        if (!verify_launch(engine, plan, &plan->launches[i], tactic_count, status))
+            return status_prefix(status, "%s: launch %" PRIu32, name, i);
+    if (plan->header.kind == PLAN_DECODE && plan->header.rows > manifest->geometry.slots)
+        return status_fail(status, STATUS_CORRUPT, "%s: more rows than the engine's %" PRIu64 " slots", name,
+                           manifest->geometry.slots);
+    return true;
+}
+
+/* Decode before prefill, rising rows: the runtime searches them in this order. */
+static bool verify_plan_order(const struct engine *engine, struct status *status)
+{
+    const struct plan_header *first = &engine->plans[0].header;
+    if (first->kind != PLAN_DECODE || first->rows != 1)
+        return status_fail(status, STATUS_CORRUPT,
+                           "plan 0: expected decode of 1 row, found kind %" PRIu32 " of %" PRIu32 " rows", first->kind,
+                           first->rows);
+    for (size_t i = 1; i < engine->plan_count; i++) {
+        const struct plan_header *before = &engine->plans[i - 1].header, *header = &engine->plans[i].header;
+        if (header->kind < before->kind || (header->kind == before->kind && header->rows <= before->rows))
+            return status_fail(status, STATUS_CORRUPT,
+                               "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows must not follow kind %" PRIu32
+                               " of %" PRIu32 " rows",
+                               i, header->kind, header->rows, before->kind, before->rows);
+    }
+    if (engine->plans[engine->plan_count - 1].header.kind != PLAN_PREFILL)
+        return status_fail(status, STATUS_CORRUPT, "there is no prefill plan");
+    return true;
+}
+
+/* Points the plans at their arrays inside the section. *plans is engine_take's. */
+static bool place_plans(struct engine *engine, const struct engine_part *part, struct plan **plans, size_t *count,
+                        struct status *status)
+{
+    struct engine_plans_header header;
+    if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
+    memcpy(&header, part->bytes, sizeof header);
+    uint64_t position = sizeof header + (uint64_t)header.plan_count * sizeof(struct plan_header);
+    if (header.plan_count == 0 || header.reserved != 0 || position > part->size)
+        return status_fail(status, STATUS_CORRUPT, "header: %" PRIu32 " plans in %" PRIu64 " bytes", header.plan_count,
+                           part->size);
+    *plans = engine_take(engine, header.plan_count, sizeof **plans, status);
+    if (!*plans) return false;
+    *count = header.plan_count;
+    for (uint32_t i = 0; i < header.plan_count; i++) {
+        struct plan *plan = &(*plans)[i];
+        uint64_t body_bytes;
+        memcpy(&plan->header, part->bytes + sizeof header + i * sizeof plan->header, sizeof plan->header);
+        if (!engine_plan_body_bytes(&plan->header, &body_bytes) || !checked_range(position, body_bytes, part->size))
+            return status_fail(status, STATUS_CORRUPT, "plan %" PRIu32 " leaves the section", i);
+        const uint8_t *body = part->bytes + position;
+        plan->launches = (const void *)body;
+        body += plan->header.launch_count * sizeof *plan->launches;
+        plan->operands = (const void *)body;
+        body += plan->header.operand_count * sizeof *plan->operands;
+        plan->params = (const void *)body;
+        body += plan->header.param_count * sizeof *plan->params;
+        plan->dependencies = (const void *)body;
+        body += plan->header.dependency_count * sizeof *plan->dependencies;
+        position += body_bytes;
+        for (; body < part->bytes + position; body++)
+            if (*body != 0) return status_fail(status, STATUS_CORRUPT, "plan %" PRIu32 ": padding is not zero", i);
+    }
+    if (position != part->size)
+        return status_fail(status, STATUS_CORRUPT, "expected %" PRIu64 " bytes for its plans, found %" PRIu64, position,
+                           part->size);
+    return true;
+}
+
+bool engine_verify_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
+                         struct status *status)
+{
+    uint64_t arena_bytes = 0, step_bytes = 0;
+    if (!place_plans(engine, part, &engine->plans, &engine->plan_count, status)) return false;
+    for (size_t i = 0; i < engine->plan_count; i++) {
+        uint64_t plan_step_bytes;
+        if (!verify_plan(engine, &engine->plans[i], i, engine->manifest.arena_bytes, tactic_count, &plan_step_bytes,
+                         status))
+            return false;
+        if (plan_step_bytes > step_bytes) step_bytes = plan_step_bytes;
+        if (engine->plans[i].header.arena_bytes > arena_bytes) arena_bytes = engine->plans[i].header.arena_bytes;
+    }
+    if (!verify_plan_order(engine, status)) return false;
+    if (step_bytes != engine->manifest.step_bytes || arena_bytes != engine->manifest.arena_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "the plans need %" PRIu64 " arena and %" PRIu64 " step bytes, the manifest says %" PRIu64
+                           " and %" PRIu64,
+                           arena_bytes, step_bytes, engine->manifest.arena_bytes, engine->manifest.step_bytes);
+    return true;
+}
+
+/* ---- library plans ---- */
+
+static bool uses_library(const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+        if (plan->launches[i].attributes & LAUNCH_LIBRARY) return true;
+    return false;
+}
+
+size_t engine_plan_twin(const struct plan *plans, size_t count, size_t from, const struct plan_header *header)
+{
+    while (from < count && (plans[from].header.kind < header->kind ||
+                            (plans[from].header.kind == header->kind && plans[from].header.rows < header->rows)))
+        from++;
+    bool found = from < count && plans[from].header.kind == header->kind && plans[from].header.rows == header->rows;
+    return found ? from : count;
+}
+
+bool engine_verify_library_plans(struct engine *engine, const struct engine_part *part, uint64_t tactic_count,
+                                 struct status *status)
+{
+    struct plan *plans = NULL;
+    size_t count = 0, next = 0;
+    if (!part->bytes) {
+        if (engine->call_count == 0) return true;
+        return status_fail(status, STATUS_CORRUPT, "expected one, since there are library calls, found none");
+    }
+    engine->library_plans = engine_take(engine, engine->plan_count, sizeof *engine->library_plans, status);
+    bool ok = engine->library_plans && place_plans(engine, part, &plans, &count, status);
+    for (size_t i = 0; ok && i < count; i++) {
+        const struct plan_header *header = &plans[i].header;
+        uint64_t step_bytes;
+        size_t twin = engine_plan_twin(engine->plans, engine->plan_count, next, header);
+        if (twin == engine->plan_count || header->out_rows != engine->plans[twin].header.out_rows)
+            ok = status_fail(status, STATUS_CORRUPT,
+                             "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows has no counterpart among the plans, or "
+                             "stands at the wrong place",
+                             i, header->kind, header->rows);
+        else if (!uses_library(&plans[i]))
+            ok = status_fail(status, STATUS_CORRUPT, "plan %zu: calls no library", i);
+        else
+            ok = verify_plan(engine, &plans[i], i, header->arena_bytes, tactic_count, &step_bytes, status);
+        if (!ok) break;
+        engine->library_plans[twin] = plans[i];
+        next = twin + 1;
+        if (header->arena_bytes > engine->library_arena_bytes) engine->library_arena_bytes = header->arena_bytes;
+    }
+    engine_give_back(engine, plans, count * sizeof *plans);
+    return ok;
+}

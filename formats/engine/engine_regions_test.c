@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights of several ranks: regions of any multiple of a page, each hashed in chunks of its own, and files of format 1.5 and
+ * before, whose regions are whole chunks. */
+#include "formats/base/checked.h"
+#include "formats/base/hash.h"
+
+#define TEST_ENGINE_MAKE test_engine_make_ranks
+#include "formats/engine/test_engine_frame.h"
+
+enum { CHUNK = ENGINE_WEIGHT_CHUNK_BYTES, RANKS = TEST_ENGINE_RANKS };
+
+static void small_regions_make_a_small_file(void **state)
+{
+    (void)state;
+    size_t size;
+    uint8_t *bytes = written(false, &size);
+    expect_accepted(bytes, size);
+    if (size > 64 << 10) fail_msg("%zu bytes", size);
+    free(bytes);
+}
+
+static void chunks_follow_the_regions(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t region, regions, chunks;
+    } cases[] = {{4096, 1, 1},           {4096, 2, 2},       {CHUNK, 2, 2},
+                 {CHUNK + 4096, 2, 4},   {3 * CHUNK, 4, 12}, {2 * CHUNK - 4096, 3, 6},
+                 {CHUNK - 4096, 16, 16}, {1, 1, 1},          {CHUNK + 1, 1, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint64_t region = cases[i].region, all = region * cases[i].regions;
+        uint64_t end = 0, offset, bytes;
+        assert_int_equal(weight_chunk_count(all, cases[i].regions), cases[i].chunks);
+        for (uint64_t chunk = 0; chunk < cases[i].chunks; chunk++) {
+            weight_chunk_range(all, cases[i].regions, chunk, &offset, &bytes);
+            assert_int_equal(offset, end); /* no gap, no overlap */
+            assert_true(bytes >= 1 && bytes <= CHUNK);
+            assert_int_equal(offset / region, (offset + bytes - 1) / region); /* in one region */
+            assert_true(bytes == CHUNK || (offset + bytes) % region == 0);
+            end = offset + bytes;
+        }
+        assert_int_equal(end, all);
+    }
+}
+
+/* The writer's parts: chunks or runs of them. */
+static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
+{
+    struct status status = {0};
+    char *text = NULL;
+    size_t text_size = 0;
+    const uint64_t all = RANKS * region, chunks = weight_chunk_count(all, RANKS);
+    sample.manifest.weights_bytes = all;
+    struct engine_writer *writer = engine_writer_begin(path, &status);
+    bool ok = writer && engine_writer_weights_begin(writer, all, RANKS, &status);
+    if (at_once) ok = ok && engine_writer_weights_put(writer, 0, weights, all, &status);
+    for (uint64_t chunk = chunks; !at_once && chunk-- > 0;) {
+        uint64_t offset, bytes;
+        weight_chunk_range(all, RANKS, chunk, &offset, &bytes);
+        assert_false(engine_writer_weights_put(writer, offset, weights + offset, bytes - 1, &status));
+        if (offset + bytes < all)
+            assert_false(engine_writer_weights_put(writer, offset, weights + offset, bytes + 1, &status));
+        assert_false(engine_writer_weights_put(writer, offset + 1, weights + offset + 1, bytes - 1, &status));
+        assert_int_equal(status.code, STATUS_INTERNAL);
+        ok = ok && engine_writer_weights_put(writer, offset, weights + offset, bytes, &status);
+    }
+    ok = ok && engine_writer_weights_end(writer, &status) &&
+         manifest_format(&sample.manifest, &text, &text_size, &status) &&
+         engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status) &&
+         engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status) &&
+         engine_writer_plans(writer, sample.plans, sample.plan_count, &status) &&
+         engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status) &&
+         engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false, &status) &&
+         engine_writer_golden(writer, &sample.golden, &status);
+    free(text);
+    if (!ok || !engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
+}
+
+static uint8_t *make_weights(uint64_t region)
+{
+    uint8_t *weights = malloc(RANKS * region);
+    uint64_t random = 1;
+    assert_non_null(weights);
+    for (uint64_t i = 0; i < RANKS * region; i++) {
+        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        weights[i] = (uint8_t)(random >> 56);
+    }
+    return weights;
+}
+
+/* Every chunk is checked, and a wrong byte is found in its own and named by its place. */
+static void regions_of_several_chunks(void **state)
+{
+    (void)state;
+    enum { REGION = CHUNK + 12288, CHUNKS = 4 };
+    uint8_t *weights = make_weights(REGION);
+    for (int at_once = 0; at_once < 2; at_once++) {
+        struct engine engine;
+        struct status status = {0};
+        write_regions(REGION, weights, at_once);
+        if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
+        assert_int_equal(engine.weight_chunks, CHUNKS);
+        if (!engine_verify_weights(&engine, 0, CHUNKS, &status)) fail_msg("%s", status.message);
+        assert_memory_equal(engine.weights, weights, RANKS * REGION);
+        uint8_t *copy = calloc(1, RANKS * REGION);
+        assert_true(engine_copy_weights(&engine, 0, CHUNKS, copy, &status));
+        assert_memory_equal(copy, weights, RANKS * REGION);
+        free(copy);
+        engine_close(&engine);
+    }
+    size_t size;
+    uint8_t *bytes = test_engine_read(path, &size);
+    const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_WEIGHTS);
+    for (uint64_t wrong = 0; wrong < CHUNKS; wrong++) {
+        struct engine engine;
+        struct status status = {0};
+        uint64_t offset, length;
+        char words[80];
+        weight_chunk_range(RANKS * REGION, RANKS, wrong, &offset, &length);
+        bytes[section->offset + offset + length - 1] ^= 1;
+        assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
+        for (uint64_t chunk = 0; chunk < CHUNKS; chunk++)
+            assert_int_equal(engine_verify_weights(&engine, chunk, 1, &status), chunk != wrong);
+        snprintf(words, sizeof words, "chunk %d of 4 (%d bytes at %d)", (int)wrong, (int)length, (int)offset);
+        if (!strstr(status.message, words)) fail_msg("expected '%s', found '%s'", words, status.message);
+        engine_close(&engine);
+        bytes[section->offset + offset + length - 1] ^= 1;
+    }
+    free(bytes);
+    free(weights);
+}
+
+/* As 1.5 wrote it: each region is whole chunks of 4 MiB, and chunk n is bytes [4n, 4n + 4) MiB of the section. */
+static void files_of_1_5_are_read(void **state)
+{
+    (void)state;
+    enum { REGION = 2 * CHUNK };
+    size_t size;
+    struct engine engine;
+    struct engine_header header;
+    struct status status = {0};
+    uint8_t *weights = make_weights(REGION);
+    write_regions(REGION, weights, true);
+    uint8_t *bytes = test_engine_read(path, &size);
+    memcpy(&header, bytes, sizeof header);
+    header.minor = 5;
+    memcpy(bytes, &header, sizeof header);
+    uint64_t hashes[RANKS * 2];
+    for (uint64_t chunk = 0; chunk < RANKS * 2; chunk++) hashes[chunk] = hash64(weights + chunk * CHUNK, CHUNK);
+    const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_WEIGHT_HASHES);
+    assert_int_equal(section->stored_bytes, sizeof hashes);
+    assert_memory_equal(bytes + section->offset, hashes, sizeof hashes);
+    engine_fix_checksums(bytes, size); /* of the header: the others are right */
+    assert_memory_equal(bytes + section->offset, hashes, sizeof hashes);
+    if (!engine_open_memory(&engine, bytes, size, "old", &status)) fail_msg("%s", status.message);
+    assert_int_equal(manifest_rank_weights(&engine.manifest), REGION);
+    assert_int_equal(engine.weight_chunks, RANKS * 2);
+    assert_true(engine_verify_weights(&engine, 0, engine.weight_chunks, &status));
+    engine_close(&engine);
+    free(bytes);
+    free(weights);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(small_regions_make_a_small_file, remove_file),
+        cmocka_unit_test_teardown(chunks_follow_the_regions, remove_file),
+        cmocka_unit_test_teardown(regions_of_several_chunks, remove_file),
+        cmocka_unit_test_teardown(files_of_1_5_are_read, remove_file),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_folder);
+}

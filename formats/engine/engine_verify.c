@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks the inside of an engine's sections and every reference from one to another; plans: engine_plans.c. */
+#include "formats/engine/engine_verify.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/printable.h"
+
+/* ---- manifest ---------------------------------------------------------------------------------------------------- */
+
+bool engine_verify_manifest(struct engine *engine, const struct engine_parts *parts, struct status *status)
+{
+    const struct engine_part *part = &parts->part[SECTION_MANIFEST];
+    struct manifest *manifest = &engine->manifest;
+    if (!manifest_parse(manifest, (const char *)part->bytes, (size_t)part->size, status)) {
+        /* Inside an engine a bad manifest is damage, unless it is of a version that we do not know. */
+        if (status && status->code == STATUS_BAD_INPUT) status->code = STATUS_CORRUPT;
+        return false;
+    }
+    engine->manifest_text = (const char *)part->bytes;
+    engine->manifest_text_size = (size_t)part->size;
+    if (strcmp(manifest->builder_version, parts->builder_version) != 0)
+        return status_fail(status, STATUS_CORRUPT, "builder version: expected '%s' as in the header, found '%s'",
+                           parts->builder_version, manifest->builder_version);
+    if ((manifest->target == TARGET_CUDA) != (parts->part[SECTION_KERNELS].size != 0))
+        return status_fail(status, STATUS_CORRUPT, "target '%s': section 'kernels' is %s",
+                           engine_target_name(manifest->target),
+                           manifest->target == TARGET_CUDA ? "missing" : "there, but only device targets have one");
+    uint64_t weights_bytes = parts->part[SECTION_WEIGHTS].size;
+    if (manifest->weights_bytes != weights_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "weights_bytes: expected %" PRIu64 " as the weight section has, found %" PRIu64,
+                           weights_bytes, manifest->weights_bytes);
+    if (manifest->has_tokenizer != (parts->part[SECTION_TOKENIZER].size != 0))
+        return status_fail(status, STATUS_CORRUPT, "says that there is %s tokenizer, but there is %s",
+                           manifest->has_tokenizer ? "a" : "no", manifest->has_tokenizer ? "none" : "one");
+    engine->weight_chunks = weight_chunk_count(weights_bytes, plan_ranks(&manifest->geometry));
+    return true;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+
+/* The name must lie at its place behind the one before it, and be text without a NUL inside. */
+static bool verify_tensor_name(const struct engine_tensor_entry *entry, const char *names, uint32_t name_bytes,
+                               uint32_t name_offset, struct status *status)
+{
+    if (entry->name_offset != name_offset)
+        return status_fail(status, STATUS_CORRUPT, "name offset: expected %" PRIu32 ", found %" PRIu32, name_offset,
+                           entry->name_offset);
+    if (entry->name_bytes == 0 || !checked_range(name_offset, (uint64_t)entry->name_bytes + 1, name_bytes) ||
+        names[name_offset + entry->name_bytes] != '\0' ||
+        strnlen(names + name_offset, entry->name_bytes) != entry->name_bytes ||
+        !printable_text(names + name_offset, entry->name_bytes))
+        return status_fail(status, STATUS_CORRUPT, "the name is not a text of %" PRIu32 " bytes", entry->name_bytes);
+    return true;
+}
+
+static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct status *status)
+{
+    uint64_t bytes, rank_shape[4];
+    if (entry->dtype > DTYPE_I64 || dtype_bytes((enum dtype)entry->dtype) == 0)
+        return status_fail(status, STATUS_CORRUPT, "unknown element type %" PRIu32, entry->dtype);
+    if (entry->layout != LAYOUT_ROW_MAJOR && entry->layout != LAYOUT_PANEL16)
+        return status_fail(status, STATUS_CORRUPT, "unknown layout %u", entry->layout);
+    if (entry->rank < 1 || entry->rank > 4 || (entry->layout == LAYOUT_PANEL16 && entry->rank != 2))
+        return status_fail(status, STATUS_CORRUPT, "rank: expected %s, found %u",
+                           entry->layout == LAYOUT_PANEL16 ? "2" : "1 to 4", entry->rank);
+    memcpy(rank_shape, entry->shape, sizeof rank_shape);
+    for (unsigned i = 0; i < 4; i++)
+        if ((i < entry->rank) != (rank_shape[i] != 0))
+            return status_fail(status, STATUS_CORRUPT, "dimension %u of %u: unexpected size %" PRIu64, i, entry->rank,
+                               rank_shape[i]);
+    if (!checked_product(rank_shape, entry->rank, &bytes) ||
+        !checked_mul(bytes, dtype_bytes((enum dtype)entry->dtype), &bytes))
+        return status_fail(status, STATUS_CORRUPT, "the product of its shape overflows");
+    /* A packed layout has padding whose amount is the kernels' business; it never has less than the elements. */
+    if (entry->layout == LAYOUT_ROW_MAJOR ? entry->bytes != bytes : entry->bytes < bytes)
+        return status_fail(status, STATUS_CORRUPT, "size: expected %s%" PRIu64 " bytes for its shape, found %" PRIu64,
+                           entry->layout == LAYOUT_ROW_MAJOR ? "" : "at least ", bytes, entry->bytes);
+    return true;
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+static bool verify_unique_names(struct engine *engine, struct status *status)
+{
+    const char **names = engine_take(engine, engine->tensor_count, sizeof *names, status);
+    if (!names) return false;
+    for (size_t i = 0; i < engine->tensor_count; i++) names[i] = engine->tensors[i].name;
+    qsort(names, engine->tensor_count, sizeof *names, compare_names);
+    bool done = true;
+    for (size_t i = 1; done && i < engine->tensor_count; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            done = status_fail(status, STATUS_CORRUPT, "the name '%.120s' appears twice", names[i]);
+    engine_give_back(engine, names, engine->tensor_count * sizeof *names);
+    return done;
+}
+
+static bool verify_tensors(struct engine *engine, const struct engine_part *part, struct status *status)
+{
+    struct engine_tensors_header header;
+    if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
+    memcpy(&header, part->bytes, sizeof header);
+    uint64_t entries_end = sizeof header + (uint64_t)header.tensor_count * sizeof(struct engine_tensor_entry);
+    if (header.tensor_count == 0 || entries_end + header.name_bytes != part->size)
+        return status_fail(status, STATUS_CORRUPT,
+                           "expected the size for %" PRIu32 " tensors and %" PRIu32 " bytes of names, found %" PRIu64
+                           " bytes",
+                           header.tensor_count, header.name_bytes, part->size);
+    const struct engine_tensor_entry *entries = (const void *)(part->bytes + sizeof header);
+    const char *names = (const char *)part->bytes + entries_end;
+    engine->tensors = engine_take(engine, header.tensor_count, sizeof *engine->tensors, status);
+    if (!engine->tensors) return false;
+    engine->tensor_count = header.tensor_count;
+    uint32_t name_offset = 0;
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < header.tensor_count; i++) {
+        const struct engine_tensor_entry *entry = &entries[i];
+        if (!verify_tensor_name(entry, names, header.name_bytes, name_offset, status) ||
+            !verify_tensor_shape(entry, status))
+            return status_prefix(status, "tensor %" PRIu32, i);
+        const char *name = names + name_offset;
+        name_offset += entry->name_bytes + 1;
+        if (entry->offset % PLAN_ALIGNMENT != 0 || entry->offset < end)
+            return status_fail(status, STATUS_CORRUPT,
+                               "tensor %" PRIu32 " '%.120s': offset: expected a multiple of %d from %" PRIu64
+                               " on, found %" PRIu64,
+                               i, name, PLAN_ALIGNMENT, end, entry->offset);
+        if (!checked_range(entry->offset, entry->bytes, manifest_rank_weights(&engine->manifest)))
+            return status_fail(status, STATUS_CORRUPT,
+                               "tensor %" PRIu32 " '%.120s': %" PRIu64 " bytes at %" PRIu64 " leave the %" PRIu64
+                               " bytes of weights",
+                               i, name, entry->bytes, entry->offset, manifest_rank_weights(&engine->manifest));
+        end = entry->offset + entry->bytes;
+        struct engine_tensor *tensor = &engine->tensors[i];
+        *tensor = (struct engine_tensor){
+            .name = name,
+            .dtype = (enum dtype)entry->dtype,
+            .layout = (enum tensor_layout)entry->layout,
+            .rank = entry->rank,
+            .offset = entry->offset,
+            .bytes = entry->bytes,
+        };
+        memcpy(tensor->shape, entry->shape, sizeof tensor->shape);
+    }
+    if (name_offset != header.name_bytes)
+        return status_fail(status, STATUS_CORRUPT, "names: expected %" PRIu32 " bytes, found %" PRIu32, name_offset,
+                           header.name_bytes);
+    return verify_unique_names(engine, status);
+}
+
+/* ---- tactics ----------------------------------------------------------------------------------------------------- */
+
+/* One tuning record a line. Only the frame is checked here: each line has a checksum of its own, which whoever reads
+ * the records (tuning_record_parse) checks, and no plan depends on their content. */
+static bool verify_tactics(struct engine *engine, const struct engine_part *part, uint64_t *line_count,
+                           struct status *status)
+{
+    static const char digits[] = "0123456789abcdef";
+    enum { HASH_DIGITS = 16 };
+    *line_count = 0;
+    if (!part->bytes) return true;
+    const char *text = (const char *)part->bytes, *end = text + part->size;
+    while (text < end) {
+        const char *line_end = memchr(text, '\n', (size_t)(end - text));
+        bool framed = line_end && line_end - text > HASH_DIGITS + 2 && text[HASH_DIGITS] == ' ' &&
+                      text[HASH_DIGITS + 1] == '{' && line_end[-1] == '}' &&
+                      !memchr(text, '\0', (size_t)(line_end - text));
+        for (int i = 0; framed && i < HASH_DIGITS; i++) framed = memchr(digits, text[i], sizeof digits - 1) != NULL;
+        if (!framed) return status_fail(status, STATUS_CORRUPT, "line %" PRIu64 " is not a tuning record", *line_count);
+        text = line_end + 1;
+        ++*line_count;
+    }
+    engine->tactics = (const char *)part->bytes;
+    engine->tactics_size = (size_t)part->size;
+    return true;
+}
+
+/* ---- golden outputs ---------------------------------------------------------------------------------------------- */
+
+static bool verify_token_ids(const int32_t *ids, uint32_t count, uint32_t vocab_size, const char *what,
+                             struct status *status)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab_size)
+            return status_fail(status, STATUS_CORRUPT, "%s %" PRIu32 ": expected 0 to %" PRIu32 ", found %" PRId32,
+                               what, i, vocab_size - 1, ids[i]);
+    return true;
+}
+
+static bool verify_golden(struct engine *engine, const struct engine_part *part, struct status *status)
+{
+    struct engine_golden_header header;
+    uint64_t logits_bytes, size;
+    if (!part->bytes) return true;
+    if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
+    memcpy(&header, part->bytes, sizeof header);
+    if (header.vocab_size != engine->manifest.geometry.vocab_size)
+        return status_fail(status, STATUS_CORRUPT,
+                           "vocabulary: expected %" PRIu64 " as in the manifest, found %" PRIu32,
+                           engine->manifest.geometry.vocab_size, header.vocab_size);
+    if (header.prompt_count < 1 || header.token_count < 1 ||
+        (uint64_t)header.prompt_count + header.token_count > engine->manifest.geometry.max_context)
+        return status_fail(status, STATUS_CORRUPT,
+                           "a prompt of %" PRIu32 " and %" PRIu32
+                           " tokens: expected at least 1 of each, at most %" PRIu64 " together",
+                           header.prompt_count, header.token_count, engine->manifest.geometry.max_context);
+    if (!(header.tolerance >= 0 && header.tolerance <= 1e30f))
+        return status_fail(status, STATUS_CORRUPT, "tolerance: expected a number from 0 on, found %g",
+                           (double)header.tolerance);
+    const uint64_t factors[] = {header.token_count, header.vocab_size, sizeof(float)};
+    uint64_t ids_bytes = ((uint64_t)header.prompt_count + header.token_count) * sizeof(int32_t);
+    if (!checked_product(factors, 3, &logits_bytes) || !checked_add(sizeof header + ids_bytes, logits_bytes, &size) ||
+        size != part->size)
+        return status_fail(status, STATUS_CORRUPT, "expected the size for its counts, found %" PRIu64 " bytes",
+                           part->size);
+    struct engine_golden golden = {
+        .prompt_count = header.prompt_count,
+        .token_count = header.token_count,
+        .vocab_size = header.vocab_size,
+        .tolerance = header.tolerance,
+        .prompt = (const void *)(part->bytes + sizeof header),
+        .logits = (const void *)(part->bytes + sizeof header + ids_bytes),
+    };
+    golden.tokens = golden.prompt + golden.prompt_count;
+    if (!verify_token_ids(golden.prompt, golden.prompt_count, golden.vocab_size, "prompt token", status)) return false;
+    if (!verify_token_ids(golden.tokens, golden.token_count, golden.vocab_size, "token", status)) return false;
+    /* A NaN would compare as equal to nothing, or to everything, depending on who compares. */
+    const uint32_t exponent = 0x7f800000u;
+    const uint8_t *logits = (const uint8_t *)golden.logits;
+    bool finite = true;
+    for (uint64_t i = 0; i < logits_bytes; i += sizeof(uint32_t)) {
+        uint32_t bits;
+        memcpy(&bits, logits + i, sizeof bits);
+        finite &= (bits & exponent) != exponent;
+    }
+    if (!finite) return status_fail(status, STATUS_CORRUPT, "a logit is not finite");
+    engine->golden = golden;
+    return true;
+}
+
+/* ---- all together ------------------------------------------------------------------------------------------------ */
+
+bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status)
+{
+    uint64_t tactic_count;
+    engine->weight_hashes = (const void *)parts->part[SECTION_WEIGHT_HASHES].bytes;
+    /* Borrowed as it is: tokenizer_open checks an image wherever it comes from. */
+    engine->tokenizer = parts->part[SECTION_TOKENIZER].bytes;
+    engine->tokenizer_size = (size_t)parts->part[SECTION_TOKENIZER].size;
+    if (!verify_tensors(engine, &parts->part[SECTION_TENSORS], status))
+        return status_prefix(status, "section 'tensors'");
+    if (!verify_tactics(engine, &parts->part[SECTION_TACTICS], &tactic_count, status))
+        return status_prefix(status, "section 'tactics'");
+    if (!engine_verify_kernels(engine, &parts->part[SECTION_KERNELS], status))
+        return status_prefix(status, "section 'kernels'");
+    if (!engine_verify_plans(engine, &parts->part[SECTION_PLANS], tactic_count, status))
+        return status_prefix(status, "section 'plans'");
+    if (!engine_verify_calls(engine, &parts->part[SECTION_LIBRARY_CALLS], status))
+        return status_prefix(status, "section 'library calls'");
+    if (!engine_verify_library_plans(engine, &parts->part[SECTION_LIBRARY_PLANS], tactic_count, status))
+        return status_prefix(status, "section 'library plans'");
+    if (!engine_verify_exchange(engine, status)) return status_prefix(status, "collectives");
+    if (!verify_golden(engine, &parts->part[SECTION_GOLDEN], status)) return status_prefix(status, "section 'golden'");
+    return true;
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The manifest's JSON form. Every field stands once, in the tables below, which drive writing, reading and range
+ * checks alike; manifest_check then holds the values against each other.
+ *
+ * Forward compatibility: a key that this version does not know is an error, because it may change what the engine
+ * means. What a later minor version adds for information only, it puts into the top-level object "extra", which this
+ * version reads over. */
+#include "formats/engine/manifest.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/json.h"
+#include "formats/base/printable.h"
+
+#define MANIFEST_MAX_BYTES (UINT64_C(1) << 50) /* of any memory space */
+
+/* The groups of the JSON object. */
+enum group {
+    GROUP_MODEL,
+    GROUP_TARGET,
+    GROUP_LIMITS,
+    GROUP_KV_CACHE,
+    GROUP_MEMORY,
+    GROUP_TOKENS,
+    GROUP_SAMPLING,
+    GROUP_PARALLEL, /* only with more than one rank, so that other engines are read by format 1.0 */
+    GROUP_COUNT
+};
+static const char *const group_names[GROUP_COUNT] = {
+    "model", "target", "limits", "kv_cache", "memory", "tokens", "sampling", "parallel",
+};
+
+static const struct number_field {
+    enum group group;
+    const char *key;
+    size_t offset; /* of a uint64_t */
+    uint64_t minimum, maximum;
+} number_fields[] = {
+    {GROUP_MODEL, "hidden_size", offsetof(struct manifest, hidden_size), 1, 1 << 24},
+    {GROUP_MODEL, "intermediate_size", offsetof(struct manifest, intermediate_size), 1, 1 << 28},
+    {GROUP_MODEL, "layers", offsetof(struct manifest, layers), 1, 4096},
+    {GROUP_MODEL, "heads", offsetof(struct manifest, heads), 1, 1 << 16},
+    {GROUP_MODEL, "kv_heads", offsetof(struct manifest, kv_heads), 1, 1 << 16},
+    {GROUP_MODEL, "head_dim", offsetof(struct manifest, head_dim), 1, 1 << 16},
+    {GROUP_MODEL, "parameters", offsetof(struct manifest, parameters), 1, UINT64_C(1) << 50},
+    {GROUP_MODEL, "vocab_size", offsetof(struct manifest, geometry.vocab_size), 1, 1 << 28},
+    {GROUP_LIMITS, "slots", offsetof(struct manifest, geometry.slots), 1, 1 << 16},
+    {GROUP_LIMITS, "max_context", offsetof(struct manifest, geometry.max_context), 1, 1 << 30},
+    {GROUP_KV_CACHE, "page_tokens", offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
+    {GROUP_KV_CACHE, "pages_per_slot", offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
+    {GROUP_KV_CACHE, "page_bytes", offsetof(struct manifest, geometry.page_bytes), 1, MANIFEST_MAX_BYTES},
+    {GROUP_MEMORY, "weights_bytes", offsetof(struct manifest, weights_bytes), 1, MANIFEST_MAX_BYTES},
+    {GROUP_MEMORY, "arena_bytes", offsetof(struct manifest, arena_bytes), 0, MANIFEST_MAX_BYTES},
+    {GROUP_MEMORY, "step_bytes", offsetof(struct manifest, step_bytes), 1, MANIFEST_MAX_BYTES},
+    {GROUP_MEMORY, "state_bytes", offsetof(struct manifest, state_bytes), 1, MANIFEST_MAX_BYTES},
+    {GROUP_PARALLEL, "ranks", offsetof(struct manifest, geometry.ranks), 2, PLAN_MAX_RANKS},
+    {GROUP_PARALLEL, "comm_bytes", offsetof(struct manifest, comm_bytes), sizeof(struct comm_header),
+     MANIFEST_MAX_BYTES},
+    {GROUP_SAMPLING, "top_k", offsetof(struct manifest, top_k), 0, INT32_MAX},
+};
+
+static const struct text_field {
+    enum group group;
+    const char *key;
+    size_t offset, capacity; /* of a char array */
+} text_fields[] = {
+    {GROUP_MODEL, "type", offsetof(struct manifest, model_type), sizeof(((struct manifest *)0)->model_type)},
+    {GROUP_MODEL, "name", offsetof(struct manifest, model_name), MANIFEST_TEXT_BYTES},
+    {GROUP_TARGET, "name", offsetof(struct manifest, target_name), MANIFEST_TEXT_BYTES},
+};
+
+static const struct real_field {
+    enum group group;
+    const char *key;
+    size_t offset; /* of a double */
+    double minimum, maximum;
+} real_fields[] = {
+    {GROUP_SAMPLING, "temperature", offsetof(struct manifest, temperature), 0.0, 1e6},
+    {GROUP_SAMPLING, "top_p", offsetof(struct manifest, top_p), 1e-9, 1.0},
+    {GROUP_SAMPLING, "repetition_penalty", offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
+};
+
+static const struct dtype_field {
+    enum group group;
+    const char *key;
+    size_t offset; /* of an enum dtype */
+} dtype_fields[] = {
+    {GROUP_MODEL, "weight_dtype", offsetof(struct manifest, weight_dtype)},
+    {GROUP_KV_CACHE, "dtype", offsetof(struct manifest, kv_dtype)},
+};
+
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+
+static void *field_at(struct manifest *manifest, size_t offset) { return (char *)manifest + offset; }
+static const void *field_of(const struct manifest *manifest, size_t offset) { return (const char *)manifest + offset; }
+
+const char *chat_format_name(enum chat_format format)
+{
+    switch (format) {
+    case CHAT_NONE: return "none";
+    case CHAT_CHATML: return "chatml";
+    case CHAT_LLAMA3: return "llama3";
+    case CHAT_MISTRAL: return "mistral";
+    }
+    return "?";
+}
+
+const char *engine_target_name(enum engine_target target)
+{
+    switch (target) {
+    case TARGET_CPU: return "cpu";
+    case TARGET_CUDA: return "cuda";
+    }
+    return "?";
+}
+
+/* A text that fits its array, is not empty and cannot disturb a terminal. */
+static bool check_text(const char *key, const char *text, size_t capacity, struct status *status)
+{
+    size_t length = strnlen(text, capacity);
+    if (length == 0 || length == capacity)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: expected 1 to %zu bytes of text, found %zu%s", key,
+                           capacity - 1, length, length == capacity ? " or more" : "");
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        bytes = printable_length(text + i, length - i);
+        if (!bytes)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: expected text, found a control character at byte %zu",
+                               key, i);
+    }
+    return true;
+}
+
+/* Code for a compute capability runs on no other, so an engine states it; a processor has none. */
+static bool check_capability(const struct manifest *manifest, struct status *status)
+{
+    enum { LEAST = 50, MOST = 999 };
+    uint64_t found = manifest->target_capability;
+    if (manifest->target == TARGET_CPU ? found == 0 : found >= LEAST && found <= MOST) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "target: capability: expected %s, found %" PRIu64,
+                       manifest->target == TARGET_CPU ? "none for a processor" : "50 to 999", found);
+}
+
+static bool is_parallel(const struct manifest *manifest) { return plan_ranks(&manifest->geometry) > 1; }
+
+static bool check_fields(const struct manifest *manifest, struct status *status)
+{
+    if (!check_text("builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(text_fields); i++) {
+        const struct text_field *field = &text_fields[i];
+        if (!check_text(field->key, field_of(manifest, field->offset), field->capacity, status))
+            return status_prefix(status, "%s", group_names[field->group]);
+    }
+    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
+        const struct number_field *field = &number_fields[i];
+        if (field->group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
+        uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
+        if (value < field->minimum || value > field->maximum)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %" PRIu64 " to %" PRIu64 ", found %" PRIu64,
+                               group_names[field->group], field->key, field->minimum, field->maximum, value);
+    }
+    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
+        const struct real_field *field = &real_fields[i];
+        double value = *(const double *)field_of(manifest, field->offset);
+        if (!(value >= field->minimum && value <= field->maximum)) /* NaN fails too */
+            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %g to %g, found %g",
+                               group_names[field->group], field->key, field->minimum, field->maximum, value);
+    }
+    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++) {
+        enum dtype dtype = *(const enum dtype *)field_of(manifest, dtype_fields[i].offset);
+        if (dtype_bytes(dtype) == 0)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type %d",
+                               group_names[dtype_fields[i].group], dtype_fields[i].key, (int)dtype);
+    }
+    if (manifest->target != TARGET_CPU && manifest->target != TARGET_CUDA)
+        return status_fail(status, STATUS_BAD_INPUT, "target: kind: unknown value %d", (int)manifest->target);
+    return true;
+}
+
+static bool check_token(const char *key, int64_t token, uint64_t vocab_size, struct status *status)
+{
+    if (token >= 0 && (uint64_t)token < vocab_size) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "tokens: %s: expected 0 to %" PRIu64 ", found %" PRId64, key,
+                       vocab_size - 1, token);
+}
+
+static bool check_tokens(const struct manifest *manifest, struct status *status)
+{
+    uint64_t vocab_size = manifest->geometry.vocab_size;
+    if (manifest->bos_token != -1 && !check_token("bos", manifest->bos_token, vocab_size, status)) return false;
+    if (manifest->pad_token != -1 && !check_token("pad", manifest->pad_token, vocab_size, status)) return false;
+    if (manifest->eos_count < 0 || manifest->eos_count > MANIFEST_MAX_EOS)
+        return status_fail(status, STATUS_BAD_INPUT, "tokens: eos: expected 0 to %d tokens, found %d", MANIFEST_MAX_EOS,
+                           manifest->eos_count);
+    for (int i = 0; i < manifest->eos_count; i++)
+        if (!check_token("eos", manifest->eos_tokens[i], vocab_size, status)) return false;
+    if ((int)manifest->chat_format < CHAT_NONE || (int)manifest->chat_format > CHAT_MISTRAL)
+        return status_fail(status, STATUS_BAD_INPUT, "tokens: chat_format: unknown value %d",
+                           (int)manifest->chat_format);
+    return true;
+}
+
+static bool check_derived(const char *key, uint64_t stated, uint64_t derived, struct status *status)
+{
+    if (stated == derived) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "%s: expected %" PRIu64 " (from the other fields), found %" PRIu64,
+                       key, derived, stated);
+}
+
+/* Every rank has the same number of heads, and each KV head is on one rank or on as many as share it. */
+static bool check_ranks(const struct manifest *manifest, struct status *status)
+{
+    uint64_t ranks = plan_ranks(&manifest->geometry), kv_heads = manifest->kv_heads;
+    if (ranks == 1) return check_derived("parallel: comm_bytes", manifest->comm_bytes, 0, status);
+    if (manifest->heads % ranks != 0 || manifest->intermediate_size % ranks != 0 ||
+        (kv_heads % ranks != 0 && ranks % kv_heads != 0))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "parallel: ranks: %" PRIu64 " ranks cannot share %" PRIu64 " heads, %" PRIu64
+                           " kv_heads and an intermediate_size of %" PRIu64,
+                           ranks, manifest->heads, kv_heads, manifest->intermediate_size);
+    if (manifest->weights_bytes % ranks != 0 || manifest_rank_weights(manifest) % ENGINE_REGION_ALIGNMENT != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "memory: weights_bytes: %" PRIu64 " are not %" PRIu64 " regions of a multiple of %d bytes",
+                           manifest->weights_bytes, ranks, ENGINE_REGION_ALIGNMENT);
+    return true;
+}
+
+/* What follows from other fields must agree with them: kernels and loaders rely on either. */
+static bool check_geometry(const struct manifest *manifest, struct status *status)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    if (manifest->heads % manifest->kv_heads != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "model: heads: %" PRIu64 " is not a multiple of the %" PRIu64 " kv_heads", manifest->heads,
+                           manifest->kv_heads);
+    if (!check_ranks(manifest, status)) return false;
+    uint64_t pages =
+        geometry->max_context / geometry->page_tokens + (geometry->max_context % geometry->page_tokens != 0);
+    if (!check_derived("kv_cache: pages_per_slot", geometry->pages_per_slot, pages, status)) return false;
+    const uint64_t factors[] = {
+        manifest->layers,
+        2,
+        manifest_rank_kv_heads(manifest),
+        geometry->page_tokens,
+        manifest->head_dim,
+        dtype_bytes(manifest->kv_dtype),
+    };
+    uint64_t page_bytes;
+    if (!checked_product(factors, COUNT_OF(factors), &page_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
+    if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, page_bytes, status)) return false;
+    if (page_bytes % PLAN_ALIGNMENT != 0)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "kv_cache: page_bytes: %" PRIu64 " is not a multiple of %d; use a larger page_tokens",
+                           page_bytes, PLAN_ALIGNMENT);
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t state_bytes;
+    if (!state_layout(geometry, fields, &state_bytes))
+        return status_fail(status, STATUS_BAD_INPUT, "memory: state_bytes: the size overflows");
+    return check_derived("memory: state_bytes", manifest->state_bytes, state_bytes, status);
+}
+
+static bool manifest_check(const struct manifest *manifest, struct status *status)
+{
+    return check_fields(manifest, status) && check_capability(manifest, status) && check_tokens(manifest, status) &&
+           check_geometry(manifest, status);
+}
+
+/* 15 digits print what people wrote (0.7 stays 0.7); 17 always read back the same. */
+static size_t real_precision(const struct manifest *manifest)
+{
+    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
+        double value = *(const double *)field_of(manifest, real_fields[i].offset);
+        char text[40];
+        snprintf(text, sizeof text, "%.15g", value);
+        double back = strtod(text, NULL);
+        if (memcmp(&back, &value, sizeof value) != 0) return 17;
+    }
+    return 15;
+}
+
+static json_t *format_group(const struct manifest *manifest, enum group group)
+{
+    json_t *object = json_object();
+    bool good = object != NULL;
+    for (size_t i = 0; i < COUNT_OF(text_fields); i++)
+        if (text_fields[i].group == group)
+            good = good && json_object_set_new(object, text_fields[i].key,
+                                               json_string(field_of(manifest, text_fields[i].offset))) == 0;
+    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
+        const struct number_field *field = &number_fields[i];
+        if (field->group != group) continue;
+        uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
+        good = good && json_object_set_new(object, field->key, json_integer((json_int_t)value)) == 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
+        const struct real_field *field = &real_fields[i];
+        if (field->group != group) continue;
+        double value = *(const double *)field_of(manifest, field->offset);
+        good = good && json_object_set_new(object, field->key, json_real(value)) == 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++) {
+        if (dtype_fields[i].group != group) continue;
+        enum dtype dtype = *(const enum dtype *)field_of(manifest, dtype_fields[i].offset);
+        good = good && json_object_set_new(object, dtype_fields[i].key, json_string(dtype_name(dtype))) == 0;
+    }
+    if (good) return object;
+    json_decref(object);
+    return NULL;
+}
+
+static bool format_tokens(const struct manifest *manifest, json_t *tokens)
+{
+    json_t *eos = json_array();
+    bool good = eos && json_object_set_new(tokens, "eos", eos) == 0;
+    for (int i = 0; i < manifest->eos_count; i++)
+        good = good && json_array_append_new(eos, json_integer(manifest->eos_tokens[i])) == 0;
+    if (manifest->bos_token != -1)
+        good = good && json_object_set_new(tokens, "bos", json_integer(manifest->bos_token)) == 0;
+    if (manifest->pad_token != -1)
+        good = good && json_object_set_new(tokens, "pad", json_integer(manifest->pad_token)) == 0;
+    good =
+        good && json_object_set_new(tokens, "chat_format", json_string(chat_format_name(manifest->chat_format))) == 0;
+    return good && json_object_set_new(tokens, "tokenizer", json_boolean(manifest->has_tokenizer)) == 0;
+}
+
+bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status)
+{
+    *text = NULL;
+    if (!manifest_check(manifest, status)) return status_prefix(status, "manifest");
+    errno = 0;
+    json_t *root = json_object();
+    bool good = root && json_object_set_new(root, "builder_version", json_string(manifest->builder_version)) == 0;
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        if (group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
+        json_t *object = good ? format_group(manifest, (enum group)group) : NULL;
+        good = object && json_object_set_new(root, group_names[group], object) == 0;
+        if (good && group == GROUP_TOKENS) good = format_tokens(manifest, object);
+        if (good && group == GROUP_TARGET)
+            good = json_object_set_new(object, "kind", json_string(engine_target_name(manifest->target))) == 0;
+        if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
+            good =
+                json_object_set_new(object, "capability", json_integer((json_int_t)manifest->target_capability)) == 0;
+    }
+    if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
+    if (!*text) json_fail_build(status, "manifest");
+    json_decref(root);
+    if (!*text) return false;
+    *size = strlen(*text);
+    return true;
+}
+
+static bool parse_text(struct json_reader *reader, const char *key, char *out, size_t capacity, struct status *status)
+{
+    const char *text = NULL;
+    if (!json_reader_string(reader, key, true, &text, status)) return false;
+    size_t length = strlen(text);
+    if (length >= capacity)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected at most %zu bytes of text, found %zu",
+                           reader->path, key, capacity - 1, length);
+    memcpy(out, text, length + 1);
+    return true;
+}
+
+static bool parse_dtype(struct json_reader *reader, const char *key, enum dtype *out, struct status *status)
+{
+    const char *text = NULL;
+    if (!json_reader_string(reader, key, true, &text, status)) return false;
+    *out = dtype_from_name(text);
+    if (*out != DTYPE_NONE) return true;
+    return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type '%.32s'", reader->path, key, text);
+}
+
+static bool parse_target(struct json_reader *reader, struct manifest *manifest, struct status *status)
+{
+    const char *text = NULL;
+    if (!json_reader_string(reader, "kind", true, &text, status)) return false;
+    for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
+        if (strcmp(text, engine_target_name((enum engine_target)target)) != 0) continue;
+        manifest->target = (enum engine_target)target;
+        return target == TARGET_CPU ||
+               json_reader_u64(reader, "capability", true, 0, INT32_MAX, &manifest->target_capability, status);
+    }
+    return status_fail(status, STATUS_VERSION, "%s: kind: expected \"cpu\" or \"cuda\", found \"%.32s\"", reader->path,
+                       text);
+}
+
+static bool parse_chat_format(struct json_reader *reader, enum chat_format *out, struct status *status)
+{
+    const char *text = NULL;
+    if (!json_reader_string(reader, "chat_format", true, &text, status)) return false;
+    for (int format = CHAT_NONE; format <= CHAT_MISTRAL; format++) {
+        if (strcmp(text, chat_format_name((enum chat_format)format)) != 0) continue;
+        *out = (enum chat_format)format;
+        return true;
+    }
+    return status_fail(status, STATUS_VERSION, "%s: chat_format: unknown value \"%.32s\"", reader->path, text);
+}
+
+static bool parse_optional_token(struct json_reader *reader, const char *key, int64_t *out, struct status *status)
+{
+    uint64_t token = UINT64_MAX;
+    if (!json_reader_u64(reader, key, false, 0, INT32_MAX, &token, status)) return false;
+    *out = token == UINT64_MAX ? -1 : (int64_t)token;
+    return true;
+}
+
+static bool parse_tokens(struct json_reader *reader, struct manifest *manifest, struct status *status)
+{
+    if (!parse_optional_token(reader, "bos", &manifest->bos_token, status)) return false;
+    if (!parse_optional_token(reader, "pad", &manifest->pad_token, status)) return false;
+    if (!parse_chat_format(reader, &manifest->chat_format, status)) return false;
+    if (!json_reader_bool(reader, "tokenizer", true, &manifest->has_tokenizer, status)) return false;
+    const json_t *eos = json_reader_get(reader, "eos");
+    if (!json_is_array(eos) || json_array_size(eos) > MANIFEST_MAX_EOS)
+        return status_fail(status, STATUS_BAD_INPUT, "%s: eos: expected an array of at most %d tokens", reader->path,
+                           MANIFEST_MAX_EOS);
+    manifest->eos_count = (int)json_array_size(eos);
+    for (int i = 0; i < manifest->eos_count; i++) {
+        const json_t *token = json_array_get(eos, (size_t)i);
+        json_int_t value = json_is_integer(token) ? json_integer_value(token) : -1;
+        if (value < 0 || value > INT32_MAX)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: eos: element %d is not a token id", reader->path, i);
+        manifest->eos_tokens[i] = (int32_t)value;
+    }
+    return true;
+}
+
+static bool parse_group_fields(struct json_reader *reader, enum group group, struct manifest *manifest,
+                               struct status *status)
+{
+    for (size_t i = 0; i < COUNT_OF(text_fields); i++) {
+        const struct text_field *field = &text_fields[i];
+        if (field->group == group &&
+            !parse_text(reader, field->key, field_at(manifest, field->offset), field->capacity, status))
+            return false;
+    }
+    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
+        const struct number_field *field = &number_fields[i];
+        if (field->group == group && !json_reader_u64(reader, field->key, true, field->minimum, field->maximum,
+                                                      field_at(manifest, field->offset), status))
+            return false;
+    }
+    for (size_t i = 0; i < COUNT_OF(real_fields); i++)
+        if (real_fields[i].group == group &&
+            !json_reader_double(reader, real_fields[i].key, true, field_at(manifest, real_fields[i].offset), status))
+            return false;
+    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++)
+        if (dtype_fields[i].group == group &&
+            !parse_dtype(reader, dtype_fields[i].key, field_at(manifest, dtype_fields[i].offset), status))
+            return false;
+    if (group == GROUP_TOKENS) return parse_tokens(reader, manifest, status);
+    if (group == GROUP_TARGET) return parse_target(reader, manifest, status);
+    return true;
+}
+
+static bool parse_group(json_t *object, enum group group, struct manifest *manifest, struct status *status)
+{
+    struct json_reader reader = {0};
+    if (!json_is_object(object))
+        return status_fail(status, STATUS_BAD_INPUT, "manifest: %s: expected an object, found %s", group_names[group],
+                           json_type_name(object));
+    char path[32];
+    snprintf(path, sizeof path, "manifest: %s", group_names[group]);
+    bool done = json_reader_open(&reader, object, path, status) &&
+                parse_group_fields(&reader, group, manifest, status) && json_reader_all_consumed(&reader, status);
+    json_reader_close(&reader);
+    return done;
+}
+
+static bool parse_root(struct json_reader *reader, struct manifest *manifest, struct status *status)
+{
+    if (!parse_text(reader, "builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
+        return false;
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        json_t *object = json_reader_get(reader, group_names[group]);
+        if (group == GROUP_PARALLEL && !object) continue;
+        if (!parse_group(object, (enum group)group, manifest, status)) return false;
+    }
+    const json_t *extra = json_reader_get(reader, "extra");
+    if (extra && !json_is_object(extra))
+        return status_fail(status, STATUS_BAD_INPUT, "manifest: extra: expected an object, found %s",
+                           json_type_name(extra));
+    return json_reader_all_consumed(reader, status);
+}
+
+bool manifest_parse(struct manifest *manifest, const char *text, size_t size, struct status *status)
+{
+    struct json_reader reader = {0};
+    bool done = false;
+    *manifest = (struct manifest){.geometry.ranks = 1, .bos_token = -1, .pad_token = -1};
+    json_t *root = json_parse(text, size, "manifest", status);
+    if (!root) return false;
+    if (!json_is_object(root)) {
+        status_fail(status, STATUS_BAD_INPUT, "manifest: expected an object, found %s", json_type_name(root));
+        goto cleanup;
+    }
+    if (!json_reader_open(&reader, root, "manifest", status)) goto cleanup;
+    if (!parse_root(&reader, manifest, status)) goto cleanup;
+    if (!manifest_check(manifest, status)) {
+        status_prefix(status, "manifest");
+        goto cleanup;
+    }
+    done = true;
+cleanup:
+    json_reader_close(&reader);
+    json_decref(root);
+    return done;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/engine/plan.h"
+
+#include <inttypes.h>
+
+#include "formats/base/checked.h"
+
+const char *plan_space_name(unsigned space)
+{
+    static const char *const names[SPACE_COUNT] = {
+        [SPACE_WEIGHTS] = "weights", [SPACE_ARENA] = "arena", [SPACE_KV] = "kv",
+        [SPACE_STEP] = "step",       [SPACE_STATE] = "state", [SPACE_COMM] = "comm",
+    };
+    return space < SPACE_COUNT && names[space] ? names[space] : "?";
+}
+
+const char *plan_op_name(unsigned op)
+{
+    static const char *const names[OP_COUNT] = {
+        [OP_EMBED] = "embed",
+        [OP_ROPE_TABLE] = "rope_table",
+        [OP_RMS_NORM] = "rms_norm",
+        [OP_MATMUL] = "matmul",
+        [OP_ROPE_APPEND] = "rope_append",
+        [OP_ATTENTION] = "attention",
+        [OP_SWIGLU] = "swiglu",
+        [OP_ADD] = "add",
+        [OP_SELECT_ROWS] = "select_rows",
+        [OP_SAMPLE] = "sample",
+        [OP_ROPE_ATTENTION] = "rope_attention",
+        [OP_ALL_REDUCE] = "all_reduce",
+        [OP_ALL_GATHER] = "all_gather",
+    };
+    return op < OP_COUNT && names[op] ? names[op] : "?";
+}
+
+const char *plan_library_name(unsigned library)
+{
+    static const char *const names[LIBRARY_COUNT] =
+        {[LIBRARY_CUBLASLT] = "cuBLASLt", [LIBRARY_CUDNN] = "cuDNN", [LIBRARY_NCCL] = "NCCL"};
+    return library < LIBRARY_COUNT && names[library] ? names[library] : "?";
+}
+
+/* Places fields of known sizes one behind the other; fields[i].bytes is filled by the caller. */
+static bool place_fields(struct plan_field *fields, int count, uint64_t *total_bytes)
+{
+    uint64_t position = 0;
+    for (int i = 0; i < count; i++) {
+        fields[i].offset = position;
+        if (!checked_add(position, fields[i].bytes, &position)) return false;
+        if (!checked_align(position, PLAN_ALIGNMENT, &position)) return false;
+    }
+    *total_bytes = position;
+    return true;
+}
+
+bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
+                 uint64_t *total_bytes)
+{
+    uint64_t row_bytes, out_row_bytes, logits_bytes;
+    const uint64_t logits_factors[] = {out_rows, vocab_size, sizeof(float)};
+    if (!checked_mul(rows, sizeof(int32_t), &row_bytes)) return false;
+    if (!checked_mul(out_rows, sizeof(int32_t), &out_row_bytes)) return false;
+    if (!checked_product(logits_factors, 3, &logits_bytes)) return false;
+    fields[STEP_COUNTS].bytes = 2 * sizeof(int32_t);
+    fields[STEP_TOKENS].bytes = row_bytes;
+    fields[STEP_SLOTS].bytes = row_bytes;
+    fields[STEP_POSITIONS].bytes = row_bytes;
+    fields[STEP_OUT_ROWS].bytes = out_row_bytes;
+    fields[STEP_NEXT_TOKENS].bytes = out_row_bytes;
+    fields[STEP_LOGITS].bytes = logits_bytes;
+    return place_fields(fields, STEP_FIELD_COUNT, total_bytes);
+}
+
+bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
+                  uint64_t *total_bytes)
+{
+    const uint64_t table_factors[] = {geometry->slots, geometry->pages_per_slot, sizeof(int32_t)};
+    uint64_t seen_bytes = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
+    if (!checked_product(table_factors, 3, &fields[STATE_PAGE_TABLE].bytes)) return false;
+    if (!checked_mul(geometry->slots, sizeof(struct sampler_state), &fields[STATE_SAMPLERS].bytes)) return false;
+    if (!checked_mul(geometry->slots, seen_bytes, &fields[STATE_SEEN].bytes)) return false;
+    return place_fields(fields, STATE_FIELD_COUNT, total_bytes);
+}
+
+static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, const char *name,
+                          struct status *status)
+{
+    if (header->kind != PLAN_DECODE && header->kind != PLAN_PREFILL)
+        return status_fail(status, STATUS_CORRUPT, "%s: kind: expected %d (decode) or %d (prefill), found %" PRIu32,
+                           name, PLAN_DECODE, PLAN_PREFILL, header->kind);
+    if (header->rows < 1 || header->rows > INT32_MAX)
+        return status_fail(status, STATUS_CORRUPT, "%s: rows: expected 1 to %d, found %" PRIu32, name, INT32_MAX,
+                           header->rows);
+    uint32_t out_rows = header->kind == PLAN_DECODE ? header->rows : 1;
+    if (header->out_rows != out_rows)
+        return status_fail(status, STATUS_CORRUPT, "%s: out_rows: expected %" PRIu32 ", found %" PRIu32, name, out_rows,
+                           header->out_rows);
+    if (header->launch_count < 1 || header->launch_count > PLAN_MAX_LAUNCHES)
+        return status_fail(status, STATUS_CORRUPT, "%s: launch count: expected 1 to %d, found %" PRIu32, name,
+                           PLAN_MAX_LAUNCHES, header->launch_count);
+    /* Arrays longer than all launches together could use are a defect of whoever wrote them. */
+    if (header->operand_count > header->launch_count * PLAN_MAX_OPERANDS)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: operand count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
+                           header->operand_count, header->launch_count);
+    if (header->param_count > header->launch_count * PLAN_MAX_PARAMS)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: parameter count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
+                           header->param_count, header->launch_count);
+    if (header->dependency_count > header->launch_count * PLAN_MAX_DEPENDENCIES)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: dependency count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
+                           header->dependency_count, header->launch_count);
+    if (header->use > PLAN_USE_APART)
+        return status_fail(status, STATUS_CORRUPT, "%s: use: expected 0 or 1, found %" PRIu32, name, header->use);
+    if (header->arena_bytes > sizes->bytes[SPACE_ARENA])
+        return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " arena bytes, the engine has %" PRIu64, name,
+                           header->arena_bytes, sizes->bytes[SPACE_ARENA]);
+    return true;
+}
+
+static bool verify_operand(const struct plan_operand *operand, uint64_t arena_bytes,
+                           const struct plan_space_sizes *sizes, struct status *status)
+{
+    if (operand->space < SPACE_WEIGHTS || operand->space >= SPACE_COUNT)
+        return status_fail(status, STATUS_CORRUPT, "unknown memory space %u", operand->space);
+    if (operand->access < ACCESS_READ || operand->access > ACCESS_READ_WRITE)
+        return status_fail(status, STATUS_CORRUPT, "unknown access %u", operand->access);
+    if (operand->space == SPACE_WEIGHTS && operand->access != ACCESS_READ)
+        return status_fail(status, STATUS_CORRUPT, "writes to the weights");
+    if (operand->reserved0 != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
+    if (operand->offset % PLAN_ALIGNMENT != 0)
+        return status_fail(status, STATUS_CORRUPT, "offset %" PRIu64 " is not a multiple of %d", operand->offset,
+                           PLAN_ALIGNMENT);
+    /* A plan is held to its own part of the arena, so that what it says it needs is what it uses. */
+    uint64_t limit = operand->space == SPACE_ARENA ? arena_bytes : sizes->bytes[operand->space];
+    if (operand->bytes == 0 || !checked_range(operand->offset, operand->bytes, limit))
+        return status_fail(status, STATUS_CORRUPT,
+                           "%" PRIu64 " bytes at offset %" PRIu64 " do not lie in the %" PRIu64 " bytes of space '%s'",
+                           operand->bytes, operand->offset, limit, plan_space_name(operand->space));
+    return true;
+}
+
+/* The launch's slices of the operand, parameter and dependency arrays. */
+static bool verify_slices(const struct plan_header *header, const struct plan_launch *launch, struct status *status)
+{
+    if (launch->operand_count > PLAN_MAX_OPERANDS)
+        return status_fail(status, STATUS_CORRUPT, "%u operands, at most %d are possible", launch->operand_count,
+                           PLAN_MAX_OPERANDS);
+    if (launch->param_count > PLAN_MAX_PARAMS)
+        return status_fail(status, STATUS_CORRUPT, "%u parameters, at most %d are possible", launch->param_count,
+                           PLAN_MAX_PARAMS);
+    if (launch->dependency_count > PLAN_MAX_DEPENDENCIES)
+        return status_fail(status, STATUS_CORRUPT, "%u dependencies, at most %d are possible", launch->dependency_count,
+                           PLAN_MAX_DEPENDENCIES);
+    if (!checked_range(launch->first_operand, launch->operand_count, header->operand_count))
+        return status_fail(status, STATUS_CORRUPT, "operands %" PRIu32 " + %u lie outside the plan's %" PRIu32,
+                           launch->first_operand, launch->operand_count, header->operand_count);
+    if (!checked_range(launch->first_param, launch->param_count, header->param_count))
+        return status_fail(status, STATUS_CORRUPT, "parameters %" PRIu32 " + %u lie outside the plan's %" PRIu32,
+                           launch->first_param, launch->param_count, header->param_count);
+    if (!checked_range(launch->first_dependency, launch->dependency_count, header->dependency_count))
+        return status_fail(status, STATUS_CORRUPT, "dependencies %" PRIu32 " + %u lie outside the plan's %" PRIu32,
+                           launch->first_dependency, launch->dependency_count, header->dependency_count);
+    return true;
+}
+
+/* A tensor map stands among the launch's parameters; whether it describes the operand is for the target to check. */
+static bool verify_tensor_map(const struct plan_launch *launch, const struct plan_operand *operand,
+                              struct status *status)
+{
+    if (operand->tensor_map == 0 || checked_range(operand->tensor_map - 1, PLAN_TENSOR_MAP_PARAMS, launch->param_count))
+        return true;
+    return status_fail(status, STATUS_CORRUPT, "tensor map at parameter %" PRIu32 " leaves the launch's %u parameters",
+                       operand->tensor_map - 1, launch->param_count);
+}
+
+static bool verify_launch(const struct plan *plan, uint32_t index, const struct plan_space_sizes *sizes,
+                          struct status *status)
+{
+    const struct plan_launch *launch = &plan->launches[index];
+    if (launch->op < OP_EMBED || launch->op >= OP_COUNT)
+        return status_fail(status, STATUS_CORRUPT, "unknown op %u", launch->op);
+    if (launch->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
+    if (!verify_slices(&plan->header, launch, status)) return false;
+    for (uint32_t i = 0; i < launch->operand_count; i++)
+        if (!verify_operand(&plan->operands[launch->first_operand + i], plan->header.arena_bytes, sizes, status) ||
+            !verify_tensor_map(launch, &plan->operands[launch->first_operand + i], status))
+            return status_prefix(status, "operand %" PRIu32, i);
+    /* Strictly rising indices below the launch's own: no cycle, no duplicate. */
+    int64_t previous = -1;
+    for (uint32_t i = 0; i < launch->dependency_count; i++) {
+        uint32_t dependency = plan->dependencies[launch->first_dependency + i];
+        if (dependency >= index || (int64_t)dependency <= previous)
+            return status_fail(status, STATUS_CORRUPT,
+                               "dependency %" PRIu32 ": launch %" PRIu32 " is not earlier, or not in rising order", i,
+                               dependency);
+        previous = dependency;
+    }
+    return true;
+}
+
+bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name, struct status *status)
+{
+    if (!verify_header(&plan->header, sizes, name, status)) return false;
+    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+        if (!verify_launch(plan, i, sizes, status))
+            return status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));
+    return true;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "formats/engine/test_engine.h"
+
+static struct test_engine engine;
+
+static struct plan_space_sizes sizes_of(const struct plan *plan)
+{
+    struct plan_field fields[STEP_FIELD_COUNT];
+    struct plan_space_sizes sizes = {.bytes = {
+                                         [SPACE_WEIGHTS] = engine.manifest.weights_bytes,
+                                         [SPACE_ARENA] = engine.manifest.arena_bytes,
+                                         [SPACE_KV] = engine.manifest.geometry.page_bytes,
+                                         [SPACE_STATE] = engine.manifest.state_bytes,
+                                     }};
+    assert_true(
+        step_layout(plan->header.rows, plan->header.out_rows, TEST_ENGINE_VOCAB, fields, &sizes.bytes[SPACE_STEP]));
+    return sizes;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    return test_engine_make(&engine, &status) ? 0 : -1;
+}
+
+static void step_layout_places_fields_in_order(void **state)
+{
+    (void)state;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t total;
+    assert_true(step_layout(17, 3, 1000, fields, &total));
+    const uint64_t offsets[] = {0, 64, 192, 320, 448, 512, 576}, bytes[] = {8, 68, 68, 68, 12, 12, 12000};
+    for (int i = 0; i < STEP_FIELD_COUNT; i++) {
+        assert_int_equal(fields[i].offset, offsets[i]);
+        assert_int_equal(fields[i].bytes, bytes[i]);
+    }
+    assert_int_equal(total, 576 + 12032);
+}
+
+static void state_layout_places_fields_in_order(void **state)
+{
+    (void)state;
+    const struct plan_geometry geometry = {.slots = 3, .pages_per_slot = 7, .vocab_size = 1001};
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t total;
+    assert_true(state_layout(&geometry, fields, &total));
+    assert_int_equal(fields[STATE_PAGE_TABLE].bytes, 84);
+    assert_int_equal(fields[STATE_SAMPLERS].offset, 128);
+    assert_int_equal(fields[STATE_SAMPLERS].bytes, 192);
+    assert_int_equal(fields[STATE_SEEN].offset, 320);
+    assert_int_equal(fields[STATE_SEEN].bytes, 3 * 126);
+    assert_int_equal(total, 320 + 384);
+}
+
+static void layouts_refuse_overflow(void **state)
+{
+    (void)state;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t total;
+    assert_false(step_layout(UINT64_MAX / 2, 1, 1, fields, &total));
+    assert_false(step_layout(1, UINT64_MAX / 8, 1, fields, &total));
+    assert_false(step_layout(1, UINT64_C(1) << 31, UINT64_C(1) << 31, fields, &total));
+    assert_false(step_layout(UINT64_MAX / 8, 1, 1, fields, &total));
+    struct plan_geometry geometry = {.slots = UINT64_C(1) << 32, .pages_per_slot = UINT64_C(1) << 32, .vocab_size = 8};
+    assert_false(state_layout(&geometry, fields, &total));
+    geometry = (struct plan_geometry){.slots = UINT64_C(1) << 59, .pages_per_slot = 1, .vocab_size = 8};
+    assert_false(state_layout(&geometry, fields, &total));
+    geometry = (struct plan_geometry){.slots = 1, .pages_per_slot = UINT64_C(1) << 61, .vocab_size = UINT64_MAX};
+    assert_true(state_layout(&geometry, fields, &total));
+    geometry = (struct plan_geometry){.slots = 9, .pages_per_slot = 1, .vocab_size = UINT64_MAX};
+    assert_false(state_layout(&geometry, fields, &total));
+}
+
+static void names_are_known_and_safe(void **state)
+{
+    (void)state;
+    assert_string_equal(plan_space_name(SPACE_KV), "kv");
+    assert_string_equal(plan_space_name(0), "?");
+    assert_string_equal(plan_space_name(99), "?");
+    assert_string_equal(plan_op_name(OP_SELECT_ROWS), "select_rows");
+    assert_string_equal(plan_op_name(0), "?");
+    assert_string_equal(plan_op_name(65535), "?");
+    for (unsigned op = 1; op < OP_COUNT; op++) assert_string_not_equal(plan_op_name(op), "?");
+}
+
+static void good_plans_pass(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
+        struct status status = {0};
+        struct plan_space_sizes sizes = sizes_of(&engine.plans[i]);
+        if (!plan_verify(&engine.plans[i], &sizes, "plan", &status)) fail_msg("%s", status.message);
+    }
+}
+
+/* One field of a good plan is overwritten; the message must contain `expected`. */
+struct damage {
+    enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_DEPENDENCY } where;
+    size_t index, offset, bytes;
+    uint64_t value;
+    const char *expected;
+};
+
+#define HEADER(field, value, expected)                                                                               \
+    {                                                                                                                \
+        IN_HEADER, 0, offsetof(struct plan_header, field), sizeof(((struct plan_header *)0)->field), value, expected \
+    }
+#define LAUNCH(index, field, value, expected)                                                                   \
+    {                                                                                                           \
+        IN_LAUNCH, index, offsetof(struct plan_launch, field), sizeof(((struct plan_launch *)0)->field), value, \
+            expected                                                                                            \
+    }
+#define OPERAND(index, field, value, expected)                                                                     \
+    {                                                                                                              \
+        IN_OPERAND, index, offsetof(struct plan_operand, field), sizeof(((struct plan_operand *)0)->field), value, \
+            expected                                                                                               \
+    }
+
+static const struct damage damages[] = {
+    HEADER(kind, 0, "kind: expected 1 (decode) or 2 (prefill), found 0"),
+    HEADER(kind, 3, "kind: expected 1 (decode) or 2 (prefill), found 3"),
+    HEADER(rows, 0, "rows: expected 1 to"),
+    HEADER(rows, UINT32_MAX, "rows: expected 1 to"),
+    HEADER(out_rows, 0, "out_rows: expected 1, found 0"),
+    HEADER(launch_count, 0, "launch count: expected 1 to 65536, found 0"),
+    HEADER(launch_count, UINT32_MAX, "launch count: expected 1 to 65536"),
+    HEADER(operand_count, UINT32_MAX, "operand count"),
+    HEADER(operand_count, 3, "outside the plan's 3"),
+    HEADER(param_count, UINT32_MAX, "parameter count"),
+    HEADER(param_count, 2, "outside the plan's 2"),
+    HEADER(dependency_count, UINT32_MAX, "dependency count"),
+    HEADER(dependency_count, 1, "outside the plan's 1"),
+    HEADER(use, 2, "use: expected 0 or 1, found 2"),
+    HEADER(arena_bytes, 1 << 20, "needs 1048576 arena bytes, the engine has 32768"),
+    HEADER(arena_bytes, 64, "in the 64 bytes of space 'arena'"),
+    LAUNCH(2, op, 0, "launch 2 (?): unknown op 0"),
+    LAUNCH(2, op, OP_COUNT, "launch 2 (?): unknown op"),
+    LAUNCH(2, op, 65535, "launch 2 (?): unknown op 65535"),
+    LAUNCH(2, operand_count, PLAN_MAX_OPERANDS + 1, "13 operands, at most 12"),
+    LAUNCH(2, param_count, PLAN_MAX_PARAMS + 1, "65 parameters, at most 64"),
+    LAUNCH(2, dependency_count, PLAN_MAX_DEPENDENCIES + 1, "17 dependencies, at most 16"),
+    LAUNCH(2, first_operand, UINT32_MAX, "operands 4294967295 + 8 lie outside"),
+    LAUNCH(2, first_param, UINT32_MAX, "parameters 4294967295 + 13 lie outside"),
+    LAUNCH(2, first_dependency, UINT32_MAX, "dependencies 4294967295 + 1 lie outside"),
+    LAUNCH(9, operand_count, 9, "lie outside the plan's"),
+    LAUNCH(2, reserved, 1, "launch 2 (rope_append): a reserved field is not zero"),
+    OPERAND(0, space, 0, "launch 0 (embed): operand 0: unknown memory space 0"),
+    OPERAND(0, space, SPACE_COUNT, "unknown memory space 7"),
+    OPERAND(0, space, 255, "unknown memory space 255"),
+    OPERAND(0, access, 0, "unknown access 0"),
+    OPERAND(0, access, 4, "unknown access 4"),
+    OPERAND(2, access, ACCESS_READ_WRITE, "operand 2: writes to the weights"),
+    OPERAND(0, reserved0, 1, "a reserved field is not zero"),
+    OPERAND(0, tensor_map, 1, "tensor map at parameter 0 leaves the launch's"),
+    OPERAND(0, tensor_map, UINT32_MAX, "tensor map at parameter 4294967294 leaves"),
+    OPERAND(0, offset, 32, "offset 32 is not a multiple of 64"),
+    OPERAND(0, offset, UINT64_MAX & ~UINT64_C(63), "do not lie in"),
+    OPERAND(0, bytes, 0, "0 bytes at offset 0 do not lie in"),
+    OPERAND(0, bytes, UINT64_MAX, "do not lie in"),
+    OPERAND(2, bytes, TEST_ENGINE_WEIGHTS + 1, "do not lie in the 2304 bytes of space 'weights'"),
+    OPERAND(2, offset, 1344, "do not lie in the 2304 bytes of space 'weights'"),
+    OPERAND(3, bytes, 32769, "of space 'arena'"),
+    {IN_DEPENDENCY, 0, 0, 4, 1, "launch 1 (rope_table): dependency 0: launch 1 is not earlier"},
+    {IN_DEPENDENCY, 0, 0, 4, UINT32_MAX, "dependency 0: launch 4294967295 is not earlier"},
+};
+
+static void every_damage_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        const struct damage *damage = &damages[i];
+        assert_int_equal(setup(NULL), 0);
+        struct plan *plan = &engine.plans[0];
+        struct plan_space_sizes sizes = sizes_of(plan);
+        void *base = damage->where == IN_HEADER    ? (void *)&plan->header
+                     : damage->where == IN_LAUNCH  ? (void *)&engine.storage[0].launches[damage->index]
+                     : damage->where == IN_OPERAND ? (void *)&engine.storage[0].operands[damage->index]
+                                                   : (void *)&engine.storage[0].dependencies[damage->index];
+        memcpy((char *)base + damage->offset, &damage->value, damage->bytes);
+        struct status status = {0};
+        if (plan_verify(plan, &sizes, "a plan", &status)) fail_msg("case %zu passed: %s", i, damage->expected);
+        assert_int_equal(status.code, STATUS_CORRUPT);
+        if (!strstr(status.message, damage->expected) || strncmp(status.message, "a plan: ", 8) != 0)
+            fail_msg("case %zu: expected '%s', found '%s'", i, damage->expected, status.message);
+    }
+    assert_int_equal(setup(NULL), 0);
+}
+
+static void dependencies_must_rise(void **state)
+{
+    (void)state;
+    struct plan *plan = &engine.plans[0];
+    struct plan_space_sizes sizes = sizes_of(plan);
+    struct plan_launch *last = &engine.storage[0].launches[9];
+    struct status status = {0};
+    /* The last launch takes over the two dependencies before its own as well: 6, 7, 8. */
+    last->first_dependency -= 2;
+    last->dependency_count = 3;
+    assert_true(plan_verify(plan, &sizes, "plan", &status));
+    engine.storage[0].dependencies[last->first_dependency + 1] = 6;
+    assert_false(plan_verify(plan, &sizes, "plan", &status));
+    assert_non_null(strstr(status.message, "dependency 1: launch 6 is not earlier, or not in rising order"));
+    assert_int_equal(setup(NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(step_layout_places_fields_in_order),
+        cmocka_unit_test(state_layout_places_fields_in_order),
+        cmocka_unit_test(layouts_refuse_overflow),
+        cmocka_unit_test(names_are_known_and_safe),
+        cmocka_unit_test(good_plans_pass),
+        cmocka_unit_test(every_damage_is_named),
+        cmocka_unit_test(dependencies_must_rise),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

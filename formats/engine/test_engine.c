@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/engine/test_engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/hash.h"
+#include "formats/tuning/tuning_record.h"
+
+enum { VOCAB = TEST_ENGINE_VOCAB, HIDDEN = 16, HEADS = 2, KV_HEADS = 1, HEAD_DIM = 8, PAGE_TOKENS = 4, SLOTS = 2 };
+enum { MAX_CONTEXT = 10, ARENA_BLOCK = 4096, ARENA_BLOCKS = 8, COUNT_OF_ROWS = 0, COUNT_OF_OUT_ROWS = 1 };
+enum { EXCHANGE_OFFSET = 256, EXCHANGE_BUFFERS = 3 };
+enum tensor { TABLE, HEAD, NORM, FREQUENCIES };
+
+/* A plan under construction. */
+struct builder {
+    struct test_plan *storage;
+    struct plan_header *header;
+    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
+    const struct test_engine *engine;
+};
+
+static void add_operand(struct builder *builder, struct plan_operand operand)
+{
+    builder->storage->operands[builder->header->operand_count++] = operand;
+    builder->storage->launches[builder->header->launch_count - 1].operand_count++;
+}
+
+static void step_operand(struct builder *builder, enum step_field field, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_STEP,
+                                               .access = (uint8_t)access,
+                                               .offset = builder->step[field].offset,
+                                               .bytes = builder->step[field].bytes});
+}
+
+static void state_operand(struct builder *builder, enum state_field field, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_STATE,
+                                               .access = (uint8_t)access,
+                                               .offset = builder->state[field].offset,
+                                               .bytes = builder->state[field].bytes});
+}
+
+static void weight_operand(struct builder *builder, enum tensor index)
+{
+    const struct engine_tensor *tensor = &builder->engine->tensors[index];
+    add_operand(builder, (struct plan_operand){.space = SPACE_WEIGHTS,
+                                               .access = ACCESS_READ,
+                                               .offset = tensor->offset,
+                                               .bytes = tensor->bytes});
+}
+
+/* The arena is a row of equal blocks, each large enough for anything here. */
+static void arena_operand(struct builder *builder, unsigned block, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_ARENA,
+                                               .access = (uint8_t)access,
+                                               .offset = (uint64_t)block * ARENA_BLOCK,
+                                               .bytes = ARENA_BLOCK});
+}
+
+static void comm_operand(struct builder *builder, uint64_t offset, uint64_t bytes, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_COMM,
+                                               .access = (uint8_t)access,
+                                               .offset = offset,
+                                               .bytes = bytes});
+}
+
+static void comm_header_operand(struct builder *builder, enum plan_access access)
+{
+    comm_operand(builder, 0, sizeof(struct comm_header), access);
+}
+
+static void kv_operand(struct builder *builder, enum plan_access access)
+{
+    add_operand(builder, (struct plan_operand){.space = SPACE_KV,
+                                               .access = (uint8_t)access,
+                                               .bytes = builder->engine->manifest.geometry.page_bytes});
+}
+
+/* Begins a launch that depends on the one before it. Every op's first operand is STEP_COUNTS. */
+static void begin_launch(struct builder *builder, enum plan_op op, uint32_t tactic, const int64_t *params,
+                         uint16_t param_count)
+{
+    struct plan_header *header = builder->header;
+    struct plan_launch *launch = &builder->storage->launches[header->launch_count++];
+    *launch = (struct plan_launch){
+        .op = (uint16_t)op,
+        .param_count = param_count,
+        .dependency_count = header->launch_count > 1,
+        .first_operand = header->operand_count,
+        .first_param = header->param_count,
+        .first_dependency = header->dependency_count,
+        .tactic = tactic,
+        .layer = op == OP_ATTENTION || op == OP_ROPE_APPEND ? 0 : UINT32_MAX,
+        .bytes = 4096,
+        .flops = 512,
+    };
+    if (launch->dependency_count) builder->storage->dependencies[header->dependency_count++] = header->launch_count - 2;
+    memcpy(&builder->storage->params[header->param_count], params, param_count * sizeof *params);
+    header->param_count += param_count;
+    step_operand(builder, STEP_COUNTS, ACCESS_READ);
+}
+
+#define BEGIN(builder, op, tactic, ...)                               \
+    begin_launch(builder, op, tactic, (const int64_t[]){__VA_ARGS__}, \
+                 sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static int64_t float_bits(float value) { return (int64_t)float_to_bits(value); }
+
+/* Sums an arena block over the ranks. */
+static void add_all_reduce(struct builder *builder, int64_t rows, unsigned block, uint64_t buffer)
+{
+    BEGIN(builder, OP_ALL_REDUCE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, TEST_ENGINE_RANKS);
+    arena_operand(builder, block, ACCESS_READ);
+    comm_header_operand(builder, ACCESS_READ_WRITE);
+    comm_operand(builder, EXCHANGE_OFFSET + buffer * TEST_ENGINE_EXCHANGE, (uint64_t)rows * HIDDEN * sizeof(float),
+                 ACCESS_READ_WRITE);
+    arena_operand(builder, block, ACCESS_WRITE);
+}
+
+/* Attention and its company, and the ops that a plan of fused ones has no need of. Works on arena block 0. */
+static void add_layer(struct builder *builder, int64_t rows)
+{
+    const struct plan_geometry *geometry = &builder->engine->manifest.geometry;
+    int64_t page_bytes = (int64_t)geometry->page_bytes, pages = (int64_t)geometry->pages_per_slot;
+    int64_t heads = HEADS / builder->engine->ranks; /* the KV head is on every rank */
+    BEGIN(builder, OP_ROPE_TABLE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HEAD_DIM, float_bits(1));
+    step_operand(builder, STEP_POSITIONS, ACCESS_READ);
+    weight_operand(builder, FREQUENCIES);
+    arena_operand(builder, 3, ACCESS_WRITE);
+    BEGIN(builder, OP_ROPE_APPEND, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
+          page_bytes, SLOTS, DTYPE_F32, 0, 0, float_bits(0));
+    arena_operand(builder, 0, ACCESS_READ);
+    arena_operand(builder, 3, ACCESS_READ);
+    step_operand(builder, STEP_SLOTS, ACCESS_READ);
+    step_operand(builder, STEP_POSITIONS, ACCESS_READ);
+    state_operand(builder, STATE_PAGE_TABLE, ACCESS_READ);
+    kv_operand(builder, ACCESS_WRITE);
+    arena_operand(builder, 4, ACCESS_WRITE);
+    BEGIN(builder, OP_ATTENTION, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
+          page_bytes, SLOTS, DTYPE_F32, 0, float_bits(0.35f));
+    arena_operand(builder, 4, ACCESS_READ);
+    step_operand(builder, STEP_SLOTS, ACCESS_READ);
+    step_operand(builder, STEP_POSITIONS, ACCESS_READ);
+    state_operand(builder, STATE_PAGE_TABLE, ACCESS_READ);
+    kv_operand(builder, ACCESS_READ);
+    arena_operand(builder, 5, ACCESS_WRITE);
+    arena_operand(builder, 6, ACCESS_READ_WRITE); /* workspace, as below */
+    BEGIN(builder, OP_SWIGLU, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN);
+    arena_operand(builder, 0, ACCESS_READ);
+    arena_operand(builder, 5, ACCESS_READ);
+    arena_operand(builder, 7, ACCESS_WRITE);
+    BEGIN(builder, OP_ADD, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN);
+    arena_operand(builder, 0, ACCESS_READ);
+    arena_operand(builder, 7, ACCESS_READ);
+    arena_operand(builder, 1, ACCESS_WRITE);
+    if (builder->engine->ranks > 1) add_all_reduce(builder, rows, 1, 1);
+}
+
+static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind kind, uint32_t rows, bool full)
+{
+    uint64_t total;
+    struct plan *plan = &engine->plans[index];
+    struct builder builder = {.storage = &engine->storage[index], .header = &plan->header, .engine = engine};
+    uint32_t out_rows = kind == PLAN_DECODE ? rows : 1;
+    bool several = engine->ranks > 1;
+    int64_t vocab = (int64_t)plan_rank_vocab(&engine->manifest.geometry);
+    *plan = (struct plan){
+        .header = {.kind = kind, .rows = rows, .out_rows = out_rows, .arena_bytes = ARENA_BLOCK * ARENA_BLOCKS},
+        .launches = builder.storage->launches,
+        .operands = builder.storage->operands,
+        .params = builder.storage->params,
+        .dependencies = builder.storage->dependencies,
+    };
+    if (!step_layout(rows, out_rows, VOCAB, builder.step, &total)) return false;
+    if (total > engine->manifest.step_bytes) engine->manifest.step_bytes = total;
+    if (!state_layout(&engine->manifest.geometry, builder.state, &total)) return false;
+    BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, vocab, DTYPE_F32, LAYOUT_ROW_MAJOR);
+    step_operand(&builder, STEP_TOKENS, ACCESS_READ);
+    weight_operand(&builder, TABLE);
+    arena_operand(&builder, full ? 0 : 1, ACCESS_WRITE);
+    if (several) {
+        comm_header_operand(&builder, ACCESS_READ);
+        add_all_reduce(&builder, rows, full ? 0 : 1, 0);
+    }
+    if (full) add_layer(&builder, rows);
+    BEGIN(&builder, OP_RMS_NORM, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, DTYPE_F32, float_bits(1e-5f), 0);
+    arena_operand(&builder, 1, ACCESS_READ);
+    weight_operand(&builder, NORM);
+    arena_operand(&builder, 0, ACCESS_WRITE);
+    BEGIN(&builder, OP_SELECT_ROWS, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, HIDDEN, rows);
+    arena_operand(&builder, 0, ACCESS_READ);
+    step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
+    arena_operand(&builder, 1, ACCESS_WRITE);
+    BEGIN(&builder, OP_MATMUL, full ? 1 : 0, out_rows, COUNT_OF_OUT_ROWS, vocab, HIDDEN, DTYPE_F32, 0, 0, 0, 0, 1, 1, 0,
+          0, 1, 0);
+    arena_operand(&builder, 1, ACCESS_READ);
+    weight_operand(&builder, HEAD);
+    if (several)
+        arena_operand(&builder, 3, ACCESS_WRITE);
+    else
+        step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
+    arena_operand(&builder, 2, ACCESS_READ_WRITE);
+    if (several) {
+        BEGIN(&builder, OP_ALL_GATHER, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, vocab, VOCAB, TEST_ENGINE_RANKS);
+        arena_operand(&builder, 3, ACCESS_READ);
+        comm_header_operand(&builder, ACCESS_READ_WRITE);
+        comm_operand(&builder, EXCHANGE_OFFSET + (full ? 2 : 1) * TEST_ENGINE_EXCHANGE,
+                     out_rows * (uint64_t)vocab * sizeof(float), ACCESS_READ_WRITE);
+        step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
+    }
+    BEGIN(&builder, OP_SAMPLE, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, VOCAB, SLOTS, rows);
+    step_operand(&builder, STEP_LOGITS, ACCESS_READ);
+    step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
+    step_operand(&builder, STEP_SLOTS, ACCESS_READ);
+    state_operand(&builder, STATE_SAMPLERS, ACCESS_READ_WRITE);
+    state_operand(&builder, STATE_SEEN, ACCESS_READ_WRITE);
+    step_operand(&builder, STEP_NEXT_TOKENS, ACCESS_WRITE);
+    arena_operand(&builder, 2, ACCESS_READ_WRITE);
+    return true;
+}
+
+static void make_tensors(struct test_engine *engine)
+{
+    static const struct engine_tensor tensors[TEST_ENGINE_TENSORS] = {
+        [TABLE] = {.name = "embed.table", .rank = 2, .shape = {VOCAB, HIDDEN}, .bytes = VOCAB * HIDDEN * 4},
+        [HEAD] = {.name = "head",
+                  .layout = LAYOUT_PANEL16,
+                  .rank = 2,
+                  .shape = {VOCAB, HIDDEN},
+                  .bytes = VOCAB * HIDDEN * 4},
+        [NORM] = {.name = "norm", .rank = 1, .shape = {HIDDEN}, .bytes = HIDDEN * 4},
+        [FREQUENCIES] = {.name = "rope.inv_freq", .rank = 1, .shape = {HEAD_DIM / 2}, .bytes = HEAD_DIM / 2 * 4},
+    };
+    uint64_t offset = 0;
+    for (int i = 0; i < TEST_ENGINE_TENSORS; i++) {
+        engine->tensors[i] = tensors[i];
+        struct engine_tensor *tensor = &engine->tensors[i];
+        tensor->dtype = DTYPE_F32;
+        tensor->offset = offset;
+        if (tensor->shape[0] == VOCAB && tensor->rank == 2) {
+            tensor->shape[0] /= engine->ranks;
+            if (i == TABLE) tensor->bytes /= engine->ranks; /* the head fills a panel all the same */
+        }
+        offset += (tensor->bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    }
+    /* The gap behind the last tensor stays zero, as the builder leaves it. */
+    for (int i = 0; i < TEST_ENGINE_TENSORS; i++)
+        for (uint64_t byte = 0; byte < engine->tensors[i].bytes; byte += 4) {
+            float value = (float)((byte * 7 + (uint64_t)i * 3) % 29) / 16 - 1;
+            memcpy(engine->weights + engine->tensors[i].offset + byte, &value, sizeof value);
+        }
+}
+
+static bool make_tactics(struct test_engine *engine, struct status *status)
+{
+    struct tuning_record record = {
+        .values = {{"panels_per_tile", 1}, {"rows_per_tile", 1}},
+        .value_count = 2,
+        .median_us = 1.5,
+        .spread_us = 0.1,
+        .bytes = 4096,
+        .flops = 512,
+        .roofline_us = 0.7,
+        .level = "quick",
+        .candidates = 3,
+    };
+    size_t used = 0;
+    for (int rows = 1; rows <= 2; rows++) {
+        char *line = NULL;
+        size_t size = 0;
+        snprintf(record.key, sizeof record.key, "test-cpu matmul %dx16x16 F32", rows);
+        if (!tuning_record_format(&record, &line, &size, status)) return false;
+        if (used + size < sizeof engine->tactics) memcpy(engine->tactics + used, line, size + 1);
+        used += size;
+        free(line);
+    }
+    return true;
+}
+
+static bool make(struct test_engine *engine, uint32_t ranks, struct status *status)
+{
+    *engine = (struct test_engine){.ranks = ranks};
+    engine->manifest = (struct manifest){
+        .builder_version = "0.1.0-test",
+        .model_type = "llama",
+        .model_name = "test \xc3\xa9ngine",
+        .target = TARGET_CPU,
+        .target_name = "a processor",
+        .hidden_size = HIDDEN,
+        .intermediate_size = HIDDEN,
+        .layers = 1,
+        .heads = HEADS,
+        .kv_heads = KV_HEADS,
+        .head_dim = HEAD_DIM,
+        .parameters = 2 * VOCAB * HIDDEN + HIDDEN,
+        .weight_dtype = DTYPE_F32,
+        .kv_dtype = DTYPE_F32,
+        .geometry = {.slots = SLOTS,
+                     .max_context = MAX_CONTEXT,
+                     .page_tokens = PAGE_TOKENS,
+                     .pages_per_slot = 3,
+                     .page_bytes = 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM * 4,
+                     .vocab_size = VOCAB,
+                     .ranks = ranks},
+        .weights_bytes = ranks > 1 ? ranks * (uint64_t)TEST_ENGINE_REGION : TEST_ENGINE_WEIGHTS,
+        .comm_bytes = ranks > 1 ? EXCHANGE_OFFSET + EXCHANGE_BUFFERS * TEST_ENGINE_EXCHANGE : 0,
+        .arena_bytes = ARENA_BLOCK * ARENA_BLOCKS,
+        .bos_token = 1,
+        .pad_token = -1,
+        .eos_tokens = {2, 3},
+        .eos_count = 2,
+        .chat_format = CHAT_CHATML,
+        .temperature = 0.7,
+        .top_p = 0.95,
+        .repetition_penalty = 1.0,
+        .top_k = 40,
+        .has_tokenizer = true,
+    };
+    struct plan_field state[STATE_FIELD_COUNT];
+    if (!state_layout(&engine->manifest.geometry, state, &engine->manifest.state_bytes))
+        return status_fail(status, STATUS_INTERNAL, "test engine: state");
+    make_tensors(engine);
+    if (!make_plan(engine, 0, PLAN_DECODE, 1, true) || !make_plan(engine, 1, PLAN_DECODE, 2, false) ||
+        !make_plan(engine, 2, PLAN_PREFILL, 4, false))
+        return status_fail(status, STATUS_INTERNAL, "test engine: plans");
+    engine->plan_count = TEST_ENGINE_PLANS;
+    if (!make_tactics(engine, status)) return false;
+    for (size_t i = 0; i < sizeof engine->tokenizer; i++) engine->tokenizer[i] = (uint8_t)(i * 5 + 1);
+    for (int i = 0; i < 3; i++) engine->prompt[i] = i + 1;
+    for (int i = 0; i < 2; i++) engine->tokens[i] = i + 4;
+    for (int i = 0; i < 2 * VOCAB; i++) engine->logits[i] = (float)(i * 11 % 7) - 3;
+    engine->golden = (struct engine_golden){
+        .prompt_count = 3,
+        .token_count = 2,
+        .vocab_size = VOCAB,
+        .tolerance = 1e-3f,
+        .prompt = engine->prompt,
+        .tokens = engine->tokens,
+        .logits = engine->logits,
+    };
+    return true;
+}
+
+bool test_engine_make(struct test_engine *engine, struct status *status) { return make(engine, 1, status); }
+
+bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
+{
+    return make(engine, TEST_ENGINE_RANKS, status);
+}
+
+bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct engine_writer *writer = engine_writer_begin(path, status);
+    if (!writer) return false;
+    uint64_t region = engine->ranks > 1 ? engine->manifest.weights_bytes / engine->ranks : TEST_ENGINE_WEIGHTS;
+    uint8_t *weights = calloc(1, region);
+    bool done = weights && engine_writer_weights_begin(writer, engine->ranks * region, engine->ranks, status);
+    for (int i = 0; done && i < TEST_ENGINE_TENSORS; i++) {
+        const struct engine_tensor *tensor = &engine->tensors[i];
+        memcpy(weights + tensor->offset, engine->weights + tensor->offset, tensor->bytes);
+    }
+    for (uint32_t rank = 0; rank < engine->ranks; rank++)
+        done = done && engine_writer_weights_put(writer, rank * region, weights, region, status);
+    free(weights);
+    done = done && engine_writer_weights_end(writer, status) &&
+           manifest_format(&engine->manifest, &text, &size, status) &&
+           engine_writer_section(writer, SECTION_MANIFEST, text, size, compress, status) &&
+           engine_writer_tensors(writer, engine->tensors, TEST_ENGINE_TENSORS, status) &&
+           engine_writer_plans(writer, engine->plans, engine->plan_count, status) &&
+           engine_writer_section(writer, SECTION_TACTICS, engine->tactics, strlen(engine->tactics), compress, status) &&
+           engine_writer_section(writer, SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer, compress,
+                                 status) &&
+           engine_writer_golden(writer, &engine->golden, status);
+    if (engine->kernel_count)
+        done = done && engine_writer_section(writer, SECTION_KERNELS, engine->kernels_section,
+                                             sizeof engine->kernels_section, compress, status);
+    if (engine->call_count)
+        done = done && engine_writer_section(writer, SECTION_LIBRARY_CALLS, engine->calls_section,
+                                             sizeof engine->calls_section, compress, status);
+    done = done && engine_writer_library_plans(writer, &engine->plans[TEST_ENGINE_LIBRARY_PLAN],
+                                               engine->library_plan_count, status);
+    free(text);
+    if (done) return engine_writer_commit(writer, status);
+    engine_writer_abandon(writer);
+    return false;
+}
+
+uint8_t *test_engine_copy(const uint8_t *data, size_t size)
+{
+    void *copy = NULL;
+    if (posix_memalign(&copy, PLAN_ALIGNMENT, size ? size : 1) != 0) return NULL;
+    if (size) memcpy(copy, data, size);
+    return copy;
+}
+
+uint8_t *test_engine_read(const char *path, size_t *size)
+{
+    struct file_map map;
+    if (!file_map_open(&map, path, NULL)) return NULL;
+    *size = (size_t)map.size;
+    uint8_t *bytes = test_engine_copy(map.data, *size);
+    file_map_close(&map);
+    return bytes;
+}
+
+/* A sum that the compiler must form. */
+static void touch(const void *data, uint64_t size)
+{
+    static volatile uint8_t sink;
+    uint8_t sum = 0;
+    for (uint64_t i = 0; i < size; i++) sum = (uint8_t)(sum + ((const uint8_t *)data)[i]);
+    sink = (uint8_t)(sink + sum);
+}
+
+static void touch_plan(const struct plan *plan)
+{
+    touch(plan->launches, plan->header.launch_count * sizeof *plan->launches);
+    touch(plan->operands, plan->header.operand_count * sizeof *plan->operands);
+    touch(plan->params, plan->header.param_count * sizeof *plan->params);
+    touch(plan->dependencies, plan->header.dependency_count * sizeof *plan->dependencies);
+}
+
+void test_engine_touch(const struct engine *engine)
+{
+    touch(engine->manifest_text, engine->manifest_text_size);
+    touch(engine->weights, engine->manifest.weights_bytes);
+    touch(engine->weight_hashes, engine->weight_chunks * sizeof *engine->weight_hashes);
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        touch(engine->tensors[i].name, strlen(engine->tensors[i].name));
+        touch(engine->weights + engine->tensors[i].offset, engine->tensors[i].bytes);
+    }
+    for (size_t i = 0; i < engine->kernel_count; i++) {
+        touch(engine->kernels[i].entry, strlen(engine->kernels[i].entry));
+        touch(engine->kernels[i].cubin, engine->kernels[i].cubin_bytes);
+    }
+    for (size_t i = 0; i < engine->call_count; i++) touch(engine->calls[i].data, engine->calls[i].bytes);
+    for (size_t i = 0; i < engine->plan_count; i++) {
+        touch_plan(&engine->plans[i]);
+        if (engine->library_plans) touch_plan(&engine->library_plans[i]);
+    }
+    touch(engine->tactics, engine->tactics_size);
+    touch(engine->tokenizer, engine->tokenizer_size);
+    const struct engine_golden *golden = &engine->golden;
+    touch(golden->prompt, golden->prompt_count * sizeof *golden->prompt);
+    touch(golden->tokens, golden->token_count * sizeof *golden->tokens);
+    touch(golden->logits, (uint64_t)golden->token_count * golden->vocab_size * sizeof *golden->logits);
+}
+
+/* The table as far as it lies inside the data. */
+static struct engine_section_entry *table_of(uint8_t *data, size_t size, size_t *count)
+{
+    struct engine_header header;
+    *count = 0;
+    if (size < sizeof header) return NULL;
+    memcpy(&header, data, sizeof header);
+    size_t room = (size - sizeof header) / sizeof(struct engine_section_entry);
+    *count = header.section_count < room ? header.section_count : room;
+    if (*count > ENGINE_MAX_SECTIONS) *count = ENGINE_MAX_SECTIONS;
+    return (void *)(data + sizeof header);
+}
+
+struct engine_section_entry *test_engine_entry(uint8_t *data, size_t size, unsigned type)
+{
+    size_t count;
+    struct engine_section_entry *entries = table_of(data, size, &count);
+    for (size_t i = 0; i < count; i++)
+        if (entries[i].type == type && checked_range(entries[i].offset, entries[i].stored_bytes, size))
+            return &entries[i];
+    return NULL;
+}
+
+static void fix_weights(uint8_t *data, const struct engine_section_entry *weights,
+                        const struct engine_section_entry *hashes)
+{
+    const uint64_t count = hashes->stored_bytes / sizeof(uint64_t);
+    uint64_t regions = 1; /* the manifest, which says how many, may be compressed or broken */
+    while (regions < PLAN_MAX_RANKS &&
+           (weights->stored_bytes % regions != 0 || weight_chunk_count(weights->stored_bytes, regions) != count))
+        regions++;
+    const uint64_t chunks = weight_chunk_count(weights->stored_bytes, regions);
+    for (uint64_t i = 0; i < count && i < chunks; i++) {
+        uint64_t offset, bytes;
+        weight_chunk_range(weights->stored_bytes, regions, i, &offset, &bytes);
+        uint64_t hash = hash64(data + weights->offset + offset, (size_t)bytes);
+        memcpy(data + hashes->offset + i * sizeof hash, &hash, sizeof hash);
+    }
+}
+
+void engine_fix_checksums(uint8_t *data, size_t size)
+{
+    struct engine_header header;
+    size_t count;
+    struct engine_section_entry *entries = table_of(data, size, &count);
+    if (!entries) return;
+    struct engine_section_entry *weights = test_engine_entry(data, size, SECTION_WEIGHTS);
+    struct engine_section_entry *hashes = test_engine_entry(data, size, SECTION_WEIGHT_HASHES);
+    /* Hashes that a broken table places over itself would only break it further. */
+    bool sane = weights && hashes && hashes->offset >= ENGINE_HEADER_SPACE;
+    if (sane) fix_weights(data, weights, hashes);
+    for (size_t i = 0; i < count; i++)
+        if (checked_range(entries[i].offset, entries[i].stored_bytes, size))
+            entries[i].hash = hash64(data + entries[i].offset, (size_t)entries[i].stored_bytes);
+    if (sane) weights->hash = hash64(data + hashes->offset, (size_t)hashes->stored_bytes);
+    memcpy(&header, data, sizeof header);
+    header.header_hash = 0;
+    memcpy(data, &header, sizeof header);
+    if (header.header_bytes > size) return;
+    header.header_hash = hash64(data, header.header_bytes);
+    memcpy(data, &header, sizeof header);
+}
+
+uint8_t *test_engine_with_section(const uint8_t *data, size_t *size, unsigned type, const void *section, size_t bytes)
+{
+    uint64_t offset;
+    struct engine_header header;
+    if (!engine_section_place(type, bytes, *size, &offset)) return NULL;
+    uint8_t *whole = calloc(1, offset + bytes);
+    if (!whole) return NULL;
+    memcpy(whole, data, *size);
+    memcpy(whole + offset, section, bytes);
+    memcpy(&header, whole, sizeof header);
+    const struct engine_section_entry entry = {.type = type,
+                                               .offset = offset,
+                                               .stored_bytes = bytes,
+                                               .raw_bytes = bytes};
+    memcpy(whole + header.header_bytes, &entry, sizeof entry);
+    header.section_count++;
+    header.header_bytes += (uint32_t)sizeof entry;
+    header.file_bytes = *size = offset + bytes;
+    memcpy(whole, &header, sizeof header);
+    engine_fix_checksums(whole, *size);
+    uint8_t *copy = test_engine_copy(whole, *size);
+    free(whole);
+    return copy;
+}
+
+bool test_engine_same_plan(const struct plan *a, const struct plan *b)
+{
+    const struct plan_header *header = &a->header;
+    return memcmp(header, &b->header, sizeof *header) == 0 &&
+           memcmp(a->launches, b->launches, header->launch_count * sizeof *a->launches) == 0 &&
+           memcmp(a->operands, b->operands, header->operand_count * sizeof *a->operands) == 0 &&
+           memcmp(a->params, b->params, header->param_count * sizeof *a->params) == 0 &&
+           memcmp(a->dependencies, b->dependencies, header->dependency_count * sizeof *a->dependencies) == 0;
+}

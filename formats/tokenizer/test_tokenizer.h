@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small tokenizer.json files for the tokenizer's tests, put together from parts. */
+#ifndef FORMATS_TOKENIZER_TEST_TOKENIZER_H
+#define FORMATS_TOKENIZER_TEST_TOKENIZER_H
+
+#include "formats/base/test_support.h"
+#include "formats/tokenizer/tokenizer.h"
+#include "formats/tokenizer/tokenizer_text.h"
+
+#define ADDED(id, content, single_word, lstrip, rstrip, normalized, special)                           \
+    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":" #single_word ",\"lstrip\":" #lstrip \
+    ",\"rstrip\":" #rstrip ",\"normalized\":" #normalized ",\"special\":" #special "}"
+#define GPT2_SPLIT    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
+#define BYTES_ALONE   "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
+#define BYTE_DECODER  "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}"
+#define LLAMA_OPTIONS "\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
+#define LLAMA_NORMALIZER                                                                  \
+    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"}," \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]}"
+#define LLAMA_DECODER                                                                                                 \
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},\"content\":\" \"}," \
+    "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
+#define TEMPLATE                                                                                          \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"     \
+    "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"</s>\",\"type_id\":0}}],"    \
+    "\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}]," \
+    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]},"                      \
+    "\"</s>\":{\"id\":\"</s>\",\"ids\":[2],\"tokens\":[\"</s>\"]}}}"
+
+/* Every part is JSON; NULL leaves it out ("null", an empty list, no options). */
+struct fixture {
+    /* vocabulary: <unk> <s> </s> <0x00>..<0xFF> and letters; else the byte alphabet and a few more */
+    bool sentencepiece;
+    const char *added, *normalizer, *pre_tokenizer, *post_processor, *decoder;
+    const char *options;        /* of the model, each followed by a comma      */
+    const char *vocab, *merges; /* replace the whole list                      */
+    const char *top;            /* more top-level fields, each with a comma    */
+};
+
+static inline char *fixture_vocabulary(bool sentencepiece)
+{
+    static const char *const pieces[] = {"▁",     "a",      "b",  "c",  "e",    "h",  "l",  "o",
+                                         "t",     "1",      "2",  "é",  "▁▁",   "he", "ll", "hell",
+                                         "hello", "▁hello", "▁a", "▁t", "▁the", "ab", "▁ab"};
+    static const char *const words[] = {"he", "ll", "hell", "hello", "Ġhello", "ĠĠ", "ab", "Ã©", "12"};
+    char *text = NULL;
+    size_t size = 0;
+    uint16_t alphabet[256];
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    tokenizer_byte_alphabet(alphabet);
+    int id = 0;
+    fprintf(out, "{");
+    if (sentencepiece) {
+        fprintf(out, "\"<unk>\":%d,\"<s>\":%d,\"</s>\":%d", 0, 1, 2);
+        for (id = 3; id < 259; id++) fprintf(out, ",\"<0x%02X>\":%d", id - 3, id);
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) fprintf(out, ",\"%s\":%d", pieces[i], id++);
+    } else {
+        for (id = 0; id < 256; id++) fprintf(out, "%s\"\\u%04x\":%d", id ? "," : "", alphabet[id], id);
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) fprintf(out, ",\"%s\":%d", words[i], id++);
+    }
+    fprintf(out, "}");
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+/* The file's text; free() it. */
+static inline char *fixture_json(const struct fixture *fixture)
+{
+    static const char piece_merges[] = "[\"▁ ▁\",\"h e\",\"l l\",\"he ll\",\"hell o\",\"▁ hello\",\"▁ a\",\"▁ t\","
+                                       "\"▁t he\",\"a b\",\"▁a b\"]";
+    static const char word_merges[] = "[[\"h\",\"e\"],[\"l\",\"l\"],[\"he\",\"ll\"],[\"hell\",\"o\"],[\"Ġ\",\"hello\"],"
+                                      "[\"Ġ\",\"Ġ\"],[\"a\",\"b\"],[\"Ã\",\"©\"],[\"1\",\"2\"]]";
+    char *text = NULL, *vocabulary = fixture_vocabulary(fixture->sentencepiece);
+#define PART(part) fixture->part ? fixture->part : "null"
+    assert_true(asprintf(&text,
+                         "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,%s\"added_tokens\":[%s],"
+                         "\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
+                         "\"model\":{\"type\":\"BPE\",%s\"vocab\":%s,\"merges\":%s}}",
+                         fixture->top ? fixture->top : "", fixture->added ? fixture->added : "", PART(normalizer),
+                         PART(pre_tokenizer), PART(post_processor), PART(decoder),
+                         fixture->options ? fixture->options : "", fixture->vocab ? fixture->vocab : vocabulary,
+                         fixture->merges          ? fixture->merges
+                         : fixture->sentencepiece ? piece_merges
+                                                  : word_merges) > 0);
+#undef PART
+    free(vocabulary);
+    return text;
+}
+
+/* An imported and opened fixture. */
+struct opened {
+    uint8_t *image;
+    size_t image_size;
+    struct tokenizer *tokenizer;
+};
+
+static inline struct opened fixture_open_json(const char *json, size_t size)
+{
+    struct opened opened = {0};
+    struct status status = {0};
+    test_expect_success(tokenizer_import(json, size, "tokenizer.json", &opened.image, &opened.image_size, &status),
+                        &status);
+    opened.tokenizer = tokenizer_open(opened.image, opened.image_size, true, &status);
+    test_expect_success(opened.tokenizer != NULL, &status);
+    return opened;
+}
+
+static inline struct opened fixture_open(const struct fixture *fixture)
+{
+    char *json = fixture_json(fixture);
+    struct opened opened = fixture_open_json(json, strlen(json));
+    free(json);
+    return opened;
+}
+
+static inline void fixture_close(struct opened *opened)
+{
+    tokenizer_close(opened->tokenizer);
+    free(opened->image);
+}
+
+/* Decodes with a stream; each push gets exactly the room that it may ask for. The text is NUL-terminated; free() it. */
+static inline char *stream_all(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special)
+{
+    struct status status = {0};
+    struct decode_stream stream;
+    size_t room = decode_stream_max_bytes(tokenizer), used = 0, size;
+    char *text = malloc((count + 1) * room + 1), *piece = malloc(room);
+    assert_true(text && piece);
+    decode_stream_begin(&stream, tokenizer, skip_special);
+    for (size_t i = 0; i <= count; i++) {
+        bool good = i < count ? decode_stream_push(&stream, ids[i], piece, room, &size, &status)
+                              : decode_stream_finish(&stream, piece, room, &size, &status);
+        test_expect_success(good, &status);
+        assert_true(text_is_valid((const uint8_t *)piece, size)); /* never half a character */
+        memcpy(text + used, piece, size);
+        used += size;
+    }
+    text[used] = '\0';
+    free(piece);
+    return text;
+}
+
+/* Reads "1 2 3"; returns how many. */
+static inline size_t parse_ids(const char *text, int32_t *ids, size_t limit)
+{
+    size_t count = 0;
+    char *end;
+    for (; *text; text = end) {
+        assert_true(count < limit);
+        ids[count++] = (int32_t)strtol(text, &end, 10);
+        assert_true(end != text);
+    }
+    return count;
+}
+
+static inline void check_case(const struct tokenizer *tokenizer, const char *name, const char *text, size_t size,
+                              bool add_special, const int32_t *ids, size_t count, bool prefix)
+{
+    struct token_buffer tokens = {0};
+    struct status status = {0};
+    test_expect_success(tokenizer_encode(tokenizer, text, size, add_special, &tokens, &status), &status);
+    bool equal = prefix ? tokens.count >= count : tokens.count == count;
+    for (size_t i = 0; equal && i < count; i++) equal = tokens.ids[i] == ids[i];
+    if (!equal) {
+        for (size_t i = 0; i < tokens.count && i < 60; i++) print_error("%d ", tokens.ids[i]);
+        fail_msg("%s: other ids than expected (%zu, expected %zu) for: %.*s", name, tokens.count, count, (int)size,
+                 text);
+    }
+    token_buffer_free(&tokens);
+}
+
+static inline void check_decoded(const struct tokenizer *tokenizer, const char *name, const int32_t *ids, size_t count,
+                                 const char *expected, size_t size)
+{
+    struct text_buffer text = {0};
+    struct status status = {0};
+    test_expect_success(tokenizer_decode(tokenizer, ids, count, false, &text, &status), &status);
+    if (text.size != size || memcmp(text.text, expected, size) != 0)
+        fail_msg("%s: decoded '%s', expected '%s'", name, text.text, expected);
+    char *streamed = stream_all(tokenizer, ids, count, false);
+    if (memcmp(streamed, expected, size) != 0) fail_msg("%s: streamed '%s', expected '%s'", name, streamed, expected);
+    free(streamed);
+    text_buffer_free(&text);
+}
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Encoding: repair of invalid UTF-8, added tokens, the pipeline between them, the post-processor's template; and the
+ * growable buffers. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "formats/tokenizer/tokenizer_internal.h"
+
+/* Bytes that all steps together may write. Real tokenizers write each byte of text a few times, some three times as
+ * long; a hostile one multiplies in every step. */
+enum { WORK_BASE = 1 << 16, WORK_PER_BYTE = 256 };
+
+void token_buffer_free(struct token_buffer *buffer)
+{
+    free(buffer->ids);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+void text_buffer_free(struct text_buffer *buffer)
+{
+    free(buffer->text);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+bool tokenizer_text_reserve(struct text_buffer *buffer, size_t additional, struct status *status)
+{
+    if (buffer->text && buffer->capacity - buffer->size >= additional) return true;
+    size_t need;
+    if (__builtin_add_overflow(buffer->size, additional, &need) || need > SIZE_MAX / 4)
+        return status_fail(status, STATUS_TOO_LONG, "text of more than %zu bytes", SIZE_MAX / 4);
+    size_t capacity = need + buffer->capacity / 2 + 64;
+    void *text = realloc(buffer->text, capacity);
+    if (!text) return status_fail(status, STATUS_MACHINE, "out of memory for %zu bytes of text", capacity);
+    buffer->text = text;
+    buffer->capacity = capacity;
+    return true;
+}
+
+bool tokenizer_text_append(struct text_buffer *buffer, const void *bytes, size_t size, struct status *status)
+{
+    if (!tokenizer_text_reserve(buffer, size, status)) return false;
+    if (size) memcpy(buffer->text + buffer->size, bytes, size);
+    buffer->size += size;
+    return true;
+}
+
+bool tokenizer_token_append(struct token_buffer *buffer, int32_t id, struct status *status)
+{
+    if (buffer->count == buffer->capacity) {
+        size_t capacity = buffer->capacity * 2 + 64;
+        void *ids =
+            capacity > SIZE_MAX / sizeof *buffer->ids ? NULL : realloc(buffer->ids, capacity * sizeof *buffer->ids);
+        if (!ids) return status_fail(status, STATUS_MACHINE, "out of memory for %zu tokens", capacity);
+        buffer->ids = ids;
+        buffer->capacity = capacity;
+    }
+    buffer->ids[buffer->count++] = id;
+    return true;
+}
+
+bool tokenizer_text_repair(struct text_buffer *out, const char *text, size_t size, struct status *status)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    out->size = 0;
+    for (size_t at = 0; at < size;) {
+        size_t length;
+        bool whole = text_next(bytes + at, size - at, &length) == TEXT_WHOLE;
+        if (whole ? !tokenizer_text_append(out, text + at, length, status)
+                  : !tokenizer_text_append(out, TEXT_REPLACEMENT, TEXT_REPLACEMENT_BYTES, status))
+            return false;
+        at += length;
+    }
+    return true;
+}
+
+bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer, struct token_buffer *tokens,
+                         size_t text_size, struct status *status)
+{
+    memset(scratch, 0, sizeof *scratch);
+    scratch->tokenizer = tokenizer;
+    scratch->tokens = tokens;
+    scratch->status = status;
+    scratch->work_left = WORK_BASE + WORK_PER_BYTE * (uint64_t)text_size;
+    return tokenizer_matcher_open(&scratch->matcher, text_size, status);
+}
+
+bool encode_scratch_charge(struct encode_scratch *scratch, size_t size)
+{
+    if (size > scratch->work_left)
+        return status_fail(scratch->status, STATUS_BAD_INPUT,
+                           "the tokenizer's steps make the text grow beyond all measure");
+    scratch->work_left -= size;
+    return true;
+}
+
+bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id)
+{
+    if (!scratch->plain) return false;
+    for (size_t i = 0; i < scratch->marker_count; i++)
+        if (scratch->markers[i] == id) return true;
+    return (scratch->tokenizer->tokens[id].flags & TOKEN_SPECIAL) != 0;
+}
+
+void encode_scratch_close(struct encode_scratch *scratch)
+{
+    tokenizer_matcher_close(&scratch->matcher);
+    text_buffer_free(&scratch->repaired);
+    for (size_t i = 0; i < 2; i++) {
+        text_buffer_free(&scratch->normalized[i]);
+        free(scratch->added[i].found);
+    }
+    for (size_t i = 0; i < TOKENIZER_STEP_LIMIT; i++) text_buffer_free(&scratch->stages[i]);
+    free(scratch->merge.symbols);
+    free(scratch->merge.heap);
+}
+
+/* \w of Rust's regex crate, which decides single_word: Alphabetic, marks, Nd, Pc and the joiners. */
+static bool is_word(uint32_t character)
+{
+    switch (utf8proc_category((utf8proc_int32_t)character)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: /* the joiners, and the symbols that are Alphabetic: letters in circles and squares */
+        return character == 0x200C || character == 0x200D || (character >= 0x24B6 && character <= 0x24E9) ||
+               (character >= 0x1F130 && character <= 0x1F149) || (character >= 0x1F150 && character <= 0x1F169) ||
+               (character >= 0x1F170 && character <= 0x1F189);
+    }
+}
+
+static size_t spaces_before(const char *text, size_t floor, size_t at)
+{
+    while (at > floor) {
+        uint32_t character;
+        size_t previous = text_previous(text, at);
+        text_read(text + previous, &character);
+        if (!text_is_space(character)) break;
+        at = previous;
+    }
+    return at;
+}
+
+static size_t spaces_after(const char *text, size_t size, size_t at)
+{
+    while (at < size) {
+        uint32_t character;
+        size_t length = text_read(text + at, &character);
+        if (!text_is_space(character)) break;
+        at += length;
+    }
+    return at;
+}
+
+static bool stands_alone(const char *text, size_t size, size_t start, size_t end)
+{
+    uint32_t character;
+    if (start > 0) {
+        text_read(text + text_previous(text, start), &character);
+        if (is_word(character)) return false;
+    }
+    if (end < size) {
+        text_read(text + end, &character);
+        if (is_word(character)) return false;
+    }
+    return true;
+}
+
+/* The longest added token that begins at `at`; *added is NULL where there is none. Asked for rising places of one text. */
+static bool added_at(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, size_t at,
+                     const struct image_added **added)
+{
+    const struct tokenizer *tokenizer = scratch->tokenizer;
+    struct added_window *window = &scratch->added[normalized];
+    if (at >= window->end) {
+        size_t count = size - at < ADDED_WINDOW ? size - at : ADDED_WINDOW;
+        if (count > window->capacity) {
+            void *found = realloc(window->found, count * sizeof *window->found);
+            if (!found) return status_fail(scratch->status, STATUS_MACHINE, "out of memory while encoding text");
+            window->found = found;
+            window->capacity = count;
+        }
+        added_index_find(&tokenizer->added_index[normalized], text, size, at, count, window->found);
+        window->begin = at;
+        window->end = at + count;
+    }
+    uint32_t found = window->found[at - window->begin];
+    *added = NULL;
+    if (found) *added = &tokenizer->added[(normalized ? tokenizer->header->added_plain_count : 0) + found - 1];
+    return true;
+}
+
+typedef bool (*piece_function)(struct encode_scratch *scratch, const char *text, size_t size, bool at_start);
+
+/* Cuts added tokens out of the text and hands what lies between them to `piece`. */
+static bool extract_added(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, bool at_start,
+                          piece_function piece)
+{
+    bool any = scratch->tokenizer->added_index[normalized].nodes != NULL;
+    size_t covered = 0;
+    size_t run_start = SIZE_MAX, run_end = 0; /* the last white space scanned: added tokens may be white space too */
+    if (size == 0) return true;
+    scratch->added[normalized].end = 0;
+    for (size_t at = 0; at < size && any;) {
+        const struct image_added *added = NULL;
+        if (!added_at(scratch, normalized, text, size, at, &added)) return false;
+        if (!added) {
+            at++;
+            continue;
+        }
+        size_t start = at, end = at + added->pattern_bytes;
+        at = end; /* the search goes on here whatever becomes of this match and of the spaces behind it */
+        if (encode_scratch_is_text(scratch, (int32_t)added->id)) continue;
+        if ((added->flags & ADDED_SINGLE_WORD) && !stands_alone(text, size, start, end)) continue;
+        /* what an earlier match has taken stays taken */
+        if (added->flags & ADDED_STRIP_LEFT) start = start > covered ? spaces_before(text, covered, start) : covered;
+        if (added->flags & ADDED_STRIP_RIGHT) {
+            if (end < run_start || end > run_end) {
+                run_start = end;
+                run_end = spaces_after(text, size, end);
+            }
+            end = run_end;
+        }
+        if (start > end) continue; /* nothing left of it, not even where it ended */
+        if (covered < start && !piece(scratch, text + covered, start - covered, at_start && covered == 0)) return false;
+        /* An earlier match may have stripped the very spaces that this one consists of: Hugging Face drops it then */
+        if (start < end && !tokenizer_token_append(scratch->tokens, (int32_t)added->id, scratch->status)) return false;
+        covered = end;
+    }
+    return covered == size || piece(scratch, text + covered, size - covered, at_start && covered == 0);
+}
+
+static bool split_piece(struct encode_scratch *scratch, const char *text, size_t size, bool at_start)
+{
+    return tokenizer_split(scratch, 0, text, size, at_start);
+}
+
+static bool normalize_piece(struct encode_scratch *scratch, const char *text, size_t size, bool at_start)
+{
+    return tokenizer_normalize(scratch, text, size, &text, &size) &&
+           extract_added(scratch, true, text, size, at_start, split_piece);
+}
+
+static bool append_template(struct encode_scratch *scratch, const uint32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!tokenizer_token_append(scratch->tokens, (int32_t)ids[i], scratch->status)) return false;
+    return true;
+}
+
+static bool encode(struct encode_scratch *scratch, const char *text, size_t size, bool add_special)
+{
+    const struct tokenizer *tokenizer = scratch->tokenizer;
+    const struct image_header *header = tokenizer->header;
+    if (!text_is_valid((const uint8_t *)text, size)) {
+        if (!tokenizer_text_repair(&scratch->repaired, text, size, scratch->status)) return false;
+        text = scratch->repaired.text;
+        size = scratch->repaired.size;
+    }
+    return (!add_special || append_template(scratch, tokenizer->prefix, header->prefix_count)) &&
+           extract_added(scratch, false, text, size, true, normalize_piece) &&
+           (!add_special || append_template(scratch, tokenizer->suffix, header->suffix_count));
+}
+
+static bool encode_text(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special, bool plain,
+                        const int32_t *markers, size_t marker_count, struct token_buffer *tokens, struct status *status)
+{
+    struct encode_scratch scratch;
+    tokens->count = 0;
+    if (size > INT32_MAX) return status_fail(status, STATUS_TOO_LONG, "text of %zu bytes (limit %d)", size, INT32_MAX);
+    if (!encode_scratch_open(&scratch, tokenizer, tokens, size, status)) return false;
+    scratch.plain = plain;
+    scratch.markers = markers;
+    scratch.marker_count = marker_count;
+    bool good = encode(&scratch, text, size, add_special);
+    encode_scratch_close(&scratch);
+    return good;
+}
+
+bool tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
+                      struct token_buffer *tokens, struct status *status)
+{
+    return encode_text(tokenizer, text, size, add_special, false, NULL, 0, tokens, status);
+}
+
+bool tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t size, bool add_special,
+                            const int32_t *markers, size_t marker_count, struct token_buffer *tokens,
+                            struct status *status)
+{
+    return encode_text(tokenizer, text, size, add_special, true, markers, marker_count, tokens, status);
+}

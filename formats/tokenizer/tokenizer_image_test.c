@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hostile images: every single-byte change and every truncation is refused or harmless. Run under the sanitizers, which
+ * decide what harmless means. */
+#include "formats/tokenizer/test_tokenizer.h"
+#include "formats/tokenizer/tokenizer_image.h"
+
+/* Uses all of an open tokenizer: what encodes or decodes may be anything, but it must stay in bounds and be UTF-8. */
+static void use(const struct tokenizer *tokenizer)
+{
+    static const char text[] = "hello ab<x> A  12\n\u00e9 <s>\u65e5";
+    struct token_buffer tokens = {0};
+    struct text_buffer decoded = {0};
+    struct status status = {0};
+    uint32_t vocabulary = tokenizer_vocab_size(tokenizer);
+    if (tokenizer_encode(tokenizer, text, sizeof text - 1, true, &tokens, &status))
+        for (size_t i = 0; i < tokens.count; i++)
+            assert_true(tokens.ids[i] >= 0 && (uint32_t)tokens.ids[i] < vocabulary);
+    else
+        assert_true(status.message[0] != '\0');
+    for (uint32_t id = 0; id < vocabulary && id < 40; id++) {
+        int32_t ids[3] = {(int32_t)id, (int32_t)(vocabulary - 1 - id), (int32_t)id};
+        test_expect_success(tokenizer_decode(tokenizer, ids, 3, false, &decoded, &status), &status);
+        assert_true(text_is_valid((const uint8_t *)decoded.text, decoded.size));
+        free(stream_all(tokenizer, ids, 3, true));
+        const char *token;
+        size_t size;
+        if (tokenizer_token_text(tokenizer, (int32_t)id, &token, &size))
+            assert_int_equal(tokenizer_find(tokenizer, token, size), id);
+    }
+    token_buffer_free(&tokens);
+    text_buffer_free(&decoded);
+}
+
+static const struct fixture small[] = {
+    {.vocab = "{\"<unk>\":0,\"▁\":1,\"a\":2,\"b\":3,\"ab\":4,\"▁ab\":5,\"<0x0A>\":6,\"h\":7,\"é\":9}",
+     .merges = "[\"a b\",\"▁ ab\"]",
+     .options = LLAMA_OPTIONS,
+     .normalizer = LLAMA_NORMALIZER,
+     .pre_tokenizer = "{\"type\":\"Metaspace\",\"replacement\":\"▁\",\"prepend_scheme\":\"always\",\"split\":true}",
+     .decoder = LLAMA_DECODER,
+     .added = ADDED(0, "<unk>", true, true, true, true, true)},
+    {.vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"h\":4,\"l\":5,\"Ã\":6,\"©\":7,\"1\":8}",
+     .merges = "[\"a b\"]",
+     .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}",
+     .pre_tokenizer =
+         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a+| ?\\\\p{L}\"},"
+         "\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"Digits\",\"individual_digits\":true}," BYTES_ALONE
+         "]}",
+     .post_processor =
+         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
+         "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[9],\"tokens\":[\"x\"]}}}",
+     .decoder = BYTE_DECODER,
+     .added = ADDED(9, "<x>", false, false, false, false, true)},
+};
+
+static void test_every_byte(void **state)
+{
+    (void)state;
+    static const uint8_t changes[] = {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFF, 0x00};
+    size_t refused = 0, harmless = 0;
+    for (size_t which = 0; which < sizeof small / sizeof *small; which++) {
+        struct opened opened = fixture_open(&small[which]);
+        use(opened.tokenizer);
+        uint8_t *image = malloc(opened.image_size); /* of its own, so that the sanitizer sees its end */
+        for (size_t i = 0; i < opened.image_size; i++) {
+            for (size_t k = 0; k < sizeof changes; k++) {
+                struct status status = {0};
+                memcpy(image, opened.image, opened.image_size);
+                image[i] = changes[k] ? image[i] ^ changes[k] : 0;
+                struct tokenizer *tokenizer = tokenizer_open(image, opened.image_size, true, &status);
+                if (tokenizer) {
+                    harmless++;
+                    use(tokenizer);
+                    tokenizer_close(tokenizer);
+                } else {
+                    refused++;
+                    if (!status.message[0]) fail_msg("byte %zu refused without a message", i);
+                }
+            }
+        }
+        free(image);
+        fixture_close(&opened);
+    }
+    assert_true(refused > harmless); /* most of an image is checked against the rest of it */
+}
+
+static void test_truncation(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&small[0]);
+    for (size_t size = 0; size < opened.image_size; size++) {
+        struct status status = {0};
+        uint8_t *image = malloc(size + 8);
+        memcpy(image, opened.image, size);
+        if (size >= sizeof(struct image_header))
+            ((struct image_header *)image)->image_bytes = size; /* an honest size */
+        assert_null(tokenizer_open(image, size, true, &status));
+        assert_int_equal(status.code, STATUS_CORRUPT);
+        free(image);
+    }
+    fixture_close(&opened);
+}
+
+static void expect_corrupt(const struct opened *opened, size_t offset, uint32_t value, enum status_code code,
+                           const char *words)
+{
+    struct status status = {0};
+    uint8_t *image = malloc(opened->image_size);
+    memcpy(image, opened->image, opened->image_size);
+    memcpy(image + offset, &value, sizeof value);
+    struct tokenizer *tokenizer = tokenizer_open(image, opened->image_size, true, &status);
+    test_expect_failure(tokenizer != NULL, &status, code, words);
+    free(image);
+}
+
+static void test_header(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&small[0]);
+    struct status status = {0};
+#define FIELD(field, value, code, words) \
+    expect_corrupt(&opened, offsetof(struct image_header, field), value, code, words)
+    FIELD(magic, 0, STATUS_CORRUPT, "magic");
+    FIELD(version, 2, STATUS_VERSION, "version 2|expected 1");
+    FIELD(header_bytes, 8, STATUS_CORRUPT, "header size");
+    FIELD(image_bytes, 5, STATUS_CORRUPT, "header says 5");
+    FIELD(normalizer_count, 33, STATUS_CORRUPT, "steps");
+    FIELD(splitter_count, UINT32_MAX, STATUS_CORRUPT, "steps");
+    FIELD(prefix_count, 65, STATUS_CORRUPT, "template");
+    FIELD(added_plain_count, UINT32_MAX, STATUS_CORRUPT, "added");
+    FIELD(token_count, 0, STATUS_CORRUPT, "token count");
+    FIELD(token_count, UINT32_MAX, STATUS_CORRUPT, "token count");
+    FIELD(token_slot_count, UINT32_MAX, STATUS_CORRUPT, "past the end");
+    FIELD(merge_count, UINT32_MAX, STATUS_CORRUPT, "merge count");
+    FIELD(pool_bytes, UINT32_MAX, STATUS_CORRUPT, "past the end");
+    FIELD(model_flags, 16, STATUS_CORRUPT, "model flags");
+    FIELD(decoder_flags, 1 << 5, STATUS_CORRUPT, "decoder flags");
+    FIELD(decoder_flags, DECODER_BYTES | DECODER_JOIN_SPACE, STATUS_CORRUPT, "contradict");
+    FIELD(decoder_flags, DECODER_METASPACE_DROP, STATUS_CORRUPT, "contradict");
+    FIELD(unknown_id, 8, STATUS_CORRUPT, "unknown token does not exist"); /* a hole */
+    FIELD(unknown_id, 999, STATUS_CORRUPT, "unknown token out of range");
+    FIELD(strip_stop, 65, STATUS_CORRUPT, "strip");
+    FIELD(strip_character, 0xD800, STATUS_CORRUPT, "scalar value");
+    FIELD(word_start_character, 'b', STATUS_CORRUPT, "reaches over a word start");
+    FIELD(word_start_character, 'z', STATUS_CORRUPT, "word start is no token");
+    FIELD(reserved, 1, STATUS_CORRUPT, "reserved");
+#undef FIELD
+    uint8_t *shifted = malloc(opened.image_size + 8);
+    memcpy(shifted + 4, opened.image, opened.image_size);
+    assert_null(tokenizer_open(shifted + 4, opened.image_size, true, &status));
+    assert_int_equal(status.code, STATUS_USAGE);
+    free(shifted);
+    fixture_close(&opened);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_byte),
+        cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_header),
+    };
+    return cmocka_run_group_tests_name("tokenizer image", tests, NULL, NULL);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The image under construction, shared by the files that read tokenizer.json. Private to formats/tokenizer*.c. */
+#ifndef FORMATS_TOKENIZER_TOKENIZER_IMPORT_H
+#define FORMATS_TOKENIZER_TOKENIZER_IMPORT_H
+
+#include "formats/base/json.h"
+#include "formats/tokenizer/tokenizer_image.h"
+#include "formats/tokenizer/tokenizer_text.h"
+
+/* Decoder steps that act on one token at a time: applied to every token now, so that the image stores the result. */
+enum decode_step_kind { DECODE_REPLACE_STRING, DECODE_REPLACE_REGEX, DECODE_STRIP };
+struct decode_step {
+    enum decode_step_kind kind;
+    const char *pattern, *content; /* borrowed from the JSON */
+    uint32_t character, start, stop;
+};
+
+struct added_token {
+    uint32_t id, flags;
+    const char *content; /* borrowed from the JSON */
+    size_t content_size;
+    char *normalized; /* owned: the normalized form, NULL when it is the content itself */
+    size_t normalized_size;
+    bool is_normalized, special;
+};
+
+struct tokenizer_import {
+    const char *name; /* of the file, for messages */
+    struct status *status;
+    struct image_header header;
+    struct text_buffer pool, decoded;
+    struct image_step normalizers[TOKENIZER_STEP_LIMIT], splitters[TOKENIZER_STEP_LIMIT];
+    uint32_t template_ids[2 * TOKENIZER_TEMPLATE_LIMIT]; /* prefix, then suffix */
+    struct decode_step decode_steps[TOKENIZER_STEP_LIMIT];
+    uint32_t decode_step_count;
+    json_t *vocabulary;      /* borrowed: token -> id. A hash table already, so lookups go through it */
+    const char **texts;      /* [vocabulary_ids] tokens of the model, borrowed from the JSON; NULL: none */
+    uint32_t vocabulary_ids; /* 1 + highest id in the model */
+    size_t vocabulary_count;
+    struct added_token *added;
+    size_t added_count;
+    struct image_added *image_added;
+    struct image_token *tokens;
+    uint32_t *token_slots;
+    struct image_merge *merges;
+    uint32_t *merge_slots;
+};
+
+/* Each reads one part of tokenizer.json; NULL stands for JSON null or a missing key. */
+bool tokenizer_import_normalizer(struct tokenizer_import *import, json_t *normalizer);
+bool tokenizer_import_pre_tokenizer(struct tokenizer_import *import, json_t *pre_tokenizer);
+bool tokenizer_import_post_processor(struct tokenizer_import *import, json_t *post_processor);
+bool tokenizer_import_decoder(struct tokenizer_import *import, json_t *decoder);
+bool tokenizer_import_model(struct tokenizer_import *import, json_t *model);
+bool tokenizer_import_added(struct tokenizer_import *import, json_t *added_tokens);
+
+/* Fills tokens[].decoded_* and TOKEN_BYTE from the decoder's per-token steps. */
+bool tokenizer_import_decoded(struct tokenizer_import *import);
+
+/* Appends text to the pool and gives its place. */
+bool tokenizer_import_pool(struct tokenizer_import *import, const char *text, size_t size, uint32_t *offset,
+                           uint32_t *bytes);
+
+/* Writes the image (malloc'd) from what the import holds. */
+bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **image, size_t *image_size);
+
+bool tokenizer_import_fail(const struct tokenizer_import *import, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the "decoder" of tokenizer.json and applies what it does to single tokens. Supported are sequences of the form
+ *
+ *   (Replace | Strip)* [Metaspace] [ByteFallback] [Fuse [Strip]]     or     (Replace | Strip)* ByteLevel [Strip]
+ *
+ * since those can be streamed: before the first bracket everything acts on one token and is computed here, once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/tokenizer/tokenizer_import.h"
+#include "formats/tokenizer/tokenizer_pattern.h"
+
+static const char supported_order[] =
+    "supported: Replace and Strip, then Metaspace, then ByteFallback, then Fuse, then "
+    "Strip; or Replace and Strip, then ByteLevel, then Strip";
+
+/* How far the sequence has come; each decoder may only move it forward. */
+enum decoder_stage { STAGE_TOKENS, STAGE_METASPACE, STAGE_BYTES, STAGE_TEXT, STAGE_STRIPPED };
+
+struct decoder_import {
+    struct tokenizer_import *import;
+    enum decoder_stage stage;
+    char path[256];
+};
+
+static bool out_of_order(struct decoder_import *decoder, const char *type)
+{
+    return tokenizer_import_fail(decoder->import, "%s: '%s' at this place of the sequence is not supported (%s)",
+                                 decoder->path, type, supported_order);
+}
+
+static bool one_character(struct decoder_import *decoder, struct json_reader *reader, const char *key,
+                          uint32_t *character)
+{
+    const char *text = "";
+    if (!json_reader_string(reader, key, true, &text, decoder->import->status)) return false;
+    if (*text != '\0' && text_read(text, character) == strlen(text)) return true;
+    return tokenizer_import_fail(decoder->import, "%s: field '%s': expected one character, found '%.40s'",
+                                 decoder->path, key, text);
+}
+
+static bool add_decode_step(struct decoder_import *decoder, struct decode_step step)
+{
+    struct tokenizer_import *import = decoder->import;
+    if (import->decode_step_count == TOKENIZER_STEP_LIMIT)
+        return tokenizer_import_fail(import, "%s: more than %d steps", decoder->path, TOKENIZER_STEP_LIMIT);
+    import->decode_steps[import->decode_step_count++] = step;
+    return true;
+}
+
+static bool import_replace(struct decoder_import *decoder, struct json_reader *reader)
+{
+    struct decode_step step = {0};
+    json_t *pattern = json_reader_get(reader, "pattern");
+    json_t *string = json_object_get(pattern, "String"), *regex = json_object_get(pattern, "Regex");
+    if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "Replace");
+    if (json_object_size(pattern) != 1 || !(json_is_string(string) || json_is_string(regex)) ||
+        json_string_length(string ? string : regex) == 0)
+        return tokenizer_import_fail(decoder->import,
+                                     "%s: field 'pattern': expected {\"String\": ...} or {\"Regex\": ...}, not empty",
+                                     decoder->path);
+    step.kind = string ? DECODE_REPLACE_STRING : DECODE_REPLACE_REGEX;
+    step.pattern = json_string_value(string ? string : regex);
+    return json_reader_string(reader, "content", true, &step.content, decoder->import->status) &&
+           add_decode_step(decoder, step);
+}
+
+static bool import_strip(struct decoder_import *decoder, struct json_reader *reader)
+{
+    struct image_header *header = &decoder->import->header;
+    uint64_t start = 0, stop = 0;
+    uint32_t character = 0;
+    if (!one_character(decoder, reader, "content", &character) ||
+        !json_reader_u64(reader, "start", true, 0, INT32_MAX, &start, decoder->import->status) ||
+        !json_reader_u64(reader, "stop", true, 0, TOKENIZER_STRIP_LIMIT, &stop, decoder->import->status))
+        return false;
+    if (decoder->stage == STAGE_TOKENS)
+        return add_decode_step(decoder, (struct decode_step){.kind = DECODE_STRIP,
+                                                             .character = character,
+                                                             .start = (uint32_t)start,
+                                                             .stop = (uint32_t)stop});
+    if (decoder->stage != STAGE_TEXT) return out_of_order(decoder, "Strip");
+    decoder->stage = STAGE_STRIPPED;
+    header->strip_character = character;
+    header->strip_start = (uint32_t)start;
+    header->strip_stop = (uint32_t)stop;
+    return true;
+}
+
+static bool import_metaspace(struct decoder_import *decoder, struct json_reader *reader)
+{
+    struct image_header *header = &decoder->import->header;
+    const char *scheme = "always", *ignored;
+    bool add_prefix_space = true, split;
+    if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "Metaspace");
+    if (!one_character(decoder, reader, "replacement", &header->metaspace_character) ||
+        !json_reader_string(reader, "prepend_scheme", false, &scheme, decoder->import->status) ||
+        !json_reader_bool(reader, "add_prefix_space", false, &add_prefix_space, decoder->import->status) ||
+        !json_reader_bool(reader, "split", false, &split, decoder->import->status) ||
+        !json_reader_string(reader, "str_rep", false, &ignored, decoder->import->status))
+        return false;
+    bool never = strcmp(scheme, "never") == 0;
+    if (!never && strcmp(scheme, "first") != 0 && strcmp(scheme, "always") != 0)
+        return tokenizer_import_fail(decoder->import,
+                                     "%s: prepend_scheme '%.80s' is not supported (supported: always, first, never)",
+                                     decoder->path, scheme);
+    if (!add_prefix_space && !never)
+        return tokenizer_import_fail(decoder->import, "%s: add_prefix_space false contradicts prepend_scheme '%s'",
+                                     decoder->path, scheme);
+    header->decoder_flags |= DECODER_METASPACE | (never ? 0u : (uint32_t)DECODER_METASPACE_DROP);
+    decoder->stage = STAGE_METASPACE;
+    return true;
+}
+
+static bool import_byte_fallback(struct decoder_import *decoder)
+{
+    if (decoder->stage > STAGE_METASPACE) return out_of_order(decoder, "ByteFallback");
+    /* a byte token must look the same before and behind Metaspace */
+    if (decoder->stage == STAGE_METASPACE && decoder->import->header.metaspace_character < 0x80)
+        return tokenizer_import_fail(decoder->import,
+                                     "%s: Metaspace with an ASCII replacement before ByteFallback is not supported",
+                                     decoder->path);
+    decoder->import->header.decoder_flags |= DECODER_BYTE_FALLBACK;
+    decoder->stage = STAGE_BYTES;
+    return true;
+}
+
+static bool import_bytes(struct decoder_import *decoder, struct json_reader *reader)
+{
+    bool ignored;
+    if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "ByteLevel");
+    decoder->import->header.decoder_flags |= DECODER_BYTES;
+    decoder->stage = STAGE_TEXT;
+    return json_reader_bool(reader, "add_prefix_space", false, &ignored,
+                            decoder->import->status) && /* of encoding alone */
+           json_reader_bool(reader, "trim_offsets", false, &ignored, decoder->import->status) &&
+           json_reader_bool(reader, "use_regex", false, &ignored, decoder->import->status);
+}
+
+static bool import_decoder(struct decoder_import *decoder, json_t *part, int depth)
+{
+    struct tokenizer_import *import = decoder->import;
+    struct json_reader reader = {0};
+    const char *type = "";
+    bool good = false;
+    if (!json_reader_open(&reader, part, decoder->path, import->status) ||
+        !json_reader_string(&reader, "type", true, &type, import->status))
+        goto done;
+    if (strcmp(type, "Sequence") == 0) {
+        json_t *list = json_reader_get(&reader, "decoders"), *member;
+        size_t index;
+        good = json_is_array(list) && depth < 8;
+        if (!good)
+            tokenizer_import_fail(import, "%s: field 'decoders': expected an array, nested at most 8 deep",
+                                  decoder->path);
+        json_array_foreach (list, index, member) good = good && import_decoder(decoder, member, depth + 1);
+    } else if (strcmp(type, "Replace") == 0) {
+        good = import_replace(decoder, &reader);
+    } else if (strcmp(type, "Strip") == 0) {
+        good = import_strip(decoder, &reader);
+    } else if (strcmp(type, "Metaspace") == 0) {
+        good = import_metaspace(decoder, &reader);
+    } else if (strcmp(type, "ByteFallback") == 0) {
+        good = import_byte_fallback(decoder);
+    } else if (strcmp(type, "Fuse") == 0) {
+        if (decoder->stage < STAGE_TEXT) decoder->stage = STAGE_TEXT;
+        good = true;
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        good = import_bytes(decoder, &reader);
+    } else {
+        tokenizer_import_fail(import,
+                              "%s: type '%.80s' is not supported (supported: ByteLevel, Replace, ByteFallback, Fuse, "
+                              "Strip, Metaspace, Sequence)",
+                              decoder->path, type);
+    }
+    good = good && json_reader_all_consumed(&reader, import->status);
+done:
+    json_reader_close(&reader);
+    return good;
+}
+
+bool tokenizer_import_decoder(struct tokenizer_import *import, json_t *part)
+{
+    struct decoder_import decoder = {.import = import};
+    snprintf(decoder.path, sizeof decoder.path, "%.200s: decoder", import->name);
+    if (part) return import_decoder(&decoder, part, 0);
+    import->header.decoder_flags = DECODER_JOIN_SPACE; /* what Hugging Face does without a decoder */
+    return true;
+}
+
+/* Strip of one token, in whole characters. */
+static void strip_token(const struct decode_step *step, const char **text, size_t *size)
+{
+    uint32_t character;
+    for (uint32_t i = 0; i<step->start && * size> 0; i++) {
+        size_t length = text_read(*text, &character);
+        if (character != step->character) break;
+        *text += length;
+        *size -= length;
+    }
+    for (uint32_t i = 0; i<step->stop && * size> 0; i++) {
+        size_t previous = text_previous(*text, *size);
+        text_read(*text + previous, &character);
+        if (character != step->character) break;
+        *size = previous;
+    }
+}
+
+struct replacement {
+    const char *text, *content;
+    struct text_buffer *out;
+    struct status *status;
+};
+
+static bool replace_segment(void *context, size_t start, size_t end, bool matched)
+{
+    struct replacement *replacement = context;
+    const char *bytes = matched ? replacement->content : replacement->text + start;
+    size_t size = matched ? strlen(bytes) : end - start;
+    if (size > TOKENIZER_TEXT_LIMIT - replacement->out->size) /* stops growth from step to step, too */
+        return status_fail(replacement->status, STATUS_BAD_INPUT, "the decoder makes more than %d bytes of one token",
+                           TOKENIZER_TEXT_LIMIT);
+    return tokenizer_text_append(replacement->out, bytes, size, replacement->status);
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* "<0x0A>": the byte, or -1. Rust's number parser, which Hugging Face uses, takes a leading '+' too. */
+static int byte_token(const char *text, size_t size)
+{
+    if (size != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
+    int high = text[3] == '+' ? 0 : hex_digit(text[3]), low = hex_digit(text[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* ByteLevel: characters of the byte alphabet become bytes; a token with any other character stays as it is. */
+static bool append_bytes(struct tokenizer_import *import, const int16_t *byte_of, const char *text, size_t size)
+{
+    size_t begin = import->decoded.size;
+    for (size_t at = 0; at < size;) {
+        uint32_t character;
+        at += text_read(text + at, &character);
+        if (character >= 0x200 || byte_of[character] < 0) {
+            import->decoded.size = begin;
+            return tokenizer_text_append(&import->decoded, text, size, import->status);
+        }
+        uint8_t byte = (uint8_t)byte_of[character];
+        if (!tokenizer_text_append(&import->decoded, &byte, 1, import->status)) return false;
+    }
+    return true;
+}
+
+/* What applying the steps to the whole vocabulary needs. */
+struct decoding {
+    struct tokenizer_import *import;
+    struct tokenizer_pattern *patterns[TOKENIZER_STEP_LIMIT];
+    struct tokenizer_matcher matcher;
+    struct text_buffer buffers[2]; /* results of Replace, in turn: each reads the other one */
+    int16_t byte_of[0x200];        /* byte alphabet backwards, -1: not in it                 */
+};
+
+static bool decoding_open(struct decoding *decoding, struct tokenizer_import *import)
+{
+    uint16_t alphabet[256];
+    memset(decoding, 0, sizeof *decoding);
+    decoding->import = import;
+    tokenizer_byte_alphabet(alphabet);
+    for (size_t i = 0; i < 0x200; i++) decoding->byte_of[i] = -1;
+    for (int16_t byte = 0; byte < 256; byte++) decoding->byte_of[alphabet[byte]] = byte;
+    for (uint32_t i = 0; i < import->decode_step_count; i++) {
+        const struct decode_step *step = &import->decode_steps[i];
+        if (step->kind == DECODE_STRIP) continue;
+        decoding->patterns[i] =
+            step->kind == DECODE_REPLACE_REGEX
+                ? tokenizer_pattern_regex(step->pattern, strlen(step->pattern), false, import->status)
+                : tokenizer_pattern_string(step->pattern, strlen(step->pattern), import->status);
+        if (!decoding->patterns[i]) return false;
+    }
+    return tokenizer_matcher_open(&decoding->matcher, import->pool.size, import->status);
+}
+
+static void decoding_close(struct decoding *decoding)
+{
+    for (uint32_t i = 0; i < TOKENIZER_STEP_LIMIT; i++) tokenizer_pattern_free(decoding->patterns[i]);
+    tokenizer_matcher_close(&decoding->matcher);
+    for (size_t i = 0; i < 2; i++) text_buffer_free(&decoding->buffers[i]);
+}
+
+static bool decode_token(struct decoding *decoding, struct image_token *token, const char *text, size_t size)
+{
+    struct tokenizer_import *import = decoding->import;
+    int turn = 0, byte = -1;
+    for (uint32_t i = 0; i < import->decode_step_count && size > 0; i++) {
+        const struct decode_step *step = &import->decode_steps[i];
+        if (step->kind == DECODE_STRIP) {
+            strip_token(step, &text, &size);
+            continue;
+        }
+        struct text_buffer *out = &decoding->buffers[turn];
+        struct replacement replacement = {text, step->content, out, import->status};
+        turn ^= 1;
+        out->size = 0;
+        if (!tokenizer_pattern_segments(decoding->patterns[i], &decoding->matcher, text, size, replace_segment,
+                                        &replacement, import->status))
+            return false;
+        text = out->text ? out->text : "";
+        size = out->size;
+    }
+    if (import->header.decoder_flags & DECODER_BYTE_FALLBACK) byte = byte_token(text, size);
+    token->decoded_offset = (uint32_t)import->decoded.size;
+    if (byte >= 0) {
+        uint8_t value = (uint8_t)byte;
+        token->flags |= TOKEN_BYTE;
+        if (!tokenizer_text_append(&import->decoded, &value, 1, import->status)) return false;
+    } else if (import->header.decoder_flags & DECODER_BYTES) {
+        if (!append_bytes(import, decoding->byte_of, text, size)) return false;
+    } else if (!tokenizer_text_append(&import->decoded, text, size, import->status)) {
+        return false;
+    }
+    token->decoded_bytes = (uint32_t)(import->decoded.size - token->decoded_offset);
+    return import->decoded.size <= INT32_MAX ||
+           tokenizer_import_fail(import, "%s: the vocabulary decodes to more than 2 GiB", import->name);
+}
+
+bool tokenizer_import_decoded(struct tokenizer_import *import)
+{
+    struct decoding decoding;
+    const struct added_token **renamed = calloc(import->header.token_count, sizeof *renamed); /* [id] */
+    bool good = decoding_open(&decoding, import);
+    if (!renamed) good = status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
+    /* Hugging Face 0.23 decodes an added token from its normalized form, as if it had come out of the model */
+    for (size_t i = 0; good && i < import->added_count; i++)
+        if (import->added[i].normalized) renamed[import->added[i].id] = &import->added[i];
+    for (uint32_t id = 0; good && id < import->header.token_count; id++) {
+        struct image_token *token = &import->tokens[id];
+        if (!(token->flags & TOKEN_PRESENT)) continue;
+        if (renamed[id])
+            good = decode_token(&decoding, token, renamed[id]->normalized, renamed[id]->normalized_size);
+        else
+            good = decode_token(&decoding, token, import->pool.text + token->text_offset, token->text_bytes);
+    }
+    decoding_close(&decoding);
+    free(renamed);
+    return good;
+}

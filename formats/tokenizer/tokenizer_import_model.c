@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the "model" (BPE: vocabulary and merges) and the "added_tokens" of tokenizer.json. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/tokenizer/tokenizer_import.h"
+
+static bool out_of_memory(struct tokenizer_import *import)
+{
+    return status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
+}
+
+/* Ids by token, turned round into texts by id. A hostile file must not make a table of 2^24 entries out of one token:
+ * ids may leave holes, but not many more than there are tokens. */
+static bool read_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
+{
+    json_int_t highest = -1;
+    const char *text;
+    json_t *id;
+    size_t count = json_object_size(vocabulary);
+    if (!json_is_object(vocabulary) || count == 0)
+        return tokenizer_import_fail(import, "%s: model: field 'vocab': expected an object with tokens, found %s",
+                                     import->name,
+                                     json_is_object(vocabulary) ? "an empty one" : json_type_name(vocabulary));
+    json_object_foreach (vocabulary, text, id) {
+        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value >= TOKENIZER_TOKEN_LIMIT)
+            return tokenizer_import_fail(import, "%s: token '%.80s': expected an id from 0 to %d", import->name, text,
+                                         TOKENIZER_TOKEN_LIMIT - 1);
+        if (value > highest) highest = value;
+    }
+    if ((uint64_t)highest > 2 * (uint64_t)count + 65536)
+        return tokenizer_import_fail(import,
+                                     "%s: the highest id is %lld for a vocabulary of %zu tokens: too many holes",
+                                     import->name, (long long)highest, count);
+    import->vocabulary = vocabulary;
+    import->vocabulary_count = count;
+    import->vocabulary_ids = import->header.token_count = (uint32_t)highest + 1;
+    import->texts = calloc(import->header.token_count, sizeof *import->texts);
+    if (!import->texts) return out_of_memory(import);
+    json_object_foreach (vocabulary, text, id) {
+        const char **place = &import->texts[json_integer_value(id)];
+        if (*place)
+            return tokenizer_import_fail(import, "%s: id %lld is given to both '%.80s' and '%.80s'", import->name,
+                                         (long long)json_integer_value(id), *place, text);
+        if (strlen(text) > TOKENIZER_TEXT_LIMIT)
+            return tokenizer_import_fail(import, "%s: token %lld is longer than %d bytes", import->name,
+                                         (long long)json_integer_value(id), TOKENIZER_TEXT_LIMIT);
+        *place = text;
+    }
+    return true;
+}
+
+static bool place_token(struct tokenizer_import *import, uint32_t id, const char *text, size_t size, uint32_t flags)
+{
+    struct image_token *token = &import->tokens[id];
+    token->flags = flags | TOKEN_PRESENT;
+    return tokenizer_import_pool(import, text, size, &token->text_offset, &token->text_bytes);
+}
+
+static int64_t find_token(const struct tokenizer_import *import, const char *text)
+{
+    json_t *id = json_object_get(import->vocabulary, text);
+    return id ? (int64_t)json_integer_value(id) : -1;
+}
+
+/* Splits "left right" at its only space, or takes ["left", "right"]. */
+static bool merge_parts(json_t *merge, char *buffer, const char **left, const char **right)
+{
+    if (json_is_string(merge)) {
+        size_t size = json_string_length(merge);
+        if (size > 2 * TOKENIZER_TEXT_LIMIT) return false;
+        memcpy(buffer, json_string_value(merge), size + 1);
+        char *space = strchr(buffer, ' ');
+        if (!space || strchr(space + 1, ' ')) return false;
+        *space = '\0';
+        *left = buffer;
+        *right = space + 1;
+        return true;
+    }
+    *left = json_string_value(json_array_get(merge, 0));
+    *right = json_string_value(json_array_get(merge, 1));
+    return json_is_array(merge) && json_array_size(merge) == 2 && *left && *right;
+}
+
+static bool read_merges(struct tokenizer_import *import, json_t *merges)
+{
+    char *buffer = NULL, *joined = NULL;
+    bool good = false;
+    size_t index;
+    json_t *merge;
+    if (!json_is_array(merges) || json_array_size(merges) > TOKENIZER_MERGE_LIMIT)
+        return tokenizer_import_fail(import, "%s: model: field 'merges': expected an array of at most %d, found %s",
+                                     import->name, TOKENIZER_MERGE_LIMIT, json_type_name(merges));
+    import->merges = calloc(json_array_size(merges) + 1, sizeof *import->merges);
+    buffer = malloc(2 * TOKENIZER_TEXT_LIMIT + 2);
+    joined = malloc(2 * TOKENIZER_TEXT_LIMIT + 2);
+    if (!import->merges || !buffer || !joined) {
+        out_of_memory(import);
+        goto done;
+    }
+    json_array_foreach (merges, index, merge) {
+        const char *left, *right;
+        if (json_typeof(merge) != json_typeof(json_array_get(merges, 0))) {
+            tokenizer_import_fail(import, "%s: merge %zu is of another kind than the first one", import->name, index);
+            goto done;
+        }
+        /* the first line of an old merges.txt, which some converters kept */
+        if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0) continue;
+        if (!merge_parts(merge, buffer, &left, &right)) {
+            tokenizer_import_fail(import, "%s: merge %zu: expected \"left right\" or [\"left\", \"right\"]",
+                                  import->name, index);
+            goto done;
+        }
+        int64_t ids[3] = {find_token(import, left), find_token(import, right), -1};
+        if (strlen(left) + strlen(right) <= 2 * TOKENIZER_TEXT_LIMIT) {
+            memcpy(joined, left, strlen(left));
+            memcpy(joined + strlen(left), right, strlen(right) + 1);
+            ids[2] = find_token(import, joined);
+        }
+        if (ids[0] < 0 || ids[1] < 0 || ids[2] < 0) {
+            tokenizer_import_fail(import, "%s: merge %zu: '%.80s' is not in the vocabulary", import->name, index,
+                                  ids[0] < 0   ? left
+                                  : ids[1] < 0 ? right
+                                               : joined);
+            goto done;
+        }
+        import->merges[import->header.merge_count++] =
+            (struct image_merge){(uint32_t)ids[0], (uint32_t)ids[1], (uint32_t)ids[2]};
+    }
+    good = true;
+done:
+    free(buffer);
+    free(joined);
+    return good;
+}
+
+/* Options of other BPE dialects that must be off: null, an empty string. */
+static bool check_affix(struct tokenizer_import *import, struct json_reader *reader, const char *key)
+{
+    const char *affix = "";
+    if (!json_reader_string(reader, key, false, &affix, import->status)) return false;
+    return *affix == '\0' ||
+           tokenizer_import_fail(import, "%s: field '%s' is '%.40s'; only null and \"\" are supported", reader->path,
+                                 key, affix);
+}
+
+/* Before the vocabulary, which each type has in a form of its own. */
+static bool check_type(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
+{
+    /* GPT-2's own file names no type; a list is what Unigram has */
+    const char *type = json_is_array(vocabulary) ? "Unigram" : "BPE";
+    if (!json_reader_string(reader, "type", false, &type, import->status)) return false;
+    return strcmp(type, "BPE") == 0 ||
+           tokenizer_import_fail(
+               import,
+               "%s: type '%.80s' is not supported (supported: BPE, of bytes or in SentencePiece's style); "
+               "a folder without tokenizer.json makes an engine that takes and gives token ids alone",
+               reader->path, type);
+}
+
+static bool read_options(struct tokenizer_import *import, struct json_reader *reader)
+{
+    const char *unknown = NULL;
+    double dropout = 0;
+    bool fuse = false, fallback = false, ignore = false;
+    struct image_header *header = &import->header;
+    if (!json_reader_double(reader, "dropout", false, &dropout, import->status) ||
+        !check_affix(import, reader, "continuing_subword_prefix") ||
+        !check_affix(import, reader, "end_of_word_suffix") ||
+        !json_reader_bool(reader, "fuse_unk", false, &fuse, import->status) ||
+        !json_reader_bool(reader, "byte_fallback", false, &fallback, import->status) ||
+        !json_reader_bool(reader, "ignore_merges", false, &ignore, import->status) ||
+        !json_reader_string(reader, "unk_token", false, &unknown, import->status))
+        return false;
+    if (dropout != 0) /* makes encoding random: for training */
+        return tokenizer_import_fail(import, "%s: field 'dropout' is %g; only null and 0 are supported", reader->path,
+                                     dropout);
+    int64_t unknown_id = unknown ? find_token(import, unknown) : -1;
+    header->unknown_id = (int32_t)unknown_id;
+    header->model_flags = (fuse ? MODEL_FUSE_UNKNOWN : 0u) | (fallback ? MODEL_BYTE_FALLBACK : 0u) |
+                          (ignore ? MODEL_IGNORE_MERGES : 0u) |
+                          (unknown && unknown_id < 0 ? MODEL_UNKNOWN_MISSING : 0u);
+    return true;
+}
+
+bool tokenizer_import_model(struct tokenizer_import *import, json_t *model)
+{
+    char path[256];
+    struct json_reader reader = {0};
+    bool good = false;
+    snprintf(path, sizeof path, "%.200s: model", import->name);
+    if (!json_reader_open(&reader, model, path, import->status)) goto done;
+    json_t *merges = json_reader_get(&reader, "merges");
+    json_t *vocabulary = json_reader_get(&reader, "vocab");
+    good = check_type(import, &reader, vocabulary) && read_vocabulary(import, vocabulary) &&
+           read_options(import, &reader) && json_reader_all_consumed(&reader, import->status) &&
+           read_merges(import, merges);
+done:
+    json_reader_close(&reader);
+    return good;
+}
+
+static bool read_added(struct tokenizer_import *import, json_t *object, const char *path, struct added_token *added)
+{
+    struct json_reader reader = {0};
+    bool single_word = false, strip_left = false, strip_right = false;
+    uint64_t id = 0;
+    bool good = json_reader_open(&reader, object, path, import->status) &&
+                json_reader_string(&reader, "content", true, &added->content, import->status) &&
+                json_reader_u64(&reader, "id", true, 0, TOKENIZER_TOKEN_LIMIT - 1, &id, import->status) &&
+                json_reader_bool(&reader, "single_word", true, &single_word, import->status) &&
+                json_reader_bool(&reader, "lstrip", true, &strip_left, import->status) &&
+                json_reader_bool(&reader, "rstrip", true, &strip_right, import->status) &&
+                json_reader_bool(&reader, "normalized", true, &added->is_normalized, import->status) &&
+                json_reader_bool(&reader, "special", true, &added->special, import->status) &&
+                json_reader_all_consumed(&reader, import->status);
+    json_reader_close(&reader);
+    if (!good) return false;
+    added->id = (uint32_t)id;
+    added->flags = (single_word ? ADDED_SINGLE_WORD : 0u) | (strip_left ? ADDED_STRIP_LEFT : 0u) |
+                   (strip_right ? ADDED_STRIP_RIGHT : 0u);
+    added->content_size = strlen(added->content);
+    if (added->content_size <= TOKENIZER_ADDED_BYTES_LIMIT) return true;
+    return tokenizer_import_fail(import, "%s: added token %u is longer than %d bytes", import->name, added->id,
+                                 TOKENIZER_ADDED_BYTES_LIMIT);
+}
+
+static bool place_vocabulary(struct tokenizer_import *import)
+{
+    import->tokens = calloc(import->header.token_count, sizeof *import->tokens);
+    if (!import->tokens) return out_of_memory(import);
+    for (uint32_t id = 0; id < import->header.token_count; id++) {
+        const char *text = id < import->vocabulary_ids ? import->texts[id] : NULL;
+        if (text && !place_token(import, id, text, strlen(text), TOKEN_MODEL)) return false;
+    }
+    return true;
+}
+
+/* Hugging Face gives an added token the id its content has in the model, or else the next free number behind the
+ * vocabulary, and only warns when the file says another one. Here the file must agree. */
+bool tokenizer_import_added(struct tokenizer_import *import, json_t *list)
+{
+    char path[256];
+    size_t index, kept = 0, count = json_array_size(list);
+    uint32_t next = (uint32_t)import->vocabulary_count, highest = import->header.token_count - 1;
+    json_t *object, *ids = json_object(); /* content -> id, of model and added tokens */
+    bool good = false;
+    snprintf(path, sizeof path, "%.200s: added_tokens", import->name);
+    import->added = calloc(count + 1, sizeof *import->added);
+    if (!import->added || !ids) {
+        out_of_memory(import);
+        goto done;
+    }
+    if ((list && !json_is_array(list)) || count > TOKENIZER_ADDED_LIMIT) {
+        tokenizer_import_fail(import, "%s: expected an array of at most %d, found %s", path, TOKENIZER_ADDED_LIMIT,
+                              json_type_name(list));
+        goto done;
+    }
+    json_array_foreach (list, index, object) {
+        struct added_token *added = &import->added[kept];
+        if (!read_added(import, object, path, added)) goto done;
+        if (added->content_size == 0) continue; /* ignored by Hugging Face */
+        if (json_object_get(ids, added->content)) {
+            tokenizer_import_fail(import, "%s: '%.80s' is added twice", path, added->content);
+            goto done;
+        }
+        int64_t model_id = find_token(import, added->content);
+        uint32_t expected = model_id >= 0 ? (uint32_t)model_id : next++;
+        if (added->id != expected) {
+            tokenizer_import_fail(import, "%s: '%.80s' has id %u, but its place in the file gives it %u", path,
+                                  added->content, added->id, expected);
+            goto done;
+        }
+        if (model_id < 0 && added->id < import->vocabulary_ids && import->texts[added->id]) {
+            tokenizer_import_fail(import, "%s: id %u is given to both '%.80s' and '%.80s'", path, added->id,
+                                  import->texts[added->id], added->content);
+            goto done;
+        }
+        if (json_object_set_new(ids, added->content, json_integer(added->id)) != 0) {
+            out_of_memory(import);
+            goto done;
+        }
+        if (added->id > highest) highest = added->id;
+        kept++;
+    }
+    import->added_count = kept;
+    import->header.token_count = highest + 1;
+    if (!place_vocabulary(import)) goto done;
+    for (size_t i = 0; i < kept; i++) {
+        const struct added_token *added = &import->added[i];
+        struct image_token *token = &import->tokens[added->id];
+        if (!(token->flags & TOKEN_PRESENT) && !place_token(import, added->id, added->content, added->content_size, 0))
+            goto done;
+        if (added->special) token->flags |= TOKEN_SPECIAL;
+    }
+    good = true;
+done:
+    json_decref(ids);
+    return good;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What import refuses, each by name; and what it accepts without applying. */
+#include "formats/tokenizer/test_tokenizer.h"
+
+static void expect_refused(const struct fixture *fixture, const char *words)
+{
+    struct status status = {0};
+    uint8_t *image;
+    size_t size;
+    char *json = fixture_json(fixture);
+    bool good = tokenizer_import(json, strlen(json), "dir/tokenizer.json", &image, &size, &status);
+    test_expect_failure(good, &status, STATUS_BAD_INPUT, "dir/tokenizer.json");
+    test_expect_message(&status, words);
+    assert_null(image);
+    free(json);
+}
+
+#define REFUSED(words, ...) expect_refused(&(const struct fixture){__VA_ARGS__}, words)
+
+static void test_normalizer(void **state)
+{
+    (void)state;
+    REFUSED("normalizer|BertNormalizer|supported", .normalizer = "{\"type\":\"BertNormalizer\"}");
+    REFUSED("'StripAccents'", .normalizer = "{\"type\":\"StripAccents\"}");
+    REFUSED("'Precompiled'", .normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}");
+    REFUSED("'Nmt'", .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Nmt\"}]}");
+    REFUSED("field 'type'", .normalizer = "{}");
+    REFUSED("expected an object|string", .normalizer = "\"NFC\"");
+    REFUSED("field 'form'|not understood", .normalizer = "{\"type\":\"NFC\",\"form\":1}");
+    REFUSED("'normalizers'|array", .normalizer = "{\"type\":\"Sequence\"}");
+    REFUSED("'prepend'", .normalizer = "{\"type\":\"Prepend\"}");
+    REFUSED("'pattern'", .normalizer = "{\"type\":\"Replace\",\"content\":\"a\"}");
+    REFUSED("'pattern'", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Glob\":\"a\"},\"content\":\"a\"}");
+    REFUSED("'content'", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}");
+    REFUSED("empty pattern", .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"a\"}");
+    REFUSED("pattern '(a'|unfinished group",
+            .normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(a\"},\"content\":\"\"}");
+    REFUSED("strip_right", .normalizer = "{\"type\":\"Strip\",\"strip_left\":true}");
+    char nested[800] = "", *at = nested;
+    for (int i = 0; i < 12; i++) at += sprintf(at, "{\"type\":\"Sequence\",\"normalizers\":[");
+    at += sprintf(at, "{\"type\":\"NFC\"}");
+    for (int i = 0; i < 12; i++) at += sprintf(at, "]}");
+    REFUSED("nested too deep", .normalizer = nested);
+    char many[1200] = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}";
+    for (int i = 0; i < 32; i++) strcat(many, ",{\"type\":\"NFC\"}");
+    strcat(many, "]}");
+    REFUSED("more than 32 steps", .normalizer = many);
+}
+
+#define METASPACE(more) "{\"type\":\"Metaspace\"," more "}"
+#define SPLIT(more)     "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}," more "}"
+
+static void test_pre_tokenizer(void **state)
+{
+    (void)state;
+    REFUSED("pre_tokenizer|'Whitespace'|supported", .pre_tokenizer = "{\"type\":\"Whitespace\"}");
+    REFUSED("'BertPreTokenizer'", .pre_tokenizer = "{\"type\":\"BertPreTokenizer\"}");
+    REFUSED("'add_prefix_space'", .pre_tokenizer = "{\"type\":\"ByteLevel\",\"trim_offsets\":true}");
+    REFUSED("second ByteLevel",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" GPT2_SPLIT "," BYTES_ALONE "]}");
+    REFUSED("'behavior'", .pre_tokenizer = SPLIT("\"invert\":false"));
+    REFUSED("'invert'", .pre_tokenizer = SPLIT("\"behavior\":\"Isolated\""));
+    REFUSED("'Sideways'", .pre_tokenizer = SPLIT("\"behavior\":\"Sideways\",\"invert\":false"));
+    REFUSED("'individual_digits'", .pre_tokenizer = "{\"type\":\"Digits\"}");
+    REFUSED("'replacement'", .pre_tokenizer = METASPACE("\"split\":true"));
+    REFUSED("one character|'ab'", .pre_tokenizer = METASPACE("\"replacement\":\"ab\""));
+    REFUSED("one character", .pre_tokenizer = METASPACE("\"replacement\":\"\""));
+    REFUSED("'sometimes'", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\""));
+    REFUSED("contradicts", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"add_prefix_space\":false"));
+    REFUSED("'first' behind a normalizer", .normalizer = "{\"type\":\"NFC\"}",
+            .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\""));
+    REFUSED("'first' behind another step",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" METASPACE(
+                "\"replacement\":\"_\"") "," METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\"") "]}");
+    REFUSED("\\h|not supported", .pre_tokenizer = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},"
+                                                  "\"behavior\":\"Isolated\",\"invert\":false}");
+}
+
+static void test_post_processor(void **state)
+{
+    (void)state;
+    REFUSED("post_processor|'RobertaProcessing'|supported", .post_processor = "{\"type\":\"RobertaProcessing\"}");
+    REFUSED("second TemplateProcessing", .sentencepiece = true,
+            .post_processor = "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE "," TEMPLATE "]}");
+#define SINGLE(single, tokens) "{\"type\":\"TemplateProcessing\",\"single\":" single ",\"special_tokens\":" tokens "}"
+#define A                      "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+    REFUSED("'single'", .post_processor = SINGLE("null", "{}"));
+    REFUSED("Sequence A 0 times", .post_processor = SINGLE("[]", "{}"));
+    REFUSED("Sequence A 2 times", .post_processor = SINGLE("[" A "," A "]", "{}"));
+    REFUSED("other than A", .post_processor = SINGLE("[{\"Sequence\":{\"id\":\"B\"}}]", "{}"));
+    REFUSED("piece 0", .post_processor = SINGLE("[\"$A\"]", "{}"));
+    REFUSED("'x' has no ids", .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}]", "{}"));
+    REFUSED("no token id", .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}]", "{\"x\":{\"ids\":[-1]}}"));
+    REFUSED("id 999 does not exist",
+            .post_processor = SINGLE("[{\"SpecialToken\":{\"id\":\"x\"}}," A "]", "{\"x\":{\"ids\":[999]}}"));
+    REFUSED("without an id", .post_processor = SINGLE("[{\"SpecialToken\":{}}]", "{}"));
+}
+
+#define DECODERS(...) "{\"type\":\"Sequence\",\"decoders\":[" __VA_ARGS__ "]}"
+#define FUSE          "{\"type\":\"Fuse\"}"
+#define FALLBACK      "{\"type\":\"ByteFallback\"}"
+#define STRIP         "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}"
+#define REPLACE       "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}"
+#define META_DECODER  "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"
+
+static void test_decoder(void **state)
+{
+    (void)state;
+    REFUSED("decoder|'WordPiece'|supported", .decoder = "{\"type\":\"WordPiece\"}");
+    REFUSED("'CTC'", .decoder = DECODERS("{\"type\":\"CTC\"}"));
+    REFUSED("'Replace' at this place", .decoder = DECODERS(FUSE "," REPLACE));
+    REFUSED("'Replace' at this place", .decoder = DECODERS(FALLBACK "," REPLACE));
+    REFUSED("'Strip' at this place", .decoder = DECODERS(FALLBACK "," STRIP));
+    REFUSED("'Strip' at this place", .decoder = DECODERS(FUSE "," STRIP "," STRIP));
+    REFUSED("'ByteFallback' at this place", .decoder = DECODERS(FUSE "," FALLBACK));
+    REFUSED("'ByteLevel' at this place", .decoder = DECODERS(FUSE "," BYTE_DECODER));
+    REFUSED("'ByteLevel' at this place", .decoder = DECODERS(META_DECODER "," BYTE_DECODER));
+    REFUSED("'Metaspace' at this place", .decoder = DECODERS(FALLBACK "," META_DECODER));
+    REFUSED("ASCII replacement", .decoder = DECODERS(META_DECODER "," FALLBACK));
+    REFUSED("'decoders'", .decoder = "{\"type\":\"Sequence\"}");
+    REFUSED("'pattern'", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}");
+    REFUSED("one character", .decoder = "{\"type\":\"Strip\",\"content\":\"ab\",\"start\":0,\"stop\":0}");
+    REFUSED("'stop'", .decoder = "{\"type\":\"Strip\",\"content\":\"a\",\"start\":0,\"stop\":65}");
+    REFUSED("'sometimes'",
+            .decoder = "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\"}");
+    REFUSED("not understood", .decoder = "{\"type\":\"Fuse\",\"x\":1}");
+    char *large = NULL, content[4001];
+    memset(content, 'c', 4000);
+    content[4000] = '\0';
+    assert_true(
+        asprintf(&large,
+                 "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                 "\"content\":\"%s\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"c\"},\"content\":\"%s\"}]}",
+                 content, content) > 0);
+    REFUSED("more than 65536 bytes of one token", .decoder = large);
+    free(large);
+    REFUSED("unfinished group", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}");
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    REFUSED("'dropout'", .options = "\"dropout\":0.1,");
+    REFUSED("'continuing_subword_prefix'|##", .options = "\"continuing_subword_prefix\":\"##\",");
+    REFUSED("'end_of_word_suffix'|</w>", .options = "\"end_of_word_suffix\":\"</w>\",");
+    REFUSED("'fuse_unk'", .options = "\"fuse_unk\":1,");
+    REFUSED("'max_input_chars'|not understood", .options = "\"max_input_chars\":100,");
+    REFUSED("'vocab'", .vocab = "null");
+    REFUSED("'vocab'|array", .vocab = "[]");
+    REFUSED("'vocab'|empty", .vocab = "{}");
+    REFUSED("'a'|id from 0", .vocab = "{\"a\":-1}");
+    REFUSED("'a'|id from 0", .vocab = "{\"a\":16777216}");
+    REFUSED("'a'|id from 0", .vocab = "{\"a\":\"1\"}");
+    REFUSED("id 0 is given to both 'a' and 'b'", .vocab = "{\"a\":0,\"b\":0}");
+    REFUSED("too many holes", .vocab = "{\"a\":1000000}");
+    REFUSED("'merges'", .merges = "null");
+    REFUSED("merge 0", .merges = "[\"ab\"]");
+    REFUSED("merge 0", .merges = "[\"a b c\"]");
+    REFUSED("merge 0", .merges = "[1]");
+    REFUSED("merge 0", .merges = "[[\"a\"]]");
+    REFUSED("merge 0", .merges = "[[\"a\",1]]");
+    REFUSED("merge 1 is of another kind", .merges = "[\"h e\",[\"l\",\"l\"]]");
+    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "[\"zz e\"]");
+    REFUSED("merge 0|'zz' is not in the vocabulary", .merges = "[\"e zz\"]");
+    REFUSED("merge 0|'ez' is not in the vocabulary", .merges = "[\"e z\"]");
+    char *vocab = malloc(70000);
+    memset(vocab, 'a', 70000);
+    memcpy(vocab, "{\"", 2);
+    strcpy(vocab + 65536 + 3, "\":0}");
+    REFUSED("longer than 65536", .vocab = vocab);
+    free(vocab);
+}
+
+static void test_added(void **state)
+{
+    (void)state;
+    REFUSED("added_tokens|'content'", .added = "{\"id\":1}");
+    REFUSED("'special'", .added =
+                             "{\"id\":265,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                             "\"normalized\":false}");
+    REFUSED("'<x>' has id 270|gives it 265", .added = ADDED(270, "<x>", false, false, false, false, true));
+    REFUSED("'hello' has id 265|gives it 259", .added = ADDED(265, "hello", false, false, false, false, true));
+    REFUSED("'<x>' is added twice", .added = ADDED(265, "<x>", false, false, false, false,
+                                                   true) "," ADDED(265, "<x>", false, false, false, false, false));
+    REFUSED("id 1 is given to both 'b' and '<x>'", .vocab = "{\"b\":1}", .merges = "[]",
+            .added = ADDED(1, "<x>", false, false, false, false, true));
+    REFUSED("same after normalization", .normalizer = "{\"type\":\"Lowercase\"}",
+            .added = ADDED(265, "<X>", false, false, false, true, true) "," ADDED(266, "<x>", false, false, false, true,
+                                                                                  true));
+    REFUSED("0 bytes after normalization",
+            .normalizer = "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}",
+            .added = ADDED(265, "  ", false, false, false, true, true));
+    char *added, *name = malloc(1100);
+    memset(name, 'x', 1099);
+    name[1099] = '\0';
+    assert_true(asprintf(&added,
+                         "{\"id\":265,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                         "\"normalized\":false,\"special\":true}",
+                         name) > 0);
+    REFUSED("longer than 1024", .added = added);
+    free(added);
+    free(name);
+}
+
+static void test_top_level(void **state)
+{
+    (void)state;
+    static const char *const files[][2] = {
+        {"", "not valid JSON"},
+        {"[]", "expected an object"},
+        {"{\"version\":\"2.0\"}", "version '2.0'"},
+        {"{\"version\":\"1.0\"}", "model|expected an object"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":0},\"merges\":[]}}", "'Unigram'|supported: BPE"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "duplicate"},
+        {"{\"surprise\":1,\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "'surprise'|not understood"},
+        {"{\"added_tokens\":{},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "added_tokens|object"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct status status = {0};
+        uint8_t *image;
+        size_t size;
+        bool good = tokenizer_import(files[i][0], strlen(files[i][0]), "x.json", &image, &size, &status);
+        test_expect_failure(good, &status, STATUS_BAD_INPUT, files[i][1]);
+        assert_null(image);
+    }
+}
+
+/* The least that is a tokenizer; the older form without "type"; leftovers of training; empty added tokens. */
+static void test_accepted(void **state)
+{
+    (void)state;
+    static const char *const files[] = {
+        "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"#version: 0.2\",\"a b\"]}}",
+        "{\"truncation\":{\"max_length\":4},\"padding\":{\"strategy\":\"BatchLongest\"},"
+        "\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{\"added_tokens\":[" ADDED(0, "", false, false, false, false,
+                                    false) "],\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct opened opened = fixture_open_json(files[i], strlen(files[i]));
+        check_case(opened.tokenizer, files[i], "aaaaaa", 6, true, (const int32_t[6]){0}, 6, false);
+        fixture_close(&opened);
+    }
+}
+
+/* The same input gives the same bytes. */
+static void test_deterministic(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.sentencepiece = true,
+                                    .normalizer = LLAMA_NORMALIZER,
+                                    .decoder = LLAMA_DECODER,
+                                    .options = LLAMA_OPTIONS,
+                                    .post_processor = TEMPLATE,
+                                    .added = ADDED(1, "<s>", false, false, false, true, true)};
+    struct opened first = fixture_open(&fixture), second = fixture_open(&fixture);
+    assert_int_equal(first.image_size, second.image_size);
+    assert_memory_equal(first.image, second.image, first.image_size);
+    fixture_close(&first);
+    fixture_close(&second);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_normalizer), cmocka_unit_test(test_pre_tokenizer), cmocka_unit_test(test_post_processor),
+        cmocka_unit_test(test_decoder),    cmocka_unit_test(test_model),         cmocka_unit_test(test_added),
+        cmocka_unit_test(test_top_level),  cmocka_unit_test(test_accepted),      cmocka_unit_test(test_deterministic),
+    };
+    return cmocka_run_group_tests_name("tokenizer import", tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tokenizer's files share: the open tokenizer, the scratch space of one encode call and the stages of the
+ * pipeline. Private to formats/tokenizer*.c.
+ *
+ *   text -> added tokens -> normalizer -> added tokens -> pre-tokenizer steps -> BPE -> post-processor's template */
+#ifndef FORMATS_TOKENIZER_TOKENIZER_INTERNAL_H
+#define FORMATS_TOKENIZER_TOKENIZER_INTERNAL_H
+
+#include "formats/tokenizer/tokenizer.h"
+#include "formats/tokenizer/tokenizer_added.h"
+#include "formats/tokenizer/tokenizer_image.h"
+#include "formats/tokenizer/tokenizer_pattern.h"
+#include "formats/tokenizer/tokenizer_text.h"
+
+enum { CHARACTER_TABLE = 0x800 }; /* characters of one or two bytes get their model token by direct lookup */
+
+struct tokenizer {
+    const struct image_header *header;
+    const struct image_step *normalizers, *splitters;
+    const uint32_t *prefix, *suffix; /* template ids */
+    const struct image_added *added; /* plain ones, then normalized ones */
+    const struct image_token *tokens;
+    const uint32_t *token_slots;
+    const struct image_merge *merges;
+    const uint32_t *merge_slots;
+    const char *pool;
+    const uint8_t *decoded;
+    struct tokenizer_pattern *patterns[2 * TOKENIZER_STEP_LIMIT]; /* of normalizers, then of splitters; NULL: none */
+    uint32_t longest_decoded;                                     /* bytes */
+    bool has_holes;                                               /* some id has no token */
+    char word_start[TEXT_CHARACTER_BYTES];                        /* header->word_start_character as UTF-8 */
+    uint32_t word_start_bytes;                                    /* 0: none                               */
+    uint16_t byte_characters[256];
+    int32_t character_ids[CHARACTER_TABLE]; /* -1: not in the model's vocabulary */
+    int32_t byte_ids[256];                  /* of <0x00> .. <0xFF>, -1: none      */
+    struct added_index added_index[2];      /* plain and normalized               */
+};
+
+/* A symbol of the word being merged: a doubly linked list inside one array, -1 ends it. */
+struct merge_symbol {
+    int32_t id; /* -1: merged into its left neighbour */
+    int32_t previous, next;
+};
+struct merge_candidate {
+    uint32_t rank; /* index into merges */
+    uint32_t position;
+};
+struct merge_scratch {
+    struct merge_symbol *symbols;
+    size_t symbol_count, symbol_capacity;
+    struct merge_candidate *heap;
+    size_t heap_count, heap_capacity;
+};
+
+/* What added_index_find has found for a piece of the text that is searched. */
+enum { ADDED_WINDOW = 1 << 14 };
+struct added_window {
+    uint32_t *found;
+    size_t capacity, begin, end;
+};
+
+/* Everything one encode call needs, so that an open tokenizer is never written to. */
+struct encode_scratch {
+    const struct tokenizer *tokenizer;
+    struct token_buffer *tokens; /* output, borrowed */
+    struct status *status;       /* borrowed         */
+    bool plain;                  /* special tokens and the markers are text */
+    const int32_t *markers;      /* [marker_count] borrowed                 */
+    size_t marker_count;
+    struct tokenizer_matcher matcher;
+    uint64_t work_left;           /* bytes that steps may still write */
+    struct added_window added[2]; /* in the text as given, in normalized text */
+    struct text_buffer repaired;
+    struct text_buffer normalized[2];
+    struct text_buffer stages[TOKENIZER_STEP_LIMIT]; /* text written by pre-tokenizer step i */
+    struct merge_scratch merge;
+};
+bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer, struct token_buffer *tokens,
+                         size_t text_size, struct status *status);
+/* Accounts for `size` bytes that a step is about to write; fails when a hostile tokenizer lets text grow and grow. */
+bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
+void encode_scratch_close(struct encode_scratch *scratch);
+
+/* Whether an added token is text in this call, however it is written. */
+bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id);
+
+/* Runs the normalizer; *out is `text` itself or lies in scratch->normalized. */
+bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, const char **out,
+                         size_t *out_size);
+
+/* Runs the pre-tokenizer from step `step` on and encodes every piece. `at_start`: the piece begins the input. */
+bool tokenizer_split(struct encode_scratch *scratch, uint32_t step, const char *text, size_t size, bool at_start);
+
+/* Encodes one word: appends its ids to scratch->tokens. */
+bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size_t size);
+
+/* Id of a token with exactly this text, -1 if there is none. */
+int32_t tokenizer_lookup(const struct tokenizer *tokenizer, const char *text, size_t size);
+/* The same, given the home slot: hash64(text) masked. */
+int32_t tokenizer_lookup_from(const struct tokenizer *tokenizer, uint32_t slot, const char *text, size_t size);
+/* Where the next word begins after the first character: before a word start that follows another character. `size`
+ * when there is none. The tokenizer must have a word start. */
+size_t tokenizer_next_word(const struct tokenizer *tokenizer, const char *text, size_t size);
+/* Rank of the merge of two adjacent tokens, UINT32_MAX if there is none. */
+uint32_t tokenizer_merge_rank(const struct tokenizer *tokenizer, uint32_t left, uint32_t right);
+
+#endif

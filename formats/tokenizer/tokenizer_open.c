@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening an image: every number in it is checked before anything is used, patterns are compiled, and the small
+ * tables that are cheaper to compute than to check are computed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/hash.h"
+#include "formats/tokenizer/tokenizer_internal.h"
+
+void tokenizer_byte_alphabet(uint16_t characters[256])
+{
+    uint16_t next = 0x100;
+    for (uint32_t byte = 0; byte < 256; byte++) characters[byte] = text_byte_is_itself(byte) ? (uint16_t)byte : next++;
+}
+
+static bool corrupt(struct status *status, const char *what)
+{
+    return status_fail(status, STATUS_CORRUPT, "tokenizer image: %s", what);
+}
+
+static bool check_header(const uint8_t *image, size_t image_size, struct status *status)
+{
+    const struct image_header *header = (const struct image_header *)image;
+    if ((uintptr_t)image % 8 != 0) return status_fail(status, STATUS_USAGE, "a tokenizer image must be 8-byte aligned");
+    if (image_size < sizeof *header)
+        return status_fail(status, STATUS_CORRUPT, "tokenizer image: %zu bytes, shorter than its header of %zu",
+                           image_size, sizeof *header);
+    if (memcmp(header->magic, TOKENIZER_IMAGE_MAGIC, sizeof header->magic) != 0)
+        return corrupt(status, "wrong magic: this is no tokenizer image");
+    if (header->version != TOKENIZER_IMAGE_VERSION)
+        return status_fail(status, STATUS_VERSION, "tokenizer image: version %u, expected %d", header->version,
+                           TOKENIZER_IMAGE_VERSION);
+    if (header->header_bytes != sizeof *header) return corrupt(status, "wrong header size");
+    if (header->image_bytes != image_size)
+        return status_fail(status, STATUS_CORRUPT, "tokenizer image: %zu bytes, its header says %llu", image_size,
+                           (unsigned long long)header->image_bytes);
+    if (header->normalizer_count > TOKENIZER_STEP_LIMIT || header->splitter_count > TOKENIZER_STEP_LIMIT)
+        return corrupt(status, "too many steps");
+    if (header->prefix_count > TOKENIZER_TEMPLATE_LIMIT || header->suffix_count > TOKENIZER_TEMPLATE_LIMIT)
+        return corrupt(status, "too many template tokens");
+    if (header->added_plain_count > TOKENIZER_ADDED_LIMIT || header->added_normalized_count > TOKENIZER_ADDED_LIMIT)
+        return corrupt(status, "too many added tokens");
+    if (header->token_count == 0 || header->token_count > TOKENIZER_TOKEN_LIMIT)
+        return corrupt(status, "bad token count");
+    if (header->merge_count > TOKENIZER_MERGE_LIMIT) return corrupt(status, "bad merge count");
+    if (header->model_flags & ~(uint32_t)MODEL_FLAGS) return corrupt(status, "unknown model flags");
+    if (header->decoder_flags & ~(uint32_t)DECODER_FLAGS) return corrupt(status, "unknown decoder flags");
+    if (header->reserved[0] || header->reserved[1]) return corrupt(status, "reserved fields are not zero");
+    return true;
+}
+
+static bool check_model_and_decoder(const struct image_header *header, struct status *status)
+{
+    if (header->unknown_id < -1 || header->unknown_id >= (int32_t)header->token_count)
+        return corrupt(status, "unknown token out of range");
+    if ((header->model_flags & MODEL_UNKNOWN_MISSING) && header->unknown_id != -1)
+        return corrupt(status, "unknown token both missing and given");
+    if (header->strip_stop > TOKENIZER_STRIP_LIMIT) return corrupt(status, "too many trailing characters to strip");
+    uint32_t characters[3] = {header->strip_character, header->metaspace_character, header->word_start_character};
+    for (size_t i = 0; i < 3; i++)
+        if (characters[i] > 0x10FFFF || (characters[i] >= 0xD800 && characters[i] <= 0xDFFF))
+            return corrupt(status, "a character of the header is no Unicode scalar value");
+    uint32_t flags = header->decoder_flags;
+    if ((flags & DECODER_BYTES) && (flags & (DECODER_BYTE_FALLBACK | DECODER_JOIN_SPACE)))
+        return corrupt(status, "decoder flags contradict each other");
+    if ((flags & DECODER_METASPACE_DROP) && !(flags & DECODER_METASPACE))
+        return corrupt(status, "decoder flags contradict each other");
+    return true;
+}
+
+/* Section sizes follow from the counts; none can overflow, the counts having limits. */
+static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t image_size, struct status *status)
+{
+    const struct image_header *header = (const struct image_header *)image;
+    const uint64_t bytes[SECTION_COUNT] = {
+        [SECTION_STEPS] = (uint64_t)(header->normalizer_count + header->splitter_count) * sizeof(struct image_step),
+        [SECTION_TEMPLATE] = (uint64_t)(header->prefix_count + header->suffix_count) * sizeof(uint32_t),
+        [SECTION_ADDED] =
+            (uint64_t)(header->added_plain_count + header->added_normalized_count) * sizeof(struct image_added),
+        [SECTION_TOKENS] = (uint64_t)header->token_count * sizeof(struct image_token),
+        [SECTION_TOKEN_SLOTS] = (uint64_t)header->token_slot_count * sizeof(uint32_t),
+        [SECTION_MERGES] = (uint64_t)header->merge_count * sizeof(struct image_merge),
+        [SECTION_MERGE_SLOTS] = (uint64_t)header->merge_slot_count * sizeof(uint32_t),
+        [SECTION_POOL] = header->pool_bytes,
+        [SECTION_DECODED] = header->decoded_bytes,
+    };
+    const uint8_t *sections[SECTION_COUNT];
+    uint64_t at = sizeof *header;
+    for (int i = 0; i < SECTION_COUNT; i++) {
+        if (!checked_range(at, bytes[i], image_size)) return corrupt(status, "a section reaches past the end");
+        sections[i] = image + at;
+        uint64_t end = at + bytes[i];
+        at = (end + 7) & ~(uint64_t)7;
+        if (at > image_size) return corrupt(status, "a section reaches past the end");
+        for (; end < at; end++)
+            if (image[end] != 0) return corrupt(status, "padding is not zero");
+    }
+    if (at != image_size) return corrupt(status, "bytes behind the last section");
+    tokenizer->header = header;
+    tokenizer->normalizers = (const struct image_step *)sections[SECTION_STEPS];
+    tokenizer->splitters = tokenizer->normalizers + header->normalizer_count;
+    tokenizer->prefix = (const uint32_t *)sections[SECTION_TEMPLATE];
+    tokenizer->suffix = tokenizer->prefix + header->prefix_count;
+    tokenizer->added = (const struct image_added *)sections[SECTION_ADDED];
+    tokenizer->tokens = (const struct image_token *)sections[SECTION_TOKENS];
+    tokenizer->token_slots = (const uint32_t *)sections[SECTION_TOKEN_SLOTS];
+    tokenizer->merges = (const struct image_merge *)sections[SECTION_MERGES];
+    tokenizer->merge_slots = (const uint32_t *)sections[SECTION_MERGE_SLOTS];
+    tokenizer->pool = (const char *)sections[SECTION_POOL];
+    tokenizer->decoded = sections[SECTION_DECODED];
+    return true;
+}
+
+/* True when [offset, offset + bytes) lies in the pool and cuts no character. */
+static bool pool_text(const struct tokenizer *tokenizer, uint32_t offset, uint32_t bytes)
+{
+    uint32_t limit = tokenizer->header->pool_bytes;
+    if (!checked_range(offset, bytes, limit)) return false;
+    uint32_t end = offset + bytes;
+    return (offset == limit || ((uint8_t)tokenizer->pool[offset] & 0xC0) != 0x80) &&
+           (end == limit || ((uint8_t)tokenizer->pool[end] & 0xC0) != 0x80);
+}
+
+/* Most vocabularies have no holes; then the range says it all, without touching the token. */
+static bool has_token(const struct tokenizer *tokenizer, uint32_t id)
+{
+    return id < tokenizer->header->token_count &&
+           (!tokenizer->has_holes || (tokenizer->tokens[id].flags & TOKEN_PRESENT));
+}
+
+static bool check_tokens(struct tokenizer *tokenizer, struct status *status)
+{
+    const struct image_header *header = tokenizer->header;
+    if (!text_is_valid((const uint8_t *)tokenizer->pool, header->pool_bytes))
+        return corrupt(status, "text is not valid UTF-8");
+    for (uint32_t id = 0; id < header->token_count; id++) {
+        const struct image_token *token = &tokenizer->tokens[id];
+        if (token->flags & ~(uint32_t)TOKEN_FLAGS) return corrupt(status, "unknown token flags");
+        if (!(token->flags & TOKEN_PRESENT)) {
+            if (token->flags || token->text_offset || token->text_bytes || token->decoded_offset ||
+                token->decoded_bytes)
+                return corrupt(status, "an id without a token has fields");
+            tokenizer->has_holes = true;
+            continue;
+        }
+        if (token->text_bytes > TOKENIZER_TEXT_LIMIT || !pool_text(tokenizer, token->text_offset, token->text_bytes))
+            return status_fail(status, STATUS_CORRUPT, "tokenizer image: text of token %u out of range", id);
+        if (!checked_range(token->decoded_offset, token->decoded_bytes, header->decoded_bytes) ||
+            token->decoded_bytes > TOKENIZER_TEXT_LIMIT || ((token->flags & TOKEN_BYTE) && token->decoded_bytes != 1))
+            return status_fail(status, STATUS_CORRUPT, "tokenizer image: decoded text of token %u out of range", id);
+        if (token->decoded_bytes > tokenizer->longest_decoded) tokenizer->longest_decoded = token->decoded_bytes;
+    }
+    if (header->unknown_id >= 0 && !has_token(tokenizer, (uint32_t)header->unknown_id))
+        return corrupt(status, "the unknown token does not exist");
+    for (uint32_t i = 0; i < header->prefix_count + header->suffix_count; i++)
+        if (!has_token(tokenizer, tokenizer->prefix[i])) return corrupt(status, "a template token does not exist");
+    return true;
+}
+
+static bool check_slots(const uint32_t *slots, uint32_t slot_count, uint32_t entry_count, struct status *status)
+{
+    if (slot_count == 0 || (slot_count & (slot_count - 1)) != 0)
+        return corrupt(status, "hash slots are no power of two");
+    for (uint32_t i = 0; i < slot_count; i++)
+        if (slots[i] > entry_count) return corrupt(status, "a hash slot is out of range");
+    return true;
+}
+
+/* Every entry must be found, so that a damaged table cannot quietly encode text in another way. The slots of a block
+ * are fetched ahead: one cache miss after the other would make this the longest part of opening. */
+enum { PREFETCH_BLOCK = 16 };
+
+static bool check_token_slots(const struct tokenizer *tokenizer, struct status *status)
+{
+    const struct image_header *header = tokenizer->header;
+    uint32_t homes[PREFETCH_BLOCK];
+    if (!check_slots(tokenizer->token_slots, header->token_slot_count, header->token_count, status)) return false;
+    for (uint32_t block = 0; block < header->token_count; block += PREFETCH_BLOCK) {
+        uint32_t end = header->token_count - block < PREFETCH_BLOCK ? header->token_count : block + PREFETCH_BLOCK;
+        for (uint32_t id = block; id < end; id++) {
+            const struct image_token *token = &tokenizer->tokens[id];
+            uint32_t home = (uint32_t)hash64(tokenizer->pool + token->text_offset, token->text_bytes);
+            homes[id - block] = home & (header->token_slot_count - 1);
+            __builtin_prefetch(&tokenizer->token_slots[homes[id - block]]);
+        }
+        for (uint32_t id = block; id < end; id++) {
+            const struct image_token *token = &tokenizer->tokens[id];
+            if ((token->flags & TOKEN_PRESENT) &&
+                tokenizer_lookup_from(tokenizer, homes[id - block], tokenizer->pool + token->text_offset,
+                                      token->text_bytes) != (int32_t)id)
+                return status_fail(status, STATUS_CORRUPT, "tokenizer image: token %u is not where its hash says", id);
+        }
+    }
+    for (uint32_t i = 0; i < header->token_slot_count; i++)
+        if (tokenizer->token_slots[i] && !has_token(tokenizer, tokenizer->token_slots[i] - 1))
+            return corrupt(status, "a hash slot names a token that does not exist");
+    return true;
+}
+
+static bool check_merge_slots(const struct tokenizer *tokenizer, struct status *status)
+{
+    const struct image_header *header = tokenizer->header;
+    if (!check_slots(tokenizer->merge_slots, header->merge_slot_count, header->merge_count, status)) return false;
+    for (uint32_t block = 0; block < header->merge_count; block += PREFETCH_BLOCK) {
+        uint32_t end = header->merge_count - block < PREFETCH_BLOCK ? header->merge_count : block + PREFETCH_BLOCK;
+        for (uint32_t i = block; i < end; i++) {
+            const struct image_merge *merge = &tokenizer->merges[i];
+            __builtin_prefetch(&tokenizer->merge_slots[tokenizer_merge_home(merge->left, merge->right) &
+                                                       (header->merge_slot_count - 1)]);
+            if (!has_token(tokenizer, merge->left) || !has_token(tokenizer, merge->right) ||
+                !has_token(tokenizer, merge->result))
+                return status_fail(status, STATUS_CORRUPT,
+                                   "tokenizer image: merge %u names a token that does not exist", i);
+        }
+        for (uint32_t i = block; i < end; i++)
+            if (tokenizer_merge_rank(tokenizer, tokenizer->merges[i].left, tokenizer->merges[i].right) != i)
+                return status_fail(status, STATUS_CORRUPT, "tokenizer image: merge %u is not where its hash says", i);
+    }
+    return true;
+}
+
+/* Also that the character is a token: an unknown character before it is then settled when the word ends. */
+static bool check_word_start(struct tokenizer *tokenizer, struct status *status)
+{
+    uint32_t character = tokenizer->header->word_start_character;
+    if (character == 0) return true;
+    tokenizer->word_start_bytes = (uint32_t)text_write(character, tokenizer->word_start);
+    int32_t id = tokenizer_lookup(tokenizer, tokenizer->word_start, tokenizer->word_start_bytes);
+    if (id < 0 || !(tokenizer->tokens[id].flags & TOKEN_MODEL)) return corrupt(status, "the word start is no token");
+    for (uint32_t i = 0; i < tokenizer->header->merge_count; i++) {
+        const struct image_token *token = &tokenizer->tokens[tokenizer->merges[i].result];
+        const char *text = tokenizer->pool + token->text_offset;
+        if (tokenizer_next_word(tokenizer, text, token->text_bytes) != token->text_bytes)
+            return status_fail(status, STATUS_CORRUPT, "tokenizer image: merge %u reaches over a word start", i);
+    }
+    return true;
+}
+
+static int compare_patterns(const struct tokenizer *tokenizer, const struct image_added *a, const struct image_added *b)
+{
+    uint32_t shorter = a->pattern_bytes < b->pattern_bytes ? a->pattern_bytes : b->pattern_bytes;
+    int order = memcmp(tokenizer->pool + a->pattern_offset, tokenizer->pool + b->pattern_offset, shorter);
+    if (order != 0) return order;
+    return (a->pattern_bytes > b->pattern_bytes) - (a->pattern_bytes < b->pattern_bytes);
+}
+
+static bool index_added(struct tokenizer *tokenizer, struct status *status)
+{
+    const struct image_header *header = tokenizer->header;
+    for (int list = 0; list < 2; list++) {
+        const struct image_added *added = tokenizer->added + (list ? header->added_plain_count : 0);
+        uint32_t count = list ? header->added_normalized_count : header->added_plain_count;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!has_token(tokenizer, added[i].id) || (added[i].flags & ~(uint32_t)ADDED_FLAGS))
+                return corrupt(status, "a bad added token");
+            if (added[i].pattern_bytes == 0 || added[i].pattern_bytes > TOKENIZER_ADDED_BYTES_LIMIT ||
+                !pool_text(tokenizer, added[i].pattern_offset, added[i].pattern_bytes))
+                return corrupt(status, "text of an added token out of range");
+            if (i > 0 && compare_patterns(tokenizer, &added[i - 1], &added[i]) >= 0)
+                return corrupt(status, "added tokens are not sorted");
+        }
+        if (!added_index_build(&tokenizer->added_index[list], added, count, tokenizer->pool, status)) return false;
+    }
+    return true;
+}
+
+static bool check_split_flags(const struct image_step *step, bool may_invert)
+{
+    return (step->flags & SPLIT_BEHAVIOR_MASK) <= SPLIT_CONTIGUOUS &&
+           (step->flags & ~(uint32_t)(SPLIT_BEHAVIOR_MASK | (may_invert ? SPLIT_INVERT : 0))) == 0;
+}
+
+/* Flags fit the kind, and the kind stands in the list it belongs to. */
+static bool check_step(const struct tokenizer *tokenizer, const struct image_step *step, bool splitter)
+{
+    uint32_t character;
+    switch (step->kind) {
+    case STEP_NFC:
+    case STEP_NFD:
+    case STEP_NFKC:
+    case STEP_NFKD:
+    case STEP_LOWERCASE:
+    case STEP_PREPEND:
+    case STEP_REPLACE_STRING:
+    case STEP_REPLACE_REGEX: return !splitter && step->flags == 0;
+    case STEP_STRIP: return !splitter && step->flags <= (STRIP_LEFT | STRIP_RIGHT);
+    case STEP_SPLIT_STRING:
+    case STEP_SPLIT_REGEX: return splitter && check_split_flags(step, true);
+    case STEP_DIGITS: return splitter && check_split_flags(step, false);
+    case STEP_SPACE_FIRST:
+    case STEP_BYTE_LEVEL: return splitter && step->flags == 0;
+    case STEP_METASPACE:
+        return splitter && step->flags <= METASPACE_ALWAYS && step->content_bytes > 0 &&
+               text_read(tokenizer->pool + step->content_offset, &character) == step->content_bytes;
+    default: return false;
+    }
+}
+
+static bool open_steps(struct tokenizer *tokenizer, bool just_in_time, struct status *status)
+{
+    const struct image_header *header = tokenizer->header;
+    for (uint32_t i = 0; i < header->normalizer_count + header->splitter_count; i++) {
+        const struct image_step *step = &tokenizer->normalizers[i];
+        if (!pool_text(tokenizer, step->pattern_offset, step->pattern_bytes) ||
+            !pool_text(tokenizer, step->content_offset, step->content_bytes))
+            return status_fail(status, STATUS_CORRUPT, "tokenizer image: text of step %u out of range", i);
+        if (!check_step(tokenizer, step, i >= header->normalizer_count))
+            return status_fail(status, STATUS_CORRUPT, "tokenizer image: step %u is malformed", i);
+        const char *text = tokenizer->pool + step->pattern_offset;
+        if (step->kind == STEP_REPLACE_REGEX || step->kind == STEP_SPLIT_REGEX)
+            tokenizer->patterns[i] = tokenizer_pattern_regex(text, step->pattern_bytes, just_in_time, status);
+        else if (step->kind == STEP_REPLACE_STRING || step->kind == STEP_SPLIT_STRING)
+            tokenizer->patterns[i] = tokenizer_pattern_string(text, step->pattern_bytes, status);
+        else
+            continue;
+        if (!tokenizer->patterns[i]) return false;
+    }
+    return true;
+}
+
+static void fill_tables(struct tokenizer *tokenizer)
+{
+    char text[8];
+    tokenizer_byte_alphabet(tokenizer->byte_characters);
+    for (uint32_t i = 0; i < CHARACTER_TABLE; i++) {
+        int32_t id = tokenizer_lookup(tokenizer, text, text_write(i, text));
+        tokenizer->character_ids[i] = id >= 0 && (tokenizer->tokens[id].flags & TOKEN_MODEL) ? id : -1;
+    }
+    for (uint32_t i = 0; i < 256; i++) {
+        int32_t id = tokenizer_lookup(tokenizer, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", i));
+        tokenizer->byte_ids[i] = id >= 0 && (tokenizer->tokens[id].flags & TOKEN_MODEL) ? id : -1;
+    }
+}
+
+struct tokenizer *tokenizer_open(const uint8_t *image, size_t image_size, bool just_in_time, struct status *status)
+{
+    struct tokenizer *tokenizer = NULL;
+    if (!check_header(image, image_size, status)) return NULL;
+    if (!check_model_and_decoder((const struct image_header *)image, status)) return NULL;
+    tokenizer = calloc(1, sizeof *tokenizer);
+    if (!tokenizer) {
+        status_fail(status, STATUS_MACHINE, "out of memory while opening the tokenizer");
+        return NULL;
+    }
+    if (locate(tokenizer, image, image_size, status) && check_tokens(tokenizer, status) &&
+        check_token_slots(tokenizer, status) && check_merge_slots(tokenizer, status) &&
+        check_word_start(tokenizer, status) && index_added(tokenizer, status) &&
+        open_steps(tokenizer, just_in_time, status)) {
+        fill_tables(tokenizer);
+        return tokenizer;
+    }
+    tokenizer_close(tokenizer);
+    return NULL;
+}
+
+void tokenizer_close(struct tokenizer *tokenizer)
+{
+    if (!tokenizer) return;
+    for (size_t i = 0; i < 2 * TOKENIZER_STEP_LIMIT; i++) tokenizer_pattern_free(tokenizer->patterns[i]);
+    for (size_t i = 0; i < 2; i++) added_index_free(&tokenizer->added_index[i]);
+    free(tokenizer);
+}
+
+uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer) { return tokenizer->header->token_count; }
+
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text, size_t size)
+{
+    return tokenizer_lookup(tokenizer, text, size);
+}
+
+bool tokenizer_token_text(const struct tokenizer *tokenizer, int32_t id, const char **text, size_t *size)
+{
+    if (id < 0 || !has_token(tokenizer, (uint32_t)id)) return false;
+    *text = tokenizer->pool + tokenizer->tokens[id].text_offset;
+    *size = tokenizer->tokens[id].text_bytes;
+    return true;
+}
+
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
+{
+    return id >= 0 && has_token(tokenizer, (uint32_t)id) && (tokenizer->tokens[id].flags & TOKEN_SPECIAL);
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streaming, odd input, limits; and, where ENG_SHARED names the shared folder, five real tokenizers against what
+ * Hugging Face tokenizers 0.23 gives. */
+#include "formats/tokenizer/test_tokenizer.h"
+
+#include <jansson.h>
+#include <zlib.h>
+
+static const struct fixture llama = {.sentencepiece = true,
+                                     .added = ADDED(0, "<unk>", false, false, false, true,
+                                                    true) "," ADDED(1, "<s>", false, false, false, true,
+                                                                    true) "," ADDED(2, "</s>", false, false, false,
+                                                                                    false, true),
+                                     .normalizer = LLAMA_NORMALIZER,
+                                     .post_processor = TEMPLATE,
+                                     .decoder = LLAMA_DECODER,
+                                     .options = LLAMA_OPTIONS};
+static const struct fixture gpt2 = {.pre_tokenizer = GPT2_SPLIT,
+                                    .decoder = BYTE_DECODER,
+                                    .added = ADDED(265, "<end>", false, false, false, false, true)};
+
+/* Tokens and lookups. */
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&gpt2);
+    const char *text;
+    size_t size;
+    assert_int_equal(tokenizer_vocab_size(opened.tokenizer), 266);
+    assert_int_equal(tokenizer_find(opened.tokenizer, "<end>", 5), 265);
+    assert_int_equal(tokenizer_find(opened.tokenizer, "hello", 5), 259);
+    assert_int_equal(tokenizer_find(opened.tokenizer, "hellp", 5), -1);
+    assert_int_equal(tokenizer_find(opened.tokenizer, "", 0), -1);
+    assert_true(tokenizer_token_text(opened.tokenizer, 260, &text, &size));
+    assert_int_equal(size, strlen("Ġhello"));
+    assert_memory_equal(text, "Ġhello", size);
+    assert_false(tokenizer_token_text(opened.tokenizer, 266, &text, &size));
+    assert_false(tokenizer_token_text(opened.tokenizer, -1, &text, &size));
+    assert_true(tokenizer_is_special(opened.tokenizer, 265));
+    assert_false(tokenizer_is_special(opened.tokenizer, 264));
+    assert_false(tokenizer_is_special(opened.tokenizer, -5));
+    fixture_close(&opened);
+}
+
+/* An id without a token decodes to nothing; one outside the vocabulary is an error. */
+static void test_holes(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":5}", .merges = "[]", .decoder = "{\"type\":\"Fuse\"}"};
+    struct opened opened = fixture_open(&fixture);
+    struct text_buffer text = {0};
+    struct status status = {0};
+    const char *raw;
+    size_t size;
+    assert_int_equal(tokenizer_vocab_size(opened.tokenizer), 6);
+    assert_false(tokenizer_token_text(opened.tokenizer, 3, &raw, &size));
+    check_decoded(opened.tokenizer, "hole", (const int32_t[]){0, 3, 5}, 3, "ab", 2);
+    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){0, 6}, 2, false, &text, &status), &status,
+                        STATUS_BAD_INPUT, "token id 6|0 to 5");
+    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){-1}, 1, false, &text, &status), &status,
+                        STATUS_BAD_INPUT, "token id -1");
+    text_buffer_free(&text);
+    fixture_close(&opened);
+}
+
+static void check_skipped(const struct tokenizer *tokenizer, const char *ids_text, const char *expected)
+{
+    int32_t ids[64];
+    size_t count = parse_ids(ids_text, ids, 64);
+    struct text_buffer text = {0};
+    struct status status = {0};
+    test_expect_success(tokenizer_decode(tokenizer, ids, count, true, &text, &status), &status);
+    assert_string_equal(text.text, expected);
+    char *streamed = stream_all(tokenizer, ids, count, true);
+    assert_string_equal(streamed, expected);
+    free(streamed);
+    text_buffer_free(&text);
+}
+
+static void test_skip_special(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&gpt2);
+    check_skipped(opened.tokenizer, "259 265 260 265", "hello hello");
+    check_skipped(opened.tokenizer, "195 265 169", "é"); /* inside a character, too */
+    fixture_close(&opened);
+    opened = fixture_open(&llama);
+    check_skipped(opened.tokenizer, "1 276 1 279 2", "hello the");
+    check_skipped(opened.tokenizer, "198 1 172", "é"); /* inside a run of bytes */
+    fixture_close(&opened);
+}
+
+/* Text that is not UTF-8 encodes as its repaired form. */
+static void test_invalid_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *invalid, *repaired;
+    } texts[] = {
+        {"a\xFF"
+         "b",
+         "a\uFFFDb"},
+        {"\xE2\x96", "\uFFFD"},
+        {"\xE2\x96\xE2\x96\x81", "\uFFFD▁"},
+        {"\xC0\xAF", "\uFFFD\uFFFD"},
+        {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+        {"\xF0\x9F\x98", "\uFFFD"},
+        {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+        {"\x80", "\uFFFD"},
+    };
+    struct opened opened = fixture_open(&gpt2);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct token_buffer expected = {0};
+        struct status status = {0};
+        test_expect_success(tokenizer_encode(opened.tokenizer, texts[i].repaired, strlen(texts[i].repaired), false,
+                                             &expected, &status),
+                            &status);
+        check_case(opened.tokenizer, "repair", texts[i].invalid, strlen(texts[i].invalid), false, expected.ids,
+                   expected.count, false);
+        token_buffer_free(&expected);
+    }
+    check_case(opened.tokenizer, "NUL", "a\0b", 3, false, (const int32_t[]){97, 0, 98}, 3, false);
+    fixture_close(&opened);
+}
+
+/* When bytes become text. ids 195 169 are the bytes of é, 240 159 152 129 those of an emoji. */
+static void test_stream_byte_level(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&gpt2);
+    struct decode_stream stream;
+    struct status status = {0};
+    char out[256];
+    size_t size, room = decode_stream_max_bytes(opened.tokenizer);
+    assert_true(room <= sizeof out);
+    static const struct {
+        int32_t id;
+        const char *text;
+    } steps[] = {{104, "h"},      {195, ""},           {169, "é"},      {240, ""},         {159, ""},
+                 {152, ""},       {129, "\U0001F601"}, {240, ""},       {159, ""},         {104, "\uFFFDh"},
+                 {255, "\uFFFD"}, {195, ""},           {195, "\uFFFD"}, {261, "\uFFFD  "}, {226, ""}};
+    decode_stream_begin(&stream, opened.tokenizer, false);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        test_expect_success(decode_stream_push(&stream, steps[i].id, out, room, &size, &status), &status);
+        assert_int_equal(size, strlen(steps[i].text));
+        assert_memory_equal(out, steps[i].text, size);
+    }
+    test_expect_failure(decode_stream_push(&stream, 999, out, room, &size, &status), &status, STATUS_BAD_INPUT, "999");
+    test_expect_failure(decode_stream_push(&stream, 104, out, room - 1, &size, &status), &status, STATUS_USAGE,
+                        "decode_stream_max_bytes");
+    test_expect_success(decode_stream_finish(&stream, out, room, &size, &status), &status);
+    assert_int_equal(size, 3);
+    assert_memory_equal(out, "\uFFFD", 3);
+    fixture_close(&opened);
+}
+
+/* <0xNN> is id NN + 3. */
+#define BYTE(value) ((value) + 3)
+
+static void check_run(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, const char *batch,
+                      const char *streamed)
+{
+    struct text_buffer text = {0};
+    struct status status = {0};
+    test_expect_success(tokenizer_decode(tokenizer, ids, count, false, &text, &status), &status);
+    assert_string_equal(text.text, batch);
+    char *stream = stream_all(tokenizer, ids, count, false);
+    assert_string_equal(stream, streamed);
+    free(stream);
+    text_buffer_free(&text);
+}
+
+/* Runs of byte tokens: valid ones are equal in both; of an ill-formed one the stream keeps the characters before the
+ * fault, the one exception that tokenizer.h states. */
+static void test_byte_runs(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&llama);
+    const struct tokenizer *tokenizer = opened.tokenizer;
+#define RUN(batch, streamed, ...) \
+    check_run(tokenizer, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4, batch, streamed)
+    RUN("éa", "éa", BYTE(0xC3), BYTE(0xA9), 260);
+    RUN("日本", "日本", BYTE(0xE6), BYTE(0x97), BYTE(0xA5), BYTE(0xE6), BYTE(0x9C), BYTE(0xAC));
+    RUN("\uFFFD\uFFFDa", "\uFFFD\uFFFDa", BYTE(0xE6), BYTE(0x97), 260);
+    RUN("\uFFFD\uFFFD", "\uFFFD\uFFFD", BYTE(0xE6), BYTE(0x97));
+    RUN("a\uFFFDéb", "a\uFFFDéb", 260, BYTE(0xFF), 261 - 1 + 10, 261);
+    RUN("\uFFFD\uFFFD\uFFFD", "é\uFFFD", BYTE(0xC3), BYTE(0xA9), BYTE(0xFF));
+    RUN("\uFFFD\uFFFD\uFFFD\uFFFD", "é\uFFFD\uFFFD", BYTE(0xC3), BYTE(0xA9), BYTE(0xC3), BYTE('a'));
+    RUN("\uFFFD\uFFFD\uFFFDbé", "\uFFFD\uFFFD\uFFFDbé", BYTE(0xFF), BYTE(0xC3), BYTE(0xA9), 261, BYTE(0xC3),
+        BYTE(0xA9));
+    RUN("x", "x", 259, BYTE('x')); /* the leading space is stripped */
+    RUN("x", "x", BYTE(' '), BYTE('x'));
+#undef RUN
+    /* a long ill-formed run: nothing is lost and nothing overflows */
+    int32_t ids[3000];
+    char expected[9001];
+    for (size_t i = 0; i < 3000; i++) ids[i] = BYTE(0x80);
+    for (size_t i = 0; i < 3000; i++) memcpy(expected + 3 * i, "\uFFFD", 4);
+    check_run(tokenizer, ids, 3000, expected, expected);
+    fixture_close(&opened);
+}
+
+/* Strip at the end of the text: held back until it is known not to be the end. */
+static void test_strip_stop(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.sentencepiece = true,
+                                    .decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},"
+                                               "{\"type\":\"Strip\",\"content\":\"▁\",\"start\":1,\"stop\":2}]}"};
+    struct opened opened = fixture_open(&fixture);
+    static const struct {
+        const char *ids, *text;
+    } texts[] = {{"260 259", "a"}, {"260 271", "a"},       {"260 271 259", "a▁"}, {"260 271 271 271 260", "a▁▁▁▁▁▁a"},
+                 {"271 259", ""},  {"259 271 260", "▁▁a"}, {"259", ""},           {"260 271 271 271", "a▁▁▁▁"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int32_t ids[16];
+        size_t count = parse_ids(texts[i].ids, ids, 16);
+        check_decoded(opened.tokenizer, texts[i].ids, ids, count, texts[i].text, strlen(texts[i].text));
+    }
+    fixture_close(&opened);
+}
+
+/* Random ids: the stream gives what the batch gives (byte-level), for every skip setting. */
+static void test_stream_random(void **state)
+{
+    (void)state;
+    struct opened opened = fixture_open(&gpt2);
+    uint32_t seed = 1;
+    for (int round = 0; round < 2000; round++) {
+        int32_t ids[24];
+        struct text_buffer text = {0};
+        struct status status = {0};
+        for (size_t i = 0; i < 24; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            ids[i] = (int32_t)((seed >> 8) % 266);
+        }
+        test_expect_success(tokenizer_decode(opened.tokenizer, ids, 24, round % 2, &text, &status), &status);
+        char *streamed = stream_all(opened.tokenizer, ids, 24, round % 2);
+        assert_memory_equal(streamed, text.text, text.size);
+        free(streamed);
+        text_buffer_free(&text);
+    }
+    fixture_close(&opened);
+}
+
+/* Long texts of one word must not take quadratic time: a quarter of a million
+ * characters through the heap, and through word starts. */
+static void test_long_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct fixture *fixture;
+        const char *unit;
+        size_t tokens_per_unit;
+    } texts[] = {{&llama, "hello ", 1}, {&llama, "hell", 1}, {&gpt2, "hell", 1}, {&gpt2, "  ", 1}, {&llama, "é", 1}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct opened opened = fixture_open(texts[i].fixture);
+        struct token_buffer tokens = {0};
+        struct text_buffer decoded = {0};
+        struct status status = {0};
+        size_t unit = strlen(texts[i].unit), count = (1 << 18) / unit, size = count * unit;
+        char *text = malloc(size);
+        for (size_t k = 0; k < count; k++) memcpy(text + k * unit, texts[i].unit, unit);
+        test_expect_success(tokenizer_encode(opened.tokenizer, text, size, false, &tokens, &status), &status);
+        assert_in_range(tokens.count, count * texts[i].tokens_per_unit, count * texts[i].tokens_per_unit + 2);
+        test_expect_success(tokenizer_decode(opened.tokenizer, tokens.ids, tokens.count, false, &decoded, &status),
+                            &status);
+        assert_int_equal(decoded.size, size);
+        assert_memory_equal(decoded.text, text, size);
+        free(text);
+        token_buffer_free(&tokens);
+        text_buffer_free(&decoded);
+        fixture_close(&opened);
+    }
+}
+
+/* The two ways of merging must agree: random words of few letters, around the length where one hands over. */
+static void test_merge_orders(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {
+        .vocab =
+            "{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3,\"aba\":4,\"bb\":5,\"abab\":6,\"aa\":7,\"baa\":8,\"bab\":9,\"abb\":10}",
+        .merges = "[\"a b\",\"b a\",\"b b\",\"ab a\",\"ab ab\",\"a a\",\"b aa\",\"ba b\",\"ab b\",\"a bb\",\"ba "
+                  "a\",\"a ba\"]"};
+    static const int16_t results[12][3] = {{0, 1, 2}, {1, 0, 3}, {1, 1, 5},  {2, 0, 4},  {2, 2, 6}, {0, 0, 7},
+                                           {1, 7, 8}, {3, 1, 9}, {2, 1, 10}, {0, 5, 10}, {3, 0, 8}, {0, 3, 4}};
+    struct opened opened = fixture_open(&fixture);
+    uint32_t seed = 7;
+    for (int round = 0; round < 3000; round++) {
+        char text[80];
+        int32_t ids[80];
+        size_t count = 1 + (size_t)round % 79;
+        for (size_t i = 0; i < count; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            text[i] = (seed >> 20) & 1 ? 'b' : 'a';
+            ids[i] = text[i] == 'b';
+        }
+        size_t left = count;
+        for (;;) { /* by the definition: the lowest rank, the leftmost of it */
+            size_t best_rank = 12, best = 0;
+            for (size_t i = 0; i + 1 < left; i++)
+                for (size_t rank = 0; rank < best_rank; rank++)
+                    if (results[rank][0] == ids[i] && results[rank][1] == ids[i + 1]) {
+                        best_rank = rank;
+                        best = i;
+                    }
+            if (best_rank == 12) break;
+            ids[best] = results[best_rank][2];
+            memmove(&ids[best + 1], &ids[best + 2], (left - best - 2) * sizeof *ids);
+            left--;
+        }
+        check_case(opened.tokenizer, "merge order", text, count, false, ids, left, false);
+    }
+    fixture_close(&opened);
+}
+
+/* Of repeated merges the last one counts, as in Hugging Face. */
+static void test_repeated_merges(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3}",
+                                    .merges = "[\"a b\",\"b a\",\"a b\"]"};
+    struct opened opened = fixture_open(&fixture);
+    check_case(opened.tokenizer, "repeated", "aba", 3, false, (const int32_t[]){0, 3}, 2, false);
+    fixture_close(&opened);
+}
+
+/* A text that needs the unknown token while the vocabulary lacks it is refused; any other text encodes. */
+static void test_missing_unknown(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.vocab = "{\"a\":0}", .merges = "[]", .options = "\"unk_token\":\"<unk>\","};
+    struct opened opened = fixture_open(&fixture);
+    struct token_buffer tokens = {0};
+    struct status status = {0};
+    check_case(opened.tokenizer, "known", "aa", 2, false, (const int32_t[]){0, 0}, 2, false);
+    test_expect_failure(tokenizer_encode(opened.tokenizer, "ax", 2, false, &tokens, &status), &status, STATUS_BAD_INPUT,
+                        "U+0078|unknown token");
+    token_buffer_free(&tokens);
+    fixture_close(&opened);
+}
+
+/* A step that multiplies text ends in an error, not in all of the machine's memory. */
+static void test_growth(void **state)
+{
+    (void)state;
+    char *steps = NULL, *normalizer = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&steps, &size);
+    for (int i = 0; i < 30; i++)
+        fprintf(out, "%s{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"aaaaaaaaaaaaaaaa\"}",
+                i ? "," : "");
+    assert_int_equal(fclose(out), 0);
+    assert_true(asprintf(&normalizer, "{\"type\":\"Sequence\",\"normalizers\":[%s]}", steps) > 0);
+    const struct fixture fixture = {.normalizer = normalizer};
+    struct opened opened = fixture_open(&fixture);
+    struct token_buffer tokens = {0};
+    struct status status = {0};
+    test_expect_failure(tokenizer_encode(opened.tokenizer, "aaaa", 4, false, &tokens, &status), &status,
+                        STATUS_BAD_INPUT, "grow");
+    token_buffer_free(&tokens);
+    fixture_close(&opened);
+    free(normalizer);
+    free(steps);
+}
+
+/* A long run of combining marks, which a careless ordering takes quadratic time for, comes out sorted by class. */
+static void test_many_marks(void **state)
+{
+    (void)state;
+    const struct fixture fixture = {.normalizer = "{\"type\":\"NFD\"}",
+                                    .pre_tokenizer = BYTES_ALONE,
+                                    .decoder = BYTE_DECODER};
+    struct opened opened = fixture_open(&fixture);
+    struct token_buffer tokens = {0};
+    struct text_buffer text = {0};
+    struct status status = {0};
+    size_t pairs = 100000;
+    char *marks = malloc(1 + 4 * pairs);
+    marks[0] = 'a';
+    for (size_t i = 0; i < pairs; i++) memcpy(marks + 1 + 4 * i, "\u0301\u0323", 4); /* class 230, class 220 */
+    test_expect_success(tokenizer_encode(opened.tokenizer, marks, 1 + 4 * pairs, false, &tokens, &status), &status);
+    test_expect_success(tokenizer_decode(opened.tokenizer, tokens.ids, tokens.count, false, &text, &status), &status);
+    assert_int_equal(text.size, 1 + 4 * pairs);
+    for (size_t i = 0; i < 2 * pairs; i++)
+        assert_memory_equal(text.text + 1 + 2 * i, i < pairs ? "\u0323" : "\u0301", 2);
+    free(marks);
+    token_buffer_free(&tokens);
+    text_buffer_free(&text);
+    fixture_close(&opened);
+}
+
+static char *read_gzip(const char *folder, const char *name, size_t *size)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    gzFile file = gzopen(path, "rb"); /* reads plain files as they are */
+    if (!file) return NULL;
+    size_t limit = 32 << 20;
+    char *text = malloc(limit);
+    int got = gzread(file, text, (unsigned)limit);
+    assert_true(got > 0 && (size_t)got < limit);
+    gzclose(file);
+    *size = (size_t)got;
+    return text;
+}
+
+static size_t json_ids(json_t *list, int32_t **ids)
+{
+    json_t *id;
+    size_t i;
+    *ids = calloc(json_array_size(list) + 1, sizeof **ids);
+    json_array_foreach (list, i, id) (*ids)[i] = (int32_t)json_integer_value(id);
+    return json_array_size(list);
+}
+
+/* {"text", "ids", "with_special" (the first ids), "decoded" (of ids)} as Hugging Face tokenizers 0.23 gave them. */
+static void check_real(const char *shared, const char *folder, const char *tokenizer_name, const char *cases_name)
+{
+    size_t size, cases_size, index, count;
+    char *path;
+    json_error_t error;
+    json_t *one;
+    assert_true(asprintf(&path, "%s/%s", shared, folder) > 0);
+    char *text = read_gzip(path, tokenizer_name, &size), *cases_text = read_gzip(path, cases_name, &cases_size);
+    assert_true(text && cases_text);
+    struct opened opened = fixture_open_json(text, size);
+    json_t *list = json_loadb(cases_text, cases_size, JSON_ALLOW_NUL, &error);
+    assert_true(json_array_size(list) > 100);
+    json_array_foreach (list, index, one) {
+        json_t *input = json_object_get(one, "text"), *decoded = json_object_get(one, "decoded");
+        int32_t *ids;
+        count = json_ids(json_object_get(one, "ids"), &ids);
+        check_case(opened.tokenizer, folder, json_string_value(input), json_string_length(input), false, ids, count,
+                   false);
+        check_decoded(opened.tokenizer, folder, ids, count, json_string_value(decoded), json_string_length(decoded));
+        free(ids);
+        count = json_ids(json_object_get(one, "with_special"), &ids);
+        check_case(opened.tokenizer, folder, json_string_value(input), json_string_length(input), true, ids, count,
+                   true);
+        free(ids);
+    }
+    json_decref(list);
+    free(text);
+    free(cases_text);
+    free(path);
+    fixture_close(&opened);
+}
+
+static void test_real_tokenizers(void **state)
+{
+    (void)state;
+    const char *shared = test_shared();
+    if (!shared) skip();
+    check_real(shared, "tokenizers/gpt2", "tokenizer.json", "cases.json");
+    check_real(shared, "tokenizers/llama2", "tokenizer.json", "cases.json");
+    check_real(shared, "tokenizers/llama3", "tokenizer.json.gz", "cases.json");
+    check_real(shared, "tokenizers/qwen2.5", "tokenizer.json.gz", "cases.json");
+    check_real(shared, "models/stories260K", "tokenizer.json", "tokenizer_cases.json");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_skip_special),
+        cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test(test_stream_byte_level),
+        cmocka_unit_test(test_byte_runs),
+        cmocka_unit_test(test_strip_stop),
+        cmocka_unit_test(test_stream_random),
+        cmocka_unit_test(test_long_words),
+        cmocka_unit_test(test_merge_orders),
+        cmocka_unit_test(test_repeated_merges),
+        cmocka_unit_test(test_missing_unknown),
+        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_many_marks),
+        cmocka_unit_test(test_real_tokenizers),
+    };
+    return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The work of a tokenizer is bounded by the length of the text, whatever its patterns and added tokens are; and patterns
+ * that published tokenizers have stay far below the bound. */
+#include <time.h>
+
+#include "formats/tokenizer/test_tokenizer.h"
+#include "formats/tokenizer/tokenizer_pattern.h"
+
+enum { LONG_TEXT = 100 * 1000 };
+
+/* Processor time of this thread: other programs of the machine do not count. */
+static double thread_seconds(void)
+{
+    struct timespec now;
+    assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* A repeat without an upper limit inside a lookaround costs time that no position consumes. */
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const patterns[][2] = {
+        {"(?=[^x]*+[yz])a", "pattern '(?=[^x]*+[yz])a'|repeat without an upper limit|lookahead|byte 7"},
+        {"(?!a+b)c", "repeat without an upper limit"},
+        {"(?=(?:[^x]*)[yz])a", "repeat without an upper limit"},
+        {"(?<=a+)b", "repeat without an upper limit"},
+        {"(?<!a{2,})b", "repeat without an upper limit"},
+        {"a|(?=(\\d{3})+(?!\\d))", "repeat without an upper limit"},
+    };
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        struct status status = {0};
+        struct tokenizer_pattern *pattern =
+            tokenizer_pattern_regex(patterns[i][0], strlen(patterns[i][0]), true, &status);
+        test_expect_failure(pattern != NULL, &status, STATUS_BAD_INPUT, patterns[i][1]);
+    }
+}
+
+static bool accept_segment(void *context, size_t start, size_t end, bool matched)
+{
+    (void)context, (void)start, (void)end, (void)matched;
+    return true;
+}
+
+/* Each of these looks at the rest of the text from every position. */
+static void test_quadratic_patterns_end(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "[^x]*+[yz]",
+        "(?>[^x]*)[yz]",
+        "[^x]*[yz]",
+        "(?:[^x]*+[yz]|a)*[cd]",
+        "(?:a{1,1000}){1,1000}[yz]",
+        "a*[^x]*+[yz]",
+        "(?:a+)+[yz]",
+        "(?:a|a)*[yz]",
+        "[^x]{1000}[yz]",
+        "(?=(?>[^x]{0,1000})[yz])a",
+        "(?:a|a|a){30}[yz]",
+        "a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?[yz]",
+    };
+    char *text = malloc(LONG_TEXT), *hundred = NULL; /* alternatives, each of which scans to the end */
+    size_t hundred_size = 0, count = sizeof patterns / sizeof *patterns;
+    FILE *out = open_memstream(&hundred, &hundred_size);
+    assert_true(text && out);
+    for (int i = 0; i < 100; i++)
+        fprintf(out, "%s[^x]*+[\\u%04x\\u%04x]", i ? "|" : "", 0x4e00 + 2 * i, 0x4e01 + 2 * i);
+    assert_int_equal(fclose(out), 0);
+    memset(text, 'a', LONG_TEXT);
+    for (size_t i = 0; i < 2 * (count + 1); i++) {
+        struct status status = {0};
+        struct tokenizer_matcher matcher;
+        const char *regex = i / 2 < count ? patterns[i / 2] : hundred;
+        struct tokenizer_pattern *pattern = tokenizer_pattern_regex(regex, strlen(regex), i % 2 != 0, &status);
+        if (!pattern) fail_msg("%s", status.message);
+        test_expect_success(tokenizer_matcher_open(&matcher, LONG_TEXT, &status), &status);
+        double start = thread_seconds();
+        bool good = tokenizer_pattern_segments(pattern, &matcher, text, LONG_TEXT, accept_segment, NULL, &status);
+        double seconds = thread_seconds() - start;
+        print_message("%-40.40s %s: %.2f s\n", regex, i % 2 ? "compiled" : "interpreted", seconds);
+        test_expect_failure(good, &status, STATUS_BAD_INPUT, "too much work");
+        if (i / 2 < count) assert_non_null(strstr(status.message, regex));
+        tokenizer_matcher_close(&matcher);
+        tokenizer_pattern_free(pattern);
+    }
+    free(hundred);
+    free(text);
+}
+
+#define UPPER   "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER   "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CLITICS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+
+/* As published, with the families that use them. */
+static const char *const published[] = {
+    /* gpt2, and with ByteLevel many others */
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    /* llama3, glm4 */
+    CLITICS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    /* qwen2, qwen2.5, qwen3 */
+    CLITICS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    /* o200k: gpt-oss */
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CLITICS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" CLITICS
+    "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    /* tekken: mistral nemo and later */
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+    "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    /* deepseek v3: three splits */
+    "\\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    /* deepseek llm and coder */
+    "[\\r\\n]",
+    "\\s?\\p{L}+",
+    "\\s?\\p{P}+",
+    /* falcon */
+    "[0-9][0-9][0-9]",
+    /* bloom */
+    " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
+};
+
+/* Published patterns stay below a third of the budget of a byte, interpreted and compiled, on prose and on long runs. */
+static void test_published(void **state)
+{
+    (void)state;
+    enum { MOST_PER_BYTE = 100 };
+    static const char prose[] =
+        "The CAT's 12345 \u00c9tudes -- DON'T `stop`;  \n\n\tint x = f(a[10], \"\u65e5\u672c\u8a9e\");\r\n";
+    static const char *const units[] = {prose,    "a",      "A",  "1",  " ",   "\n", "-",
+                                        "\u0e01", "\u65e5", "Ab", "a ", " \n", "'s"};
+    enum { SIZE = 20 * 1000 };
+    char *text = malloc(SIZE);
+    double most = 0;
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        size_t size = 0, unit = strlen(units[u]);
+        for (; size + unit <= SIZE; size += unit) memcpy(text + size, units[u], unit);
+        for (size_t i = 0; i < 2 * sizeof published / sizeof *published; i++) {
+            struct status status = {0};
+            struct tokenizer_matcher matcher;
+            struct tokenizer_pattern *pattern =
+                tokenizer_pattern_regex(published[i / 2], strlen(published[i / 2]), i % 2 != 0, &status);
+            if (!pattern) fail_msg("%s", status.message);
+            test_expect_success(tokenizer_matcher_open(&matcher, size, &status), &status);
+            uint64_t budget = matcher.budget;
+            test_expect_success(tokenizer_pattern_segments(pattern, &matcher, text, size, accept_segment, NULL,
+                                                           &status),
+                                &status);
+            double per_byte = (double)(budget - matcher.budget) / (double)size;
+            if (per_byte > most) most = per_byte;
+            if (per_byte > MOST_PER_BYTE)
+                fail_msg("%s: %.1f units of work for a byte of '%s'", published[i / 2], per_byte, units[u]);
+            tokenizer_matcher_close(&matcher);
+            tokenizer_pattern_free(pattern);
+        }
+    }
+    print_message("at most %.1f units of work for a byte\n", most);
+    assert_true(most > 1); /* it is counted at all */
+    free(text);
+}
+
+/* Tokens that begin alike, over a text that begins like them everywhere. */
+static void test_added_tokens_of_one_prefix(void **state)
+{
+    (void)state;
+    enum { TOKENS = 1000 };
+    char *added = NULL, *text = malloc(LONG_TEXT);
+    size_t size = 0;
+    struct status status = {0};
+    struct token_buffer tokens = {0};
+    FILE *out = open_memstream(&added, &size);
+    assert_true(out && text);
+    for (int i = 1; i <= TOKENS; i++) {
+        fprintf(out, "%s{\"id\":%d,\"content\":\"", i > 1 ? "," : "", 264 + i);
+        for (int k = 0; k <= i; k++) fputc('a', out);
+        fprintf(out, "b\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                     "\"special\":false}");
+    }
+    assert_int_equal(fclose(out), 0);
+    struct opened opened = fixture_open(&(struct fixture){.added = added, .pre_tokenizer = BYTES_ALONE});
+    memset(text, 'a', LONG_TEXT);
+    double start = thread_seconds();
+    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
+    double seconds = thread_seconds() - start;
+    print_message("added tokens of one prefix: %.2f s\n", seconds);
+    assert_int_equal(tokens.count, LONG_TEXT);
+    text[LONG_TEXT - 1] = 'b';
+    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
+    assert_int_equal(tokens.ids[tokens.count - 1], 264 + TOKENS); /* the longest one */
+    if (seconds > 2) fail_msg("%d bytes took %.2f s", LONG_TEXT, seconds);
+    token_buffer_free(&tokens);
+    fixture_close(&opened);
+    free(added);
+    free(text);
+}
+
+/* Normalizers that each make the text eight times as long: two of them make 64 bytes of memory, and their tokens, of each
+ * byte. */
+static void test_text_that_grows(void **state)
+{
+    (void)state;
+    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
+    char *text = malloc(LONG_TEXT), two[300];
+    struct status status = {0};
+    struct token_buffer tokens = {0};
+    assert_non_null(text);
+    memset(text, 'a', LONG_TEXT);
+    struct opened opened = fixture_open(&(struct fixture){.normalizer = step, .pre_tokenizer = BYTES_ALONE});
+    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
+    assert_int_equal(tokens.count, 8 * LONG_TEXT);
+    fixture_close(&opened);
+    snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
+    opened = fixture_open(&(struct fixture){.normalizer = two, .pre_tokenizer = BYTES_ALONE});
+    test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status,
+                        STATUS_BAD_INPUT, "make the text grow");
+    token_buffer_free(&tokens);
+    fixture_close(&opened);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_quadratic_patterns_end),
+        cmocka_unit_test(test_published),       cmocka_unit_test(test_added_tokens_of_one_prefix),
+        cmocka_unit_test(test_text_that_grows),
+    };
+    return cmocka_run_group_tests_name("tokenizer work", tests, NULL, NULL);
+}

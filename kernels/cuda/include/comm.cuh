@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How ranks on GPUs exchange data: each stores into the others' COMM spaces over peer memory, and whoever waits reads its
+ * own memory until the data are there. There is no flag and no barrier: a buffer that is not in use holds COMM_EMPTY in
+ * every 32-bit word, data never do (comm_clean), and who has read a word empties it again. Each word is valid by itself,
+ * so nothing is asked of the order in which stores arrive.
+ *
+ * Kernels wait for what the same blocks of other ranks send, so all that a block waits for must be on its way or running:
+ * thread blocks begin in rising order, and one engine's ranks have one session at a time.
+ *
+ * Why two buffers in turn are enough (struct comm_header): a rank fills a peer's buffer for collective t + 2 when it has
+ * seen the end of collective t + 1, so the peer has begun that one, and a launch of the peer's begins when everything
+ * before it, the emptying of that buffer in collective t among it, has completed.
+ *
+ * Where buffers lie in the host's memory (kernels/cuda/comm.h), a rank's own stores, which empty, and a peer's come from
+ * different devices. But those of one GPU arrive in order there: who sees its data of collective t + 1 finds emptied what it
+ * emptied in t. */
+#ifndef KERNELS_CUDA_INCLUDE_COMM_CUH
+#define KERNELS_CUDA_INCLUDE_COMM_CUH
+
+#include "kernels/cuda/include/device.cuh"
+
+#define COMM_EMPTY     0xffffffffu /* a NaN as float32, two as 16-bit floats */
+#define COMM_MAX_RANKS 16
+
+/* struct comm_header of formats/engine/plan.h; a test holds the two against each other. */
+struct comm_header {
+    u32 rank, ranks, stop, late;
+    u64 timeout_ns;
+    u32 arrived, sleepers;
+    u64 fault;
+    u8 slots[COMM_MAX_RANKS];
+    u64 reserved;
+    u64 peers[COMM_MAX_RANKS];
+};
+static_assert(sizeof(comm_header) == 192, "layout");
+
+#ifndef KERNELS_ON_HOST /* tests/emulation has its own */
+__device__ __forceinline__ void comm_store(void *to, uint4 value)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+__device__ __forceinline__ void comm_store(void *to, u32 value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint4 comm_load(const uint4 *from)
+{
+    uint4 value;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
+__device__ __forceinline__ u32 comm_load(const u32 *from)
+{
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ u64 comm_clock_ns()
+{
+    u64 time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+}
+#endif
+
+__device__ __forceinline__ u32 comm_clean(u32 word) { return word == COMM_EMPTY ? 0x7fffffffu : word; }
+__device__ __forceinline__ uint4 comm_clean(uint4 value)
+{
+    return make_uint4(comm_clean(value.x), comm_clean(value.y), comm_clean(value.z), comm_clean(value.w));
+}
+__device__ __forceinline__ bool comm_is_here(u32 word) { return word != COMM_EMPTY; }
+__device__ __forceinline__ bool comm_is_here(uint4 value)
+{
+    return value.x != COMM_EMPTY && value.y != COMM_EMPTY && value.z != COMM_EMPTY && value.w != COMM_EMPTY;
+}
+__device__ __forceinline__ void comm_empty(u32 *at) { comm_store(at, COMM_EMPTY); }
+__device__ __forceinline__ void comm_empty(uint4 *at)
+{
+    comm_store(at, make_uint4(COMM_EMPTY, COMM_EMPTY, COMM_EMPTY, COMM_EMPTY));
+}
+
+/* What a thread's waits came to: 0, COMM_STOPPED, or 1 + the rank that it has waited for in vain. */
+#define COMM_STOPPED 0xffu
+
+/* Waits for a word or a vector of this rank's own buffer from each of COUNT ranks but this one, `stride` apart, and empties
+ * them. What is there when time is up, or when another rank has said stop, is garbage. One loop for all: many small ones
+ * cost registers. PATIENCE: quarters of the timeout, more of them for what a
+ * rank sends that itself waits for others, so that who waits for the culprit is heard first. */
+#define COMM_PATIENCE        4
+#define COMM_LONGER_PATIENCE 5
+template <int COUNT, int PATIENCE = COMM_PATIENCE, typename V>
+__device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value[COUNT], const comm_header *header,
+                                          u32 &late)
+{
+    enum { LOOKS = 1024 }; /* between two looks at the clock */
+    u64 end = 0;
+#pragma unroll
+    for (int r = 0; r < COUNT; r++)
+        if (r != rank) value[r] = comm_load(from + r * stride);
+    for (u32 looks = 1; !late; looks++) {
+        u32 missing = COMM_STOPPED;
+#pragma unroll
+        for (int r = 0; r < COUNT; r++)
+            if (r != rank && !comm_is_here(value[r])) {
+                value[r] = comm_load(from + r * stride);
+                missing = r;
+            }
+        if (missing == COMM_STOPPED) break;
+        if (looks % LOOKS == 0) {
+            const u64 now = comm_clock_ns();
+            end = end ? end : now + header->timeout_ns / 4 * PATIENCE;
+            late = *(const volatile u32 *)&header->stop ? COMM_STOPPED : now >= end ? missing + 1 : 0;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < COUNT; r++)
+        if (r != rank) comm_empty(from + r * stride);
+}
+/* From one rank. */
+template <int PATIENCE = COMM_PATIENCE, typename V>
+__device__ __forceinline__ V comm_take_one(V *from, u32 waited_for, const comm_header *header, u32 &late)
+{
+    V value[1];
+    u32 outcome = late; /* who has waited in vain once waits no more */
+    comm_take<1, PATIENCE>(from, 0, COMM_STOPPED, value, header, outcome);
+    if (outcome != late) late = outcome == COMM_STOPPED ? outcome : waited_for + 1;
+    return value[0];
+}
+
+/* By every thread that has waited, at its end: tells the host and all ranks of a rank that did not come. */
+__device__ __forceinline__ void comm_end(comm_header *header, u32 late)
+{
+    if (late == 0 || late == COMM_STOPPED) return;
+    *(volatile u32 *)&header->late = late;
+    if (header->fault) *(volatile u32 *)header->fault = late;
+    for (u32 r = 0; r < header->ranks; r++) *(volatile u32 *)&((comm_header *)header->peers[r])->stop = 1;
+    __threadfence_system();
+}
+
+/* Where to store for rank r what begins `offset` bytes into a part, of a buffer with one part for each rank. */
+__device__ __forceinline__ u8 *comm_part(const comm_header *header, const void *buffer, u32 r, u64 part_bytes)
+{
+    const u64 at = (u64)buffer - (u64)header;
+    return (u8 *)(header->peers[r] + at + header->slots[r] * part_bytes);
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine stores of a call of NCCL, and what is taken for one. */
+#include "kernels/cuda/vendor/nccl_call.h"
+
+#include "formats/base/test_support.h"
+#include "kernels/cuda/vendor/nccl.h"
+
+static const int64_t params[PLAN_MAX_PARAMS];
+
+static struct engine_call made(void)
+{
+    struct engine_call call = {.library = LIBRARY_NCCL, .operand_count = 3};
+    assert_true(nccl_make_call(params, NULL, 0, &call));
+    return call;
+}
+
+static void makes_zeros_of_the_least_version(void **state)
+{
+    (void)state;
+    static const uint8_t zeros[NCCL_CALL_BYTES];
+    struct engine_call call = made();
+    assert_int_equal(call.bytes, 8);
+    assert_memory_equal(call.data, zeros, sizeof zeros);
+    assert_int_equal(call.version, NCCL_LEAST_VERSION);
+    assert_int_equal(call.library, LIBRARY_NCCL); /* is as it was, as is the count */
+    assert_int_equal(call.operand_count, 3);
+    free((void *)call.data);
+}
+
+static void takes_what_it_makes(void **state)
+{
+    (void)state;
+    static const uint32_t versions[] = {NCCL_LEAST_VERSION, NCCL_LEAST_VERSION + 1, 22809, UINT32_MAX};
+    struct engine_call call = made();
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        struct status status = {0};
+        test_expect_success(nccl_check_call(&call, versions[i], &status), &status);
+    }
+    free((void *)call.data);
+}
+
+static void refuses_other_data(void **state)
+{
+    (void)state;
+    struct engine_call call = made();
+    for (size_t i = 0; i < NCCL_CALL_BYTES; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            struct status status = {0};
+            ((uint8_t *)call.data)[i] = (uint8_t)(1u << bit);
+            test_expect_failure(nccl_check_call(&call, NCCL_LEAST_VERSION, &status), &status, STATUS_CORRUPT,
+                                "NCCL: expected 8 bytes of zero, found 8 bytes");
+            ((uint8_t *)call.data)[i] = 0;
+        }
+    free((void *)call.data);
+}
+
+/* The data are of exactly that size, so that a sanitizer sees who reads more. */
+static void refuses_other_sizes(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 0; bytes <= 17; bytes++) {
+        struct status status = {0};
+        struct engine_call call = {.version = NCCL_LEAST_VERSION, .data = calloc(1, bytes ? bytes : 1), .bytes = bytes};
+        assert_non_null(call.data);
+        bool ok = nccl_check_call(&call, NCCL_LEAST_VERSION, &status);
+        if (bytes == NCCL_CALL_BYTES)
+            test_expect_success(ok, &status);
+        else
+            test_expect_failure(ok, &status, STATUS_CORRUPT, "NCCL: expected 8 bytes of zero, found ");
+        free((void *)call.data);
+    }
+}
+
+static void refuses_older_versions(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct engine_call call = made();
+    test_expect_failure(nccl_check_call(&call, NCCL_LEAST_VERSION - 1, &status), &status, STATUS_MACHINE,
+                        "NCCL: expected version 21800 or later, found 21799; install a later one");
+    call.version = 22809;
+    status_clear(&status);
+    test_expect_failure(nccl_check_call(&call, 22808, &status), &status, STATUS_MACHINE, "22809|22808");
+    status_clear(&status);
+    test_expect_success(nccl_check_call(&call, 22809, &status), &status);
+    free((void *)call.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(makes_zeros_of_the_least_version),
+        cmocka_unit_test(takes_what_it_makes),
+        cmocka_unit_test(refuses_other_data),
+        cmocka_unit_test(refuses_other_sizes),
+        cmocka_unit_test(refuses_older_versions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

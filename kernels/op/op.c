@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/op/op.h"
+
+#include <inttypes.h>
+
+#include "formats/base/checked.h"
+#include "kernels/add/add.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/attention/attention.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
+#include "kernels/swiglu/swiglu.h"
+
+static const struct op_descriptor *const registry[OP_COUNT] = {
+    [OP_EMBED] = &op_embed,
+    [OP_ROPE_TABLE] = &op_rope_table,
+    [OP_RMS_NORM] = &op_rms_norm,
+    [OP_MATMUL] = &op_matmul,
+    [OP_ROPE_APPEND] = &op_rope_append,
+    [OP_ATTENTION] = &op_attention,
+    [OP_SWIGLU] = &op_swiglu,
+    [OP_ADD] = &op_add,
+    [OP_SELECT_ROWS] = &op_select_rows,
+    [OP_SAMPLE] = &op_sample,
+    [OP_ALL_REDUCE] = &op_all_reduce,
+    [OP_ALL_GATHER] = &op_all_gather,
+};
+
+const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }
+
+op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
+{
+    for (int i = (int)isa; i > CPU_PORTABLE; i--)
+        if (op->run[i]) return op->run[i];
+    return op->run[CPU_PORTABLE];
+}
+
+/* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
+ * turn the others' exchange to any address. */
+static bool verify_comm(const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+{
+    const uint64_t header_bytes = sizeof(struct comm_header);
+    if (demand->field ? operand->offset == 0 && operand->bytes == header_bytes : operand->offset >= header_bytes)
+        return true;
+    return status_fail(status, STATUS_CORRUPT,
+                       "operand %s at offset %" PRIu64 " of comm has %" PRIu64 " bytes, expected %s header of %" PRIu64
+                       " bytes",
+                       demand->name, operand->offset, operand->bytes,
+                       demand->field ? "the whole" : "a place behind the", header_bytes);
+}
+
+/* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
+ * in a field that is output, so that no plan can overwrite the indices that a later op trusts. */
+static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry,
+                          const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+{
+    struct plan_field fields[(int)STEP_FIELD_COUNT > (int)STATE_FIELD_COUNT ? STEP_FIELD_COUNT : STATE_FIELD_COUNT];
+    uint64_t total;
+    bool step = operand->space == SPACE_STEP;
+    if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
+    if (!step && operand->space != SPACE_STATE) return true;
+    bool laid_out = step ? step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &total)
+                         : state_layout(geometry, fields, &total);
+    if (!laid_out)
+        return status_fail(status, STATUS_CORRUPT, "the %s space of this plan overflows 64 bits",
+                           plan_space_name(operand->space));
+    int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
+    int first = 0, last = count - 1;
+    if (demand->field)
+        first = last = demand->field - 1;
+    else if (operand->access & ACCESS_WRITE)
+        first = step ? (int)STEP_NEXT_TOKENS : (int)STATE_SAMPLERS;
+    else
+        return true;
+    for (int i = first; i <= last && i < count; i++) {
+        if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
+        /* Scratch and logits of some rows may begin inside an output field. */
+        if (!demand->field && operand->offset >= fields[i].offset &&
+            checked_range(operand->offset - fields[i].offset, operand->bytes, fields[i].bytes))
+            return true;
+    }
+    return status_fail(status, STATUS_CORRUPT,
+                       "operand %s at offset %" PRIu64 " of %s (%" PRIu64 " bytes) is outside the field it belongs to",
+                       demand->name, operand->offset, plan_space_name(operand->space), operand->bytes);
+}
+
+static bool verify_operand(const struct plan *plan, const struct plan_geometry *geometry,
+                           const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+{
+    if (operand->space >= SPACE_COUNT || !(demand->space_mask & (1u << operand->space)))
+        return status_fail(status, STATUS_CORRUPT, "operand %s lies in the %s space, which this op does not allow",
+                           demand->name, plan_space_name(operand->space));
+    if (operand->access != demand->access)
+        return status_fail(status, STATUS_CORRUPT, "operand %s has access %u, expected %u", demand->name,
+                           (unsigned)operand->access, (unsigned)demand->access);
+    if (operand->bytes < demand->bytes)
+        return status_fail(status, STATUS_CORRUPT, "operand %s has %" PRIu64 " bytes, expected at least %" PRIu64,
+                           demand->name, operand->bytes, demand->bytes);
+    if (operand->offset % PLAN_ALIGNMENT)
+        return status_fail(status, STATUS_CORRUPT,
+                           "operand %s begins at offset %" PRIu64 ", which is not a multiple of %d", demand->name,
+                           operand->offset, (int)PLAN_ALIGNMENT);
+    return verify_fields(plan, geometry, demand, operand, status);
+}
+
+/* Two operands of one launch, one of them written, are disjoint or begin at the same place. */
+static bool verify_overlap(const struct op_operand *demands, const struct plan_operand *operands, int count,
+                           struct status *status)
+{
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            const struct plan_operand *a = &operands[i], *b = &operands[j];
+            if (a->space != b->space || !((a->access | b->access) & ACCESS_WRITE) || a->offset == b->offset) continue;
+            bool apart = a->offset < b->offset ? b->offset - a->offset >= a->bytes : a->offset - b->offset >= b->bytes;
+            if (!apart)
+                return status_fail(status, STATUS_CORRUPT, "operands %s and %s overlap in part", demands[j].name,
+                                   demands[i].name);
+        }
+    }
+    return true;
+}
+
+static bool verify_launch(const struct plan *plan, const struct plan_launch *launch,
+                          const struct plan_geometry *geometry, struct status *status)
+{
+    const struct op_descriptor *op = op_find(launch->op);
+    if (!op) return status_fail(status, STATUS_CORRUPT, "op %u is unknown", (unsigned)launch->op);
+    if (launch->param_count != op->param_count)
+        return status_fail(status, STATUS_CORRUPT, "%s has %u parameters, expected %d", op->name,
+                           (unsigned)launch->param_count, op->param_count);
+    if (!checked_range(launch->first_param, launch->param_count, plan->header.param_count) ||
+        !checked_range(launch->first_operand, launch->operand_count, plan->header.operand_count))
+        return status_fail(status, STATUS_CORRUPT, "%s refers to parameters or operands beyond the plan's", op->name);
+
+    const int64_t *params = plan->params + launch->first_param;
+    struct op_operand demands[PLAN_MAX_OPERANDS] = {{0}};
+    int operand_count = 0;
+    if (!op->check(params, geometry, demands, &operand_count, status)) return false;
+
+    uint32_t rows = params[OP_PARAM_COUNT_INDEX] == 0 ? plan->header.rows : plan->header.out_rows;
+    if (params[OP_PARAM_ROWS] != (int64_t)rows)
+        return status_fail(status, STATUS_CORRUPT, "%s works on %" PRId64 " rows, but the plan has %" PRIu32, op->name,
+                           params[OP_PARAM_ROWS], rows);
+    if (launch->operand_count != operand_count)
+        return status_fail(status, STATUS_CORRUPT, "%s has %u operands, expected %d", op->name,
+                           (unsigned)launch->operand_count, operand_count);
+
+    const struct plan_operand *operands = plan->operands + launch->first_operand;
+    for (int i = 0; i < operand_count; i++)
+        if (!verify_operand(plan, geometry, &demands[i], &operands[i], status))
+            return status_prefix(status, "%s", op->name);
+    if (!verify_overlap(demands, operands, operand_count, status)) return status_prefix(status, "%s", op->name);
+    return true;
+}
+
+bool op_verify(const struct plan *plan, uint32_t launch, const struct plan_geometry *geometry, const char *name,
+               struct status *status)
+{
+    if (launch >= plan->header.launch_count)
+        return status_fail(status, STATUS_INTERNAL, "%s: there is no launch %" PRIu32, name, launch);
+    if (!verify_launch(plan, &plan->launches[launch], geometry, status))
+        return status_prefix(status, "%s: launch %" PRIu32, name, launch);
+    return true;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host's cores: plans run in place, on weights in the mapping or in private memory, as soon as they are submitted. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "formats/base/checked.h"
+#include "kernels/cpu/executor.h"
+#include "kernels/cpu/processors.h"
+#include "kernels/cpu/rendezvous.h"
+#include "runtime/backend/backend.h"
+#include "runtime/load/host_memory.h"
+#include "formats/base/memory_limit.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+/* A bound plan and where it leaves its results. */
+struct cpu_step {
+    struct cpu_plan bound;
+    const int32_t *next_tokens;
+    const float *logits;
+};
+
+struct cpu_backend {
+    struct backend common;
+    const struct engine *file;
+    struct team *team;
+    enum cpu_isa isa;
+    uint32_t rank, ranks;
+    struct host_memory scratch; /* arena, step, state, comm */
+    struct comm_header *comm;   /* several ranks */
+    struct host_memory kv;
+    struct cpu_step *plans; /* [plan_count] as in the file */
+    size_t plan_count;
+    const struct cpu_step *last; /* submitted */
+};
+
+/* What it takes, known before any of it is taken. */
+struct cpu_sizes {
+    uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
+    uint64_t team_bytes; /* scratch of one rank's threads */
+    uint64_t pages, kv_bytes;
+    uint64_t total;        /* with the session's own, for all ranks */
+    uint64_t cached_bytes; /* weights in the page cache, which counts as available: they must stay there */
+};
+
+static struct cpu_backend *cpu_of(struct backend *backend) { return (struct cpu_backend *)(void *)backend; }
+
+static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, struct cpu_sizes *sizes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return checked_align(manifest->arena_bytes, page, &sizes->step_offset) &&
+           checked_add(sizes->step_offset, manifest->step_bytes, &sizes->state_offset) &&
+           checked_align(sizes->state_offset, page, &sizes->state_offset) &&
+           checked_add(sizes->state_offset, manifest->state_bytes, &sizes->comm_offset) &&
+           checked_align(sizes->comm_offset, page, &sizes->comm_offset) &&
+           checked_add(sizes->comm_offset, manifest->comm_bytes, &sizes->scratch_bytes) &&
+           checked_align(sizes->scratch_bytes, page, &sizes->scratch_bytes) &&
+           checked_add(sizes->scratch_bytes, sizes->team_bytes, &sizes->total) &&
+           checked_mul(sizes->total, plan_ranks(&manifest->geometry), &sizes->total) &&
+           checked_add(sizes->total, host_bytes, &sizes->total);
+}
+
+/* Half of the memory at hand, an equal part for each rank: the other half is for the rest of the machine. */
+static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes *sizes)
+{
+    struct memory_limit memory, space;
+    memory_limit_available("", &memory);
+    memory_limit_address_space(&space);
+    uint64_t taken = sizes->total + sizes->cached_bytes;
+    uint64_t left = memory.bytes > taken ? memory.bytes - taken : 0;
+    uint64_t space_left = space.bytes > sizes->total ? space.bytes - sizes->total : 0;
+    return (left < space_left ? left : space_left) / 2 / plan_ranks(&manifest->geometry);
+}
+
+static bool plan_sizes(const struct manifest *manifest, const struct backend_options *options, struct cpu_sizes *sizes,
+                       struct status *status)
+{
+    uint64_t with_weights, pools;
+    if (!fixed_sizes(manifest, options->host_bytes, sizes))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    sizes->pages = options->pages;
+    if (!sizes->pages &&
+        !backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status))
+        return false;
+    if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &sizes->kv_bytes) ||
+        !checked_mul(sizes->kv_bytes, plan_ranks(&manifest->geometry), &pools) ||
+        !checked_add(sizes->total, pools, &sizes->total) ||
+        !checked_add(sizes->total, sizes->cached_bytes, &with_weights))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    if (options->pages) return true; /* rank 0 has checked for all */
+    /* The weights have their address space already. */
+    return memory_limit_check("session (weights, scratch and KV pages)", with_weights, sizes->total,
+                              "free memory, or ask for a smaller KV pool (kv_tokens, kv_bytes) or fewer sequences",
+                              status);
+}
+
+static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, struct status *status)
+{
+    if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", status) ||
+        !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", status))
+        return false;
+    /* Advice: fewer page faults and TLB misses. Scratch is faulted in now, so that no step waits for it. */
+    madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
+    madvise(cpu->kv.base, cpu->kv.bytes, MADV_HUGEPAGE);
+    madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_POPULATE_WRITE);
+    cpu->common.step = (uint8_t *)cpu->scratch.base + sizes->step_offset;
+    cpu->common.state = (uint8_t *)cpu->scratch.base + sizes->state_offset;
+    if (cpu->ranks == 1) return true;
+    cpu->comm = (struct comm_header *)(void *)((uint8_t *)cpu->scratch.base + sizes->comm_offset);
+    cpu->common.comm = (uintptr_t)cpu->comm;
+    comm_header_init(cpu->comm, cpu->rank, cpu->ranks, 0);
+    return true;
+}
+
+static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *space_sizes, struct status *status)
+{
+    const struct engine *file = cpu->file;
+    const struct plan_geometry *geometry = &file->manifest.geometry;
+    struct cpu_memory memory = {{0}};
+    memory.base[SPACE_WEIGHTS] =
+        (void *)(uintptr_t)(file->weights + cpu->rank * manifest_rank_weights(&file->manifest));
+    memory.base[SPACE_COMM] = cpu->comm;
+    memory.base[SPACE_ARENA] = cpu->scratch.base;
+    memory.base[SPACE_KV] = cpu->kv.base;
+    memory.base[SPACE_STEP] = cpu->common.step;
+    memory.base[SPACE_STATE] = cpu->common.state;
+    cpu->plans = calloc(file->plan_count, sizeof *cpu->plans);
+    if (!cpu->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        struct plan_field fields[STEP_FIELD_COUNT];
+        uint64_t bytes;
+        if (!cpu_plan_bind(&cpu->plans[i].bound, plan, geometry, space_sizes, &memory, cpu->isa, "plan", status))
+            return status_prefix(status, "plan %zu", i);
+        cpu->plan_count++;
+        /* Fits: checked when the engine was opened. */
+        step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &bytes);
+        cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + fields[STEP_NEXT_TOKENS].offset);
+        cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + fields[STEP_LOGITS].offset);
+    }
+    return true;
+}
+
+static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *status)
+{
+    *chosen = cpu_isa_best();
+    if (!name) return true;
+    for (int isa = CPU_PORTABLE; isa < CPU_ISA_COUNT; isa++) {
+        if (strcmp(name, cpu_isa_name((enum cpu_isa)isa)) != 0) continue;
+        *chosen = (enum cpu_isa)isa;
+        if (cpu_isa_supported(*chosen)) return true;
+        return status_fail(status, STATUS_MACHINE,
+                           "instruction set '%s' is not supported by this processor; the best "
+                           "that is: '%s'",
+                           name, cpu_isa_name(cpu_isa_best()));
+    }
+    return status_fail(status, STATUS_USAGE,
+                       "instruction set: expected portable, avx2, avx512 or avx512bf16, found '%s'", name);
+}
+
+/* Ranks share the processors. */
+static int threads_for(const struct cpu_backend *cpu, uint32_t asked)
+{
+    if (cpu->ranks == 1) return team_size_of((int)asked);
+    int each = (asked ? (int)asked : processors_available()) / (int)cpu->ranks;
+    return each > TEAM_MAX_THREADS ? TEAM_MAX_THREADS : each > 0 ? each : 1;
+}
+
+static void destroy(struct backend *backend)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    team_destroy(cpu->team);
+    for (size_t i = 0; i < cpu->plan_count; i++) cpu_plan_free(&cpu->plans[i].bound);
+    free(cpu->plans);
+    host_memory_unmap(&cpu->kv);
+    host_memory_unmap(&cpu->scratch);
+    free(cpu);
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    struct cpu_sizes sizes = {0};
+    struct cpu_backend *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    cpu->common.type = &backend_cpu;
+    cpu->file = &engine->file;
+    cpu->rank = options->rank;
+    cpu->ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry);
+    const int threads = threads_for(cpu, options->threads);
+    sizes.team_bytes = (uint64_t)threads * TEAM_SCRATCH_BYTES;
+    sizes.cached_bytes = engine->weights.base ? 0 : engine->file.manifest.weights_bytes;
+    if (!choose_isa(&cpu->isa, options->instruction_set, status) ||
+        !plan_sizes(&engine->file.manifest, options, &sizes, status) || !allocate(cpu, &sizes, status) ||
+        !bind_plans(cpu, &engine->space_sizes, status))
+        goto fail;
+    cpu->team = team_create(threads, status);
+    if (!cpu->team) goto fail;
+    cpu->common.pages = (uint32_t)sizes.pages;
+    cpu->common.threads = (uint32_t)team_size(cpu->team);
+    cpu->common.instruction_set = cpu_isa_name(cpu->isa);
+    cpu->common.kv_bytes = cpu->kv.bytes;
+    cpu->common.host_bytes = cpu->scratch.bytes + sizes.team_bytes + cpu->kv.bytes;
+    return &cpu->common;
+
+fail:
+    destroy(&cpu->common);
+    return NULL;
+}
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    (void)backend;
+    (void)slot;
+    (void)what;
+}
+
+/* Whether all ranks came to every collective. */
+static bool check_met(struct cpu_backend *cpu, struct status *status)
+{
+    if (!cpu->comm || !cpu->comm->stop) return true;
+    cpu->common.failure = cpu->comm->late ? BACKEND_WAITED : BACKEND_STOPPED;
+    if (!cpu->comm->late) return status_fail(status, STATUS_MACHINE, "another rank has failed");
+    return status_fail(status, STATUS_MACHINE, "waited for rank %" PRIu32 " for %.1f s in vain", cpu->comm->late - 1,
+                       (double)cpu->comm->timeout_ns * 1e-9);
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    if (inputs != INPUTS_FROM_HOST) return status_fail(status, STATUS_INTERNAL, "this backend does not look ahead");
+    cpu->last = &cpu->plans[plan];
+    cpu_plan_run(&cpu->last->bound, cpu->team);
+    return check_met(cpu, status);
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    (void)status;
+    return cpu_of(backend)->last->next_tokens;
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    (void)backend;
+    (void)slot;
+    (void)token;
+}
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    (void)count;
+    (void)status;
+    const struct cpu_backend *cpu = cpu_of(backend);
+    return cpu->last->logits + row * cpu->file->manifest.geometry.vocab_size;
+}
+
+static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    const struct cpu_plan *bound = &cpu->plans[plan].bound;
+    double start = load_seconds();
+    cpu_plan_run(bound, cpu->team);
+    *replay_us = (load_seconds() - start) * 1e6;
+    memset(launch_us, 0, bound->launch_count * sizeof *launch_us);
+    cpu_plan_run_timed(bound, cpu->team, launch_us);
+    return check_met(cpu, status);
+}
+
+static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    struct cpu_backend *cpu = cpu_of(backend);
+    (void)status;
+    memcpy(cpu->comm->peers, comm, cpu->ranks * sizeof *comm);
+    return true;
+}
+
+static void stop(struct backend *backend) { comm_stop(cpu_of(backend)->comm); }
+
+const struct backend_type backend_cpu = {
+    .host_logits = true,
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+    .trace = trace,
+    .connect = connect_ranks,
+    .stop = stop,
+    .shares_memory = true,
+};

@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GPU: every plan is a graph, its inputs and the changed rows of the state go there in front of it on one stream, and
+ * the tokens come back behind it. Logits stay on the device unless they are asked for. */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "formats/base/checked.h"
+#include "runtime/load/host_memory.h"
+#include "runtime/load/load_cuda.h"
+#include "runtime/load/memory_contract.h"
+#include "formats/base/memory_limit.h"
+#include "runtime/backend/mirror.h"
+
+/* A bound plan and where its step block has what the host moves. */
+struct cuda_step {
+    struct cuda_plan bound;
+    const struct plan *source; /* that it is of */
+    uint64_t input_bytes;      /* of the block's beginning: the fields up to the out rows */
+    uint64_t counts_offset, next_tokens_offset, logits_offset;
+};
+
+struct cuda_backend {
+    struct backend common;
+    uint32_t rank; /* of the engine's */
+    struct eng_engine *owner;
+    const struct engine *file;
+    const struct load_cuda *engine;
+    const struct manifest *manifest;
+    struct device device; /* the engine's once more: a stream of the session's own */
+    char architecture[16];
+    struct cuda_memory memory; /* all but the weights are owned */
+    struct cuda_step *plans;   /* [plan_count] as in the file; those used are by load_cuda_plan, or the file's own */
+    char *fallback;            /* common.fallback, if it is the session's own */
+    size_t plan_count;
+
+    uint8_t *pinned;          /* common.step, next_tokens, common.state; several ranks: *fault */
+    volatile uint32_t *fault; /* 0, or 1 + the rank that a kernel has waited for in vain */
+    cu_stream stop_stream;    /* several ranks */
+    atomic_bool stopping;     /* kernels were told to give up: they end at once, or never */
+    int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
+    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
+    struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
+    struct mirror mirror;
+
+    uint64_t submitted, waited; /* replays so far; replay n uses next_tokens and done n % BACKEND_MOST_IN_FLIGHT */
+    size_t last_plan;           /* submitted */
+    int32_t last_out_rows;      /* of it, the valid ones */
+    size_t done_plan;           /* waited for */
+};
+
+/* What it takes, known before any of it is taken. */
+struct cuda_sizes {
+    struct memory_contract device;
+    uint64_t pages;
+    uint64_t input_bytes, next_tokens_bytes, pinned_bytes; /* each part a multiple of PLAN_ALIGNMENT */
+    uint64_t logits_bytes;
+};
+
+static struct cuda_backend *cuda_of(struct backend *backend) { return (struct cuda_backend *)(void *)backend; }
+
+static void find_fields(const struct plan *plan, uint64_t vocab_size, struct cuda_step *step)
+{
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    /* Fits: checked when the engine was opened. */
+    step_layout(plan->header.rows, plan->header.out_rows, vocab_size, fields, &bytes);
+    step->input_bytes = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+    step->counts_offset = fields[STEP_COUNTS].offset;
+    step->next_tokens_offset = fields[STEP_NEXT_TOKENS].offset;
+    step->logits_offset = fields[STEP_LOGITS].offset;
+}
+
+/* ---- memory ---- */
+
+static bool host_sizes(const struct cuda_backend *cuda, struct cuda_sizes *sizes)
+{
+    const struct plan_geometry *geometry = &cuda->manifest->geometry;
+    uint64_t state;
+    for (size_t i = 0; i < cuda->plan_count; i++)
+        if (cuda->plans[i].input_bytes > sizes->input_bytes) sizes->input_bytes = cuda->plans[i].input_bytes;
+    const uint64_t logits[] = {geometry->slots, geometry->vocab_size, sizeof(float)};
+    return checked_product(logits, 3, &sizes->logits_bytes) &&
+           checked_align(sizes->input_bytes, PLAN_ALIGNMENT, &sizes->input_bytes) &&
+           checked_align(geometry->slots * sizeof(int32_t), PLAN_ALIGNMENT, &sizes->next_tokens_bytes) &&
+           checked_align(cuda->manifest->state_bytes, PLAN_ALIGNMENT, &state) &&
+           checked_add(sizes->input_bytes, state, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes, BACKEND_MOST_IN_FLIGHT * sizes->next_tokens_bytes, &sizes->pinned_bytes) &&
+           checked_add(sizes->pinned_bytes, PLAN_ALIGNMENT, &sizes->pinned_bytes);
+}
+
+static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *file,
+                       const struct backend_options *options, struct cuda_sizes *sizes, struct status *status)
+{
+    const struct manifest *manifest = cuda->manifest;
+    struct memory_contract *contract = &sizes->device;
+    uint64_t free_bytes, taken, host_bytes, arena = manifest->arena_bytes;
+    if (cuda->engine->uses_libraries && file->library_arena_bytes > arena) arena = file->library_arena_bytes;
+    *contract = (struct memory_contract){.kernels = memory_contract_graphs(file),
+                                         .arena = arena,
+                                         .step = manifest->step_bytes,
+                                         .state = manifest->state_bytes,
+                                         .comm = cuda->engine->link == CUDA_LINK_HOST ? 0 : manifest->comm_bytes};
+    if (!host_sizes(cuda, sizes) || !memory_contract_total(contract, &taken) ||
+        !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
+        !checked_add(host_bytes, sizes->logits_bytes, &host_bytes) ||
+        !checked_add(host_bytes, manifest->comm_bytes - contract->comm, &host_bytes))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    if (!device_free_memory(&cuda->device, &free_bytes, status)) return false;
+    /* Nine tenths of what is left: others on this GPU, and the driver, go on needing some. */
+    uint64_t room = free_bytes > taken ? (free_bytes - taken) / 10 * 9 : 0;
+    if (!backend_kv_pages(&manifest->geometry, options, room, &sizes->pages, status)) return false;
+    if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &contract->kv))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    return memory_contract_check(contract, free_bytes, &cuda->device, status) &&
+           memory_limit_check("session (on the host)", host_bytes, host_bytes,
+                              "free memory, or ask for fewer sequences", status);
+}
+
+static bool allocate_space(struct cuda_backend *cuda, enum plan_space space, uint64_t bytes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    cuda->memory.bytes[space] = bytes;
+    if (!bytes) return true;
+    return cuda_ok(driver, driver->MemAlloc(&cuda->memory.base[space], bytes), status,
+                   "%" PRIu64 " bytes of GPU memory for the %s space", bytes, plan_space_name(space));
+}
+
+static bool clear_space(const struct cuda_backend *cuda, enum plan_space space, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!cuda->memory.bytes[space]) return true;
+    return cuda_ok(driver,
+                   driver->MemsetD8Async(cuda->memory.base[space], 0, cuda->memory.bytes[space], cuda->device.stream),
+                   status, "clearing the %s space", plan_space_name(space));
+}
+
+static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    void *pinned = NULL;
+    if (!cuda_ok(driver, driver->MemHostAlloc(&pinned, sizes->pinned_bytes, CU_MEMHOSTALLOC_PORTABLE), status,
+                 "%" PRIu64 " bytes of pinned memory", sizes->pinned_bytes))
+        return false;
+    memset(pinned, 0, sizes->pinned_bytes);
+    cuda->pinned = pinned;
+    cuda->common.step = cuda->pinned;
+    uint8_t *next_tokens = cuda->pinned + sizes->input_bytes;
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++, next_tokens += sizes->next_tokens_bytes) {
+        cuda->next_tokens[i] = (int32_t *)(void *)next_tokens;
+        if (!cuda_ok(driver, driver->EventCreate(&cuda->done[i], CU_EVENT_DISABLE_TIMING), status, "making an event"))
+            return false;
+    }
+    cuda->common.state = next_tokens;
+    cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
+    return mirror_open(&cuda->mirror, &cuda->manifest->geometry, cuda->common.state, status) &&
+           host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
+}
+
+/* Emptied before any other rank learns of it. */
+static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    if (!bytes) return true;
+    const struct device *ranks[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < cuda->owner->rank_count; r++) ranks[r] = &cuda->owner->cuda[r].device;
+    cuda->memory.bytes[SPACE_COMM] = bytes;
+    if (!cuda_comm_allocate(&cuda->device, ranks, cuda->owner->rank_count, cuda->engine->link, bytes,
+                            &cuda->memory.base[SPACE_COMM], status))
+        return false;
+    cuda->common.comm = cuda->memory.base[SPACE_COMM];
+    return cuda_ok(driver, driver->StreamCreate(&cuda->stop_stream, CU_STREAM_NON_BLOCKING), status,
+                   "making a stream") &&
+           cuda_comm_clear(&cuda->device, cuda->memory.base[SPACE_COMM], bytes, status);
+}
+
+/* In the device's context. The arena must be zero at first: kernels keep counters in it. Pages are cleared because
+ * attention reads them in whole tiles: what it masks should not be what another process left behind. */
+static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
+{
+    cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
+    cuda->memory.bytes[SPACE_WEIGHTS] = manifest_rank_weights(cuda->manifest);
+    return allocate_comm(cuda, cuda->manifest->comm_bytes, status) &&
+           allocate_space(cuda, SPACE_ARENA, sizes->device.arena, status) &&
+           allocate_space(cuda, SPACE_STEP, sizes->device.step, status) &&
+           allocate_space(cuda, SPACE_STATE, sizes->device.state, status) &&
+           allocate_space(cuda, SPACE_KV, sizes->device.kv, status) && clear_space(cuda, SPACE_ARENA, status) &&
+           clear_space(cuda, SPACE_STEP, status) && clear_space(cuda, SPACE_STATE, status) &&
+           clear_space(cuda, SPACE_KV, status) && allocate_host(cuda, sizes, status);
+}
+
+static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan *plan, struct status *status)
+{
+    char name[64];
+    snprintf(name, sizeof name, "plan %zu", index);
+    cuda->plans[index].source = plan;
+    return cuda_plan_bind(&cuda->plans[index].bound, &cuda->device, &cuda->engine->kernels, plan, &cuda->memory, name,
+                          status);
+}
+
+/* A library that took a call when it was asked may still fail to queue it: then the engine's own plan serves, but one rank
+ * cannot decide that for the others. */
+static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
+{
+    cuda->common.fallback = cuda->engine->fallback;
+    cuda->common.detour = cuda->engine->detour;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *own = &file->plans[i], *plan = load_cuda_plan(file, cuda->engine, i);
+        struct status refused;
+        status_clear(&refused);
+        if (bind_plan(cuda, i, plan, &refused)) continue;
+        if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
+            if (plan != own) load_hear_of_others(cuda->owner); /* NCCL connects here, and knows no processes */
+            *status = refused;
+            return false;
+        }
+        if (!cuda->fallback) cuda->fallback = strdup(refused.message);
+        cuda->common.fallback = cuda->fallback;
+        if (!cuda->fallback) return status_fail(status, STATUS_MACHINE, "out of memory");
+        if (!bind_plan(cuda, i, own, status)) return false;
+    }
+    return true;
+}
+
+static void free_memory(struct cuda_backend *cuda)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    for (int space = SPACE_ARENA; space < SPACE_COUNT; space++)
+        if (cuda->memory.base[space] && space != SPACE_COMM) driver->MemFree(cuda->memory.base[space]);
+    cuda_comm_free(&cuda->device, cuda->engine->link, cuda->memory.base[SPACE_COMM], cuda->memory.bytes[SPACE_COMM]);
+    if (cuda->pinned) driver->MemFreeHost(cuda->pinned);
+}
+
+static void destroy(struct backend *backend)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    struct status ignored;
+    status_clear(&ignored);
+    /* On a GPU that was lost every call fails: there is nobody left to tell. Where only the context cannot be entered,
+     * what does not need it is given back all the same. */
+    if (cuda->device.context) {
+        bool entered = device_enter(&cuda->device, &ignored);
+        if (entered) driver->StreamSynchronize(cuda->device.stream);
+        for (size_t i = 0; i < cuda->plan_count; i++) cuda_plan_free(&cuda->plans[i].bound, &cuda->device);
+        for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++)
+            if (cuda->done[i]) driver->EventDestroy(cuda->done[i]);
+        if (cuda->stop_stream) driver->StreamDestroy(cuda->stop_stream);
+        if (entered) {
+            free_memory(cuda);
+            device_leave(&cuda->device);
+        }
+    }
+    mirror_close(&cuda->mirror);
+    host_memory_unmap(&cuda->logits);
+    device_close(&cuda->device);
+    free(cuda->plans);
+    free(cuda->fallback);
+    free(cuda);
+}
+
+static bool compare_memory(struct cuda_backend *cuda, const struct memory_contract *contract, struct status *status)
+{
+    uint64_t free_bytes, session;
+    if (!device_free_memory(&cuda->device, &free_bytes, status) || !memory_contract_total(contract, &session))
+        return false;
+    cuda->common.device_contract_bytes = cuda->engine->contract_bytes + session;
+    cuda->common.device_taken_bytes = cuda->engine->free_bytes > free_bytes ? cuda->engine->free_bytes - free_bytes : 0;
+    return true;
+}
+
+static bool fill(struct cuda_backend *cuda, const struct engine *file, const struct backend_options *options,
+                 struct status *status)
+{
+    struct cuda_sizes sizes = {0};
+    if (options->instruction_set)
+        return status_fail(status, STATUS_USAGE,
+                           "instruction set: expected none, for this engine runs on a GPU, found '%s'",
+                           options->instruction_set);
+    cuda->plans = calloc(file->plan_count, sizeof *cuda->plans);
+    if (!cuda->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    cuda->plan_count = file->plan_count;
+    for (size_t i = 0; i < file->plan_count; i++)
+        find_fields(&file->plans[i], cuda->manifest->geometry.vocab_size, &cuda->plans[i]);
+    if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
+        !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
+        return false;
+    bool ok = allocate(cuda, &sizes, status);
+    double start = load_seconds();
+    ok = ok && bind_plans(cuda, file, status);
+    cuda->common.graph_seconds = load_seconds() - start;
+    ok = ok && cuda_ok(&cuda->device.driver, cuda->device.driver.StreamSynchronize(cuda->device.stream), status,
+                       "preparing the GPU");
+    ok = ok && compare_memory(cuda, &sizes.device, status);
+    device_leave(&cuda->device);
+    device_architecture(cuda->device.facts.capability, cuda->architecture);
+    cuda->common.pages = (uint32_t)sizes.pages;
+    cuda->common.threads = 1;
+    cuda->common.instruction_set = cuda->architecture;
+    cuda->common.device_name = cuda->device.facts.name;
+    cuda->common.host_bytes = sizes.pinned_bytes + sizes.logits_bytes + cuda->manifest->comm_bytes - sizes.device.comm;
+    cuda->common.kv_bytes = sizes.device.kv;
+    cuda->common.device_bytes =
+        sizes.device.arena + sizes.device.step + sizes.device.state + sizes.device.kv + sizes.device.comm;
+    return ok;
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    struct cuda_backend *cuda = calloc(1, sizeof *cuda);
+    if (!cuda) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    cuda->common.type = &backend_cuda;
+    cuda->rank = engine->first_rank + options->rank;
+    cuda->owner = engine;
+    cuda->engine = &engine->cuda[options->rank];
+    cuda->file = &engine->file;
+    cuda->manifest = &engine->file.manifest;
+    if (fill(cuda, &engine->file, options, status)) return &cuda->common;
+    destroy(&cuda->common);
+    return NULL;
+}
+
+/* ---- replays ---- */
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    mirror_changed(&cuda_of(backend)->mirror, slot, what);
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    mirror_drew(&cuda_of(backend)->mirror, slot, token);
+}
+
+static bool send_row(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
+{
+    const struct cuda_backend *cuda = argument;
+    const struct cuda_driver *driver = &cuda->device.driver;
+    return cuda_ok(driver,
+                   driver->MemcpyHtoDAsync(cuda->memory.base[SPACE_STATE] + offset, cuda->common.state + offset, bytes,
+                                           cuda->device.stream),
+                   status, "copying a slot's state to the GPU");
+}
+
+static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    memcpy(&cuda->last_out_rows, cuda->common.step + step->counts_offset + sizeof(int32_t), sizeof(int32_t));
+    return mirror_send(&cuda->mirror, send_row, cuda, status) &&
+           cuda_ok(driver,
+                   driver->MemcpyHtoDAsync(cuda->memory.base[SPACE_STEP], cuda->common.step, step->input_bytes,
+                                           cuda->device.stream),
+                   status, "copying a step's inputs to the GPU");
+}
+
+static bool fetch_tokens(const struct cuda_backend *cuda, const struct cuda_step *step, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t turn = (cuda->submitted - 1) % BACKEND_MOST_IN_FLIGHT; /* this one is counted */
+    size_t bytes = (size_t)cuda->last_out_rows * sizeof(int32_t);
+    if (bytes && !cuda_ok(driver,
+                          driver->MemcpyDtoHAsync(cuda->next_tokens[turn],
+                                                  cuda->memory.base[SPACE_STEP] + step->next_tokens_offset, bytes,
+                                                  cuda->device.stream),
+                          status, "copying tokens from the GPU"))
+        return false;
+    return cuda_ok(driver, driver->EventRecord(cuda->done[turn], cuda->device.stream), status, "recording an event");
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_step *step = &cuda->plans[plan];
+    cuda->common.failure = BACKEND_FAILED;
+    cuda->submitted++;
+    cuda->last_plan = plan;
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = (inputs == INPUTS_OF_LAST_REPLAY || send_inputs(cuda, step, status)) &&
+              cuda_plan_launch(&step->bound, &cuda->device, status) && fetch_tokens(cuda, step, status);
+    device_leave(&cuda->device);
+    return ok;
+}
+
+/* With several ranks: whether a kernel has waited for another rank in vain. */
+static bool check_fault(struct cuda_backend *cuda, struct status *status)
+{
+    if (!cuda->common.comm || *cuda->fault == 0) return true;
+    cuda->common.failure = BACKEND_WAITED;
+    return status_fail(status, STATUS_MACHINE, "GPU %d: waited for rank %" PRIu32 " for %.1f s in vain",
+                       cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
+}
+
+/* Steps that are on their way take milliseconds, in which nothing sleeps. lost: set where another process or the way to it
+ * is; may be NULL. */
+static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest, struct status *lost)
+{
+    const struct timespec pause = {.tv_nsec = 20000};
+    double start = load_seconds();
+    cu_result result;
+    while ((result = cuda->device.driver.EventQuery(event)) == CU_ERROR_NOT_READY) {
+        double seconds = load_seconds() - start;
+        if (seconds > longest) break;
+        if (seconds < 0.1) continue;
+        nanosleep(&pause, NULL);
+        if (lost && !load_cuda_is_well(cuda->owner, cuda->engine, lost)) break;
+    }
+    return result;
+}
+
+/* With several ranks: longer than kernels wait for each other, and soon enough. */
+static const double longest_step = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0;
+
+static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    const double longest = longest_step, stopped = 0.5; /* together under 10 s */
+    bool told = atomic_load(&cuda->stopping);
+    struct status lost;
+    status_clear(&lost);
+    cu_result result = poll_event(cuda, event, told ? stopped : longest, &lost);
+    cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
+    if (lost.code != STATUS_OK) {
+        cuda->common.failure = told ? BACKEND_STOPPED : BACKEND_WAITED;
+        *status = lost;
+        return false;
+    }
+    if (result == CU_ERROR_NOT_READY)
+        return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
+                           told ? stopped : longest);
+    if (!cuda_ok(driver, result, status, "GPU %d: running a step", cuda->device.ordinal)) return false;
+    return check_fault(cuda, status);
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t turn = cuda->waited % BACKEND_MOST_IN_FLIGHT;
+    if (!device_enter(&cuda->device, status)) return NULL;
+    bool ok = cuda->common.comm ? wait_with_others(cuda, cuda->done[turn], status)
+                                : cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
+    device_leave(&cuda->device);
+    cuda->waited++;
+    /* Replays in flight together are of one plan. */
+    cuda->done_plan = cuda->last_plan;
+    return ok ? cuda->next_tokens[turn] : NULL;
+}
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_driver *driver = &cuda->device.driver;
+    uint64_t row_bytes = cuda->manifest->geometry.vocab_size * sizeof(float), offset = row * row_bytes;
+    uint8_t *to = (uint8_t *)cuda->logits.base + offset;
+    cu_deviceptr from = cuda->memory.base[SPACE_STEP] + cuda->plans[cuda->done_plan].logits_offset + offset;
+    if (!device_enter(&cuda->device, status)) return NULL;
+    bool ok = cuda_ok(driver, driver->MemcpyDtoHAsync(to, from, count * row_bytes, cuda->device.stream), status,
+                      "copying logits from the GPU") &&
+              cuda_ok(driver, driver->StreamSynchronize(cuda->device.stream), status, "copying logits from the GPU");
+    device_leave(&cuda->device);
+    return ok ? (const float *)(void *)to : NULL;
+}
+
+/* Replays of the step, so that the GPU has work until the host has queued what is to be timed: else it would wait for the
+ * host in between. */
+static bool keep_busy(struct cuda_backend *cuda, const struct cuda_step *step, uint32_t replays, struct status *status)
+{
+    /* A decode plan leaves the next step's inputs in the step block: they are sent once more. */
+    for (uint32_t i = 0; i < replays; i++)
+        if (!send_inputs(cuda, step, status) || !cuda_plan_launch(&step->bound, &cuda->device, status)) return false;
+    return send_inputs(cuda, step, status);
+}
+
+/* From the first to the last kernel of the graph, as the GPU's clock has it. */
+static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step, double *us, struct status *status)
+{
+    const struct cuda_driver *driver = &cuda->device.driver;
+    cu_event start = NULL, end = NULL;
+    float milliseconds = 0;
+    bool ok =
+        cuda_ok(driver, driver->EventCreate(&start, CU_EVENT_DEFAULT), status, "making an event") &&
+        cuda_ok(driver, driver->EventCreate(&end, CU_EVENT_DEFAULT), status, "making an event") &&
+        keep_busy(cuda, step, 1, status) &&
+        cuda_ok(driver, driver->EventRecord(start, cuda->device.stream), status, "recording an event") &&
+        cuda_plan_launch(&step->bound, &cuda->device, status) &&
+        cuda_ok(driver, driver->EventRecord(end, cuda->device.stream), status, "recording an event") &&
+        cuda_ok(driver, cuda->common.comm ? poll_event(cuda, end, longest_step, NULL) : driver->EventSynchronize(end),
+                status, "running a step") &&
+        cuda_ok(driver, driver->EventElapsedTime(&milliseconds, start, end), status, "reading a time");
+    *us = (double)milliseconds * 1e3;
+    if (start) driver->EventDestroy(start);
+    if (end) driver->EventDestroy(end);
+    return ok;
+}
+
+static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    const struct cuda_step *step = &cuda->plans[plan];
+    /* Making two events, recording them and launching a kernel takes the host less than this. */
+    enum { QUEUE_US = 10, MOST_REPLAYS = 64, RANKS_REPLAYS = 4 };
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = time_replay(cuda, step, replay_us, status);
+    double queue_us = (double)QUEUE_US * step->bound.launch_count;
+    uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
+    if (cuda->common.comm) replays = RANKS_REPLAYS; /* as many as the others do */
+    ok = ok && keep_busy(cuda, step, replays, status) &&
+         cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, step->source, &cuda->memory, launch_us, status);
+    device_leave(&cuda->device);
+    return ok && check_fault(cuda, status);
+}
+
+static const struct plan *source(const struct backend *backend, size_t plan)
+{
+    return ((const struct cuda_backend *)(const void *)backend)->plans[plan].source;
+}
+
+static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct comm_header header;
+    uint32_t ranks = (uint32_t)plan_ranks(&cuda->manifest->geometry);
+    /* Pinned memory has one address for host and device. */
+    cuda_comm_header(&header, cuda->rank, ranks, comm, (uint64_t)(uintptr_t)cuda->fault);
+    if (!device_enter(&cuda->device, status)) return false;
+    bool ok = cuda_comm_write(&cuda->device, cuda->common.comm, &header, status);
+    device_leave(&cuda->device);
+    return ok;
+}
+
+static void stop(struct backend *backend)
+{
+    static const uint32_t one = 1;
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct status ignored;
+    status_clear(&ignored);
+    atomic_store(&cuda->stopping, true);
+    if (cuda->engine->nccl_rank.nccl) nccl_abort(&cuda->engine->nccl_rank);
+    /* On a GPU that was lost there is nobody to stop. */
+    if (!cuda->stop_stream || !device_enter(&cuda->device, &ignored)) return;
+    cuda->device.driver.MemcpyHtoDAsync(cuda->common.comm + offsetof(struct comm_header, stop), &one, sizeof one,
+                                        cuda->stop_stream);
+    device_leave(&cuda->device);
+}
+
+/* An event behind everything that was queued. */
+static bool settle(struct backend *backend)
+{
+    const double longest = 1.0;
+    struct cuda_backend *cuda = cuda_of(backend);
+    struct status ignored;
+    status_clear(&ignored);
+    /* On a GPU that was lost nothing runs: it answers with an error, at once. */
+    if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
+    cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);
+    if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest, NULL);
+    device_leave(&cuda->device);
+    return result != CU_ERROR_NOT_READY;
+}
+
+const struct backend_type backend_cuda = {
+    .lookahead = true,
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+    .source = source,
+    .trace = trace,
+    .connect = connect_ranks,
+    .stop = stop,
+    .settle = settle,
+};

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inputs from the host come only when nothing is in flight on any rank, which is what collectives without rows ask for
+ * (struct comm_header).
+ *
+ * The session sees rank 0: it fills that rank's step and state, and reads its tokens and logits. What it wrote goes to
+ * the other ranks with the submit, so that all replay the same step; what they draw must be the same. */
+#include "runtime/backend/backend_ranks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/hash.h"
+#include "kernels/cpu/team.h"
+#include "runtime/backend/mirror.h"
+#include "runtime/distributed/world.h"
+
+enum command { COMMAND_CREATE, COMMAND_SUBMIT, COMMAND_TRACE };
+
+struct rank {
+    struct backend *backend;
+    struct mirror mirror; /* ranks but 0: of rank 0's state */
+    bool ok;              /* of the last command */
+    struct status status;
+    double replay_us, *launch_us; /* of a trace; ranks but 0: nobody wants them */
+};
+
+struct ranks_backend {
+    struct backend common;
+    const struct backend_type *rank_type;
+    struct eng_engine *engine;
+    struct team *launcher; /* a member for each rank */
+    bool alone;            /* holds engine->ranks_taken */
+    bool failed;           /* a rank has */
+    struct rank ranks[PLAN_MAX_RANKS];
+    uint32_t count;
+    uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
+    uint64_t submitted, waited;
+    uint64_t digest; /* several processes: of all inputs and tokens so far */
+
+    /* of the command at hand */
+    enum command command;
+    const struct backend_options *options;
+    size_t plan;
+    enum backend_inputs inputs;
+};
+
+static struct ranks_backend *ranks_of(struct backend *backend) { return (struct ranks_backend *)(void *)backend; }
+
+/* ---- what every rank does with a command ---- */
+
+static bool copy_row(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
+{
+    struct rank *rank = argument;
+    (void)status;
+    memcpy(rank->backend->state + offset, rank->mirror.state + offset, bytes);
+    return true;
+}
+
+/* Rank 0's inputs and the rows of its state that the host changed. */
+static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
+{
+    const struct engine *file = &all->engine->file;
+    const struct plan_header *header = &file->plans[all->plan].header;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    /* Fits: checked when the engine was opened. */
+    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
+    memcpy(rank->backend->step, all->ranks[0].backend->step,
+           fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+    mirror_send(&rank->mirror, copy_row, rank, &rank->status);
+}
+
+/* A rank that has failed would be waited for. */
+static void stop_all(const struct ranks_backend *all)
+{
+    for (uint32_t r = 0; r < all->count; r++)
+        if (all->ranks[r].backend) all->rank_type->stop(all->ranks[r].backend);
+}
+
+static void run_command(void *argument, struct team_member *member)
+{
+    struct ranks_backend *all = argument;
+    struct rank *rank = &all->ranks[member->index];
+    const struct backend_type *type = all->rank_type;
+    status_clear(&rank->status);
+    rank->ok = false;
+    switch (all->command) {
+    case COMMAND_CREATE: {
+        rank->ok = rank->backend != NULL; /* rank 0 may have been made before */
+        if (rank->ok) return;
+        struct backend_options options = *all->options;
+        options.rank = (uint32_t)member->index;
+        if (all->rank_type->shares_memory) options.pages = all->ranks[0].backend->pages;
+        rank->backend = type->create(all->engine, &options, &rank->status);
+        rank->ok = rank->backend != NULL;
+        if (!rank->ok) atomic_store(&all->engine->rank_failed, true); /* others may wait for it in their own create */
+        return;
+    }
+    case COMMAND_SUBMIT:
+        if (all->inputs == INPUTS_FROM_HOST && member->index > 0) copy_inputs(all, rank);
+        rank->ok = type->submit(rank->backend, all->plan, all->inputs, &rank->status);
+        break;
+    case COMMAND_TRACE:
+        if (member->index > 0) copy_inputs(all, rank);
+        rank->ok = type->trace(rank->backend, all->plan, &rank->replay_us, rank->launch_us, &rank->status);
+        break;
+    }
+    if (!rank->ok) stop_all(all);
+}
+
+/* The failure of the rank that failed first is what the caller wants to know: others only stopped because of it. */
+static bool first_failure(const struct ranks_backend *all, struct status *status)
+{
+    const struct rank *found = NULL;
+    enum backend_failure least = BACKEND_FAILED;
+    for (uint32_t r = 0; r < all->count; r++) {
+        const struct rank *rank = &all->ranks[r];
+        enum backend_failure failure = rank->backend ? rank->backend->failure : BACKEND_FAILED;
+        if (rank->ok || (found && failure >= least)) continue;
+        found = rank;
+        least = failure;
+    }
+    if (!found) return true;
+    *status = found->status;
+    status_prefix(status, "rank %" PRIu32, all->engine->first_rank + (uint32_t)(found - all->ranks));
+    load_tell_others(all->engine, status);
+    return false;
+}
+
+static bool command(struct ranks_backend *all, enum command command, struct status *status)
+{
+    all->command = command;
+    team_run(all->launcher, run_command, all);
+    if (first_failure(all, status)) return true;
+    all->failed = true;
+    return false;
+}
+
+/* ---- the backend ---- */
+
+/* None may go while another may still store into its memory. What belongs to a rank that never ends stays, and so does all
+ * that it knows of. */
+static bool settle_all(struct ranks_backend *all)
+{
+    bool settled = true;
+    for (uint32_t r = 0; r < all->count && all->rank_type->settle; r++)
+        if (all->ranks[r].backend && !all->rank_type->settle(all->ranks[r].backend)) settled = false;
+    return settled;
+}
+
+void backend_ranks_destroy(struct backend *backend)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    /* A step that is on its way ends by itself: all ranks have it. To stop it would spoil what they exchange through. */
+    if (all->failed) stop_all(all);
+    bool settled = settle_all(all);
+    if (!settled && !all->failed) {
+        stop_all(all);
+        settled = settle_all(all);
+    }
+    if (!settled) atomic_store(&all->engine->is_lost, true);
+    for (uint32_t r = 0; r < all->count; r++) {
+        if (settled && all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
+        mirror_close(&all->ranks[r].mirror);
+        free(all->ranks[r].launch_us);
+    }
+    team_destroy(all->launcher);
+    if (all->alone) atomic_store(&all->engine->ranks_taken, false);
+    free(all);
+}
+
+static bool connect_all(struct ranks_backend *all, struct status *status)
+{
+    uint64_t comm[PLAN_MAX_RANKS];
+    memset(comm, 0, sizeof comm); /* of other processes: none */
+    for (uint32_t r = 0; r < all->count; r++) comm[all->engine->first_rank + r] = all->ranks[r].backend->comm;
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!all->rank_type->connect(all->ranks[r].backend, comm, status))
+            return status_prefix(status, "rank %" PRIu32, all->engine->first_rank + r);
+    return true;
+}
+
+static void add_facts(struct ranks_backend *all)
+{
+    struct backend *common = &all->common;
+    const struct backend_type *type = common->type;
+    *common = *all->ranks[0].backend;
+    common->type = type;
+    for (uint32_t r = 1; r < all->count; r++) {
+        const struct backend *rank = all->ranks[r].backend;
+        if (rank->pages < common->pages) common->pages = rank->pages;
+        common->threads += rank->threads;
+        common->host_bytes += rank->host_bytes;
+        common->device_bytes += rank->device_bytes;
+        common->device_contract_bytes += rank->device_contract_bytes;
+        common->device_taken_bytes += rank->device_taken_bytes;
+        if (rank->graph_seconds > common->graph_seconds) common->graph_seconds = rank->graph_seconds;
+        if (!common->fallback) common->fallback = rank->fallback;
+    }
+    common->kv_bytes = common->pages * all->engine->file.manifest.geometry.page_bytes * all->count; /* that are used */
+}
+
+/* Sequences must find the same pages free in all processes. */
+static bool agree_on_pages(struct ranks_backend *all, struct status *status)
+{
+    uint32_t pages[WORLD_MOST_PROCESSES];
+    const struct eng_engine *engine = all->engine;
+    if (!engine->world) return true;
+    if (!world_gather(engine->world, &all->common.pages, sizeof *pages, pages, status)) return false;
+    for (uint64_t p = 0; p < load_processes(engine); p++)
+        if (pages[p] < all->common.pages) all->common.pages = pages[p];
+    all->common.kv_bytes = all->common.pages * engine->file.manifest.geometry.page_bytes * all->count;
+    return true;
+}
+
+/* What processes compute alike, they also digest alike. */
+static void digest(struct ranks_backend *all, const void *bytes, size_t count)
+{
+    const uint64_t parts[2] = {all->digest, hash64(bytes, count)};
+    all->digest = hash64(parts, sizeof parts);
+}
+
+static void digest_inputs(struct ranks_backend *all)
+{
+    const struct engine *file = &all->engine->file;
+    const struct plan_header *header = &file->plans[all->plan].header;
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
+    digest(all, &all->plan, sizeof all->plan);
+    if (all->inputs == INPUTS_FROM_HOST)
+        digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+}
+
+/* No step is computed from inputs that differ: what came out would be nobody's answer. Steps that follow from the last one
+ * are compared now and then (world_note), and so cost nothing. */
+static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
+{
+    struct eng_engine *engine = all->engine;
+    uint64_t digests[WORLD_MOST_PROCESSES];
+    if (!engine->world) return true;
+    digest_inputs(all);
+    if (all->inputs == INPUTS_OF_LAST_REPLAY) return true;
+    if (!world_gather(engine->world, &all->digest, sizeof all->digest, digests, status)) return false;
+    for (uint64_t p = 1; p < load_processes(engine); p++)
+        if (digests[p] != digests[0]) {
+            status_fail(status, STATUS_USAGE,
+                        "process %" PRIu64 " was given other inputs than process 0, or drew other tokens, up to step "
+                        "%" PRIu64 "; all processes must make the same calls",
+                        p, all->submitted);
+            world_fail(engine->world, status->message);
+            return false;
+        }
+    return true;
+}
+
+struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
+                                     struct eng_engine *engine, const struct backend_options *options,
+                                     struct status *status)
+{
+    const struct plan_geometry *geometry = &engine->file.manifest.geometry;
+    struct ranks_backend *all = calloc(1, sizeof *all);
+    if (!all) {
+        status_fail(status, STATUS_MACHINE, "out of memory");
+        return NULL;
+    }
+    all->common.type = type;
+    all->rank_type = rank_type;
+    all->engine = engine;
+    all->options = options;
+    all->count = engine->rank_count;
+    atomic_store(&engine->rank_failed, false);
+    all->launcher = team_create((int)all->count, status);
+    if (!all->launcher) goto fail;
+    if (rank_type->shares_memory) {
+        all->ranks[0].backend = rank_type->create(engine, options, status);
+        if (!all->ranks[0].backend) {
+            status_prefix(status, "rank 0");
+            goto fail;
+        }
+    }
+    if (!command(all, COMMAND_CREATE, status) || !connect_all(all, status)) goto fail;
+    for (uint32_t r = 1; r < all->count; r++)
+        if (!mirror_open(&all->ranks[r].mirror, geometry, all->ranks[0].backend->state, status)) goto fail;
+    add_facts(all);
+    if (!agree_on_pages(all, status)) goto fail;
+    return &all->common;
+
+fail:
+    load_tell_others(engine, status);
+    backend_ranks_destroy(&all->common);
+    return NULL;
+}
+
+/* How a slot draws is an input, too. */
+static void digest_sampler(struct ranks_backend *all, int32_t slot)
+{
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t bytes;
+    state_layout(&all->engine->file.manifest.geometry, fields, &bytes); /* fits: checked when the engine was opened */
+    digest(all, &slot, sizeof slot);
+    digest(all,
+           all->ranks[0].backend->state + fields[STATE_SAMPLERS].offset + (size_t)slot * sizeof(struct sampler_state),
+           sizeof(struct sampler_state));
+}
+
+void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    if (all->engine->world && (what & BACKEND_SAMPLER)) digest_sampler(all, slot);
+    for (uint32_t r = 0; r < all->count; r++) {
+        if (r > 0) mirror_changed(&all->ranks[r].mirror, slot, what);
+        all->rank_type->state_changed(all->ranks[r].backend, slot, what);
+    }
+}
+
+void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    if (all->engine->world) digest(all, bytes, count);
+}
+
+bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    const int32_t *counts = (const int32_t *)(const void *)all->common.step; /* STEP_COUNTS: the first field */
+    all->plan = plan;
+    all->inputs = inputs;
+    all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];
+    if (!agree_on_inputs(all, status)) {
+        all->failed = true;
+        return false;
+    }
+    return command(all, COMMAND_SUBMIT, status);
+}
+
+const int32_t *backend_ranks_wait(struct backend *backend, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    uint32_t rows = all->out_rows[all->waited++ % BACKEND_MOST_IN_FLIGHT];
+    const int32_t *drawn[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct rank *rank = &all->ranks[r];
+        status_clear(&rank->status);
+        drawn[r] = all->rank_type->wait(rank->backend, &rank->status);
+        rank->ok = drawn[r] != NULL;
+        if (!rank->ok) stop_all(all);
+    }
+    if (!first_failure(all, status)) {
+        all->failed = true;
+        return NULL;
+    }
+    for (uint32_t r = 1; r < all->count; r++)
+        for (uint32_t i = 0; i < rows; i++)
+            if (drawn[r][i] != drawn[0][i]) {
+                status_fail(status, STATUS_INTERNAL,
+                            "rank %" PRIu32 ": drew token %d in row %" PRIu32 ", but rank %" PRIu32
+                            " drew %d: the ranks have parted",
+                            all->engine->first_rank + r, drawn[r][i], i, all->engine->first_rank, drawn[0][i]);
+                load_tell_others(all->engine, status);
+                all->failed = true;
+                return NULL;
+            }
+    if (all->engine->world) {
+        digest(all, drawn[0], rows * sizeof *drawn[0]);
+        world_note(all->engine->world, ++all->engine->noted_steps, all->digest);
+    }
+    return drawn[0];
+}
+
+void backend_ranks_drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    for (uint32_t r = 0; r < all->count; r++) all->rank_type->drew(all->ranks[r].backend, slot, token);
+}
+
+const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    return all->rank_type->logits(all->ranks[0].backend, row, count, status);
+}
+
+const struct plan *backend_ranks_source(const struct backend *backend, size_t plan)
+{
+    const struct ranks_backend *all = (const struct ranks_backend *)(const void *)backend;
+    const struct plan *own = &all->engine->file.plans[plan];
+    return all->rank_type->source ? all->rank_type->source(all->ranks[0].backend, plan) : own;
+}
+
+bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,
+                         struct status *status)
+{
+    struct ranks_backend *all = ranks_of(backend);
+    uint32_t launches = backend_ranks_source(backend, plan)->header.launch_count;
+    for (uint32_t r = 0; r < all->count; r++) {
+        free(all->ranks[r].launch_us);
+        all->ranks[r].launch_us = calloc(launches, sizeof *launch_us);
+        if (!all->ranks[r].launch_us) return status_fail(status, STATUS_MACHINE, "out of memory");
+    }
+    all->plan = plan;
+    if (!command(all, COMMAND_TRACE, status)) return false;
+    *replay_us = all->ranks[0].replay_us;
+    memcpy(launch_us, all->ranks[0].launch_us, launches * sizeof *launch_us);
+    return true;
+}
+
+/* ---- processors ---- */
+
+static struct backend *create_on_cpu(struct eng_engine *engine, const struct backend_options *options,
+                                     struct status *status)
+{
+    return backend_ranks_create(&backend_cpu_ranks, &backend_cpu, engine, options, status);
+}
+
+/* ---- GPUs ---- */
+
+/* Kernels of two sessions that wait for other GPUs could fill one GPU each and keep the other's out. */
+static struct backend *create_on_cuda(struct eng_engine *engine, const struct backend_options *options,
+                                      struct status *status)
+{
+    if (atomic_exchange(&engine->ranks_taken, true)) {
+        status_fail(
+            status, STATUS_USAGE,
+            "eng_session_create: an engine for several GPUs has one session at a time: destroy the other first");
+        return NULL;
+    }
+    struct backend *made = backend_ranks_create(&backend_cuda_ranks, &backend_cuda, engine, options, status);
+    if (made)
+        ranks_of(made)->alone = true;
+    else
+        atomic_store(&engine->ranks_taken, false);
+    return made;
+}
+
+const struct backend_type backend_cuda_ranks = {
+    .lookahead = true,
+    .create = create_on_cuda,
+    BACKEND_RANKS_FUNCTIONS,
+};
+
+const struct backend_type backend_cpu_ranks = {
+    .host_logits = true,
+    .create = create_on_cpu,
+    BACKEND_RANKS_FUNCTIONS,
+};

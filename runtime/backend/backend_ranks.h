@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine of several ranks as one backend: a backend for each rank, and a thread for each that calls it. */
+#ifndef RUNTIME_BACKEND_BACKEND_RANKS_H
+#define RUNTIME_BACKEND_BACKEND_RANKS_H
+
+#include "runtime/backend/backend.h"
+
+/* `rank_type` makes the ranks. For the create() of backend_cpu_ranks and the like, and for tests. */
+struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
+                                     struct eng_engine *engine, const struct backend_options *options,
+                                     struct status *status);
+
+/* All but create() and the flags. */
+#define BACKEND_RANKS_FUNCTIONS                                                                                     \
+    .destroy = backend_ranks_destroy, .state_changed = backend_ranks_state_changed, .submit = backend_ranks_submit, \
+    .wait = backend_ranks_wait, .drew = backend_ranks_drew, .logits = backend_ranks_logits,                         \
+    .source = backend_ranks_source, .trace = backend_ranks_trace, .agree = backend_ranks_agree
+void backend_ranks_destroy(struct backend *backend);
+void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what);
+void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count);
+bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status);
+const int32_t *backend_ranks_wait(struct backend *backend, struct status *status);
+void backend_ranks_drew(struct backend *backend, int32_t slot, int32_t token);
+const float *backend_ranks_logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status);
+const struct plan *backend_ranks_source(const struct backend *backend, size_t plan);
+bool backend_ranks_trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us,
+                         struct status *status);
+
+#endif

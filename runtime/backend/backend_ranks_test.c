@@ -1,0 +1,783 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine of several ranks as one backend, over ranks of the test's own: what reaches all of them, what must agree, and
+ * whose failure is told. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/backend/backend_ranks.h"
+
+enum { SLOTS = 3, PAGES_PER_SLOT = 5, VOCAB = 37, DECODE_ROWS = 3, PREFILL_ROWS = 7, STEP_BYTES = 4096, POISON = 0x5a };
+enum { DECODE, PREFILL, PLANS };
+enum call { CALL_CREATE, CALL_CONNECT, CALL_SUBMIT, CALL_WAIT, CALL_TRACE, CALLS };
+
+/* A rank: spaces of its own, and what was done to it. Calls come from threads of the backend, where assertions of cmocka
+ * do not work; what is wrong is noted in `fault`. */
+struct fake {
+    struct backend common;
+    bool alive;
+    uint32_t rank;
+    struct backend_options options;
+    uint64_t comm[PLAN_MAX_RANKS];
+    int connects, submits, ahead, waits, traces, destroys, stops_at_destroy, settled_at_destroy;
+    size_t last_plan;
+    int32_t tokens[2][DECODE_ROWS]; /* of the replays in flight, in turn */
+    unsigned changed[SLOTS];        /* bits announced so far */
+    int32_t drew[SLOTS];
+};
+
+/* For all ranks; reset by begin(). */
+static struct {
+    struct fake *ranks[PLAN_MAX_RANKS];          /* remain after destroy */
+    unsigned fails[CALLS];                       /* bit of each rank whose call fails by itself */
+    unsigned blocks[CALLS];                      /* bit of each rank whose call waits until it is told to stop */
+    int32_t tokens[PLAN_MAX_RANKS][DECODE_ROWS]; /* what the next submit draws */
+    atomic_int stops[PLAN_MAX_RANKS], created, destroyed, settled;
+    unsigned hangs; /* bit of each rank that never settles */
+    _Atomic(const char *) fault;
+} fakes;
+
+static struct fake *fake_of(struct backend *backend) { return (struct fake *)(void *)backend; }
+
+static void note_fault(const char *what) { atomic_store(&fakes.fault, what); }
+
+static bool any_stop(uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (atomic_load(&fakes.stops[r])) return true;
+    return false;
+}
+
+/* Whether the call of this rank goes well; a blocked one gives up after some seconds, which is a fault. */
+static bool goes_well(struct fake *fake, enum call call, struct status *status)
+{
+    static const char *const names[CALLS] = {"create", "connect", "submit", "wait", "trace"};
+    uint32_t rank = fake->rank;
+    if (fakes.blocks[call] >> rank & 1) {
+        for (int i = 0; !any_stop(PLAN_MAX_RANKS); i++) {
+            if (i > 5000) {
+                note_fault("a rank that waits for another was not told to stop");
+                break;
+            }
+            usleep(1000);
+        }
+        fake->common.failure = BACKEND_STOPPED;
+        return status_fail(status, STATUS_MACHINE, "another rank has failed");
+    }
+    if (!(fakes.fails[call] >> rank & 1)) return true;
+    /* Others are in their own calls by now. */
+    if (call == CALL_SUBMIT || call == CALL_TRACE) usleep(20000);
+    return status_fail(status, STATUS_NOT_FOUND, "%s: device %u is gone", names[call], rank);
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    struct fake *fake = calloc(1, sizeof *fake);
+    if (!fake || options->rank >= PLAN_MAX_RANKS || fakes.ranks[options->rank]) {
+        note_fault("create");
+        abort();
+    }
+    (void)engine;
+    fakes.ranks[options->rank] = fake;
+    fake->rank = options->rank;
+    fake->options = *options;
+    if (!goes_well(fake, CALL_CREATE, status)) return NULL;
+    fake->alive = true;
+    uint32_t rank = fake->rank;
+    fake->common = (struct backend){
+        .step = malloc(STEP_BYTES),
+        .state = malloc(STEP_BYTES),
+        .pages = 100 - (rank == 1 ? 7 : rank),
+        .threads = rank + 1,
+        .instruction_set = "fake",
+        .host_bytes = 1000 + rank,
+        .device_bytes = 2000 + rank,
+        .kv_bytes = 3000 + rank,
+        .device_contract_bytes = 4000 + rank,
+        .device_taken_bytes = 5000 + rank,
+        .graph_seconds = rank == 1 ? 2.5 : 0.5,
+        .comm = 0x1000 * (1 + rank),
+        .fallback = rank == 1 ? "rank 1 has no library" : NULL,
+    };
+    memset(fake->common.step, POISON, STEP_BYTES);
+    memset(fake->common.state, POISON, STEP_BYTES);
+    atomic_fetch_add(&fakes.created, 1);
+    return &fake->common;
+}
+
+static void destroy(struct backend *backend)
+{
+    struct fake *fake = fake_of(backend);
+    if (!fake->alive) note_fault("destroyed twice");
+    fake->alive = false;
+    fake->destroys++;
+    for (int r = 0; r < PLAN_MAX_RANKS; r++) fake->stops_at_destroy += atomic_load(&fakes.stops[r]) > 0;
+    fake->settled_at_destroy = atomic_load(&fakes.settled);
+    atomic_fetch_add(&fakes.destroyed, 1);
+    free(fake->common.step);
+    free(fake->common.state);
+    fake->common.step = fake->common.state = NULL;
+}
+
+static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
+{
+    struct fake *fake = fake_of(backend);
+    if (fake->submits) note_fault("connect behind a submit");
+    fake->connects++;
+    for (int r = 0; r < atomic_load(&fakes.created); r++) fake->comm[r] = comm[r];
+    return goes_well(fake, CALL_CONNECT, status);
+}
+
+static void stop(struct backend *backend) { atomic_fetch_add(&fakes.stops[fake_of(backend)->rank], 1); }
+
+static bool settle(struct backend *backend)
+{
+    atomic_fetch_add(&fakes.settled, 1);
+    return !(fakes.hangs >> fake_of(backend)->rank & 1);
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct fake *fake = fake_of(backend);
+    if (fake->connects != 1) note_fault("submit before connect");
+    fake->last_plan = plan;
+    fake->ahead += inputs == INPUTS_OF_LAST_REPLAY;
+    memcpy(fake->tokens[fake->submits++ % 2], fakes.tokens[fake->rank], sizeof fake->tokens[0]);
+    return goes_well(fake, CALL_SUBMIT, status);
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    struct fake *fake = fake_of(backend);
+    const int32_t *tokens = fake->tokens[fake->waits++ % 2];
+    return goes_well(fake, CALL_WAIT, status) ? tokens : NULL;
+}
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    fake_of(backend)->changed[slot] |= what;
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token) { fake_of(backend)->drew[slot] = token; }
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    static float values[PLAN_MAX_RANKS];
+    (void)status;
+    uint32_t rank = fake_of(backend)->rank;
+    values[rank] = (float)(1000 * rank + 10 * row + count);
+    return &values[rank];
+}
+
+static bool trace(struct backend *backend, size_t plan, double *replay_us, double *launch_us, struct status *status)
+{
+    struct fake *fake = fake_of(backend);
+    fake->traces++;
+    fake->last_plan = plan;
+    if (!goes_well(fake, CALL_TRACE, status)) return false;
+    *replay_us = 100.0 + fake->rank;
+    for (int i = 0; i < (plan == PREFILL ? 4 : 2); i++) launch_us[i] = 10.0 * fake->rank + i;
+    return true;
+}
+
+static const struct plan other_source = {.header = {.launch_count = 4}};
+
+static const struct plan *source(const struct backend *backend, size_t plan)
+{
+    (void)backend;
+    return plan == PREFILL ? &other_source : NULL;
+}
+
+static const struct backend_type rank_type = {
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+    .trace = trace,
+    .connect = connect_ranks,
+    .stop = stop,
+};
+/* Ranks whose work goes on behind the calls, as on GPUs; ranks in one memory, as on processors. */
+static struct backend_type settling_type, sharing_type;
+static const struct backend_type several = {.lookahead = true, BACKEND_RANKS_FUNCTIONS};
+
+/* ---- the frame of a test ----------------------------------------------------------------------------------------- */
+
+static struct plan plans[PLANS] = {
+    [DECODE] = {.header = {.kind = PLAN_DECODE, .rows = DECODE_ROWS, .out_rows = DECODE_ROWS, .launch_count = 2}},
+    [PREFILL] = {.header = {.kind = PLAN_PREFILL, .rows = PREFILL_ROWS, .out_rows = 1, .launch_count = 3}},
+};
+static struct eng_engine engine;
+static const struct backend_options options = {.threads = 6, .kv_tokens = 99, .host_bytes = 12345};
+
+static int begin(void **state)
+{
+    (void)state;
+    settling_type = sharing_type = rank_type;
+    settling_type.settle = settle;
+    sharing_type.shares_memory = true;
+    memset(&fakes, 0, sizeof fakes);
+    for (int r = 0; r < PLAN_MAX_RANKS; r++)
+        for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[r][i] = 5 + i;
+    engine = (struct eng_engine){
+        .file = {.manifest = {.geometry = {.slots = SLOTS,
+                                           .max_context = 64,
+                                           .page_tokens = 16,
+                                           .pages_per_slot = PAGES_PER_SLOT,
+                                           .page_bytes = 64,
+                                           .vocab_size = VOCAB,
+                                           .ranks = 3}},
+                 .plans = plans,
+                 .plan_count = PLANS},
+        .rank_count = 3,
+    };
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    int left = 0;
+    for (int r = 0; r < PLAN_MAX_RANKS; r++) {
+        left += fakes.ranks[r] && fakes.ranks[r]->alive;
+        free(fakes.ranks[r]);
+    }
+    if (left) print_error("%d ranks were not destroyed\n", left);
+    if (fakes.fault) print_error("%s\n", fakes.fault);
+    return left || fakes.fault ? -1 : 0;
+}
+
+static struct backend *make_of(const struct backend_type *type, uint64_t ranks)
+{
+    struct status status = {0};
+    engine.file.manifest.geometry.ranks = ranks;
+    engine.rank_count = (uint32_t)ranks;
+    struct backend *backend = backend_ranks_create(&several, type, &engine, &options, &status);
+    if (!backend) fail_msg("%s", status.message);
+    assert_ptr_equal(backend->type, &several);
+    return backend;
+}
+
+static struct backend *make(uint64_t ranks) { return make_of(&rank_type, ranks); }
+
+/* Random inputs of a plan; `valid` out rows. */
+static void fill_step(struct backend *backend, size_t plan, int32_t valid)
+{
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    assert_true(step_layout(plans[plan].header.rows, plans[plan].header.out_rows, VOCAB, fields, &bytes));
+    assert_true(bytes <= STEP_BYTES);
+    for (uint64_t i = 0; i < fields[STEP_NEXT_TOKENS].offset; i++) backend->step[i] = (uint8_t)rand();
+    const int32_t counts[2] = {(int32_t)plans[plan].header.rows, valid};
+    memcpy(backend->step + fields[STEP_COUNTS].offset, counts, sizeof counts);
+}
+
+static void check_submit(struct backend *backend, size_t plan, enum backend_inputs inputs)
+{
+    struct status status = {0};
+    if (!backend_ranks_submit(backend, plan, inputs, &status)) fail_msg("%s", status.message);
+}
+
+/* Which bytes of each rank's state are still poison. */
+static void state_bytes(struct plan_field fields[STATE_FIELD_COUNT], uint64_t *total)
+{
+    assert_true(state_layout(&engine.file.manifest.geometry, fields, total));
+    assert_true(*total <= STEP_BYTES);
+}
+
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
+
+static void every_rank_is_made_and_connected(void **state)
+{
+    (void)state;
+    static const uint64_t counts[] = {2, 3, 8, PLAN_MAX_RANKS};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        begin(NULL);
+        uint64_t count = counts[c];
+        struct backend *backend = make(count);
+        assert_int_equal(atomic_load(&fakes.created), count);
+        uint64_t threads = 0;
+        for (uint32_t r = 0; r < count; r++) {
+            struct fake *fake = fakes.ranks[r];
+            assert_non_null(fake);
+            assert_int_equal(fake->connects, 1);
+            for (uint32_t peer = 0; peer < count; peer++) assert_int_equal(fake->comm[peer], 0x1000 * (1 + peer));
+            struct backend_options expected = options;
+            expected.rank = r;
+            assert_int_equal(fake->options.rank, r);
+            assert_int_equal(fake->options.threads, expected.threads);
+            assert_int_equal(fake->options.kv_tokens, expected.kv_tokens);
+            assert_int_equal(fake->options.host_bytes, expected.host_bytes);
+            threads += r + 1;
+        }
+        /* The session fills rank 0's spaces; it may rely on what the smallest rank has. */
+        uint64_t sum = count * (count - 1) / 2;
+        assert_ptr_equal(backend->step, fakes.ranks[0]->common.step);
+        assert_ptr_equal(backend->state, fakes.ranks[0]->common.state);
+        assert_int_equal(backend->pages, count > 8 ? 100 - (count - 1) : 93);
+        assert_int_equal(backend->threads, threads);
+        assert_int_equal(backend->host_bytes, 1000 * count + sum);
+        assert_int_equal(backend->device_bytes, 2000 * count + sum);
+        assert_int_equal(backend->kv_bytes, backend->pages * engine.file.manifest.geometry.page_bytes * count);
+        assert_int_equal(backend->device_contract_bytes, 4000 * count + sum);
+        assert_int_equal(backend->device_taken_bytes, 5000 * count + sum);
+        assert_true(backend->graph_seconds == 2.5);
+        assert_string_equal(backend->fallback, "rank 1 has no library");
+        backend_ranks_destroy(backend);
+        assert_int_equal(atomic_load(&fakes.destroyed), count);
+        assert_false(any_stop(PLAN_MAX_RANKS)); /* nobody waits for anybody */
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+static void a_rank_that_cannot_be_made_is_named(void **state)
+{
+    (void)state;
+    for (unsigned failing = 1; failing < 1u << 3; failing++) {
+        begin(NULL);
+        struct status status = {0};
+        fakes.fails[CALL_CREATE] = failing;
+        assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &status));
+        int first = __builtin_ctz(failing);
+        char expected[80];
+        snprintf(expected, sizeof expected, "rank %d: create: device %d is gone", first, first);
+        assert_string_equal(status.message, expected);
+        assert_int_equal(status.code, STATUS_NOT_FOUND);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->destroys, !(failing >> r & 1));
+            assert_int_equal(fakes.ranks[r]->connects, 0);
+        }
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+static void a_rank_that_cannot_be_connected_is_named(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    fakes.fails[CALL_CONNECT] = 1u << 2;
+    assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &status));
+    assert_string_equal(status.message, "rank 2: connect: device 2 is gone");
+    assert_int_equal(atomic_load(&fakes.destroyed), 3);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+static void inputs_reach_all_ranks(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct backend *backend = make(3);
+    for (int round = 0; round < 20; round++) {
+        size_t plan = round % 2 ? PREFILL : DECODE;
+        struct plan_field fields[STEP_FIELD_COUNT];
+        uint64_t bytes;
+        for (int r = 0; r < 3; r++) memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
+        fill_step(backend, plan, 1);
+        assert_true(step_layout(plans[plan].header.rows, plans[plan].header.out_rows, VOCAB, fields, &bytes));
+        check_submit(backend, plan, INPUTS_FROM_HOST);
+        uint64_t inputs = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->last_plan, plan);
+            assert_int_equal(fakes.ranks[r]->submits, round + 1);
+            assert_memory_equal(fakes.ranks[r]->common.step, fakes.ranks[0]->common.step, inputs);
+            /* What the rank puts out is its own. */
+            for (uint64_t i = fields[STEP_NEXT_TOKENS].offset; i < STEP_BYTES; i++)
+                assert_int_equal(fakes.ranks[r]->common.step[i], POISON + r);
+        }
+        const int32_t *drawn = backend_ranks_wait(backend, &status);
+        assert_non_null(drawn);
+        assert_int_equal(drawn[0], 5);
+    }
+    backend_ranks_destroy(backend);
+    assert_false(any_stop(3));
+}
+
+/* Rows of the state that were announced, and no others: what a rank's replays did to them must not be lost. */
+static void changed_rows_reach_all_ranks(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct plan_field fields[STATE_FIELD_COUNT];
+    const uint64_t row_bytes[STATE_FIELD_COUNT] = {PAGES_PER_SLOT * sizeof(int32_t), sizeof(struct sampler_state),
+                                                   (VOCAB + 7) / 8};
+    uint64_t total;
+    state_bytes(fields, &total);
+    struct backend *backend = make(3);
+    for (int round = 0; round < 60; round++) {
+        unsigned announced[SLOTS] = {0};
+        bool all = round == 0; /* without a word, before the first step */
+        for (int r = 0; r < 3; r++) {
+            memset(fakes.ranks[r]->common.state, r == 0 ? 0 : POISON + r, STEP_BYTES);
+            memset(fakes.ranks[r]->changed, 0, sizeof fakes.ranks[r]->changed);
+        }
+        for (uint64_t i = 0; i < total; i++) backend->state[i] = (uint8_t)rand();
+        for (int i = rand() % 3; !all && i > 0; i--) {
+            int32_t slot = rand() % SLOTS;
+            unsigned what = 1 + (unsigned)rand() % BACKEND_STATE_ALL;
+            announced[slot] |= what;
+            backend_ranks_state_changed(backend, slot, what);
+        }
+        for (int r = 0; r < 3; r++) assert_memory_equal(fakes.ranks[r]->changed, announced, sizeof announced);
+        fill_step(backend, DECODE, 0);
+        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        for (int r = 1; r < 3; r++) {
+            const uint8_t *theirs = fakes.ranks[r]->common.state;
+            uint8_t expected[STEP_BYTES];
+            memset(expected, POISON + r, sizeof expected);
+            for (uint64_t slot = 0; slot < SLOTS; slot++)
+                for (int f = 0; f < STATE_FIELD_COUNT; f++) {
+                    uint64_t at = fields[f].offset + slot * row_bytes[f];
+                    if (all || announced[slot] >> f & 1) memcpy(expected + at, backend->state + at, row_bytes[f]);
+                }
+            assert_memory_equal(theirs, expected, sizeof expected);
+        }
+        assert_non_null(backend_ranks_wait(backend, &status));
+    }
+    backend_ranks_destroy(backend);
+}
+
+/* Queued ahead: every rank goes on from its own last replay, and nothing is copied. */
+static void replays_are_queued_ahead(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct backend *backend = make(3);
+    fill_step(backend, DECODE, 3);
+    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    for (int round = 0; round < 9; round++) {
+        for (int r = 1; r < 3; r++) {
+            memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
+            memset(fakes.ranks[r]->common.state, POISON + r, STEP_BYTES);
+        }
+        backend_ranks_state_changed(backend, 1, BACKEND_SAMPLER); /* goes with the next inputs from the host */
+        for (int r = 0; r < 3; r++)
+            for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[r][i] = 10 * (round + 1) + i;
+        check_submit(backend, DECODE, INPUTS_OF_LAST_REPLAY);
+        for (int r = 1; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->ahead, round + 1);
+            for (int i = 0; i < STEP_BYTES; i++) {
+                assert_int_equal(fakes.ranks[r]->common.step[i], POISON + r);
+                assert_int_equal(fakes.ranks[r]->common.state[i], POISON + r);
+            }
+        }
+        const int32_t *drawn = backend_ranks_wait(backend, &status); /* of the one before */
+        assert_non_null(drawn);
+        for (int i = 0; i < 3; i++) assert_int_equal(drawn[i], round == 0 ? 5 + i : 10 * round + i);
+    }
+    const int32_t *drawn = backend_ranks_wait(backend, &status);
+    assert_non_null(drawn);
+    assert_int_equal(drawn[0], 90);
+    fill_step(backend, DECODE, 3);
+    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    struct plan_field fields[STATE_FIELD_COUNT];
+    uint64_t total;
+    state_bytes(fields, &total);
+    for (int r = 1; r < 3; r++)
+        assert_memory_equal(fakes.ranks[r]->common.state + fields[STATE_SAMPLERS].offset + sizeof(struct sampler_state),
+                            backend->state + fields[STATE_SAMPLERS].offset + sizeof(struct sampler_state),
+                            sizeof(struct sampler_state));
+    assert_non_null(backend_ranks_wait(backend, &status));
+    backend_ranks_destroy(backend);
+    assert_false(any_stop(3));
+}
+
+static void ranks_that_part_are_an_error(void **state)
+{
+    (void)state;
+    for (int rank = 1; rank < 3; rank++)
+        for (int valid = 0; valid <= DECODE_ROWS; valid++)
+            for (int row = 0; row < DECODE_ROWS; row++) {
+                begin(NULL);
+                struct status status = {0};
+                struct backend *backend = make(3);
+                fakes.tokens[rank][row] = 20 + row;
+                fill_step(backend, DECODE, valid);
+                check_submit(backend, DECODE, INPUTS_FROM_HOST);
+                const int32_t *drawn = backend_ranks_wait(backend, &status);
+                if (row < valid) {
+                    char expected[120];
+                    snprintf(expected, sizeof expected,
+                             "rank %d: drew token %d in row %d, but rank 0 drew %d: the ranks have parted", rank,
+                             20 + row, row, 5 + row);
+                    assert_null(drawn);
+                    assert_string_equal(status.message, expected);
+                    assert_int_equal(status.code, STATUS_INTERNAL);
+                } else {
+                    assert_non_null(drawn); /* nobody reads that row */
+                }
+                backend_ranks_destroy(backend);
+                assert_int_equal(end(NULL), 0);
+                memset(&fakes, 0, sizeof fakes);
+            }
+}
+
+/* With two in flight each has its own number of rows. */
+static void rows_belong_to_their_replay(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct backend *backend = make(2);
+    for (int round = 0; round < 4; round++) {
+        int32_t valid = 1 + round % 3;
+        fakes.tokens[1][2] = valid == 3 ? fakes.tokens[0][2] : 36; /* differs where nobody reads it */
+        fill_step(backend, DECODE, valid);
+        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        check_submit(backend, DECODE, INPUTS_OF_LAST_REPLAY);
+        assert_non_null(backend_ranks_wait(backend, &status));
+        assert_non_null(backend_ranks_wait(backend, &status));
+    }
+    backend_ranks_destroy(backend);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* Any rank fails by itself, any others wait for it; the failed one is named and they are told to stop. */
+static void a_failed_submit_is_named_and_stops_the_others(void **state)
+{
+    (void)state;
+    for (int failing = 0; failing < 3; failing++)
+        for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
+            if (blocked >> failing & 1) continue;
+            begin(NULL);
+            struct status status = {0};
+            struct backend *backend = make(3);
+            fill_step(backend, DECODE, 3);
+            fakes.fails[CALL_SUBMIT] = 1u << failing;
+            fakes.blocks[CALL_SUBMIT] = blocked;
+            assert_false(backend_ranks_submit(backend, DECODE, INPUTS_FROM_HOST, &status));
+            char expected[80];
+            snprintf(expected, sizeof expected, "rank %d: submit: device %d is gone", failing, failing);
+            assert_string_equal(status.message, expected);
+            assert_int_equal(status.code, STATUS_NOT_FOUND);
+            assert_true(atomic_load(&fakes.stops[failing]) > 0);
+            backend_ranks_destroy(backend);
+            assert_int_equal(atomic_load(&fakes.destroyed), 3);
+            assert_int_equal(end(NULL), 0);
+            memset(&fakes, 0, sizeof fakes);
+        }
+}
+
+static void a_failed_wait_is_named_and_stops_the_others(void **state)
+{
+    (void)state;
+    for (int failing = 0; failing < 3; failing++)
+        for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
+            /* Ranks are waited for in order: one before the failed one would notice by its own time limit. */
+            if (blocked & ((2u << failing) - 1)) continue;
+            begin(NULL);
+            struct status status = {0};
+            struct backend *backend = make(3);
+            fill_step(backend, DECODE, 3);
+            check_submit(backend, DECODE, INPUTS_FROM_HOST);
+            fakes.fails[CALL_WAIT] = 1u << failing;
+            fakes.blocks[CALL_WAIT] = blocked;
+            assert_null(backend_ranks_wait(backend, &status));
+            char expected[80];
+            snprintf(expected, sizeof expected, "rank %d: wait: device %d is gone", failing, failing);
+            assert_string_equal(status.message, expected);
+            assert_int_equal(status.code, STATUS_NOT_FOUND);
+            assert_true(atomic_load(&fakes.stops[failing]) > 0);
+            backend_ranks_destroy(backend);
+            assert_int_equal(end(NULL), 0);
+            memset(&fakes, 0, sizeof fakes);
+        }
+}
+
+/* Rank 0 gave up because of another: its own words say nothing. */
+static void who_only_stopped_is_not_blamed(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct backend *backend = make(3);
+    fill_step(backend, DECODE, 3);
+    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    atomic_store(&fakes.stops[2], 1); /* by the rank itself, on its device */
+    fakes.blocks[CALL_WAIT] = 3;
+    fakes.fails[CALL_WAIT] = 4;
+    assert_null(backend_ranks_wait(backend, &status));
+    assert_string_equal(status.message, "rank 2: wait: device 2 is gone");
+    for (int r = 0; r < 3; r++) assert_int_equal(fakes.ranks[r]->waits, 1);
+    backend_ranks_destroy(backend);
+}
+
+/* When a rank has failed, what another one draws is garbage, and no reason to hide the failure. */
+static void a_failure_comes_before_tokens_that_differ(void **state)
+{
+    (void)state;
+    for (int failing = 0; failing < 3; failing++) {
+        begin(NULL);
+        struct status status = {0};
+        struct backend *backend = make(3);
+        for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[failing == 2 ? 1 : 2][i] = 30;
+        fill_step(backend, DECODE, 3);
+        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        fakes.fails[CALL_WAIT] = 1u << failing;
+        assert_null(backend_ranks_wait(backend, &status));
+        char expected[80];
+        snprintf(expected, sizeof expected, "rank %d: wait: device %d is gone", failing, failing);
+        assert_string_equal(status.message, expected);
+        backend_ranks_destroy(backend);
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+/* What is on its way ends by itself before the first is destroyed: to stop it would spoil what ranks exchange through. */
+static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
+{
+    (void)state;
+    for (int in_flight = 1; in_flight <= BACKEND_MOST_IN_FLIGHT; in_flight++) {
+        begin(NULL);
+        struct status status = {0};
+        struct backend *backend = make_of(&settling_type, 3);
+        fill_step(backend, DECODE, 3);
+        check_submit(backend, DECODE, INPUTS_FROM_HOST);
+        assert_non_null(backend_ranks_wait(backend, &status));
+        for (int i = 0; i < in_flight; i++) check_submit(backend, DECODE, i ? INPUTS_OF_LAST_REPLAY : INPUTS_FROM_HOST);
+        backend_ranks_destroy(backend);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->destroys, 1);
+            assert_int_equal(fakes.ranks[r]->stops_at_destroy, 0);
+            assert_int_equal(fakes.ranks[r]->settled_at_destroy, 3);
+        }
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+/* None is destroyed while another still runs; where one does not end all are told to stop, and where it never does all stay. */
+static void all_settle_before_the_first_is_destroyed(void **state)
+{
+    (void)state;
+    for (unsigned hangs = 0; hangs < 8; hangs++) {
+        begin(NULL);
+        fakes.hangs = hangs;
+        backend_ranks_destroy(make_of(&settling_type, 3));
+        assert_int_equal(atomic_load(&fakes.settled), hangs ? 6 : 3);
+        assert_true(any_stop(3) == (hangs != 0));
+        assert_int_equal(atomic_load(&fakes.destroyed), hangs ? 0 : 3);
+        assert_true(atomic_load(&engine.is_lost) == (hangs != 0));
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(fakes.ranks[r]->settled_at_destroy, hangs ? 0 : 3);
+            if (hangs) destroy(&fakes.ranks[r]->common); /* for the test's own sake */
+        }
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+/* What rank 0 has checked for all, the others take. */
+static void ranks_in_one_memory_follow_the_first(void **state)
+{
+    (void)state;
+    struct backend *backend = make_of(&sharing_type, 3);
+    assert_int_equal(fakes.ranks[0]->options.pages, 0);
+    for (int r = 1; r < 3; r++) assert_int_equal(fakes.ranks[r]->options.pages, 100);
+    backend_ranks_destroy(backend);
+    assert_int_equal(atomic_load(&fakes.destroyed), 3);
+    assert_int_equal(end(NULL), 0);
+    begin(NULL);
+    fakes.fails[CALL_CREATE] = 1;
+    struct status status = {0};
+    assert_null(backend_ranks_create(&several, &sharing_type, &engine, &options, &status));
+    assert_int_equal(status.code, STATUS_NOT_FOUND);
+    assert_string_equal(status.message, "rank 0: create: device 0 is gone");
+    assert_null(fakes.ranks[1]);
+}
+
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+
+static void draws_reach_all_and_logits_come_from_the_first(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct backend *backend = make(3);
+    fill_step(backend, DECODE, 2);
+    check_submit(backend, DECODE, INPUTS_FROM_HOST);
+    assert_non_null(backend_ranks_wait(backend, &status));
+    backend_ranks_drew(backend, 2, 31);
+    for (int r = 0; r < 3; r++) assert_int_equal(fakes.ranks[r]->drew[2], 31);
+    const float *found = backend_ranks_logits(backend, 1, 2, &status);
+    assert_non_null(found);
+    assert_true(*found == 12);
+    backend_ranks_destroy(backend);
+}
+
+static void all_ranks_run_a_trace_and_the_first_tells(void **state)
+{
+    (void)state;
+    struct backend_type with_source = rank_type;
+    with_source.source = source;
+    const struct {
+        const struct backend_type *type;
+        size_t plan;
+        int launches;
+    } cases[] = {{&rank_type, DECODE, 2}, {&with_source, PREFILL, 4}};
+    for (size_t i = 0; i < 2; i++) {
+        begin(NULL);
+        struct status status = {0};
+        struct backend *backend = make_of(cases[i].type, 3);
+        const struct plan *replayed = backend_ranks_source(backend, cases[i].plan);
+        assert_ptr_equal(replayed, i ? &other_source : &plans[DECODE]);
+        double replay_us = 0, launch_us[5];
+        for (int round = 1; round <= 3; round++) {
+            for (int l = 0; l < 5; l++) launch_us[l] = -1;
+            fill_step(backend, cases[i].plan, 1);
+            assert_true(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &status));
+            assert_true(replay_us == 100);
+            for (int l = 0; l < 5; l++) assert_true(launch_us[l] == (l < cases[i].launches ? l : -1));
+            for (int r = 0; r < 3; r++) {
+                assert_int_equal(fakes.ranks[r]->traces, round);
+                assert_memory_equal(fakes.ranks[r]->common.step, backend->step, 64);
+            }
+        }
+        fakes.fails[CALL_TRACE] = 2;
+        fakes.blocks[CALL_TRACE] = 5;
+        assert_false(backend_ranks_trace(backend, cases[i].plan, &replay_us, launch_us, &status));
+        assert_string_equal(status.message, "rank 1: trace: device 1 is gone");
+        assert_true(atomic_load(&fakes.stops[1]) > 0);
+        backend_ranks_destroy(backend);
+        assert_int_equal(end(NULL), 0);
+        memset(&fakes, 0, sizeof fakes);
+    }
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, begin, end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(every_rank_is_made_and_connected),
+        TEST(a_rank_that_cannot_be_made_is_named),
+        TEST(a_rank_that_cannot_be_connected_is_named),
+        TEST(inputs_reach_all_ranks),
+        TEST(changed_rows_reach_all_ranks),
+        TEST(replays_are_queued_ahead),
+        TEST(ranks_that_part_are_an_error),
+        TEST(rows_belong_to_their_replay),
+        TEST(a_failed_submit_is_named_and_stops_the_others),
+        TEST(a_failed_wait_is_named_and_stops_the_others),
+        TEST(who_only_stopped_is_not_blamed),
+        TEST(a_failure_comes_before_tokens_that_differ),
+        TEST(replays_in_flight_end_before_the_first_is_destroyed),
+        TEST(all_settle_before_the_first_is_destroyed),
+        TEST(ranks_in_one_memory_follow_the_first),
+        TEST(draws_reach_all_and_logits_come_from_the_first),
+        TEST(all_ranks_run_a_trace_and_the_first_tells),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/backend/test_backend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/backend/mirror.h"
+
+struct test_backend_settings test_backend_settings;
+
+struct test_replay {
+    size_t plan;
+    enum backend_inputs inputs;
+    bool has_run;
+    uint8_t *inputs_then, *state_then; /* what was on the host at the time of the submit */
+    bool *state_sent;                  /* [state_bytes] */
+    int32_t *next_tokens;
+};
+
+struct test_device {
+    struct backend common;
+    const struct engine *file;
+    struct backend *cpu; /* its step and state are the device's */
+    struct mirror mirror;
+    struct test_replay replays[BACKEND_MOST_IN_FLIGHT]; /* oldest first */
+    int in_flight;
+    size_t last_plan; /* submitted */
+    size_t done_plan; /* waited for */
+    uint64_t state_bytes, step_bytes;
+    float *logits;
+    uint32_t random;
+};
+
+static struct test_device *device_of(struct backend *backend) { return (struct test_device *)(void *)backend; }
+
+static void *take(uint64_t bytes)
+{
+    void *memory = calloc(bytes ? bytes : 1, 1);
+    assert_non_null(memory);
+    return memory;
+}
+
+static void layout(const struct test_device *device, size_t plan, struct plan_field fields[STEP_FIELD_COUNT])
+{
+    uint64_t bytes;
+    const struct plan_header *header = &device->file->plans[plan].header;
+    assert_true(
+        step_layout(header->rows, header->out_rows, device->file->manifest.geometry.vocab_size, fields, &bytes));
+}
+
+static void destroy(struct backend *backend)
+{
+    struct test_device *device = device_of(backend);
+    test_backend_settings.alive--;
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
+        free(device->replays[i].inputs_then);
+        free(device->replays[i].state_then);
+        free(device->replays[i].state_sent);
+        free(device->replays[i].next_tokens);
+    }
+    mirror_close(&device->mirror);
+    if (device->cpu) backend_cpu.destroy(device->cpu);
+    free(device->common.step);
+    free(device->common.state);
+    free(device->logits);
+    free(device);
+}
+
+static struct backend *create(struct eng_engine *engine, const struct backend_options *options, struct status *status)
+{
+    const struct manifest *manifest = &engine->file.manifest;
+    struct test_device *device = take(sizeof *device);
+    test_backend_settings.alive++;
+    device->cpu = backend_cpu.create(engine, options, status);
+    if (!device->cpu) {
+        destroy(&device->common);
+        return NULL;
+    }
+    device->common = *device->cpu;
+    device->common.type = &test_backend;
+    device->common.step = take(manifest->step_bytes);
+    device->common.state = take(manifest->state_bytes);
+    device->file = &engine->file;
+    device->state_bytes = manifest->state_bytes;
+    device->step_bytes = manifest->step_bytes;
+    device->random = 1;
+    device->logits = take(manifest->geometry.slots * manifest->geometry.vocab_size * sizeof(float));
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
+        device->replays[i].inputs_then = take(device->step_bytes);
+        device->replays[i].state_then = take(device->state_bytes);
+        device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
+        device->replays[i].next_tokens = take(manifest->geometry.slots * sizeof(int32_t));
+    }
+    /* What the session does not send must not work by chance. */
+    memset(device->cpu->state, 0x5a, device->state_bytes);
+    assert_true(mirror_open(&device->mirror, &manifest->geometry, device->common.state, status));
+    return &device->common;
+}
+
+static void state_changed(struct backend *backend, int32_t slot, unsigned what)
+{
+    mirror_changed(&device_of(backend)->mirror, slot, what);
+}
+
+static void drew(struct backend *backend, int32_t slot, int32_t token)
+{
+    mirror_drew(&device_of(backend)->mirror, slot, token);
+}
+
+static bool note_sent(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
+{
+    (void)status;
+    struct test_replay *replay = argument;
+    memset(replay->state_sent + offset, true, bytes);
+    return true;
+}
+
+/* Copies, replay, feedback. What the host gave for the copies must still be there, for a real one may read it now. */
+static void run(struct test_device *device, struct test_replay *replay)
+{
+    struct plan_field fields[STEP_FIELD_COUNT];
+    const struct plan_header *header = &device->file->plans[replay->plan].header;
+    uint8_t *step = device->cpu->step;
+    struct status status;
+    layout(device, replay->plan, fields);
+    replay->has_run = true;
+    if (replay->inputs == INPUTS_FROM_HOST) {
+        uint64_t end = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
+        assert_memory_equal(replay->inputs_then, device->common.step, end);
+        memcpy(step, device->common.step, end);
+        for (uint64_t i = 0; i < device->state_bytes; i++) {
+            if (!replay->state_sent[i]) continue;
+            assert_int_equal(replay->state_then[i], device->common.state[i]);
+            device->cpu->state[i] = device->common.state[i];
+        }
+    }
+    assert_true(backend_cpu.submit(device->cpu, replay->plan, INPUTS_FROM_HOST, &status));
+    const int32_t *drawn = backend_cpu.wait(device->cpu, &status);
+    int32_t *counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
+    memcpy(replay->next_tokens, drawn, (size_t)counts[1] * sizeof *drawn);
+    if (header->kind != PLAN_DECODE) return;
+    int32_t *tokens = (int32_t *)(void *)(step + fields[STEP_TOKENS].offset);
+    int32_t *positions = (int32_t *)(void *)(step + fields[STEP_POSITIONS].offset);
+    for (int32_t i = 0; i < counts[1]; i++) {
+        tokens[i] = drawn[i];
+        positions[i]++;
+    }
+}
+
+static bool fails(int *countdown, const char *what, struct status *status)
+{
+    if (!*countdown || --*countdown) return false;
+    status_fail(status, STATUS_MACHINE, "%s: the device is gone", what);
+    return true;
+}
+
+static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    if (fails(&test_backend_settings.fail_submit, "submit", status)) return false;
+    test_backend_settings.submits++;
+    assert_in_range(device->in_flight, 0, BACKEND_MOST_IN_FLIGHT - 1);
+    struct test_replay *replay = &device->replays[device->in_flight];
+    struct plan_field fields[STEP_FIELD_COUNT];
+    layout(device, plan, fields);
+    replay->plan = plan;
+    replay->inputs = inputs;
+    replay->has_run = false;
+    memset(replay->next_tokens, 0x7f, device->file->manifest.geometry.slots * sizeof *replay->next_tokens);
+    memset(device->logits, 0xff,
+           device->file->manifest.geometry.slots * device->file->manifest.geometry.vocab_size * sizeof(float));
+    if (inputs == INPUTS_FROM_HOST) {
+        assert_int_equal(device->in_flight, 0);
+        memset(replay->state_sent, 0, device->state_bytes * sizeof(bool));
+        assert_true(mirror_send(&device->mirror, note_sent, replay, status));
+        memcpy(replay->state_then, device->common.state, device->state_bytes);
+        memcpy(replay->inputs_then, device->common.step, device->step_bytes);
+    } else {
+        assert_int_equal(plan, device->last_plan);
+        assert_int_equal(device->file->plans[plan].header.kind, PLAN_DECODE);
+        test_backend_settings.submits_ahead++;
+    }
+    device->last_plan = plan;
+    device->in_flight++;
+    device->random = device->random * 1664525u + 1013904223u;
+    bool now = test_backend_settings.pace == PACE_EAGER ||
+               (test_backend_settings.pace == PACE_RANDOM && (device->random >> 16) % 2);
+    for (int i = 0; now && i < device->in_flight; i++)
+        if (!device->replays[i].has_run) run(device, &device->replays[i]);
+    return true;
+}
+
+static const int32_t *wait_for(struct backend *backend, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    if (fails(&test_backend_settings.fail_wait, "wait", status)) return NULL;
+    test_backend_settings.waits++;
+    assert_in_range(device->in_flight, 1, BACKEND_MOST_IN_FLIGHT);
+    struct test_replay done = device->replays[0];
+    if (!done.has_run) run(device, &done);
+    for (int i = 0; i + 1 < BACKEND_MOST_IN_FLIGHT; i++) device->replays[i] = device->replays[i + 1];
+    device->replays[BACKEND_MOST_IN_FLIGHT - 1] = done;
+    device->in_flight--;
+    device->done_plan = done.plan;
+    return done.next_tokens;
+}
+
+static const float *logits(struct backend *backend, uint32_t row, uint32_t count, struct status *status)
+{
+    struct test_device *device = device_of(backend);
+    if (fails(&test_backend_settings.fail_logits, "logits", status)) return NULL;
+    assert_int_equal(device->in_flight, 0);
+    struct plan_field fields[STEP_FIELD_COUNT];
+    layout(device, device->done_plan, fields);
+    uint64_t row_bytes = device->file->manifest.geometry.vocab_size * sizeof(float);
+    assert_true((row + count) * row_bytes <= fields[STEP_LOGITS].bytes);
+    float *to = device->logits + row * device->file->manifest.geometry.vocab_size;
+    memcpy(to, device->cpu->step + fields[STEP_LOGITS].offset + row * row_bytes, count * row_bytes);
+    return to;
+}
+
+const struct backend_type test_backend = {
+    .lookahead = true,
+    .create = create,
+    .destroy = destroy,
+    .state_changed = state_changed,
+    .submit = submit,
+    .wait = wait_for,
+    .drew = drew,
+    .logits = logits,
+};

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine file says about itself, as JSON. */
+#ifndef RUNTIME_LOAD_INFO_H
+#define RUNTIME_LOAD_INFO_H
+
+#include <jansson.h>
+
+#include "runtime/load/load.h"
+
+/* Manifest, plans, golden outputs, sizes; a new reference, NULL when out of memory. `path` is only named. */
+json_t *info_json(const struct engine *file, const char *path);
+
+/* info_json and the facts of the load as text, malloc'd. */
+char *info_format(const struct eng_engine *engine, struct status *status);
+
+#endif

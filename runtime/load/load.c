@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/load/load.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/op/op.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cuda/nvtx.h"
+#include "runtime/load/cuda_environment.h"
+#include "runtime/load/info.h"
+#include "runtime/load/load_cuda.h"
+#include "formats/base/memory_limit.h"
+#include "runtime/load/plan_inputs.h"
+#include "runtime/distributed/world.h"
+
+/* Chunks that a thread takes at once: large enough that one call reads ahead of many pages, small enough that all threads
+ * end at the same time. */
+enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
+
+double load_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+void load_tell_others(const struct eng_engine *engine, struct status *status)
+{
+    struct status first;
+    if (!engine->world) return;
+    if (world_ok(engine->world, &first))
+        world_fail(engine->world, status->message);
+    else
+        *status = first;
+}
+
+void load_hear_of_others(struct eng_engine *engine)
+{
+    enum { LOOKS = 100 };
+    const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+    struct status ignored;
+    if (atomic_exchange(&engine->has_heard, true)) return;
+    for (int i = 0; engine->world && i < LOOKS && world_ok(engine->world, &ignored); i++) nanosleep(&pause, NULL);
+}
+
+struct weight_check {
+    const struct engine *file;
+    uint8_t *copy; /* NULL: they stay where they are */
+    uint64_t pieces;
+    atomic_bool failed;
+    struct status *status; /* of the thread that set `failed` first */
+};
+
+static void read_ahead(const struct engine *file, uint64_t piece)
+{
+    for (uint64_t chunk = piece * CHUNKS_PER_PIECE;
+         chunk < (piece + 1) * CHUNKS_PER_PIECE && chunk < file->weight_chunks; chunk++) {
+        uint64_t offset, bytes;
+        engine_chunk(file, chunk, &offset, &bytes);
+        engine_read_ahead(file, offset, bytes);
+    }
+}
+
+static void check_pieces(void *argument, struct team_member *member)
+{
+    struct weight_check *check = argument;
+    uint64_t piece;
+    while ((piece = team_ticket(member)) < check->pieces &&
+           !atomic_load_explicit(&check->failed, memory_order_relaxed)) {
+        read_ahead(check->file, piece + READ_AHEAD_PIECES);
+        uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
+        struct status status;
+        status_clear(&status);
+        if (count > CHUNKS_PER_PIECE) count = CHUNKS_PER_PIECE;
+        if (check->copy ? engine_copy_weights(check->file, first, count, check->copy, &status)
+                        : engine_verify_weights(check->file, first, count, &status))
+            continue;
+        if (!atomic_exchange(&check->failed, true)) *check->status = status;
+    }
+}
+
+bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threads, int *used_threads, double *seconds,
+                        struct status *status)
+{
+    double start = load_seconds();
+    /* More threads than pieces would only cost their start. */
+    uint64_t pieces = (file->weight_chunks + CHUNKS_PER_PIECE - 1) / CHUNKS_PER_PIECE;
+    if (pieces <= 1) threads = 1;
+    struct team *team = team_create((int)threads, status);
+    if (!team) return false;
+    struct weight_check check = {.file = file, .copy = copy, .pieces = pieces, .status = status};
+    atomic_init(&check.failed, false);
+    team_run(team, check_pieces, &check);
+    *used_threads = team_size(team);
+    team_destroy(team);
+    *seconds = load_seconds() - start;
+    return !atomic_load(&check.failed);
+}
+
+static bool check_launches(const struct manifest *manifest, const struct plan *plan, const char *name,
+                           struct status *status)
+{
+    for (uint32_t launch = 0; manifest->target == TARGET_CPU && launch < plan->header.launch_count; launch++)
+        if (!op_verify(plan, launch, &manifest->geometry, name, status)) return false;
+    return true;
+}
+
+static bool check_plan(const struct manifest *manifest, const struct plan *plan, const struct plan_space_sizes *sizes,
+                       const char *name, struct status *status)
+{
+    const struct plan_geometry *geometry = &manifest->geometry;
+    struct plan_field step[STEP_FIELD_COUNT];
+    uint64_t bytes;
+    if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes) ||
+        bytes > manifest->step_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: needs a step block of %" PRIu64 " bytes, the manifest has %" PRIu64, name, bytes,
+                           manifest->step_bytes);
+    return plan_verify(plan, sizes, name, status) && check_launches(manifest, plan, name, status) &&
+           plan_inputs_verify(plan, manifest->target, geometry, name, status);
+}
+
+bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
+                      struct status *status)
+{
+    const struct manifest *manifest = &file->manifest;
+    const struct plan_geometry *geometry = &manifest->geometry;
+    sizes->bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
+    sizes->bytes[SPACE_ARENA] = manifest->arena_bytes;
+    sizes->bytes[SPACE_KV] = geometry->page_bytes;
+    sizes->bytes[SPACE_STEP] = manifest->step_bytes;
+    sizes->bytes[SPACE_STATE] = manifest->state_bytes;
+    sizes->bytes[SPACE_COMM] = manifest->comm_bytes;
+
+    struct plan_field state[STATE_FIELD_COUNT];
+    uint64_t bytes;
+    if (!state_layout(geometry, state, &bytes) || bytes > manifest->state_bytes)
+        return status_fail(status, STATUS_CORRUPT,
+                           "manifest: state of %" PRIu64 " bytes is too small for %" PRIu64 " slots",
+                           manifest->state_bytes, geometry->slots);
+    *decode_plans = 0;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i], *other = file->library_plans ? &file->library_plans[i] : NULL;
+        bool decode = plan->header.kind == PLAN_DECODE;
+        char name[64];
+        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, decode ? "decode" : "prefill", plan->header.rows);
+        if (decode && *decode_plans != i)
+            return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
+        if (decode) (*decode_plans)++;
+        if (!check_plan(manifest, plan, sizes, name, status)) return false;
+        if (!other || other->header.launch_count == 0) continue;
+        struct plan_space_sizes own_arena = *sizes;
+        own_arena.bytes[SPACE_ARENA] = other->header.arena_bytes;
+        if (!check_plan(manifest, other, &own_arena, name, status)) return status_prefix(status, "with libraries");
+    }
+    uint32_t largest = *decode_plans ? file->plans[*decode_plans - 1].header.rows : 0;
+    if (largest < geometry->slots)
+        return status_fail(status, STATUS_CORRUPT,
+                           "plans: the largest decode batch is %" PRIu32 ", expected %" PRIu64
+                           " (the manifest's slots)",
+                           largest, geometry->slots);
+    return true;
+}
+
+bool load_weights_unchanged(const struct eng_engine *engine, struct status *status)
+{
+    return engine->cuda || engine_unchanged(&engine->file, status) || status_prefix(status, "%s", engine->path);
+}
+
+/* Room for a copy of the weights. */
+static bool take_weights(struct eng_engine *engine, struct status *status)
+{
+    const uint64_t bytes = engine->file.manifest.weights_bytes;
+    if (!memory_limit_check("weights in private memory", bytes, bytes,
+                            "free memory, use a smaller model, or do without private_weights", status) ||
+        !host_memory_map(&engine->weights, bytes, "weights in private memory", status))
+        return false;
+    host_memory_use_large_pages(&engine->weights);
+    return true;
+}
+
+static bool load_on_host(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    const uint64_t bytes = engine->file.manifest.weights_bytes;
+    if (!load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) ||
+        !(options->private_weights
+              ? take_weights(engine, status)
+              : memory_limit_check("weights", bytes, 0, "free memory or use a smaller model", status)) ||
+        !load_check_weights(&engine->file, engine->weights.base, options->threads, &engine->load_threads,
+                            &engine->verify_seconds, status) ||
+        !engine_unchanged(&engine->file, status))
+        return false;
+    if (engine->weights.base) engine_use_weights(&engine->file, engine->weights.base);
+    return true;
+}
+
+static bool open_gpus(struct eng_engine *engine, const int *ordinals, const struct eng_open_options *options,
+                      struct status *status)
+{
+    struct cuda_environment environment;
+    int indices[PLAN_MAX_RANKS];
+    /* NCCL's processes on one machine have to see each other's GPUs. */
+    if (!cuda_environment_set(&environment, ordinals, engine->rank_count, options->only_cuda_user != 0, !engine->world,
+                              indices, status))
+        return false;
+    bool ok = load_cuda_open(engine, ordinals, indices, options->no_peer_access != 0, status);
+    cuda_environment_restore(&environment);
+    return ok;
+}
+
+static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    const uint64_t ranks = engine->rank_count;
+    int ordinals[PLAN_MAX_RANKS];
+    if (options->device_count && (options->device_count != ranks || !options->devices))
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: devices: expected the numbers of the %" PRIu64
+                           " GPUs that this engine is for, found "
+                           "%" PRIu32,
+                           ranks, options->devices ? options->device_count : 0);
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint64_t number =
+            options->device_count ? options->devices[r] : options->device + ranks * options->local_process + r;
+        if (number > INT_MAX)
+            return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu64 ", expected a GPU's number",
+                               number);
+        ordinals[r] = (int)number;
+    }
+    return open_gpus(engine, ordinals, options, status) &&
+           load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
+           load_cuda_fill(engine, options->threads, status) && engine_unchanged(&engine->file, status);
+}
+
+/* Which ranks are this process's; finds the other processes. */
+static bool find_ranks(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    const double longest_seconds = 120, gather_seconds = 1800; /* others may load from a disk */
+    uint32_t ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry), processes = options->processes;
+    engine->rank_count = ranks;
+    engine->no_libraries = options->no_libraries != 0;
+    if (processes <= 1) return true;
+    if (engine->no_libraries)
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: no_libraries: expected 0 where %" PRIu32
+                           " processes share an engine: they exchange data through NCCL",
+                           processes);
+    if (engine->file.manifest.target != TARGET_CUDA || ranks % processes != 0 || options->process >= processes)
+        return status_fail(status, STATUS_USAGE,
+                           "eng_open: process %" PRIu32 " of %" PRIu32
+                           ": expected processes that share the GPUs of this engine equally, which is for %" PRIu32
+                           " %s",
+                           options->process, processes, ranks,
+                           engine->file.manifest.target == TARGET_CUDA ? "GPUs" : "ranks on one machine's processors");
+    if (!memchr(options->address, '\0', sizeof options->address))
+        return status_fail(status, STATUS_USAGE, "eng_open: address: expected a text that ends");
+    if (!memchr(options->token, '\0', sizeof options->token))
+        return status_fail(status, STATUS_USAGE, "eng_open: token: expected a text of at most %d bytes that ends",
+                           ENG_TOKEN_BYTES - 1);
+    const struct world_options world = {.process = options->process,
+                                        .processes = processes,
+                                        .address = options->address,
+                                        .longest_seconds = longest_seconds,
+                                        .gather_seconds = gather_seconds,
+                                        .fingerprint = engine->file.checksum,
+                                        .token = options->token,
+                                        .has_several_machines =
+                                            options->local_processes > 0 && options->local_processes < processes};
+    engine->rank_count = ranks / processes;
+    engine->first_rank = options->process * engine->rank_count;
+    engine->world = world_join(&world, status);
+    return engine->world != NULL;
+}
+
+static bool load(struct eng_engine *engine, const char *path, const struct eng_open_options *options,
+                 struct status *status)
+{
+    double start = load_seconds();
+    if (options->threads > TEAM_MAX_THREADS)
+        return status_fail(status, STATUS_USAGE, "eng_open: threads is %" PRIu32 ", expected 0 to %d", options->threads,
+                           TEAM_MAX_THREADS);
+    engine->path = strdup(path);
+    if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
+    if (!engine_open_within(&engine->file, path, options->max_host_bytes, status)) return false;
+    engine->file_open = true;
+    bool on_device = engine->file.manifest.target == TARGET_CUDA;
+    if (!on_device && (options->device || options->device_count || options->no_peer_access))
+        return status_fail(
+            status, STATUS_USAGE,
+            "%s: device, devices, no_peer_access: expected none of them, for this engine runs on processors", path);
+    if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
+    if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status))
+        return status_prefix(status, "%s", path);
+    if (engine->file.tokenizer) {
+        engine->tokenizer =
+            tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, !options->no_jit, status);
+        if (!engine->tokenizer) return status_prefix(status, "%s: tokenizer", path);
+    }
+    engine->open_seconds = load_seconds() - start;
+    engine->info = info_format(engine, status);
+    return engine->info != NULL;
+}
+
+void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed); }
+
+void load_release(struct eng_engine *engine)
+{
+    if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
+    /* GPUs, sockets and the thread that serves them are the parent's. */
+    if (load_is_inherited(engine) && (engine->cuda || engine->world)) return;
+    load_cuda_close(engine);
+    world_leave(&engine->world);
+    if (engine->tokenizer) tokenizer_close(engine->tokenizer);
+    if (engine->file_open) engine_close(&engine->file);
+    host_memory_unmap(&engine->weights);
+    free(engine->info);
+    free(engine->path);
+    free(engine);
+}
+
+enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
+                         struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    struct eng_open_options own;
+    struct eng_engine *opened = NULL;
+    if (!report_not_null(path, "eng_open", "path", &status) ||
+        !report_not_null((const void *)engine, "eng_open", "engine", &status) ||
+        !report_read_options(&own, sizeof own, options, "eng_open_options", &status))
+        goto fail;
+    opened = calloc(1, sizeof *opened);
+    if (!opened) {
+        status_fail(&status, STATUS_MACHINE, "out of memory");
+        goto fail;
+    }
+    atomic_init(&opened->references, 1);
+    opened->process = getpid();
+    nvtx_open();
+    nvtx_push("load");
+    bool loaded = load(opened, path, &own, &status);
+    nvtx_pop();
+    if (!loaded) load_tell_others(opened, &status);
+    if (!loaded) goto fail;
+    *engine = opened;
+    return report_ok(error);
+
+fail:
+    load_release(opened);
+    return report_status(&status, error);
+}
+
+void eng_close(struct eng_engine **engine)
+{
+    if (!engine) return;
+    load_release(*engine);
+    *engine = NULL;
+}
+
+enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng_engine_facts *facts,
+                                     struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(engine, "eng_engine_get_facts", "engine", &status) ||
+        !report_not_null(facts, "eng_engine_get_facts", "facts", &status))
+        return report_status(&status, error);
+    const struct manifest *manifest = &engine->file.manifest;
+    struct eng_engine_facts own = {
+        .vocab_size = (uint32_t)manifest->geometry.vocab_size,
+        .max_context = (uint32_t)manifest->geometry.max_context,
+        .slots = (uint32_t)manifest->geometry.slots,
+        .page_tokens = (uint32_t)manifest->geometry.page_tokens,
+        .page_bytes = manifest->geometry.page_bytes,
+        .weights_bytes = manifest->weights_bytes,
+        .file_bytes = engine->file.size,
+        .bos_token = (int32_t)manifest->bos_token,
+        .eos_count = (uint32_t)manifest->eos_count,
+        .has_tokenizer = engine->tokenizer != NULL,
+        .has_chat = engine->tokenizer && manifest->chat_format != CHAT_NONE,
+        .chat_end_token = chat_end_token(engine),
+        .golden_tokens = engine->file.golden.token_count,
+        .open_seconds = engine->open_seconds,
+        .verify_seconds = engine->verify_seconds,
+        .ranks = (uint32_t)plan_ranks(&manifest->geometry),
+    };
+    for (int i = 0; i < manifest->eos_count && i < ENG_MAX_EOS_TOKENS; i++) own.eos_tokens[i] = manifest->eos_tokens[i];
+    if (!report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status)) return report_status(&status, error);
+    return report_ok(error);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/load/plan_inputs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels/attention/attention.h"
+#include "kernels/embed/embed.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
+
+/* Operands whose values index memory, and the field each must be, on the CPU. What kernels of an engine for a GPU do with
+ * their operands is known to these kernels alone. STATE fields are listed behind the STEP fields. */
+enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
+
+struct index_operand {
+    enum plan_op op;
+    unsigned operand;
+    unsigned field;
+};
+static const struct index_operand index_operands[] = {
+    {OP_EMBED, EMBED_TOKENS, STEP_TOKENS},
+    {OP_ROPE_TABLE, ROPE_TABLE_POSITIONS, STEP_POSITIONS},
+    {OP_ROPE_APPEND, ROPE_APPEND_SLOTS, STEP_SLOTS},
+    {OP_ROPE_APPEND, ROPE_APPEND_POSITIONS, STEP_POSITIONS},
+    {OP_ROPE_APPEND, ROPE_APPEND_PAGE_TABLE, FIRST_STATE_FIELD + STATE_PAGE_TABLE},
+    {OP_ATTENTION, ATTENTION_SLOTS, STEP_SLOTS},
+    {OP_ATTENTION, ATTENTION_POSITIONS, STEP_POSITIONS},
+    {OP_ATTENTION, ATTENTION_PAGE_TABLE, FIRST_STATE_FIELD + STATE_PAGE_TABLE},
+    {OP_SELECT_ROWS, SELECT_ROWS_INDEX, STEP_OUT_ROWS},
+    {OP_SAMPLE, SAMPLE_OUT_ROWS, STEP_OUT_ROWS},
+    {OP_SAMPLE, SAMPLE_SLOTS, STEP_SLOTS},
+    {OP_SAMPLE, SAMPLE_SAMPLERS, FIRST_STATE_FIELD + STATE_SAMPLERS},
+    {OP_SAMPLE, SAMPLE_SEEN, FIRST_STATE_FIELD + STATE_SEEN},
+    {OP_SAMPLE, SAMPLE_NEXT_TOKENS, STEP_NEXT_TOKENS},
+};
+
+static const char *const field_names[FIELD_COUNT] = {
+    "STEP counts",      "STEP tokens", "STEP slots",       "STEP positions", "STEP out rows",
+    "STEP next tokens", "STEP logits", "STATE page table", "STATE samplers", "STATE seen",
+};
+
+static bool check_field(const struct plan_operand *operand, unsigned field, const struct plan_field *fields,
+                        const char *where, struct status *status)
+{
+    unsigned space = field < FIRST_STATE_FIELD ? SPACE_STEP : SPACE_STATE;
+    if (operand->space == space && operand->offset == fields[field].offset && operand->bytes <= fields[field].bytes)
+        return true;
+    return status_fail(status, STATUS_CORRUPT,
+                       "%s: expected the field '%s' (%s offset %" PRIu64 ", at most %" PRIu64
+                       " bytes), found %s offset %" PRIu64 ", %" PRIu64 " bytes",
+                       where, field_names[field], plan_space_name(space), fields[field].offset, fields[field].bytes,
+                       plan_space_name(operand->space), operand->offset, operand->bytes);
+}
+
+/* The one field that an operand in STEP or STATE lies in. */
+static int containing_field(const struct plan_operand *operand, const struct plan_field *fields)
+{
+    int first = operand->space == SPACE_STEP ? 0 : FIRST_STATE_FIELD;
+    int end = operand->space == SPACE_STEP ? FIRST_STATE_FIELD : FIELD_COUNT;
+    for (int field = first; field < end; field++)
+        if (operand->offset >= fields[field].offset && operand->offset - fields[field].offset <= fields[field].bytes &&
+            operand->bytes <= fields[field].bytes - (operand->offset - fields[field].offset))
+            return field;
+    return -1;
+}
+
+static bool may_write(enum engine_target target, unsigned op, int field)
+{
+    switch (field) {
+    case STEP_LOGITS: return true; /* floats that nothing reads as an index */
+    case STEP_TOKENS:
+    case STEP_POSITIONS: return target == TARGET_CUDA && op == OP_SAMPLE; /* for the next step of the same rows */
+    case STEP_NEXT_TOKENS:
+    case FIRST_STATE_FIELD + STATE_SAMPLERS:
+    case FIRST_STATE_FIELD + STATE_SEEN: return op == OP_SAMPLE;
+    default: return false;
+    }
+}
+
+static bool verify_launch(const struct plan *plan, enum engine_target target, uint32_t index,
+                          const struct plan_field *fields, const char *name, struct status *status)
+{
+    const struct plan_launch *launch = &plan->launches[index];
+    char where[160];
+    for (unsigned i = 0; i < launch->operand_count; i++) {
+        const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+        if (operand->space != SPACE_STEP && operand->space != SPACE_STATE) continue;
+        snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand %u", name, index, plan_op_name(launch->op),
+                 i);
+        int field = containing_field(operand, fields);
+        if (field < 0)
+            return status_fail(status, STATUS_CORRUPT, "%s: %s offset %" PRIu64 ", %" PRIu64 " bytes is no field",
+                               where, plan_space_name(operand->space), operand->offset, operand->bytes);
+        if ((operand->access & ACCESS_WRITE) && !may_write(target, launch->op, field))
+            return status_fail(status, STATUS_CORRUPT, "%s: may not write to '%s'", where, field_names[field]);
+    }
+    snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand 0", name, index, plan_op_name(launch->op));
+    if (!check_field(&plan->operands[launch->first_operand + OP_OPERAND_COUNTS], STEP_COUNTS, fields, where, status))
+        return false;
+    if (target != TARGET_CPU) return true;
+    for (size_t i = 0; i < sizeof index_operands / sizeof *index_operands; i++) {
+        const struct index_operand *expected = &index_operands[i];
+        if (expected->op != (enum plan_op)launch->op) continue;
+        snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand %u", name, index, plan_op_name(launch->op),
+                 expected->operand);
+        if (!check_field(&plan->operands[launch->first_operand + expected->operand], expected->field, fields, where,
+                         status))
+            return false;
+    }
+    return true;
+}
+
+/* Steps are queued ahead on a device: a decode plan must leave the inputs of the next step in the step block. */
+static bool verify_feedback(const struct plan *plan, const struct plan_field *fields, const char *name,
+                            struct status *status)
+{
+    bool tokens = false, positions = false;
+    for (uint32_t l = 0; l < plan->header.launch_count; l++) {
+        const struct plan_launch *launch = &plan->launches[l];
+        for (uint32_t i = 0; launch->op == OP_SAMPLE && i < launch->operand_count; i++) {
+            const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+            if (operand->space != SPACE_STEP || !(operand->access & ACCESS_WRITE)) continue;
+            tokens = tokens ||
+                     (operand->offset == fields[STEP_TOKENS].offset && operand->bytes == fields[STEP_TOKENS].bytes);
+            positions = positions || (operand->offset == fields[STEP_POSITIONS].offset &&
+                                      operand->bytes == fields[STEP_POSITIONS].bytes);
+        }
+    }
+    if (tokens && positions) return true;
+    return status_fail(status, STATUS_CORRUPT, "%s: expected a launch that writes the next step's %s, found none", name,
+                       tokens ? "positions" : "tokens");
+}
+
+bool plan_inputs_verify(const struct plan *plan, enum engine_target target, const struct plan_geometry *geometry,
+                        const char *name, struct status *status)
+{
+    struct plan_field fields[FIELD_COUNT];
+    uint64_t total;
+    if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &total) ||
+        !state_layout(geometry, fields + FIRST_STATE_FIELD, &total))
+        return status_fail(status, STATUS_CORRUPT, "%s: sizes do not fit", name);
+    for (uint32_t i = 0; i < plan->header.launch_count; i++)
+        if (!verify_launch(plan, target, i, fields, name, status)) return false;
+    return target == TARGET_CPU || plan->header.kind != PLAN_DECODE || verify_feedback(plan, fields, name, status);
+}

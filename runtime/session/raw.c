@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The slot level of the API: arguments are checked here, slots.c does the work. */
+#include <string.h>
+
+#include "runtime/session/session.h"
+
+static bool check_slot(const struct eng_session *session, uint32_t slot, const char *function, struct status *status)
+{
+    if (!report_not_null(session, function, "session", status)) return false;
+    if (slot >= session->geometry->slots)
+        return status_fail(status, STATUS_USAGE, "%s: slot is %u, expected 0 to %u", function, slot,
+                           (unsigned)session->geometry->slots - 1);
+    if (!session_usable(session, status)) return false;
+    if (session->slots[slot].use == SLOT_RAW) return true;
+    return status_fail(status, STATUS_USAGE, "%s: slot %u %s", function, slot,
+                       session->slots[slot].use == SLOT_FREE ? "was not acquired" : "belongs to a sequence");
+}
+
+static bool check_tokens(const struct eng_session *session, const int32_t *tokens, size_t count, const char *function,
+                         struct status *status)
+{
+    if (!report_not_null(tokens, function, "tokens", status)) return false;
+    if (count == 0) return status_fail(status, STATUS_USAGE, "%s: count is 0, expected at least 1 token", function);
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || (uint64_t)tokens[i] >= session->geometry->vocab_size)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: token %zu is %d, expected 0 to %u", function, i,
+                               tokens[i], (unsigned)session->geometry->vocab_size - 1);
+    return true;
+}
+
+/* Requires: the slot was checked. Comes before any token is read: the caller's array may be shorter than a wrong count. */
+static bool check_context(const struct eng_session *session, uint32_t slot, size_t count, const char *function,
+                          struct status *status)
+{
+    const struct session_slot *own = &session->slots[slot];
+    const uint32_t context = (uint32_t)session->geometry->max_context, room = context - own->position;
+    if (count <= room) return true;
+    return status_fail(status, STATUS_TOO_LONG,
+                       "%s: expected at most %u more tokens, for the context is %u and slot %u holds %u, found %zu",
+                       function, room, context, slot, own->position, count);
+}
+
+/* KV pages for `count` more tokens, which the context has room for. */
+static bool make_room(struct eng_session *session, uint32_t slot, size_t count, const char *function,
+                      struct status *status)
+{
+    const struct session_slot *own = &session->slots[slot];
+    if (slots_reserve(session, (int32_t)slot, own->position + count)) return true;
+    return status_fail(status, STATUS_FULL, "%s: slot %u needs %u KV pages in all, has %u, and %u are free", function,
+                       slot, slots_pages_for(session, own->position + count), own->pages, session->free_page_count);
+}
+
+enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(session, "eng_slot_acquire", "session", &status) ||
+        !report_not_null(slot, "eng_slot_acquire", "slot", &status) || !session_usable(session, &status))
+        return report_status(&status, error);
+    int32_t taken = slots_take(session, SLOT_RAW);
+    if (taken == SESSION_NO_SLOT) {
+        status_fail(&status, STATUS_FULL, "eng_slot_acquire: all %u slots are in use",
+                    (unsigned)session->geometry->slots);
+        return report_status(&status, error);
+    }
+    *slot = (uint32_t)taken;
+    return report_ok(error);
+}
+
+enum eng_status eng_slot_release(struct eng_session *session, uint32_t slot, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!check_slot(session, slot, "eng_slot_release", &status)) return report_status(&status, error);
+    slots_give_back(session, (int32_t)slot);
+    return report_ok(error);
+}
+
+enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot, const struct eng_sampling *sampling,
+                                      struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    struct sampler_state state;
+    if (!check_slot(session, slot, "eng_slot_set_sampling", &status) || !sampling_read(sampling, &state, &status))
+        return report_status(&status, error);
+    slots_set_sampler(session, (int32_t)slot, &state);
+    return report_ok(error);
+}
+
+enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
+                                  struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!check_slot(session, slot, "eng_slot_position", &status) ||
+        !report_not_null(position, "eng_slot_position", "position", &status))
+        return report_status(&status, error);
+    *position = session->slots[slot].position;
+    return report_ok(error);
+}
+
+enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
+                                  struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!check_slot(session, slot, "eng_slot_truncate", &status)) return report_status(&status, error);
+    if (position > session->slots[slot].position) {
+        status_fail(&status, STATUS_USAGE, "eng_slot_truncate: position is %u, expected 0 to %u", position,
+                    session->slots[slot].position);
+        return report_status(&status, error);
+    }
+    slots_truncate(session, (int32_t)slot, position);
+    return report_ok(error);
+}
+
+/* Of the first `rows` out rows of the replay that has just ended. */
+static bool copy_logits(struct eng_session *session, size_t rows, float *logits, const char *function,
+                        struct status *status)
+{
+    const float *from = replay_logits(session, 0, (uint32_t)rows, status);
+    if (!from) return status_prefix(status, "%s", function);
+    memcpy(logits, from, rows * session->geometry->vocab_size * sizeof *logits);
+    return true;
+}
+
+/* False, and a failure, where a slot has drawn no token. */
+static bool check_drawn(const uint32_t *slots, const int32_t *drawn, size_t count, const char *function,
+                        struct status *status)
+{
+    for (size_t i = 0; i < count; i++)
+        if (drawn[i] == PLAN_NO_TOKEN)
+            return status_fail(
+                status, STATUS_NOT_FINITE,
+                "%s: slot %u: no token can be drawn, for its logits are not finite (NaN or infinity): "
+                "values of the model overflow; release or truncate the slot, and check the checkpoint or "
+                "build the engine with another --dtype or --kv-dtype",
+                function, slots[i]);
+    return true;
+}
+
+static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
+                    int32_t *next_token, float *logits, struct status *status)
+{
+    static const char function[] = "eng_prefill";
+    if (!check_slot(session, slot, function, status) || !check_context(session, slot, count, function, status) ||
+        !check_tokens(session, tokens, count, function, status) || !scheduler_drain(session, status) ||
+        !make_room(session, slot, count, function, status))
+        return false;
+    memcpy(session->slots[slot].history + session->slots[slot].position, tokens, count * sizeof *tokens);
+    slots_mark_seen(session, (int32_t)slot, tokens, count);
+    bool wanted = next_token || logits;
+    int32_t drawn = 0;
+    for (size_t done = 0; done < count;) {
+        size_t plan;
+        uint32_t chunk = replay_chunk(session, count - done, &plan);
+        bool last = done + chunk == count;
+        if (!replay_prefill(session, (int32_t)slot, tokens + done, chunk, plan, wanted && last ? &drawn : NULL, status))
+            return status_prefix(status, "%s", function);
+        done += chunk;
+    }
+    if (next_token) *next_token = drawn;
+    return (!logits || copy_logits(session, 1, logits, function, status)) &&
+           check_drawn(&slot, &drawn, 1, function, status);
+}
+
+enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
+                            int32_t *next_token, float *logits, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!prefill(session, slot, tokens, count, next_token, logits, &status)) return report_status(&status, error);
+    return report_ok(error);
+}
+
+static bool check_different(const uint32_t *slots, size_t count, const char *function, struct status *status)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (slots[i] == slots[k])
+                return status_fail(status, STATUS_USAGE, "%s: entries %zu and %zu are both slot %u", function, k, i,
+                                   slots[i]);
+    return true;
+}
+
+static bool check_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
+                         size_t steps, const int32_t *next_tokens, const char *function, struct status *status)
+{
+    if (!report_not_null(session, function, "session", status) || !report_not_null(slots, function, "slots", status) ||
+        !report_not_null(next_tokens, function, "next_tokens", status))
+        return false;
+    if (count > session->geometry->slots)
+        return status_fail(status, STATUS_USAGE, "%s: count is %zu, at most %u slots", function, count,
+                           (unsigned)session->geometry->slots);
+    for (size_t i = 0; i < count; i++)
+        if (!check_slot(session, slots[i], function, status) ||
+            !check_context(session, slots[i], steps, function, status))
+            return false;
+    if (!check_tokens(session, tokens, count, function, status)) return false;
+    if (!check_different(slots, count, function, status) || !scheduler_drain(session, status)) return false;
+    /* A page that one slot got stays with it when a later slot finds none: it is its next page anyway. */
+    for (size_t i = 0; i < count; i++)
+        if (!make_room(session, slots[i], steps, function, status)) return false;
+    return true;
+}
+
+/* One step of these slots with these tokens. */
+static bool submit_rows(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
+                        struct status *status)
+{
+    struct session_plan *plan = replay_decode_plan(session, count);
+    for (uint32_t i = 0; i < count; i++) {
+        plan->slots[i] = (int32_t)slots[i];
+        plan->tokens[i] = tokens[i];
+        slots_mark_seen(session, (int32_t)slots[i], &tokens[i], 1);
+    }
+    return replay_submit_decode(session, plan, count, status);
+}
+
+/* What was checked and has room: `steps` steps, next_tokens [steps, count]. Ends behind a step that has PLAN_NO_TOKEN. */
+static bool run_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
+                      size_t steps, int32_t *next_tokens, struct status *status)
+{
+    bool ahead = session->backend->type->lookahead, finite = true;
+    const struct session_plan *plan = replay_decode_plan(session, count);
+    size_t step = 0;
+    for (; step < steps && finite; step++) {
+        if ((step == 0 || !ahead) && !submit_rows(session, slots, tokens, count, status)) return false;
+        if (ahead && step + 1 < steps && !replay_submit_again(session, plan, status)) return false;
+        const int32_t *drawn = replay_wait(session, count, status);
+        if (!drawn) return false;
+        for (uint32_t i = 0; i < count; i++) {
+            struct session_slot *slot = &session->slots[slots[i]];
+            slot->history[slot->position] = tokens[i];
+            replay_accept(session, (int32_t)slots[i], drawn[i]);
+            finite &= drawn[i] != PLAN_NO_TOKEN;
+        }
+        memcpy(next_tokens, drawn, count * sizeof *drawn);
+        tokens = next_tokens;
+        next_tokens += count;
+    }
+    if (step == steps) return true;
+    /* The step that is queued behind the last one counts for nobody. */
+    if (ahead && !replay_wait(session, count, status)) return false;
+    for (uint32_t i = 0; ahead && i < count; i++) replay_reject(session, (int32_t)slots[i]);
+    for (size_t i = 0; i < (steps - step) * count; i++) next_tokens[i] = PLAN_NO_TOKEN;
+    return true;
+}
+
+enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
+                           int32_t *next_tokens, float *logits, struct eng_error *error)
+{
+    static const char function[] = "eng_decode";
+    struct status status;
+    status_clear(&status);
+    if (!check_decode(session, slots, tokens, count, 1, next_tokens, function, &status))
+        return report_status(&status, error);
+    if (!run_steps(session, slots, tokens, (uint32_t)count, 1, next_tokens, &status)) {
+        status_prefix(&status, "%s", function);
+        return report_status(&status, error);
+    }
+    if ((logits && !copy_logits(session, count, logits, function, &status)) ||
+        !check_drawn(slots, next_tokens, count, function, &status))
+        return report_status(&status, error);
+    return report_ok(error);
+}
+
+enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
+                                 size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error)
+{
+    static const char function[] = "eng_decode_steps";
+    struct status status;
+    status_clear(&status);
+    if (!check_decode(session, slots, tokens, count, steps, next_tokens, function, &status))
+        return report_status(&status, error);
+    if (!run_steps(session, slots, tokens, (uint32_t)count, steps, next_tokens, &status)) {
+        status_prefix(&status, "%s", function);
+        return report_status(&status, error);
+    }
+    for (size_t step = 0; step < steps; step++)
+        if (!check_drawn(slots, next_tokens + step * count, count, function, &status))
+            return report_status(&status, error);
+    return report_ok(error);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eng_step: which plan runs next, and on whose behalf.
+ *
+ * Lookahead. Where the backend can, and as long as the same sequences go on decoding, the step behind the one at hand is
+ * queued before its tokens are waited for, so that the device never waits for the host. Only a stop token is not
+ * foreseen: the row of a sequence that ended then computes one token for nothing, in the sequence's own pages, and what
+ * it did to the sampler is taken back. Nothing else is submitted before such a step has been waited for. */
+#include "runtime/session/session.h"
+
+static struct eng_sequence *oldest_in_prefill(const struct eng_session *session)
+{
+    for (uint32_t i = 0; i < session->active_count; i++)
+        if (session->active[i]->state == ENG_STATE_PREFILL) return session->active[i];
+    return NULL;
+}
+
+static uint32_t decoding_count(const struct eng_session *session)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < session->active_count; i++) count += session->active[i]->state == ENG_STATE_DECODE;
+    return count;
+}
+
+/* Logits of a row, where they are asked for or cost nothing. */
+static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float **logits, struct status *status)
+{
+    *logits = NULL;
+    if (!(sequence->flags & ENG_SEQUENCE_LOGITS) && !sequence->session->backend->type->host_logits) return true;
+    *logits = replay_logits(sequence->session, row, 1, status);
+    return *logits != NULL;
+}
+
+static bool step_prefill(struct eng_sequence *sequence, struct status *status)
+{
+    struct eng_session *session = sequence->session;
+    size_t plan;
+    uint32_t chunk = replay_chunk(session, sequence->count - sequence->computed, &plan);
+    bool last = sequence->computed + chunk == sequence->count;
+    int32_t drawn = 0;
+    const float *logits = NULL;
+    if (!replay_prefill(session, sequence->slot, sequence->tokens + sequence->computed, chunk, plan,
+                        last ? &drawn : NULL, status) ||
+        (last && !row_logits(sequence, 0, &logits, status)))
+        return false;
+    sequence->computed += chunk;
+    if (last) sequence_append(sequence, drawn, logits);
+    return true;
+}
+
+/* A step for all sequences that decode. */
+static bool submit_decode(struct eng_session *session, uint32_t count, struct status *status)
+{
+    struct session_plan *plan = replay_decode_plan(session, count);
+    struct session_flight *flight = &session->flights[session->flight_count];
+    flight->plan = plan;
+    flight->rows = 0;
+    for (uint32_t i = 0; i < session->active_count; i++) {
+        struct eng_sequence *sequence = session->active[i];
+        if (sequence->state != ENG_STATE_DECODE) continue;
+        plan->slots[flight->rows] = flight->slots[flight->rows] = sequence->slot;
+        plan->tokens[flight->rows] = sequence->tokens[sequence->computed];
+        flight->sequences[flight->rows++] = sequence;
+    }
+    session->flight_count++;
+    return replay_submit_decode(session, plan, count, status);
+}
+
+/* Whether all that the step in flight computes will be followed by a step of the same rows, unless a token ends one. */
+static bool may_look_ahead(const struct eng_session *session)
+{
+    const struct session_flight *flight = &session->flights[0];
+    if (!session->backend->type->lookahead || session->active_count != flight->rows || sequence_can_admit(session))
+        return false;
+    for (uint32_t row = 0; row < flight->rows; row++) {
+        const struct eng_sequence *sequence = flight->sequences[row];
+        if (!sequence || sequence_ends_next(sequence) || (sequence->flags & ENG_SEQUENCE_LOGITS)) return false;
+    }
+    return true;
+}
+
+static bool submit_ahead(struct eng_session *session, struct status *status)
+{
+    const struct session_flight *flight = &session->flights[0];
+    struct session_flight *next = &session->flights[1];
+    next->plan = flight->plan;
+    next->rows = flight->rows;
+    for (uint32_t row = 0; row < flight->rows; row++) {
+        next->slots[row] = flight->slots[row];
+        next->sequences[row] = flight->sequences[row];
+    }
+    session->flight_count++;
+    return replay_submit_again(session, next->plan, status);
+}
+
+/* Waits for the oldest step in flight and hands out its tokens. */
+static bool complete(struct eng_session *session, struct status *status)
+{
+    struct session_flight flight = session->flights[0];
+    const int32_t *drawn = replay_wait(session, flight.rows, status);
+    if (!drawn) return false;
+    session->flight_count--;
+    session->flights[0] = session->flights[1];
+    session->flights[1] = flight;
+    for (uint32_t row = flight.rows; row-- > 0;) {
+        struct eng_sequence *sequence = flight.sequences[row];
+        const float *logits;
+        if (!sequence) {
+            replay_reject(session, flight.slots[row]);
+            continue;
+        }
+        if (!row_logits(sequence, row, &logits, status)) return false;
+        replay_accept(session, flight.slots[row], drawn[row]);
+        sequence->computed++;
+        sequence_append(sequence, drawn[row], logits);
+    }
+    return true;
+}
+
+bool scheduler_drain(struct eng_session *session, struct status *status)
+{
+    while (session->flight_count)
+        if (!complete(session, status)) return false;
+    return true;
+}
+
+/* A step that was queued ahead for sequences that have all left since gives nothing. */
+static bool drain_if_void(struct eng_session *session, struct status *status)
+{
+    for (uint32_t i = 0; i < session->flight_count; i++)
+        for (uint32_t row = 0; row < session->flights[i].rows; row++)
+            if (session->flights[i].sequences[row]) return true;
+    return scheduler_drain(session, status);
+}
+
+static bool step(struct eng_session *session, struct status *status)
+{
+    if (!drain_if_void(session, status)) return false;
+    if (!session->flight_count) {
+        sequence_admit(session);
+        struct eng_sequence *prefill = oldest_in_prefill(session);
+        uint32_t decoding = decoding_count(session);
+        if (prefill && (!decoding || !session->prefilled_last)) {
+            session->prefilled_last = true;
+            return step_prefill(prefill, status);
+        }
+        if (!decoding && !session->waiting_count) return true;
+        if (!decoding)
+            return status_fail(
+                status, STATUS_FULL,
+                "eng_step: %u sequences wait, none runs, %u slots and %u KV pages are free; destroy kept "
+                "sequences or release slots",
+                session->waiting_count, session->free_slot_count, session->free_page_count);
+        session->prefilled_last = false;
+        if (!submit_decode(session, decoding, status)) return false;
+    }
+    return (!may_look_ahead(session) || submit_ahead(session, status)) && complete(session, status);
+}
+
+enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(session, "eng_step", "session", &status)) return report_status(&status, error);
+    bool ok = session_usable(session, &status) && step(session, &status);
+    if (unfinished) *unfinished = session->active_count + session->waiting_count;
+    return ok ? report_ok(error) : report_status(&status, error);
+}

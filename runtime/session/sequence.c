@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences: their life from submission to the last token. Which of them runs next is decided in scheduler.c. */
+#include <string.h>
+
+#include "runtime/session/session.h"
+
+static uint32_t context_limit(const struct eng_sequence *sequence)
+{
+    if (sequence->context_tokens) return sequence->context_tokens;
+    return (uint32_t)sequence->session->geometry->max_context;
+}
+
+/* Tokens that pages are reserved for at admission. The last token drawn is never computed, so it needs no room. */
+static uint64_t reserved_tokens(const struct eng_sequence *sequence, uint64_t count)
+{
+    uint64_t limit = context_limit(sequence);
+    if ((sequence->flags & ENG_SEQUENCE_KEEP) || sequence->context_tokens || !sequence->max_new_tokens) return limit;
+    uint64_t tokens = count + sequence->max_new_tokens - 1;
+    return tokens < limit ? tokens : limit;
+}
+
+static void start_prefill(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
+                    sequence->count - sequence->computed);
+    sequence->state = ENG_STATE_PREFILL;
+    session->active[session->active_count++] = sequence;
+}
+
+bool sequence_can_admit(const struct eng_session *session)
+{
+    /* Strictly in order: a long sequence must not be passed by short ones for ever. */
+    const struct eng_sequence *first = session->first_waiting;
+    return first && session->free_slot_count &&
+           slots_pages_for(session, reserved_tokens(first, first->count)) <= session->free_page_count;
+}
+
+void sequence_admit(struct eng_session *session)
+{
+    while (sequence_can_admit(session)) {
+        struct eng_sequence *sequence = session->first_waiting;
+        int32_t slot = slots_take(session, SLOT_SEQUENCE);
+        slots_reserve(session, slot, reserved_tokens(sequence, sequence->count));
+        slots_set_sampler(session, slot, &sequence->sampler);
+        session->first_waiting = sequence->next;
+        if (!session->first_waiting) session->last_waiting = NULL;
+        session->waiting_count--;
+        sequence->next = NULL;
+        sequence->slot = slot;
+        start_prefill(sequence);
+    }
+}
+
+static void leave_waiting(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    struct eng_sequence *before = NULL;
+    for (struct eng_sequence *at = session->first_waiting; at != sequence; at = at->next) before = at;
+    if (before)
+        before->next = sequence->next;
+    else
+        session->first_waiting = sequence->next;
+    if (session->last_waiting == sequence) session->last_waiting = before;
+    sequence->next = NULL;
+    session->waiting_count--;
+}
+
+static void leave_active(struct eng_sequence *sequence)
+{
+    struct eng_session *session = sequence->session;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < session->active_count; i++)
+        if (session->active[i] != sequence) session->active[kept++] = session->active[i];
+    session->active_count = kept;
+    for (uint32_t i = 0; i < session->flight_count; i++)
+        for (uint32_t row = 0; row < session->flights[i].rows; row++)
+            if (session->flights[i].sequences[row] == sequence) session->flights[i].sequences[row] = NULL;
+}
+
+static void free_slot(struct eng_sequence *sequence)
+{
+    if (sequence->slot == SESSION_NO_SLOT) return;
+    slots_give_back(sequence->session, sequence->slot);
+    sequence->slot = SESSION_NO_SLOT;
+}
+
+static void finish(struct eng_sequence *sequence, enum eng_end end)
+{
+    if (sequence->state == ENG_STATE_WAITING) leave_waiting(sequence);
+    if (sequence->state == ENG_STATE_PREFILL || sequence->state == ENG_STATE_DECODE) leave_active(sequence);
+    if (end == ENG_END_CANCELLED || end == ENG_END_NOT_FINITE || !(sequence->flags & ENG_SEQUENCE_KEEP))
+        free_slot(sequence);
+    sequence->state = ENG_STATE_DONE;
+    sequence->end = end;
+}
+
+static bool ends_sequence(const struct eng_sequence *sequence, int32_t token)
+{
+    const struct manifest *manifest = &sequence->session->engine->file.manifest;
+    for (int i = 0; !(sequence->flags & ENG_SEQUENCE_IGNORE_EOS) && i < manifest->eos_count; i++)
+        if (manifest->eos_tokens[i] == token) return true;
+    for (uint32_t i = 0; i < sequence->stop_count; i++)
+        if (sequence->stop_tokens[i] == token) return true;
+    return false;
+}
+
+bool sequence_ends_next(const struct eng_sequence *sequence)
+{
+    return (sequence->max_new_tokens && sequence->count + 1 - sequence->prompt_end >= sequence->max_new_tokens) ||
+           sequence->computed + 1 >= context_limit(sequence);
+}
+
+void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
+{
+    if (token == PLAN_NO_TOKEN) {
+        sequence->logits = NULL;
+        finish(sequence, ENG_END_NOT_FINITE);
+        return;
+    }
+    sequence->tokens[sequence->count++] = token;
+    sequence->drawn_step = sequence->session->steps;
+    sequence->logits = logits;
+    sequence->state = ENG_STATE_DECODE;
+    if (ends_sequence(sequence, token))
+        finish(sequence, ENG_END_EOS);
+    else if (sequence->max_new_tokens && sequence->count - sequence->prompt_end >= sequence->max_new_tokens)
+        finish(sequence, ENG_END_LENGTH);
+    else if (sequence->computed >= context_limit(sequence))
+        finish(sequence, ENG_END_CONTEXT);
+}
+
+static bool read_options(struct eng_sequence *sequence, const struct eng_sequence_options *given, struct status *status)
+{
+    static const char function[] = "eng_sequence_create";
+    const struct plan_geometry *geometry = sequence->session->geometry;
+    struct eng_sequence_options own;
+    if (!report_read_options(&own, sizeof own, given, "eng_sequence_options", status) ||
+        !sampling_read(own.sampling, &sequence->sampler, status))
+        return false;
+    if (own.stop_count > ENG_MAX_STOP_TOKENS)
+        return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, at most %d", function, own.stop_count,
+                           ENG_MAX_STOP_TOKENS);
+    if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
+    const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS;
+    if (own.flags & ~known)
+        return status_fail(status, STATUS_USAGE, "%s: flags are %#x, and this library knows %#x", function, own.flags,
+                           known);
+    if (own.context_tokens > geometry->max_context)
+        return status_fail(status, STATUS_TOO_LONG, "%s: context_tokens is %u, the engine's context %u", function,
+                           own.context_tokens, (unsigned)geometry->max_context);
+    sequence->flags = own.flags;
+    sequence->max_new_tokens = own.max_new_tokens;
+    sequence->context_tokens = own.context_tokens;
+    sequence->stop_count = own.stop_count;
+    if (own.stop_count) memcpy(sequence->stop_tokens, own.stop_tokens, own.stop_count * sizeof *own.stop_tokens);
+    return true;
+}
+
+enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
+                                    struct eng_sequence **sequence, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(session, "eng_sequence_create", "session", &status) ||
+        !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) ||
+        !session_usable(session, &status))
+        return report_status(&status, error);
+    struct eng_sequence *created = session->free_sequences;
+    if (!created) {
+        status_fail(&status, STATUS_FULL, "eng_sequence_create: all %u sequences exist (max_sequences)",
+                    session->max_sequences);
+        return report_status(&status, error);
+    }
+    if (!read_options(created, options, &status)) return report_status(&status, error);
+    session->free_sequences = created->next;
+    created->next = NULL;
+    created->exists = true;
+    created->state = ENG_STATE_IDLE;
+    created->end = ENG_END_NONE;
+    created->slot = SESSION_NO_SLOT;
+    created->count = created->computed = created->prompt_end = created->polled = 0;
+    created->drawn_step = 0;
+    created->logits = NULL;
+    *sequence = created;
+    return report_ok(error);
+}
+
+static bool check_submit(const struct eng_sequence *sequence, const int32_t *tokens, size_t count,
+                         struct status *status)
+{
+    static const char function[] = "eng_sequence_submit";
+    if (!report_not_null(sequence, function, "sequence", status) ||
+        !report_not_null(tokens, function, "tokens", status))
+        return false;
+    if (!sequence->exists) return status_fail(status, STATUS_USAGE, "%s: the sequence was destroyed", function);
+    if (!session_usable(sequence->session, status)) return false;
+    bool again = sequence->state == ENG_STATE_DONE && sequence->slot != SESSION_NO_SLOT;
+    if (sequence->state != ENG_STATE_IDLE && !again)
+        return status_fail(status, STATUS_USAGE, "%s: the sequence %s", function,
+                           sequence->state != ENG_STATE_DONE ? "is not done yet"
+                           : sequence->flags & ENG_SEQUENCE_KEEP
+                               ? "was cancelled, or its logits were not finite"
+                               : "has ended and was not created with ENG_SEQUENCE_KEEP");
+    if (sequence->polled != sequence->count)
+        return status_fail(status, STATUS_USAGE, "%s: %u tokens are still to be polled", function,
+                           sequence->count - sequence->polled);
+    if (count == 0) return status_fail(status, STATUS_USAGE, "%s: count is 0, expected at least 1 token", function);
+    /* First: as many tokens as are counted need not be there to be read. */
+    const uint32_t limit = context_limit(sequence), room = sequence->count < limit ? limit - sequence->count : 0;
+    if (count > room)
+        return status_fail(
+            status, STATUS_TOO_LONG,
+            "%s: count: expected at most %u tokens, for the context is %u and the sequence has %u, found "
+            "%zu; submit fewer, or begin a new sequence",
+            function, room, limit, sequence->count, count);
+    uint64_t vocab_size = sequence->session->geometry->vocab_size;
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || (uint64_t)tokens[i] >= vocab_size)
+            return status_fail(status, STATUS_BAD_INPUT, "%s: token %zu is %d, expected 0 to %u", function, i,
+                               tokens[i], (unsigned)vocab_size - 1);
+    uint64_t reserved = reserved_tokens(sequence, sequence->count + count);
+    const struct eng_session *session = sequence->session;
+    if (!again && slots_pages_for(session, reserved) > session->page_count)
+        return status_fail(status, STATUS_TOO_LONG,
+                           "%s: prompt and answer take %u KV pages and the whole pool has %u; ask for a larger pool "
+                           "(kv_tokens), or set max_new_tokens or context_tokens lower",
+                           function, slots_pages_for(session, reserved), session->page_count);
+    return true;
+}
+
+/* By these the scheduler decides which steps there are, and when. */
+static void agree(const struct eng_sequence *sequence)
+{
+    struct backend *backend = sequence->session->backend;
+    const uint32_t numbers[] = {sequence->flags, sequence->max_new_tokens, sequence->context_tokens,
+                                sequence->stop_count, sequence->count};
+    if (!backend->type->agree) return;
+    backend->type->agree(backend, numbers, sizeof numbers);
+    backend->type->agree(backend, sequence->stop_tokens, sequence->stop_count * sizeof *sequence->stop_tokens);
+}
+
+enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
+                                    struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!check_submit(sequence, tokens, count, &status)) return report_status(&status, error);
+    struct eng_session *session = sequence->session;
+    memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);
+    sequence->count += (uint32_t)count;
+    sequence->prompt_end = sequence->polled = sequence->count;
+    sequence->end = ENG_END_NONE;
+    agree(sequence);
+    if (sequence->slot != SESSION_NO_SLOT) {
+        start_prefill(sequence);
+        return report_ok(error);
+    }
+    sequence->state = ENG_STATE_WAITING;
+    if (session->last_waiting)
+        session->last_waiting->next = sequence;
+    else
+        session->first_waiting = sequence;
+    session->last_waiting = sequence;
+    session->waiting_count++;
+    return report_ok(error);
+}
+
+size_t eng_sequence_poll(struct eng_sequence *sequence, int32_t *tokens, size_t capacity)
+{
+    if (!sequence || !tokens) return 0;
+    size_t count = sequence->count - sequence->polled;
+    if (count > capacity) count = capacity;
+    memcpy(tokens, sequence->tokens + sequence->polled, count * sizeof *tokens);
+    sequence->polled += (uint32_t)count;
+    return count;
+}
+
+enum eng_state eng_sequence_state(const struct eng_sequence *sequence)
+{
+    return sequence ? sequence->state : ENG_STATE_IDLE;
+}
+
+enum eng_end eng_sequence_end(const struct eng_sequence *sequence) { return sequence ? sequence->end : ENG_END_NONE; }
+
+const float *eng_sequence_logits(const struct eng_sequence *sequence)
+{
+    if (!sequence || !sequence->logits || sequence->drawn_step != sequence->session->steps) return NULL;
+    return sequence->logits;
+}
+
+void eng_sequence_cancel(struct eng_sequence *sequence)
+{
+    if (!sequence || !sequence->exists) return;
+    if (sequence->state == ENG_STATE_DONE)
+        free_slot(sequence); /* a kept one; it ended as it ended */
+    else
+        finish(sequence, ENG_END_CANCELLED);
+}
+
+void eng_sequence_destroy(struct eng_sequence **handle)
+{
+    if (!handle || !*handle) return;
+    struct eng_sequence *sequence = *handle;
+    *handle = NULL;
+    if (!sequence->exists) return;
+    eng_sequence_cancel(sequence);
+    sequence->exists = false;
+    sequence->next = sequence->session->free_sequences;
+    sequence->session->free_sequences = sequence;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/session/session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "formats/base/checked.h"
+#include "kernels/cpu/team.h"
+
+/* How long a change of the engine's file may go unseen. */
+static const uint64_t look_after_ns = 10 * 1000 * 1000;
+
+enum { SEQUENCES_PER_SLOT = 4, LEAST_SEQUENCES = 64, MOST_SEQUENCES = 1 << 20 };
+
+/* What a session takes besides its backend. */
+struct session_sizes {
+    uint64_t token_buffer_bytes, tokens_bytes; /* of one sequence or slot; of all */
+};
+
+static bool plan_sizes(const struct eng_session *session, struct session_sizes *sizes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), buffers;
+    return checked_add(session->geometry->max_context, 1, &sizes->token_buffer_bytes) &&
+           checked_mul(sizes->token_buffer_bytes, sizeof(int32_t), &sizes->token_buffer_bytes) &&
+           checked_add(session->geometry->slots, session->max_sequences, &buffers) &&
+           checked_mul(sizes->token_buffer_bytes, buffers, &sizes->tokens_bytes) &&
+           checked_align(sizes->tokens_bytes, page, &sizes->tokens_bytes);
+}
+
+static bool find_fields(struct eng_session *session, struct status *status)
+{
+    const struct engine *file = &session->engine->file;
+    struct plan_field state[STATE_FIELD_COUNT];
+    uint64_t bytes, vocab_size = session->geometry->vocab_size;
+    state_layout(session->geometry, state, &bytes); /* fits, as the steps do: checked when the engine was opened */
+    uint8_t *base = session->backend->state, *step = session->backend->step;
+    session->page_table = (int32_t *)(void *)(base + state[STATE_PAGE_TABLE].offset);
+    session->samplers = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
+    session->seen = base + state[STATE_SEEN].offset;
+    session->seen_bytes = vocab_size / 8 + (vocab_size % 8 != 0);
+
+    session->plans = calloc(file->plan_count, sizeof *session->plans);
+    if (!session->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    session->plan_count = file->plan_count;
+    session->decode_plans = session->engine->decode_plans;
+    for (size_t i = 0; i < file->plan_count; i++) {
+        const struct plan *plan = &file->plans[i];
+        struct session_plan *own = &session->plans[i];
+        struct plan_field fields[STEP_FIELD_COUNT];
+        step_layout(plan->header.rows, plan->header.out_rows, vocab_size, fields, &bytes);
+        own->rows = plan->header.rows;
+        own->out_rows = plan->header.out_rows;
+        own->counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);
+        own->tokens = (int32_t *)(void *)(step + fields[STEP_TOKENS].offset);
+        own->slots = (int32_t *)(void *)(step + fields[STEP_SLOTS].offset);
+        own->positions = (int32_t *)(void *)(step + fields[STEP_POSITIONS].offset);
+        own->out_row = (int32_t *)(void *)(step + fields[STEP_OUT_ROWS].offset);
+    }
+    return true;
+}
+
+static bool allocate_tables(struct eng_session *session, const struct session_sizes *sizes, struct status *status)
+{
+    uint64_t slots = session->geometry->slots;
+    session->page_count = session->free_page_count = session->backend->pages;
+    session->free_pages = calloc(session->page_count, sizeof *session->free_pages);
+    session->slots = calloc(slots, sizeof *session->slots);
+    session->active = calloc(slots, sizeof *session->active);
+    session->sequences = calloc(session->max_sequences, sizeof *session->sequences);
+    bool ok = session->free_pages && session->slots && session->active && session->sequences;
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
+        struct session_flight *flight = &session->flights[i];
+        flight->slots = calloc(slots, sizeof *flight->slots);
+        flight->sequences = calloc(slots, sizeof *flight->sequences);
+        ok = ok && flight->slots && flight->sequences;
+    }
+    if (!ok) return status_fail(status, STATUS_MACHINE, "out of memory");
+
+    for (uint32_t i = 0; i < session->page_count; i++) /* page 0 on top */
+        session->free_pages[i] = (int32_t)(session->page_count - 1 - i);
+    session->free_slot_count = (uint32_t)slots;
+    char *buffer = session->tokens.base;
+    for (uint64_t i = 0; i < slots; i++, buffer += sizes->token_buffer_bytes)
+        session->slots[i].history = (int32_t *)(void *)buffer;
+    for (uint32_t i = session->max_sequences; i-- > 0; buffer += sizes->token_buffer_bytes) {
+        struct eng_sequence *sequence = &session->sequences[i];
+        sequence->session = session;
+        sequence->tokens = (int32_t *)(void *)buffer;
+        sequence->next = session->free_sequences;
+        session->free_sequences = sequence;
+    }
+    return true;
+}
+
+/* A clock that takes a few nanoseconds to read and moves some hundred times a second. */
+static uint64_t coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool create(struct eng_session *session, const struct backend_type *type,
+                   const struct eng_session_options *options, struct status *status)
+{
+    struct session_sizes sizes = {0};
+    uint64_t sequences = options->max_sequences;
+    if (!sequences) {
+        sequences = session->geometry->slots * SEQUENCES_PER_SLOT;
+        if (sequences < LEAST_SEQUENCES) sequences = LEAST_SEQUENCES;
+    }
+    if (sequences > MOST_SEQUENCES)
+        return status_fail(status, STATUS_USAGE, "eng_session_create: max_sequences is %" PRIu64 ", at most %d",
+                           sequences, MOST_SEQUENCES);
+    if (options->threads > TEAM_MAX_THREADS)
+        return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
+                           options->threads, TEAM_MAX_THREADS);
+    session->max_sequences = (uint32_t)sequences;
+    session->checked_ns = coarse_ns();
+    if (!load_weights_unchanged(session->engine, status)) return false;
+    if (!plan_sizes(session, &sizes))
+        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+    struct backend_options asked = {.threads = options->threads,
+                                    .instruction_set = options->instruction_set,
+                                    .kv_tokens = options->kv_tokens,
+                                    .kv_bytes = options->kv_bytes,
+                                    .host_bytes = sizes.tokens_bytes};
+    session->backend = type->create(session->engine, &asked, status);
+    return session->backend && host_memory_map(&session->tokens, sizes.tokens_bytes, "token buffers", status) &&
+           find_fields(session, status) && allocate_tables(session, &sizes, status);
+}
+
+static bool is_inherited(const struct eng_session *session) { return session->process != getpid(); }
+
+void eng_session_destroy(struct eng_session **handle)
+{
+    if (!handle || !*handle) return;
+    struct eng_session *session = *handle;
+    *handle = NULL;
+    /* A GPU does not know this process: what the session has there is the parent's. */
+    if (is_inherited(session) && session->engine->cuda) return;
+    if (session->backend) session->backend->type->destroy(session->backend);
+    for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
+        free(session->flights[i].slots);
+        free(session->flights[i].sequences);
+    }
+    free(session->plans);
+    free(session->free_pages);
+    free(session->slots);
+    free(session->active);
+    free(session->sequences);
+    host_memory_unmap(&session->tokens);
+    load_release(session->engine);
+    free(session);
+}
+
+bool session_create(struct eng_engine *engine, const struct backend_type *type,
+                    const struct eng_session_options *options, struct eng_session **session, struct status *status)
+{
+    if (load_is_inherited(engine) && engine->cuda)
+        return status_fail(
+            status, STATUS_USAGE,
+            "eng_session_create: process %ld opened the engine, and fork made this process, %ld, in which the "
+            "GPU cannot be used; open the engine in this process, before the parent uses a GPU",
+            (long)engine->process, (long)getpid());
+    struct eng_session *created = calloc(1, sizeof *created);
+    if (!created) return status_fail(status, STATUS_MACHINE, "out of memory");
+    created->process = getpid();
+    load_retain(engine);
+    created->engine = engine;
+    created->geometry = &engine->file.manifest.geometry;
+    if (create(created, type, options, status)) {
+        *session = created;
+        return true;
+    }
+    eng_session_destroy(&created);
+    return false;
+}
+
+enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
+                                   struct eng_session **session, struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    struct eng_session_options own;
+    if (!report_not_null(engine, "eng_session_create", "engine", &status) ||
+        !report_not_null((const void *)session, "eng_session_create", "session", &status) ||
+        !report_read_options(&own, sizeof own, options, "eng_session_options", &status) ||
+        !session_create(engine, backend_for(engine), &own, session, &status))
+        return report_status(&status, error);
+    return report_ok(error);
+}
+
+bool session_weights_unchanged(struct eng_session *session, struct status *status)
+{
+    const uint64_t now = coarse_ns();
+    if (now - session->checked_ns < look_after_ns) return true;
+    session->checked_ns = now;
+    return load_weights_unchanged(session->engine, status);
+}
+
+bool session_usable(const struct eng_session *session, struct status *status)
+{
+    if (is_inherited(session))
+        return status_fail(
+            status, STATUS_USAGE,
+            "session: process %ld made it, and fork made this process, %ld, without the session's threads; "
+            "make a session in this process",
+            (long)session->process, (long)getpid());
+    if (session->failure.code == STATUS_OK) return true;
+    *status = session->failure;
+    return false;
+}
+
+enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
+                                      struct eng_error *error)
+{
+    struct status status;
+    status_clear(&status);
+    if (!report_not_null(session, "eng_session_get_facts", "session", &status) ||
+        !report_not_null(facts, "eng_session_get_facts", "facts", &status))
+        return report_status(&status, error);
+    struct eng_session_facts own = {
+        .threads = session->backend->threads,
+        .slots = (uint32_t)session->geometry->slots,
+        .free_slots = session->free_slot_count,
+        .pages = session->page_count,
+        .free_pages = session->free_page_count,
+        .max_sequences = session->max_sequences,
+        .memory_bytes = session->backend->host_bytes + session->backend->device_bytes + session->tokens.bytes,
+        .kv_bytes = session->backend->kv_bytes,
+        .instruction_set = session->backend->instruction_set,
+        .device = session->backend->device_name,
+        .device_bytes = session->backend->device_bytes,
+        .device_contract_bytes = session->backend->device_contract_bytes,
+        .device_taken_bytes = session->backend->device_taken_bytes,
+        .graph_seconds = session->backend->graph_seconds,
+        .fallback = session->backend->fallback,
+        .detour = session->backend->detour,
+    };
+    if (!report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status))
+        return report_status(&status, error);
+    return report_ok(error);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* KV pages and slots, and the replay of one step on them. Pages are a stack of free numbers; a slot's pages are the
+ * first entries of its row of the page table, which the plans read. */
+#include <string.h>
+
+#include "kernels/cuda/nvtx.h"
+#include "runtime/session/session.h"
+
+static void state_changed(struct eng_session *session, int32_t slot, unsigned what)
+{
+    session->backend->type->state_changed(session->backend, slot, what);
+}
+
+int32_t slots_take(struct eng_session *session, enum slot_use use)
+{
+    for (uint32_t i = 0; session->free_slot_count && i < session->geometry->slots; i++) {
+        struct session_slot *slot = &session->slots[i];
+        if (slot->use != SLOT_FREE) continue;
+        slot->use = use;
+        slot->position = 0;
+        slot->pages = 0;
+        session->free_slot_count--;
+        slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
+        slots_clear_seen(session, (int32_t)i);
+        return (int32_t)i;
+    }
+    return SESSION_NO_SLOT;
+}
+
+static int32_t *slot_pages(struct eng_session *session, int32_t slot)
+{
+    return session->page_table + (uint64_t)slot * session->geometry->pages_per_slot;
+}
+
+static void shrink(struct eng_session *session, int32_t slot, uint32_t pages)
+{
+    struct session_slot *own = &session->slots[slot];
+    while (own->pages > pages)
+        session->free_pages[session->free_page_count++] = slot_pages(session, slot)[--own->pages];
+}
+
+void slots_give_back(struct eng_session *session, int32_t slot)
+{
+    shrink(session, slot, 0);
+    session->slots[slot].use = SLOT_FREE;
+    session->free_slot_count++;
+}
+
+uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens)
+{
+    uint64_t page_tokens = session->geometry->page_tokens;
+    return (uint32_t)(tokens / page_tokens + (tokens % page_tokens != 0));
+}
+
+bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens)
+{
+    struct session_slot *own = &session->slots[slot];
+    uint32_t pages = slots_pages_for(session, tokens);
+    if (pages > own->pages && pages - own->pages > session->free_page_count) return false;
+    if (own->pages >= pages) return true;
+    while (own->pages < pages)
+        slot_pages(session, slot)[own->pages++] = session->free_pages[--session->free_page_count];
+    state_changed(session, slot, BACKEND_PAGES);
+    return true;
+}
+
+void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler)
+{
+    session->samplers[slot] = *sampler;
+    state_changed(session, slot, BACKEND_SAMPLER);
+}
+
+void slots_clear_seen(struct eng_session *session, int32_t slot)
+{
+    memset(session->seen + (uint64_t)slot * session->seen_bytes, 0, session->seen_bytes);
+    state_changed(session, slot, BACKEND_SEEN);
+}
+
+void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count)
+{
+    uint8_t *seen = session->seen + (uint64_t)slot * session->seen_bytes;
+    unsigned added = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *byte = &seen[tokens[i] / 8], bit = (uint8_t)(1u << (tokens[i] % 8));
+        added |= (unsigned)(bit & ~*byte);
+        *byte |= bit;
+    }
+    /* Mostly there are none: a decode step is given the token that was drawn before. */
+    if (added) state_changed(session, slot, BACKEND_SEEN);
+}
+
+void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)
+{
+    struct session_slot *own = &session->slots[slot];
+    own->position = position;
+    shrink(session, slot, slots_pages_for(session, position));
+    slots_clear_seen(session, slot);
+    slots_mark_seen(session, slot, own->history, position);
+}
+
+uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index)
+{
+    /* One token: the smallest decode plan computes the same bits faster. It serves, token by token, where an engine has
+     * no prefill plans, too. */
+    *plan_index = 0;
+    if (rest == 1 || session->decode_plans == session->plan_count) return 1;
+    /* The smallest plan that holds all of the rest, else the largest: few passes over the weights count for more than
+     * a full chunk, for rows that are not filled cost nothing. */
+    size_t index = session->decode_plans;
+    while (index + 1 < session->plan_count && session->plans[index].rows < rest) index++;
+    *plan_index = index;
+    return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
+}
+
+/* What a backend cannot do once, it cannot do again: its spaces are in no known state. */
+static bool note_failure(struct eng_session *session, const struct status *status)
+{
+    session->failure = *status;
+    return false;
+}
+
+/* The range covers what the host does for the step: all of it on the CPU, queueing on a GPU, where tools find the
+ * kernels that were queued in it. */
+static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
+                   enum backend_inputs inputs, struct status *status)
+{
+    if (!session_weights_unchanged(session, status)) return note_failure(session, status);
+    nvtx_push_number(what, (uint64_t)plan->counts[0]);
+    bool ok = session->backend->type->submit(session->backend, (size_t)(plan - session->plans), inputs, status);
+    nvtx_pop();
+    return ok || note_failure(session, status);
+}
+
+const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status)
+{
+    const int32_t *drawn = session->backend->type->wait(session->backend, status);
+    session->steps++;
+    for (uint32_t i = 0; drawn && i < count; i++) {
+        if (drawn[i] >= PLAN_NO_TOKEN && drawn[i] < (int64_t)session->geometry->vocab_size) continue;
+        status_fail(status, STATUS_INTERNAL, "row %u drew token %d, expected %d to %llu", i, drawn[i], PLAN_NO_TOKEN,
+                    (unsigned long long)session->geometry->vocab_size - 1);
+        drawn = NULL;
+    }
+    if (!drawn) note_failure(session, status);
+    return drawn;
+}
+
+const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status)
+{
+    const float *logits = session->backend->type->logits(session->backend, row, count, status);
+    if (!logits) note_failure(session, status);
+    return logits;
+}
+
+struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
+                                         uint32_t count, size_t plan_index, uint32_t out_rows)
+{
+    struct session_plan *plan = &session->plans[plan_index];
+    plan->counts[0] = (int32_t)count;
+    plan->counts[1] = (int32_t)out_rows;
+    memcpy(plan->tokens, tokens, count * sizeof *tokens);
+    for (uint32_t i = 0; i < count; i++) {
+        plan->slots[i] = slot;
+        plan->positions[i] = (int32_t)(session->slots[slot].position + i);
+    }
+    plan->out_row[0] = (int32_t)(count - 1);
+    return plan;
+}
+
+/* A row without a token left sampler and SEEN as they were. */
+static void note_drawn(struct eng_session *session, int32_t slot, int32_t drawn)
+{
+    if (drawn != PLAN_NO_TOKEN) session->backend->type->drew(session->backend, slot, drawn);
+}
+
+bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
+                    int32_t *next_token, struct status *status)
+{
+    uint32_t out_rows = next_token != NULL;
+    struct session_plan *plan = replay_fill_prefill(session, slot, tokens, count, plan_index, out_rows);
+    if (!submit(session, "prefill", plan, INPUTS_FROM_HOST, status)) return false;
+    const int32_t *drawn = replay_wait(session, out_rows, status);
+    if (!drawn) return false;
+    session->slots[slot].position += count;
+    if (!out_rows) return true;
+    *next_token = drawn[0];
+    note_drawn(session, slot, drawn[0]);
+    return true;
+}
+
+struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count)
+{
+    /* The largest decode plan has a row for every slot: checked when the engine was opened. */
+    size_t index = 0;
+    while (index + 1 < session->decode_plans && session->plans[index].rows < count) index++;
+    return &session->plans[index];
+}
+
+void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count)
+{
+    plan->counts[0] = plan->counts[1] = (int32_t)count;
+    for (uint32_t i = 0; i < count; i++) {
+        plan->positions[i] = (int32_t)session->slots[plan->slots[i]].position;
+        plan->out_row[i] = (int32_t)i;
+    }
+}
+
+bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count, struct status *status)
+{
+    replay_fill_decode(session, plan, count);
+    return submit(session, "decode", plan, INPUTS_FROM_HOST, status);
+}
+
+bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status)
+{
+    return submit(session, "decode", plan, INPUTS_OF_LAST_REPLAY, status);
+}
+
+void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn)
+{
+    session->slots[slot].position++;
+    note_drawn(session, slot, drawn);
+}
+
+void replay_reject(struct eng_session *session, int32_t slot)
+{
+    state_changed(session, slot, BACKEND_SAMPLER | BACKEND_SEEN);
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cpu/tune_matmul.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/checked.h"
+#include "tuner/clock.h"
+#include "tuner/race.h"
+
+enum { MAX_CANDIDATES = 96, MEMORY_ALIGNMENT = 64 };
+
+/* A candidate whose predicted time is this far above the best prediction is not raced. */
+static const double model_margin = 1.6;
+/* Racing stops within this of the roofline: nothing is left to win. */
+static const double good_enough = 1.05;
+
+struct level {
+    const char *name;
+    double budget_us;     /* of one problem */
+    uint64_t slice_bytes; /* a measured call reads at most about this much of the matrix ... */
+    uint64_t slice_flops; /* ... and computes at most about this much */
+    int candidates, repetitions;
+};
+static const struct level levels[] = {
+    [TUNE_OFF] = {"model", 0, 0, 0, 1, 0},
+    [TUNE_QUICK] = {"quick", 0.4e6, 64u << 20, UINT64_C(1) << 30, 24, 3},
+    [TUNE_FULL] = {"full", 4e6, 256u << 20, UINT64_C(8) << 30, MAX_CANDIDATES, 5},
+};
+
+const char *tune_level_name(enum tune_level level) { return levels[level].name; }
+
+void matmul_tuning_key(const int64_t *params, const struct machine *machine, char key[TUNING_KEY_BYTES])
+{
+    snprintf(key, TUNING_KEY_BYTES,
+             "cpu '%s' isa=%s threads=%d revision=%d matmul rows=%" PRId64 " n=%" PRId64 " k=%" PRId64
+             " dtype=%s epilogue=%s bias=%" PRId64 " residual=%" PRId64,
+             machine->name, cpu_isa_name(machine->isa), machine->threads, MATMUL_REVISION, params[MATMUL_ROWS],
+             params[MATMUL_N], params[MATMUL_K], dtype_name((enum dtype)params[MATMUL_DTYPE]),
+             params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? "swiglu" : "none", params[MATMUL_HAS_BIAS],
+             params[MATMUL_HAS_RESIDUAL]);
+}
+
+double matmul_model_us(const int64_t *params, const struct machine *machine)
+{
+    uint64_t bytes, flops;
+    op_matmul.cost(params, NULL, &bytes, &flops);
+    int64_t rows = params[MATMUL_ROWS];
+    int64_t block = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : rows;
+    int64_t tile_rows = params[MATMUL_ROWS_PER_TILE] < rows ? params[MATMUL_ROWS_PER_TILE] : rows;
+    int64_t tile_panels = params[MATMUL_PANELS_PER_TILE];
+    uint64_t weight_bytes = panel_count((uint64_t)params[MATMUL_N]) *
+                            panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]);
+
+    /* The matrix streams once per block of rows. */
+    int64_t passes = (rows + block - 1) / block;
+    bytes += weight_bytes * (uint64_t)(passes - 1);
+    /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts; rows that do
+     * not fill the last tile are computed with a smaller one, at its worse ratio, which the second factor
+     * stands for. */
+    double ratio = (double)(tile_panels * tile_rows) / (double)(tile_panels * tile_rows + tile_panels + tile_rows);
+    int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+    double filled = (double)rows / (double)(tiles * tile_rows);
+    double compute_flops = (double)flops / (ratio * (0.5 + 0.5 * filled));
+    int64_t threads = params[MATMUL_THREADS] ? params[MATMUL_THREADS] : machine->threads;
+    if (threads > machine->threads) threads = machine->threads;
+    int64_t tasks = ((int64_t)panel_count((uint64_t)params[MATMUL_N]) + params[MATMUL_PANELS_PER_TASK] - 1) /
+                    params[MATMUL_PANELS_PER_TASK];
+    /* The last round of tasks may leave members idle. */
+    double rounds = (double)((tasks + threads - 1) / threads);
+    double imbalance = rounds * (double)threads / (double)tasks;
+    double share = (double)threads / machine->threads;
+    double us = roofline_us(machine, bytes, (uint64_t)compute_flops);
+    return us * imbalance / share;
+}
+
+bool matmul_apply_record(const struct tuning_record *record, int64_t *params)
+{
+    int64_t applied[MATMUL_PARAMS];
+    memcpy(applied, params, sizeof applied);
+    if (record->value_count != MATMUL_TUNABLES) return false;
+    for (int i = 0; i < MATMUL_TUNABLES; i++) {
+        const char *name = op_matmul.param_names[MATMUL_FIRST_TUNABLE + i];
+        int at = 0;
+        while (at < record->value_count && strcmp(record->values[at].name, name) != 0) at++;
+        if (at == record->value_count) return false;
+        applied[MATMUL_FIRST_TUNABLE + i] = record->values[at].value;
+    }
+    bool legal = false;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) legal |= !matmul_tunables_illegal(applied, (enum cpu_isa)isa);
+    if (legal) memcpy(params, applied, sizeof applied);
+    return legal;
+}
+
+/* ---- measuring ---- */
+
+struct bench {
+    const struct matmul_problem *problem;
+    struct team *team;
+    op_run *run;
+    int64_t (*candidates)[MATMUL_TUNABLES];
+    const int *raced;              /* index in the race -> candidate */
+    int64_t params[MATMUL_PARAMS]; /* of the measured call: N is that of a slice */
+    int32_t counts[2];
+    float *x, *out, *workspace;
+    float *residual;
+    uint64_t next_slice, slice_count; /* whole slices of one matrix */
+    int next_site;
+    struct op_call call;
+};
+
+static void run_call(void *argument, struct team_member *member)
+{
+    struct bench *bench = argument;
+    bench->run(&bench->call, member);
+}
+
+/* The next slice of the next matrix, so that no call finds in a cache what the one before it read. */
+static void choose_weights(struct bench *bench)
+{
+    const int64_t *params = bench->params;
+    uint64_t first_row = bench->next_slice * (uint64_t)params[MATMUL_N];
+    const uint8_t *weights = bench->problem->weights[bench->next_site];
+    uint64_t row_bytes = panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]) / PANEL_ROWS;
+    bench->call.operands[MATMUL_W] = (void *)(weights + first_row * row_bytes);
+    int bias = matmul_bias_operand(params);
+    if (bias >= 0) {
+        const uint8_t *values = bench->problem->biases[bench->next_site];
+        uint64_t element_bytes = dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
+        bench->call.operands[bias] = (void *)(values + first_row * element_bytes);
+    }
+    bench->next_site = (bench->next_site + 1) % bench->problem->site_count;
+    if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
+}
+
+/* The candidate as it would share out the slice among the team as it shares out the whole matrix: a thread
+ * gets as many tasks, each of fewer panels. */
+static void set_tunables(struct bench *bench, const int64_t *tunables)
+{
+    int64_t *params = bench->params, whole = bench->problem->params[MATMUL_N];
+    memcpy(params + MATMUL_FIRST_TUNABLE, tunables, MATMUL_TUNABLES * sizeof *tunables);
+    int64_t tile = params[MATMUL_PANELS_PER_TILE];
+    int64_t tiles = (params[MATMUL_PANELS_PER_TASK] / tile * params[MATMUL_N] + whole / 2) / whole;
+    params[MATMUL_PANELS_PER_TASK] = tile * (tiles > 0 ? tiles : 1);
+}
+
+static double run_candidate(void *context, int index)
+{
+    struct bench *bench = context;
+    set_tunables(bench, bench->candidates[bench->raced[index]]);
+    choose_weights(bench);
+    double start = clock_us();
+    team_run(bench->team, run_call, bench);
+    return clock_us() - start;
+}
+
+/* Fewer panels for a measurement than the problem has, so that one call takes milliseconds: time is proportional to
+ * panels once they no longer fit a cache. A multiple of 96 panels divides evenly into every legal tile. */
+static int64_t sliced_rows(const int64_t *params, const struct level *level)
+{
+    uint64_t n = (uint64_t)params[MATMUL_N], bytes, flops;
+    op_matmul.cost(params, NULL, &bytes, &flops);
+    uint64_t panels = panel_count(n), keep = panels;
+    if (bytes > level->slice_bytes) keep = panels * level->slice_bytes / bytes;
+    if (flops > level->slice_flops && panels * (level->slice_flops >> 10) / (flops >> 10) < keep)
+        keep = panels * (level->slice_flops >> 10) / (flops >> 10);
+    keep = keep / 96 * 96;
+    if (keep < 96) keep = 96;
+    return keep < panels ? (int64_t)(keep * PANEL_ROWS) : params[MATMUL_N];
+}
+
+static float *random_floats(uint64_t count, uint64_t seed)
+{
+    uint64_t bytes;
+    if (!checked_mul(count, sizeof(float), &bytes) || !checked_align(bytes, MEMORY_ALIGNMENT, &bytes)) return NULL;
+    float *values = aligned_alloc(MEMORY_ALIGNMENT, bytes ? bytes : MEMORY_ALIGNMENT);
+    for (uint64_t i = 0; values && i < count; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407); /* Knuth, MMIX */
+        values[i] = (float)((int64_t)seed >> 40) * 0x1p-23f;
+    }
+    return values;
+}
+
+static bool bench_open(struct bench *bench, const struct matmul_problem *problem, struct team *team,
+                       const struct machine *machine, const struct level *level, struct status *status)
+{
+    memcpy(bench->params, problem->params, sizeof bench->params);
+    bench->params[MATMUL_N] = sliced_rows(problem->params, level);
+    uint64_t rows = (uint64_t)bench->params[MATMUL_ROWS], n = (uint64_t)bench->params[MATMUL_N];
+    uint64_t k = (uint64_t)bench->params[MATMUL_K];
+    bench->slice_count = (uint64_t)problem->params[MATMUL_N] / n;
+    bench->problem = problem;
+    bench->team = team;
+    bench->run = op_runner(&op_matmul, machine->isa);
+    bench->counts[0] = bench->counts[1] = (int32_t)rows;
+    bench->x = random_floats(rows * k, 1);
+    bench->out = random_floats(rows * n, 2);
+    bench->workspace = random_floats(matmul_workspace_bytes(rows, k) / sizeof(float) + 1, 3);
+    if (bench->params[MATMUL_HAS_RESIDUAL]) bench->residual = random_floats(rows * n, 4);
+    if (!bench->x || !bench->out || !bench->workspace || (bench->params[MATMUL_HAS_RESIDUAL] && !bench->residual))
+        return status_fail(status, STATUS_MACHINE, "out of memory while tuning a matmul of %" PRIu64 " rows", rows);
+    bench->call.params = bench->params;
+    bench->call.operands[MATMUL_COUNTS] = bench->counts;
+    bench->call.operands[MATMUL_X] = bench->x;
+    bench->call.operands[MATMUL_OUT] = bench->out;
+    bench->call.operands[MATMUL_WORKSPACE] = bench->workspace;
+    int residual = matmul_residual_operand(bench->params);
+    if (residual >= 0) bench->call.operands[residual] = bench->residual;
+    return true;
+}
+
+static void bench_close(struct bench *bench)
+{
+    free(bench->x);
+    free(bench->out);
+    free(bench->workspace);
+    free(bench->residual);
+}
+
+/* Keeps candidates whose prediction is near the best one, at most `limit`; the first (the default) always stays.
+ * Returns how many; `kept` holds their indices in list order. */
+static int prune(const struct matmul_problem *problem, const struct machine *machine,
+                 int64_t (*candidates)[MATMUL_TUNABLES], int count, int limit, int kept[])
+{
+    double predicted[MAX_CANDIDATES], best = 0;
+    int64_t params[MATMUL_PARAMS];
+    memcpy(params, problem->params, sizeof params);
+    for (int c = 0; c < count; c++) {
+        memcpy(params + MATMUL_FIRST_TUNABLE, candidates[c], MATMUL_TUNABLES * sizeof(int64_t));
+        predicted[c] = matmul_model_us(params, machine);
+        if (c == 0 || predicted[c] < best) best = predicted[c];
+    }
+    int survivors = 0;
+    for (int c = 0; c < count && survivors < limit; c++)
+        if (c == 0 || predicted[c] <= best * model_margin) kept[survivors++] = c;
+    return survivors;
+}
+
+/* The default first, then the listed candidates that differ from it. */
+static int list_candidates(const int64_t *params, const struct machine *machine, int64_t (*candidates)[MATMUL_TUNABLES])
+{
+    matmul_default_tunables(params, machine->isa, machine->threads, candidates[0]);
+    int listed = matmul_candidates(params, machine->isa, machine->threads, candidates + 1, MAX_CANDIDATES - 1);
+    int count = 1;
+    for (int c = 1; c <= listed; c++)
+        if (memcmp(candidates[c], candidates[0], sizeof candidates[0]) != 0)
+            memmove(candidates[count++], candidates[c], sizeof candidates[0]);
+    return count;
+}
+
+static int fill_values(const int64_t *tunables, struct tuning_value values[TUNING_MAX_VALUES])
+{
+    for (int i = 0; i < MATMUL_TUNABLES; i++) {
+        snprintf(values[i].name, TUNING_NAME_BYTES, "%s", op_matmul.param_names[MATMUL_FIRST_TUNABLE + i]);
+        values[i].value = tunables[i];
+    }
+    return MATMUL_TUNABLES;
+}
+
+static void fill_record(struct tuning_record *record, const int64_t *params, const int64_t *values,
+                        const struct machine *machine, const char *level)
+{
+    memset(record, 0, sizeof *record);
+    matmul_tuning_key(params, machine, record->key);
+    record->value_count = fill_values(values, record->values);
+    op_matmul.cost(params, NULL, &record->bytes, &record->flops);
+    record->roofline_us = roofline_us(machine, record->bytes, record->flops);
+    snprintf(record->level, sizeof record->level, "%s", level);
+    record->candidates = 1;
+}
+
+static struct race_options race_options_for(const struct level *level)
+{
+    return (struct race_options){.budget_us = level->budget_us, .first_repetitions = level->repetitions};
+}
+
+double tune_matmul_expected_us(const struct matmul_problem *problem, const struct machine *machine,
+                               enum tune_level level)
+{
+    int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES], params[MATMUL_PARAMS];
+    int kept[MAX_CANDIDATES];
+    if (level == TUNE_OFF || problem->site_count == 0) return 0;
+    int raced = prune(problem, machine, candidates, list_candidates(problem->params, machine, candidates),
+                      levels[level].candidates, kept);
+    memcpy(params, problem->params, sizeof params);
+    memcpy(params + MATMUL_FIRST_TUNABLE, candidates[0], sizeof candidates[0]);
+    double slice = (double)sliced_rows(params, &levels[level]) / (double)params[MATMUL_N];
+    const struct race_options options = race_options_for(&levels[level]);
+    return race_expected_us(raced, matmul_model_us(params, machine) * slice, &options);
+}
+
+bool tune_matmul(const struct matmul_problem *problem, const struct machine *machine, struct team *team,
+                 enum tune_level level, struct tuning_record *record, struct status *status)
+{
+    int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
+    int kept[MAX_CANDIDATES];
+    int count = list_candidates(problem->params, machine, candidates);
+    fill_record(record, problem->params, candidates[0], machine, levels[level].name);
+    if (level == TUNE_OFF || problem->site_count == 0) {
+        snprintf(record->level, sizeof record->level, "%s", levels[TUNE_OFF].name);
+        record->roofline_us = 0; /* nothing is measured, so the record must not depend on the machine's mood */
+        return true;
+    }
+    bool ok = false;
+    struct bench bench = {.candidates = candidates, .raced = kept};
+    struct race_result *result = malloc(sizeof *result);
+    if (!result) {
+        status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+        goto done;
+    }
+    if (!bench_open(&bench, problem, team, machine, &levels[level], status)) goto done;
+    int raced = prune(problem, machine, candidates, count, levels[level].candidates, kept);
+    double scale = (double)problem->params[MATMUL_N] / (double)bench.params[MATMUL_N];
+    struct race_options options = race_options_for(&levels[level]);
+    options.floor_us = record->roofline_us / scale;
+    options.good_enough = level == TUNE_FULL ? 0 : good_enough;
+    race(run_candidate, &bench, raced, &options, result);
+    const struct race_entry *winner = &result->entries[result->winner];
+    fill_record(record, problem->params, candidates[kept[result->winner]], machine, levels[level].name);
+    record->median_us = winner->median_us * scale;
+    record->spread_us = winner->spread_us * scale;
+    if (result->runner_up >= 0) {
+        record->runner_up_count = fill_values(candidates[kept[result->runner_up]], record->runner_up);
+        record->runner_up_us = result->entries[result->runner_up].median_us * scale;
+    }
+    record->candidates = (uint32_t)raced;
+    ok = true;
+done:
+    bench_close(&bench);
+    free(result);
+    return ok;
+}
+
+/* ---- printing the space ---- */
+
+static void print_candidate(const int64_t *params, const struct machine *machine, FILE *out)
+{
+    for (int i = MATMUL_FIRST_TUNABLE; i < MATMUL_PARAMS; i++)
+        fprintf(out, "%s=%" PRId64 " ", op_matmul.param_names[i], params[i]);
+    const char *reason = matmul_tunables_illegal(params, machine->isa);
+    if (reason)
+        fprintf(out, "illegal: %s\n", reason);
+    else
+        fprintf(out, "legal, predicted %.1f us\n", matmul_model_us(params, machine));
+}
+
+void matmul_print_space(const int64_t *problem, const struct machine *machine, FILE *out)
+{
+    /* The cross product of the values that the contract names (kernels/matmul/matmul.h). */
+    static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
+    int64_t params[MATMUL_PARAMS];
+    memcpy(params, problem, sizeof params);
+    matmul_default_tunables(problem, machine->isa, machine->threads, params + MATMUL_FIRST_TUNABLE);
+    char key[TUNING_KEY_BYTES];
+    matmul_tuning_key(params, machine, key);
+    fprintf(out, "# %s: register tiles (the rest as in the default)\n", key);
+    int64_t task = params[MATMUL_PANELS_PER_TASK];
+    for (size_t p = 0; p < sizeof panels / sizeof *panels; p++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            params[MATMUL_PANELS_PER_TILE] = panels[p];
+            params[MATMUL_ROWS_PER_TILE] = rows[r];
+            params[MATMUL_PANELS_PER_TASK] = task < panels[p] ? panels[p] : task / panels[p] * panels[p];
+            print_candidate(params, machine, out);
+        }
+    int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
+    int count = list_candidates(problem, machine, candidates);
+    fprintf(out, "# candidates raced (subject to the cost model's pruning)\n");
+    for (int c = 0; c < count; c++) {
+        memcpy(params + MATMUL_FIRST_TUNABLE, candidates[c], sizeof candidates[c]);
+        print_candidate(params, machine, out);
+    }
+}

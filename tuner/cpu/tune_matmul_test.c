@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tuner/cpu/tune_matmul.h"
+
+static void fill_params(int64_t *params, int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu)
+{
+    memset(params, 0, MATMUL_PARAMS * sizeof *params);
+    params[MATMUL_ROWS] = rows;
+    params[MATMUL_N] = n;
+    params[MATMUL_K] = k;
+    params[MATMUL_DTYPE] = dtype;
+    params[MATMUL_EPILOGUE] = swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE;
+    matmul_default_tunables(params, cpu_isa_best(), 2, params + MATMUL_FIRST_TUNABLE);
+}
+
+static struct machine fake_machine(void)
+{
+    struct machine machine = {.name = "test", .threads = 2, .read_gb_s = 20, .peak_gflops = 200};
+    machine.isa = cpu_isa_best();
+    return machine;
+}
+
+static void keys_name_everything_that_matters(void **state)
+{
+    (void)state;
+    struct machine machine = fake_machine();
+    int64_t a[MATMUL_PARAMS], b[MATMUL_PARAMS];
+    char key[TUNING_KEY_BYTES], other[TUNING_KEY_BYTES];
+    fill_params(a, 1, 64, 32, DTYPE_BF16, false);
+    matmul_tuning_key(a, &machine, key);
+    assert_non_null(strstr(key, "matmul rows=1 n=64 k=32 dtype=BF16 epilogue=none"));
+    const enum matmul_param varied[] = {MATMUL_ROWS,         MATMUL_N,       MATMUL_K, MATMUL_DTYPE, MATMUL_HAS_BIAS,
+                                        MATMUL_HAS_RESIDUAL, MATMUL_EPILOGUE};
+    for (size_t i = 0; i < sizeof varied / sizeof *varied; i++) {
+        memcpy(b, a, sizeof b);
+        b[varied[i]] = varied[i] == MATMUL_DTYPE ? DTYPE_F32 : b[varied[i]] + 1;
+        matmul_tuning_key(b, &machine, other);
+        assert_string_not_equal(key, other);
+    }
+    /* Tunables are the answer, not the question. */
+    memcpy(b, a, sizeof b);
+    b[MATMUL_PANELS_PER_TASK] += 8;
+    matmul_tuning_key(b, &machine, other);
+    assert_string_equal(key, other);
+    machine.threads = 3;
+    matmul_tuning_key(a, &machine, other);
+    assert_string_not_equal(key, other);
+}
+
+static void off_measures_nothing_and_repeats(void **state)
+{
+    (void)state;
+    struct machine machine = fake_machine();
+    struct status status = {0};
+    struct tuning_record first, second;
+    int64_t params[MATMUL_PARAMS];
+    fill_params(params, 4, 256, 128, DTYPE_BF16, false);
+    struct matmul_problem problem = {.params = params};
+    assert_true(tune_matmul(&problem, &machine, NULL, TUNE_OFF, &first, &status));
+    machine.read_gb_s = 7;
+    assert_true(tune_matmul(&problem, &machine, NULL, TUNE_OFF, &second, &status));
+    assert_memory_equal(&first, &second, sizeof first);
+    assert_string_equal(first.level, "model");
+    assert_true(first.median_us == 0 && first.value_count == MATMUL_TUNABLES);
+    assert_true(matmul_apply_record(&first, params));
+}
+
+static struct tuning_record tune_one(enum dtype dtype, bool swiglu, int64_t rows, int64_t n, int64_t k)
+{
+    struct status status = {0};
+    struct team *team = team_create(2, &status);
+    assert_non_null(team);
+    struct machine machine;
+    machine_describe(&machine, team);
+    machine.read_gb_s = 20;
+    machine.peak_gflops = 200;
+    int64_t params[MATMUL_PARAMS];
+    fill_params(params, rows, n, k, dtype, swiglu);
+    uint64_t bytes = panel_count((uint64_t)n) * panel_bytes((uint64_t)k, dtype);
+    uint8_t *weights = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(weights);
+    for (uint64_t i = 0; i < bytes; i++) weights[i] = (uint8_t)(i % 61); /* finite in every dtype */
+    const void *sites[] = {weights};
+    struct matmul_problem problem = {.params = params, .weights = sites, .site_count = 1};
+    struct tuning_record record;
+    assert_true(tune_matmul(&problem, &machine, team, TUNE_QUICK, &record, &status));
+    assert_string_equal(record.level, "quick");
+    assert_true(record.median_us > 0 && record.spread_us >= 0 && record.candidates >= 1);
+    assert_int_equal(record.runner_up_count, record.candidates > 1 ? MATMUL_TUNABLES : 0);
+    assert_int_equal(record.runner_up_us > 0, record.candidates > 1);
+    if (record.runner_up_count) assert_memory_not_equal(record.runner_up, record.values, sizeof record.values);
+    assert_true(record.bytes > bytes && record.flops == (uint64_t)(2 * rows * n * k));
+    assert_true(matmul_apply_record(&record, params));
+    assert_null(matmul_tunables_illegal(params, machine.isa));
+    free(weights);
+    team_destroy(team);
+    return record;
+}
+
+static void quick_gives_a_legal_measured_record(void **state)
+{
+    (void)state;
+    tune_one(DTYPE_BF16, false, 1, 512, 256);
+    tune_one(DTYPE_BF16, true, 16, 512, 256);
+    tune_one(DTYPE_F32, false, 3, 100, 33);
+}
+
+/* Too much work for one call: two slices of 96 panels are measured in turn (the last of 193 panels in none),
+ * and the time is scaled to the whole. */
+static void large_problems_are_sliced(void **state)
+{
+    (void)state;
+    struct tuning_record record = tune_one(DTYPE_BF16, false, 192, 3088, 1024);
+    /* Twice a slice, were this machine to compute 4 TFLOP/s. */
+    assert_true(record.median_us > 2.0 * 192 * 3088 * 1024 / 4e6);
+}
+
+static void foreign_records_are_refused(void **state)
+{
+    (void)state;
+    struct machine machine = fake_machine();
+    struct status status = {0};
+    struct tuning_record record;
+    int64_t params[MATMUL_PARAMS], before[MATMUL_PARAMS];
+    fill_params(params, 1, 64, 64, DTYPE_BF16, true);
+    memcpy(before, params, sizeof before);
+    struct matmul_problem problem = {.params = params};
+    assert_true(tune_matmul(&problem, &machine, NULL, TUNE_OFF, &record, &status));
+    struct tuning_record damaged = record;
+    snprintf(damaged.values[0].name, sizeof damaged.values[0].name, "no_such_tunable");
+    assert_false(matmul_apply_record(&damaged, params));
+    damaged = record;
+    damaged.value_count--;
+    assert_false(matmul_apply_record(&damaged, params));
+    damaged = record;
+    damaged.values[0].value = 3; /* panels per tile must be even with SwiGLU */
+    assert_false(matmul_apply_record(&damaged, params));
+    damaged = record;
+    damaged.values[4].value = -8;
+    assert_false(matmul_apply_record(&damaged, params));
+    assert_memory_equal(before, params, sizeof before);
+}
+
+static void model_knows_the_directions(void **state)
+{
+    (void)state;
+    struct machine machine = fake_machine();
+    int64_t params[MATMUL_PARAMS];
+    fill_params(params, 1, 4096, 4096, DTYPE_BF16, false);
+    double one = matmul_model_us(params, &machine);
+    assert_true(one >= 4096.0 * 4096 * 2 / 20e3); /* never below the roofline */
+    params[MATMUL_THREADS] = 1;
+    assert_true(matmul_model_us(params, &machine) > 1.5 * one);
+    fill_params(params, 256, 4096, 4096, DTYPE_BF16, false);
+    double whole = matmul_model_us(params, &machine);
+    assert_true(whole >= 2.0 * 256 * 4096 * 4096 / 200e3);
+    params[MATMUL_ROWS_PER_TILE] = 1;
+    assert_true(matmul_model_us(params, &machine) > whole);
+}
+
+static void space_is_printable_with_reasons(void **state)
+{
+    (void)state;
+    struct machine machine = fake_machine();
+    int64_t params[MATMUL_PARAMS];
+    char *text;
+    size_t size;
+    fill_params(params, 16, 512, 256, DTYPE_BF16, true);
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    matmul_print_space(params, &machine, out);
+    fclose(out);
+    assert_non_null(strstr(text, "legal, predicted"));
+    assert_non_null(strstr(text, "illegal: "));
+    free(text);
+}
+
+static void probe_measures_plausible_ceilings(void **state)
+{
+    (void)state;
+    struct status status = {0};
+    struct team *team = team_create(0, &status);
+    assert_non_null(team);
+    struct machine machine;
+    assert_true(machine_probe(&machine, team, &status));
+    assert_true(machine.read_gb_s > 0.1 && machine.read_gb_s < 10000);
+    assert_true(machine.peak_gflops > 0.1 && machine.peak_gflops < 1e6);
+    assert_true(machine.name[0] != '\0');
+    assert_true(roofline_us(&machine, 1000000, 0) > 0);
+    assert_true(roofline_us(&machine, 1000000, 1) <= roofline_us(&machine, 1000000, UINT64_C(1) << 40));
+    team_destroy(team);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_name_everything_that_matters),   cmocka_unit_test(off_measures_nothing_and_repeats),
+        cmocka_unit_test(quick_gives_a_legal_measured_record), cmocka_unit_test(large_problems_are_sliced),
+        cmocka_unit_test(foreign_records_are_refused),         cmocka_unit_test(model_knows_the_directions),
+        cmocka_unit_test(space_is_printable_with_reasons),     cmocka_unit_test(probe_measures_plausible_ceilings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
