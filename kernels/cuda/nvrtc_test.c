@@ -293,7 +293,7 @@ static void test_embedded_sources(void **state)
         if (i) assert_true(strcmp(device_sources[i - 1].path, source->path) < 0);
         if (strcmp(source->path, "kernels/cuda/include/device.cuh") != 0) continue;
         found = true;
-        assert_non_null(strstr(source->text, "\n#define KERNELS_DEVICE_CUH\n"));
+        assert_non_null(strstr(source->text, "\n#define KERNELS_CUDA_INCLUDE_DEVICE_CUH\n"));
         assert_non_null(strstr(source->text, "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"));
         assert_int_equal(strncmp(source->text, "/*", 2), 0);
         assert_string_equal(source->text + strlen(source->text) - strlen("\n#endif\n"), "\n#endif\n");
