@@ -233,7 +233,7 @@ static bool finish_kernel(struct plan_launch *launch, const struct device_launch
     memcpy(launch->cluster, geometry.cluster, sizeof launch->cluster);
     /* Programmatic dependent launch came with Hopper; without it device_wait() is empty and the edges are full. */
     launch->attributes = kernel->library ? LAUNCH_LIBRARY : gpu->capability >= 90 ? LAUNCH_PROGRAMMATIC : 0;
-    if (kernel->together) launch->attributes |= LAUNCH_TOGETHER;
+    if (kernel->coresident) launch->attributes |= LAUNCH_CORESIDENT;
     return true;
 }
 

@@ -27,8 +27,8 @@ static void check_chain(const struct plan *plan)
 static void check_gpu_limits(const struct plan *plan, const struct plan_launch *launch, const struct device_facts *gpu,
                              const struct device_kernel *kernel)
 {
-    bool hopper = gpu->capability >= 90, together = strcmp(kernel->name, "all_reduce_two_shot") == 0;
-    assert_int_equal(launch->attributes, (hopper ? LAUNCH_PROGRAMMATIC : 0) | (together ? LAUNCH_TOGETHER : 0));
+    bool hopper = gpu->capability >= 90, coresident = strcmp(kernel->name, "all_reduce_two_shot") == 0;
+    assert_int_equal(launch->attributes, (hopper ? LAUNCH_PROGRAMMATIC : 0) | (coresident ? LAUNCH_CORESIDENT : 0));
     uint32_t cluster = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
     assert_true(cluster >= 1 && cluster <= (hopper ? 16 : 1));
     assert_true(launch->shared_bytes <= (uint32_t)gpu->shared_per_block);

@@ -290,7 +290,7 @@ static const struct damage damages[] = {
     ATTENTION(cluster[2], 16, NOT_ZERO),
     ATTENTION(shared_bytes, 1, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, NOT_ZERO), /* a library does not wait by itself */
-    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_TOGETHER, NOT_ZERO),
+    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_CORESIDENT, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | 0x80000000, NOT_ZERO),
     {OPERAND(0, tensor_map, 1), IN_PLAN(8) "operand 0: a tensor map for a library call"},
     {OPERAND(HEAD_OPERAND, tensor_map, 9), IN_PLAN(8) "operand 2: a tensor map for a library call"},

@@ -58,8 +58,8 @@ static inline bool plan_op_is_collective(unsigned op) { return op == OP_ALL_REDU
 /* struct plan_launch.attributes, device targets */
 enum plan_attribute {
     LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits by itself */
-    LAUNCH_LIBRARY = 2,  /* a library call: `kernel` counts those, and grid, block, cluster and shared_bytes are 0 */
-    LAUNCH_TOGETHER = 4, /* its blocks wait for each other: a GPU that does not run all of them at once cannot run it */
+    LAUNCH_LIBRARY = 2,    /* a library call: `kernel` counts those, and grid, block, cluster and shared_bytes are 0 */
+    LAUNCH_CORESIDENT = 4, /* its blocks wait for each other, so the GPU must hold all of them at the same time */
     LAUNCH_ATTRIBUTES_KNOWN = 7,
 };
 /* Whose call it is. */

@@ -175,30 +175,31 @@ static bool check_launch(const struct plan_launch *launch, const struct cuda_ker
 }
 
 /* The GPU that the engine was built on may be larger than this one of its kind. */
-static bool check_residency(const struct device *device, const struct plan_launch *launch,
-                            const struct cuda_kernel *kernel, struct status *status)
+static bool check_coresident(const struct device *device, const struct plan_launch *launch,
+                             const struct cuda_kernel *kernel, struct status *status)
 {
     const uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
     const int threads = (int)(launch->block[0] * launch->block[1] * launch->block[2]);
     int each = 0;
-    if (!(launch->attributes & LAUNCH_TOGETHER)) return true;
+    if (!(launch->attributes & LAUNCH_CORESIDENT)) return true;
     if (!cuda_ok(&device->driver,
                  device->driver.OccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel->function, threads,
                                                                           launch->shared_bytes),
                  status, "how many blocks run at once"))
         return false;
     const uint64_t most = (uint64_t)(each > 0 ? each : 0) * (uint64_t)device->facts.multiprocessors;
-    return blocks <= most || status_fail(status, STATUS_MACHINE,
-                                         "%" PRIu64 " blocks that wait for each other, but the GPU '%s' runs %" PRIu64
-                                         " of them at once; build the engine on this machine",
-                                         blocks, device->facts.name, most);
+    return blocks <= most ||
+           status_fail(status, STATUS_MACHINE,
+                       "%" PRIu64 " thread blocks must be co-resident, but the GPU '%s' holds %" PRIu64
+                       " of them at a time; build the engine on this machine",
+                       blocks, device->facts.name, most);
 }
 
 static bool resolve(struct arguments *arguments, const struct device *device, const struct cuda_kernel *kernel,
                     const struct plan *plan, const struct plan_launch *launch, const struct cuda_memory *memory,
                     struct status *status)
 {
-    if (!check_launch(launch, kernel, &device->facts, status) || !check_residency(device, launch, kernel, status))
+    if (!check_launch(launch, kernel, &device->facts, status) || !check_coresident(device, launch, kernel, status))
         return false;
     for (uint32_t i = 0; i < launch->operand_count; i++) {
         const struct plan_operand *operand = &plan->operands[launch->first_operand + i];

@@ -29,7 +29,7 @@ struct device_kernel {
     const char *const *param_names;
     int first_tunable; /* params from here on change speed alone */
     int operand_count; /* most; trailing optional operands are left out as the contract says */
-    bool together;     /* its blocks wait for each other: LAUNCH_TOGETHER */
+    bool coresident;   /* its blocks wait for each other: LAUNCH_CORESIDENT */
 
     /* Why these parameters are illegal on this GPU, NULL if they are legal; then *geometry is filled. Never trusts a
      * parameter: products are overflow-checked. */

@@ -78,7 +78,7 @@ class CudaRanks(unittest.TestCase):
                 self.assertEqual(self.generate("w.eng").rc, 0)
                 refused = self.generate("w.eng", env={"FAKE_CUDA_RESIDENT": "512"})
                 self.assertEqual(refused.rc, 3, refused.stderr)
-                for word in ("rank", "1056 blocks that wait for each other", "runs 528 of them", "build the engine"):
+                for word in ("rank", "1056 thread blocks must be co-resident", "holds 528 of them", "build the engine"):
                     self.assertIn(word, refused.stderr)
 
     def test_builds_and_runs(self):
