@@ -13,7 +13,7 @@
 #include "runtime/load/load_cuda.h"
 #include "runtime/load/memory_contract.h"
 #include "formats/base/memory_limit.h"
-#include "runtime/backend/mirror.h"
+#include "runtime/backend/state_shadow.h"
 
 /* A bound plan and where its step block has what the host moves. */
 struct cuda_step {
@@ -44,7 +44,7 @@ struct cuda_backend {
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
     cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
     struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
-    struct mirror mirror;
+    struct state_shadow shadow;
 
     uint64_t submitted, waited; /* replays so far; replay n uses next_tokens and done n % BACKEND_MOST_IN_FLIGHT */
     size_t last_plan;           /* submitted */
@@ -156,7 +156,7 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
     }
     cuda->common.state = next_tokens;
     cuda->fault = (volatile uint32_t *)(volatile void *)(cuda->pinned + sizes->pinned_bytes - PLAN_ALIGNMENT);
-    return mirror_open(&cuda->mirror, &cuda->manifest->geometry, cuda->common.state, status) &&
+    return state_shadow_open(&cuda->shadow, &cuda->manifest->geometry, cuda->common.state, status) &&
            host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
 }
 
@@ -254,7 +254,7 @@ static void destroy(struct backend *backend)
             device_leave(&cuda->device);
         }
     }
-    mirror_close(&cuda->mirror);
+    state_shadow_close(&cuda->shadow);
     host_memory_unmap(&cuda->logits);
     device_close(&cuda->device);
     free(cuda->plans);
@@ -330,12 +330,12 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
 
 static void state_changed(struct backend *backend, int32_t slot, unsigned what)
 {
-    mirror_changed(&cuda_of(backend)->mirror, slot, what);
+    state_shadow_changed(&cuda_of(backend)->shadow, slot, what);
 }
 
 static void drew(struct backend *backend, int32_t slot, int32_t token)
 {
-    mirror_drew(&cuda_of(backend)->mirror, slot, token);
+    state_shadow_drew(&cuda_of(backend)->shadow, slot, token);
 }
 
 static bool send_row(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
@@ -352,7 +352,7 @@ static bool send_inputs(struct cuda_backend *cuda, const struct cuda_step *step,
 {
     const struct cuda_driver *driver = &cuda->device.driver;
     memcpy(&cuda->last_out_rows, cuda->common.step + step->counts_offset + sizeof(int32_t), sizeof(int32_t));
-    return mirror_send(&cuda->mirror, send_row, cuda, status) &&
+    return state_shadow_send(&cuda->shadow, send_row, cuda, status) &&
            cuda_ok(driver,
                    driver->MemcpyHtoDAsync(cuda->memory.base[SPACE_STEP], cuda->common.step, step->input_bytes,
                                            cuda->device.stream),

@@ -12,15 +12,15 @@
 
 #include "formats/base/hash.h"
 #include "kernels/cpu/team.h"
-#include "runtime/backend/mirror.h"
-#include "runtime/distributed/world.h"
+#include "runtime/backend/state_shadow.h"
+#include "runtime/distributed/process_group.h"
 
 enum command { COMMAND_CREATE, COMMAND_SUBMIT, COMMAND_TRACE };
 
 struct rank {
     struct backend *backend;
-    struct mirror mirror; /* ranks but 0: of rank 0's state */
-    bool ok;              /* of the last command */
+    struct state_shadow shadow; /* ranks but 0: of rank 0's state */
+    bool ok;                    /* of the last command */
     struct status status;
     double replay_us, *launch_us; /* of a trace; ranks but 0: nobody wants them */
 };
@@ -29,9 +29,9 @@ struct ranks_backend {
     struct backend common;
     const struct backend_type *rank_type;
     struct eng_engine *engine;
-    struct team *launcher; /* a member for each rank */
-    bool alone;            /* holds engine->ranks_taken */
-    bool failed;           /* a rank has */
+    struct team *rank_team; /* a member for each rank */
+    bool alone;             /* holds engine->ranks_taken */
+    bool failed;            /* a rank has */
     struct rank ranks[PLAN_MAX_RANKS];
     uint32_t count;
     uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
@@ -53,7 +53,7 @@ static bool copy_row(void *argument, uint64_t offset, uint64_t bytes, struct sta
 {
     struct rank *rank = argument;
     (void)status;
-    memcpy(rank->backend->state + offset, rank->mirror.state + offset, bytes);
+    memcpy(rank->backend->state + offset, rank->shadow.state + offset, bytes);
     return true;
 }
 
@@ -68,7 +68,7 @@ static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
     step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
     memcpy(rank->backend->step, all->ranks[0].backend->step,
            fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
-    mirror_send(&rank->mirror, copy_row, rank, &rank->status);
+    state_shadow_send(&rank->shadow, copy_row, rank, &rank->status);
 }
 
 /* A rank that has failed would be waited for. */
@@ -131,7 +131,7 @@ static bool first_failure(const struct ranks_backend *all, struct status *status
 static bool command(struct ranks_backend *all, enum command command, struct status *status)
 {
     all->command = command;
-    team_run(all->launcher, run_command, all);
+    team_run(all->rank_team, run_command, all);
     if (first_failure(all, status)) return true;
     all->failed = true;
     return false;
@@ -162,10 +162,10 @@ void backend_ranks_destroy(struct backend *backend)
     if (!settled) atomic_store(&all->engine->is_lost, true);
     for (uint32_t r = 0; r < all->count; r++) {
         if (settled && all->ranks[r].backend) all->rank_type->destroy(all->ranks[r].backend);
-        mirror_close(&all->ranks[r].mirror);
+        state_shadow_close(&all->ranks[r].shadow);
         free(all->ranks[r].launch_us);
     }
-    team_destroy(all->launcher);
+    team_destroy(all->rank_team);
     if (all->alone) atomic_store(&all->engine->ranks_taken, false);
     free(all);
 }
@@ -204,10 +204,10 @@ static void add_facts(struct ranks_backend *all)
 /* Sequences must find the same pages free in all processes. */
 static bool agree_on_pages(struct ranks_backend *all, struct status *status)
 {
-    uint32_t pages[WORLD_MOST_PROCESSES];
+    uint32_t pages[PROCESS_GROUP_MOST_PROCESSES];
     const struct eng_engine *engine = all->engine;
-    if (!engine->world) return true;
-    if (!world_gather(engine->world, &all->common.pages, sizeof *pages, pages, status)) return false;
+    if (!engine->process_group) return true;
+    if (!process_group_gather(engine->process_group, &all->common.pages, sizeof *pages, pages, status)) return false;
     for (uint64_t p = 0; p < load_processes(engine); p++)
         if (pages[p] < all->common.pages) all->common.pages = pages[p];
     all->common.kv_bytes = all->common.pages * engine->file.manifest.geometry.page_bytes * all->count;
@@ -233,23 +233,23 @@ static void digest_inputs(struct ranks_backend *all)
         digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
 }
 
-/* No step is computed from inputs that differ: what came out would be nobody's answer. Steps that follow from the last one
- * are compared now and then (world_note), and so cost nothing. */
+/* No step is computed from inputs that differ: what came out would be nobody's answer. Steps that follow from the last
+ * one are compared now and then (process_group_note), and so cost nothing. */
 static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
 {
     struct eng_engine *engine = all->engine;
-    uint64_t digests[WORLD_MOST_PROCESSES];
-    if (!engine->world) return true;
+    uint64_t digests[PROCESS_GROUP_MOST_PROCESSES];
+    if (!engine->process_group) return true;
     digest_inputs(all);
     if (all->inputs == INPUTS_OF_LAST_REPLAY) return true;
-    if (!world_gather(engine->world, &all->digest, sizeof all->digest, digests, status)) return false;
+    if (!process_group_gather(engine->process_group, &all->digest, sizeof all->digest, digests, status)) return false;
     for (uint64_t p = 1; p < load_processes(engine); p++)
         if (digests[p] != digests[0]) {
             status_fail(status, STATUS_USAGE,
                         "process %" PRIu64 " was given other inputs than process 0, or drew other tokens, up to step "
                         "%" PRIu64 "; all processes must make the same calls",
                         p, all->submitted);
-            world_fail(engine->world, status->message);
+            process_group_fail(engine->process_group, status->message);
             return false;
         }
     return true;
@@ -271,8 +271,8 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     all->options = options;
     all->count = engine->rank_count;
     atomic_store(&engine->rank_failed, false);
-    all->launcher = team_create((int)all->count, status);
-    if (!all->launcher) goto fail;
+    all->rank_team = team_create((int)all->count, status);
+    if (!all->rank_team) goto fail;
     if (rank_type->shares_memory) {
         all->ranks[0].backend = rank_type->create(engine, options, status);
         if (!all->ranks[0].backend) {
@@ -282,7 +282,7 @@ struct backend *backend_ranks_create(const struct backend_type *type, const stru
     }
     if (!command(all, COMMAND_CREATE, status) || !connect_all(all, status)) goto fail;
     for (uint32_t r = 1; r < all->count; r++)
-        if (!mirror_open(&all->ranks[r].mirror, geometry, all->ranks[0].backend->state, status)) goto fail;
+        if (!state_shadow_open(&all->ranks[r].shadow, geometry, all->ranks[0].backend->state, status)) goto fail;
     add_facts(all);
     if (!agree_on_pages(all, status)) goto fail;
     return &all->common;
@@ -308,9 +308,9 @@ static void digest_sampler(struct ranks_backend *all, int32_t slot)
 void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned what)
 {
     struct ranks_backend *all = ranks_of(backend);
-    if (all->engine->world && (what & BACKEND_SAMPLER)) digest_sampler(all, slot);
+    if (all->engine->process_group && (what & BACKEND_SAMPLER)) digest_sampler(all, slot);
     for (uint32_t r = 0; r < all->count; r++) {
-        if (r > 0) mirror_changed(&all->ranks[r].mirror, slot, what);
+        if (r > 0) state_shadow_changed(&all->ranks[r].shadow, slot, what);
         all->rank_type->state_changed(all->ranks[r].backend, slot, what);
     }
 }
@@ -318,7 +318,7 @@ void backend_ranks_state_changed(struct backend *backend, int32_t slot, unsigned
 void backend_ranks_agree(struct backend *backend, const void *bytes, size_t count)
 {
     struct ranks_backend *all = ranks_of(backend);
-    if (all->engine->world) digest(all, bytes, count);
+    if (all->engine->process_group) digest(all, bytes, count);
 }
 
 bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
@@ -362,9 +362,9 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
                 all->failed = true;
                 return NULL;
             }
-    if (all->engine->world) {
+    if (all->engine->process_group) {
         digest(all, drawn[0], rows * sizeof *drawn[0]);
-        world_note(all->engine->world, ++all->engine->noted_steps, all->digest);
+        process_group_note(all->engine->process_group, ++all->engine->noted_steps, all->digest);
     }
     return drawn[0];
 }

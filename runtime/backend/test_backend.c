@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/backend/mirror.h"
+#include "runtime/backend/state_shadow.h"
 
 struct test_backend_settings test_backend_settings;
 
@@ -27,7 +27,7 @@ struct test_device {
     struct backend common;
     const struct engine *file;
     struct backend *cpu; /* its step and state are the device's */
-    struct mirror mirror;
+    struct state_shadow shadow;
     struct test_replay replays[BACKEND_MOST_IN_FLIGHT]; /* oldest first */
     int in_flight;
     size_t last_plan; /* submitted */
@@ -64,7 +64,7 @@ static void destroy(struct backend *backend)
         free(device->replays[i].state_sent);
         free(device->replays[i].next_tokens);
     }
-    mirror_close(&device->mirror);
+    state_shadow_close(&device->shadow);
     if (device->cpu) backend_cpu.destroy(device->cpu);
     free(device->common.step);
     free(device->common.state);
@@ -99,18 +99,18 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
     }
     /* What the session does not send must not work by chance. */
     memset(device->cpu->state, 0x5a, device->state_bytes);
-    assert_true(mirror_open(&device->mirror, &manifest->geometry, device->common.state, status));
+    assert_true(state_shadow_open(&device->shadow, &manifest->geometry, device->common.state, status));
     return &device->common;
 }
 
 static void state_changed(struct backend *backend, int32_t slot, unsigned what)
 {
-    mirror_changed(&device_of(backend)->mirror, slot, what);
+    state_shadow_changed(&device_of(backend)->shadow, slot, what);
 }
 
 static void drew(struct backend *backend, int32_t slot, int32_t token)
 {
-    mirror_drew(&device_of(backend)->mirror, slot, token);
+    state_shadow_drew(&device_of(backend)->shadow, slot, token);
 }
 
 static bool note_sent(void *argument, uint64_t offset, uint64_t bytes, struct status *status)
@@ -178,7 +178,7 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     if (inputs == INPUTS_FROM_HOST) {
         assert_int_equal(device->in_flight, 0);
         memset(replay->state_sent, 0, device->state_bytes * sizeof(bool));
-        assert_true(mirror_send(&device->mirror, note_sent, replay, status));
+        assert_true(state_shadow_send(&device->shadow, note_sent, replay, status));
         memcpy(replay->state_then, device->common.state, device->state_bytes);
         memcpy(replay->inputs_then, device->common.step, device->step_bytes);
     } else {

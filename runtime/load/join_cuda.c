@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/distributed/world.h"
+#include "runtime/distributed/process_group.h"
 
 /* What a process tells the others before any of them takes GPU memory. */
 struct introduction {
@@ -16,7 +16,7 @@ struct introduction {
 bool join_cuda_wanted(const struct eng_engine *engine)
 {
     const struct engine *file = &engine->file;
-    if (engine->world) return true;
+    if (engine->process_group) return true;
     if (plan_ranks(&file->manifest.geometry) == 1 || !file->library_plans || engine->no_libraries) return false;
     for (size_t p = 0; p < file->plan_count; p++)
         if (file->library_plans[p].header.launch_count > 0 && file->library_plans[p].header.use == PLAN_USE_ALWAYS)
@@ -44,10 +44,11 @@ static bool check_plans(const struct engine *file, struct status *status)
 
 static bool introduce(struct eng_engine *engine, struct nccl_id *id, struct status *status)
 {
-    struct introduction mine = {.id = *id, .nccl_version = engine->cuda[0].nccl.version}, all[WORLD_MOST_PROCESSES];
+    struct introduction mine = {.id = *id, .nccl_version = engine->cuda[0].nccl.version},
+                        all[PROCESS_GROUP_MOST_PROCESSES];
     const uint32_t processes = load_processes(engine);
     memcpy(mine.gpu, engine->cuda[0].device.facts.name, sizeof mine.gpu);
-    if (!world_gather(engine->world, &mine, sizeof mine, all, status)) return false;
+    if (!process_group_gather(engine->process_group, &mine, sizeof mine, all, status)) return false;
     *id = all[0].id;
     for (uint32_t p = 1; p < processes; p++) {
         if (all[p].nccl_version != all[0].nccl_version)
@@ -67,16 +68,17 @@ bool join_cuda_open(struct eng_engine *engine, struct nccl_id *id, struct status
 {
     struct nccl *nccl = &engine->cuda[0].nccl;
     memset(id, 0, sizeof *id);
-    if (engine->world && !check_plans(&engine->file, status)) return false;
+    if (engine->process_group && !check_plans(&engine->file, status)) return false;
     return nccl_open(nccl, status) && (engine->first_rank > 0 || nccl_make_id(nccl, id, status)) &&
-           (!engine->world || introduce(engine, id, status));
+           (!engine->process_group || introduce(engine, id, status));
 }
 
 static bool is_well(void *context)
 {
     struct eng_engine *engine = context;
     struct status ignored;
-    return !atomic_load(&engine->rank_failed) && (!engine->world || world_ok(engine->world, &ignored));
+    return !atomic_load(&engine->rank_failed) &&
+           (!engine->process_group || process_group_ok(engine->process_group, &ignored));
 }
 
 bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_id *id, struct status *status)
@@ -97,5 +99,5 @@ bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_
 bool join_cuda_agree(const struct eng_engine *engine, struct status *status)
 {
     uint8_t nothing[1] = {0};
-    return !engine->world || world_gather(engine->world, nothing, 0, nothing, status);
+    return !engine->process_group || process_group_gather(engine->process_group, nothing, 0, nothing, status);
 }

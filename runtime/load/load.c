@@ -16,7 +16,7 @@
 #include "runtime/load/load_cuda.h"
 #include "formats/base/memory_limit.h"
 #include "runtime/load/plan_inputs.h"
-#include "runtime/distributed/world.h"
+#include "runtime/distributed/process_group.h"
 
 /* Chunks that a thread takes at once: large enough that one call reads ahead of many pages, small enough that all threads
  * end at the same time. */
@@ -32,9 +32,9 @@ double load_seconds(void)
 void load_tell_others(const struct eng_engine *engine, struct status *status)
 {
     struct status first;
-    if (!engine->world) return;
-    if (world_ok(engine->world, &first))
-        world_fail(engine->world, status->message);
+    if (!engine->process_group) return;
+    if (process_group_ok(engine->process_group, &first))
+        process_group_fail(engine->process_group, status->message);
     else
         *status = first;
 }
@@ -45,7 +45,8 @@ void load_hear_of_others(struct eng_engine *engine)
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
     struct status ignored;
     if (atomic_exchange(&engine->has_heard, true)) return;
-    for (int i = 0; engine->world && i < LOOKS && world_ok(engine->world, &ignored); i++) nanosleep(&pause, NULL);
+    for (int i = 0; engine->process_group && i < LOOKS && process_group_ok(engine->process_group, &ignored); i++)
+        nanosleep(&pause, NULL);
 }
 
 struct weight_check {
@@ -205,8 +206,8 @@ static bool open_gpus(struct eng_engine *engine, const int *ordinals, const stru
     struct cuda_environment environment;
     int indices[PLAN_MAX_RANKS];
     /* NCCL's processes on one machine have to see each other's GPUs. */
-    if (!cuda_environment_set(&environment, ordinals, engine->rank_count, options->only_cuda_user != 0, !engine->world,
-                              indices, status))
+    if (!cuda_environment_set(&environment, ordinals, engine->rank_count, options->only_cuda_user != 0,
+                              !engine->process_group, indices, status))
         return false;
     bool ok = load_cuda_open(engine, ordinals, indices, options->no_peer_access != 0, status);
     cuda_environment_restore(&environment);
@@ -261,19 +262,19 @@ static bool find_ranks(struct eng_engine *engine, const struct eng_open_options 
     if (!memchr(options->token, '\0', sizeof options->token))
         return status_fail(status, STATUS_USAGE, "eng_open: token: expected a text of at most %d bytes that ends",
                            ENG_TOKEN_BYTES - 1);
-    const struct world_options world = {.process = options->process,
-                                        .processes = processes,
-                                        .address = options->address,
-                                        .longest_seconds = longest_seconds,
-                                        .gather_seconds = gather_seconds,
-                                        .fingerprint = engine->file.checksum,
-                                        .token = options->token,
-                                        .has_several_machines =
-                                            options->local_processes > 0 && options->local_processes < processes};
+    const struct process_group_options group = {.process = options->process,
+                                                .processes = processes,
+                                                .address = options->address,
+                                                .longest_seconds = longest_seconds,
+                                                .gather_seconds = gather_seconds,
+                                                .fingerprint = engine->file.checksum,
+                                                .token = options->token,
+                                                .has_several_machines = options->local_processes > 0 &&
+                                                                        options->local_processes < processes};
     engine->rank_count = ranks / processes;
     engine->first_rank = options->process * engine->rank_count;
-    engine->world = world_join(&world, status);
-    return engine->world != NULL;
+    engine->process_group = process_group_join(&group, status);
+    return engine->process_group != NULL;
 }
 
 static bool load(struct eng_engine *engine, const char *path, const struct eng_open_options *options,
@@ -311,9 +312,9 @@ void load_release(struct eng_engine *engine)
 {
     if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
     /* GPUs, sockets and the thread that serves them are the parent's. */
-    if (load_is_inherited(engine) && (engine->cuda || engine->world)) return;
+    if (load_is_inherited(engine) && (engine->cuda || engine->process_group)) return;
     load_cuda_close(engine);
-    world_leave(&engine->world);
+    process_group_leave(&engine->process_group);
     if (engine->tokenizer) tokenizer_close(engine->tokenizer);
     if (engine->file_open) engine_close(&engine->file);
     host_memory_unmap(&engine->weights);

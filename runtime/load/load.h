@@ -22,14 +22,14 @@ struct eng_engine {
     struct host_memory weights;      /* private_weights: a copy of the file's, which is closed */
     struct tokenizer *tokenizer;     /* NULL if the engine has none */
     struct load_cuda *cuda;          /* [rank_count]: where an engine for GPUs lies (load_cuda.h); NULL: on the host */
-    uint32_t first_rank, rank_count; /* of this process: all, but where `world` is there */
+    uint32_t first_rank, rank_count; /* of this process: all, unless process_group is set */
     atomic_bool has_heard;           /* load_hear_of_others has waited */
     atomic_bool rank_failed;         /* of this process, while others of it wait for it to join or to make a session */
-    uint64_t noted_steps;            /* of all sessions, for world_note */
-    struct world *world;             /* the processes that share the ranks (world.h); NULL: this one has all */
-    atomic_bool is_lost;             /* one of its GPUs hangs: nothing on them is given back any more */
-    atomic_bool ranks_taken;         /* by the one session that an engine for several GPUs may have */
-    size_t decode_plans;             /* file.plans begins with these, the rest is for prefill */
+    uint64_t noted_steps;            /* of all sessions, for process_group_note */
+    struct process_group *process_group; /* the processes that share the ranks (group.h); NULL: this one has all */
+    atomic_bool is_lost;                 /* one of its GPUs hangs: nothing on them is given back any more */
+    atomic_bool ranks_taken;             /* by the one session that an engine for several GPUs may have */
+    size_t decode_plans;                 /* file.plans begins with these, the rest is for prefill */
     struct plan_space_sizes space_sizes;
     char *info; /* JSON text */
     int load_threads;

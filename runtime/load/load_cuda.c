@@ -10,7 +10,7 @@
 #include "runtime/load/join_cuda.h"
 #include "runtime/load/memory_contract.h"
 #include "runtime/load/upload.h"
-#include "runtime/distributed/world.h"
+#include "runtime/distributed/process_group.h"
 
 enum {
     /* Of all GPUs. More of them bring less: 128 read 62 to 69 GB/s out of the page cache where 64 read 101 to 103. */
@@ -114,13 +114,13 @@ bool load_cuda_open(struct eng_engine *engine, const int *ordinals, const int *i
     for (uint32_t r = 0; r < ranks; r++) {
         struct load_cuda *cuda = &engine->cuda[r];
         devices[r] = &cuda->device;
-        cuda->is_apart = engine->world != NULL;
+        cuda->is_apart = engine->process_group != NULL;
         if (!device_find_at(&cuda->device, indices[r], ordinals[r], status))
             return ranks == 1 ? false : status_prefix(status, "this engine is for %" PRIu32 " GPUs", ranks);
         cuda->nominal_gb_per_second = nominal_rate(&cuda->device);
         if (!check_capability(engine, &cuda->device, status) || !check_alike(engine, r, status)) return false;
     }
-    return (ranks == 1 || engine->world || link_ranks(engine, devices, ranks, no_peer_access, status)) &&
+    return (ranks == 1 || engine->process_group || link_ranks(engine, devices, ranks, no_peer_access, status)) &&
            begin_devices(engine, status);
 }
 
@@ -288,7 +288,7 @@ static bool settle_libraries(struct eng_engine *engine, const struct status *mis
         cuda_calls_close(&cuda->calls, &cuda->device);
         nccl_leave(&cuda->nccl_rank);
     }
-    if (engine->world) {
+    if (engine->process_group) {
         *status = *missing;
         return false;
     }
@@ -317,7 +317,7 @@ static bool run_filling(struct filling *filling, struct status *status)
     struct status missing;
     status_clear(&missing);
     bool joins = join_cuda_wanted(engine) && join_cuda_open(engine, &filling->id, &missing);
-    if (engine->world && !joins) {
+    if (engine->process_group && !joins) {
         *status = missing;
         return false;
     }
@@ -366,7 +366,7 @@ bool load_cuda_fill(struct eng_engine *engine, uint32_t threads, struct status *
 
 bool load_cuda_is_well(struct eng_engine *engine, const struct load_cuda *cuda, struct status *status)
 {
-    if (engine->world && !world_ok(engine->world, status)) return false;
+    if (engine->process_group && !process_group_ok(engine->process_group, status)) return false;
     if (!cuda->nccl_rank.nccl || nccl_ok(&cuda->nccl_rank, status)) return true;
     load_hear_of_others(engine);
     return false;

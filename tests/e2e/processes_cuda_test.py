@@ -243,7 +243,7 @@ class Processes(unittest.TestCase):
                 self.assertLess(time.monotonic() - start, SOON)
                 self.assertEqual(survivor.rc, 3, survivor.stderr)
                 self.assertIn("process %d" % victim, survivor.stderr)
-                self.assertIn("has ended", survivor.stderr)
+                self.assertIn("stopped responding: its process has ended", survivor.stderr)
                 self.finish(processes[victim:victim + 1])
 
     def test_nccl_that_loses_a_process_before_it_is_missed(self):
@@ -263,16 +263,16 @@ class Processes(unittest.TestCase):
                 survivor = Ended(processes[0], 60)
                 self.assertEqual(survivor.rc, 3, survivor.stderr)
                 self.assertIn("process 1", survivor.stderr)
-                self.assertIn("has ended", survivor.stderr)
+                self.assertIn("stopped responding: its process has ended", survivor.stderr)
                 self.finish(processes[1:])
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):
         """While all wait for a step that does not end."""
         hangs = {0: {"FAKE_CUDA_HANG": "1"}, 1: {"FAKE_CUDA_HANG": "1"}}
-        for victim, blow, words in ((1, signal.SIGKILL, ["process 1", "has ended"]),
-                                    (0, signal.SIGKILL, ["process 0", "has ended"]),
-                                    (1, signal.SIGSTOP, ["process 1", "does not answer"])):
+        for victim, blow, words in ((1, signal.SIGKILL, ["process 1", "stopped responding: its process has ended"]),
+                                    (0, signal.SIGKILL, ["process 0", "stopped responding: its process has ended"]),
+                                    (1, signal.SIGSTOP, ["process 1", "stopped responding: nothing received for 5 s"])):
             with self.subTest(victim=victim, blow=blow):
                 processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS, hangs)
                 time.sleep(1.5)

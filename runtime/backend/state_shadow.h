@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host's copy of a device's STATE space. Whoever changes a row on the host announces it, and all changed rows go to
  * the device before the next replay whose inputs come from the host. What replays do to the state is repeated here. */
-#ifndef RUNTIME_BACKEND_MIRROR_H
-#define RUNTIME_BACKEND_MIRROR_H
+#ifndef RUNTIME_BACKEND_STATE_SHADOW_H
+#define RUNTIME_BACKEND_STATE_SHADOW_H
 
 #include "runtime/backend/backend.h"
 
-struct mirror {
+struct state_shadow {
     uint64_t slots;
     struct plan_field fields[STATE_FIELD_COUNT];
     uint64_t row_bytes[STATE_FIELD_COUNT];
@@ -15,15 +15,16 @@ struct mirror {
 };
 
 /* All rows count as changed. */
-bool mirror_open(struct mirror *mirror, const struct plan_geometry *geometry, uint8_t *state, struct status *status);
-void mirror_close(struct mirror *mirror); /* harmless on a mirror that is all zero */
+bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
+                       struct status *status);
+void state_shadow_close(struct state_shadow *shadow); /* harmless on a shadow that is all zero */
 
-void mirror_changed(struct mirror *mirror, int32_t slot, unsigned what);
+void state_shadow_changed(struct state_shadow *shadow, int32_t slot, unsigned what);
 /* As the sample op does: one draw more, and the token was seen. */
-void mirror_drew(struct mirror *mirror, int32_t slot, int32_t token);
+void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token);
 
 /* Copies `bytes` bytes at `offset` of the STATE space to the device. */
-typedef bool mirror_copy(void *argument, uint64_t offset, uint64_t bytes, struct status *status);
-bool mirror_send(struct mirror *mirror, mirror_copy *copy, void *argument, struct status *status);
+typedef bool state_shadow_copy(void *argument, uint64_t offset, uint64_t bytes, struct status *status);
+bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, void *argument, struct status *status);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/distributed/world_socket.h"
+#include "runtime/distributed/process_group_socket.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -15,21 +15,21 @@
 
 enum {
     RETRY_MS = 50,
-    UNKNOWN_MS = 20000, /* a cluster may not know yet of a machine that has just begun */
-    ATTEMPT_MS = 3000,  /* for one address of several */
+    UNKNOWN_MS = 20000, /* the name of a machine that has just started may not resolve yet */
+    ATTEMPT_MS = 3000,  /* for each address of a host */
 };
 
-int64_t world_clock_ms(void)
+int64_t process_group_clock_ms(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-/* A name, not the digits of an address. */
+/* A host name rather than a numeric address. */
 static bool is_name(const char *address) { return *address != '[' && (*address < '0' || *address > '9'); }
 
-/* The caller frees *found. *patience_ms: where it failed, how long later tries may succeed; 0: they will not. */
+/* The caller frees *found. On failure *patience_ms is how long later tries may still succeed; 0: they will not. */
 static bool resolve(const char *address, struct addrinfo **found, int64_t *patience_ms, struct status *status)
 {
     char host[256];
@@ -46,16 +46,16 @@ static bool resolve(const char *address, struct addrinfo **found, int64_t *patie
     else if (memchr(begin, ':', (size_t)(end - begin)))
         return status_fail(status, STATUS_USAGE, "address '%s': write an IPv6 address as [ADDRESS]:PORT", address);
     if ((size_t)snprintf(host, sizeof host, "%.*s", (int)(end - begin), begin) >= sizeof host)
-        return status_fail(status, STATUS_USAGE, "address '%s': the name is too long for a host", address);
+        return status_fail(status, STATUS_USAGE, "address '%s': expected a host name of at most 255 bytes", address);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     int error = getaddrinfo(host, colon + 1, &hints, found);
     if (error == EAI_AGAIN) *patience_ms = INT64_MAX;
     if (error == EAI_NONAME && is_name(address)) *patience_ms = UNKNOWN_MS;
-    return !error || status_fail(status, STATUS_USAGE, "address '%s': %s: name a host that all processes can resolve",
+    return !error || status_fail(status, STATUS_USAGE, "address '%s': %s: give a host that all processes can resolve",
                                  address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
 }
 
-/* -1 with errno when there is none. */
+/* -1 on failure, with errno. */
 static int open_socket(const struct addrinfo *at, int option_level, int option)
 {
     int one = 1, descriptor = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -65,7 +65,6 @@ static int open_socket(const struct addrinfo *at, int option_level, int option)
     return descriptor;
 }
 
-/* Only the machine itself reaches it. */
 static bool is_loopback(const struct addrinfo *at)
 {
     if (at->ai_family == AF_INET) {
@@ -77,10 +76,10 @@ static bool is_loopback(const struct addrinfo *at)
     return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == IN_LOOPBACKNET);
 }
 
-/* -1 with errno when it fails. */
+/* -1 on failure, with errno. */
 static int listen_at(const struct addrinfo *at)
 {
-    /* Connections of an earlier run that the kernel still remembers do not keep the port. */
+    /* Closed connections of an earlier run must not block the port. */
     int made = open_socket(at, SOL_SOCKET, SO_REUSEADDR);
     if (made < 0 || (!bind(made, at->ai_addr, at->ai_addrlen) && !listen(made, SOMAXCONN))) return made;
     int error = errno;
@@ -89,7 +88,7 @@ static int listen_at(const struct addrinfo *at)
     return -1;
 }
 
-bool world_socket_listen(const char *address, bool has_several_machines, int *descriptor, struct status *status)
+bool process_group_socket_listen(const char *address, bool has_several_machines, int *descriptor, struct status *status)
 {
     struct addrinfo *found;
     int64_t patience_ms;
@@ -98,7 +97,8 @@ bool world_socket_listen(const char *address, bool has_several_machines, int *de
     int error = 0;
     bool has_other = false;
     char host[NI_MAXHOST] = "?";
-    /* Debian's /etc/hosts gives a machine's own name one that only the machine itself reaches: then there is no other. */
+    /* Loopback addresses come second: Debian's /etc/hosts has one (127.0.1.1) for the machine's own name, often as its
+     * only one. */
     for (int loopback = 0; loopback <= !has_several_machines; loopback++)
         for (struct addrinfo *at = found; at && *descriptor < 0; at = at->ai_next) {
             has_other |= !is_loopback(at);
@@ -113,15 +113,15 @@ bool world_socket_listen(const char *address, bool has_several_machines, int *de
         return status_fail(
             status, STATUS_USAGE,
             "process 0 cannot listen at '%s' for processes of several machines: it resolves to %s, which "
-            "only this machine reaches: set MASTER_ADDR (or the address) to a name or number of a "
+            "only this machine reaches: set MASTER_ADDR (or the address) to the name or address of a "
             "network interface of this machine, or change the name's line in /etc/hosts",
             address, host);
     return status_fail_errno(status, STATUS_USAGE, error,
-                             "process 0 cannot listen at '%s': give an address of its machine and a free port",
+                             "process 0 cannot listen at '%s': give an address of this machine and a free port",
                              address);
 }
 
-/* A port from which connections are made may, while nobody listens there, be connected to itself. */
+/* A socket connected to itself: possible while nobody listens and the system picks the same port as the local one. */
 static bool is_own(int descriptor)
 {
     struct sockaddr_storage own = {0}, other = {0};
@@ -130,7 +130,7 @@ static bool is_own(int descriptor)
            !getpeername(descriptor, (struct sockaddr *)&other, &other_bytes) && !memcmp(&own, &other, sizeof own);
 }
 
-/* -1 with errno when it fails. */
+/* -1 on failure, with errno. */
 static int connect_once(const struct addrinfo *at)
 {
     int error = 0, descriptor = open_socket(at, 0, 0);
@@ -139,9 +139,9 @@ static int connect_once(const struct addrinfo *at)
     if (error == EINPROGRESS || error == EINTR) {
         struct pollfd polled = {descriptor, POLLOUT, 0};
         socklen_t bytes = sizeof error;
-        int64_t until = world_clock_ms() + ATTEMPT_MS, left = ATTEMPT_MS;
+        int64_t until = process_group_clock_ms() + ATTEMPT_MS, left = ATTEMPT_MS;
         int ready;
-        while ((ready = poll(&polled, 1, (int)left)) < 0 && (left = until - world_clock_ms()) > 0) continue;
+        while ((ready = poll(&polled, 1, (int)left)) < 0 && (left = until - process_group_clock_ms()) > 0) continue;
         error = ETIMEDOUT;
         if (ready > 0) getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &bytes);
     }
@@ -156,10 +156,10 @@ static int connect_once(const struct addrinfo *at)
     return -1;
 }
 
-bool world_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status)
+bool process_group_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status)
 {
-    const int64_t start = world_clock_ms(), until = start + longest_ms;
-    struct status failure; /* of the last try: it is no failure of all */
+    const int64_t start = process_group_clock_ms(), until = start + longest_ms;
+    struct status failure; /* of the last try */
     *descriptor = -1;
     for (;;) {
         struct addrinfo *found;
@@ -170,13 +170,14 @@ bool world_socket_connect(const char *address, int64_t longest_ms, int *descript
             int error = errno;
             freeaddrinfo(found);
             if (*descriptor >= 0) return true;
-            status_fail_errno(&failure, STATUS_MACHINE, error,
-                              "cannot reach process 0 at '%s' within %g s: see whether it runs and the address is its",
-                              address, (double)longest_ms / 1000);
-        } else if (world_clock_ms() - start >= patience_ms) {
+            status_fail_errno(
+                &failure, STATUS_MACHINE, error,
+                "cannot connect to process 0 at '%s' within %g s: check that it runs and that the address is its own",
+                address, (double)longest_ms / 1000);
+        } else if (process_group_clock_ms() - start >= patience_ms) {
             break;
         }
-        if (world_clock_ms() >= until) break;
+        if (process_group_clock_ms() >= until) break;
         poll(NULL, 0, RETRY_MS);
     }
     *status = failure;

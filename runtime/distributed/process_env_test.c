@@ -169,8 +169,8 @@ static void the_first_launcher_counts(void **state)
 static void nobody_has_started_it(void **state)
 {
     (void)state;
-    static const char words[] = "environment: expected a process that torchrun or mpirun has started, found neither "
-                                "RANK and WORLD_SIZE nor the variables of Open MPI or MPICH";
+    static const char words[] = "environment: expected the variables of torchrun (RANK, WORLD_SIZE), Open MPI or "
+                                "MPICH, found none; start the processes with torchrun or mpirun";
     expect_refusal(words);
     setenv("RANK", "0", 1);
     setenv("LOCAL_RANK", "0", 1);
@@ -277,8 +277,9 @@ static void several_machines_need_an_address(void **state)
 {
     (void)state;
     open_mpi(VALUES("3", "4", "1", "2"));
-    expect_refusal("environment: Open MPI: expected MASTER_ADDR|MASTER_ADDR|host of process 0|found "
-                   "nothing|mpirun -x MASTER_ADDR=HOST|or give an address");
+    expect_refusal(
+        "environment: Open MPI: expected the host of process 0 in MASTER_ADDR|MASTER_ADDR|host of process 0|found "
+        "nothing|mpirun -x MASTER_ADDR=HOST|or give an address");
     clear(NULL);
     mpich(VALUES("3", "4", "1", "2"));
     expect_refusal("environment: MPICH: expected MASTER_ADDR|MASTER_ADDR");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where process 0 listens, for each thing that a host's name may resolve to. */
-#include "runtime/distributed/world_socket.h"
+#include "runtime/distributed/process_group_socket.h"
 #include "formats/base/test_support.h"
 
 #include <arpa/inet.h>
@@ -96,7 +96,8 @@ static void expect_listener(const char *host, bool has_several_machines, const c
     socklen_t bytes = sizeof own;
     int descriptor;
     snprintf(address, sizeof address, "%s:%d", host, free_port());
-    if (!world_socket_listen(address, has_several_machines, &descriptor, &status)) fail_msg("%s", status.message);
+    if (!process_group_socket_listen(address, has_several_machines, &descriptor, &status))
+        fail_msg("%s", status.message);
     assert_int_equal(getsockname(descriptor, (struct sockaddr *)&own, &bytes), 0);
     assert_int_equal(own.sin_family, AF_INET);
     inet_ntop(AF_INET, &own.sin_addr, found, sizeof found);
@@ -111,7 +112,7 @@ static void expect_refusal(const char *host, const char *words)
     int descriptor;
     snprintf(address, sizeof address, "%s:%d", host, free_port());
     status_clear(&status);
-    test_expect_failure(world_socket_listen(address, true, &descriptor, &status), &status, STATUS_USAGE, words);
+    test_expect_failure(process_group_socket_listen(address, true, &descriptor, &status), &status, STATUS_USAGE, words);
     assert_int_equal(descriptor, -1);
 }
 
@@ -157,7 +158,7 @@ static void an_address_of_another_machine(void **state)
 {
     (void)state;
     RESOLVES_TO("203.0.113.1");
-    expect_refusal("machine.test", "cannot listen at 'machine.test:|address of its machine");
+    expect_refusal("machine.test", "cannot listen at 'machine.test:|address of this machine");
     RESOLVES_TO("203.0.113.1", "127.0.1.1");
     expect_listener("machine.test", false, "127.0.1.1");
     expect_refusal("machine.test", "cannot listen at 'machine.test:");

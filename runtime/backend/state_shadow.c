@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/backend/state_shadow.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPLER == 1 << STATE_SAMPLERS &&
+                   (int)BACKEND_SEEN == 1 << STATE_SEEN && (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
+               "a bit for each field");
+
+bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
+                       struct status *status)
+{
+    uint64_t bytes;
+    *shadow = (struct state_shadow){.slots = geometry->slots, .state = state};
+    state_layout(geometry, shadow->fields, &bytes); /* fits: checked when the engine was opened */
+    shadow->row_bytes[STATE_PAGE_TABLE] = geometry->pages_per_slot * sizeof(int32_t);
+    shadow->row_bytes[STATE_SAMPLERS] = sizeof(struct sampler_state);
+    shadow->row_bytes[STATE_SEEN] = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
+    shadow->changed = malloc(geometry->slots);
+    if (!shadow->changed) return status_fail(status, STATUS_MACHINE, "out of memory");
+    memset(shadow->changed, BACKEND_STATE_ALL, geometry->slots);
+    return true;
+}
+
+void state_shadow_close(struct state_shadow *shadow)
+{
+    free(shadow->changed);
+    *shadow = (struct state_shadow){0};
+}
+
+void state_shadow_changed(struct state_shadow *shadow, int32_t slot, unsigned what)
+{
+    shadow->changed[slot] |= (uint8_t)what;
+}
+
+static uint8_t *row_of(const struct state_shadow *shadow, enum state_field field, uint64_t slot)
+{
+    return shadow->state + shadow->fields[field].offset + slot * shadow->row_bytes[field];
+}
+
+void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token)
+{
+    struct sampler_state *sampler = (struct sampler_state *)(void *)row_of(shadow, STATE_SAMPLERS, (uint64_t)slot);
+    sampler->draw++;
+    row_of(shadow, STATE_SEEN, (uint64_t)slot)[token / 8] |= (uint8_t)(1u << (token % 8));
+}
+
+bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, void *argument, struct status *status)
+{
+    for (uint64_t slot = 0; slot < shadow->slots; slot++) {
+        if (!shadow->changed[slot]) continue;
+        for (int field = 0; field < STATE_FIELD_COUNT; field++) {
+            uint64_t bytes = shadow->row_bytes[field];
+            if ((shadow->changed[slot] & 1u << field) &&
+                !copy(argument, shadow->fields[field].offset + slot * bytes, bytes, status))
+                return false;
+        }
+        shadow->changed[slot] = 0;
+    }
+    return true;
+}
