@@ -282,7 +282,7 @@ static void several_machines_need_an_address(void **state)
         "nothing|mpirun -x MASTER_ADDR=HOST|or give an address");
     clear(NULL);
     mpich(VALUES("3", "4", "1", "2"));
-    expect_refusal("environment: MPICH: expected MASTER_ADDR|MASTER_ADDR");
+    expect_refusal("environment: MPICH: expected the host of process 0 in MASTER_ADDR|MASTER_ADDR");
     clear(NULL);
     torchrun("host", "1", VALUES("3", "4", "1", "4"));
     unsetenv("MASTER_ADDR");

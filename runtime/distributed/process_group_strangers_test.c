@@ -44,13 +44,14 @@ static void wrong_hellos_end_nothing(void **state)
         const char *name, *words;
     } wrong[] = {
         {hello_of(1, 3), "version", "protocol: expected version 2, found version 9|same release"},
-        {hello_of(1, 4), "count", "process 1 (count): |one of 4 processes|one of 3"},
-        {hello_of(9, 3), "number", "process 9 (number): |out of range|of 3 processes the last is 2"},
+        {hello_of(1, 4), "count", "process 1 (count) was started as one of 4 processes, process 0 as one of 3: "},
+        {hello_of(9, 3), "number", "process 9 (number): |out of range|the last of 3 processes is 2"},
         {hello_of(UINT32_MAX, 3), "number", "process 4294967295 (number): |out of range"},
         {hello_of(0, 3), "zero", "process 0 exists twice|zero"},
-        {hello_of(2, 3), "file", "process 2 has another engine file than process 0 (file|give all the same file"},
-        {hello_of(2, 3), "\x1b[31m red", "process 2: |name|not text"},
-        {hello_of(2, 3), "half a \xe2\x80", "process 2: |name|not text"},
+        {hello_of(2, 3), "file",
+         "process 2 has another engine file than process 0 (file|give all processes the same file"},
+        {hello_of(2, 3), "\x1b[31m red", "process 2: |name|not printable text"},
+        {hello_of(2, 3), "half a \xe2\x80", "process 2: |name|not printable text"},
     };
     wrong[0].hello.version = 9;
     wrong[5].hello.value++;
