@@ -90,10 +90,10 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
         return false;
     enum dtype matrices = cuda ? half_dtype(build) : options->dtype;
     if (build->has_weights) {
-        if (!bind_weights(&build->decode, &build->checkpoint, matrices, status)) return false;
+        if (!bind_weights(&build->decode, &build->checkpoint, (enum encoding_id)matrices, status)) return false;
     } else {
         enum dtype dtype = matrices ? matrices : build->checkpoint.config.dtype;
-        assume_weights(&build->decode, dtype ? dtype : DTYPE_BF16);
+        assume_weights(&build->decode, dtype ? (enum encoding_id)dtype : ENCODING_BF16);
     }
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
@@ -206,7 +206,8 @@ static void copy_base_name(const char *path, char *out, size_t size)
 static enum dtype matrix_dtype(const struct graph *graph)
 {
     for (int w = 0; w < graph->weight_count; w++)
-        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_MATRIX) return graph->weights[w].dtype;
+        if (graph->weights[w].used && graph->weights[w].form == WEIGHT_MATRIX)
+            return (enum dtype)graph->weights[w].encoding;
     return DTYPE_NONE;
 }
 
@@ -349,9 +350,9 @@ static bool write_tensor_table(struct build *build, struct status *status)
         const struct graph_weight *weight = &graph->weights[w];
         if (!weight->used) continue;
         struct engine_tensor *tensor = &tensors[count++];
-        bool panel = graph_has_panels(graph) && (weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP);
+        bool panel = graph_weight_has_panels(graph, weight);
         tensor->name = weight->name;
-        tensor->dtype = weight->dtype;
+        tensor->dtype = (enum dtype)weight->encoding;
         tensor->layout = panel ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
         tensor->rank = weight->columns ? 2 : 1;
         tensor->shape[0] = weight->rows;

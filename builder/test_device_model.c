@@ -91,9 +91,9 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (!make_graph(model, (enum test_graph)g, half, status)) return false;
     if (model->has_checkpoint)
-        test_expect_success(bind_weights(wide, &model->checkpoint, half, status), status);
+        test_expect_success(bind_weights(wide, &model->checkpoint, (enum encoding_id)half, status), status);
     else
-        assume_weights(wide, half);
+        assume_weights(wide, (enum encoding_id)half);
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)
         if (g != TEST_WIDE) test_expect_success(share_weights(&model->graphs[g], wide, status), status);

@@ -114,24 +114,31 @@ static bool write_all(struct making *making, struct status *status)
     return !atomic_load(&making->failed);
 }
 
+/* Several sources may be parts of one tensor. */
+static void add_tensor(struct making *making, const struct weight_source *source, enum dtype dtype)
+{
+    if (!source->tensor) return;
+    for (size_t t = 0; t < making->count; t++)
+        if (strcmp(making->tensors[t].name, source->tensor) == 0) return;
+    struct tensor_view *tensor = &making->tensors[making->count++];
+    *tensor = (struct tensor_view){.name = source->tensor, .dtype = dtype, .bytes = dtype_bytes(dtype)};
+    for (; tensor->rank < SOURCE_MAX_RANK && source->shape[tensor->rank]; tensor->rank++) {
+        tensor->shape[tensor->rank] = source->shape[tensor->rank];
+        tensor->bytes *= source->shape[tensor->rank];
+    }
+}
+
 static bool write_weights(const struct graph *graph, enum dtype dtype, uint64_t seed, const char *path,
                           struct status *status)
 {
-    size_t capacity = (size_t)graph->weight_count * GRAPH_MAX_PIECES;
+    size_t capacity = 0;
+    for (int w = 0; w < graph->weight_count; w++) capacity += (size_t)graph->weights[w].source_count;
     struct making making = {.output = {.descriptor = -1}, .seed = seed};
     making.tensors = calloc(capacity + 1, sizeof *making.tensors);
     if (!making.tensors) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (int w = 0; w < graph->weight_count; w++)
-        for (int p = 0; p < graph->weights[w].piece_count; p++) {
-            const struct weight_piece *piece = &graph->weights[w].pieces[p];
-            struct tensor_view *tensor = &making.tensors[making.count++];
-            tensor->name = piece->tensor;
-            tensor->dtype = dtype;
-            tensor->rank = piece->columns ? 2 : 1;
-            tensor->shape[0] = piece->rows;
-            tensor->shape[1] = piece->columns;
-            tensor->bytes = piece->rows * (piece->columns ? piece->columns : 1) * dtype_bytes(dtype);
-        }
+        for (int i = 0; i < graph->weights[w].source_count; i++)
+            add_tensor(&making, &graph->weights[w].sources[i], dtype);
     bool ok = file_output_open(&making.output, path, status) &&
               safetensors_write_header(&making.output, making.tensors, making.count, status) &&
               write_all(&making, status) && file_output_commit(&making.output, status);

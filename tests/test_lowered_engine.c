@@ -126,7 +126,7 @@ static void write_tensors(struct engine_writer *writer, const struct graph *grap
         if (!weight->used) continue;
         tensors[count++] = (struct engine_tensor){
             .name = weight->name,
-            .dtype = weight->dtype,
+            .dtype = (enum dtype)weight->encoding,
             .layout = LAYOUT_ROW_MAJOR,
             .rank = weight->columns ? 2 : 1,
             .shape = {weight->rows, weight->columns ? weight->depth : 0},

@@ -15,7 +15,7 @@ static bool bind(const struct test_model *model, struct status *status)
     test_expect_success(checkpoint_open(&checkpoint, folder, false, status), status);
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);
-    bool ok = bind_weights(&graph, &checkpoint, DTYPE_NONE, status);
+    bool ok = bind_weights(&graph, &checkpoint, ENCODING_NONE, status);
     graph_free(&graph);
     checkpoint_close(&checkpoint);
     test_folder_remove(folder);
@@ -38,13 +38,14 @@ static void names_and_shapes(void **state)
         graph_init(&graph, &config, PLAN_PREFILL);
         test_expect_success(import_graph(&graph, &status), &status);
         for (int w = 0; w < graph.weight_count; w++) {
-            if (graph.weights[w].form == WEIGHT_CONSTANT) continue;
-            const struct weight_piece *piece = &graph.weights[w].pieces[0];
-            const struct test_tensor *tensor = test_model_find(&model, piece->tensor);
-            if (!tensor) fail_msg("family %d: '%s' is no tensor of it", family, piece->tensor);
-            assert_int_equal(graph.weights[w].piece_count, 1);
-            assert_int_equal(piece->rows, tensor->rows);
-            assert_int_equal(piece->columns, tensor->columns);
+            const struct weight_source *source = &graph.weights[w].sources[0];
+            assert_int_equal(graph.weights[w].source_count, 1);
+            if (source->values) continue;
+            const struct test_tensor *tensor = test_model_find(&model, source->tensor);
+            if (!tensor) fail_msg("family %d: '%s' is no tensor of it", family, source->tensor);
+            assert_int_equal(source->rows, tensor->rows);
+            assert_int_equal(source->columns, tensor->columns);
+            assert_true(source_is_exact(source));
             wanted++;
         }
         assert_int_equal(wanted, model.count);
@@ -112,7 +113,7 @@ static void element_types_must_be_plain(void **state)
                 checkpoint.tensors[t].dtype = dtypes[d];
         graph_init(&graph, &checkpoint.config, PLAN_DECODE);
         test_expect_success(import_graph(&graph, &status), &status);
-        test_expect_failure(bind_weights(&graph, &checkpoint, DTYPE_NONE, &status), &status, STATUS_BAD_INPUT,
+        test_expect_failure(bind_weights(&graph, &checkpoint, ENCODING_NONE, &status), &status, STATUS_BAD_INPUT,
                             "model.layers.1.mlp.down_proj.weight|F32, F16 or BF16");
         test_expect_message(&status, dtype_name(dtypes[d]));
         graph_free(&graph);

@@ -19,8 +19,8 @@ void graph_init(struct graph *graph, const struct model_config *config, enum pla
 void graph_free(struct graph *graph)
 {
     for (int w = 0; w < graph->weight_count; w++) {
-        for (int p = 0; p < graph->weights[w].piece_count; p++) free(graph->weights[w].pieces[p].tensor);
-        free(graph->weights[w].constant);
+        for (int i = 0; i < graph->weights[w].source_count; i++) source_free(&graph->weights[w].sources[i]);
+        free(graph->weights[w].sources);
     }
     free(graph->nodes);
     free(graph->values);
@@ -63,71 +63,149 @@ int graph_value(struct graph *graph, enum row_space rows, uint64_t width, const 
     return graph->value_count++;
 }
 
-static struct graph_weight *new_weight(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns,
-                                       enum weight_form form)
+/* Without sources and name; -1 after an allocation failure. */
+static int new_weight(struct graph *graph, uint32_t layer, enum weight_form form)
 {
     if (!grow(graph, (void **)&graph->weights, graph->weight_count, &graph->weight_capacity, sizeof *graph->weights))
-        return NULL;
-    struct graph_weight *weight = &graph->weights[graph->weight_count++];
+        return -1;
+    struct graph_weight *weight = &graph->weights[graph->weight_count];
     memset(weight, 0, sizeof *weight);
     weight->form = form;
-    weight->rows = rows;
-    weight->columns = columns;
-    weight->depth = columns;
     weight->layer = layer;
     weight->used = true;
-    return weight;
+    return graph->weight_count++;
 }
 
-static int weight_with_tensor(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns,
-                              enum weight_form form, const char *format, va_list arguments)
+/* Room for `count` more. */
+static bool reserve_sources(struct graph *graph, struct graph_weight *weight, int count)
 {
-    struct graph_weight *weight = new_weight(graph, layer, rows, columns, form);
-    if (!weight) return -1;
-    char *tensor = NULL;
-    if (vasprintf(&tensor, format, arguments) < 0) {
+    const size_t wanted = (size_t)(weight->source_count + count);
+    struct weight_source *larger = graph->out_of_memory ? NULL : realloc(weight->sources, wanted * sizeof *larger);
+    if (!larger) {
         graph->out_of_memory = true;
-        return -1;
+        return false;
     }
-    weight->pieces[0] = (struct weight_piece){tensor, rows, columns, SHARD_NONE, rows, columns};
-    weight->piece_count = 1;
-    snprintf(weight->name, sizeof weight->name, "%s", tensor);
-    return graph->weight_count - 1;
+    weight->sources = larger;
+    return true;
+}
+
+/* Takes what `source` owns, whatever happens. */
+static void append_source(struct graph *graph, int id, struct weight_source source)
+{
+    struct graph_weight *weight = id < 0 ? NULL : &graph->weights[id];
+    if (!weight || !reserve_sources(graph, weight, 1)) {
+        source_free(&source);
+        return;
+    }
+    source_complete(&source);
+    weight->sources[weight->source_count++] = source;
+    weight->rows += source.rows;
+    weight->columns = weight->depth = source.columns;
+}
+
+static char *tensor_name(struct graph *graph, const char *format, va_list arguments)
+{
+    char *name = NULL;
+    if (vasprintf(&name, format, arguments) >= 0) return name;
+    graph->out_of_memory = true;
+    return NULL;
+}
+
+/* A part of a tensor has its rows (and columns) behind the tensor's name, so that names of weights differ. */
+static void name_weight(struct graph_weight *weight)
+{
+    const struct weight_source *source = &weight->sources[0];
+    const unsigned long long first = source->first_row, end = first + source->rows, first_column = source->first_column;
+    const size_t size = sizeof weight->name;
+    if (source_elements(source) == source_tensor_rows(source) * source_tensor_columns(source))
+        snprintf(weight->name, size, "%s", source->tensor);
+    else if (source->columns == 0 || source->columns == source_tensor_columns(source))
+        snprintf(weight->name, size, "%s[%llu:%llu]", source->tensor, first, end);
+    else
+        snprintf(weight->name, size, "%s[%llu:%llu,%llu:%llu]", source->tensor, first, end, first_column,
+                 first_column + source->columns);
+}
+
+static int weight_from(struct graph *graph, uint32_t layer, enum weight_form form, const struct weight_source *source,
+                       const char *format, va_list arguments)
+{
+    struct weight_source owned = *source;
+    owned.tensor = tensor_name(graph, format, arguments);
+    if (!owned.tensor) return -1;
+    int id = new_weight(graph, layer, form);
+    append_source(graph, id, owned);
+    if (graph->out_of_memory) return -1;
+    name_weight(&graph->weights[id]);
+    return id;
+}
+
+int graph_weight_from(struct graph *graph, uint32_t layer, enum weight_form form, const struct weight_source *source,
+                      const char *tensor_format, ...)
+{
+    va_list arguments;
+    va_start(arguments, tensor_format);
+    int id = weight_from(graph, layer, form, source, tensor_format, arguments);
+    va_end(arguments);
+    return id;
+}
+
+void graph_weight_append(struct graph *graph, int weight, const struct weight_source *source, const char *tensor_format,
+                         ...)
+{
+    struct weight_source owned = *source;
+    if (tensor_format) {
+        va_list arguments;
+        va_start(arguments, tensor_format);
+        owned.tensor = tensor_name(graph, tensor_format, arguments);
+        va_end(arguments);
+    }
+    append_source(graph, weight, owned);
+}
+
+bool graph_weight_join(struct graph *graph, int to, int from)
+{
+    struct graph_weight *weight = &graph->weights[to], *other = &graph->weights[from];
+    if (!reserve_sources(graph, weight, other->source_count)) return false;
+    for (int i = 0; i < other->source_count; i++) weight->sources[weight->source_count++] = other->sources[i];
+    other->source_count = 0;
+    weight->rows += other->rows;
+    return true;
 }
 
 int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns, enum weight_form form,
                  const char *tensor_format, ...)
 {
+    const struct weight_source source = {.shape = {rows, columns}};
     va_list arguments;
     va_start(arguments, tensor_format);
-    int id = weight_with_tensor(graph, layer, rows, columns, form, tensor_format, arguments);
+    int id = weight_from(graph, layer, form, &source, tensor_format, arguments);
     va_end(arguments);
     return id;
 }
 
 int graph_vector(struct graph *graph, uint32_t layer, uint64_t rows, const char *tensor_format, ...)
 {
+    const struct weight_source source = {.shape = {rows}};
     va_list arguments;
     va_start(arguments, tensor_format);
-    int id = weight_with_tensor(graph, layer, rows, 0, WEIGHT_ROW_MAJOR, tensor_format, arguments);
+    int id = weight_from(graph, layer, WEIGHT_ROW_MAJOR, &source, tensor_format, arguments);
     va_end(arguments);
     return id;
 }
 
 int graph_constant(struct graph *graph, const float *values, uint64_t count, const char *name)
 {
-    float *copy = malloc(count * sizeof *copy);
-    struct graph_weight *weight = copy ? new_weight(graph, GRAPH_NO_LAYER, count, 0, WEIGHT_CONSTANT) : NULL;
-    if (!weight) {
-        free(copy);
+    struct weight_source source = {.rows = count, .values = malloc(count * sizeof *values)};
+    if (!source.values) {
         graph->out_of_memory = true;
         return -1;
     }
-    memcpy(copy, values, count * sizeof *copy);
-    weight->constant = copy;
-    weight->dtype = DTYPE_F32;
-    snprintf(weight->name, sizeof weight->name, "%s", name);
-    return graph->weight_count - 1;
+    memcpy(source.values, values, count * sizeof *values);
+    int id = new_weight(graph, GRAPH_NO_LAYER, WEIGHT_ROW_MAJOR);
+    append_source(graph, id, source);
+    if (graph->out_of_memory) return -1;
+    snprintf(graph->weights[id].name, GRAPH_NAME_BYTES, "%s", name);
+    return id;
 }
 
 struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer)
@@ -155,6 +233,11 @@ uint64_t graph_interleave(const struct graph *graph) { return graph->target == T
 
 bool graph_has_panels(const struct graph *graph) { return graph->target == TARGET_CPU; }
 
+bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight)
+{
+    return graph_has_panels(graph) && weight->form == WEIGHT_MATRIX && encoding_is_plain(weight->encoding);
+}
+
 bool graph_is_narrow(const struct graph *graph, int value)
 {
     /* Out rows of a prefill: the last token. */
@@ -164,7 +247,8 @@ bool graph_is_narrow(const struct graph *graph, int value)
 
 void graph_shard(struct graph *graph, int weight, enum shard shard)
 {
-    if (weight >= 0) graph->weights[weight].pieces[0].shard = shard;
+    for (int i = 0; weight >= 0 && i < graph->weights[weight].source_count; i++)
+        graph->weights[weight].sources[i].shard = shard;
 }
 
 int graph_producer(const struct graph *graph, int value)
@@ -294,11 +378,15 @@ static void dump_value(const struct graph *graph, int id, FILE *out)
 
 static void dump_weight(const struct graph *graph, int id, FILE *out)
 {
-    static const char *const forms[] = {"row-major", "matrix", "gate/up", "bias gate/up", "constant"};
     const struct graph_weight *weight = &graph->weights[id];
+    const bool matrix = weight->form == WEIGHT_MATRIX, constant = weight->source_count && weight->sources[0].values;
+    const char *form = weight->interleave ? (matrix ? "gate/up" : "bias gate/up")
+                       : constant         ? "constant"
+                       : matrix           ? "matrix"
+                                          : "row-major";
     fprintf(out, "@%s[%llu", weight->name, (unsigned long long)weight->rows);
     if (weight->columns) fprintf(out, ",%llu", (unsigned long long)weight->columns);
-    fprintf(out, " %s]", forms[weight->form]);
+    fprintf(out, " %s]", form);
 }
 
 void graph_dump(const struct graph *graph, FILE *out)

@@ -9,60 +9,34 @@
 
 #include <stdio.h>
 
+#include "builder/weights/source.h"
 #include "formats/engine/engine_file.h"
 #include "formats/checkpoint/model_config.h"
 #include "formats/engine/plan.h"
 
-enum {
-    GRAPH_MAX_INPUTS = 6,
-    GRAPH_MAX_OUTPUTS = 2,
-    GRAPH_MAX_PIECES = 3,
-    GRAPH_MAX_WEIGHTS = 3,
-    GRAPH_NAME_BYTES = 64
-};
+enum { GRAPH_MAX_INPUTS = 6, GRAPH_MAX_OUTPUTS = 2, GRAPH_MAX_WEIGHTS = 3, GRAPH_NAME_BYTES = 64 };
 #define GRAPH_NO_LAYER UINT32_MAX
 
-/* How a weight lies in the engine file. Matrices for matmul have the layout that the target's kernels read: PANEL16 on
- * the CPU, row-major on devices. */
+/* How a weight lies in the engine file. */
 enum weight_form {
-    WEIGHT_ROW_MAJOR,    /* pieces one behind the other, as the checkpoint has them: vectors, untied embedding */
-    WEIGHT_MATRIX,       /* the target's layout, rows of the pieces one behind the other */
-    WEIGHT_GATE_UP,      /* the target's layout, pieces gate and up interleaved by graph_interleave rows, each padded */
-    WEIGHT_GATE_UP_BIAS, /* a bias vector in the row order of WEIGHT_GATE_UP */
-    WEIGHT_CONSTANT,     /* float32 values that the builder computed */
-};
-
-/* What a rank has of a tensor: an equal share, if the import names a direction. */
-enum shard {
-    SHARD_NONE,       /* all of it */
-    SHARD_ROWS,       /* rows of heads or of the MLP's inner width */
-    SHARD_KV_ROWS,    /* rows of KV heads; ranks share a head where there are more ranks than heads */
-    SHARD_VOCABULARY, /* rows of tokens, the last ranks' padded */
-    SHARD_COLUMNS,    /* so that the product is a part of a sum */
-    SHARD_FIRST_RANK, /* all on rank 0, zeros elsewhere: what is added once to such a sum */
-};
-
-/* A tensor of the checkpoint: [rows, columns], or [rows] when columns is 0. */
-struct weight_piece {
-    char *tensor; /* owned */
-    uint64_t rows, columns;
-    enum shard shard;
-    uint64_t rank_rows, rank_columns; /* of each rank; pass_shard makes them differ from rows and columns */
+    WEIGHT_ROW_MAJOR, /* row by row: vectors, untied embedding */
+    WEIGHT_MATRIX,    /* the layout that the target's matmul reads: PANEL16 on the CPU, row by row on devices */
 };
 
 struct graph_weight {
     char name[GRAPH_NAME_BYTES]; /* name in the engine file */
     enum weight_form form;
-    struct weight_piece pieces[GRAPH_MAX_PIECES];
-    int piece_count;
-    float *constant;        /* owned; WEIGHT_CONSTANT only */
+    struct weight_source *sources; /* owned [source_count]; each with the weight's columns */
+    int source_count;
+    uint64_t
+        interleave; /* rows of each source in turn, each source padded to a multiple; 0: one source after the other */
     uint64_t rows, columns; /* logical shape, on each rank; columns 0: a vector */
     uint64_t depth;         /* columns as stored, >= columns, the rest zeros (K of a matmul) */
     uint32_t layer;
     bool used; /* set by dead_code: some node reads it */
     /* set by bind_weights and plan_weights */
-    enum dtype dtype;       /* in the engine file */
-    uint64_t offset, bytes; /* in the weight section */
+    enum encoding_id encoding; /* in the engine file */
+    uint64_t offset, bytes;    /* in the weight section */
 };
 
 /* Rows of a value: one per token of the step, or one per row that needs logits. */
@@ -135,21 +109,32 @@ int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t co
                  const char *tensor_format, ...) __attribute__((format(printf, 6, 7)));
 int graph_vector(struct graph *graph, uint32_t layer, uint64_t rows, const char *tensor_format, ...)
     __attribute__((format(printf, 4, 5)));
+/* A weight that is not all of one tensor as it stands: builder/weights/source.h has examples. `source` is copied and
+ * completed; `tensor_format` gives its tensor. */
+int graph_weight_from(struct graph *graph, uint32_t layer, enum weight_form form, const struct weight_source *source,
+                      const char *tensor_format, ...) __attribute__((format(printf, 5, 6)));
+/* One more source, whose rows follow those that the weight has. Without a tensor where `tensor_format` is NULL. */
+void graph_weight_append(struct graph *graph, int weight, const struct weight_source *source, const char *tensor_format,
+                         ...) __attribute__((format(printf, 4, 5)));
+/* Moves the sources of `from` to the end of those of `to`. False after an allocation failure. */
+bool graph_weight_join(struct graph *graph, int to, int from);
 int graph_constant(struct graph *graph, const float *values, uint64_t count, const char *name);
 /* Appends a node with all places -1; NULL after an allocation failure. */
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer);
 /* Makes room for a node before position `index` (ids of values do not change). */
 struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer);
 
-/* Rows of gate, then of up, that alternate in a WEIGHT_GATE_UP: a panel on the CPU; on devices half of the 16 rows of a
- * matrix instruction, so that both halves of a product meet in one thread. */
+/* Rows of gate, then of up, that alternate where a matmul has the SwiGLU epilogue: a panel on the CPU; on devices half of the
+ * 16 rows of a matrix instruction, so that both halves of a product meet in one thread. */
 uint64_t graph_interleave(const struct graph *graph);
 /* Whether matrices for matmul are in PANEL16 layout. */
 bool graph_has_panels(const struct graph *graph);
+/* Whether this weight is: panels hold elements of plain encodings alone. */
+bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight);
 /* At most GRAPH_NARROW_ROWS rows, for sure. */
 bool graph_is_narrow(const struct graph *graph, int value);
 
-/* Of the matrix or vector `weight` (or -1), one piece so far. */
+/* Of all sources that the matrix or vector `weight` (or -1) has so far. */
 void graph_shard(struct graph *graph, int weight, enum shard shard);
 
 int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */

@@ -73,7 +73,7 @@ static void optimise(struct model *model)
     struct status status = {0};
     if (!run_passes(&model->graph, NULL, NULL, &status)) fail_msg("%s", status.message);
     uint64_t bytes;
-    assume_weights(&model->graph, DTYPE_BF16);
+    assume_weights(&model->graph, ENCODING_BF16);
     assert_true(plan_weights(&model->graph, &bytes, &status));
 }
 

@@ -43,7 +43,7 @@ static void emit_embed(struct emitter *e, const struct graph_node *node, int64_t
     const struct graph_weight *table = &e->graph->weights[node->weights[0]];
     params[EMBED_HIDDEN] = (int64_t)table->columns;
     params[EMBED_VOCAB] = (int64_t)table->rows;
-    params[EMBED_DTYPE] = table->dtype;
+    params[EMBED_DTYPE] = table->encoding;
     params[EMBED_LAYOUT] = table->form == WEIGHT_MATRIX ? LAYOUT_PANEL16 : LAYOUT_ROW_MAJOR;
     put_step(&e->out, STEP_TOKENS, ACCESS_READ);
     put_weight(&e->out, node->weights[0]);
@@ -63,7 +63,7 @@ static void emit_rope_table(struct emitter *e, const struct graph_node *node, in
 static void emit_rms_norm(struct emitter *e, const struct graph_node *node, int64_t *params)
 {
     params[RMS_NORM_HIDDEN] = (int64_t)e->graph->values[node->inputs[0]].width;
-    params[RMS_NORM_DTYPE] = e->graph->weights[node->weights[0]].dtype;
+    params[RMS_NORM_DTYPE] = e->graph->weights[node->weights[0]].encoding;
     params[RMS_NORM_EPS_BITS] = float_param(node->eps);
     params[RMS_NORM_HAS_RESIDUAL] = node->inputs[1] >= 0;
     put_value(&e->out, node->inputs[0], ACCESS_READ);
@@ -81,10 +81,10 @@ static void emit_matmul(struct emitter *e, const struct graph_node *node, int64_
     bool bias = node->weights[1] >= 0, residual = node->inputs[1] >= 0;
     params[MATMUL_N] = (int64_t)weight->rows;
     params[MATMUL_K] = (int64_t)weight->depth;
-    params[MATMUL_DTYPE] = weight->dtype;
+    params[MATMUL_DTYPE] = weight->encoding;
     params[MATMUL_EPILOGUE] = node->swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE;
     params[MATMUL_HAS_BIAS] = bias;
-    params[MATMUL_BIAS_DTYPE] = bias ? (int64_t)e->graph->weights[node->weights[1]].dtype : DTYPE_NONE;
+    params[MATMUL_BIAS_DTYPE] = bias ? (int64_t)e->graph->weights[node->weights[1]].encoding : DTYPE_NONE;
     params[MATMUL_HAS_RESIDUAL] = residual;
     matmul_default_tunables(params, e->lowering->isa, e->lowering->threads, params + MATMUL_FIRST_TUNABLE);
     put_value(&e->out, node->inputs[0], ACCESS_READ);
@@ -109,7 +109,7 @@ static void emit_rope_append(struct emitter *e, const struct graph_node *node, i
     params[ROPE_APPEND_SLOT_COUNT] = (int64_t)geometry->slots;
     params[ROPE_APPEND_KV_DTYPE] = e->lowering->kv_dtype;
     params[ROPE_APPEND_HAS_NORM] = norm;
-    params[ROPE_APPEND_NORM_DTYPE] = norm ? (int64_t)e->graph->weights[node->weights[0]].dtype : DTYPE_NONE;
+    params[ROPE_APPEND_NORM_DTYPE] = norm ? (int64_t)e->graph->weights[node->weights[0]].encoding : DTYPE_NONE;
     params[ROPE_APPEND_EPS_BITS] = float_param(norm ? node->eps : 0.0f);
     put_value(&e->out, node->inputs[0], ACCESS_READ);
     put_value(&e->out, node->inputs[3], ACCESS_READ);

@@ -33,7 +33,7 @@ static enum dtype value_dtype(const struct device_emitter *e, int value) { retur
 /* The dtype of an optional weight; where there is none, any legal one. */
 static int64_t weight_dtype(const struct device_emitter *e, int weight)
 {
-    return weight >= 0 ? (int64_t)e->graph->weights[weight].dtype : (int64_t)DTYPE_BF16;
+    return weight >= 0 ? (int64_t)e->graph->weights[weight].encoding : (int64_t)DTYPE_BF16;
 }
 
 static void emit_embed(struct device_emitter *e, const struct graph_node *node, int64_t *params)
@@ -42,7 +42,7 @@ static void emit_embed(struct device_emitter *e, const struct graph_node *node, 
     params[EMBED_DEVICE_HIDDEN] = (int64_t)table->columns;
     params[EMBED_DEVICE_PITCH] = (int64_t)(table->form == WEIGHT_MATRIX ? table->depth : table->columns);
     params[EMBED_DEVICE_VOCAB] = (int64_t)table->rows;
-    params[EMBED_DEVICE_DTYPE] = table->dtype;
+    params[EMBED_DEVICE_DTYPE] = table->encoding;
     params[EMBED_DEVICE_SHARDED] = e->graph->ranks > 1;
     params[EMBED_DEVICE_OUT_DTYPE] = value_dtype(e, node->outputs[0]);
     put_step(&e->out, STEP_TOKENS, ACCESS_READ);
@@ -77,7 +77,7 @@ static void emit_matmul(struct device_emitter *e, const struct graph_node *node,
     bool bias = node->weights[1] >= 0, residual = node->inputs[1] >= 0, norm = node->weights[2] >= 0;
     params[MATMUL_DEVICE_N] = (int64_t)weight->rows;
     params[MATMUL_DEVICE_K] = (int64_t)weight->depth;
-    params[MATMUL_DEVICE_DTYPE] = weight->dtype;
+    params[MATMUL_DEVICE_DTYPE] = weight->encoding;
     params[MATMUL_DEVICE_OUT_DTYPE] = value_dtype(e, node->outputs[0]);
     params[MATMUL_DEVICE_EPILOGUE] = node->swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE;
     params[MATMUL_DEVICE_HAS_BIAS] = bias;

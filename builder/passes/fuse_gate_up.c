@@ -3,8 +3,15 @@
  * matrices are interleaved, so both halves of a product meet in one register tile. */
 #include "builder/passes/pass.h"
 
+static bool has_one_source(const struct graph *graph, int weight)
+{
+    return weight < 0 || graph->weights[weight].source_count == 1;
+}
+
 static bool fusible(const struct graph *graph, const struct graph_node *gate, const struct graph_node *up)
 {
+    for (int w = 0; w < 2; w++)
+        if (!has_one_source(graph, gate->weights[w]) || !has_one_source(graph, up->weights[w])) return false;
     return gate->op == OP_MATMUL && up->op == OP_MATMUL && !gate->swiglu && !up->swiglu && gate->inputs[1] < 0 &&
            up->inputs[1] < 0 && gate->inputs[0] == up->inputs[0] && (gate->weights[1] >= 0) == (up->weights[1] >= 0) &&
            graph->weights[gate->weights[0]].rows == graph->weights[up->weights[0]].rows &&
@@ -22,18 +29,16 @@ static bool consumers_can_pad(const struct graph *graph, int value)
     return true;
 }
 
-static void interleave(struct graph_weight *gate, struct graph_weight *up, enum weight_form form, uint64_t padded_rows)
+static bool interleave(struct graph *graph, int gate, int up, uint64_t group, uint64_t padded_rows)
 {
-    gate->pieces[1] = up->pieces[0];
-    gate->piece_count = 2;
-    up->piece_count = 0;
-    gate->form = form;
-    gate->rows = 2 * padded_rows;
+    if (!graph_weight_join(graph, gate, up)) return false;
+    graph->weights[gate].interleave = group;
+    graph->weights[gate].rows = 2 * padded_rows;
+    return true;
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *swiglu = &graph->nodes[n];
         if (swiglu->op != OP_SWIGLU || swiglu->removed) continue;
@@ -48,14 +53,14 @@ static bool run(struct graph *graph, struct status *status)
             if (!graph->nodes[i].removed && graph->nodes[i].inputs[0] == out)
                 graph->weights[graph->nodes[i].weights[0]].depth = padded;
         graph->values[out].width = padded;
-        interleave(&graph->weights[gate->weights[0]], &graph->weights[up->weights[0]], WEIGHT_GATE_UP, padded);
+        if (!interleave(graph, gate->weights[0], up->weights[0], group, padded) ||
+            (gate->weights[1] >= 0 && !interleave(graph, gate->weights[1], up->weights[1], group, padded)))
+            return status_fail(status, STATUS_MACHINE, "out of memory while fusing gate and up");
         snprintf(graph->weights[gate->weights[0]].name, GRAPH_NAME_BYTES, "model.layers.%u.mlp.gate_up_proj.weight",
                  swiglu->layer);
-        if (gate->weights[1] >= 0) {
-            interleave(&graph->weights[gate->weights[1]], &graph->weights[up->weights[1]], WEIGHT_GATE_UP_BIAS, padded);
+        if (gate->weights[1] >= 0)
             snprintf(graph->weights[gate->weights[1]].name, GRAPH_NAME_BYTES, "model.layers.%u.mlp.gate_up_proj.bias",
                      swiglu->layer);
-        }
         gate->outputs[0] = out;
         gate->swiglu = true;
         up->removed = true;

@@ -4,14 +4,6 @@
 
 #include "builder/passes/pass.h"
 
-/* Moves the pieces of `from` behind those of `to`. */
-static void append_pieces(struct graph_weight *to, struct graph_weight *from)
-{
-    for (int p = 0; p < from->piece_count; p++) to->pieces[to->piece_count++] = from->pieces[p];
-    to->rows += from->rows;
-    from->piece_count = 0;
-}
-
 static bool fusible(const struct graph *graph, const struct graph_node *const parts[3])
 {
     for (int i = 0; i < 3; i++) {
@@ -19,7 +11,6 @@ static bool fusible(const struct graph *graph, const struct graph_node *const pa
         if (part->op != OP_MATMUL || part->swiglu || part->inputs[1] >= 0) return false;
         if (part->inputs[0] != parts[0]->inputs[0]) return false;
         if ((part->weights[1] >= 0) != (parts[0]->weights[1] >= 0)) return false;
-        if (graph->weights[part->weights[0]].piece_count != 1) return false;
         if (graph_use_count(graph, part->outputs[0]) != 1) return false;
     }
     return true;
@@ -27,7 +18,6 @@ static bool fusible(const struct graph *graph, const struct graph_node *const pa
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *rope = &graph->nodes[n];
         if (rope->op != OP_ROPE_APPEND || rope->removed || rope->inputs[1] < 0) continue;
@@ -39,8 +29,8 @@ static bool run(struct graph *graph, struct status *status)
         for (int i = 1; i < 3; i++) {
             out->width += graph->values[parts[i]->outputs[0]].width;
             for (int w = 0; w < 2; w++)
-                if (parts[i]->weights[w] >= 0)
-                    append_pieces(&graph->weights[parts[0]->weights[w]], &graph->weights[parts[i]->weights[w]]);
+                if (parts[i]->weights[w] >= 0 && !graph_weight_join(graph, parts[0]->weights[w], parts[i]->weights[w]))
+                    return status_fail(status, STATUS_MACHINE, "out of memory while fusing q, k and v");
             parts[i]->removed = true;
             rope->inputs[i] = -1;
         }

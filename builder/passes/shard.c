@@ -5,25 +5,26 @@
  * of the weights. */
 #include "builder/passes/pass.h"
 
-static uint64_t share_rows(const struct graph *graph, const struct weight_piece *piece)
+static uint64_t share_rows(const struct graph *graph, const struct weight_source *source)
 {
     const struct model_config *whole = graph->config, *rank = graph->rank_config;
-    switch (piece->shard) {
-    case SHARD_ROWS: return piece->rows / graph->ranks;
-    case SHARD_KV_ROWS: return piece->rows / whole->kv_heads * rank->kv_heads;
-    case SHARD_VOCABULARY: return (piece->rows + graph->ranks - 1) / graph->ranks;
-    default: return piece->rows;
+    switch (source->shard) {
+    case SHARD_ROWS: return source->rows / graph->ranks;
+    case SHARD_KV_ROWS: return source->rows / whole->kv_heads * rank->kv_heads;
+    case SHARD_VOCABULARY: return (source->rows + graph->ranks - 1) / graph->ranks;
+    default: return source->rows;
     }
 }
 
 static void share_weight(const struct graph *graph, struct graph_weight *weight)
 {
-    for (int p = 0; p < weight->piece_count; p++) {
-        struct weight_piece *piece = &weight->pieces[p];
-        piece->rank_rows = share_rows(graph, piece);
-        if (piece->shard == SHARD_COLUMNS) piece->rank_columns = piece->columns / graph->ranks;
-        weight->rows = piece->rank_rows;
-        weight->columns = weight->depth = piece->rank_columns;
+    weight->rows = 0;
+    for (int i = 0; i < weight->source_count; i++) {
+        struct weight_source *source = &weight->sources[i];
+        source->rank_rows = share_rows(graph, source);
+        if (source->shard == SHARD_COLUMNS) source->rank_columns = source->columns / graph->ranks;
+        weight->rows += source->rank_rows;
+        weight->columns = weight->depth = source->rank_columns;
     }
 }
 
@@ -43,7 +44,7 @@ static void share_value(struct graph *graph, const struct graph_node *node)
 static enum plan_op collective_behind(const struct graph *graph, const struct graph_node *node)
 {
     if (node->op != OP_MATMUL && node->op != OP_EMBED) return 0;
-    switch (graph->weights[node->weights[0]].pieces[0].shard) {
+    switch (graph->weights[node->weights[0]].sources[0].shard) {
     case SHARD_COLUMNS: return OP_ALL_REDUCE;
     case SHARD_VOCABULARY: return node->op == OP_EMBED ? OP_ALL_REDUCE : OP_ALL_GATHER;
     default: return 0;

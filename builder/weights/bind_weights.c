@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/weights/consumption.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
 #include "kernels/matmul/panel.h"
@@ -17,27 +18,27 @@ static void shape_text(const uint64_t *shape, int rank, char *out, size_t size)
     if (used < size) snprintf(out + used, size - used, "]");
 }
 
-static bool check_tensor(const struct weight_piece *piece, const struct tensor_view *tensor, struct status *status)
+static bool check_tensor(const struct weight_source *source, const struct tensor_view *tensor, struct status *status)
 {
+    int rank = 0;
     if (!tensor)
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s' is missing; config.json asks for it (is the checkpoint complete?)",
-                           piece->tensor);
-    uint64_t wanted[2] = {piece->rows, piece->columns};
-    int rank = piece->columns ? 2 : 1;
-    if (tensor->rank != rank || memcmp(tensor->shape, wanted, (size_t)rank * sizeof *wanted) != 0) {
-        char expected[64], found[128];
-        shape_text(wanted, rank, expected, sizeof expected);
+                           source->tensor);
+    while (rank < SOURCE_MAX_RANK && source->shape[rank]) rank++;
+    if (tensor->rank != rank || memcmp(tensor->shape, source->shape, (size_t)rank * sizeof *source->shape) != 0) {
+        char expected[96], found[128];
+        shape_text(source->shape, rank, expected, sizeof expected);
         shape_text(tensor->shape, tensor->rank, found, sizeof found);
         return status_fail(status, STATUS_BAD_INPUT,
-                           "checkpoint: tensor '%s': expected shape %s from config.json, found %s", piece->tensor,
+                           "checkpoint: tensor '%s': expected shape %s from config.json, found %s", source->tensor,
                            expected, found);
     }
     if (!readable(tensor->dtype))
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': expected dtype F32, F16 or BF16, found %s (quantised checkpoints "
                            "are not supported)",
-                           piece->tensor, dtype_name(tensor->dtype));
+                           source->tensor, dtype_name(tensor->dtype));
     return true;
 }
 
@@ -67,7 +68,7 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
                        tensor->name, graph->config->model_type);
 }
 
-/* rope_append and rope_attention read both head norms in one dtype; a checkpoint may mix them. */
+/* rope_append and rope_attention read both head norms in one encoding; a checkpoint may mix them. */
 static void unify_head_norms(struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {
@@ -75,49 +76,93 @@ static void unify_head_norms(struct graph *graph)
         bool rope = node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION;
         if (!rope || node->weights[0] < 0) continue;
         struct graph_weight *q = &graph->weights[node->weights[0]], *k = &graph->weights[node->weights[1]];
-        if (q->dtype != k->dtype) q->dtype = k->dtype = DTYPE_F32;
+        if (q->encoding != k->encoding) q->encoding = k->encoding = ENCODING_F32;
     }
 }
 
-bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
+/* Checks the sources of a weight, notes them as claims on their tensors, and finds the encoding that holds the elements of
+ * all: the tensors' own, or F32 where these differ or arithmetic makes other values. */
+static bool bind_weight(const struct graph_weight *weight, const struct checkpoint *checkpoint,
+                        struct tensor_claims *claims, enum encoding_id *common, struct status *status)
+{
+    *common = ENCODING_NONE;
+    for (int i = 0; i < weight->source_count; i++) {
+        const struct weight_source *source = &weight->sources[i];
+        const char *fault = source_fault(source);
+        if (!fault && source->columns != weight->sources[0].columns) fault = "has other columns than the first";
+        if (fault) return status_fail(status, STATUS_INTERNAL, "weight '%s': source %d %s", weight->name, i, fault);
+        enum encoding_id own = source_keeps_type(source) ? ENCODING_NONE : ENCODING_F32;
+        if (source->tensor) {
+            const struct tensor_view *tensor = checkpoint_find(checkpoint, source->tensor);
+            if (!check_tensor(source, tensor, status)) return false;
+            if (!claims_add(&claims[tensor - checkpoint->tensors], source))
+                return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
+            if (own == ENCODING_NONE) own = (enum encoding_id)tensor->dtype;
+        }
+        if (*common == ENCODING_NONE)
+            *common = own;
+        else if (own != ENCODING_NONE && own != *common)
+            *common = ENCODING_F32;
+    }
+    if (*common == ENCODING_NONE) *common = ENCODING_F32; /* zeros alone */
+    return true;
+}
+
+static bool all_consumed(const struct graph *graph, const struct checkpoint *checkpoint,
+                         const struct tensor_claims *claims, struct status *status)
+{
+    char reader[sizeof graph->config->model_type + 16];
+    snprintf(reader, sizeof reader, "model_type '%s'", graph->config->model_type);
+    for (size_t t = 0; t < checkpoint->tensor_count; t++) {
+        const struct tensor_view *tensor = &checkpoint->tensors[t];
+        if (claims[t].count ? !claims_cover(&claims[t], tensor, reader, status)
+                            : !redundant(graph, checkpoint, tensor, status))
+            return false;
+    }
+    return true;
+}
+
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id matrices,
                   struct status *status)
 {
     bool ok = false;
-    bool *consumed = calloc(checkpoint->tensor_count + 1, sizeof *consumed);
-    if (!consumed) return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
+    struct tensor_claims *claims = calloc(checkpoint->tensor_count + 1, sizeof *claims);
+    if (!claims) return status_fail(status, STATUS_MACHINE, "out of memory while binding weights");
     for (int w = 0; w < graph->weight_count; w++) {
         struct graph_weight *weight = &graph->weights[w];
-        enum dtype common = DTYPE_NONE;
-        for (int p = 0; p < weight->piece_count; p++) {
-            const struct tensor_view *tensor = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-            if (!check_tensor(&weight->pieces[p], tensor, status)) goto done;
-            consumed[tensor - checkpoint->tensors] = true;
-            common = p == 0 || common == tensor->dtype ? tensor->dtype : DTYPE_F32;
-        }
-        if (weight->form != WEIGHT_CONSTANT && weight->piece_count > 0)
-            weight->dtype = matrix_dtype != DTYPE_NONE && weight->columns ? matrix_dtype : common;
+        enum encoding_id common;
+        if (weight->source_count == 0) continue; /* they moved to another weight */
+        if (!bind_weight(weight, checkpoint, claims, &common, status)) goto done;
+        weight->encoding = matrices != ENCODING_NONE && weight->columns ? matrices : common;
     }
-    for (size_t t = 0; t < checkpoint->tensor_count; t++)
-        if (!consumed[t] && !redundant(graph, checkpoint, &checkpoint->tensors[t], status)) goto done;
+    if (!all_consumed(graph, checkpoint, claims, status)) goto done;
     unify_head_norms(graph);
     ok = true;
 done:
-    free(consumed);
+    for (size_t t = 0; t < checkpoint->tensor_count; t++) claims_free(&claims[t]);
+    free(claims);
     return ok;
 }
 
-void assume_weights(struct graph *graph, enum dtype dtype)
+void assume_weights(struct graph *graph, enum encoding_id encoding)
 {
-    for (int w = 0; w < graph->weight_count; w++)
-        if (graph->weights[w].form != WEIGHT_CONSTANT) graph->weights[w].dtype = dtype;
+    for (int w = 0; w < graph->weight_count; w++) {
+        struct graph_weight *weight = &graph->weights[w];
+        bool tensors = false;
+        for (int i = 0; i < weight->source_count; i++) tensors |= weight->sources[i].tensor != NULL;
+        weight->encoding = tensors ? encoding : ENCODING_F32;
+    }
 }
 
-static uint64_t packed_bytes(const struct graph *graph, const struct graph_weight *weight)
+static bool packed_bytes(const struct graph *graph, const struct graph_weight *weight, uint64_t *bytes)
 {
-    if (weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP)
-        return graph_has_panels(graph) ? panel_count(weight->rows) * panel_bytes(weight->depth, weight->dtype)
-                                       : weight->rows * weight->depth * dtype_bytes(weight->dtype);
-    return weight->rows * (weight->columns ? weight->columns : 1) * dtype_bytes(weight->dtype);
+    struct encoding_layout layout;
+    const uint64_t columns = weight->form == WEIGHT_MATRIX ? weight->depth : weight->columns ? weight->columns : 1;
+    if (graph_weight_has_panels(graph, weight))
+        return checked_mul(panel_count(weight->rows), panel_bytes(columns, (enum dtype)weight->encoding), bytes);
+    if (!encoding_layout(weight->encoding, weight->rows, columns, &layout)) return false;
+    *bytes = layout.bytes;
+    return true;
 }
 
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status)
@@ -127,7 +172,8 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
     for (int w = 0; w < graph->weight_count; w++) {
         struct graph_weight *weight = &graph->weights[w];
         if (!weight->used) continue;
-        weight->bytes = packed_bytes(graph, weight);
+        if (!packed_bytes(graph, weight, &weight->bytes))
+            return status_fail(status, STATUS_BAD_INPUT, "weight '%s' does not fit into 64-bit sizes", weight->name);
         /* Devices copy in whole 128-byte lines and like to begin on one. */
         uint64_t small = graph->target == TARGET_CPU ? PLAN_ALIGNMENT : 4 * PLAN_ALIGNMENT;
         uint64_t alignment = weight->bytes >= BIG_BYTES ? BIG_ALIGNMENT : small;
@@ -148,10 +194,11 @@ bool share_weights(struct graph *to, const struct graph *from, struct status *st
     for (int w = 0; w < to->weight_count; w++) {
         struct graph_weight *weight = &to->weights[w];
         const struct graph_weight *source = &from->weights[w];
-        if (strcmp(weight->name, source->name) != 0 || weight->form != source->form || weight->used != source->used)
+        if (strcmp(weight->name, source->name) != 0 || weight->form != source->form || weight->used != source->used ||
+            weight->interleave != source->interleave)
             return status_fail(status, STATUS_INTERNAL, "decode and prefill graphs differ in weight '%s'",
                                source->name);
-        weight->dtype = source->dtype;
+        weight->encoding = source->encoding;
         weight->offset = source->offset;
         weight->bytes = source->bytes;
     }
@@ -162,9 +209,7 @@ uint64_t count_parameters(const struct graph *graph)
 {
     uint64_t total = 0;
     for (int w = 0; w < graph->weight_count; w++)
-        for (int p = 0; p < graph->weights[w].piece_count; p++) {
-            const struct weight_piece *piece = &graph->weights[w].pieces[p];
-            total += piece->rows * (piece->columns ? piece->columns : 1);
-        }
+        for (int i = 0; i < graph->weights[w].source_count; i++)
+            total += source_elements(&graph->weights[w].sources[i]);
     return total;
 }

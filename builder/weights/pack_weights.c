@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The weight section as a function of its offset. Every weight is a sequence of units of one size, each of which can be made
- * by itself from the checkpoint's tensors; so threads can make any part of the section, and the file does not depend on who
- * made which. */
+ * by itself from its sources; so threads can make any part of the section, and the file does not depend on who made which.
+ * The units of a weight with several planes are blocks of rows, of which every plane has a part. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -15,77 +15,55 @@
 #include "kernels/matmul/panel.h"
 
 enum unit {
-    UNIT_PANEL,      /* PANEL_ROWS rows of a matrix as a panel */
-    UNIT_ROW,        /* a row of a matrix, or of vectors: an element */
-    UNIT_BIAS,       /* an element of a bias in the row order of an interleaved gate/up matrix */
-    UNIT_OF_CONSTANT /* all of it */
+    UNIT_PANEL, /* PANEL_ROWS rows of a matrix as a panel */
+    UNIT_ROW,   /* a row of a matrix, or of vectors: an element */
+    UNIT_BLOCK, /* rows that share scales; part of each plane */
+};
+
+/* A source and what a rank has of it. */
+struct rank_source {
+    const struct weight_source *source;
+    const struct tensor_view *tensor; /* NULL: not from the checkpoint */
+    struct shard_slice slice;
 };
 
 /* A rank's share of a weight. */
-struct row_source {
+struct weight_share {
     const struct graph_weight *weight;
-    uint64_t offset;     /* in the weight section */
-    uint64_t interleave; /* rows of gate, then of up, that alternate */
-    const struct tensor_view *tensors[GRAPH_MAX_PIECES];
-    struct shard_slice slices[GRAPH_MAX_PIECES];
+    uint64_t offset;                   /* in the weight section */
+    const struct rank_source *sources; /* [weight->source_count] */
     enum unit unit;
-    uint64_t unit_bytes, units;
+    uint64_t depth;             /* elements of a row as the engine has it */
+    uint64_t unit_bytes, units; /* UNIT_BLOCK: bytes of a block that is a weight of its own */
+    uint64_t unit_rows;
     _Atomic uint64_t left; /* bytes of it that nobody has read yet */
 };
 
 struct packer {
-    struct row_source *sources; /* [count], by rising offset */
+    struct weight_share *shares; /* [count], by rising offset */
+    struct rank_source *sources; /* of all shares */
     size_t count;
     uint64_t total_bytes;
 };
 
 /* What one thread needs to make a unit. */
 struct scratch {
-    uint8_t *converted; /* [PANEL_ROWS, depth] in the engine's dtype: rows that need conversion or padding */
+    uint8_t *converted; /* UNIT_PANEL, UNIT_ROW: rows in the engine's encoding that need conversion or padding */
+    float *values;      /* UNIT_BLOCK: [unit_rows, depth] */
     uint8_t *unit;      /* one that does not lie in the part as a whole */
-    const struct tensor_view
-        *refused; /* has an element that is not finite, or not in its new dtype; NULL: none so far */
-    uint64_t refused_element;
+    /* A source that has an element that is not finite, or not in its new encoding, and where; NULL: none so far. */
+    const struct rank_source *refused;
+    uint64_t refused_row, refused_column;
 };
 
-static float load_element(const uint8_t *data, uint64_t index, enum dtype dtype)
-{
-    uint16_t half;
-    float value;
-    if (dtype == DTYPE_F32) {
-        memcpy(&value, data + index * sizeof value, sizeof value);
-        return value;
-    }
-    memcpy(&half, data + index * sizeof half, sizeof half);
-    return dtype == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
-}
+static uint64_t element_bytes(const struct graph_weight *weight) { return encoding_find(weight->encoding)->bits / 8; }
 
-static void store_element(uint8_t *data, uint64_t index, enum dtype dtype, float value)
+static void refuse(struct scratch *scratch, const struct rank_source *from, uint64_t row, uint64_t column)
 {
-    if (dtype == DTYPE_F32) {
-        memcpy(data + index * sizeof value, &value, sizeof value);
-        return;
-    }
-    uint16_t half = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
-    memcpy(data + index * sizeof half, &half, sizeof half);
-}
-
-/* The least magnitude that rounds to infinity. */
-static float overflow_limit(enum dtype dtype)
-{
-    return dtype == DTYPE_F16 ? 65520.0f : dtype == DTYPE_BF16 ? 0x1.ffp127f : INFINITY;
-}
-
-/* Finds the first of elements [first, first + count) that does not fit, of which there is one. */
-static void refuse(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first, uint64_t count,
-                   enum dtype dtype)
-{
-    const float limit = overflow_limit(dtype);
-    uint64_t i = first;
     if (scratch->refused) return;
-    while (i + 1 < first + count && fabsf(load_element(tensor->data, i, tensor->dtype)) < limit) i++;
-    scratch->refused = tensor;
-    scratch->refused_element = i;
+    scratch->refused = from;
+    scratch->refused_row = row;
+    scratch->refused_column = column;
 }
 
 /* A finite element's exponent is not all ones: adding one to it carries into the sign's place, several elements at once, for
@@ -116,169 +94,214 @@ static bool all_finite(const uint8_t *data, uint64_t bytes, enum dtype dtype)
     return !(carries & sign);
 }
 
-/* Elements [first, first + count) of `tensor`, which keep their dtype. */
-static const uint8_t *checked_elements(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first,
-                                       uint64_t count)
+/* Row `row` of a source as it lies in the tensor. */
+static const uint8_t *row_in_tensor(struct scratch *scratch, const struct rank_source *from, uint64_t row,
+                                    uint64_t columns)
 {
-    const uint64_t bytes = dtype_bytes(tensor->dtype);
-    const uint8_t *from = (const uint8_t *)tensor->data + first * bytes;
-    if (!all_finite(from, count * bytes, tensor->dtype)) refuse(scratch, tensor, first, count, tensor->dtype);
+    const struct tensor_view *tensor = from->tensor;
+    const uint64_t bytes = dtype_bytes(tensor->dtype), first_column = from->slice.first_column;
+    const uint64_t first = source_element(from->source, row, first_column);
+    const uint8_t *data = (const uint8_t *)tensor->data + first * bytes;
+    if (!all_finite(data, columns * bytes, tensor->dtype)) {
+        uint64_t column = 0;
+        while (isfinite(source_tensor_element(tensor, first + column))) column++;
+        refuse(scratch, from, row, first_column + column);
+    }
+    return data;
+}
+
+static void convert_row(struct scratch *scratch, const struct rank_source *from, uint64_t row, uint64_t columns,
+                        enum encoding_id encoding, uint8_t *to)
+{
+    enum { PART = 512 };
+    float values[PART];
+    const uint64_t bytes = encoding_find(encoding)->bits / 8;
+    for (uint64_t first = 0; first < columns; first += PART) {
+        const uint64_t count = columns - first < PART ? columns - first : PART;
+        const uint64_t column = from->slice.first_column + first;
+        uint64_t refused;
+        source_read(from->source, from->tensor, row, column, count, values);
+        if (!encoding_from_float(encoding, 1, count, values, to + first * bytes, &refused))
+            refuse(scratch, from, row, column + refused);
+    }
+}
+
+/* The source of row `row` of a share, and which row of it that is; NULL for a padding row. */
+static const struct rank_source *source_of_row(const struct weight_share *share, uint64_t *row)
+{
+    const struct graph_weight *weight = share->weight;
+    const uint64_t count = (uint64_t)weight->source_count;
+    uint64_t index = 0, at = *row;
+    if (weight->interleave) {
+        const uint64_t group = at / weight->interleave;
+        index = group % count;
+        at = group / count * weight->interleave + at % weight->interleave;
+    } else {
+        while (index < count && at >= weight->sources[index].rank_rows) at -= weight->sources[index++].rank_rows;
+        if (index == count) return NULL;
+    }
+    const struct rank_source *from = &share->sources[index];
+    if (at >= from->slice.rows) return NULL;
+    *row = from->slice.first_row + at;
     return from;
 }
 
-/* Converts `count` elements of `tensor`, from element `first` on. */
-static void convert(struct scratch *scratch, const struct tensor_view *tensor, uint64_t first, uint8_t *to,
-                    uint64_t count, enum dtype dtype)
-{
-    const uint8_t *from = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
-    if (tensor->dtype == dtype) {
-        memcpy(to, checked_elements(scratch, tensor, first, count), count * dtype_bytes(dtype));
-        return;
-    }
-    const float limit = overflow_limit(dtype);
-    bool fits = true;
-    for (uint64_t i = 0; i < count; i++) {
-        float value = load_element(from, i, tensor->dtype);
-        store_element(to, i, dtype, value);
-        fits &= fabsf(value) < limit; /* false for NaN */
-    }
-    if (!fits) refuse(scratch, tensor, first, count, dtype);
-}
+static uint64_t columns_of(const struct graph_weight *weight) { return weight->columns ? weight->columns : 1; }
 
-static bool is_matrix(const struct graph_weight *weight)
+/* Row `row` of a share in the engine's encoding, NULL for a padding row. `slot` is the row's place in the unit. */
+static const void *encoded_row(const struct weight_share *share, uint64_t row, uint64_t slot, struct scratch *scratch)
 {
-    return weight->form == WEIGHT_MATRIX || weight->form == WEIGHT_GATE_UP;
-}
-
-/* Elements of a row as the engine has it. */
-static uint64_t stored_depth(const struct graph_weight *weight)
-{
-    return is_matrix(weight) ? weight->depth : weight->columns ? weight->columns : 1;
-}
-
-/* Row `row` of the stacked pieces, NULL for a padding row. `slot` is the row's place in the panel. */
-static const void *source_row(const struct row_source *source, uint64_t row, int slot, struct scratch *scratch)
-{
-    const struct graph_weight *weight = source->weight;
-    int piece = 0;
-    if (weight->form == WEIGHT_GATE_UP) {
-        uint64_t group = row / source->interleave;
-        piece = (int)(group % 2);
-        row = group / 2 * source->interleave + row % source->interleave;
-    } else {
-        while (piece < weight->piece_count && row >= weight->pieces[piece].rank_rows)
-            row -= weight->pieces[piece++].rank_rows;
-        if (piece == weight->piece_count) return NULL;
-    }
-    const struct shard_slice *slice = &source->slices[piece];
-    if (row >= slice->rows) return NULL;
-    const struct tensor_view *tensor = source->tensors[piece];
-    const bool is_vector = weight->columns == 0;
-    const uint64_t columns = is_vector ? 1 : weight->columns, depth = stored_depth(weight);
-    const uint64_t pitch = is_vector ? 1 : weight->pieces[piece].columns;
-    const uint64_t first = (slice->first_row + row) * pitch + slice->first_column;
-    if (tensor->dtype == weight->dtype && depth == columns) return checked_elements(scratch, tensor, first, columns);
-    uint64_t row_bytes = depth * dtype_bytes(weight->dtype);
-    uint8_t *converted = scratch->converted + (uint64_t)slot * row_bytes;
-    memset(converted, 0, row_bytes);
-    convert(scratch, tensor, first, converted, columns, weight->dtype);
+    const struct graph_weight *weight = share->weight;
+    const struct rank_source *from = source_of_row(share, &row);
+    if (!from) return NULL;
+    const uint64_t columns = columns_of(weight), element = element_bytes(weight);
+    const bool as_it_is =
+        source_is_exact(from->source) && !from->source->transposed && (int)from->tensor->dtype == (int)weight->encoding;
+    if (as_it_is && share->depth == columns) return row_in_tensor(scratch, from, row, columns);
+    uint8_t *converted = scratch->converted + slot * share->depth * element;
+    memset(converted + columns * element, 0, (share->depth - columns) * element);
+    if (as_it_is)
+        memcpy(converted, row_in_tensor(scratch, from, row, columns), columns * element);
+    else
+        convert_row(scratch, from, row, columns, weight->encoding, converted);
     return converted;
 }
 
-static void make_unit(const struct row_source *source, uint64_t unit, struct scratch *scratch, uint8_t *to)
-{
-    const struct graph_weight *weight = source->weight;
-    switch (source->unit) {
-    case UNIT_PANEL: {
-        const void *rows[PANEL_ROWS];
-        for (int i = 0; i < PANEL_ROWS; i++) rows[i] = source_row(source, unit * PANEL_ROWS + (uint64_t)i, i, scratch);
-        panel_pack(rows, weight->depth, weight->dtype, to);
-        return;
-    }
-    case UNIT_ROW: {
-        const void *row = source_row(source, unit, 0, scratch);
-        if (row)
-            memcpy(to, row, source->unit_bytes);
-        else
-            memset(to, 0, source->unit_bytes);
-        return;
-    }
-    case UNIT_BIAS: {
-        uint64_t group = unit / source->interleave, at = group / 2 * source->interleave + unit % source->interleave;
-        const struct tensor_view *tensor = source->tensors[group % 2];
-        const struct shard_slice *slice = &source->slices[group % 2];
-        memset(to, 0, source->unit_bytes);
-        if (at < slice->rows) convert(scratch, tensor, slice->first_row + at, to, 1, weight->dtype);
-        return;
-    }
-    case UNIT_OF_CONSTANT: memcpy(to, weight->constant, source->unit_bytes); return;
-    }
-}
-
-/* Bytes [first, end) of a weight. */
-static void make_bytes(const struct row_source *source, uint64_t first, uint64_t end, struct scratch *scratch,
+/* Rows of a block, as a weight of its own. */
+static void make_block(const struct weight_share *share, uint64_t first_row, uint64_t rows, struct scratch *scratch,
                        uint8_t *to)
 {
-    const uint64_t bytes = source->unit_bytes;
-    for (uint64_t unit = first / bytes; unit < source->units && unit * bytes < end; unit++) {
+    const struct graph_weight *weight = share->weight;
+    const uint64_t columns = columns_of(weight);
+    memset(scratch->values, 0, rows * share->depth * sizeof(float));
+    for (uint64_t i = 0; i < rows; i++) {
+        uint64_t row = first_row + i;
+        const struct rank_source *from = source_of_row(share, &row);
+        if (from)
+            source_read(from->source, from->tensor, row, from->slice.first_column, columns,
+                        scratch->values + i * share->depth);
+    }
+    uint64_t refused;
+    if (encoding_from_float(weight->encoding, rows, share->depth, scratch->values, to, &refused)) return;
+    uint64_t row = first_row + refused / share->depth;
+    const struct rank_source *from = source_of_row(share, &row);
+    if (from) refuse(scratch, from, row, from->slice.first_column + refused % share->depth);
+}
+
+static void make_unit(const struct weight_share *share, uint64_t unit, struct scratch *scratch, uint8_t *to)
+{
+    const struct graph_weight *weight = share->weight;
+    if (share->unit == UNIT_PANEL) {
+        const void *rows[PANEL_ROWS];
+        for (uint64_t i = 0; i < PANEL_ROWS; i++) rows[i] = encoded_row(share, unit * PANEL_ROWS + i, i, scratch);
+        panel_pack(rows, weight->depth, (enum dtype)weight->encoding, to);
+        return;
+    }
+    const void *row = encoded_row(share, unit, 0, scratch);
+    if (row)
+        memcpy(to, row, share->unit_bytes);
+    else
+        memset(to, 0, share->unit_bytes);
+}
+
+/* Bytes [first, end) of a weight whose units follow each other. */
+static void make_bytes(const struct weight_share *share, uint64_t first, uint64_t end, struct scratch *scratch,
+                       uint8_t *to)
+{
+    const uint64_t bytes = share->unit_bytes;
+    for (uint64_t unit = first / bytes; unit < share->units && unit * bytes < end; unit++) {
         const uint64_t begin = unit * bytes, from = begin < first ? first : begin,
                        until = begin + bytes < end ? begin + bytes : end;
         if (until - from == bytes) {
-            make_unit(source, unit, scratch, to + (begin - first));
+            make_unit(share, unit, scratch, to + (begin - first));
         } else {
-            make_unit(source, unit, scratch, scratch->unit);
+            make_unit(share, unit, scratch, scratch->unit);
             memcpy(to + (from - first), scratch->unit + (from - begin), until - from);
         }
     }
 }
 
-static void describe_units(struct row_source *source, bool panels)
+/* Bytes [first, end) of a weight of several planes; what is not in a plane is left as it is. */
+static void make_planes(const struct weight_share *share, uint64_t first, uint64_t end, struct scratch *scratch,
+                        uint8_t *to)
 {
-    const struct graph_weight *weight = source->weight;
-    const uint64_t element = dtype_bytes(weight->dtype);
-    source->unit = UNIT_ROW;
-    source->unit_bytes = stored_depth(weight) * element;
-    source->units = weight->rows;
-    if (weight->form == WEIGHT_CONSTANT) {
-        source->unit = UNIT_OF_CONSTANT;
-        source->unit_bytes = weight->bytes;
-        source->units = 1;
-    } else if (weight->form == WEIGHT_GATE_UP_BIAS) {
-        source->unit = UNIT_BIAS;
-        source->unit_bytes = element;
-    } else if (is_matrix(weight) && panels) {
-        source->unit = UNIT_PANEL;
-        source->unit_bytes = panel_bytes(weight->depth, weight->dtype);
-        source->units = panel_count(weight->rows);
+    const struct graph_weight *weight = share->weight;
+    struct encoding_layout whole, own;
+    if (!encoding_layout(weight->encoding, weight->rows, share->depth, &whole)) return;
+    for (int p = 0; p < PLANE_COUNT; p++) {
+        /* Codes and global scales have a line for every row, scales and zeros for every block. */
+        const uint64_t lines = p == PLANE_CODES || p == PLANE_GLOBAL ? share->unit_rows : 1;
+        const uint64_t begin = whole.planes[p].offset, part = lines * whole.planes[p].pitch;
+        const uint64_t from = first > begin ? first : begin;
+        const uint64_t until = end < begin + whole.planes[p].bytes ? end : begin + whole.planes[p].bytes;
+        if (from >= until) continue;
+        for (uint64_t unit = (from - begin) / part; unit < share->units && begin + unit * part < until; unit++) {
+            const uint64_t first_row = unit * share->unit_rows, left = weight->rows - first_row;
+            const uint64_t rows = left < share->unit_rows ? left : share->unit_rows;
+            if (!encoding_layout(weight->encoding, rows, share->depth, &own)) return;
+            make_block(share, first_row, rows, scratch, scratch->unit);
+            const uint64_t at = begin + unit * part, part_end = at + own.planes[p].bytes;
+            const uint64_t copy = at > from ? at : from, copy_end = part_end < until ? part_end : until;
+            memcpy(to + (copy - first), scratch->unit + own.planes[p].offset + (copy - at), copy_end - copy);
+        }
     }
+}
+
+static void describe_units(struct weight_share *share, bool panels)
+{
+    const struct graph_weight *weight = share->weight;
+    const uint64_t block = encoding_find(weight->encoding)->block_rows;
+    share->depth = weight->form == WEIGHT_MATRIX ? weight->depth : columns_of(weight);
+    if (!encoding_is_plain(weight->encoding)) {
+        share->unit = UNIT_BLOCK;
+        share->unit_rows = block && block < weight->rows ? block : weight->rows;
+        share->unit_bytes = encoding_bytes(weight->encoding, share->unit_rows, share->depth);
+    } else if (panels) {
+        share->unit = UNIT_PANEL;
+        share->unit_rows = PANEL_ROWS;
+        share->unit_bytes = panel_bytes(weight->depth, (enum dtype)weight->encoding);
+    } else {
+        share->unit = UNIT_ROW;
+        share->unit_rows = 1;
+        share->unit_bytes = share->depth * element_bytes(weight);
+    }
+    share->units = (weight->rows + share->unit_rows - 1) / share->unit_rows;
 }
 
 struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
                            struct status *status)
 {
+    size_t most = 1;
+    for (int w = 0; w < graph->weight_count; w++) most += (size_t)graph->weights[w].source_count * graph->ranks;
     struct packer *packer = calloc(1, sizeof *packer);
-    struct row_source *sources = calloc((size_t)graph->weight_count * graph->ranks + 1, sizeof *sources);
-    if (!packer || !sources) {
+    struct weight_share *shares = calloc((size_t)graph->weight_count * graph->ranks + 1, sizeof *shares);
+    struct rank_source *sources = calloc(most, sizeof *sources);
+    if (!packer || !shares || !sources) {
         status_fail(status, STATUS_MACHINE, "out of memory");
         free(packer);
+        free(shares);
         free(sources);
         return NULL;
     }
-    *packer = (struct packer){.sources = sources, .total_bytes = total_bytes};
+    *packer = (struct packer){.shares = shares, .sources = sources, .total_bytes = total_bytes};
     for (uint32_t rank = 0; rank < graph->ranks; rank++)
         for (int w = 0; w < graph->weight_count; w++) {
             const struct graph_weight *weight = &graph->weights[w];
             if (!weight->used) continue;
-            struct row_source *source = &sources[packer->count++];
-            source->weight = weight;
-            source->offset = total_bytes / graph->ranks * rank + weight->offset;
-            source->interleave = graph_interleave(graph);
-            for (int p = 0; p < weight->piece_count; p++) {
-                source->tensors[p] = checkpoint_find(checkpoint, weight->pieces[p].tensor);
-                source->slices[p] = shard_slice(&weight->pieces[p], rank, graph->ranks);
+            struct weight_share *share = &shares[packer->count++];
+            share->weight = weight;
+            share->offset = total_bytes / graph->ranks * rank + weight->offset;
+            share->sources = sources;
+            for (int i = 0; i < weight->source_count; i++) {
+                const struct weight_source *source = &weight->sources[i];
+                *sources++ = (struct rank_source){
+                    .source = source,
+                    .tensor = source->tensor ? checkpoint_find(checkpoint, source->tensor) : NULL,
+                    .slice = shard_slice(source, rank, graph->ranks),
+                };
             }
-            describe_units(source, graph_has_panels(graph));
-            source->left = weight->bytes;
+            describe_units(share, graph_weight_has_panels(graph, weight));
+            share->left = weight->bytes;
         }
     return packer;
 }
@@ -286,56 +309,74 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
 void packer_close(struct packer *packer)
 {
     if (!packer) return;
+    free(packer->shares);
     free(packer->sources);
     free(packer);
 }
 
-static bool fail_refused(const struct scratch *scratch, enum dtype dtype, struct status *status)
+static bool fail_refused(const struct scratch *scratch, const struct graph_weight *weight, struct status *status)
 {
-    const struct tensor_view *tensor = scratch->refused;
-    const uint64_t element = scratch->refused_element, columns = tensor->rank == 2 ? tensor->shape[1] : 0;
-    const float value = load_element(tensor->data, element, tensor->dtype);
+    const struct rank_source *from = scratch->refused;
+    const struct tensor_view *tensor = from->tensor;
+    float value;
     char place[64];
+    source_read(from->source, tensor, scratch->refused_row, scratch->refused_column, 1, &value);
+    if (!tensor)
+        return status_fail(status, STATUS_INTERNAL,
+                           "weight '%s': a value that the builder computed is %g, which %s has not", weight->name,
+                           (double)value, encoding_name(weight->encoding));
+    const uint64_t element = source_element(from->source, scratch->refused_row, scratch->refused_column);
+    const uint64_t columns = tensor->rank > 1 ? tensor->shape[tensor->rank - 1] : 0;
+    const float raw = source_tensor_element(tensor, element);
     if (columns)
         snprintf(place, sizeof place, "row %" PRIu64 ", column %" PRIu64, element / columns, element % columns);
     else
         snprintf(place, sizeof place, "element %" PRIu64, element);
-    if (isfinite(value))
+    if (isfinite(raw))
         return status_fail(status, STATUS_BAD_INPUT,
                            "checkpoint: tensor '%s': %s is %.9g, beyond the range of %s; choose another --dtype",
-                           tensor->name, place, (double)value, dtype_name(dtype));
+                           tensor->name, place, (double)value,
+                           encoding_is_plain(weight->encoding) ? dtype_name((enum dtype)weight->encoding)
+                                                               : encoding_name(weight->encoding));
     return status_fail(status, STATUS_BAD_INPUT,
                        "checkpoint: tensor '%s': %s is %s, expected finite weights; the file is damaged, or what wrote "
                        "it went wrong: get the checkpoint anew",
                        tensor->name, place,
-                       isnan(value) ? "NaN"
-                       : value > 0  ? "infinity"
-                                    : "-infinity");
+                       isnan(raw) ? "NaN"
+                       : raw > 0  ? "infinity"
+                                  : "-infinity");
 }
 
 /* Nobody needs its tensors any more; another rank's share of them is read again. */
-static void release(const struct row_source *source)
+static void release(const struct weight_share *share)
 {
-    for (int p = 0; p < source->weight->piece_count; p++)
-        file_map_release(source->tensors[p]->data, source->tensors[p]->bytes);
+    for (int i = 0; i < share->weight->source_count; i++) {
+        const struct tensor_view *tensor = share->sources[i].tensor;
+        if (tensor) file_map_release(tensor->data, tensor->bytes);
+    }
 }
 
 /* The part of a weight that lies in bytes [offset, offset + size) of the section. */
-static bool read_source(struct row_source *source, uint64_t offset, uint64_t size, uint8_t *to, struct status *status)
+static bool read_share(struct weight_share *share, uint64_t offset, uint64_t size, uint8_t *to, struct status *status)
 {
-    const struct graph_weight *weight = source->weight;
-    const uint64_t begin = source->offset > offset ? source->offset : offset,
-                   end =
-                       source->offset + weight->bytes < offset + size ? source->offset + weight->bytes : offset + size;
-    const uint64_t converted = PANEL_ROWS * stored_depth(weight) * dtype_bytes(weight->dtype);
-    struct scratch scratch = {.converted = malloc(converted), .unit = malloc(source->unit_bytes)};
-    bool ok = scratch.converted && scratch.unit;
+    const struct graph_weight *weight = share->weight;
+    const uint64_t begin = share->offset > offset ? share->offset : offset,
+                   end = share->offset + weight->bytes < offset + size ? share->offset + weight->bytes : offset + size;
+    const uint64_t rows = share->unit_rows * share->depth;
+    const bool block = share->unit == UNIT_BLOCK;
+    struct scratch scratch = {.converted = malloc(block ? 1 : rows * element_bytes(weight)),
+                              .values = malloc(block ? rows * sizeof(float) : 1),
+                              .unit = malloc(share->unit_bytes)};
+    bool ok = scratch.converted && scratch.values && scratch.unit;
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while packing '%s'", weight->name);
-    if (ok) make_bytes(source, begin - source->offset, end - source->offset, &scratch, to + (begin - offset));
+    if (ok)
+        (block ? make_planes : make_bytes)(share, begin - share->offset, end - share->offset, &scratch,
+                                           to + (begin - offset));
     free(scratch.converted);
+    free(scratch.values);
     free(scratch.unit);
-    if (ok && scratch.refused) ok = fail_refused(&scratch, weight->dtype, status);
-    if (ok && atomic_fetch_sub(&source->left, end - begin) == end - begin) release(source);
+    if (ok && scratch.refused) ok = fail_refused(&scratch, weight, status);
+    if (ok && atomic_fetch_sub(&share->left, end - begin) == end - begin) release(share);
     return ok;
 }
 
@@ -348,14 +389,14 @@ bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t 
     size_t low = 0, high = packer->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        const struct row_source *source = &packer->sources[middle];
-        if (source->offset + source->weight->bytes <= offset)
+        const struct weight_share *share = &packer->shares[middle];
+        if (share->offset + share->weight->bytes <= offset)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < packer->count && packer->sources[low].offset < offset + size; low++)
-        if (!read_source(&packer->sources[low], offset, size, to, status)) return false;
+    for (; low < packer->count && packer->shares[low].offset < offset + size; low++)
+        if (!read_share(&packer->shares[low], offset, size, to, status)) return false;
     return true;
 }
 

@@ -63,7 +63,7 @@ static bool pack(struct packed *packed, uint32_t ranks, enum engine_target targe
     test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, status), status);
     test_expect_success(shard_config(&packed->checkpoint.config, ranks, &packed->rank_config, status), status);
     make_graph(packed, &packed->graph, PLAN_DECODE, target, dtype);
-    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, dtype, status), status);
+    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, (enum encoding_id)dtype, status), status);
     test_expect_success(plan_weights(&packed->graph, &packed->total_bytes, status), status);
     packed->region_bytes = packed->total_bytes / ranks;
     for (int w = 0; w < packed->graph.weight_count; w++) {
@@ -94,13 +94,13 @@ static void unpack(struct packed *packed)
 static void expect_element(struct packed *packed, const struct graph_weight *weight, uint64_t rank, uint64_t index,
                            float value)
 {
-    size_t bytes = dtype_bytes(weight->dtype);
+    size_t bytes = dtype_bytes((enum dtype)weight->encoding);
     uint64_t at = weight->offset + index * bytes;
     assert_true((index + 1) * bytes <= weight->bytes);
     uint32_t expected = float_to_bits(value), found = 0;
-    if (weight->dtype == DTYPE_F16)
+    if (weight->encoding == ENCODING_F16)
         expected = f16_from_float(value);
-    else if (weight->dtype == DTYPE_BF16)
+    else if (weight->encoding == ENCODING_BF16)
         expected = bf16_from_float(value);
     memcpy(&found, packed->weights + rank * packed->region_bytes + at, bytes);
     if (found != expected)
@@ -195,13 +195,14 @@ static uint64_t expect_tensor(struct packed *packed, const struct test_tensor *t
     const struct graph_weight *weight = weight_of(&packed->graph, tensor->name);
     bool tied = packed->checkpoint.config.tie_word_embeddings, cpu = packed->graph.target == TARGET_CPU;
     bool row_major = !cpu || !tensor->columns || (strstr(tensor->name, "embed_tokens") && !tied);
-    uint64_t depth = depth_on(packed, tensor, row_major, weight->dtype), copies = 0;
+    uint64_t depth = depth_on(packed, tensor, row_major, (enum dtype)weight->encoding), copies = 0;
     uint64_t columns = tensor->columns ? tensor->columns : 1;
     for (uint64_t index = 0; index < tensor->rows * columns; index++)
         for (uint64_t rank = 0; rank < packed->ranks; rank++) {
             uint64_t row = index / columns, column = index % columns;
             if (!place_on(packed, tensor, rank, &row, &column)) continue;
-            uint64_t place = row_major ? row * depth + column : panel_index(row, column, depth, weight->dtype);
+            uint64_t place =
+                row_major ? row * depth + column : panel_index(row, column, depth, (enum dtype)weight->encoding);
             expect_element(packed, weight, rank, place, test_tensor_value(tensor, index));
             copies++;
         }
@@ -222,7 +223,7 @@ static void expect_all(struct packed *packed)
     const struct graph_weight *frequencies = find_weight(&packed->graph, "rope.inv_freq");
     for (uint64_t rank = 0; rank < packed->ranks; rank++)
         for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++)
-            expect_element(packed, frequencies, rank, i, frequencies->constant[i]);
+            expect_element(packed, frequencies, rank, i, frequencies->sources[0].values[i]);
     for (uint64_t rank = 0; rank < packed->ranks; rank++) {
         const uint8_t *region = packed->weights + rank * packed->region_bytes;
         for (uint64_t b = 0; b < packed->region_bytes; b++)
@@ -261,7 +262,7 @@ static void check_shape(const struct shape *shape, enum test_family family, enum
         const struct graph_weight *weight = &packed.graph.weights[w];
         if (!weight->used) continue;
         assert_int_equal(weight->offset % line, 0);
-        if (weight->form != WEIGHT_CONSTANT) assert_int_equal(weight->dtype, weight->columns && to ? to : from);
+        if (!weight->sources[0].values) assert_int_equal(weight->encoding, weight->columns && to ? to : from);
     }
     unpack(&packed);
 }

@@ -31,25 +31,25 @@ bool shard_config(const struct model_config *whole, uint32_t ranks, struct model
     return true;
 }
 
-struct shard_slice shard_slice(const struct weight_piece *piece, uint32_t rank, uint32_t ranks)
+struct shard_slice shard_slice(const struct weight_source *source, uint32_t rank, uint32_t ranks)
 {
-    struct shard_slice slice = {.rows = piece->rank_rows};
-    switch (piece->shard) {
+    struct shard_slice slice = {.rows = source->rank_rows};
+    switch (source->shard) {
     case SHARD_NONE: break;
     case SHARD_ROWS:
     case SHARD_KV_ROWS: {
         /* As many different parts as ranks, or fewer: then neighbours share one. */
-        uint64_t parts = piece->rows / piece->rank_rows;
-        slice.first_row = rank * parts / ranks * piece->rank_rows;
+        uint64_t parts = source->rows / source->rank_rows;
+        slice.first_row = rank * parts / ranks * source->rank_rows;
         break;
     }
     case SHARD_VOCABULARY: {
-        uint64_t first = rank * piece->rank_rows, left = first < piece->rows ? piece->rows - first : 0;
+        uint64_t first = rank * source->rank_rows, left = first < source->rows ? source->rows - first : 0;
         slice.first_row = left ? first : 0;
         if (slice.rows > left) slice.rows = left;
         break;
     }
-    case SHARD_COLUMNS: slice.first_column = rank * piece->rank_columns; break;
+    case SHARD_COLUMNS: slice.first_column = rank * source->rank_columns; break;
     case SHARD_FIRST_RANK:
         if (rank > 0) slice.rows = 0;
         break;

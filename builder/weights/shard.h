@@ -9,11 +9,11 @@
  * naming the shape, where there are no equal shares. */
 bool shard_config(const struct model_config *whole, uint32_t ranks, struct model_config *rank, struct status *status);
 
-/* Which part of a piece's tensor a rank has. */
+/* Which part of a source a rank has. */
 struct shard_slice {
     uint64_t first_row, first_column;
-    uint64_t rows; /* that the tensor has; the rank's other rows are zeros */
+    uint64_t rows; /* that the source has; the rank's other rows are zeros */
 };
-struct shard_slice shard_slice(const struct weight_piece *piece, uint32_t rank, uint32_t ranks);
+struct shard_slice shard_slice(const struct weight_source *source, uint32_t rank, uint32_t ranks);
 
 #endif

@@ -85,9 +85,9 @@ static void shares_make_up_the_whole(void **state)
                 assert_int_equal(rank.heads * ranks, heads);
                 assert_int_equal(rank.heads % rank.kv_heads, 0);
                 assert_true(rank.kv_heads * ranks == kv_heads || (rank.kv_heads == 1 && ranks > kv_heads));
-                const struct weight_piece piece = {.rows = kv_heads * 8,
-                                                   .shard = SHARD_KV_ROWS,
-                                                   .rank_rows = rank.kv_heads * 8};
+                const struct weight_source piece = {.rows = kv_heads * 8,
+                                                    .shard = SHARD_KV_ROWS,
+                                                    .rank_rows = rank.kv_heads * 8};
                 for (uint32_t r = 0; r < ranks; r++) {
                     struct shard_slice slice = shard_slice(&piece, r, ranks);
                     assert_int_equal(slice.rows, rank.kv_heads * 8);
@@ -103,7 +103,7 @@ static void shares_make_up_the_whole(void **state)
 
 /* ---- shard_slice ---- */
 
-static void expect_slice(const struct weight_piece *piece, uint32_t rank, uint32_t ranks, uint64_t first_row,
+static void expect_slice(const struct weight_source *piece, uint32_t rank, uint32_t ranks, uint64_t first_row,
                          uint64_t first_column, uint64_t rows)
 {
     struct shard_slice slice = shard_slice(piece, rank, ranks);
@@ -116,14 +116,14 @@ static void expect_slice(const struct weight_piece *piece, uint32_t rank, uint32
 static void every_rank_has_what_is_not_shared(void **state)
 {
     (void)state;
-    const struct weight_piece vector = {.rows = 23, .rank_rows = 23},
-                              matrix = {.rows = 23, .columns = 8, .rank_rows = 23, .rank_columns = 8};
+    const struct weight_source vector = {.rows = 23, .rank_rows = 23},
+                               matrix = {.rows = 23, .columns = 8, .rank_rows = 23, .rank_columns = 8};
     for (uint32_t rank = 0; rank < 16; rank++) {
         expect_slice(&vector, rank, 16, 0, 0, 23);
         expect_slice(&matrix, rank, 16, 0, 0, 23);
     }
     for (int shard = SHARD_NONE; shard <= SHARD_FIRST_RANK; shard++) {
-        struct weight_piece piece = matrix;
+        struct weight_source piece = matrix;
         piece.shard = (enum shard)shard;
         expect_slice(&piece, 0, 1, 0, 0, 23); /* one rank */
     }
@@ -134,11 +134,11 @@ static void rows_follow_each_other(void **state)
     (void)state;
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint64_t each = 1; each < 40; each += 13) {
-            const struct weight_piece piece = {.rows = ranks * each,
-                                               .columns = 5,
-                                               .shard = SHARD_ROWS,
-                                               .rank_rows = each,
-                                               .rank_columns = 5};
+            const struct weight_source piece = {.rows = ranks * each,
+                                                .columns = 5,
+                                                .shard = SHARD_ROWS,
+                                                .rank_rows = each,
+                                                .rank_columns = 5};
             for (uint32_t rank = 0; rank < ranks; rank++) expect_slice(&piece, rank, ranks, rank * each, 0, each);
         }
 }
@@ -146,21 +146,21 @@ static void rows_follow_each_other(void **state)
 static void ranks_may_share_a_kv_head(void **state)
 {
     (void)state;
-    const struct weight_piece one = {.rows = 8,
-                                     .columns = 5,
-                                     .shard = SHARD_KV_ROWS,
-                                     .rank_rows = 8,
-                                     .rank_columns = 5};
-    for (uint32_t rank = 0; rank < 3; rank++) expect_slice(&one, rank, 3, 0, 0, 8);
-    const struct weight_piece four = {.rows = 32,
+    const struct weight_source one = {.rows = 8,
                                       .columns = 5,
                                       .shard = SHARD_KV_ROWS,
                                       .rank_rows = 8,
                                       .rank_columns = 5};
+    for (uint32_t rank = 0; rank < 3; rank++) expect_slice(&one, rank, 3, 0, 0, 8);
+    const struct weight_source four = {.rows = 32,
+                                       .columns = 5,
+                                       .shard = SHARD_KV_ROWS,
+                                       .rank_rows = 8,
+                                       .rank_columns = 5};
     for (uint32_t rank = 0; rank < 4; rank++) expect_slice(&four, rank, 4, 8 * rank, 0, 8);
     for (uint32_t rank = 0; rank < 8; rank++) expect_slice(&four, rank, 8, 8 * (rank / 2), 0, 8);
     for (uint32_t rank = 0; rank < 12; rank++) expect_slice(&four, rank, 12, 8 * (rank / 3), 0, 8);
-    const struct weight_piece pairs = {.rows = 32, .shard = SHARD_KV_ROWS, .rank_rows = 16}; /* a bias */
+    const struct weight_source pairs = {.rows = 32, .shard = SHARD_KV_ROWS, .rank_rows = 16}; /* a bias */
     expect_slice(&pairs, 0, 2, 0, 0, 16);
     expect_slice(&pairs, 1, 2, 16, 0, 16);
 }
@@ -168,11 +168,11 @@ static void ranks_may_share_a_kv_head(void **state)
 static void the_last_of_the_vocabulary_is_padded(void **state)
 {
     (void)state;
-    const struct weight_piece uneven = {.rows = 37,
-                                        .columns = 5,
-                                        .shard = SHARD_VOCABULARY,
-                                        .rank_rows = 13,
-                                        .rank_columns = 5};
+    const struct weight_source uneven = {.rows = 37,
+                                         .columns = 5,
+                                         .shard = SHARD_VOCABULARY,
+                                         .rank_rows = 13,
+                                         .rank_columns = 5};
     expect_slice(&uneven, 0, 3, 0, 0, 13);
     expect_slice(&uneven, 1, 3, 13, 0, 13);
     expect_slice(&uneven, 2, 3, 26, 0, 11);
@@ -180,11 +180,11 @@ static void the_last_of_the_vocabulary_is_padded(void **state)
     for (uint64_t vocab = 1; vocab < 70; vocab++)
         for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
             const struct plan_geometry geometry = {.vocab_size = vocab, .ranks = ranks};
-            const struct weight_piece piece = {.rows = vocab,
-                                               .columns = 5,
-                                               .shard = SHARD_VOCABULARY,
-                                               .rank_rows = plan_rank_vocab(&geometry),
-                                               .rank_columns = 5};
+            const struct weight_source piece = {.rows = vocab,
+                                                .columns = 5,
+                                                .shard = SHARD_VOCABULARY,
+                                                .rank_rows = plan_rank_vocab(&geometry),
+                                                .rank_columns = 5};
             uint64_t next = 0;
             for (uint32_t rank = 0; rank < ranks; rank++) {
                 struct shard_slice slice = shard_slice(&piece, rank, ranks);
@@ -204,11 +204,11 @@ static void columns_follow_each_other(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
-        const struct weight_piece piece = {.rows = 23,
-                                           .columns = 7 * ranks,
-                                           .shard = SHARD_COLUMNS,
-                                           .rank_rows = 23,
-                                           .rank_columns = 7};
+        const struct weight_source piece = {.rows = 23,
+                                            .columns = 7 * ranks,
+                                            .shard = SHARD_COLUMNS,
+                                            .rank_rows = 23,
+                                            .rank_columns = 7};
         for (uint32_t rank = 0; rank < ranks; rank++) expect_slice(&piece, rank, ranks, 0, 7 * rank, 23);
     }
 }
@@ -216,7 +216,7 @@ static void columns_follow_each_other(void **state)
 static void what_is_added_once_is_on_rank_0(void **state)
 {
     (void)state;
-    const struct weight_piece bias = {.rows = 23, .shard = SHARD_FIRST_RANK, .rank_rows = 23};
+    const struct weight_source bias = {.rows = 23, .shard = SHARD_FIRST_RANK, .rank_rows = 23};
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint32_t rank = 0; rank < ranks; rank++) expect_slice(&bias, rank, ranks, 0, 0, rank ? 0 : 23);
 }

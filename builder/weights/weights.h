@@ -7,24 +7,25 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "kernels/cpu/team.h"
 
-/* Checks that every tensor the graph names is there with its shape and a dtype that can be read, that every tensor of
- * the checkpoint is wanted, and decides each weight's dtype: `matrix_dtype` for matrices, or the checkpoint's own for
- * DTYPE_NONE. Vectors keep theirs. Where tensors of different dtypes become one weight, it is F32. */
-bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum dtype matrix_dtype,
+/* Checks that every tensor that sources name is there with its shape and a dtype that can be read, and that every element
+ * of the checkpoint is in exactly one source, and decides each weight's encoding: `matrices` for matrices, or for
+ * ENCODING_NONE that of its tensors, which vectors always keep. Where tensors of different dtypes become one weight, or
+ * arithmetic changes their elements, it is F32. */
+bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum encoding_id matrices,
                   struct status *status);
 
-/* Without a checkpoint (dry run on a configuration): every weight gets `dtype`. */
-void assume_weights(struct graph *graph, enum dtype dtype);
+/* Without a checkpoint (dry run on a configuration): every weight that is of tensors gets `encoding`. */
+void assume_weights(struct graph *graph, enum encoding_id encoding);
 
 /* Fixes offset, in the rank's region, and size of every weight in use. total_bytes: of all ranks' regions, which are
  * alike and follow each other. */
 bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *status);
 
-/* Same weights in the graph of the other plan kind: copies dtype, offset and size. */
+/* Same weights in the graph of the other plan kind: copies encoding, offset and size. */
 bool share_weights(struct graph *to, const struct graph *from, struct status *status);
 
 /* Bytes [offset, offset + size) of the weight section, in the layout the kernels read: of all ranks' regions, zeros between
- * weights. Any thread. An element that is NaN or infinite, or would be in the weight's dtype, is a failure that names it. */
+ * weights. Any thread. An element that is NaN or infinite, or would be in the weight's encoding, is a failure that names it. */
 struct packer; /* opaque; borrows graph and checkpoint */
 struct packer *packer_open(const struct graph *graph, const struct checkpoint *checkpoint, uint64_t total_bytes,
                            struct status *status);

@@ -36,7 +36,7 @@ static bool pack_for(struct packed *packed, const struct test_model *model, enum
     packed->graph.half = dtype;
     test_expect_success(import_graph(&packed->graph, status), status);
     test_expect_success(run_passes(&packed->graph, NULL, NULL, status), status);
-    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, dtype, status), status);
+    test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, (enum encoding_id)dtype, status), status);
     test_expect_success(plan_weights(&packed->graph, &packed->total_bytes, status), status);
     packed->writer = engine_writer_begin(test_path(packed->folder, "x.eng"), status);
     assert_non_null(packed->writer);
@@ -64,13 +64,13 @@ static void unpack(struct packed *packed)
 
 static void expect_element(struct packed *packed, const struct graph_weight *weight, uint64_t index, float value)
 {
-    size_t bytes = dtype_bytes(weight->dtype);
+    size_t bytes = dtype_bytes((enum dtype)weight->encoding);
     uint64_t at = weight->offset + index * bytes;
     assert_true((index + 1) * bytes <= weight->bytes);
     uint32_t expected = float_to_bits(value), found = 0;
-    if (weight->dtype == DTYPE_F16)
+    if (weight->encoding == ENCODING_F16)
         expected = f16_from_float(value);
-    else if (weight->dtype == DTYPE_BF16)
+    else if (weight->encoding == ENCODING_BF16)
         expected = bf16_from_float(value);
     memcpy(&found, packed->weights + at, bytes);
     if (found != expected)
@@ -136,11 +136,11 @@ static void expect_tensor(struct packed *packed, const struct test_tensor *tenso
     uint64_t columns = tensor->columns ? tensor->columns : 1;
     uint64_t depth =
         strstr(tensor->name, "mlp.down_proj") && tensor->columns ? (TEST_INNER + group - 1) / group * group : columns;
-    if (cpu && !row_major && weight->dtype == DTYPE_BF16) depth += depth % 2;
+    if (cpu && !row_major && weight->encoding == ENCODING_BF16) depth += depth % 2;
     for (uint64_t row = 0; row < tensor->rows; row++) {
         uint64_t n = place.first_row + (place.gate_up ? row / group * 2 * group + row % group : row);
         for (uint64_t k = 0; k < columns; k++) {
-            uint64_t index = row_major ? n * depth + k : panel_index(n, k, depth, weight->dtype);
+            uint64_t index = row_major ? n * depth + k : panel_index(n, k, depth, (enum dtype)weight->encoding);
             expect_element(packed, weight, index, test_tensor_value(tensor, row * columns + k));
         }
     }
@@ -151,7 +151,8 @@ static void expect_all(struct packed *packed, const struct test_model *model)
     for (size_t t = 0; t < model->count; t++) expect_tensor(packed, &model->tensors[t]);
     const struct graph_weight *frequencies = find_weight(&packed->graph, "rope.inv_freq");
     assert_int_equal(frequencies->bytes, TEST_HEAD_DIM / 2 * sizeof(float));
-    for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++) expect_element(packed, frequencies, i, frequencies->constant[i]);
+    for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++)
+        expect_element(packed, frequencies, i, frequencies->sources[0].values[i]);
     for (uint64_t b = 0; b < packed->total_bytes; b++)
         if (!packed->visited[b]) assert_int_equal(packed->weights[b], 0);
 }
@@ -173,8 +174,8 @@ static void every_element_arrives(void **state)
                 expect_all(&packed, &model);
                 for (int w = 0; w < packed.graph.weight_count; w++) {
                     const struct graph_weight *weight = &packed.graph.weights[w];
-                    if (!weight->used || weight->form == WEIGHT_CONSTANT) continue;
-                    assert_int_equal(weight->dtype, weight->columns && dtype ? dtype : dtypes[from]);
+                    if (!weight->used || weight->sources[0].values) continue;
+                    assert_int_equal(weight->encoding, weight->columns && dtype ? dtype : dtypes[from]);
                     assert_int_equal(weight->offset % PLAN_ALIGNMENT, 0);
                 }
                 unpack(&packed);
@@ -203,12 +204,11 @@ static void every_element_arrives_on_devices(void **state)
                     assert_int_equal(weight->offset % LINE, 0);
                     assert_true(weight->offset >= end);
                     end = weight->offset + weight->bytes;
-                    if (weight->form == WEIGHT_CONSTANT) continue;
-                    assert_int_equal(weight->dtype, weight->columns ? dtypes[to] : dtypes[from]);
+                    if (weight->sources[0].values) continue;
+                    assert_int_equal(weight->encoding, weight->columns ? dtypes[to] : dtypes[from]);
                     uint64_t elements = weight->rows * (weight->columns ? weight->depth : 1);
-                    assert_int_equal(weight->bytes, elements * dtype_bytes(weight->dtype));
-                    if (weight->form == WEIGHT_GATE_UP || weight->form == WEIGHT_GATE_UP_BIAS)
-                        assert_int_equal(weight->rows, 2 * PADDED_INNER);
+                    assert_int_equal(weight->bytes, elements * dtype_bytes((enum dtype)weight->encoding));
+                    if (weight->interleave) assert_int_equal(weight->rows, 2 * PADDED_INNER);
                 }
                 /* Stored once where it is tied. */
                 const struct model_config *config = packed.graph.config;
@@ -242,8 +242,8 @@ static void mixed_dtypes_meet_in_f32(void **state)
         test_model_init(&model, cases[c].family, DTYPE_BF16);
         test_model_find(&model, cases[c].tensor)->dtype = c % 2 ? DTYPE_F32 : DTYPE_F16;
         test_expect_success(pack(&packed, &model, DTYPE_NONE, &status), &status);
-        assert_int_equal(find_weight(&packed.graph, cases[c].weight)->dtype, DTYPE_F32);
-        assert_int_equal(find_weight(&packed.graph, "model.norm.weight")->dtype, DTYPE_BF16);
+        assert_int_equal(find_weight(&packed.graph, cases[c].weight)->encoding, ENCODING_F32);
+        assert_int_equal(find_weight(&packed.graph, "model.norm.weight")->encoding, ENCODING_BF16);
         expect_all(&packed, &model);
         unpack(&packed);
     }
@@ -261,9 +261,9 @@ static void mixed_vectors_meet_in_f32_on_devices(void **state)
     test_model_find(&model, "model.layers.1.self_attn.v_proj.bias")->dtype = DTYPE_F16;
     test_model_find(&model, "model.layers.1.mlp.up_proj.weight")->dtype = DTYPE_F32;
     test_expect_success(pack_for(&packed, &model, TARGET_CUDA, DTYPE_BF16, &status), &status);
-    assert_int_equal(find_weight(&packed.graph, "model.layers.0.mlp.gate_up_proj.bias")->dtype, DTYPE_F32);
-    assert_int_equal(find_weight(&packed.graph, "model.layers.1.self_attn.qkv_proj.bias")->dtype, DTYPE_F32);
-    assert_int_equal(find_weight(&packed.graph, "model.layers.1.mlp.gate_up_proj.weight")->dtype, DTYPE_BF16);
+    assert_int_equal(find_weight(&packed.graph, "model.layers.0.mlp.gate_up_proj.bias")->encoding, ENCODING_F32);
+    assert_int_equal(find_weight(&packed.graph, "model.layers.1.self_attn.qkv_proj.bias")->encoding, ENCODING_F32);
+    assert_int_equal(find_weight(&packed.graph, "model.layers.1.mlp.gate_up_proj.weight")->encoding, ENCODING_BF16);
     expect_all(&packed, &model);
     unpack(&packed);
 }

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/weights/source.h"
+
+#include <stdlib.h>
+
+#include "formats/base/checked.h"
+
+static int shape_rank(const struct weight_source *source)
+{
+    int rank = 0;
+    while (rank < SOURCE_MAX_RANK && source->shape[rank]) rank++;
+    return rank;
+}
+
+/* The tensor as it is stored. */
+static uint64_t stored_columns(const struct weight_source *source)
+{
+    const int rank = shape_rank(source);
+    return rank > 1 ? source->shape[rank - 1] : 1;
+}
+
+static uint64_t stored_rows(const struct weight_source *source)
+{
+    const int rank = shape_rank(source);
+    uint64_t rows = source->shape[0];
+    for (int i = 1; i + 1 < rank; i++) rows *= source->shape[i];
+    return rows;
+}
+
+uint64_t source_tensor_rows(const struct weight_source *source)
+{
+    return source->transposed ? stored_columns(source) : stored_rows(source);
+}
+
+uint64_t source_tensor_columns(const struct weight_source *source)
+{
+    return source->transposed ? stored_rows(source) : stored_columns(source);
+}
+
+void source_complete(struct weight_source *source)
+{
+    const uint64_t tensor_rows = source_tensor_rows(source), tensor_columns = source_tensor_columns(source);
+    if (!source->repeat) source->repeat = 1;
+    if (!source->rows && source->first_row < tensor_rows) {
+        const uint64_t left = tensor_rows - source->first_row;
+        const uint64_t runs = source->period ? (left + source->period - source->run) / source->period : 1;
+        source->rows = source->repeat * (source->period ? runs * source->run : left);
+    }
+    if (!source->columns && shape_rank(source) > 1 && source->first_column < tensor_columns)
+        source->columns = tensor_columns - source->first_column;
+    if (!source->run) source->run = source->period = source->rows / source->repeat;
+    if (!source->group) source->group = source->dealt = 1;
+    if (!source->dealt) source->dealt = source->group;
+    if (!source->stride) source->stride = 1;
+    if (source->scale == 0.0f) source->scale = 1.0f;
+    source->rank_rows = source->rows;
+    source->rank_columns = source->columns;
+}
+
+/* Rows of the tensor, each once. */
+static uint64_t distinct_rows(const struct weight_source *source) { return source->rows / source->repeat; }
+
+const char *source_fault(const struct weight_source *source)
+{
+    uint64_t end, ignored;
+    const int rank = shape_rank(source);
+    if (source->rows == 0) return "has no rows";
+    if (source->rows % source->repeat) return "does not repeat all of its rows";
+    if (!source->tensor) return rank ? "has a shape without a tensor" : NULL;
+    if (rank == 0) return "has a tensor without a shape";
+    if (!checked_product(source->shape, (size_t)rank, &ignored)) return "has a tensor of more than 2^64 elements";
+    if (source->transposed && rank != 2) return "transposes a tensor that is no matrix";
+    if ((source->columns != 0) != (rank > 1)) return "is a vector of a matrix, or a matrix of a vector";
+    if (source->run > source->period) return "has runs of rows that overlap";
+    if (distinct_rows(source) % source->run) return "ends within a run of rows";
+    if (source->dealt > source->group || distinct_rows(source) % source->group || source->dealt % source->stride)
+        return "has an order of rows that does not fit their number";
+    if (!checked_mul(distinct_rows(source) / source->run - 1, source->period, &end) ||
+        !checked_add(end, source->run, &end) || !checked_range(source->first_row, end, source_tensor_rows(source)))
+        return "has rows beyond the end of its tensor";
+    if (source->columns && !checked_range(source->first_column, source->columns, source_tensor_columns(source)))
+        return "has columns beyond the end of its tensor";
+    return NULL;
+}
+
+void source_free(struct weight_source *source)
+{
+    free(source->tensor);
+    free(source->values);
+}
+
+uint64_t source_tensor_row(const struct weight_source *source, uint64_t row)
+{
+    row %= distinct_rows(source);
+    const uint64_t in_group = row % source->group;
+    if (in_group < source->dealt) {
+        const uint64_t each = source->dealt / source->stride;
+        row = row - in_group + in_group % each * source->stride + in_group / each;
+    }
+    return source->first_row + row / source->run * source->period + row % source->run;
+}
+
+uint64_t source_elements(const struct weight_source *source)
+{
+    return source->tensor ? distinct_rows(source) * (source->columns ? source->columns : 1) : 0;
+}
+
+bool source_is_exact(const struct weight_source *source)
+{
+    return source->tensor && source->scale == 1.0f && source->add == 0.0f;
+}
+
+bool source_keeps_type(const struct weight_source *source)
+{
+    return source_is_exact(source) || (!source->tensor && !source->values && source->add == 0.0f);
+}
+
+uint64_t source_element(const struct weight_source *source, uint64_t row, uint64_t column)
+{
+    row = source_tensor_row(source, row);
+    column += source->first_column;
+    return source->transposed ? column * stored_columns(source) + row : row * stored_columns(source) + column;
+}
+
+float source_tensor_element(const struct tensor_view *tensor, uint64_t index)
+{
+    uint16_t half;
+    float value;
+    const uint8_t *data = tensor->data;
+    if (tensor->dtype == DTYPE_F32) {
+        memcpy(&value, data + index * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&half, data + index * sizeof half, sizeof half);
+    return tensor->dtype == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
+}
+
+/* Every `step`-th element from `first` on. */
+static void read_tensor(const struct tensor_view *tensor, uint64_t first, uint64_t step, uint64_t count, float *values)
+{
+    const uint8_t *data = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
+    if (tensor->dtype == DTYPE_BF16 && step == 1) {
+        for (uint64_t i = 0; i < count; i++) {
+            uint16_t half;
+            memcpy(&half, data + i * sizeof half, sizeof half);
+            values[i] = bf16_to_float(half);
+        }
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) values[i] = source_tensor_element(tensor, first + i * step);
+}
+
+void source_read(const struct weight_source *source, const struct tensor_view *tensor, uint64_t row,
+                 uint64_t first_column, uint64_t count, float *values)
+{
+    if (!source->tensor) {
+        const uint64_t columns = source->columns ? source->columns : 1;
+        for (uint64_t i = 0; i < count; i++)
+            values[i] =
+                source->values ? source->values[row % distinct_rows(source) * columns + first_column + i] : source->add;
+        return;
+    }
+    const uint64_t step = source->transposed ? stored_columns(source) : 1;
+    read_tensor(tensor, source_element(source, row, first_column), step, count, values);
+    if (source_is_exact(source)) return;
+    for (uint64_t i = 0; i < count; i++) values[i] = source->scale * values[i] + source->add;
+}
