@@ -286,8 +286,8 @@ static void a_late_rank_ends_the_session(void **state)
         trouble.countdown = 3;
         trouble.timeout_ns = 300000000;
         trouble.sleep_us = 1500000;
-        expect_trouble(engine, rank ? "rank 0: waited for rank 1 for 0.3 s in vain"
-                                    : "rank 1: waited for rank 0 for 0.3 s in vain");
+        expect_trouble(engine, rank ? "rank 0: rank 1 did not answer within 0.3 s"
+                                    : "rank 1: rank 0 did not answer within 0.3 s");
     }
     eng_close(&engine);
 }

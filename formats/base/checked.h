@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each returns false when the result does not fit; *out is then unspecified. */
+/* Each returns false if the result does not fit; *out is then unspecified. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool checked_sub(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_sub_overflow(a, b, out); }
 static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
@@ -29,7 +29,7 @@ static inline bool checked_product(const uint64_t *factors, size_t count, uint64
     return true;
 }
 
-/* True when [offset, offset + bytes) lies inside [0, limit). */
+/* True if [offset, offset + bytes) lies inside [0, limit). */
 static inline bool checked_range(uint64_t offset, uint64_t bytes, uint64_t limit)
 {
     return offset <= limit && bytes <= limit - offset;

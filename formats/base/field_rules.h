@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of JSON fields that need no code of their own: each either has no effect on what a model computes, or must
- * hold the one value under which it has none. */
+/* Tables of JSON fields that need no code: a field either has no effect on what a model computes, or must have the one
+ * value that has none. */
 #ifndef FORMATS_BASE_FIELD_RULES_H
 #define FORMATS_BASE_FIELD_RULES_H
 
@@ -20,8 +20,8 @@ struct field_rule {
     enum field_expectation expectation;
 };
 
-/* Marks every listed field as read. A field that is absent or null satisfies every rule; one with another value than
- * its rule allows fails, naming field, expected and found. */
+/* Marks every listed field as read. An absent or null field satisfies every rule; a field with a value that its rule
+ * does not allow fails and is named, with expected and found value. */
 bool field_rules_check(struct json_reader *reader, const struct field_rule *rules, size_t count, struct status *status);
 
 #endif

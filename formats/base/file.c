@@ -26,12 +26,12 @@ static bool not_regular(const char *path, mode_t mode, struct status *status)
                                         : "a special file");
 }
 
-/* True, with *status filled, where the path that was not found is a link to nothing. */
+/* True, with *status filled, if the path that was not found is a dangling link. */
 static bool is_dangling(const char *path, struct status *status)
 {
     char target[128];
     ssize_t length = readlink(path, target, sizeof target - 1);
-    if (length < 0) return false; /* no link */
+    if (length < 0) return false; /* not a link */
     target[length] = '\0';
     status_fail(
         status, STATUS_BAD_INPUT,
@@ -51,7 +51,7 @@ bool file_find(const char *path, bool *present, struct status *status)
     return status_fail_errno(status, STATUS_BAD_INPUT, reason, "cannot inspect '%s'", path);
 }
 
-/* Opens a regular file for reading. O_NONBLOCK keeps a FIFO that was named by mistake from blocking for ever. */
+/* Opens a regular file for reading. O_NONBLOCK prevents open from blocking on a FIFO. */
 static int open_regular(const char *path, struct stat *information, struct status *status)
 {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -186,7 +186,7 @@ bool file_read(const char *path, uint64_t limit, char **text, size_t *size, stru
             status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot read '%s'", path);
             goto done;
         }
-        if (count == 0) break; /* the file shrank meanwhile: what is there is what we judge */
+        if (count == 0) break; /* the file became shorter meanwhile: check what is left */
         used += (uint64_t)count;
     }
     buffer[used] = '\0';
@@ -215,7 +215,7 @@ bool file_read_start(const char *path, char *text, size_t capacity)
     return used > 0;
 }
 
-/* Folder part of a path: "." for a plain name. Owned by the caller; NULL when out of memory. */
+/* Folder part of a path: "." for a plain name. Owned by the caller; NULL if out of memory. */
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -224,7 +224,8 @@ static char *folder_of(const char *path)
     return strndup(path, (size_t)(slash - path));
 }
 
-/* A fresh hidden name beside `path`; `attempt` makes retries differ. Owned by the caller; NULL when out of memory. */
+/* A fresh hidden name in the folder of `path`, different for each `attempt`. Owned by the caller; NULL if out of
+ * memory. */
 static char *temporary_name(const char *path, int attempt)
 {
     const char *slash = strrchr(path, '/');
@@ -232,15 +233,15 @@ static char *temporary_name(const char *path, int attempt)
     struct timespec now = {0};
     clock_gettime(CLOCK_REALTIME, &now);
     char *name = NULL;
-    /* 200 bytes of the base name leave room for the rest within NAME_MAX (255). */
+    /* 200 bytes of the base name leave room for the rest within NAME_MAX (255) */
     if (asprintf(&name, "%.*s.%.200s.%ld-%lx-%d.tmp", (int)(base - path), path, base, (long)getpid(),
                  (unsigned long)now.tv_nsec, attempt) < 0)
         return NULL;
     return name;
 }
 
-/* The name that will really be replaced: a symbolic link is followed, so that the link survives and the data land where
- * it points. Refuses what must not be replaced. */
+/* Resolves the name that will be replaced: symbolic links are followed, so that a link remains and its target is
+ * replaced. Refuses names that must not be replaced. */
 static char *resolve_target(const char *path, struct status *status)
 {
     struct stat information;
@@ -286,7 +287,7 @@ static bool open_named_temporary(struct file_output *output, struct status *stat
     return status_fail_errno(status, STATUS_MACHINE, errno, "cannot create '%s'", output->path);
 }
 
-/* The path of an open descriptor, by which linkat() gives an unnamed file a name without any privilege. */
+/* Path of an open descriptor, by which linkat() can name an unnamed file without privileges. */
 static void descriptor_path(int descriptor, char text[32]) { snprintf(text, 32, "/proc/self/fd/%d", descriptor); }
 
 bool file_output_open(struct file_output *output, const char *path, struct status *status)
@@ -303,7 +304,7 @@ bool file_output_open(struct file_output *output, const char *path, struct statu
     }
     output->descriptor = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, OUTPUT_MODE);
     if (output->descriptor >= 0) {
-        /* Without /proc the file could never get its name: better to know now than after an hour of building. */
+        /* Without /proc the file could not be named: fail now instead of after the build. */
         char link_path[32];
         descriptor_path(output->descriptor, link_path);
         if (access(link_path, F_OK) == 0) {
@@ -316,8 +317,8 @@ bool file_output_open(struct file_output *output, const char *path, struct statu
         status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot create '%s': folder '%s'", path, folder);
         goto done;
     }
-    /* Any other failure may only mean that this file system has no O_TMPFILE (EOPNOTSUPP, EISDIR, EINVAL); where it
-     * means more (EACCES, EROFS, ENOSPC), the named attempt fails with the same reason. */
+    /* Other failures may only mean that the file system has no O_TMPFILE (EOPNOTSUPP, EISDIR, EINVAL). If they mean
+     * more (EACCES, EROFS, ENOSPC), the attempt with a name fails with the same reason. */
     done = open_named_temporary(output, status);
 done:
     free(folder);
@@ -392,8 +393,8 @@ bool file_output_patch(struct file_output *output, uint64_t offset, const void *
     return write_at(output, offset, data, size, status);
 }
 
-/* Gives the unnamed file a name. A free target is linked directly, so that there is no moment with a stray temporary
- * name; linkat() cannot replace, so an existing target needs a temporary name and a rename. */
+/* Names the unnamed file. A free name is linked directly, so that a temporary name never exists. linkat() cannot
+ * replace, so an existing target needs a temporary name and a rename. */
 static bool link_unnamed(struct file_output *output, bool *linked_to_target, struct status *status)
 {
     char link_path[32];
@@ -415,7 +416,7 @@ static bool link_unnamed(struct file_output *output, bool *linked_to_target, str
     return status_fail_errno(status, STATUS_MACHINE, errno, "cannot name the finished '%s'", output->path);
 }
 
-/* For sync_folder. A folder may be writable without being readable: *descriptor is -1 then. */
+/* Opens the folder for sync_folder. A folder may be writable but not readable: *descriptor is then -1. */
 static bool open_folder(const char *path, int *descriptor, struct status *status)
 {
     *descriptor = -1;
@@ -428,8 +429,7 @@ static bool open_folder(const char *path, int *descriptor, struct status *status
     return done;
 }
 
-/* Makes the new directory entry durable. Some file systems cannot sync a folder: that takes nothing away from the file
- * itself. */
+/* Makes the new directory entry durable. Some file systems cannot sync a folder; that is no failure. */
 static bool sync_folder(int descriptor, const char *path, struct status *status)
 {
     if (descriptor < 0 || fsync(descriptor) == 0 || errno == EINVAL || errno == ENOSYS || errno == EROFS) return true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files as this project needs them: a read-only mapping, and an output that appears whole or not at all. */
+/* File access: read-only mappings, and output files that appear completely or not at all. */
 #ifndef FORMATS_BASE_FILE_H
 #define FORMATS_BASE_FILE_H
 
@@ -10,47 +10,47 @@
 
 #include "formats/base/status.h"
 
-/* Looks for a file that may be absent, and opens nothing. *present: it is there, a regular file or a link to one; nothing of
- * that name is no error. Anything else of that name fails and is named: a link to nothing, as an interrupted download leaves
- * it, a folder, a pipe. */
+/* Checks whether a file exists, without opening it. *present: a regular file, or a link to one. An unused name is no
+ * failure. Anything else with that name fails: a folder, a pipe, a dangling link such as an interrupted download
+ * leaves. */
 bool file_find(const char *path, bool *present, struct status *status);
 
-/* A whole regular file mapped read-only (MAP_PRIVATE, so its pages stay page cache). */
+/* A regular file, mapped read-only as a whole (MAP_PRIVATE, so that its pages remain page cache). */
 struct file_map {
     const uint8_t *data; /* NULL when size is 0 */
     uint64_t size;
     int descriptor;           /* for file_map_read; none when size is 0 */
-    struct timespec modified; /* when it was opened */
+    struct timespec modified; /* modification time when it was opened */
 };
 
 bool file_map_open(struct file_map *map, const char *path, struct status *status);
 void file_map_close(struct file_map *map);
 
-/* Fails with STATUS_CORRUPT where the file that was opened has another size or modification time than then: somebody wrote
- * into it or cut it. A file that has lost its name, or given it to another one, is unchanged. One system call.
- * Thread-safe. */
+/* Fails with STATUS_CORRUPT if size or modification time of the opened file have changed. Renaming or unlinking it is
+ * no change. One system call. Thread-safe. */
 bool file_map_unchanged(const struct file_map *map, struct status *status);
 
-/* Copies bytes [offset, offset + bytes) of the file. For what is read once and in large pieces: it takes no page faults, and
- * where the file has become shorter it fails, while the mapping would end the process. Thread-safe. */
+/* Copies bytes [offset, offset + bytes) of the file. For data that is read once in large pieces: no page faults, and if
+ * the file became shorter it fails, where access to the mapping would end the process. Thread-safe. */
 bool file_map_read(const struct file_map *map, uint64_t offset, void *to, uint64_t bytes, struct status *status);
 
-/* That these bytes of a mapping are wanted soon: no more than advice. */
+/* Advises the system that these bytes of a mapping are needed soon. */
 void file_map_read_ahead(const void *data, uint64_t bytes);
 
-/* Takes the whole pages inside [data, data + bytes) of a read-only file mapping out of this process: they stay in the
- * page cache and come back when read again. Keeps a program that streams through a large file small. */
+/* Removes the whole pages inside [data, data + bytes) of a read-only file mapping from this process. They remain in the
+ * page cache and are mapped again on access. Keeps the memory of a program that reads a large file once small. */
 void file_map_release(const void *data, uint64_t bytes);
 
-/* Reads a small file whole (at most `limit` bytes) into malloc'd memory with a NUL behind; free() it. */
+/* Reads a small file (at most `limit` bytes) into memory that the caller frees, followed by a NUL. */
 bool file_read(const char *path, uint64_t limit, char **text, size_t *size, struct status *status);
 
-/* Reads what fits of a file, one of the kernel's say, into `text`, with a NUL behind. Takes no memory. False where there is
- * nothing to be read. */
+/* Reads as much of a file as fits into `text`, followed by a NUL, for files of the kernel. Allocates nothing. False if
+ * nothing can be read. */
 bool file_read_start(const char *path, char *text, size_t capacity);
 
-/* An output file: written under a temporary name in the target's folder (unlinked by the kernel if the process is
- * killed, where O_TMPFILE is available), then fsync, rename, fsync of the folder. One thread at a time. */
+/* An output file. It is written under a temporary name in the target's folder (or without a name where O_TMPFILE is
+ * available, so that nothing remains if the process is killed); commit does fsync, rename, and fsync of the folder.
+ * Requires: one thread at a time. */
 struct file_output {
     int descriptor;    /* -1 when closed */
     uint64_t position; /* bytes written so far */
@@ -62,17 +62,18 @@ bool file_output_open(struct file_output *output, const char *path, struct statu
 bool file_output_write(struct file_output *output, const void *data, uint64_t size, struct status *status);
 /* Writes zeros up to the next multiple of `alignment` (a power of two). */
 bool file_output_pad(struct file_output *output, uint64_t alignment, struct status *status);
-/* Leaves room for `bytes` zeros, for file_output_patch to fill. */
+/* Reserves `bytes` zeros, which file_output_patch fills later. */
 bool file_output_reserve(struct file_output *output, uint64_t bytes, struct status *status);
-/* Overwrites earlier bytes; does not move the position. Several threads may, while no other function is called. */
+/* Overwrites earlier bytes; the position does not change. Several threads may call it while no other function is
+ * called. */
 bool file_output_patch(struct file_output *output, uint64_t offset, const void *data, uint64_t size,
                        struct status *status);
-/* Makes what was written durable, so that little is left for file_output_commit. */
+/* Makes the data written so far durable, so that file_output_commit takes less time. */
 bool file_output_sync(struct file_output *output, struct status *status);
-/* Makes the file durable and gives it its final name. After this (success or not) the output is closed. Takes no memory once
- * the file has its name: a failure for want of memory leaves none. */
+/* Makes the file durable and gives it its final name. The output is closed afterwards, on failure too. Allocates
+ * nothing after the file is named, so that a failed allocation leaves no file. */
 bool file_output_commit(struct file_output *output, struct status *status);
-/* Drops the output without a trace; harmless after commit. */
+/* Discards the output; does nothing after commit. */
 void file_output_abandon(struct file_output *output);
 
 #endif

@@ -16,7 +16,7 @@
 
 #include "formats/base/test_support.h"
 
-/* Exit codes of the children in which tests run that must not touch this process. */
+/* Exit codes of children, which run tests that would affect this process. */
 enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };
 
 /* Runs `body` in a child; returns its wait status. */
@@ -241,7 +241,7 @@ static void test_refused_targets(void **state)
     test_expect_failure(file_output_open(&output, "/dev/null", &status), &status, STATUS_BAD_INPUT, "special file");
     assert_int_equal(test_count_entries(folder), 5);
 
-    /* The target became a directory while the output was written: nothing is left behind. */
+    /* The target became a folder while the output was written: nothing remains. */
     const char *late = test_path(folder, "late");
     test_expect_success(file_output_open(&output, late, &status), &status);
     assert_int_equal(mkdir(late, 0755), 0);
@@ -367,7 +367,7 @@ static void test_forbidden_folder(void **state)
     test_folder_remove(folder);
 }
 
-/* A tiny file system of our own, visible to this process alone. */
+/* A small file system, visible only to this process. */
 static bool mount_tiny(const char *folder, unsigned long flags)
 {
     bool own = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
@@ -388,7 +388,7 @@ static int write_to_full_disk(const char *folder)
     if (!message_has(&status, STATUS_MACHINE, "/out'")) return CHILD_BAD;
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
-    status_clear(&status); /* and the space is free again */
+    status_clear(&status); /* the space is free again */
     return write_sample(test_path(folder, "out"), &status) ? CHILD_GOOD : CHILD_BAD;
 }
 
@@ -458,7 +458,7 @@ static void test_map_release(void **state)
     assert_true(file_output_open(&output, path, &status) && file_output_write(&output, bytes, BYTES, &status) &&
                 file_output_commit(&output, &status));
     assert_true(file_map_open(&map, path, &status));
-    /* Pieces of every alignment: what was released is read again from the file, and neighbours are untouched. */
+    /* Pieces of every alignment: released pages are read again from the file, and their neighbours do not change. */
     const size_t offsets[] = {0, 1, 4095, 4096, 5000, 99999};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
         assert_memory_equal(map.data, bytes, BYTES);

@@ -5,9 +5,9 @@
 
 #include "formats/base/hash_wide.h"
 
-enum { LEAST_WIDE = 1024 }; /* below, wide vectors gain nothing */
+enum { LEAST_WIDE = 1024 }; /* below, wide vectors are not faster */
 
-/* Of what is near, one processor hashes 20 GB/s with SSE2, which all x86-64 have, 57 with AVX2, 85 with AVX-512. */
+/* One processor hashes cached data at 20 GB/s with SSE2 (every x86-64), 57 with AVX2, 85 with AVX-512. */
 static void add(XXH3_state_t *state, const void *data, size_t size)
 {
 #if defined __x86_64__
@@ -27,7 +27,7 @@ static void add(XXH3_state_t *state, const void *data, size_t size)
 uint64_t hash64(const void *data, size_t size)
 {
     if (size < LEAST_WIDE) return XXH3_64bits(data, size);
-    /* Aligned by hand: a stack frame does not promise so much everywhere. */
+    /* Aligned explicitly: the stack's alignment may be smaller. */
     uint8_t room[sizeof(XXH3_state_t) + _Alignof(XXH3_state_t)];
     uint8_t *aligned = room + _Alignof(XXH3_state_t) - (uintptr_t)room % _Alignof(XXH3_state_t);
     XXH3_state_t *state = (XXH3_state_t *)(void *)aligned;

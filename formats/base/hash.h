@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 behind one name, so that no other file needs to know how xxHash is linked. */
+/* XXH3. No other file needs to know how xxHash is linked. */
 #ifndef FORMATS_BASE_HASH_H
 #define FORMATS_BASE_HASH_H
 
@@ -10,7 +10,7 @@ uint64_t hash64(const void *data, size_t size); /* XXH3-64, seed 0 */
 
 /* Streaming XXH3-64 over pieces; hash64_stream_end gives the same value as hash64 over their concatenation. */
 struct hash64_stream;
-struct hash64_stream *hash64_stream_begin(void); /* NULL when out of memory */
+struct hash64_stream *hash64_stream_begin(void); /* NULL: out of memory */
 void hash64_stream_add(struct hash64_stream *stream, const void *data, size_t size);
 uint64_t hash64_stream_end(struct hash64_stream *stream); /* frees the stream */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3-64: its published values, and the same of every width of vectors that this processor has, whole and in pieces. */
+/* XXH3-64: the published values, and the same values with every vector width of this processor, whole and in pieces. */
 #include "formats/base/hash.h"
 #include "formats/base/hash_wide.h"
 #include "formats/base/test_support.h"
@@ -17,7 +17,7 @@ static int fill(void **state)
     return 0;
 }
 
-/* Of xxHash's own self-test: the empty input, and bytes of its generator. */
+/* From xxHash's self-test: the empty input, and bytes of its generator. */
 static void values_are_those_of_xxhash(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static uint64_t by(void (*add)(void *, const void *, size_t), size_t offset, siz
 }
 #endif
 
-/* What this file's own xxHash, of the compiler's base instructions, has. */
+/* This file's copy of xxHash, for the compiler's base instructions. */
 static void every_width_agrees(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3_64bits_update for processors with wide vectors: the same in the same state (XXH3_state_t). Only where
- * __builtin_cpu_supports says so. */
+/* XXH3_64bits_update for wide vectors, with the same result in the same state (XXH3_state_t). Requires:
+ * __builtin_cpu_supports reports the instructions. */
 #ifndef FORMATS_BASE_HASH_WIDE_H
 #define FORMATS_BASE_HASH_WIDE_H
 

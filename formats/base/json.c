@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* jansson (2.14: lex_save in load.c) drops a character of a token when the buffer that holds the token cannot grow: the
- * result is another text, and without its closing quote the token is read past the end of the buffer. The document is
- * therefore parsed as the second element of an array whose first is a string longer than any of its tokens. The buffer
- * grows while that string is read and keeps its size, and the string's length shows whether it did. */
-enum { FIRST_BUFFER_BYTES = 16, SOURCE_PARTS = 5 }; /* as jansson's */
+/* jansson (2.14: lex_save in load.c) drops a character of a token if the buffer of the token cannot grow: the text
+ * changes, and without its closing quote the token is read past the end of the buffer. The document is therefore parsed
+ * as the second element of an array, after a string longer than any of its tokens. The buffer grows while that string
+ * is read and keeps its size; the string's length shows whether it grew. */
+enum { FIRST_BUFFER_BYTES = 16, SOURCE_PARTS = 5 }; /* the same as in jansson */
 
 struct source_part {
     const char *text; /* NULL: the padding */
@@ -43,7 +43,7 @@ static size_t read_source(void *buffer, size_t capacity, void *argument)
     return used;
 }
 
-/* At least the bytes of the longest token: what lies between two quotes that are not escaped. */
+/* An upper bound of the longest token: the longest text between two unescaped quotes. */
 static size_t longest_token(const char *text, size_t size)
 {
     size_t longest = 0, begin = 0;
@@ -58,11 +58,11 @@ static size_t longest_token(const char *text, size_t size)
     return (size - begin > longest ? size - begin : longest) + sizeof "\"\"";
 }
 
-/* NULL: errno is ENOMEM, or the text is not what json_loadb accepts, or one of a few that only json_loadb does. */
+/* NULL: errno is ENOMEM, or the text is not valid for json_loadb, or one of a few that only json_loadb accepts. */
 static json_t *parse_padded(const char *text, size_t size)
 {
-    /* The string ends half-way between two sizes that the buffer has: were the buffer full at the closing quote, the
-     * quote could be dropped. */
+    /* The string's length is half-way between two sizes of the buffer: if the buffer were full at the closing quote,
+     * the quote could be dropped. */
     size_t token = FIRST_BUFFER_BYTES / 2 * 3, least = longest_token(text, size);
     while (token < least) token *= 2;
     size_t padding = token - sizeof "\"\"" + 1;
@@ -86,7 +86,7 @@ json_t *json_parse(const char *text, size_t size, const char *name, struct statu
     json_t *value = parse_padded(text, size);
     if (value) return value;
     if (errno != ENOMEM) {
-        /* Once more as it is, for line and column. */
+        /* Parse the text itself again, for line and column. */
         errno = 0;
         value = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
         if (value) snprintf(error.text, sizeof error.text, "nested too deeply");
@@ -145,7 +145,7 @@ const char *json_type_name(const json_t *value)
 
 void json_value_text(const json_t *value, char *text, size_t size)
 {
-    /* Containers are only named: a hostile one may be huge, and its content seldom helps. */
+    /* Containers are named without content, which may be huge and seldom helps. */
     switch (value ? json_typeof(value) : JSON_NULL) {
     case JSON_STRING: snprintf(text, size, "\"%s\"", json_string_value(value)); break;
     case JSON_INTEGER: snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
@@ -183,7 +183,7 @@ json_t *json_reader_get(struct json_reader *reader, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-/* Fails with "expected X, found Y"; for a missing required key Y is "nothing". */
+/* Fails with "expected X, found Y"; Y is "nothing" for a missing required key. */
 static bool wrong_value(const struct json_reader *reader, const char *key, const char *expected, const json_t *found,
                         struct status *status)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strict JSON reading on top of jansson: duplicate keys are an error, every error names file and path,
- * and an object can be asked which of its keys nobody understood. */
+/* Strict JSON reading on top of jansson: duplicate keys are an error, every error names file and path, and keys of an
+ * object that no code has read can be found. */
 #ifndef FORMATS_BASE_JSON_H
 #define FORMATS_BASE_JSON_H
 
@@ -15,32 +15,32 @@
  * Returns an owned reference (json_decref) or NULL with *status filled. Duplicate keys are refused. */
 json_t *json_parse(const char *text, size_t size, const char *name, struct status *status);
 
-/* As json_dumps, which drops keys of objects when memory runs out. Owned text; NULL: out of memory. */
+/* Like json_dumps, which drops keys of objects if memory runs out. Owned text; NULL: out of memory. */
 char *json_format(const json_t *value, size_t flags);
 
-/* The text as a string, null where it is not UTF-8. NULL: out of memory. */
+/* The text as a JSON string; JSON null if it is not valid UTF-8. NULL: out of memory. */
 json_t *json_string_or_null(const char *text);
 
-/* After values could not be made: STATUS_MACHINE, or STATUS_BAD_INPUT for a text that is not UTF-8. jansson returns NULL in
- * either case, and errno tells which. Requires: errno was 0 before the first of them was made. */
+/* Fails after values could not be created: STATUS_MACHINE, or STATUS_BAD_INPUT for a text that is not UTF-8. jansson
+ * returns NULL in both cases; errno tells which. Requires: errno was 0 before the first of them was created. */
 bool json_fail_build(struct status *status, const char *what);
 
-/* A reader over one JSON object that remembers which keys were read. */
+/* Reader of one JSON object that remembers which keys were read. */
 struct json_reader {
     json_t *object;     /* borrowed */
     const char *path;   /* borrowed, for messages: "config.json", "config.json: rope_scaling" */
-    json_t *consumed;   /* owned: an object whose keys were asked for */
-    bool out_of_memory; /* a key could not be added to it: json_reader_all_consumed fails */
+    json_t *consumed;   /* owned: an object with the keys that were read */
+    bool out_of_memory; /* a key could not be added: json_reader_all_consumed fails */
 };
 
 bool json_reader_open(struct json_reader *reader, json_t *object, const char *path, struct status *status);
 void json_reader_close(struct json_reader *reader);
 
-/* Marks the key as understood and returns the borrowed value, NULL if absent. JSON null counts as absent. */
+/* Marks the key as read and returns the borrowed value, NULL if absent. JSON null counts as absent. */
 json_t *json_reader_get(struct json_reader *reader, const char *key);
 
-/* Typed getters. A missing key leaves *out as it is when `required` is false; a wrong type, a number out of
- * [minimum, maximum] or a missing required key fails and names key, expected and found. Strings are borrowed. */
+/* Typed getters. A missing key leaves *out unchanged if `required` is false. A wrong type, a number outside [minimum,
+ * maximum] or a missing required key fails and names key, expected and found. Strings are borrowed. */
 bool json_reader_u64(struct json_reader *reader, const char *key, bool required, uint64_t minimum, uint64_t maximum,
                      uint64_t *out, struct status *status);
 bool json_reader_double(struct json_reader *reader, const char *key, bool required, double *out, struct status *status);
@@ -48,12 +48,12 @@ bool json_reader_bool(struct json_reader *reader, const char *key, bool required
 bool json_reader_string(struct json_reader *reader, const char *key, bool required, const char **out,
                         struct status *status);
 
-/* Fails naming the first key that nobody asked for ("field 'xyz' is not understood; ..."). A key whose value is null
- * counts as absent here too. */
+/* Fails if a key was not read, and names it ("field 'xyz' is not understood; ..."). A key whose value is null counts as
+ * absent. */
 bool json_reader_all_consumed(const struct json_reader *reader, struct status *status);
 
 const char *json_type_name(const json_t *value); /* "object", "string", "missing", ... for messages */
-/* A short text of the value for "found ..." (truncated to fit): scalars as JSON, containers by their size, NULL as
+/* Writes the value for "found ..." into a text (truncated to fit): scalars as JSON, containers by their size, NULL as
  * "nothing". */
 void json_value_text(const json_t *value, char *text, size_t size);
 

@@ -19,7 +19,7 @@ static bool parse_number(const char *text, uint64_t *value)
     return true;
 }
 
-/* The number behind `key` at the start of a line. */
+/* The number after `key` at the start of a line. */
 static bool find_number(const char *text, const char *key, uint64_t *value)
 {
     size_t length = strlen(key);
@@ -51,11 +51,11 @@ static void lower(struct memory_limit *memory, uint64_t bytes, const char *limit
 struct group_files {
     const char *mount; /* below the root */
     const char *limit, *usage;
-    const char *cache; /* line of memory.stat: page cache, which gives way when memory is needed */
+    const char *cache; /* line of memory.stat with the page cache, which the kernel reclaims when memory is needed */
     const char *name;
 };
 
-/* One group and all above it: the kernel enforces every level. */
+/* A group and all its ancestors: the kernel enforces every level. */
 static void apply_group(const char *root, const struct group_files *files, const char *group,
                         struct memory_limit *memory)
 {
@@ -131,7 +131,7 @@ bool memory_limit_check(const char *what, uint64_t bytes, uint64_t private_bytes
     memory_limit_address_space(&space);
     uint64_t needed = bytes;
     if (available.bytes >= bytes) {
-        /* The file's mapping has its address space already; only private memory still needs some. */
+        /* Mapped files have their address space already; only private memory needs more. */
         if (space.bytes >= private_bytes) return true;
         available = space;
         needed = private_bytes;

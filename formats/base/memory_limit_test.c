@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The least of all limits counts, whatever control groups the system has; read from made-up proc and sys folders. */
+/* The smallest of all limits applies, for all kinds of control groups; uses artificial proc and sys folders. */
 #include "formats/base/test_support.h"
 #include "formats/base/memory_limit.h"
 
@@ -64,7 +64,7 @@ static void test_groups_of_version_2(void **state)
     write_file("sys/fs/cgroup/outer/inner/memory.max", "max\n");
     write_file("sys/fs/cgroup/outer/inner/memory.current", "100\n");
     assert_int_equal(available(), 8000 * 1024);
-    /* The outer group binds; its page cache gives way. */
+    /* The limit of the outer group applies; its page cache counts as free. */
     write_file("sys/fs/cgroup/outer/memory.max", "1000000\n");
     write_file("sys/fs/cgroup/outer/memory.current", "700000\n");
     assert_int_equal(available(), 300000);

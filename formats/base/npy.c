@@ -9,8 +9,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written in host order as '<f4'");
 
-/* The header keeps this size whatever the row count, so that it can be written first and patched last. 128 is a
- * multiple of 64, as the format asks, and holds two 20-digit numbers. */
+/* The header has this size for any row count, so that it can be written first and patched at the end. 128 is a multiple
+ * of 64, as the format requires, and has room for two 20-digit numbers. */
 enum { HEADER_BYTES = 128, PREAMBLE_BYTES = 10 };
 
 static void fill_header(char header[HEADER_BYTES], uint64_t rows, uint64_t columns)

@@ -17,7 +17,8 @@ static void test_file(void **state)
     assert_int_equal(writer.rows, 2);
     test_expect_success(npy_close(&writer, &status), &status);
 
-    /* The format (NEP 1): magic, version 1.0, header length; the whole is a multiple of 64 and ends in a newline. */
+    /* The format (NEP 1): magic, version 1.0, header length; the header is a multiple of 64 bytes and ends in a
+     * newline. */
     static const char expected[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
     test_expect_success(file_map_open(&map, path, &status), &status);
     assert_int_equal(map.size, 128 + sizeof rows);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every character that a terminal acts on or that changes the direction of text, and its neighbours, which are text. */
+/* Every character that controls a terminal or changes the direction of text, and its printable neighbours. */
 #include "formats/base/test_support.h"
 
 #include "formats/base/printable.h"

@@ -7,7 +7,7 @@
 
 #include "formats/base/printable.h"
 
-/* Names taken from hostile files may hold what must not reach a terminal, and cutting a message to size may cut a
+/* Names from hostile files may contain characters that must not reach a terminal. Truncating a message may cut a
  * character, which must not reach a JSON document. */
 static void flatten(char *text)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one error type of the project: a pinned code and a formatted message.
+/* The only error type of the project: a pinned code and a formatted message.
  *
- * A function that can fail returns false after it has filled the `struct status` that its caller handed
- * in; it never prints and never exits. Messages say what, where, expected, found and what to do. */
+ * A function that can fail returns false after filling the caller's `struct status`; it never prints or exits. Messages
+ * say what, where, expected, found and what to do. */
 #ifndef FORMATS_BASE_STATUS_H
 #define FORMATS_BASE_STATUS_H
 
 #include <stdarg.h>
 #include <stdbool.h>
 
-/* Numbers are part of the public ABI (runtime/eng.h repeats them under static asserts): never reused. */
+/* Part of the public ABI (runtime/eng.h has the same numbers, with static asserts): never changed or reused. */
 enum status_code {
     STATUS_OK = 0,
     STATUS_BAD_INPUT = 1,   /* a file, a prompt or a value in them is wrong                        */
@@ -28,25 +28,25 @@ enum { STATUS_MESSAGE_BYTES = 512 };
 
 struct status {
     enum status_code code;
-    char message[STATUS_MESSAGE_BYTES]; /* NUL-terminated UTF-8, one line, no newline at the end */
+    char message[STATUS_MESSAGE_BYTES]; /* NUL-terminated UTF-8, one line without newline */
 };
 
-/* Sets code and message (truncated to fit), returns false so that `return status_fail(...)` reads well. */
+/* Sets code and message (truncated to fit). Returns false, for `return status_fail(...)`. */
 bool status_fail(struct status *status, enum status_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "context: " before the message that is already there (truncated to fit). Returns false. */
+/* Puts "context: " before the existing message (truncated to fit). Returns false. */
 bool status_prefix(struct status *status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* As status_fail, with ": " and the text of errno `error_number` behind; ENOENT gives STATUS_NOT_FOUND,
- * ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EIO and EROFS give STATUS_MACHINE; `code` is used for any other. */
+/* Like status_fail, followed by ": " and the text of errno `error_number`. ENOENT gives STATUS_NOT_FOUND; ENOSPC,
+ * EDQUOT, ENOMEM, EMFILE, ENFILE, EIO and EROFS give STATUS_MACHINE; others give `code`. */
 bool status_fail_errno(struct status *status, enum status_code code, int error_number, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Clears to STATUS_OK and an empty message. */
+/* Sets STATUS_OK and an empty message. */
 void status_clear(struct status *status);
 
-/* The process exit code that DESIGN gives this status: 0 done, 1 input, 2 usage, 3 machine, 4 internal. */
+/* The exit code of a process with this status: 0 done, 1 input, 2 usage, 3 machine, 4 internal. */
 int status_exit_code(const struct status *status);
 
 /* Short constant name of a code ("bad input", "corrupt engine", ...). */

@@ -51,7 +51,7 @@ static void test_exit_codes(void **state)
     }
 }
 
-/* Whatever a hostile name holds, a message is one line of valid UTF-8 without control characters. */
+/* For any hostile name, a message is one line of valid UTF-8 without control characters. */
 static void test_hostile_text(void **state)
 {
     (void)state;
@@ -69,8 +69,8 @@ static void test_hostile_text(void **state)
         {"\xc0\xaf", "??"},           /* overlong */
         {"\xe0\x80\xaf", "???"},      /* overlong */
         {"\xed\xa0\x80", "???"},      /* surrogate */
-        {"\xf4\x90\x80\x80", "????"}, /* beyond U+10FFFF */
-        {"x\xe2\x82", "x??"},         /* cut short */
+        {"\xf4\x90\x80\x80", "????"}, /* above U+10FFFF */
+        {"x\xe2\x82", "x??"},         /* truncated */
         {"\xc3(", "?("},              /* lead without continuation */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -20,9 +20,9 @@
 
 #include "formats/base/status.h"
 
-/* For main() of a test that needs a library of its own before the machine's: runs the program again with `folder` first in
- * LD_LIBRARY_PATH. True once it is there; false: end with *result. Where the folder does not exist the test cannot run,
- * which under Bazel, which builds it, is a failure. */
+/* For main() of a test that needs its own version of a library: runs the program again with `folder` first in
+ * LD_LIBRARY_PATH. True in that second run; false: return *result. If the folder does not exist the test cannot run,
+ * which is a failure under Bazel, where it is built. */
 static inline bool test_with_libraries(const char *folder, char **argv, int *result)
 {
     const char *folders = getenv("LD_LIBRARY_PATH");
@@ -42,7 +42,7 @@ static inline bool test_with_libraries(const char *folder, char **argv, int *res
     return false;
 }
 
-/* A fresh folder; test_folder_remove() deletes it with all it holds. */
+/* Creates a folder; test_folder_remove() deletes it with its contents. */
 static inline char *test_folder(void)
 {
     const char *base = getenv("TEST_TMPDIR");
@@ -64,7 +64,7 @@ static inline void test_folder_remove(char *path)
     free(path);
 }
 
-/* folder/name in a buffer that the next four calls leave alone */
+/* folder/name in a buffer that is reused after four more calls */
 static inline const char *test_path(const char *folder, const char *name)
 {
     static char buffers[4][512];
@@ -126,7 +126,7 @@ static inline void test_expect_success(bool result, const struct status *status)
     if (!result) fail_msg("refused: %s", status->message);
 }
 
-/* The folder of shared models, NULL (and the test should skip()) when the environment names none. */
+/* The folder of shared models; NULL if the environment names none, and the test should skip(). */
 static inline const char *test_shared(void)
 {
     const char *shared = getenv("ENG_SHARED");

@@ -43,7 +43,7 @@ int cli_usage(const char *format, ...)
 
 int cli_bad_flag(int found, char *const *argv)
 {
-    /* optopt is a letter for short flags; for an unknown long one it is 0, and a long one's argv entry is the last. */
+    /* optopt is the letter of a short flag and 0 for an unknown long one, which is the last argv entry. */
     const char *word = argv[optind - 1];
     char letter[3] = {'-', (char)optopt, '\0'};
     bool is_long = strncmp(word, "--", 2) == 0 || optopt == 0 || optopt > 127;
@@ -83,7 +83,7 @@ bool cli_read_real(const char *flag, const char *text, double least, double most
 
 static bool append(uint64_t value, uint64_t **values, size_t *count)
 {
-    /* Grows at powers of two. */
+    /* Capacity grows in powers of two. */
     if ((*count & (*count - 1)) == 0) {
         uint64_t *larger = realloc(*values, (*count ? 2 * *count : 1) * sizeof **values);
         if (!larger) return false;
@@ -93,7 +93,7 @@ static bool append(uint64_t value, uint64_t **values, size_t *count)
     return true;
 }
 
-/* Cuts the white space, and a pair of brackets, that stand around a list. */
+/* Strips white space and a pair of brackets around a list. */
 static char *trim_list(char *text)
 {
     size_t size = strlen(text);

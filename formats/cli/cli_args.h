@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flags, messages and exit codes as all command line programs have them: every failure ends in one line on stderr, and a
- * bad flag's line says which flag, what was expected and what was found. */
+/* Flags, messages and exit codes of all programs: every failure prints one line on stderr; for a bad flag it names the
+ * flag, what was expected and what was found. */
 #ifndef FORMATS_CLI_CLI_ARGS_H
 #define FORMATS_CLI_CLI_ARGS_H
 
@@ -14,24 +14,24 @@
 /* A signal adds its number to 128. */
 enum { CLI_DONE = 0, CLI_BAD_INPUT = 1, CLI_USAGE = 2, CLI_MACHINE = 3, CLI_INTERNAL = 4, CLI_SIGNAL = 128 };
 
-/* What --help ends with. */
+/* last lines of --help */
 #define CLI_EXIT_CODES "exit codes: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error"
 
-const char *cli_program(void); /* as cli_begin was given it */
+const char *cli_program(void); /* as given to cli_begin */
 
-/* Each prints one line and returns the exit code; wrong usage also points at --help. */
+/* Each prints one line and returns the exit code; wrong usage also refers to --help. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_fail_status(const struct status *status);
 
 /* The message for getopt_long's '?' and ':' (opterr 0, option string beginning with ':'). Returns CLI_USAGE. */
 int cli_bad_flag(int found, char *const *argv);
 
-/* Each prints its message and returns false when `text` is not what it should be; cli_value_code() is the exit code then:
- * CLI_USAGE, or CLI_MACHINE where memory for a list was lacking. */
+/* Each prints a message and returns false if `text` is not valid. cli_value_code() is then the exit code: CLI_USAGE, or
+ * CLI_MACHINE if memory for a list was lacking. */
 int cli_value_code(void);
 bool cli_read_number(const char *flag, const char *text, uint64_t least, uint64_t most, uint64_t *value);
 bool cli_read_real(const char *flag, const char *text, double least, double most, double *value);
-/* Numbers separated by commas or white space (brackets around them are allowed); *values is malloc'd. */
+/* Numbers separated by commas or white space, with optional brackets around them; the caller frees *values. */
 bool cli_read_list(const char *flag, const char *text, uint64_t least, uint64_t most, uint64_t **values, size_t *count);
 
 struct cli_choice {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers and lists from the command line: what is accepted, and that everything else is refused. */
+/* Numbers and lists from the command line: the accepted forms; everything else is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

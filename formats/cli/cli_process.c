@@ -43,7 +43,7 @@ static void remember(int number) { caught = number; }
 
 void cli_catch_signals(void)
 {
-    /* No SA_RESTART: a read from a terminal ends. */
+    /* No SA_RESTART: a read from a terminal returns. */
     struct sigaction action = {.sa_handler = remember, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
@@ -60,7 +60,7 @@ void cli_forget_signal(void)
 
 bool cli_wait_for_input(void)
 {
-    /* A signal may come just before the wait, or be handled by another thread: neither ends it. */
+    /* A signal may arrive just before the wait or be handled by another thread, so the wait has a time limit. */
     enum { SLICE_MS = 100 };
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     while (!caught && poll(&input, 1, SLICE_MS) == 0) continue;
@@ -91,7 +91,7 @@ bool cli_flush(struct status *status)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return true;
     int number = errno;
-    /* An earlier write may have failed: the number is another's then. */
+    /* An earlier write may have failed: errno is then of another call. */
     struct pollfd output = {.fd = STDOUT_FILENO};
     reader_left = reader_left || number == EPIPE || (poll(&output, 1, 0) > 0 && (output.revents & POLLERR));
     return status_fail(status, STATUS_MACHINE, "writing to stdout: %s", strerror(number));
@@ -151,7 +151,7 @@ double cli_process_age(void)
     size_t size = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[size] = '\0';
-    /* The name, in brackets, may hold spaces. */
+    /* the name, in brackets, may contain spaces */
     char *at = strrchr(text, ')');
     for (int field = NAME_FIELD; at && field < START_TIME_FIELD; field++) {
         at = strchr(at, ' ');

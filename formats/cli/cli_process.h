@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program shares with the system around it: signals that end it cleanly, output whose loss is noticed, the time
- * since it was started. */
+/* A program's relation to the system: signals that end it cleanly, output whose loss is detected, time since its
+ * start. */
 #ifndef FORMATS_CLI_CLI_PROCESS_H
 #define FORMATS_CLI_CLI_PROCESS_H
 
@@ -10,43 +10,43 @@
 
 #include "formats/base/status.h"
 
-/* First of all: names the program (constant text, begins every message), and makes a closed pipe and a file that grows too
- * large errors of write, since sockets are written to and files must be tidied up. */
+/* Call it first. Names the program (constant text, begins every message). Turns a closed pipe and a file that grows too
+ * large into errors of write instead of signals. */
 void cli_begin(const char *program);
-/* Last of all: what main returns. A program whose reader went away does not return: it ends as by SIGPIPE. */
+/* Call it last; main returns its result. A program whose reader has closed the pipe ends here as by SIGPIPE. */
 int cli_end(int code);
 
-/* SIGINT and SIGTERM are remembered; a second one kills. */
+/* SIGINT and SIGTERM are recorded; a second one ends the process. */
 void cli_catch_signals(void);
 int cli_caught_signal(void); /* 0: none so far */
-/* The signal was answered: it and the next one are as if none had come. */
+/* Resets the record: the next signal is recorded again. */
 void cli_forget_signal(void);
-/* Until there is something to read from stdin, or its end; false: a signal came. */
+/* Waits until stdin can be read or has ended. False: a signal arrived. */
 bool cli_wait_for_input(void);
 
-/* Once a failure has been printed: the process ends with `code` within seconds, even if what tidies up behind it waits for a GPU
- * that hangs, as exit handlers of libraries do. */
+/* Call it after a failure was printed: the process ends with `code` within seconds, even if clean-up or exit handlers
+ * of libraries wait for a GPU that hangs. */
 void cli_end_soon(int code);
 
-/* Writes to stdout and flushes; a closed pipe or a full disk is STATUS_MACHINE. Of a closed pipe cli_fail_status says
- * nothing. */
+/* Writes to stdout and flushes. A closed pipe or a full disk is STATUS_MACHINE; cli_fail_status prints nothing for a
+ * closed pipe. */
 bool cli_write(const char *text, size_t size, struct status *status);
-/* The same for what stdio still holds. Call before exit. */
+/* Flushes what stdio has buffered. Call it before exit. */
 bool cli_flush(struct status *status);
-/* Whether stdout was found to be a closed pipe. */
+/* Whether stdout is a closed pipe. */
 bool cli_reader_left(void);
 
-/* Text that came from a file, which a terminal must not act on: what is not printable (formats/base/printable.h) is escaped, other
- * than line feeds and tabs. What is JSON stays the same JSON. */
+/* Writes text from a file so that it cannot control a terminal: characters that are not printable
+ * (formats/base/printable.h) are escaped, except line feeds and tabs. JSON remains equivalent. */
 void cli_print_text(FILE *out, const char *text, size_t size);
-/* The same for text in the language of people that goes to a terminal: characters that set the direction of text stay. */
+/* The same for natural-language text on a terminal: characters that set the direction of text are kept. */
 bool cli_write_terminal(const char *text, size_t size, struct status *status);
 
 double cli_seconds(void); /* monotonic clock */
-/* Seconds since the system started this process, in the system's ticks of 10 ms or so; < 0: unknown. */
+/* Seconds since the process was started, in ticks of about 10 ms; < 0: unknown. */
 double cli_process_age(void);
 
-/* All of stdin, malloc'd, NUL-terminated. Fails with STATUS_BAD_INPUT on a signal. */
+/* All of stdin, NUL-terminated; the caller frees it. STATUS_BAD_INPUT on a signal. */
 bool cli_read_stdin(char **text, size_t *size, struct status *status);
 
 #endif

@@ -30,7 +30,7 @@ bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend
     if (*pages > most) *pages = most; /* more could never be used */
     if (*pages >= least) return true;
     return status_fail(status, STATUS_USAGE,
-                       "eng_session_create: a KV pool of %" PRIu64 " bytes holds no page of %" PRIu64 " bytes (%" PRIu64
-                       " tokens)",
-                       options->kv_bytes, geometry->page_bytes, geometry->page_tokens);
+                       "eng_session_create: kv_bytes: expected at least one page of %" PRIu64 " bytes (%" PRIu64
+                       " tokens), found %" PRIu64,
+                       geometry->page_bytes, geometry->page_tokens, options->kv_bytes);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's cores: plans run in place, on weights in the mapping or in private memory, as soon as they are submitted. */
+/* Processors: plans run in place when they are submitted, on weights in the mapping or in private memory. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* A bound plan and where it leaves its results. */
+/* A bound plan and the addresses of its results. */
 struct cpu_step {
     struct cpu_plan bound;
     const int32_t *next_tokens;
@@ -39,13 +39,13 @@ struct cpu_backend {
     const struct cpu_step *last; /* submitted */
 };
 
-/* What it takes, known before any of it is taken. */
+/* Memory of a session, computed before any is taken. */
 struct cpu_sizes {
     uint64_t step_offset, state_offset, comm_offset, scratch_bytes;
     uint64_t team_bytes; /* scratch of one rank's threads */
     uint64_t pages, kv_bytes;
-    uint64_t total;        /* with the session's own, for all ranks */
-    uint64_t cached_bytes; /* weights in the page cache, which counts as available: they must stay there */
+    uint64_t total;        /* with the session's own memory, for all ranks */
+    uint64_t cached_bytes; /* weights in the page cache: it counts as available memory, but they must stay there */
 };
 
 static struct cpu_backend *cpu_of(struct backend *backend) { return (struct cpu_backend *)(void *)backend; }
@@ -65,7 +65,7 @@ static bool fixed_sizes(const struct manifest *manifest, uint64_t host_bytes, st
            checked_add(sizes->total, host_bytes, &sizes->total);
 }
 
-/* Half of the memory at hand, an equal part for each rank: the other half is for the rest of the machine. */
+/* Half of the available memory, divided among the ranks; the other half is for other programs. */
 static uint64_t kv_room(const struct manifest *manifest, const struct cpu_sizes *sizes)
 {
     struct memory_limit memory, space;
@@ -82,7 +82,7 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
 {
     uint64_t with_weights, pools;
     if (!fixed_sizes(manifest, options->host_bytes, sizes))
-        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+        return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     sizes->pages = options->pages;
     if (!sizes->pages &&
         !backend_kv_pages(&manifest->geometry, options, kv_room(manifest, sizes), &sizes->pages, status))
@@ -91,9 +91,9 @@ static bool plan_sizes(const struct manifest *manifest, const struct backend_opt
         !checked_mul(sizes->kv_bytes, plan_ranks(&manifest->geometry), &pools) ||
         !checked_add(sizes->total, pools, &sizes->total) ||
         !checked_add(sizes->total, sizes->cached_bytes, &with_weights))
-        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+        return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     if (options->pages) return true; /* rank 0 has checked for all */
-    /* The weights have their address space already. */
+    /* The address space of the weights is taken already. */
     return memory_limit_check("session (weights, scratch and KV pages)", with_weights, sizes->total,
                               "free memory, or ask for a smaller KV pool (kv_tokens, kv_bytes) or fewer sequences",
                               status);
@@ -104,7 +104,7 @@ static bool allocate(struct cpu_backend *cpu, const struct cpu_sizes *sizes, str
     if (!host_memory_map(&cpu->scratch, sizes->scratch_bytes, "scratch memory", status) ||
         !host_memory_map(&cpu->kv, sizes->kv_bytes, "KV pages", status))
         return false;
-    /* Advice: fewer page faults and TLB misses. Scratch is faulted in now, so that no step waits for it. */
+    /* Advice: fewer page faults and TLB misses. Scratch memory is populated now, so that no step waits for it. */
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_HUGEPAGE);
     madvise(cpu->kv.base, cpu->kv.bytes, MADV_HUGEPAGE);
     madvise(cpu->scratch.base, cpu->scratch.bytes, MADV_POPULATE_WRITE);
@@ -154,10 +154,10 @@ static bool choose_isa(enum cpu_isa *chosen, const char *name, struct status *st
         if (strcmp(name, cpu_isa_name((enum cpu_isa)isa)) != 0) continue;
         *chosen = (enum cpu_isa)isa;
         if (cpu_isa_supported(*chosen)) return true;
-        return status_fail(status, STATUS_MACHINE,
-                           "instruction set '%s' is not supported by this processor; the best "
-                           "that is: '%s'",
-                           name, cpu_isa_name(cpu_isa_best()));
+        return status_fail(
+            status, STATUS_MACHINE,
+            "instruction set: expected one that this processor supports, found '%s'; the best that it supports is '%s'",
+            name, cpu_isa_name(cpu_isa_best()));
     }
     return status_fail(status, STATUS_USAGE,
                        "instruction set: expected portable, avx2, avx512 or avx512bf16, found '%s'", name);
@@ -222,13 +222,13 @@ static void state_changed(struct backend *backend, int32_t slot, unsigned what)
     (void)what;
 }
 
-/* Whether all ranks came to every collective. */
+/* Whether all ranks arrived at every collective. */
 static bool check_met(struct cpu_backend *cpu, struct status *status)
 {
     if (!cpu->comm || !cpu->comm->stop) return true;
-    cpu->common.failure = cpu->comm->late ? BACKEND_WAITED : BACKEND_STOPPED;
+    cpu->common.failure = cpu->comm->late ? BACKEND_NO_ANSWER : BACKEND_STOPPED;
     if (!cpu->comm->late) return status_fail(status, STATUS_MACHINE, "another rank has failed");
-    return status_fail(status, STATUS_MACHINE, "waited for rank %" PRIu32 " for %.1f s in vain", cpu->comm->late - 1,
+    return status_fail(status, STATUS_MACHINE, "rank %" PRIu32 " did not answer within %.1f s", cpu->comm->late - 1,
                        (double)cpu->comm->timeout_ns * 1e-9);
 }
 

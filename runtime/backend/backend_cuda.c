@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU: every plan is a graph, its inputs and the changed rows of the state go there in front of it on one stream, and
- * the tokens come back behind it. Logits stay on the device unless they are asked for. */
+/* A GPU: every plan is a graph. On one stream, inputs and changed rows of the state are copied to the device before it,
+ * and tokens from the device after it. Logits are copied only on request. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,44 +15,44 @@
 #include "formats/base/memory_limit.h"
 #include "runtime/backend/state_shadow.h"
 
-/* A bound plan and where its step block has what the host moves. */
+/* A bound plan and the offsets in its step block that the host accesses. */
 struct cuda_step {
     struct cuda_plan bound;
-    const struct plan *source; /* that it is of */
-    uint64_t input_bytes;      /* of the block's beginning: the fields up to the out rows */
+    const struct plan *source; /* the plan that is bound */
+    uint64_t input_bytes;      /* leading bytes of the block: the fields up to the out rows */
     uint64_t counts_offset, next_tokens_offset, logits_offset;
 };
 
 struct cuda_backend {
     struct backend common;
-    uint32_t rank; /* of the engine's */
+    uint32_t rank; /* among the engine's ranks */
     struct eng_engine *owner;
     const struct engine *file;
     const struct load_cuda *engine;
     const struct manifest *manifest;
-    struct device device; /* the engine's once more: a stream of the session's own */
+    struct device device; /* the engine's device, with a stream of this session */
     char architecture[16];
-    struct cuda_memory memory; /* all but the weights are owned */
-    struct cuda_step *plans;   /* [plan_count] as in the file; those used are by load_cuda_plan, or the file's own */
-    char *fallback;            /* common.fallback, if it is the session's own */
+    struct cuda_memory memory; /* owned, except the weights */
+    struct cuda_step *plans;   /* [plan_count] as in the file, bound to the plans of load_cuda_plan or the file's own */
+    char *fallback;            /* owns common.fallback if it is the session's own */
     size_t plan_count;
 
-    uint8_t *pinned;          /* common.step, next_tokens, common.state; several ranks: *fault */
-    volatile uint32_t *fault; /* 0, or 1 + the rank that a kernel has waited for in vain */
+    uint8_t *pinned;          /* holds common.step, next_tokens, common.state; several ranks: *fault */
+    volatile uint32_t *fault; /* 0, or 1 + the rank that did not answer a kernel */
     cu_stream stop_stream;    /* several ranks */
-    atomic_bool stopping;     /* kernels were told to give up: they end at once, or never */
+    atomic_bool stopping;     /* kernels were told to stop: they end at once or never */
     int32_t *next_tokens[BACKEND_MOST_IN_FLIGHT];
-    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded behind the copy into next_tokens of the same number */
-    struct host_memory logits;             /* [slots, vocab_size], touched as logits are fetched */
+    cu_event done[BACKEND_MOST_IN_FLIGHT]; /* recorded after the copy into next_tokens of the same index */
+    struct host_memory logits;             /* [slots, vocab_size], touched when logits are fetched */
     struct state_shadow shadow;
 
-    uint64_t submitted, waited; /* replays so far; replay n uses next_tokens and done n % BACKEND_MOST_IN_FLIGHT */
+    uint64_t submitted, waited; /* counts; replay n uses next_tokens and done at n % BACKEND_MOST_IN_FLIGHT */
     size_t last_plan;           /* submitted */
-    int32_t last_out_rows;      /* of it, the valid ones */
+    int32_t last_out_rows;      /* valid out rows of it */
     size_t done_plan;           /* waited for */
 };
 
-/* What it takes, known before any of it is taken. */
+/* Memory of a session, computed before any is taken. */
 struct cuda_sizes {
     struct memory_contract device;
     uint64_t pages;
@@ -108,13 +108,13 @@ static bool plan_sizes(const struct cuda_backend *cuda, const struct engine *fil
         !checked_add(options->host_bytes, sizes->pinned_bytes, &host_bytes) ||
         !checked_add(host_bytes, sizes->logits_bytes, &host_bytes) ||
         !checked_add(host_bytes, manifest->comm_bytes - contract->comm, &host_bytes))
-        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+        return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     if (!device_free_memory(&cuda->device, &free_bytes, status)) return false;
-    /* Nine tenths of what is left: others on this GPU, and the driver, go on needing some. */
+    /* Nine tenths of the rest: the driver and other programs on this GPU need some later. */
     uint64_t room = free_bytes > taken ? (free_bytes - taken) / 10 * 9 : 0;
     if (!backend_kv_pages(&manifest->geometry, options, room, &sizes->pages, status)) return false;
     if (!checked_mul(sizes->pages, manifest->geometry.page_bytes, &contract->kv))
-        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+        return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     return memory_contract_check(contract, free_bytes, &cuda->device, status) &&
            memory_limit_check("session (on the host)", host_bytes, host_bytes,
                               "free memory, or ask for fewer sequences", status);
@@ -160,7 +160,7 @@ static bool allocate_host(struct cuda_backend *cuda, const struct cuda_sizes *si
            host_memory_map(&cuda->logits, sizes->logits_bytes, "logits", status);
 }
 
-/* Emptied before any other rank learns of it. */
+/* The COMM space is cleared before any other rank learns its address. */
 static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
@@ -177,8 +177,8 @@ static bool allocate_comm(struct cuda_backend *cuda, uint64_t bytes, struct stat
            cuda_comm_clear(&cuda->device, cuda->memory.base[SPACE_COMM], bytes, status);
 }
 
-/* In the device's context. The arena must be zero at first: kernels keep counters in it. Pages are cleared because
- * attention reads them in whole tiles: what it masks should not be what another process left behind. */
+/* The arena must be zero at first, since kernels keep counters in it. KV pages are cleared because attention reads
+ * whole tiles: masked values must not be leftovers of another process. Requires: the device's context is current. */
 static bool allocate(struct cuda_backend *cuda, const struct cuda_sizes *sizes, struct status *status)
 {
     cuda->memory.base[SPACE_WEIGHTS] = cuda->engine->weights;
@@ -201,8 +201,8 @@ static bool bind_plan(struct cuda_backend *cuda, size_t index, const struct plan
                           status);
 }
 
-/* A library that took a call when it was asked may still fail to queue it: then the engine's own plan serves, but one rank
- * cannot decide that for the others. */
+/* A library may refuse to queue a call that it accepted when it was checked. The engine's own plan is used then, but
+ * with several ranks no rank can decide that alone. */
 static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, struct status *status)
 {
     cuda->common.fallback = cuda->engine->fallback;
@@ -213,7 +213,9 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
         status_clear(&refused);
         if (bind_plan(cuda, i, plan, &refused)) continue;
         if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
-            if (plan != own) load_hear_of_others(cuda->owner); /* NCCL connects here, and knows no processes */
+            if (plan != own)
+                load_hear_of_others(
+                    cuda->owner); /* NCCL connects here; the cause may be another process, which it cannot name */
             *status = refused;
             return false;
         }
@@ -240,8 +242,8 @@ static void destroy(struct backend *backend)
     const struct cuda_driver *driver = &cuda->device.driver;
     struct status ignored;
     status_clear(&ignored);
-    /* On a GPU that was lost every call fails: there is nobody left to tell. Where only the context cannot be entered,
-     * what does not need it is given back all the same. */
+    /* If the GPU was lost every call fails, and the failures do not matter. If only its context cannot be entered,
+     * everything that does not need the context is released. */
     if (cuda->device.context) {
         bool entered = device_enter(&cuda->device, &ignored);
         if (entered) driver->StreamSynchronize(cuda->device.stream);
@@ -278,7 +280,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     struct cuda_sizes sizes = {0};
     if (options->instruction_set)
         return status_fail(status, STATUS_USAGE,
-                           "instruction set: expected none, for this engine runs on a GPU, found '%s'",
+                           "instruction set: expected none, since this engine runs on a GPU, found '%s'",
                            options->instruction_set);
     cuda->plans = calloc(file->plan_count, sizeof *cuda->plans);
     if (!cuda->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
@@ -387,17 +389,17 @@ static bool submit(struct backend *backend, size_t plan, enum backend_inputs inp
     return ok;
 }
 
-/* With several ranks: whether a kernel has waited for another rank in vain. */
+/* Several ranks: fails if another rank did not answer a kernel. */
 static bool check_fault(struct cuda_backend *cuda, struct status *status)
 {
     if (!cuda->common.comm || *cuda->fault == 0) return true;
-    cuda->common.failure = BACKEND_WAITED;
-    return status_fail(status, STATUS_MACHINE, "GPU %d: waited for rank %" PRIu32 " for %.1f s in vain",
+    cuda->common.failure = BACKEND_NO_ANSWER;
+    return status_fail(status, STATUS_MACHINE, "GPU %d: rank %" PRIu32 " did not answer within %.1f s",
                        cuda->device.ordinal, *cuda->fault - 1, (double)CUDA_COMM_TIMEOUT_NS * 1e-9);
 }
 
-/* Steps that are on their way take milliseconds, in which nothing sleeps. lost: set where another process or the way to it
- * is; may be NULL. */
+/* Polls until the event has completed or `longest` seconds have passed. Does not sleep in the first 0.1 s, since steps
+ * take milliseconds. *lost (may be NULL) is set if another process or NCCL has failed. */
 static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, double longest, struct status *lost)
 {
     const struct timespec pause = {.tv_nsec = 20000};
@@ -413,25 +415,25 @@ static cu_result poll_event(const struct cuda_backend *cuda, cu_event event, dou
     return result;
 }
 
-/* With several ranks: longer than kernels wait for each other, and soon enough. */
+/* Several ranks: longer than the time limit of kernels, so that the kernel reports first. */
 static const double longest_step = 2.0 * (double)CUDA_COMM_TIMEOUT_NS * 1e-9 - 1.0;
 
 static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
-    const double longest = longest_step, stopped = 0.5; /* together under 10 s */
+    const double longest = longest_step, stopped = 0.5; /* the sum is below 10 s */
     bool told = atomic_load(&cuda->stopping);
     struct status lost;
     status_clear(&lost);
     cu_result result = poll_event(cuda, event, told ? stopped : longest, &lost);
     cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
     if (lost.code != STATUS_OK) {
-        cuda->common.failure = told ? BACKEND_STOPPED : BACKEND_WAITED;
+        cuda->common.failure = told ? BACKEND_STOPPED : BACKEND_NO_ANSWER;
         *status = lost;
         return false;
     }
     if (result == CU_ERROR_NOT_READY)
-        return status_fail(status, STATUS_MACHINE, "GPU %d: its step has not ended in %.1f s", cuda->device.ordinal,
+        return status_fail(status, STATUS_MACHINE, "GPU %d: its step did not end within %.1f s", cuda->device.ordinal,
                            told ? stopped : longest);
     if (!cuda_ok(driver, result, status, "GPU %d: running a step", cuda->device.ordinal)) return false;
     return check_fault(cuda, status);
@@ -447,7 +449,7 @@ static const int32_t *wait_for(struct backend *backend, struct status *status)
                                 : cuda_ok(driver, driver->EventSynchronize(cuda->done[turn]), status, "running a step");
     device_leave(&cuda->device);
     cuda->waited++;
-    /* Replays in flight together are of one plan. */
+    /* All replays in flight are of one plan. */
     cuda->done_plan = cuda->last_plan;
     return ok ? cuda->next_tokens[turn] : NULL;
 }
@@ -467,17 +469,17 @@ static const float *logits(struct backend *backend, uint32_t row, uint32_t count
     return ok ? (const float *)(void *)to : NULL;
 }
 
-/* Replays of the step, so that the GPU has work until the host has queued what is to be timed: else it would wait for the
- * host in between. */
+/* Replays the step, so that the GPU is busy while the host queues the launches to be timed; otherwise it would wait for
+ * the host between them. */
 static bool keep_busy(struct cuda_backend *cuda, const struct cuda_step *step, uint32_t replays, struct status *status)
 {
-    /* A decode plan leaves the next step's inputs in the step block: they are sent once more. */
+    /* A decode plan overwrites its inputs with those of the next step: send them again. */
     for (uint32_t i = 0; i < replays; i++)
         if (!send_inputs(cuda, step, status) || !cuda_plan_launch(&step->bound, &cuda->device, status)) return false;
     return send_inputs(cuda, step, status);
 }
 
-/* From the first to the last kernel of the graph, as the GPU's clock has it. */
+/* Time of a replay from its first to its last kernel, by the GPU's clock. */
 static bool time_replay(struct cuda_backend *cuda, const struct cuda_step *step, double *us, struct status *status)
 {
     const struct cuda_driver *driver = &cuda->device.driver;
@@ -503,13 +505,13 @@ static bool trace(struct backend *backend, size_t plan, double *replay_us, doubl
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_step *step = &cuda->plans[plan];
-    /* Making two events, recording them and launching a kernel takes the host less than this. */
+    /* Upper bound of the host's time to create two events, record them and launch a kernel. */
     enum { QUEUE_US = 10, MOST_REPLAYS = 64, RANKS_REPLAYS = 4 };
     if (!device_enter(&cuda->device, status)) return false;
     bool ok = time_replay(cuda, step, replay_us, status);
     double queue_us = (double)QUEUE_US * step->bound.launch_count;
     uint32_t replays = *replay_us * MOST_REPLAYS > queue_us ? 1 + (uint32_t)(queue_us / *replay_us) : MOST_REPLAYS;
-    if (cuda->common.comm) replays = RANKS_REPLAYS; /* as many as the others do */
+    if (cuda->common.comm) replays = RANKS_REPLAYS; /* the same number on all ranks */
     ok = ok && keep_busy(cuda, step, replays, status) &&
          cuda_plan_run_timed(&cuda->device, &cuda->engine->kernels, step->source, &cuda->memory, launch_us, status);
     device_leave(&cuda->device);
@@ -542,21 +544,21 @@ static void stop(struct backend *backend)
     status_clear(&ignored);
     atomic_store(&cuda->stopping, true);
     if (cuda->engine->nccl_rank.nccl) nccl_abort(&cuda->engine->nccl_rank);
-    /* On a GPU that was lost there is nobody to stop. */
+    /* If the GPU was lost nothing runs. */
     if (!cuda->stop_stream || !device_enter(&cuda->device, &ignored)) return;
     cuda->device.driver.MemcpyHtoDAsync(cuda->common.comm + offsetof(struct comm_header, stop), &one, sizeof one,
                                         cuda->stop_stream);
     device_leave(&cuda->device);
 }
 
-/* An event behind everything that was queued. */
+/* Records an event after all queued work. */
 static bool settle(struct backend *backend)
 {
     const double longest = 1.0;
     struct cuda_backend *cuda = cuda_of(backend);
     struct status ignored;
     status_clear(&ignored);
-    /* On a GPU that was lost nothing runs: it answers with an error, at once. */
+    /* If the GPU was lost nothing runs; calls fail at once. */
     if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
     cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);
     if (result == CU_SUCCESS) result = poll_event(cuda, cuda->done[0], longest, NULL);

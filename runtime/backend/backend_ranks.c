@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs from the host come only when nothing is in flight on any rank, which is what collectives without rows ask for
+/* Inputs from the host are submitted only when nothing is in flight on any rank, as collectives without rows require
  * (struct comm_header).
  *
- * The session sees rank 0: it fills that rank's step and state, and reads its tokens and logits. What it wrote goes to
- * the other ranks with the submit, so that all replay the same step; what they draw must be the same. */
+ * The session uses rank 0: it fills that rank's step and state, and reads its tokens and logits. A submit copies inputs
+ * and changed rows to the other ranks, so that all replay the same step and must draw the same tokens. */
 #include "runtime/backend/backend_ranks.h"
 
 #include <inttypes.h>
@@ -19,10 +19,10 @@ enum command { COMMAND_CREATE, COMMAND_SUBMIT, COMMAND_TRACE };
 
 struct rank {
     struct backend *backend;
-    struct state_shadow shadow; /* ranks but 0: of rank 0's state */
+    struct state_shadow shadow; /* all but rank 0: of rank 0's state */
     bool ok;                    /* of the last command */
     struct status status;
-    double replay_us, *launch_us; /* of a trace; ranks but 0: nobody wants them */
+    double replay_us, *launch_us; /* of a trace; only rank 0's are used */
 };
 
 struct ranks_backend {
@@ -31,14 +31,14 @@ struct ranks_backend {
     struct eng_engine *engine;
     struct team *rank_team; /* a member for each rank */
     bool alone;             /* holds engine->ranks_taken */
-    bool failed;            /* a rank has */
+    bool failed;            /* a rank has failed */
     struct rank ranks[PLAN_MAX_RANKS];
     uint32_t count;
-    uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid ones of the replays in flight */
+    uint32_t out_rows[BACKEND_MOST_IN_FLIGHT]; /* valid out rows of the replays in flight */
     uint64_t submitted, waited;
     uint64_t digest; /* several processes: of all inputs and tokens so far */
 
-    /* of the command at hand */
+    /* arguments of the current command */
     enum command command;
     const struct backend_options *options;
     size_t plan;
@@ -57,7 +57,7 @@ static bool copy_row(void *argument, uint64_t offset, uint64_t bytes, struct sta
     return true;
 }
 
-/* Rank 0's inputs and the rows of its state that the host changed. */
+/* Copies rank 0's inputs and the rows of its state that the host changed. */
 static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
 {
     const struct engine *file = &all->engine->file;
@@ -71,7 +71,7 @@ static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
     state_shadow_send(&rank->shadow, copy_row, rank, &rank->status);
 }
 
-/* A rank that has failed would be waited for. */
+/* Stops all ranks: others would wait for one that has failed. */
 static void stop_all(const struct ranks_backend *all)
 {
     for (uint32_t r = 0; r < all->count; r++)
@@ -87,7 +87,7 @@ static void run_command(void *argument, struct team_member *member)
     rank->ok = false;
     switch (all->command) {
     case COMMAND_CREATE: {
-        rank->ok = rank->backend != NULL; /* rank 0 may have been made before */
+        rank->ok = rank->backend != NULL; /* rank 0 may exist already */
         if (rank->ok) return;
         struct backend_options options = *all->options;
         options.rank = (uint32_t)member->index;
@@ -109,7 +109,7 @@ static void run_command(void *argument, struct team_member *member)
     if (!rank->ok) stop_all(all);
 }
 
-/* The failure of the rank that failed first is what the caller wants to know: others only stopped because of it. */
+/* Reports the failure of the rank that failed first: the others only stopped because of it. */
 static bool first_failure(const struct ranks_backend *all, struct status *status)
 {
     const struct rank *found = NULL;
@@ -139,8 +139,8 @@ static bool command(struct ranks_backend *all, enum command command, struct stat
 
 /* ---- the backend ---- */
 
-/* None may go while another may still store into its memory. What belongs to a rank that never ends stays, and so does all
- * that it knows of. */
+/* No rank may be released while another may still write to its memory. The memory of a rank that never ends remains, as
+ * does all memory that it can access. */
 static bool settle_all(struct ranks_backend *all)
 {
     bool settled = true;
@@ -152,7 +152,7 @@ static bool settle_all(struct ranks_backend *all)
 void backend_ranks_destroy(struct backend *backend)
 {
     struct ranks_backend *all = ranks_of(backend);
-    /* A step that is on its way ends by itself: all ranks have it. To stop it would spoil what they exchange through. */
+    /* A step in flight ends by itself, since all ranks have it. Stopping it would damage the COMM spaces. */
     if (all->failed) stop_all(all);
     bool settled = settle_all(all);
     if (!settled && !all->failed) {
@@ -173,7 +173,7 @@ void backend_ranks_destroy(struct backend *backend)
 static bool connect_all(struct ranks_backend *all, struct status *status)
 {
     uint64_t comm[PLAN_MAX_RANKS];
-    memset(comm, 0, sizeof comm); /* of other processes: none */
+    memset(comm, 0, sizeof comm); /* 0 for ranks of other processes */
     for (uint32_t r = 0; r < all->count; r++) comm[all->engine->first_rank + r] = all->ranks[r].backend->comm;
     for (uint32_t r = 0; r < all->count; r++)
         if (!all->rank_type->connect(all->ranks[r].backend, comm, status))
@@ -198,10 +198,11 @@ static void add_facts(struct ranks_backend *all)
         if (rank->graph_seconds > common->graph_seconds) common->graph_seconds = rank->graph_seconds;
         if (!common->fallback) common->fallback = rank->fallback;
     }
-    common->kv_bytes = common->pages * all->engine->file.manifest.geometry.page_bytes * all->count; /* that are used */
+    common->kv_bytes =
+        common->pages * all->engine->file.manifest.geometry.page_bytes * all->count; /* only these are used */
 }
 
-/* Sequences must find the same pages free in all processes. */
+/* Scheduling depends on free pages, so all processes must have the same number: the smallest. */
 static bool agree_on_pages(struct ranks_backend *all, struct status *status)
 {
     uint32_t pages[PROCESS_GROUP_MOST_PROCESSES];
@@ -214,7 +215,7 @@ static bool agree_on_pages(struct ranks_backend *all, struct status *status)
     return true;
 }
 
-/* What processes compute alike, they also digest alike. */
+/* Updates the digest of all inputs and tokens; it must be the same in all processes. */
 static void digest(struct ranks_backend *all, const void *bytes, size_t count)
 {
     const uint64_t parts[2] = {all->digest, hash64(bytes, count)};
@@ -233,8 +234,8 @@ static void digest_inputs(struct ranks_backend *all)
         digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
 }
 
-/* No step is computed from inputs that differ: what came out would be nobody's answer. Steps that follow from the last
- * one are compared now and then (process_group_note), and so cost nothing. */
+/* Compares the inputs of all processes before a step. Steps with INPUTS_OF_LAST_REPLAY are compared from time to time
+ * instead (process_group_note), at no cost. */
 static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
 {
     struct eng_engine *engine = all->engine;
@@ -247,7 +248,7 @@ static bool agree_on_inputs(struct ranks_backend *all, struct status *status)
         if (digests[p] != digests[0]) {
             status_fail(status, STATUS_USAGE,
                         "process %" PRIu64 " was given other inputs than process 0, or drew other tokens, up to step "
-                        "%" PRIu64 "; all processes must make the same calls",
+                        "%" PRIu64 ": make the same calls in all processes",
                         p, all->submitted);
             process_group_fail(engine->process_group, status->message);
             return false;
@@ -293,7 +294,7 @@ fail:
     return NULL;
 }
 
-/* How a slot draws is an input, too. */
+/* A slot's sampler is an input, too. */
 static void digest_sampler(struct ranks_backend *all, int32_t slot)
 {
     struct plan_field fields[STATE_FIELD_COUNT];
@@ -324,7 +325,7 @@ void backend_ranks_agree(struct backend *backend, const void *bytes, size_t coun
 bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct ranks_backend *all = ranks_of(backend);
-    const int32_t *counts = (const int32_t *)(const void *)all->common.step; /* STEP_COUNTS: the first field */
+    const int32_t *counts = (const int32_t *)(const void *)all->common.step; /* STEP_COUNTS is the first field */
     all->plan = plan;
     all->inputs = inputs;
     all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];
@@ -355,9 +356,9 @@ const int32_t *backend_ranks_wait(struct backend *backend, struct status *status
         for (uint32_t i = 0; i < rows; i++)
             if (drawn[r][i] != drawn[0][i]) {
                 status_fail(status, STATUS_INTERNAL,
-                            "rank %" PRIu32 ": drew token %d in row %" PRIu32 ", but rank %" PRIu32
-                            " drew %d: the ranks have parted",
-                            all->engine->first_rank + r, drawn[r][i], i, all->engine->first_rank, drawn[0][i]);
+                            "rank %" PRIu32 ": row %" PRIu32 ": expected token %d as on rank %" PRIu32
+                            ", found %d: the ranks compute different results",
+                            all->engine->first_rank + r, i, drawn[0][i], all->engine->first_rank, drawn[r][i]);
                 load_tell_others(all->engine, status);
                 all->failed = true;
                 return NULL;
@@ -415,14 +416,15 @@ static struct backend *create_on_cpu(struct eng_engine *engine, const struct bac
 
 /* ---- GPUs ---- */
 
-/* Kernels of two sessions that wait for other GPUs could fill one GPU each and keep the other's out. */
+/* Only one session: the kernels of two could each fill one GPU and wait for each other's counterpart on another GPU for
+ * ever. */
 static struct backend *create_on_cuda(struct eng_engine *engine, const struct backend_options *options,
                                       struct status *status)
 {
     if (atomic_exchange(&engine->ranks_taken, true)) {
-        status_fail(
-            status, STATUS_USAGE,
-            "eng_session_create: an engine for several GPUs has one session at a time: destroy the other first");
+        status_fail(status, STATUS_USAGE,
+                    "eng_session_create: expected no other session of this engine for several GPUs, found one; destroy "
+                    "it first");
         return NULL;
     }
     struct backend *made = backend_ranks_create(&backend_cuda_ranks, &backend_cuda, engine, options, status);

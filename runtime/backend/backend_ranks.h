@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine of several ranks as one backend: a backend for each rank, and a thread for each that calls it. */
+/* An engine of several ranks as one backend: one backend and one thread for each rank. */
 #ifndef RUNTIME_BACKEND_BACKEND_RANKS_H
 #define RUNTIME_BACKEND_BACKEND_RANKS_H
 
 #include "runtime/backend/backend.h"
 
-/* `rank_type` makes the ranks. For the create() of backend_cpu_ranks and the like, and for tests. */
+/* Creates the ranks with `rank_type`. For create() of backend_cpu_ranks and backend_cuda_ranks, and for tests. */
 struct backend *backend_ranks_create(const struct backend_type *type, const struct backend_type *rank_type,
                                      struct eng_engine *engine, const struct backend_options *options,
                                      struct status *status);
 
-/* All but create() and the flags. */
+/* All functions but create(), without the flags. */
 #define BACKEND_RANKS_FUNCTIONS                                                                                     \
     .destroy = backend_ranks_destroy, .state_changed = backend_ranks_state_changed, .submit = backend_ranks_submit, \
     .wait = backend_ranks_wait, .drew = backend_ranks_drew, .logits = backend_ranks_logits,                         \

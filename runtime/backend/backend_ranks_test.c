@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine of several ranks as one backend, over ranks of the test's own: what reaches all of them, what must agree, and
- * whose failure is told. */
+/* An engine of several ranks as one backend, over ranks of the test: what reaches all of them, what must agree, and
+ * which failure is reported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -19,8 +19,8 @@ enum { SLOTS = 3, PAGES_PER_SLOT = 5, VOCAB = 37, DECODE_ROWS = 3, PREFILL_ROWS 
 enum { DECODE, PREFILL, PLANS };
 enum call { CALL_CREATE, CALL_CONNECT, CALL_SUBMIT, CALL_WAIT, CALL_TRACE, CALLS };
 
-/* A rank: spaces of its own, and what was done to it. Calls come from threads of the backend, where assertions of cmocka
- * do not work; what is wrong is noted in `fault`. */
+/* A rank with its own spaces and a record of its calls. Calls come from threads of the backend, in which cmocka cannot
+ * assert; defects are noted in `fault`. */
 struct fake {
     struct backend common;
     bool alive;
@@ -29,7 +29,7 @@ struct fake {
     uint64_t comm[PLAN_MAX_RANKS];
     int connects, submits, ahead, waits, traces, destroys, stops_at_destroy, settled_at_destroy;
     size_t last_plan;
-    int32_t tokens[2][DECODE_ROWS]; /* of the replays in flight, in turn */
+    int32_t tokens[2][DECODE_ROWS]; /* of the replays in flight, alternating */
     unsigned changed[SLOTS];        /* bits announced so far */
     int32_t drew[SLOTS];
 };
@@ -39,7 +39,7 @@ static struct {
     struct fake *ranks[PLAN_MAX_RANKS];          /* remain after destroy */
     unsigned fails[CALLS];                       /* bit of each rank whose call fails by itself */
     unsigned blocks[CALLS];                      /* bit of each rank whose call waits until it is told to stop */
-    int32_t tokens[PLAN_MAX_RANKS][DECODE_ROWS]; /* what the next submit draws */
+    int32_t tokens[PLAN_MAX_RANKS][DECODE_ROWS]; /* drawn by the next submit */
     atomic_int stops[PLAN_MAX_RANKS], created, destroyed, settled;
     unsigned hangs; /* bit of each rank that never settles */
     _Atomic(const char *) fault;
@@ -56,7 +56,7 @@ static bool any_stop(uint32_t ranks)
     return false;
 }
 
-/* Whether the call of this rank goes well; a blocked one gives up after some seconds, which is a fault. */
+/* Result of a call of this rank; a blocked call gives up after some seconds, which is a defect. */
 static bool goes_well(struct fake *fake, enum call call, struct status *status)
 {
     static const char *const names[CALLS] = {"create", "connect", "submit", "wait", "trace"};
@@ -73,7 +73,7 @@ static bool goes_well(struct fake *fake, enum call call, struct status *status)
         return status_fail(status, STATUS_MACHINE, "another rank has failed");
     }
     if (!(fakes.fails[call] >> rank & 1)) return true;
-    /* Others are in their own calls by now. */
+    /* The others are in their own calls by now. */
     if (call == CALL_SUBMIT || call == CALL_TRACE) usleep(20000);
     return status_fail(status, STATUS_NOT_FOUND, "%s: device %u is gone", names[call], rank);
 }
@@ -208,7 +208,7 @@ static const struct backend_type rank_type = {
     .connect = connect_ranks,
     .stop = stop,
 };
-/* Ranks whose work goes on behind the calls, as on GPUs; ranks in one memory, as on processors. */
+/* Ranks that run asynchronously, as GPUs do; ranks that share memory, as on processors. */
 static struct backend_type settling_type, sharing_type;
 static const struct backend_type several = {.lookahead = true, BACKEND_RANKS_FUNCTIONS};
 
@@ -289,7 +289,7 @@ static void check_submit(struct backend *backend, size_t plan, enum backend_inpu
     if (!backend_ranks_submit(backend, plan, inputs, &status)) fail_msg("%s", status.message);
 }
 
-/* Which bytes of each rank's state are still poison. */
+/* Bytes of each rank's state that are still poison. */
 static void state_bytes(struct plan_field fields[STATE_FIELD_COUNT], uint64_t *total)
 {
     assert_true(state_layout(&engine.file.manifest.geometry, fields, total));
@@ -321,7 +321,7 @@ static void every_rank_is_made_and_connected(void **state)
             assert_int_equal(fake->options.host_bytes, expected.host_bytes);
             threads += r + 1;
         }
-        /* The session fills rank 0's spaces; it may rely on what the smallest rank has. */
+        /* The session fills rank 0's spaces; it may use as many pages as the rank with the fewest has. */
         uint64_t sum = count * (count - 1) / 2;
         assert_ptr_equal(backend->step, fakes.ranks[0]->common.step);
         assert_ptr_equal(backend->state, fakes.ranks[0]->common.state);
@@ -336,7 +336,7 @@ static void every_rank_is_made_and_connected(void **state)
         assert_string_equal(backend->fallback, "rank 1 has no library");
         backend_ranks_destroy(backend);
         assert_int_equal(atomic_load(&fakes.destroyed), count);
-        assert_false(any_stop(PLAN_MAX_RANKS)); /* nobody waits for anybody */
+        assert_false(any_stop(PLAN_MAX_RANKS)); /* no rank waits */
         assert_int_equal(end(NULL), 0);
         memset(&fakes, 0, sizeof fakes);
     }
@@ -394,7 +394,7 @@ static void inputs_reach_all_ranks(void **state)
             assert_int_equal(fakes.ranks[r]->last_plan, plan);
             assert_int_equal(fakes.ranks[r]->submits, round + 1);
             assert_memory_equal(fakes.ranks[r]->common.step, fakes.ranks[0]->common.step, inputs);
-            /* What the rank puts out is its own. */
+            /* Outputs are the rank's own. */
             for (uint64_t i = fields[STEP_NEXT_TOKENS].offset; i < STEP_BYTES; i++)
                 assert_int_equal(fakes.ranks[r]->common.step[i], POISON + r);
         }
@@ -406,7 +406,7 @@ static void inputs_reach_all_ranks(void **state)
     assert_false(any_stop(3));
 }
 
-/* Rows of the state that were announced, and no others: what a rank's replays did to them must not be lost. */
+/* Exactly the announced rows of the state are copied: others may hold results of the rank's replays. */
 static void changed_rows_reach_all_ranks(void **state)
 {
     (void)state;
@@ -419,7 +419,7 @@ static void changed_rows_reach_all_ranks(void **state)
     struct backend *backend = make(3);
     for (int round = 0; round < 60; round++) {
         unsigned announced[SLOTS] = {0};
-        bool all = round == 0; /* without a word, before the first step */
+        bool all = round == 0; /* before the first step, nothing needs to be announced */
         for (int r = 0; r < 3; r++) {
             memset(fakes.ranks[r]->common.state, r == 0 ? 0 : POISON + r, STEP_BYTES);
             memset(fakes.ranks[r]->changed, 0, sizeof fakes.ranks[r]->changed);
@@ -450,7 +450,7 @@ static void changed_rows_reach_all_ranks(void **state)
     backend_ranks_destroy(backend);
 }
 
-/* Queued ahead: every rank goes on from its own last replay, and nothing is copied. */
+/* Queued ahead: every rank continues from its own last replay, and nothing is copied. */
 static void replays_are_queued_ahead(void **state)
 {
     (void)state;
@@ -463,7 +463,7 @@ static void replays_are_queued_ahead(void **state)
             memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
             memset(fakes.ranks[r]->common.state, POISON + r, STEP_BYTES);
         }
-        backend_ranks_state_changed(backend, 1, BACKEND_SAMPLER); /* goes with the next inputs from the host */
+        backend_ranks_state_changed(backend, 1, BACKEND_SAMPLER); /* copied with the next inputs from the host */
         for (int r = 0; r < 3; r++)
             for (int i = 0; i < DECODE_ROWS; i++) fakes.tokens[r][i] = 10 * (round + 1) + i;
         check_submit(backend, DECODE, INPUTS_OF_LAST_REPLAY);
@@ -474,7 +474,7 @@ static void replays_are_queued_ahead(void **state)
                 assert_int_equal(fakes.ranks[r]->common.state[i], POISON + r);
             }
         }
-        const int32_t *drawn = backend_ranks_wait(backend, &status); /* of the one before */
+        const int32_t *drawn = backend_ranks_wait(backend, &status); /* of the replay before */
         assert_non_null(drawn);
         for (int i = 0; i < 3; i++) assert_int_equal(drawn[i], round == 0 ? 5 + i : 10 * round + i);
     }
@@ -511,13 +511,14 @@ static void ranks_that_part_are_an_error(void **state)
                 if (row < valid) {
                     char expected[120];
                     snprintf(expected, sizeof expected,
-                             "rank %d: drew token %d in row %d, but rank 0 drew %d: the ranks have parted", rank,
-                             20 + row, row, 5 + row);
+                             "rank %d: row %d: expected token %d as on rank 0, found %d: the ranks compute different "
+                             "results",
+                             rank, row, 5 + row, 20 + row);
                     assert_null(drawn);
                     assert_string_equal(status.message, expected);
                     assert_int_equal(status.code, STATUS_INTERNAL);
                 } else {
-                    assert_non_null(drawn); /* nobody reads that row */
+                    assert_non_null(drawn); /* the row is not valid */
                 }
                 backend_ranks_destroy(backend);
                 assert_int_equal(end(NULL), 0);
@@ -525,7 +526,7 @@ static void ranks_that_part_are_an_error(void **state)
             }
 }
 
-/* With two in flight each has its own number of rows. */
+/* Each of two replays in flight has its own number of rows. */
 static void rows_belong_to_their_replay(void **state)
 {
     (void)state;
@@ -533,7 +534,7 @@ static void rows_belong_to_their_replay(void **state)
     struct backend *backend = make(2);
     for (int round = 0; round < 4; round++) {
         int32_t valid = 1 + round % 3;
-        fakes.tokens[1][2] = valid == 3 ? fakes.tokens[0][2] : 36; /* differs where nobody reads it */
+        fakes.tokens[1][2] = valid == 3 ? fakes.tokens[0][2] : 36; /* differs in a row that is not valid */
         fill_step(backend, DECODE, valid);
         check_submit(backend, DECODE, INPUTS_FROM_HOST);
         check_submit(backend, DECODE, INPUTS_OF_LAST_REPLAY);
@@ -545,7 +546,7 @@ static void rows_belong_to_their_replay(void **state)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* Any rank fails by itself, any others wait for it; the failed one is named and they are told to stop. */
+/* Any rank fails by itself while any others wait for it: the failed rank is named, the others are stopped. */
 static void a_failed_submit_is_named_and_stops_the_others(void **state)
 {
     (void)state;
@@ -576,7 +577,7 @@ static void a_failed_wait_is_named_and_stops_the_others(void **state)
     (void)state;
     for (int failing = 0; failing < 3; failing++)
         for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
-            /* Ranks are waited for in order: one before the failed one would notice by its own time limit. */
+            /* Ranks are waited for in order: a rank before the failed one would report its own time-out. */
             if (blocked & ((2u << failing) - 1)) continue;
             begin(NULL);
             struct status status = {0};
@@ -597,7 +598,7 @@ static void a_failed_wait_is_named_and_stops_the_others(void **state)
         }
 }
 
-/* Rank 0 gave up because of another: its own words say nothing. */
+/* Rank 0 stopped because of another rank: its message is not reported. */
 static void who_only_stopped_is_not_blamed(void **state)
 {
     (void)state;
@@ -605,7 +606,7 @@ static void who_only_stopped_is_not_blamed(void **state)
     struct backend *backend = make(3);
     fill_step(backend, DECODE, 3);
     check_submit(backend, DECODE, INPUTS_FROM_HOST);
-    atomic_store(&fakes.stops[2], 1); /* by the rank itself, on its device */
+    atomic_store(&fakes.stops[2], 1); /* set by the rank itself, on its device */
     fakes.blocks[CALL_WAIT] = 3;
     fakes.fails[CALL_WAIT] = 4;
     assert_null(backend_ranks_wait(backend, &status));
@@ -614,7 +615,7 @@ static void who_only_stopped_is_not_blamed(void **state)
     backend_ranks_destroy(backend);
 }
 
-/* When a rank has failed, what another one draws is garbage, and no reason to hide the failure. */
+/* After the failure of a rank, tokens of another differ; the failure is reported, not the difference. */
 static void a_failure_comes_before_tokens_that_differ(void **state)
 {
     (void)state;
@@ -636,7 +637,8 @@ static void a_failure_comes_before_tokens_that_differ(void **state)
     }
 }
 
-/* What is on its way ends by itself before the first is destroyed: to stop it would spoil what ranks exchange through. */
+/* Replays in flight end by themselves before the first rank is destroyed: stopping them would damage the COMM
+ * spaces. */
 static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
 {
     (void)state;
@@ -659,7 +661,8 @@ static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
     }
 }
 
-/* None is destroyed while another still runs; where one does not end all are told to stop, and where it never does all stay. */
+/* No rank is destroyed while another still runs. If one does not end, all are stopped; if one never ends, all
+ * remain. */
 static void all_settle_before_the_first_is_destroyed(void **state)
 {
     (void)state;
@@ -673,14 +676,14 @@ static void all_settle_before_the_first_is_destroyed(void **state)
         assert_true(atomic_load(&engine.is_lost) == (hangs != 0));
         for (int r = 0; r < 3; r++) {
             assert_int_equal(fakes.ranks[r]->settled_at_destroy, hangs ? 0 : 3);
-            if (hangs) destroy(&fakes.ranks[r]->common); /* for the test's own sake */
+            if (hangs) destroy(&fakes.ranks[r]->common); /* releases memory of the test */
         }
         assert_int_equal(end(NULL), 0);
         memset(&fakes, 0, sizeof fakes);
     }
 }
 
-/* What rank 0 has checked for all, the others take. */
+/* The other ranks use what rank 0 has checked for all. */
 static void ranks_in_one_memory_follow_the_first(void **state)
 {
     (void)state;

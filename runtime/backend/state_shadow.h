@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's copy of a device's STATE space. Whoever changes a row on the host announces it, and all changed rows go to
- * the device before the next replay whose inputs come from the host. What replays do to the state is repeated here. */
+/* Host copy of a device's STATE space. Changes on the host are announced, and changed rows are copied to the device
+ * before the next replay with inputs from the host. Changes by replays are repeated here. */
 #ifndef RUNTIME_BACKEND_STATE_SHADOW_H
 #define RUNTIME_BACKEND_STATE_SHADOW_H
 
@@ -14,16 +14,16 @@ struct state_shadow {
     uint8_t *changed; /* owned, [slots]: bits of enum backend_state */
 };
 
-/* All rows count as changed. */
+/* All rows are marked as changed. */
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
                        struct status *status);
-void state_shadow_close(struct state_shadow *shadow); /* harmless on a shadow that is all zero */
+void state_shadow_close(struct state_shadow *shadow); /* does nothing on a shadow that is all zero */
 
 void state_shadow_changed(struct state_shadow *shadow, int32_t slot, unsigned what);
-/* As the sample op does: one draw more, and the token was seen. */
+/* Repeats the effect of the sample op: one draw more, and the token has occurred. */
 void state_shadow_drew(struct state_shadow *shadow, int32_t slot, int32_t token);
 
-/* Copies `bytes` bytes at `offset` of the STATE space to the device. */
+/* Copies [offset, offset + bytes) of the STATE space to the device. */
 typedef bool state_shadow_copy(void *argument, uint64_t offset, uint64_t bytes, struct status *status);
 bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, void *argument, struct status *status);
 

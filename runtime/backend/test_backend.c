@@ -18,7 +18,7 @@ struct test_replay {
     size_t plan;
     enum backend_inputs inputs;
     bool has_run;
-    uint8_t *inputs_then, *state_then; /* what was on the host at the time of the submit */
+    uint8_t *inputs_then, *state_then; /* contents of the host's arrays at the submit */
     bool *state_sent;                  /* [state_bytes] */
     int32_t *next_tokens;
 };
@@ -97,7 +97,7 @@ static struct backend *create(struct eng_engine *engine, const struct backend_op
         device->replays[i].state_sent = take(device->state_bytes * sizeof(bool));
         device->replays[i].next_tokens = take(manifest->geometry.slots * sizeof(int32_t));
     }
-    /* What the session does not send must not work by chance. */
+    /* What the session does not copy must not work by chance. */
     memset(device->cpu->state, 0x5a, device->state_bytes);
     assert_true(state_shadow_open(&device->shadow, &manifest->geometry, device->common.state, status));
     return &device->common;
@@ -121,7 +121,8 @@ static bool note_sent(void *argument, uint64_t offset, uint64_t bytes, struct st
     return true;
 }
 
-/* Copies, replay, feedback. What the host gave for the copies must still be there, for a real one may read it now. */
+/* Copies, replay, feedback. The host's arrays must be unchanged since the submit, since a device may read them as late
+ * as now. */
 static void run(struct test_device *device, struct test_replay *replay)
 {
     struct plan_field fields[STEP_FIELD_COUNT];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device for tests, made of the CPU backend: spaces of its own, copies of inputs and state, replays that run late, the
- * next step's inputs left in the step block, logits that must be fetched. It fails the test when the session breaks the
+/* A device for tests, made of the CPU backend: it has its own spaces, copies inputs and state, delays replays, leaves
+ * the next step's inputs in the step block, and copies logits on request. It fails the test if the session breaks the
  * rules of runtime/backend/backend.h. */
 #ifndef RUNTIME_BACKEND_TEST_BACKEND_H
 #define RUNTIME_BACKEND_TEST_BACKEND_H
@@ -9,11 +9,11 @@
 
 enum test_backend_pace {
     PACE_EAGER,  /* replays run when they are submitted */
-    PACE_LAZY,   /* when they are waited for */
+    PACE_LAZY,   /* replays run when they are waited for */
     PACE_RANDOM, /* either */
 };
 
-/* For all such backends of the program; set before a session is created. Counters are the test's to reset. */
+/* For all such backends of the program; set before a session is created. The test resets the counters. */
 struct test_backend_settings {
     enum test_backend_pace pace;
     int fail_submit, fail_wait, fail_logits; /* the n-th call from now fails; 0: none */

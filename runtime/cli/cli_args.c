@@ -10,7 +10,7 @@ int cli_fail_error(const struct eng_error *error)
 {
     struct status status;
     const char *message = error->message;
-    /* A user of a program calls no function: "eng_name: " goes. */
+    /* Messages of the library begin with "eng_name: "; users of a program do not know these functions. */
     size_t name = strspn(message, "abcdefghijklmnopqrstuvwxyz_");
     if (strncmp(message, "eng_", 4) == 0 && strncmp(message + name, ": ", 2) == 0) message += name + 2;
     status_fail(&status, (enum status_code)error->status, "%s", message);
@@ -35,7 +35,7 @@ enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_op
                                 struct eng_error *error)
 {
     options->only_cuda_user = 1;
-    /* One is the first: an engine for several takes those behind it, too. */
+    /* With one number, an engine for several GPUs uses the following ones, too. */
     options->device = devices->count > 0 ? devices->numbers[0] : 0;
     options->device_count = devices->count > 1 ? devices->count : 0;
     options->devices = devices->count > 1 ? devices->numbers : NULL;

@@ -20,7 +20,7 @@ bool bandwidth_measure(uint32_t threads, struct bandwidth *bandwidth, struct sta
     memory_limit_available("", &memory);
     uint64_t bytes = memory.bytes / 4 < MOST_BYTES ? memory.bytes / 4 : MOST_BYTES;
     if (bytes < LEAST_BYTES)
-        return status_fail(status, STATUS_MACHINE, "read bandwidth: %d bytes needed, too little memory is free",
+        return status_fail(status, STATUS_MACHINE, "read bandwidth: cannot allocate %d bytes; free memory",
                            LEAST_BYTES);
     struct team *team = team_create((int)threads, status);
     if (!team) return false;

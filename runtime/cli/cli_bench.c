@@ -16,14 +16,14 @@
 
 extern char **environ;
 
-/* Prompts need only be spread over the vocabulary; the same ones every time. */
+/* Always the same prompt, spread over the vocabulary. */
 static int32_t next_token(uint32_t *state, uint32_t vocab_size)
 {
     *state = *state * 1664525u + 1013904223u; /* Numerical Recipes, section 7.1 */
     return (int32_t)((uint64_t)*state * vocab_size >> 32);
 }
 
-/* Decode steps between two looks at signals. */
+/* Decode steps between two checks for signals. */
 enum { DECODE_STEPS = 64 };
 
 struct bench_run {
@@ -56,7 +56,7 @@ static bool prepare(struct bench_run *run)
     return true;
 }
 
-/* One measurement of `tokens` prompt tokens or decode steps; leaves the slots as they were. */
+/* One measurement of `tokens` prompt tokens or decode steps; the slots are unchanged afterwards. */
 static bool measure(struct bench_run *run, uint32_t tokens, double *seconds)
 {
     const struct bench_test *test = run->test;
@@ -101,7 +101,7 @@ bool bench_bandwidth(struct bench_engine *bench, struct status *status)
     return true;
 }
 
-/* Weights that a step of the decode plan for this batch reads: the smallest plan that holds it. */
+/* Weights that a step of the smallest decode plan for this batch reads. */
 static double decode_weight_bytes(const struct bench_engine *bench, uint32_t batch)
 {
     json_error_t error;
@@ -135,7 +135,7 @@ static void fill_row(const struct bench_run *run, const double *seconds, uint32_
     row->weight_gb_per_second = decode_weight_bytes(run->bench, test->batch) * test->tokens / mean_seconds * 1e-9;
 }
 
-/* An exit code. */
+/* Returns an exit code. */
 static int open_run(struct bench_run *run, struct bench_engine *bench, const struct bench_test *test)
 {
     *run = (struct bench_run){.bench = bench, .test = test, .random = 1};
@@ -166,7 +166,7 @@ int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_
         code = CLI_MACHINE;
     }
     if (code) goto done;
-    /* Once unmeasured: caches, page tables and KV pages are then as they will be. */
+    /* The first run is not measured: it fills caches, page tables and KV pages. */
     double ignored;
     bool ok =
         prepare(&run) && measure(&run, test->kind == BENCH_DECODE && test->tokens > 8 ? 8 : test->tokens, &ignored);
@@ -205,7 +205,7 @@ int bench_trace(struct bench_engine *bench, const struct bench_test *test, struc
     return code;
 }
 
-/* Wall-clock seconds from before the child exists until its first token is in the pipe. */
+/* Wall-clock seconds from before the child is started until its first token is read from the pipe. */
 static int time_child(const struct bench_engine *bench, double *seconds)
 {
     char threads[16];
@@ -218,7 +218,7 @@ static int time_child(const struct bench_engine *bench, double *seconds)
                          threads,
                          "--device",
                          (char *)(uintptr_t)devices,
-                         NULL, /* and room for flags without a value */
+                         NULL, /* room for flags without a value */
                          NULL,
                          NULL,
                          NULL};
@@ -243,7 +243,7 @@ static int time_child(const struct bench_engine *bench, double *seconds)
     close(ends[1]);
     if (failure) {
         close(ends[0]);
-        fprintf(stderr, "%s: cannot start itself anew: %s\n", cli_program(), strerror(failure));
+        fprintf(stderr, "%s: cannot start another process of this program: %s\n", cli_program(), strerror(failure));
         return CLI_MACHINE;
     }
     ssize_t got = read(ends[0], line, sizeof line);

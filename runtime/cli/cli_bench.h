@@ -37,19 +37,19 @@ struct bench_engine {
     struct eng_engine_facts facts;
     struct eng_session_facts session_facts;
     const char *path;
-    uint32_t threads; /* as asked for */
+    uint32_t threads; /* as requested */
     const struct cli_devices *devices;
-    struct bandwidth bandwidth; /* on a GPU: nominal, passes 0 */
+    struct bandwidth bandwidth; /* for a GPU: nominal, passes 0 */
 };
 
-/* Measures how fast memory is read; on a GPU, looks it up. */
+/* Measures memory read bandwidth; for a GPU, looks up its nominal bandwidth. */
 bool bench_bandwidth(struct bench_engine *bench, struct status *status);
 
 /* Each returns an exit code and prints its own messages. */
 int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_t repetitions, struct bench_row *row);
-/* One step of the test, launch by launch; trace_free it in any case. */
+/* Traces one step of the test. trace_free must be called in any case. */
 int bench_trace(struct bench_engine *bench, const struct bench_test *test, struct trace *trace);
-/* Starts this program anew with --first-token and waits for the line that it prints. */
+/* Runs this program with --first-token and waits for the line that it prints. */
 int bench_first_token(const struct bench_engine *bench, uint32_t repetitions, struct bench_row *row);
 
 bool bench_print(const struct bench_engine *bench, const struct bench_row *rows, size_t count, enum bench_format format,

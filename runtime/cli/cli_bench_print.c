@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engbench's tables: markdown for people, CSV and JSON for programs. */
+/* engbench's tables: Markdown for people, CSV and JSON for programs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* GB/s at which the weights were brought in and checked; 0: unknown. */
+/* GB/s at which the weights were read and verified; 0: unknown. */
 static double load_rate(const struct bench_engine *bench)
 {
     double seconds = bench->facts.verify_seconds;
@@ -67,7 +67,7 @@ static void print_md(const struct bench_engine *bench, const struct bench_row *r
             snprintf(weights, sizeof weights, "%.2f", row->weight_gb_per_second);
             snprintf(share, sizeof share, "%.1f", read_share(bench, row));
         }
-        /* The sign ± takes two bytes and one column. */
+        /* "±" takes two bytes and one column. */
         printf("| %-11s | %5u | %7u | %20s | %8.3f | %12s | %9s |\n", name, row->test.batch, row->test.context, rate,
                row->milliseconds, weights, share);
     }

@@ -15,7 +15,7 @@
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_notes.h"
 
-/* The messages of a conversation: the system's if there is one, then questions and answers in turn. */
+/* The messages of a conversation: the system message if there is one, then questions and answers alternating. */
 struct conversation {
     struct eng_message *messages; /* contents owned; roles are constants */
     size_t count;
@@ -32,22 +32,22 @@ struct generation {
     int32_t *answer; /* chat: ids of the last answer [answer_count], owned, room for a whole context */
     size_t answer_count;
     size_t held;      /* chat: tokens of the sequence */
-    bool is_stale;    /* chat: the sequence does not hold the conversation, which is computed anew */
+    bool is_stale;    /* chat: the sequence differs from the conversation and must be computed anew */
     bool is_too_long; /* the last prompt exceeds the context */
     struct eng_engine_facts facts;
     struct npy_writer logits;
     bool logits_open;
     bool on_terminal;
-    bool at_line_start; /* nothing was printed since the last newline */
+    bool at_line_start; /* nothing printed since the last newline */
     uint64_t prompt_tokens, answer_tokens;
-    double prompt_seconds, answer_seconds; /* steps up to an answer's first token, and behind it */
-    double first_token_age;                /* of the process, < 0: none yet */
-    uint32_t process;                      /* of several that compute the same, the first of which tells */
+    double prompt_seconds, answer_seconds; /* steps up to an answer's first token, and after it */
+    double first_token_age;                /* seconds since the process started; < 0: none yet */
+    uint32_t process;                      /* number among several processes; only the first prints */
     struct eng_error error;
-    struct status status; /* of what is not the library's */
+    struct status status; /* of failures outside the library */
 };
 
-/* Both kinds of failure end in one message. */
+/* Prints the message of either kind of failure. */
 static int fail_error(const struct generation *run) { return cli_fail_error(&run->error); }
 
 static int fail_status(const struct generation *run) { return cli_fail_status(&run->status); }
@@ -66,7 +66,7 @@ static int open_engine(struct generation *run)
     return CLI_DONE;
 }
 
-/* With KV pages for so many tokens: one sequence needs no pool for all slots. */
+/* One sequence needs KV pages for so many tokens, not a pool for all slots. */
 static int open_session(struct generation *run, uint64_t tokens)
 {
     struct eng_session_options options = run->options->session;
@@ -76,15 +76,15 @@ static int open_session(struct generation *run, uint64_t tokens)
     return CLI_DONE;
 }
 
-/* Processes that share the GPUs must draw alike, and exchange nothing before they do: they have a fixed seed. */
+/* Processes that share the GPUs must draw the same tokens and have exchanged nothing yet: they use a fixed seed. */
 static bool draw_seed(struct generation *run, const struct eng_sampling *sampling, uint64_t *seed)
 {
     const struct generate_options *options = run->options;
-    uint32_t number = 0; /* short enough to be typed */
+    uint32_t number = 0; /* short enough to type */
     *seed = options->seed;
     if (options->seed_given || sampling->temperature <= 0 || sampling->top_k == 1) return true;
     if (!options->devices.launched && getrandom(&number, sizeof number, 0) != sizeof number)
-        return status_fail_errno(&run->status, STATUS_MACHINE, errno, "no random seed; give one (--seed)");
+        return status_fail_errno(&run->status, STATUS_MACHINE, errno, "cannot get a random seed; give one (--seed)");
     *seed = number;
     if (!options->quiet && run->process == 0)
         fprintf(stderr, "%s: seed %" PRIu64 " (repeat with --seed %" PRIu64 ")\n", cli_program(), *seed, *seed);
@@ -104,7 +104,7 @@ static int choose_sampling(struct generation *run)
     return draw_seed(run, sampling, &sampling->seed) ? CLI_DONE : fail_status(run);
 }
 
-/* Instead of the one that there is. */
+/* Replaces the current sequence. */
 static int create_sequence(struct generation *run)
 {
     const struct generate_options *options = run->options;
@@ -115,7 +115,7 @@ static int create_sequence(struct generation *run)
     if (options->ignore_eos) sequence.flags |= ENG_SEQUENCE_IGNORE_EOS;
     if (options->chat) sequence.flags |= ENG_SEQUENCE_KEEP;
     if (options->logits_path) sequence.flags |= ENG_SEQUENCE_LOGITS;
-    /* The checkpoint's end tokens need not include the one that ends a turn. */
+    /* The checkpoint's end tokens may not include the one that ends a turn. */
     sequence.stop_tokens = &run->facts.chat_end_token;
     sequence.stop_count = options->chat && run->facts.chat_end_token >= 0;
     eng_sequence_destroy(&run->sequence);
@@ -123,7 +123,7 @@ static int create_sequence(struct generation *run)
     return eng_sequence_create(run->session, &sequence, &run->sequence, &run->error) ? fail_error(run) : CLI_DONE;
 }
 
-/* What is made of the tokens: a sequence, a text, logits. */
+/* Output of the tokens: a sequence, text, logits. */
 static int open_outputs(struct generation *run)
 {
     const struct generate_options *options = run->options;
@@ -143,12 +143,12 @@ static int print(struct generation *run, const char *text, size_t size)
 {
     if (!size) return CLI_DONE;
     run->at_line_start = text[size - 1] == '\n';
-    /* What a model says is no command to a terminal; elsewhere it is passed on as it is. */
+    /* On a terminal, control characters of the model's text are replaced; elsewhere the text is passed on unchanged. */
     bool ok = run->on_terminal ? cli_write_terminal(text, size, &run->status) : cli_write(text, size, &run->status);
     return ok ? CLI_DONE : fail_status(run);
 }
 
-/* One drawn token: to stdout as text or id. */
+/* Prints one drawn token to stdout, as text or id. */
 static int print_token(struct generation *run, int32_t token)
 {
     if (!run->text) {
@@ -179,19 +179,19 @@ static int take_tokens(struct generation *run, double *answer_start)
     return CLI_DONE;
 }
 
-/* What was printed until then stays. */
+/* The output so far remains. */
 static int check_end(struct generation *run)
 {
     if (eng_sequence_end(run->sequence) != ENG_END_NOT_FINITE) return CLI_DONE;
     status_fail(&run->status, STATUS_NOT_FINITE,
                 "no token can be drawn after %" PRIu64 " tokens of prompt and %" PRIu64
-                " of the answer, for the logits are not finite (NaN or infinity): values of the model overflow; check "
+                " of the answer: the logits are not finite (NaN or infinity) since values of the model overflow; check "
                 "the checkpoint, or build the engine with another --dtype or --kv-dtype",
                 run->prompt_tokens, run->answer_tokens);
     return fail_status(run);
 }
 
-/* Steps until the sequence is done or a signal came, printing as tokens come. */
+/* Runs steps until the sequence is done or a signal arrives, and prints tokens as they arrive. */
 static int answer(struct generation *run, const int32_t *tokens, size_t count)
 {
     double start = cli_seconds(), answer_start = 0;
@@ -216,7 +216,7 @@ static int answer(struct generation *run, const int32_t *tokens, size_t count)
     return code ? code : check_end(run);
 }
 
-/* Text goes on where the prompt ends: the stream must know the prompt, or a word's leading space would be lost. */
+/* The text continues the prompt: without the prompt in the stream, a word's leading space would be lost. */
 static int replay_prompt(struct generation *run, const int32_t *tokens, size_t count)
 {
     const char *text;
@@ -226,7 +226,7 @@ static int replay_prompt(struct generation *run, const int32_t *tokens, size_t c
     return CLI_DONE;
 }
 
-/* A person reads prompt and continuation as one text; a program that reads the output knows its prompt. */
+/* A person reads prompt and continuation as one text; a program that reads the output has its prompt. */
 static int show_prompt(struct generation *run)
 {
     const char *prompt = run->options->prompt;
@@ -247,7 +247,7 @@ static int read_prompt_text(const struct generation *run, char **owned, const ch
         if (cli_caught_signal()) return CLI_DONE;
         return cli_fail_status(&status);
     }
-    /* The newline that echo and editors put at the end is no part of the prompt. */
+    /* Strips the newline that echo and editors append to the prompt. */
     if (*size && (*owned)[*size - 1] == '\n') --*size;
     if (*size && (*owned)[*size - 1] == '\r') --*size;
     *text = *owned;
@@ -326,7 +326,7 @@ static int complete(struct generation *run)
 
 /* ---- conversations ---- */
 
-/* Takes `content`. */
+/* Takes ownership of `content`. */
 static bool say(struct conversation *conversation, const char *role, char *content)
 {
     struct eng_message *larger =
@@ -340,7 +340,7 @@ static bool say(struct conversation *conversation, const char *role, char *conte
     return true;
 }
 
-/* Removes `count` messages from `first` on. */
+/* Removes `count` messages, starting at `first`. */
 static void forget(struct conversation *conversation, size_t first, size_t count)
 {
     struct eng_message *messages = conversation->messages;
@@ -371,14 +371,14 @@ static int chat_tokens(struct generation *run, const struct eng_message *message
     return CLI_DONE;
 }
 
-/* Tokens that an answer is to have room for, unless the question alone leaves less. */
+/* Tokens reserved for an answer, unless the question alone leaves fewer. */
 static size_t answer_room(const struct generation *run)
 {
     size_t quarter = run->facts.max_context / 4, most = run->options->max_new_tokens;
     return most && most < quarter ? most : quarter;
 }
 
-/* The conversation from its oldest turn that leaves room for an answer; *dropped: how many turns are older. */
+/* Builds the conversation from its oldest turn that leaves room for an answer; *dropped: number of older turns. */
 static int whole_prompt(struct generation *run, int32_t **tokens, size_t *count, size_t *dropped)
 {
     const struct conversation *conversation = &run->conversation;
@@ -396,8 +396,8 @@ static int whole_prompt(struct generation *run, int32_t **tokens, size_t *count,
     return code;
 }
 
-/* What the sequence is to be given for the question, which is the last message. Where that does not fit behind what it holds,
- * the conversation is computed anew without its oldest turns. */
+/* Builds the tokens to submit for the question, which is the last message. If they do not fit after those of the
+ * sequence, the conversation is computed anew without its oldest turns. */
 static int next_prompt(struct generation *run, int32_t **tokens, size_t *count)
 {
     struct conversation *conversation = &run->conversation;
@@ -415,13 +415,13 @@ static int next_prompt(struct generation *run, int32_t **tokens, size_t *count)
     if (code) return code;
     run->is_stale = false;
     if (dropped && !run->options->quiet)
-        fprintf(stderr, "%s: note: the context of %" PRIu32 " tokens is full: left out the oldest %zu turn%s\n",
-                cli_program(), run->facts.max_context, dropped, dropped == 1 ? "" : "s");
+        fprintf(stderr, "%s: note: the context of %" PRIu32 " tokens is full: the oldest %zu turn%s left out\n",
+                cli_program(), run->facts.max_context, dropped, dropped == 1 ? " was" : "s were");
     forget(conversation, first, 2 * dropped);
     return CLI_DONE;
 }
 
-/* The last answer as text. */
+/* The last answer, as text. */
 static int remember_answer(struct generation *run)
 {
     size_t size;
@@ -455,8 +455,8 @@ static int chat_turn(struct generation *run, const char *question)
     return code;
 }
 
-/* With a prompt: one question. Without: every line of stdin is a turn. A person at a terminal ends an answer by Ctrl-C, and may
- * shorten a message that is too long. */
+/* With a prompt: one question. Without: every line of stdin is a turn. At a terminal, Ctrl-C ends an answer, and a
+ * message that is too long can be entered again. */
 static int converse(struct generation *run)
 {
     int code = open_session(run, run->facts.max_context);
@@ -495,7 +495,7 @@ static void print_timing(const struct generation *run)
             run->facts.verify_seconds, (double)run->facts.weights_bytes * 1e-6);
     fprintf(stderr, "prompt: %" PRIu64 " tokens in %.3f s, %.1f tokens/s\n", run->prompt_tokens, run->prompt_seconds,
             run->prompt_seconds > 0 ? (double)run->prompt_tokens / run->prompt_seconds : 0);
-    fprintf(stderr, "answer: %" PRIu64 " tokens, behind the first %.1f tokens/s\n", run->answer_tokens,
+    fprintf(stderr, "answer: %" PRIu64 " tokens, %.1f tokens/s after the first\n", run->answer_tokens,
             run->answer_seconds > 0 ? (double)later / run->answer_seconds : 0);
     if (run->first_token_age >= 0)
         fprintf(stderr, "first token %.2f s after the start of the process\n", run->first_token_age);
@@ -524,7 +524,7 @@ int generate(const struct generate_options *options)
         fprintf(stderr, "%s: the engine has no tokenizer: printing token ids\n", cli_program());
     if (!code && !cli_caught_signal()) code = options->chat ? converse(&run) : complete(&run);
     if (run.logits_open && !code) {
-        /* What was generated before a signal is whole: it is kept. */
+        /* The output up to a signal is complete and is kept. */
         run.logits_open = false;
         if (!npy_close(&run.logits, &run.status)) code = fail_status(&run);
     }

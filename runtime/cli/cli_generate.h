@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engrun's main work: open an engine, read a prompt, stream what the model says. */
+/* engrun: opens an engine, reads a prompt and prints the answer as it is generated. */
 #ifndef RUNTIME_CLI_CLI_GENERATE_H
 #define RUNTIME_CLI_CLI_GENERATE_H
 
@@ -18,25 +18,25 @@ struct generate_options {
     const char *system;      /* with chat: the system message, NULL: none */
     const char *logits_path; /* NULL: logits are not written */
     bool chat;
-    bool plain; /* special tokens in the prompt or message are text */
+    bool plain; /* special tokens in prompts and messages are text */
     bool ignore_eos;
-    bool print_tokens;       /* ids instead of text */
-    bool keep_special;       /* special tokens appear in the text */
-    bool timing;             /* a summary on stderr at the end */
-    bool quiet;              /* no notes on stderr */
-    bool recommended;        /* sampling as the checkpoint's generation_config has it, then what was given */
-    uint32_t max_new_tokens; /* 0: until an end token or the end of the context */
+    bool print_tokens;                             /* ids instead of text */
+    bool keep_special;                             /* special tokens appear in the text */
+    bool timing;                                   /* a summary on stderr at the end */
+    bool quiet;                                    /* no notes on stderr */
+    bool recommended;                              /* sampling as in the checkpoint's generation_config, unless given */
+    uint32_t max_new_tokens;                       /* 0: until an end token or the end of the context */
     double temperature, top_p, repetition_penalty; /* < 0: not given */
     int64_t top_k;                                 /* < 0: not given */
     bool seed_given;                               /* else a random one, which is printed */
     uint64_t seed;
-    struct cli_devices devices; /* of an engine for GPUs */
+    struct cli_devices devices; /* for engines for GPUs */
     struct eng_session_options session;
 };
 
 /* Returns the exit code; messages are printed. */
 int generate(const struct generate_options *options);
-/* Runs the engine's self test and prints its outcome. */
+/* Runs the engine's self test and prints the result. */
 int generate_selftest(const struct generate_options *options);
 
 #endif

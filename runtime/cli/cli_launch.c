@@ -46,7 +46,7 @@ const char *launch_kernel(const struct engine *file, const struct plan_launch *l
 
 static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Text that does not fit is cut. */
+/* Truncates text that does not fit. */
 static void append(char *text, size_t capacity, const char *format, ...)
 {
     size_t used = strlen(text);
@@ -56,10 +56,10 @@ static void append(char *text, size_t capacity, const char *format, ...)
     va_end(arguments);
 }
 
-/* The sizes that tell launches of an op apart. */
+/* Parameters whose values distinguish launches of an op. */
 struct shape {
-    const char *sizes[3];      /* names of parameters; NULL behind the last */
-    const char *separators[3]; /* what stands before each */
+    const char *sizes[3];      /* names of parameters, NULL-terminated */
+    const char *separators[3]; /* text before each */
 };
 
 static const struct shape shapes[OP_COUNT] = {

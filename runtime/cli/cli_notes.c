@@ -13,5 +13,5 @@ void cli_note_fallback(const struct eng_session *session)
     if (facts.fallback)
         fprintf(stderr, "%s: note: the engine's own kernels are used: %s\n", cli_program(), facts.fallback);
     if (facts.detour)
-        fprintf(stderr, "%s: note: the GPUs exchange through the host's memory: %s\n", cli_program(), facts.detour);
+        fprintf(stderr, "%s: note: the GPUs exchange data through host memory: %s\n", cli_program(), facts.detour);
 }

@@ -8,26 +8,26 @@
 #include "runtime/cli/cli_launch.h"
 
 struct records {
-    struct tuning_record *records; /* owned, as the lines of the file */
-    bool *used;                    /* owned: a launch refers to it */
+    struct tuning_record *records; /* owned, in the order of the file */
+    bool *used;                    /* owned: a launch refers to the record */
     size_t count;
 };
 
-/* Launches of one plan that are alike. */
+/* Launches of one plan that have the same description. */
 struct group {
     const struct plan_launch *launch;   /* the first */
     const struct tuning_record *record; /* NULL: nothing was tuned */
     uint32_t launches;
 };
 
-/* What a record says of one launch; 0 where it was not measured. */
+/* Times of a launch from its record; 0: not measured. */
 struct rates {
     double gb_per_second, tflops, roofline_percent;
 };
 
 static bool out_of_memory(struct status *status) { return status_fail(status, STATUS_MACHINE, "out of memory"); }
 
-/* Every line with its end, or the rest. */
+/* Every line with its newline, or the rest. */
 static const char *line_end(const char *at, const char *end)
 {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -71,7 +71,7 @@ static bool alike(const struct plan *plan, const struct plan_launch *a, const st
                   a->param_count * sizeof *plan->params) == 0;
 }
 
-/* In the order of the first of each; the caller frees them. NULL: out of memory. */
+/* In the order of first occurrence; the caller frees them. NULL: out of memory. */
 static struct group *group_launches(const struct plan *plan, struct records *records, size_t *count)
 {
     struct group *groups = calloc((size_t)plan->header.launch_count + 1, sizeof *groups);
@@ -128,8 +128,8 @@ static const char *const choice_names[] = {
     [CHOICE_TIE] = "tie", [CHOICE_PLAN] = "in the plan",
 };
 
-/* The race that a record of a kernel that did not win comes from: its key goes on behind that of the race. NULL: the record
- * is of the winner. */
+/* Finds the race in which the record's kernel was not the fastest: its key is a prefix of the record's. NULL: the
+ * record is the winner's. */
 static const struct tuning_record *find_race(const struct records *records, const struct tuning_record *record)
 {
     for (size_t i = 0; i < records->count; i++) {
@@ -146,7 +146,7 @@ static enum choice find_choice(const struct tuning_record *record, const struct 
     if (!is_measured(record)) return CHOICE_NONE;
     if (race) return CHOICE_PLAN;
     if (!record->runner_up_count) return CHOICE_ONLY;
-    /* A race's winner is slower than another only where the spread does not tell them apart (tuner/race.h). */
+    /* A race's winner may have a larger median than another within the spread (tuner/race.h). */
     return record->median_us < record->runner_up_us ? CHOICE_FASTEST : CHOICE_TIE;
 }
 
@@ -164,14 +164,14 @@ static const char *const titles[COLUMNS] = {
 
 typedef char table_row[COLUMNS][CELL_BYTES];
 
-/* In lines of TERMINAL_COLUMNS, broken at spaces where there are some, the first indented by `first` columns. */
+/* Prints lines of TERMINAL_COLUMNS, broken at spaces if possible; the first is indented by `first` columns. */
 static void print_wrapped(FILE *out, int first, int later, const char *text)
 {
     for (int indent = first; *text; indent = later) {
         const size_t room = (size_t)(TERMINAL_COLUMNS - indent), size = strlen(text);
         size_t end = size <= room ? size : room;
         while (end < size && end > 0 && text[end] != ' ') end--;
-        if (end == 0) end = room; /* one word */
+        if (end == 0) end = room; /* one long word */
         fprintf(out, "%*s%.*s\n", indent, "", (int)end, text);
         text += end;
         while (*text == ' ') text++;
@@ -201,7 +201,7 @@ static void fill_row(const struct engine *file, const struct plan *plan, const s
         snprintf(row[ROOFLINE], CELL_BYTES, "%.1f", rates.roofline_percent);
 }
 
-/* The last column is the only one besides the first that is aligned to the left. */
+/* The first and last columns are left-aligned. */
 static void print_row(const table_row row, const int widths[COLUMNS], FILE *out)
 {
     const bool is_wide = strlen(row[OP]) > WIDEST_OP;
@@ -211,7 +211,7 @@ static void print_row(const table_row row, const int widths[COLUMNS], FILE *out)
     fprintf(out, "  %s\n", row[CHOICE]);
 }
 
-/* "KERNEL tunables"; of the same kernel as `other`, if that is not NULL, the tunables that differ. */
+/* "KERNEL tunables"; for the kernel of `other`, if not NULL, only the tunables that differ. */
 static void describe_tactic(const char *kernel, const struct tuning_value *values, int count,
                             const struct tuning_record *other, enum engine_target target, char *text, size_t size)
 {
@@ -223,7 +223,7 @@ static void describe_tactic(const char *kernel, const struct tuning_value *value
     snprintf(text, size, "%.100s%s%s", name, *name && *tunables ? " " : "", tunables);
 }
 
-/* Below the row: the kernel with its tunables, unless it is the op's own and has none, and the one it raced against. */
+/* Lines below the row: the kernel with its tunables, unless it is the op's own without any, and its competitor. */
 static void print_tactic(const struct engine *file, const struct group *group, const struct tuning_record *race,
                          FILE *out)
 {
@@ -293,7 +293,7 @@ static bool print_plan(const struct engine *file, const struct plan *plan, struc
     return true;
 }
 
-/* What was measured besides launches: whole plans against each other. */
+/* Measurements of whole plans against each other. */
 static void print_others(const struct records *records, FILE *out)
 {
     bool any = false;
@@ -339,10 +339,10 @@ bool tactics_print(const struct engine *file, FILE *out, struct status *status)
 
 /* ---- for programs ---- */
 
-/* Takes the value's reference; NULL values (out of memory) are an error. */
+/* Takes the reference of `value`; NULL (out of memory) is a failure. */
 static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
 
-/* Entries of kernels need not be UTF-8. */
+/* Entries of kernels may be invalid UTF-8. */
 static json_t *text_json(const char *text)
 {
     json_t *value = json_string(text);

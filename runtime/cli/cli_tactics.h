@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* enginfo --tactics: what computes each launch of an engine's plans, and what the tuner measured. */
+/* enginfo --tactics: the kernel of each launch of an engine's plans, and the tuner's measurements. */
 #ifndef RUNTIME_CLI_CLI_TACTICS_H
 #define RUNTIME_CLI_CLI_TACTICS_H
 
@@ -8,11 +8,11 @@
 
 #include "formats/engine/engine_file.h"
 
-/* A table for people for each plan; launches that are alike stand there once. */
+/* A table for each plan; launches with the same description share a row. */
 bool tactics_print(const struct engine *file, FILE *out, struct status *status);
 /* The same as data: an array of plans, a new reference; NULL on failure. */
 json_t *tactics_json(const struct engine *file, struct status *status);
-/* The records as they lie in the file, without their checksums; a new reference, NULL when out of memory. */
+/* The records as stored, without checksums; a new reference, NULL if out of memory. */
 json_t *records_json(const struct engine *file);
 
 #endif

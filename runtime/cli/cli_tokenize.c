@@ -26,8 +26,8 @@ struct tokenize_run {
     struct status status;
 };
 
-/* JSON begins with a brace, perhaps behind white space or a byte order mark; an engine's magic does not. What cannot be read
- * is refused when it is opened as an engine. */
+/* A JSON file begins with a brace, after optional white space or a byte order mark; an engine's magic does not. An
+ * unreadable file is reported when it is opened as an engine. */
 static bool looks_like_json(const char *path)
 {
     char start[64];

@@ -10,7 +10,7 @@ struct tokenize_options {
     bool detokenize;
     bool add_special;  /* --tokenize: as the tokenizer's post-processor adds them */
     bool plain;        /* --tokenize: special tokens are text */
-    bool no_jit;       /* patterns do not become machine code */
+    bool no_jit;       /* patterns are not compiled to machine code */
     bool skip_special; /* --detokenize: special tokens are left out */
 };
 

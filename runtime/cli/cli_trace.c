@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The format: "Trace Event Format" (Google, 2016), JSON array form. A step is a process with two threads: what the whole
- * step takes as the engine replays it, and its launches one behind the other, each timed by itself. */
+/* Writes the "Trace Event Format" (Google, 2016), JSON array form. A step is a process with two threads: the time of
+ * the whole step as the engine replays it, and its launches in order, each timed by itself. */
 #include "formats/base/json.h"
 #include "runtime/cli/cli_trace.h"
 
@@ -39,7 +39,7 @@ static void step_name(const struct traced *step, char *name, size_t size)
              step->trace.plan->header.rows, plan_rows);
 }
 
-/* Attention's depend on the context; the engine's own figures are for another one. */
+/* The cost of attention depends on the context; the engine stores that of another one. */
 static void launch_cost(const struct traced *step, const struct plan_launch *launch, uint64_t *bytes, uint64_t *flops)
 {
     const struct engine *file = step->trace.file;
@@ -54,14 +54,14 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
             kernel->cost(params, context, bytes, flops);
     } else {
         struct plan_geometry geometry = file->manifest.geometry;
-        geometry.max_context = 2 * context; /* op.h: a CPU op's cost is at half of it */
+        geometry.max_context = 2 * context; /* op.h: the cost of a CPU op is that at half of max_context */
         op_find(launch->op)->cost(params, &geometry, bytes, flops);
     }
 }
 
 static json_t *event_json(const char *name, const char *phase, size_t process, int thread, json_t *arguments)
 {
-    /* A kernel's name need not be UTF-8. */
+    /* A kernel's name may be invalid UTF-8. */
     return json_pack("{s:o, s:s, s:I, s:i, s:o}", "name", json_string_or_null(name), "ph", phase, "pid",
                      (json_int_t)process, "tid", thread, "args", arguments);
 }
@@ -95,7 +95,7 @@ static json_t *launch_json(const struct traced *step, size_t process, uint32_t i
     return span_json(shape, process, THREAD_LAUNCHES, start_us, us, arguments);
 }
 
-/* Events that name process and threads, and what is to be known of the measurement. */
+/* Events that name process and threads and describe the measurement. */
 static bool add_names(json_t *events, const struct bench_engine *bench, const struct traced *step, size_t process)
 {
     const struct eng_session_facts *facts = &bench->session_facts;

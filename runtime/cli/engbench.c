@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engbench: how fast an engine reads prompts and writes answers on this machine, as llama-bench reports it. */
+/* engbench: speed of prefill and decode of an engine on this machine, in the form of llama-bench. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,41 +22,41 @@ static const char help[] =
     "usage: engbench FILE [-p LIST] [-n LIST] [-b LIST] [-c CONTEXT] [-r REPS] [--json | --csv | --md]\n"
     "       engbench FILE --trace TRACE [-p LENGTH] [-b LIST] [-c CONTEXT]\n"
     "\n"
-    "Measures an engine: mean and standard deviation over repetitions, one unmeasured run before them.\n"
+    "Measures an engine: mean and standard deviation over repetitions, after one run that is not measured.\n"
     "\n"
     "  -p, --prompt LIST       prompt lengths to read in one sequence (512); 0: none\n"
     "  -n, --decode LIST       decode steps (128); 0: none\n"
-    "  -b, --batch LIST        sequences that decode at once (1)\n"
+    "  -b, --batch LIST        sequences that decode at the same time (1)\n"
     "  -c, --context CONTEXT   tokens that each sequence holds before the measurement (0)\n"
     "  -r, --repetitions REPS  measurements of each kind (5)\n"
     "      --md                a table for people (default)\n"
     "      --csv, --json       for programs\n"
     "      --threads N         0 (the default): one per processor\n"
     "      --isa NAME          instruction set: portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --private-weights   an engine for processors has its weights in memory of this process, not in the\n"
-    "                          page cache\n"
-    "      --no-libraries      an engine for GPUs runs on its own kernels and opens no library but the driver\n"
-    "      --device LIST       the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
-    "                          all of them, or the first\n"
-    "      --no-peer-access    GPUs exchange through the host's memory even if they have access to each\n"
-    "                          other's\n"
-    "      --launched          this is one of several processes that torchrun or mpirun has started alike,\n"
-    "                          which share the engine's GPUs; the first one prints\n"
-    "      --address HOST:PORT with --launched: where the first process listens, if not where the launcher\n"
-    "                          says\n"
+    "      --private-weights   engines for processors: copy the weights into memory of this process\n"
+    "      --no-libraries      engines for GPUs: use only the engine's own kernels and load no library but\n"
+    "                          the driver\n"
+    "      --device LIST       number of the GPU (0); for an engine for several GPUs the numbers of all, or\n"
+    "                          the first\n"
+    "      --no-peer-access    GPUs exchange data through host memory even if they can access each other's\n"
+    "                          memory\n"
+    "      --launched          this is one of several processes, started by torchrun or mpirun with the same\n"
+    "                          arguments, that share the engine's GPUs; only the first one prints\n"
+    "      --address HOST:PORT with --launched: where the first process listens, instead of the address\n"
+    "                          from the environment\n"
     "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest\n"
     "                          prompt, launch by launch, into a file for chrome://tracing or\n"
     "                          ui.perfetto.dev (-p 0, -n 0: without one)\n"
-    "      --first-token       instead: open the engine, read one token, draw one and print the process's\n"
-    "                          age in seconds\n"
+    "      --first-token       instead: open the engine, read one token, draw one, and print the seconds since\n"
+    "                          the process started\n"
     "  -h, --help, --version\n"
     "\n"
     "The table:\n"
     "  ppN          prompt of N tokens\n"
     "  tgN          N decode steps; tokens/s counts all sequences of the batch\n"
     "  weights GB/s weights that a step reads, over its time\n"
-    "  % of read    of the bandwidth at which all threads read plain memory, measured in the same run; on a\n"
-    "               GPU: of its memory's nominal bandwidth\n"
+    "  % of read    of the memory read bandwidth of all threads, measured in the same run; for a GPU, of its\n"
+    "               nominal memory bandwidth\n"
     "  first token  from the start of a new process to its first token, with the file in the page cache\n"
     "\n" CLI_EXIT_CODES ", 130 interrupted\n";
 
@@ -171,13 +171,12 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments)
     if (argc - optind > 1)
         return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
     if (arguments->devices.launched && arguments->trace) return cli_usage("--trace: not with --launched");
-    if (arguments->devices.address && !arguments->devices.launched)
-        return cli_usage("--address: expected --launched, too");
+    if (arguments->devices.address && !arguments->devices.launched) return cli_usage("--address: only with --launched");
     arguments->path = argv[optind];
     return CLI_DONE;
 }
 
-/* Defaults shrink to the engine's context; what was asked for does not. */
+/* Defaults are limited to the engine's context; values that were given are not. */
 static bool default_list(struct list *list, uint64_t value, uint64_t most)
 {
     if (list->values) return true;
@@ -193,8 +192,9 @@ static int check_lengths(const struct bench_engine *bench, const struct argument
 {
     for (size_t i = 0; i < list->count; i++) {
         if (arguments->context + list->values[i] <= bench->facts.max_context) continue;
-        fprintf(stderr, "%s: %s %llu behind -c %llu: at most %u tokens fit the engine's context\n", cli_program(), flag,
-                (unsigned long long)list->values[i], (unsigned long long)arguments->context, bench->facts.max_context);
+        fprintf(stderr, "%s: %s %llu after -c %llu: expected at most %u tokens in all, the engine's context\n",
+                cli_program(), flag, (unsigned long long)list->values[i], (unsigned long long)arguments->context,
+                bench->facts.max_context);
         return CLI_BAD_INPUT;
     }
     return CLI_DONE;
@@ -204,7 +204,8 @@ static int check_batches(const struct bench_engine *bench, const struct list *li
 {
     for (size_t i = 0; i < list->count; i++) {
         if (list->values[i] <= bench->facts.slots) continue;
-        fprintf(stderr, "%s: -b %llu: the engine decodes at most %u sequences at once (engbuild --max-batch)\n",
+        fprintf(stderr,
+                "%s: -b %llu: expected at most %u sequences, the engine's largest batch (engbuild --max-batch)\n",
                 cli_program(), (unsigned long long)list->values[i], bench->facts.slots);
         return CLI_BAD_INPUT;
     }
@@ -242,7 +243,7 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     return code;
 }
 
-/* The KV pool is exactly what the measurements need. */
+/* The KV pool has exactly the pages that the measurements need. */
 static int open_session(struct bench_engine *bench, const struct arguments *arguments)
 {
     struct eng_error error;
@@ -266,7 +267,7 @@ static int open_session(struct bench_engine *bench, const struct arguments *argu
     return CLI_DONE;
 }
 
-/* What engbench starts itself for: everything up to one drawn token, as fast as a program can have it. */
+/* The child of --first-token: everything up to one drawn token, as fast as possible. */
 static int print_first_token(const struct arguments *arguments)
 {
     struct bench_engine bench = {.path = arguments->path};
@@ -322,13 +323,13 @@ static int run_tests(struct bench_engine *bench, const struct arguments *argumen
             if (code) return code;
             *count += test.tokens > 0;
         }
-    if (bench->devices->launched) return CLI_DONE; /* one process cannot start all anew */
+    if (bench->devices->launched) return CLI_DONE; /* one process cannot restart all */
     int code = bench_first_token(bench, repetitions, &rows[*count]);
     *count += code == CLI_DONE;
     return code;
 }
 
-/* A decode step of each batch size, then the longest prompt's first chunk. */
+/* A decode step of each batch size, then the first chunk of the longest prompt. */
 static int trace_steps(struct bench_engine *bench, const struct arguments *arguments, struct traced *steps,
                        size_t *count)
 {

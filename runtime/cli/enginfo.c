@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* enginfo: what is in an engine file, for any target; with --verify, whether all of it is as it was written. */
+/* enginfo: contents of an engine file for any target; with --verify, a check of all of it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static const char help[] =
     "Prints what an engine file holds. Structure and checksums of everything but the weights are always verified.\n"
     "\n"
     "  --verify    hash the weights, too, and check every launch of every plan\n"
-    "  --tactics   instead of the summary: for each plan what computes its launches and what the tuner measured\n"
-    "  --records   instead of the summary: the tuner's records as they lie in the file, one line each\n"
+    "  --tactics   instead of the summary: the kernels of each plan's launches and the tuner's measurements\n"
+    "  --records   instead of the summary: the tuner's records as stored in the file, one line each\n"
     "  --json      as JSON on stdout\n"
     "  -h, --help, --version\n"
     "\n" CLI_EXIT_CODES "\n";
@@ -117,7 +117,7 @@ static void print_summary(const struct engine *file, const struct verification *
                verification->seconds > 0 ? (double)manifest->weights_bytes / verification->seconds * 1e-9 : 0);
 }
 
-/* Adds a value whose making may have failed with a message of its own. */
+/* Adds a value; NULL is a failure, which may have a message already. */
 static bool put(json_t *object, const char *key, json_t *value, struct status *status)
 {
     if (json_object_set_new(object, key, value) == 0) return true;

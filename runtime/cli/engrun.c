@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engrun: text, tokens and logits from an engine file, and its tokenizer alone. */
+/* engrun: text, tokens and logits from an engine file; its tokenizer alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static const char help[] =
     "       engrun FILE --selftest\n"
     "       engrun (FILE | tokenizer.json) --tokenize | --detokenize\n"
     "\n"
-    "Continues a prompt with the engine FILE, which engbuild has made, and prints the text as it comes.\n"
+    "Continues a prompt with the engine FILE, made by engbuild, and prints the text as it is generated.\n"
     "Always takes the likeliest token unless --temperature or --recommended says otherwise.\n"
     "\n"
     "prompt:\n"
@@ -28,7 +28,7 @@ static const char help[] =
     "      --chat                the prompt is a user's message; without -p, every line of stdin is one; at\n"
     "                            a terminal Ctrl-C ends an answer, Ctrl-D the chat\n"
     "      --system TEXT         with --chat: the system message\n"
-    "      --special-tokens HOW  special tokens that are written in the prompt, as <|end|>: 'parse' recognises\n"
+    "      --special-tokens HOW  special tokens in the text of the prompt, such as <|end|>: 'parse' recognises\n"
     "                            them (the default; the author of the prompt can then end a turn or begin\n"
     "                            one), 'text' does not (the default with --chat)\n"
     "answer:\n"
@@ -37,36 +37,36 @@ static const char help[] =
     "      --ignore-eos          end tokens do not end the answer\n"
     "      --temperature T       0 (the default): always the likeliest token; above: draw one\n"
     "      --top-k K             draw from the K likeliest tokens; 0: all\n"
-    "      --top-p P             draw from the likeliest tokens that together reach probability P; 1: all\n"
+    "      --top-p P             draw from the likeliest tokens whose probabilities sum up to P; 1: all\n"
     "      --repetition-penalty R  makes tokens that occurred less likely; 1: none\n"
-    "      --recommended         these four, unless given, as the checkpoint's generation_config.json has\n"
-    "                            them\n"
-    "      --seed S              for drawing: the same seed draws the same text; without it a random one,\n"
-    "                            which is printed on stderr\n"
+    "      --recommended         use the checkpoint's generation_config.json for those of these four that\n"
+    "                            are not given\n"
+    "      --seed S              the same seed draws the same text; default: a random one, which is printed\n"
+    "                            on stderr\n"
     "output:\n"
     "      --print-tokens        the generated ids, separated by spaces, instead of text\n"
     "      --keep-special        special tokens appear in the text\n"
-    "      --logits FILE.npy     float32 [tokens, vocabulary]: what each token was drawn from\n"
+    "      --logits FILE.npy     float32 [tokens, vocabulary]: the logits of each token\n"
     "      --timing, --verbose   speed and time to the first token, on stderr\n"
     "      --quiet               no notes on stderr\n"
     "machine:\n"
     "      --threads N           0 (the default): one per processor\n"
     "      --isa NAME            instructions: portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --private-weights     an engine for processors has its weights in memory of this process, not in\n"
-    "                            the page cache; its file may be overwritten meanwhile\n"
-    "      --no-libraries        an engine for GPUs runs on its own kernels and opens no library but the\n"
-    "                            driver: it starts faster, and some steps take longer\n"
-    "      --no-jit              no pattern of the tokenizer becomes machine code: for engines of unknown\n"
-    "                            origin, and where executable memory is forbidden\n"
-    "      --device LIST         the GPU that an engine for a GPU runs on (0); for an engine for several,\n"
-    "                            all of them, or the first\n"
-    "      --no-peer-access      GPUs exchange through the host's memory even if they have access to each\n"
-    "                            other's\n"
-    "      --launched            this is one of several processes that torchrun or mpirun has started\n"
-    "                            alike, on one machine or many, which share the engine's GPUs; the first\n"
-    "                            one prints\n"
-    "      --address HOST:PORT   with --launched: where the first process listens, if not where the\n"
-    "                            launcher says\n"
+    "      --private-weights     engines for processors: copy the weights into memory of this process; the\n"
+    "                            file may then be overwritten\n"
+    "      --no-libraries        engines for GPUs: use only the engine's own kernels and load no library but\n"
+    "                            the driver; starts faster, some steps take longer\n"
+    "      --no-jit              do not compile patterns of the tokenizer to machine code: for untrusted\n"
+    "                            engines, and where executable memory is forbidden\n"
+    "      --device LIST         number of the GPU (0); for an engine for several GPUs the numbers of all,\n"
+    "                            or the first\n"
+    "      --no-peer-access      GPUs exchange data through host memory even if they can access each\n"
+    "                            other's memory\n"
+    "      --launched            this is one of several processes, started by torchrun or mpirun with the\n"
+    "                            same arguments on one machine or more, that share the engine's GPUs; only\n"
+    "                            the first one prints\n"
+    "      --address HOST:PORT   with --launched: where the first process listens, instead of the address\n"
+    "                            from the environment\n"
     "other work:\n"
     "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
@@ -155,10 +155,10 @@ struct arguments {
     uint64_t *tokens; /* owned */
     bool do_tokenize, selftest, count_given;
     const char *special_tokens; /* "parse" or "text"; NULL: not given */
-    bool finished;              /* --help or --version: nothing else to do */
+    bool finished;              /* --help or --version was printed */
 };
 
-/* One flag that has a number; false after a message. */
+/* Reads one flag that has a number; false after a message. */
 static bool read_value(struct arguments *arguments, int flag)
 {
     struct generate_options *generate = &arguments->generate;
@@ -213,7 +213,7 @@ static bool read_value(struct arguments *arguments, int flag)
     }
 }
 
-/* Flags of one kind of work that say nothing to another are refused: who gives one expects it to matter. */
+/* Flags that have no effect with the selected work are refused, since the user expects one. */
 static int check_combination(const struct arguments *arguments)
 {
     const struct generate_options *generate = &arguments->generate;
@@ -227,8 +227,7 @@ static int check_combination(const struct arguments *arguments)
                          "--detokenize");
     if (generate->devices.launched && (generate->chat || !(has_prompt || arguments->selftest)))
         return cli_usage("--launched: expected -p, --tokens or --selftest, since processes share no stdin");
-    if (generate->devices.address && !generate->devices.launched)
-        return cli_usage("--address: expected --launched, too");
+    if (generate->devices.address && !generate->devices.launched) return cli_usage("--address: only with --launched");
     if (generate->prompt && generate->tokens) return cli_usage("expected one of -p and --tokens, found both");
     if (generate->chat && generate->tokens) return cli_usage("--chat: not with --tokens");
     if (generate->system && !generate->chat) return cli_usage("--system: only with --chat");

@@ -16,7 +16,7 @@ static const char connections_name[] = "CUDA_DEVICE_MAX_CONNECTIONS", visible_na
 
 enum { NUMBER_BYTES = 12 }; /* of an int as text */
 
-/* Which the driver was shown alone, as it counts them; count 0: whatever there is. As long as the process lives. */
+/* GPUs that the driver was restricted to, as it counts them, for the life of the process; count 0: not restricted. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     uint32_t count;
@@ -49,7 +49,7 @@ static void remember(const int *ordinals, uint32_t count)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether parts of GPUs take the place of whole ones: of those the driver shows one alone, whichever comes first. */
+/* Whether a GPU is divided (MIG). The driver then shows a process only one part, the first it finds. */
 static bool are_divided(void)
 {
     glob_t found;
@@ -58,8 +58,8 @@ static bool are_divided(void)
     return divided;
 }
 
-/* Entry `number` of a list of GPUs that the driver would show up to there: numbers and names, no -1. Returns its length, 0 if
- * there is none. */
+/* Finds entry `number` of a list of GPU numbers and names, as far as the driver would read it: up to a -1. Returns its
+ * length, 0 if there is none. */
 static size_t find_entry(const char *list, int number, const char **entry)
 {
     for (const char *at = list;; at++) {
@@ -72,7 +72,7 @@ static size_t find_entry(const char *list, int number, const char **entry)
     }
 }
 
-/* The list of these GPUs alone, or "" where it is not certain; NULL: out of memory. */
+/* The list of these GPUs only; "": it cannot be determined; NULL: out of memory. */
 static char *list_gpus(const char *visible, const int *ordinals, uint32_t count)
 {
     const size_t room = count * ((visible ? strlen(visible) : 0) + NUMBER_BYTES) + 1;
@@ -104,7 +104,7 @@ static bool copy_visible(char **visible)
     return *visible || !found;
 }
 
-/* list NULL: out of memory; "": nothing is hidden. */
+/* list: NULL: out of memory; "": nothing is hidden. */
 static bool hide(struct cuda_environment *environment, const char *list)
 {
     if (!list || (*list && setenv(visible_name, list, 1))) return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The environment of a process as the driver is to find it when it starts. */
+/* Environment variables that the CUDA driver reads when it starts. */
 #ifndef RUNTIME_LOAD_CUDA_ENVIRONMENT_H
 #define RUNTIME_LOAD_CUDA_ENVIRONMENT_H
 
@@ -8,23 +8,23 @@
 #include "formats/base/status.h"
 
 struct cuda_environment {
-    bool sets_connections, hides_gpus; /* what is otherwise now: the first was not there, the second was `visible` */
-    char *visible;                     /* NULL: not there; owned */
+    bool sets_connections, hides_gpus; /* variables that were changed: the first was unset, the second was `visible` */
+    char *visible;                     /* owned; NULL: was unset */
 };
 
-/* The GPUs of these ordinals, by which users know them, as the driver counts them: indices[i].
+/* Prepares the environment for the driver and translates GPU numbers: indices[i] is the number by which the driver
+ * counts the GPU that users know as ordinals[i].
  *
- * for_one: for a process in which nothing else uses CUDA, before it does. Contexts get one connection each, and hide_others:
- * the driver is shown no GPUs but these, for it gets each ready that it is shown (0.13 s). What is in the environment already
- * goes on to hold: CUDA_DEVICE_MAX_CONNECTIONS stays as it is, and ordinals count the GPUs of CUDA_VISIBLE_DEVICES, by number
- * or name. Where that is no such list, or GPUs are divided (MIG), nothing is hidden.
+ * for_one sets CUDA_DEVICE_MAX_CONNECTIONS to 1 unless it is set. With hide_others the driver is shown only these GPUs,
+ * since it initialises every GPU that it is shown (0.13 s each). Ordinals count the GPUs of an existing
+ * CUDA_VISIBLE_DEVICES, by number or name; if that is not such a list, or GPUs are divided (MIG), nothing is hidden.
  *
- * A process that uses CUDA already keeps what it was shown, by us or not: nothing is changed, and STATUS_MACHINE if one of
- * these is not among them. Out of memory: STATUS_MACHINE, too. Threads may call without for_one at any time, with it when no
- * other uses the environment. */
+ * If the process already uses CUDA, nothing is changed; STATUS_MACHINE if one of the GPUs is not among those that the
+ * driver was shown. STATUS_MACHINE also if out of memory. Requires for for_one: nothing else in the process uses CUDA,
+ * and no other thread uses the environment. Without for_one any thread may call it at any time. */
 bool cuda_environment_set(struct cuda_environment *environment, const int *ordinals, uint32_t count, bool for_one,
                           bool hide_others, int *indices, struct status *status);
-/* As it was, once all contexts are made; harmless on one that is all zero. */
+/* Restores the environment, once all contexts exist. Does nothing if *environment is all zero. */
 void cuda_environment_restore(struct cuda_environment *environment);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver finds in the environment, and that the process has it back; with the fake driver, which tells GPUs apart. */
+/* The environment that the driver sees, and its restoration, with the fake driver, which tells GPUs apart. */
 #include "formats/base/test_support.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/test_fake_cuda.h"
@@ -32,7 +32,8 @@ static void expect(const char *name, const char *value)
     if (value) assert_string_equal(found, value);
 }
 
-/* Sets it for `count` GPUs; `inside` is what CUDA_VISIBLE_DEVICES is then. All is as before in the end. */
+/* Sets it for `count` GPUs; `inside` is the expected CUDA_VISIBLE_DEVICES during that time. Everything is restored at
+ * the end. */
 static void check(const char *before, const int *ordinals, uint32_t count, bool hide_others, const char *inside,
                   bool hidden)
 {
@@ -63,7 +64,7 @@ static void gpus_are_hidden(void **state)
     check("5,GPU-1a2b,7,6", several, 3, true, "7,5,GPU-1a2b", true);
     check("5,GPU-1a2b,7,6", one, 1, true, "6", true);
     check("MIG-4/1/0", first, 1, true, "MIG-4/1/0", true);
-    /* Which they are is not certain, or they are not there. */
+    /* Lists that cannot be determined, and GPUs that do not exist. */
     check("5,6,7", one, 1, true, "5,6,7", false);
     check("5,-1,6,7", one, 1, true, "5,-1,6,7", false);
     check("5,,6,7", one, 1, true, "5,,6,7", false);
@@ -91,7 +92,7 @@ static void connections_stay_as_they_are(void **state)
     put(connections, NULL);
 }
 
-/* The driver is asked for what it then has; a process that uses CUDA already keeps its numbers. */
+/* The driver is asked for the changed numbers; a process that already uses CUDA keeps its numbers. */
 static void the_driver_shows_them(void **state)
 {
     (void)state;
@@ -111,7 +112,7 @@ static void the_driver_shows_them(void **state)
     assert_int_equal(one.index, 1);
     test_expect_failure(device_find_at(&all, 2, 5, &status), &status, STATUS_MACHINE, "GPU 5: expected among the GPUs");
 
-    /* In another order, one of them, others: whoever asks. */
+    /* In another order, one of them, or other GPUs. */
     const int turned[] = {2, 6}, other[] = {6, 1};
     for (int for_one = 0; for_one < 2; for_one++) {
         assert_true(cuda_environment_set(&environment, turned, 2, for_one, true, indices, &status));
@@ -131,7 +132,7 @@ static void the_driver_shows_them(void **state)
     assert_int_equal(indices[0], 6);
     test_expect_success(device_find(&all, 2, &status), &status);
     assert_string_equal(all.facts.uuid, one.facts.uuid);
-    /* It was begun without us. */
+    /* Something else has initialised CUDA. */
     assert_true(cuda_environment_set(&environment, other, 2, true, true, indices, &status));
     assert_int_equal(indices[0], 6);
     assert_int_equal(indices[1], 1);

@@ -17,7 +17,7 @@ bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *wha
 
 void host_memory_use_large_pages(const struct host_memory *memory)
 {
-    (void)madvise(memory->base, memory->bytes, MADV_HUGEPAGE); /* a wish */
+    (void)madvise(memory->base, memory->bytes, MADV_HUGEPAGE); /* advice only */
 }
 
 void host_memory_unmap(struct host_memory *memory)

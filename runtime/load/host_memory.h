@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Zeroed memory straight from the system: large, private, taken as it is touched. */
+/* Zeroed private memory from the system, for large buffers; pages are taken when they are touched. */
 #ifndef RUNTIME_LOAD_HOST_MEMORY_H
 #define RUNTIME_LOAD_HOST_MEMORY_H
 
@@ -14,7 +14,7 @@ struct host_memory {
 
 /* `what` is for messages. */
 bool host_memory_map(struct host_memory *memory, uint64_t bytes, const char *what, struct status *status);
-/* Before it is touched: where the system has large pages, it takes them. */
+/* Asks for large pages, where the system has them. Requires: the memory has not been touched. */
 void host_memory_use_large_pages(const struct host_memory *memory);
 void host_memory_unmap(struct host_memory *memory);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng_info: the manifest as it lies in the file and what this load was like, as one JSON object. */
+/* eng_info: the manifest as stored and facts of this load, as one JSON object. */
 #include <stdlib.h>
 
 #include "formats/base/json.h"
@@ -7,10 +7,11 @@
 #include "runtime/load/info.h"
 #include "runtime/load/load_cuda.h"
 
-/* Takes the value's reference; NULL values (out of memory) are an error. */
+/* Takes the reference of `value`; NULL (out of memory) is a failure. */
 static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
 
-/* Weights that one replay reads. An embedding table is looked up, not read; as LM head it counts by its matmul. */
+/* Weight bytes that one replay reads. An embedding table is looked up, not read; as LM head it is counted with its
+ * matmul. */
 static uint64_t weight_bytes(const struct plan *plan)
 {
     uint64_t bytes = 0;
@@ -46,7 +47,7 @@ static json_t *plans_json(const struct engine *file)
     return plans;
 }
 
-/* The plans that call libraries: which they take the place of, and how many calls they have. */
+/* The plans that call libraries: which plan each replaces, and its number of calls. */
 static json_t *library_plans_json(const struct engine *file)
 {
     json_t *plans = json_array();
@@ -75,7 +76,7 @@ static json_t *device_json(const struct load_cuda *cuda)
                      "driver_version", facts->driver_version, "nominal_gb_per_second", cuda->nominal_gb_per_second);
 }
 
-/* "used": whether the plans that call libraries run; "reason": why not. */
+/* "used": whether plans that call libraries run; "reason": why not. */
 static json_t *libraries_json(const struct eng_engine *engine)
 {
     const struct load_cuda *cuda = engine->cuda;
@@ -110,7 +111,7 @@ json_t *info_json(const struct engine *file, const char *path)
     const struct engine_golden *golden = &file->golden;
     json_t *golden_json = json_pack("{s:I, s:I, s:f}", "prompt_tokens", (json_int_t)golden->prompt_count, "tokens",
                                     (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance);
-    bool ok = put(info, "file", json_string_or_null(path)) /* a path need not be UTF-8 */;
+    bool ok = put(info, "file", json_string_or_null(path)) /* a path need not be valid UTF-8 */;
     ok = put(info, "manifest", manifest) && ok;
     ok = put(info, "plans", plans_json(file)) && ok;
     if (file->call_count > 0) ok = put(info, "library_plans", library_plans_json(file)) && ok;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine file says about itself, as JSON. */
+/* Facts of an engine file as JSON. */
 #ifndef RUNTIME_LOAD_INFO_H
 #define RUNTIME_LOAD_INFO_H
 
@@ -7,10 +7,10 @@
 
 #include "runtime/load/load.h"
 
-/* Manifest, plans, golden outputs, sizes; a new reference, NULL when out of memory. `path` is only named. */
+/* Manifest, plans, golden outputs and sizes; a new reference, NULL if out of memory. `path` is only named. */
 json_t *info_json(const struct engine *file, const char *path);
 
-/* info_json and the facts of the load as text, malloc'd. */
+/* info_json and the facts of the load as text; the caller frees it. */
 char *info_format(const struct eng_engine *engine, struct status *status);
 
 #endif

@@ -6,9 +6,9 @@
 
 #include "runtime/distributed/process_group.h"
 
-/* What a process tells the others before any of them takes GPU memory. */
+/* Exchanged by the processes before any of them takes GPU memory. */
 struct introduction {
-    struct nccl_id id; /* of process 0 */
+    struct nccl_id id; /* set by process 0 */
     uint32_t nccl_version;
     char gpu[sizeof((struct device_facts *)0)->name];
 };
@@ -24,7 +24,7 @@ bool join_cuda_wanted(const struct eng_engine *engine)
     return false;
 }
 
-/* The ranks of different processes cannot reach each other's COMM spaces. */
+/* Every collective must go through NCCL: ranks of different processes cannot access each other's COMM spaces. */
 static bool check_plans(const struct engine *file, struct status *status)
 {
     for (size_t p = 0; p < file->plan_count; p++) {
@@ -91,7 +91,7 @@ bool join_cuda_rank(struct eng_engine *engine, uint32_t rank, const struct nccl_
                         (uint32_t)plan_ranks(&engine->file.manifest.geometry), longest_seconds, &watch, status);
     device_leave(&cuda->device);
     if (ok) return true;
-    load_hear_of_others(engine); /* NCCL knows no processes */
+    load_hear_of_others(engine); /* the cause may be another process, which NCCL cannot name */
     atomic_store(&engine->rank_failed, true);
     return false;
 }

@@ -18,8 +18,8 @@
 #include "runtime/load/plan_inputs.h"
 #include "runtime/distributed/process_group.h"
 
-/* Chunks that a thread takes at once: large enough that one call reads ahead of many pages, small enough that all threads
- * end at the same time. */
+/* Chunks that a thread takes at a time: enough for one call to read ahead of many pages, few enough that all threads
+ * end at about the same time. */
 enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
 
 double load_seconds(void)
@@ -51,10 +51,10 @@ void load_hear_of_others(struct eng_engine *engine)
 
 struct weight_check {
     const struct engine *file;
-    uint8_t *copy; /* NULL: they stay where they are */
+    uint8_t *copy; /* NULL: not copied */
     uint64_t pieces;
     atomic_bool failed;
-    struct status *status; /* of the thread that set `failed` first */
+    struct status *status; /* written by the thread that sets `failed` first */
 };
 
 static void read_ahead(const struct engine *file, uint64_t piece)
@@ -89,7 +89,7 @@ bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threa
                         struct status *status)
 {
     double start = load_seconds();
-    /* More threads than pieces would only cost their start. */
+    /* More threads than pieces would not help. */
     uint64_t pieces = (file->weight_chunks + CHUNKS_PER_PIECE - 1) / CHUNKS_PER_PIECE;
     if (pieces <= 1) threads = 1;
     struct team *team = team_create((int)threads, status);
@@ -173,7 +173,7 @@ bool load_weights_unchanged(const struct eng_engine *engine, struct status *stat
     return engine->cuda || engine_unchanged(&engine->file, status) || status_prefix(status, "%s", engine->path);
 }
 
-/* Room for a copy of the weights. */
+/* Allocates memory for a copy of the weights. */
 static bool take_weights(struct eng_engine *engine, struct status *status)
 {
     const uint64_t bytes = engine->file.manifest.weights_bytes;
@@ -205,7 +205,7 @@ static bool open_gpus(struct eng_engine *engine, const int *ordinals, const stru
 {
     struct cuda_environment environment;
     int indices[PLAN_MAX_RANKS];
-    /* NCCL's processes on one machine have to see each other's GPUs. */
+    /* NCCL processes on one machine must see each other's GPUs. */
     if (!cuda_environment_set(&environment, ordinals, engine->rank_count, options->only_cuda_user != 0,
                               !engine->process_group, indices, status))
         return false;
@@ -237,10 +237,10 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
            load_cuda_fill(engine, options->threads, status) && engine_unchanged(&engine->file, status);
 }
 
-/* Which ranks are this process's; finds the other processes. */
+/* Determines the ranks of this process and joins the other processes. */
 static bool find_ranks(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
-    const double longest_seconds = 120, gather_seconds = 1800; /* others may load from a disk */
+    const double longest_seconds = 120, gather_seconds = 1800; /* other processes may load from a disk */
     uint32_t ranks = (uint32_t)plan_ranks(&engine->file.manifest.geometry), processes = options->processes;
     engine->rank_count = ranks;
     engine->no_libraries = options->no_libraries != 0;
@@ -311,7 +311,7 @@ void load_retain(struct eng_engine *engine) { atomic_fetch_add_explicit(&engine-
 void load_release(struct eng_engine *engine)
 {
     if (!engine || atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) != 1) return;
-    /* GPUs, sockets and the thread that serves them are the parent's. */
+    /* GPUs, sockets and their threads belong to the parent. */
     if (load_is_inherited(engine) && (engine->cuda || engine->process_group)) return;
     load_cuda_close(engine);
     process_group_leave(&engine->process_group);

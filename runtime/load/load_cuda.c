@@ -13,7 +13,7 @@
 #include "runtime/distributed/process_group.h"
 
 enum {
-    /* Of all GPUs. More of them bring less: 128 read 62 to 69 GB/s out of the page cache where 64 read 101 to 103. */
+    /* For all GPUs. More are slower: 128 threads read 62 to 69 GB/s from the page cache, 64 threads 101 to 103. */
     MOST_UPLOAD_THREADS = 64,
 };
 
@@ -35,10 +35,11 @@ static double nominal_rate(const struct device *device)
     if (driver->DeviceGetAttribute(&kilohertz, CU_ATTRIBUTE_MEMORY_CLOCK_RATE, device->handle) != CU_SUCCESS ||
         driver->DeviceGetAttribute(&bits, CU_ATTRIBUTE_MEMORY_BUS_WIDTH, device->handle) != CU_SUCCESS)
         return 0;
-    return 2.0 * kilohertz * 1e3 * bits / 8 * 1e-9; /* two transfers a clock */
+    return 2.0 * kilohertz * 1e3 * bits / 8 * 1e-9; /* two transfers per clock */
 }
 
-/* What holds for one GPU must hold for all: the ranks compute the same, one by one, and wait for the slowest. */
+/* Requires the same model for all ranks: they compute the same amount, and each step takes as long as on the
+ * slowest. */
 static bool check_alike(const struct eng_engine *engine, uint32_t rank, struct status *status)
 {
     const struct device *first = &engine->cuda[0].device, *found = &engine->cuda[rank].device;
@@ -52,7 +53,7 @@ static bool check_alike(const struct eng_engine *engine, uint32_t rank, struct s
                        first->ordinal, first->facts.name, found->ordinal, found->facts.name);
 }
 
-/* Which way they exchange, and why not the fast one. */
+/* Determines how the ranks exchange data, and why not over peer access. */
 static bool link_ranks(struct eng_engine *engine, const struct device *const *devices, uint32_t ranks,
                        bool no_peer_access, struct status *status)
 {
@@ -66,7 +67,7 @@ static bool link_ranks(struct eng_engine *engine, const struct device *const *de
     return engine->cuda[0].detour || status_fail(status, STATUS_MACHINE, "out of memory");
 }
 
-/* By so many threads at once. */
+/* Runs the function on `members` threads. */
 static bool run_team(uint32_t members, void (*function)(void *, struct team_member *), void *argument,
                      struct status *status)
 {
@@ -90,7 +91,7 @@ static void begin_device(void *argument, struct team_member *member)
     device_begin(&beginning->engine->cuda[member->index].device, status);
 }
 
-/* Contexts take the driver long: all at once. */
+/* Creating a context is slow: all at the same time. */
 static bool begin_devices(struct eng_engine *engine, struct status *status)
 {
     struct beginning beginning = {.engine = engine};
@@ -103,7 +104,7 @@ static bool begin_devices(struct eng_engine *engine, struct status *status)
     return true;
 }
 
-/* Whether there are such GPUs is settled before a context of one is made. */
+/* All GPUs are found before the first context is created. */
 bool load_cuda_open(struct eng_engine *engine, const int *ordinals, const int *indices, bool no_peer_access,
                     struct status *status)
 {
@@ -124,7 +125,7 @@ bool load_cuda_open(struct eng_engine *engine, const int *ordinals, const int *i
            begin_devices(engine, status);
 }
 
-/* Of the engine and a small session with an arena of this size. */
+/* Memory of the engine and of a small session with an arena of this size. */
 static struct memory_contract whole_contract(const struct engine *file, const struct load_cuda *cuda,
                                              uint64_t arena_bytes)
 {
@@ -140,7 +141,7 @@ static struct memory_contract whole_contract(const struct engine *file, const st
     };
 }
 
-/* What a session will need is counted, too: better now than after the upload. */
+/* Includes a small session: a shortage is reported before the upload instead of after it. */
 static bool check_memory(const struct eng_engine *engine, struct load_cuda *cuda, struct status *status)
 {
     const struct manifest *manifest = &engine->file.manifest;
@@ -185,7 +186,7 @@ static bool check_calls(const struct engine *file, const struct cuda_calls *call
     return ok;
 }
 
-/* Why the libraries cannot be used is in `missing`; false: the engine is at fault. */
+/* False: the engine is at fault. Otherwise `missing` says why the libraries cannot be used, if they cannot. */
 static bool open_libraries(struct load_cuda *cuda, const struct engine *file, struct status *missing)
 {
     const struct memory_contract contract =
@@ -200,12 +201,13 @@ static bool open_libraries(struct load_cuda *cuda, const struct engine *file, st
     return cuda->uses_libraries || missing->code == STATUS_MACHINE;
 }
 
-/* The ranks' shares of the load: kernels, and beside them what the upload needs; then weights, and libraries beside them.
- * Kernels that are brought while weights are copied take the driver five times as long, and hold the copies up. */
+/* State of loading all ranks: first kernels and, at the same time, the upload's buffers; then weights and, at the
+ * same time, libraries. Loading kernels while weights are copied takes the driver five times as long and delays
+ * the copies. */
 struct filling {
     struct eng_engine *engine;
-    uint32_t threads;  /* that stream, of each rank */
-    struct nccl_id id; /* of the communicator, where there is one */
+    uint32_t threads;  /* of each rank, for the upload */
+    struct nccl_id id; /* of the communicator, if there is one */
     struct {
         bool ok;
         struct upload *upload;
@@ -213,7 +215,7 @@ struct filling {
     } weights[PLAN_MAX_RANKS];
     struct {
         bool ok;
-        struct status status, missing; /* missing: why libraries cannot be used */
+        struct status status, missing; /* missing: why the libraries cannot be used */
     } kernels[PLAN_MAX_RANKS];
 };
 
@@ -231,7 +233,7 @@ static bool open_upload(struct filling *filling, uint32_t r)
     return filling->weights[r].upload != NULL;
 }
 
-/* Two threads of each rank. */
+/* Two threads for each rank: kernels, and weight memory with upload buffers. */
 static void prepare_member(void *argument, struct team_member *member)
 {
     struct filling *filling = argument;
@@ -249,7 +251,7 @@ static void prepare_member(void *argument, struct team_member *member)
     }
 }
 
-/* Behind the ranks' weights: the libraries of one that is alone. */
+/* Uploads the weights of each rank; with one rank, another thread opens the libraries. */
 static void fill_member(void *argument, struct team_member *member)
 {
     struct filling *filling = argument;
@@ -266,7 +268,7 @@ static void fill_member(void *argument, struct team_member *member)
     filling->kernels[0].status = *missing;
 }
 
-/* Of engines of several ranks, once all have their kernels: who joins waits for all others. */
+/* Several ranks, after all have their kernels: joining waits for all others. */
 static void join_member(void *argument, struct team_member *member)
 {
     struct filling *filling = argument;
@@ -277,7 +279,7 @@ static void join_member(void *argument, struct team_member *member)
     filling->kernels[r].status = *missing;
 }
 
-/* Libraries that one rank has to do without serve none. */
+/* If one rank cannot use the libraries, none does. */
 static bool settle_libraries(struct eng_engine *engine, const struct status *missing, struct status *status)
 {
     if (missing->code == STATUS_OK) return true;
@@ -333,8 +335,8 @@ static bool run_filling(struct filling *filling, struct status *status)
     return settle_libraries(engine, &missing, status) && join_cuda_agree(engine, status);
 }
 
-/* Links to several GPUs share the processors, also with other processes, which may all be on this machine. 0: one GPU, which
- * has them all. */
+/* Upload threads for each rank. Several GPUs share the processors, also with other processes, which may all be on this
+ * machine. 0: one GPU, default. */
 static uint32_t threads_of_each(const struct eng_engine *engine, uint32_t threads)
 {
     const uint32_t ranks = threads ? engine->rank_count : (uint32_t)plan_ranks(&engine->file.manifest.geometry);
@@ -381,7 +383,7 @@ static void close_rank(struct load_cuda *cuda)
     nccl_leave(&cuda->nccl_rank);
     free(cuda->fallback);
     free(cuda->detour);
-    /* On a GPU that was lost every call fails: there is nobody left to tell. */
+    /* If the GPU was lost every call fails, and the failures do not matter. */
     if (cuda->weights) {
         bool entered = device_enter(&cuda->device, &ignored);
         if (entered) cuda->device.driver.MemFree(cuda->weights);

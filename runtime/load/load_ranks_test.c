@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a loader checks of an engine of several ranks, on the sample engine and on damaged copies of it. */
+/* Checks of a loader on an engine of several ranks: the sample engine and damaged copies of it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "formats/engine/test_engine.h"
 #include "runtime/load/load.h"
 
-/* The sample engine of two ranks: its plans are such that a loader takes them. */
+/* The sample engine of two ranks, with plans that a loader accepts. */
 static void a_loader_checks_plans_of_ranks(void **state)
 {
     (void)state;
@@ -35,8 +35,8 @@ static void a_loader_checks_plans_of_ranks(void **state)
     assert_int_equal(sizes.bytes[SPACE_COMM], 1024);
     engine_close(&file);
 
-    /* Random bytes in the plans: refused with a message, or such that no launch writes to the header, which is where the
-     * addresses of the other ranks' memory lie. */
+    /* Random bytes in the plans: either refused with a message, or no launch writes to the header, which holds the
+     * addresses of other ranks' memory. */
     size_t size;
     uint8_t *bytes = test_engine_read(path, &size);
     assert_non_null(bytes);

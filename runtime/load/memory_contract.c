@@ -6,14 +6,14 @@
 #include "formats/base/checked.h"
 
 enum {
-    DRIVER_GRANULARITY = 2 << 20, /* cuMemAlloc takes device memory in such pieces */
-    GRAPH_NODE_BYTES = 2 << 10,   /* more than a kernel node and its parameters were seen to take */
+    DRIVER_GRANULARITY = 2 << 20, /* granularity of cuMemAlloc */
+    GRAPH_NODE_BYTES = 2 << 10,   /* upper bound of the measured size of a kernel node with its parameters */
 };
 
 uint64_t memory_contract_code(const struct engine *file)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < file->kernel_count; i++) bytes += file->kernels[i].cubin_bytes; /* all of the file */
+    for (size_t i = 0; i < file->kernel_count; i++) bytes += file->kernels[i].cubin_bytes;
     return bytes;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine takes of a GPU's memory, to the byte where we allocate it, compared with what is free before anything
- * is taken. */
+/* GPU memory of an engine, to the byte where we allocate it, compared with the free memory before any is taken. */
 #ifndef RUNTIME_LOAD_MEMORY_CONTRACT_H
 #define RUNTIME_LOAD_MEMORY_CONTRACT_H
 
@@ -9,19 +8,19 @@
 
 struct memory_contract {
     uint64_t weights;
-    uint64_t kernels; /* code and graphs, which the driver allocates: an estimate */
+    uint64_t kernels; /* code and graphs, allocated by the driver: an estimate */
     uint64_t arena, step, state, kv;
-    uint64_t comm; /* what ranks exchange; 0 with one rank */
+    uint64_t comm; /* exchange between ranks; 0 with one rank */
 };
 
 /* The kernels' code, and the graphs of all plans. */
 uint64_t memory_contract_code(const struct engine *file);
 uint64_t memory_contract_graphs(const struct engine *file);
 
-/* Sum with every part rounded up to what the driver hands out; false on overflow. */
+/* Sum of all parts, each rounded up to the driver's granularity; false on overflow. */
 bool memory_contract_total(const struct memory_contract *contract, uint64_t *bytes);
 
-/* STATUS_MACHINE with all parts and the remedy when the device has too little free. */
+/* STATUS_MACHINE, with all parts and the remedy, if too little is free on the device. */
 bool memory_contract_check(const struct memory_contract *contract, uint64_t free_bytes, const struct device *device,
                            struct status *status);
 

@@ -5,7 +5,7 @@
 
 #include "formats/base/memory_limit.h"
 
-/* Systems may refuse it, where the driver itself can still give some. */
+/* A system may refuse to pin it although the driver can still allocate some. */
 static bool pin_large_pages(struct pinned_memory *memory, const struct cuda_driver *driver, uint64_t bytes)
 {
     struct status ignored;

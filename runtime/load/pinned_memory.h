@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the host that GPUs copy from and to by themselves, for as long as it takes to load something. */
+/* Host memory that GPUs access directly, for staging during a load. */
 #ifndef RUNTIME_LOAD_PINNED_MEMORY_H
 #define RUNTIME_LOAD_PINNED_MEMORY_H
 
@@ -8,14 +8,14 @@
 
 struct pinned_memory {
     uint8_t *base;                 /* page aligned; NULL: none */
-    struct host_memory registered; /* or the driver's own */
+    struct host_memory registered; /* or allocated by the driver */
 };
 
-/* In a device's context; all devices may use it. `what` is for messages. Of large pages where the system has some: pinning
- * 64 MiB of them takes four GPUs 7 ms, where the driver's own take 35. */
+/* `what` is for messages. Uses large pages where available: four GPUs take 7 ms to pin 64 MiB of them, 35 ms for memory
+ * of the driver. Requires: a device's context is current. All devices may use the memory. */
 bool pinned_memory_open(struct pinned_memory *memory, const struct cuda_driver *driver, uint64_t bytes,
                         const char *what, struct status *status);
-/* In the same context. Nothing copies from it or to it any more. */
+/* Requires: the same context is current, and no copy uses the memory. */
 void pinned_memory_close(struct pinned_memory *memory, const struct cuda_driver *driver);
 
 #endif

@@ -11,8 +11,8 @@
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
 
-/* Operands whose values index memory, and the field each must be, on the CPU. What kernels of an engine for a GPU do with
- * their operands is known to these kernels alone. STATE fields are listed behind the STEP fields. */
+/* CPU operands whose values index memory, and the field that each must be. Operands of device kernels are known to
+ * those kernels only. STATE fields are listed after the STEP fields. */
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
 
 struct index_operand {
@@ -55,7 +55,7 @@ static bool check_field(const struct plan_operand *operand, unsigned field, cons
                        plan_space_name(operand->space), operand->offset, operand->bytes);
 }
 
-/* The one field that an operand in STEP or STATE lies in. */
+/* The one field that contains an operand in STEP or STATE. */
 static int containing_field(const struct plan_operand *operand, const struct plan_field *fields)
 {
     int first = operand->space == SPACE_STEP ? 0 : FIRST_STATE_FIELD;
@@ -70,7 +70,7 @@ static int containing_field(const struct plan_operand *operand, const struct pla
 static bool may_write(enum engine_target target, unsigned op, int field)
 {
     switch (field) {
-    case STEP_LOGITS: return true; /* floats that nothing reads as an index */
+    case STEP_LOGITS: return true; /* floats that nothing uses as an index */
     case STEP_TOKENS:
     case STEP_POSITIONS: return target == TARGET_CUDA && op == OP_SAMPLE; /* for the next step of the same rows */
     case STEP_NEXT_TOKENS:

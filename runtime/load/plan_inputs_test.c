@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans that satisfy every op and still point an index at memory that the runtime does not fill are refused. */
+/* Plans that satisfy every op but use an index from memory that the runtime does not fill are refused. */
 #include "formats/base/test_support.h"
 
 #include "formats/engine/test_engine.h"
@@ -48,7 +48,7 @@ static void test_accepts(void **state)
 static void test_wrong_field(void **state)
 {
     (void)state;
-    /* Token ids read where slots lie, counts read where logits lie. */
+    /* Token ids read from the slots field, counts read from the logits field. */
     struct plan_operand *tokens = operand_of(OP_EMBED, EMBED_TOKENS), kept = *tokens;
     *tokens = *operand_of(OP_SAMPLE, SAMPLE_SLOTS);
     tokens->access = ACCESS_READ;

@@ -17,7 +17,7 @@ _Static_assert((int)ENG_TOO_LONG == (int)STATUS_TOO_LONG, "pinned");
 _Static_assert((int)ENG_NOT_FINITE == (int)STATUS_NOT_FINITE, "pinned");
 _Static_assert((int)ENG_MESSAGE_BYTES >= (int)STATUS_MESSAGE_BYTES, "a message fits");
 
-/* A size above this was never initialised: no struct of this API will come near it. */
+/* A larger size was never initialised: no struct of this API comes near it. */
 enum { LARGEST_STRUCT = 4096 };
 
 const char *eng_version(void) { return ENG_VERSION_TEXT; }
@@ -78,7 +78,7 @@ bool report_write_facts(void *given, const void *own, size_t own_size, const cha
     size_t size;
     if (!read_size(given, name, &size, status)) return false;
     size_t known = size < own_size ? size : own_size;
-    /* The size field keeps what the caller wrote. */
+    /* The size field keeps the caller's value. */
     memcpy((char *)given + sizeof size, (const char *)own + sizeof size, known - sizeof size);
     memset((char *)given + known, 0, size - known);
     return true;

@@ -12,11 +12,11 @@
 #include "runtime/load/pinned_memory.h"
 
 enum {
-    /* A thread copies and hashes 5 GB/s or more; a link of 16 lanes of PCIe 5 takes 55. */
+    /* A thread copies and hashes 5 GB/s or more; 16 lanes of PCIe 5 carry 55 GB/s. */
     MOST_THREADS = 16,
-    BUFFERS = 2, /* of a thread: one is filled while the other is on its way */
-    /* 16 threads brought one GPU 26 GB/s in copies of 512 KiB, 46 of 1 MiB and 49 of 2 MiB. 64 threads brought four GPUs 73,
-     * 86 and 60: from 2 MiB on the buffers are too many for the processors' caches. */
+    BUFFERS = 2, /* for each thread: one is filled while the other is copied to the device */
+    /* Measured with 16 threads and one GPU: 26 GB/s in copies of 512 KiB, 46 with 1 MiB, 49 with 2 MiB. With 64 threads
+     * and four GPUs: 73, 86 and 60 GB/s; buffers of 2 MiB exceed the processors' caches. */
     BUFFER_BYTES = 1 << 20,
     BUFFER_BYTES_ALONE = 2 << 20,
     PIECE_BYTES = 128 << 10,
@@ -25,17 +25,17 @@ enum {
 
 enum part_state { PART_FREE, PART_FILLED };
 
-/* A buffer, and which bytes of the weights are in it. */
+/* A buffer and the range of weight bytes in it. */
 struct part {
-    struct part *next; /* of `filled` or on their way */
+    struct part *next; /* in `filled` or in the queue of copies */
     uint8_t *buffer;   /* pinned: [buffer_bytes] */
     uint64_t offset, bytes;
-    cu_event sent; /* recorded behind the copy out of the buffer */
+    cu_event sent; /* recorded after the copy from the buffer */
     _Atomic enum part_state state;
 };
 
-/* Threads fill parts. One at a time serves them: hands those that are filled to the driver, and gives back those whose copy
- * has ended. Where all called the driver they would wait for its locks, longer than they read. */
+/* Threads fill parts. One thread at a time serves them: it queues copies of filled parts and frees parts whose copy has
+ * ended. If all threads called the driver, they would wait for its locks longer than they read. */
 struct upload {
     const struct engine *file;
     const struct device *device;
@@ -45,21 +45,21 @@ struct upload {
     uint64_t buffer_bytes;
     struct pinned_memory staging; /* [threads, BUFFERS, buffer_bytes] */
     cu_stream stream;
-    struct part *_Atomic filled;   /* the last one first */
-    atomic_flag is_served;         /* held by the thread that uses what follows */
-    struct part *oldest, **newest; /* on their way, in order */
+    struct part *_Atomic filled;   /* stack: newest first */
+    atomic_flag is_served;         /* held by the thread that uses the fields below */
+    struct part *oldest, **newest; /* queue of copies, in order */
     atomic_bool failed;
-    struct status *status; /* of the thread that set `failed` first */
+    struct status *status; /* written by the thread that sets `failed` first */
 };
 
-/* What one thread holds. */
+/* State of one thread. */
 struct lane {
     struct part parts[BUFFERS];
-    uint64_t turn; /* parts so far */
+    uint64_t turn; /* parts filled so far */
 };
 
-/* Into the buffer, piece by piece, so that what was copied is hashed while it is near. The bytes that go to the device are
- * those that were hashed, whatever becomes of the file meanwhile. */
+/* Fills the buffer piece by piece, so that data is hashed while it is in the cache. The device receives the bytes that
+ * were hashed, even if the file changes. */
 static bool copy_part(const struct engine *file, uint64_t offset, uint8_t *buffer, uint64_t bytes,
                       struct hash64_stream *hash, struct status *status)
 {
@@ -102,7 +102,7 @@ static void send_filled(struct upload *upload)
     }
 }
 
-/* After a failure, too: whoever waits for a part ends. */
+/* Also after a failure, so that no thread waits for ever. */
 static void take_back_sent(struct upload *upload)
 {
     const struct cuda_driver *driver = &upload->device->driver;
@@ -115,11 +115,11 @@ static void take_back_sent(struct upload *upload)
         if (!cuda_ok(driver, result, &status, "copying weights to the GPU")) fail(upload, &status);
         upload->oldest = part->next;
         if (!part->next) upload->newest = &upload->oldest;
-        atomic_store(&part->state, PART_FREE); /* its thread may fill it again at once */
+        atomic_store(&part->state, PART_FREE); /* its thread may refill it at once */
     }
 }
 
-/* Unless another thread is at it, which then sees what was filled before. */
+/* Does nothing if another thread serves; that thread then sees the parts filled before. */
 static void serve(struct upload *upload)
 {
     do {
@@ -130,7 +130,7 @@ static void serve(struct upload *upload)
     } while (atomic_load(&upload->filled));
 }
 
-/* A copy takes microseconds: nothing sleeps. */
+/* Copies take microseconds: no sleep. */
 static void wait_for_part(struct upload *upload, struct part *part)
 {
     while (atomic_load(&part->state) != PART_FREE) {
@@ -154,7 +154,7 @@ static bool fill_part(struct upload *upload, struct lane *lane, uint64_t offset,
     return true;
 }
 
-/* A chunk that proves wrong is on the device by then: nobody uses it, for the load fails. */
+/* A wrong chunk may have reached the device already; the load fails, so it is never used. */
 static bool send_chunk(struct upload *upload, struct lane *lane, uint64_t chunk, struct status *status)
 {
     const struct engine *file = upload->file;
@@ -187,7 +187,7 @@ static bool open_lane(const struct upload *upload, int index, struct lane *lane,
     return ok;
 }
 
-/* Its parts go away: first their copies end. */
+/* Waits for the copies of this thread's parts, which are about to be released. */
 static void close_lane(struct upload *upload, struct lane *lane)
 {
     for (int i = 0; i < BUFFERS; i++) {
@@ -261,7 +261,7 @@ int upload_threads(const struct upload *upload) { return team_size(upload->team)
 bool upload_run(struct upload *upload, struct status *status)
 {
     upload->status = status;
-    team_run(upload->team, run_member, upload); /* each waits for its copies */
+    team_run(upload->team, run_member, upload); /* each waits for its own copies */
     return !atomic_load(&upload->failed);
 }
 
@@ -269,8 +269,8 @@ void upload_close(struct upload *upload)
 {
     if (!upload) return;
     const struct cuda_driver *driver = &upload->device->driver;
-    /* On a GPU that was lost every call fails. Where only the context cannot be entered the memory stays, for the GPU may
-     * still read it. */
+    /* If the GPU was lost every call fails. If only its context cannot be entered, the memory is not released, since
+     * the GPU may still read it. */
     bool entered = device_enter(upload->device, NULL);
     if (entered && upload->stream) driver->StreamSynchronize(upload->stream);
     if (upload->stream) driver->StreamDestroy(upload->stream);

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights to a device at link speed: threads copy them, chunk by chunk, out of the file into pinned buffers and hash what they
- * copied, and the device copies it out of them. */
+/* Copies weights to a device at link speed: threads copy chunks from the file into pinned buffers and hash them there;
+ * the device copies from the buffers. */
 #ifndef RUNTIME_LOAD_UPLOAD_H
 #define RUNTIME_LOAD_UPLOAD_H
 
 #include "formats/engine/engine_file.h"
 #include "kernels/cuda/device.h"
 
-/* Chunks of the weights: all, or a rank's. */
+/* Chunks of the weights: all, or those of a rank. */
 struct upload_range {
     uint64_t first, count;
 };
 
 struct upload;
 
-/* To where there is room for the chunks of the range, as one of so many GPUs that are filled at the same time. threads 0: as
- * many as a link can use. Takes threads and pinned memory, which takes the driver about as long as to bring kernels, and may
- * be done at the same time. NULL on failure. The file and the device outlive the upload. */
+/* Prepares the upload of a range of chunks to device memory at `to`. `gpus` is the number of GPUs filled at the same
+ * time. threads 0: as many as a link can use. Starts threads and allocates pinned memory, which takes about as long as
+ * loading kernels and may run at the same time. NULL on failure. Requires: file and device outlive the upload. */
 struct upload *upload_open(const struct engine *file, const struct device *device, cu_deviceptr to,
                            struct upload_range range, uint32_t gpus, uint32_t threads, struct status *status);
 int upload_threads(const struct upload *upload);
-/* Once. On success every chunk's hash was right, as engine_verify_weights has it, and all bytes have arrived. */
+/* Runs the upload; call it once. On success all bytes have arrived and the hash of every chunk was correct. */
 bool upload_run(struct upload *upload, struct status *status);
-void upload_close(struct upload *upload); /* NULL is fine */
+void upload_close(struct upload *upload); /* does nothing on NULL */
 
 #endif

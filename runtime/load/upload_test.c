@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights that go to a device through the fake driver, which copies as late as it may: every byte arrives where it belongs,
- * and what goes wrong is told. */
+/* Upload with the fake driver, which delays copies as long as allowed: every byte arrives where it belongs, and every
+ * failure is reported. */
 #include "formats/base/hash.h"
 #include "formats/base/test_support.h"
 #include "kernels/cuda/test_fake_cuda.h"
@@ -65,7 +65,7 @@ static bool upload(cu_deviceptr to, struct upload_range range, uint32_t gpus, ui
     return ok;
 }
 
-/* With memory for that many bytes, all of them wrong. */
+/* With memory for that many bytes, all set to wrong values. */
 static cu_deviceptr allocate(uint64_t bytes)
 {
     struct status status = {0};
@@ -108,7 +108,7 @@ static void every_byte_arrives(void **state)
             for (uint32_t gpus = 1; gpus <= 2; gpus++) check_upload(ranges[r], gpus, threads[t]);
 }
 
-/* The driver gives the pinned memory itself. */
+/* The driver allocates the pinned memory. */
 static void memory_that_cannot_be_pinned(void **state)
 {
     (void)state;
@@ -132,7 +132,7 @@ static void a_wrong_chunk_is_named(void **state)
     assert_int_equal(fake.misuse(), 0);
 }
 
-/* Each call fails once: that is told or does not matter, nobody waits for ever, and nothing is left. */
+/* Each driver call fails once: the failure is reported or harmless, no thread waits for ever, and nothing leaks. */
 static void each_call_failing(void **state)
 {
     (void)state;
@@ -157,12 +157,12 @@ static void each_call_failing(void **state)
         assert_int_equal(fake.misuse(), 0);
         give_back(memory);
         device_close(&device);
-        /* What stays is the buffers, where the call that failed is the end's: into the context. */
+        /* Only the buffers remain, if entering the context failed at the end. */
         if (!ok) assert_int_equal(fake.live(-1), kept);
         kept = fake.live(-1);
     }
     assert_true(kept <= 1);
-    assert_true(failed > 4 * CHUNKS); /* a copy and an event for each MiB at least */
+    assert_true(failed > 4 * CHUNKS); /* at least a copy and an event for each MiB */
     unsetenv("FAKE_CUDA_FAIL_CALL");
     fake.reset();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The slot level of the API: arguments are checked here, slots.c does the work. */
+/* The slot level of the API: checks arguments; slots.c does the work. */
 #include <string.h>
 
 #include "runtime/session/session.h"
@@ -28,7 +28,8 @@ static bool check_tokens(const struct eng_session *session, const int32_t *token
     return true;
 }
 
-/* Requires: the slot was checked. Comes before any token is read: the caller's array may be shorter than a wrong count. */
+/* Requires: the slot was checked. Called before tokens are read: if `count` is wrong, the caller's array may be
+ * shorter. */
 static bool check_context(const struct eng_session *session, uint32_t slot, size_t count, const char *function,
                           struct status *status)
 {
@@ -36,18 +37,21 @@ static bool check_context(const struct eng_session *session, uint32_t slot, size
     const uint32_t context = (uint32_t)session->geometry->max_context, room = context - own->position;
     if (count <= room) return true;
     return status_fail(status, STATUS_TOO_LONG,
-                       "%s: expected at most %u more tokens, for the context is %u and slot %u holds %u, found %zu",
+                       "%s: expected at most %u more tokens, since the context is %u and slot %u holds %u, found %zu",
                        function, room, context, slot, own->position, count);
 }
 
-/* KV pages for `count` more tokens, which the context has room for. */
+/* Takes KV pages for `count` more tokens. Requires: they fit in the context. */
 static bool make_room(struct eng_session *session, uint32_t slot, size_t count, const char *function,
                       struct status *status)
 {
     const struct session_slot *own = &session->slots[slot];
     if (slots_reserve(session, (int32_t)slot, own->position + count)) return true;
-    return status_fail(status, STATUS_FULL, "%s: slot %u needs %u KV pages in all, has %u, and %u are free", function,
-                       slot, slots_pages_for(session, own->position + count), own->pages, session->free_page_count);
+    return status_fail(
+        status, STATUS_FULL,
+        "%s: slot %u needs %u KV pages in all, has %u, and %u are free; release or truncate slots, or ask for a larger "
+        "pool (kv_tokens)",
+        function, slot, slots_pages_for(session, own->position + count), own->pages, session->free_page_count);
 }
 
 enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error)
@@ -59,7 +63,8 @@ enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, st
         return report_status(&status, error);
     int32_t taken = slots_take(session, SLOT_RAW);
     if (taken == SESSION_NO_SLOT) {
-        status_fail(&status, STATUS_FULL, "eng_slot_acquire: all %u slots are in use",
+        status_fail(&status, STATUS_FULL,
+                    "eng_slot_acquire: all %u slots are in use; release one, or destroy a sequence",
                     (unsigned)session->geometry->slots);
         return report_status(&status, error);
     }
@@ -115,7 +120,7 @@ enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, ui
     return report_ok(error);
 }
 
-/* Of the first `rows` out rows of the replay that has just ended. */
+/* Copies the logits of the first `rows` out rows of the last replay. */
 static bool copy_logits(struct eng_session *session, size_t rows, float *logits, const char *function,
                         struct status *status)
 {
@@ -125,7 +130,7 @@ static bool copy_logits(struct eng_session *session, size_t rows, float *logits,
     return true;
 }
 
-/* False, and a failure, where a slot has drawn no token. */
+/* Fails if a slot has drawn no token. */
 static bool check_drawn(const uint32_t *slots, const int32_t *drawn, size_t count, const char *function,
                         struct status *status)
 {
@@ -133,7 +138,7 @@ static bool check_drawn(const uint32_t *slots, const int32_t *drawn, size_t coun
         if (drawn[i] == PLAN_NO_TOKEN)
             return status_fail(
                 status, STATUS_NOT_FINITE,
-                "%s: slot %u: no token can be drawn, for its logits are not finite (NaN or infinity): "
+                "%s: slot %u: no token can be drawn: its logits are not finite (NaN or infinity) since "
                 "values of the model overflow; release or truncate the slot, and check the checkpoint or "
                 "build the engine with another --dtype or --kv-dtype",
                 function, slots[i]);
@@ -191,7 +196,7 @@ static bool check_decode(struct eng_session *session, const uint32_t *slots, con
         !report_not_null(next_tokens, function, "next_tokens", status))
         return false;
     if (count > session->geometry->slots)
-        return status_fail(status, STATUS_USAGE, "%s: count is %zu, at most %u slots", function, count,
+        return status_fail(status, STATUS_USAGE, "%s: count is %zu, expected at most %u slots", function, count,
                            (unsigned)session->geometry->slots);
     for (size_t i = 0; i < count; i++)
         if (!check_slot(session, slots[i], function, status) ||
@@ -199,13 +204,13 @@ static bool check_decode(struct eng_session *session, const uint32_t *slots, con
             return false;
     if (!check_tokens(session, tokens, count, function, status)) return false;
     if (!check_different(slots, count, function, status) || !scheduler_drain(session, status)) return false;
-    /* A page that one slot got stays with it when a later slot finds none: it is its next page anyway. */
+    /* Pages that earlier slots got remain theirs if a later slot finds none: they need them next anyway. */
     for (size_t i = 0; i < count; i++)
         if (!make_room(session, slots[i], steps, function, status)) return false;
     return true;
 }
 
-/* One step of these slots with these tokens. */
+/* Submits one step of these slots with these tokens. */
 static bool submit_rows(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                         struct status *status)
 {
@@ -218,7 +223,8 @@ static bool submit_rows(struct eng_session *session, const uint32_t *slots, cons
     return replay_submit_decode(session, plan, count, status);
 }
 
-/* What was checked and has room: `steps` steps, next_tokens [steps, count]. Ends behind a step that has PLAN_NO_TOKEN. */
+/* Runs `steps` steps; next_tokens: [steps, count]. Ends after a step with PLAN_NO_TOKEN. Requires: arguments were
+ * checked, and pages are reserved. */
 static bool run_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                       size_t steps, int32_t *next_tokens, struct status *status)
 {
@@ -241,7 +247,7 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
         next_tokens += count;
     }
     if (step == steps) return true;
-    /* The step that is queued behind the last one counts for nobody. */
+    /* The step that was queued after the last one is discarded. */
     if (ahead && !replay_wait(session, count, status)) return false;
     for (uint32_t i = 0; ahead && i < count; i++) replay_reject(session, (int32_t)slots[i]);
     for (size_t i = 0; i < (steps - step) * count; i++) next_tokens[i] = PLAN_NO_TOKEN;

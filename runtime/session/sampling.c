@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling settings: from the caller's struct and from the checkpoint's generation_config into a slot's sampler. */
+/* Sampling settings, from the caller's struct and from the checkpoint's generation_config, for a slot's sampler. */
 #include <math.h>
 
 #include "runtime/session/session.h"
@@ -17,7 +17,7 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
         return status_fail(status, STATUS_USAGE, "sampling: repetition_penalty is %g, expected 0 or more",
                            (double)own.repetition_penalty);
     if (own.top_k > INT32_MAX)
-        return status_fail(status, STATUS_USAGE, "sampling: top_k is %u, at most %d", own.top_k, INT32_MAX);
+        return status_fail(status, STATUS_USAGE, "sampling: top_k is %u, expected at most %d", own.top_k, INT32_MAX);
     *state = (struct sampler_state){
         .temperature = own.temperature,
         .top_p = own.top_p > 0 ? own.top_p : 1,

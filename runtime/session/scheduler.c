@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng_step: which plan runs next, and on whose behalf.
+/* eng_step: decides which plan runs next, with which sequences.
  *
- * Lookahead. Where the backend can, and as long as the same sequences go on decoding, the step behind the one at hand is
- * queued before its tokens are waited for, so that the device never waits for the host. Only a stop token is not
- * foreseen: the row of a sequence that ended then computes one token for nothing, in the sequence's own pages, and what
- * it did to the sampler is taken back. Nothing else is submitted before such a step has been waited for. */
+ * Lookahead. If the backend supports it, and while the same sequences continue to decode, the next step is queued
+ * before the tokens of the current one are waited for, so that the device never waits for the host. Only stop tokens
+ * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
+ * pages, and its effect on the sampler is undone. Nothing else is submitted before such a step has been waited for. */
 #include "runtime/session/session.h"
 
 static struct eng_sequence *oldest_in_prefill(const struct eng_session *session)
@@ -21,7 +21,7 @@ static uint32_t decoding_count(const struct eng_session *session)
     return count;
 }
 
-/* Logits of a row, where they are asked for or cost nothing. */
+/* Fetches the logits of a row if they are requested or cost nothing. */
 static bool row_logits(struct eng_sequence *sequence, uint32_t row, const float **logits, struct status *status)
 {
     *logits = NULL;
@@ -47,7 +47,7 @@ static bool step_prefill(struct eng_sequence *sequence, struct status *status)
     return true;
 }
 
-/* A step for all sequences that decode. */
+/* Submits a step for all sequences that decode. */
 static bool submit_decode(struct eng_session *session, uint32_t count, struct status *status)
 {
     struct session_plan *plan = replay_decode_plan(session, count);
@@ -65,7 +65,7 @@ static bool submit_decode(struct eng_session *session, uint32_t count, struct st
     return replay_submit_decode(session, plan, count, status);
 }
 
-/* Whether all that the step in flight computes will be followed by a step of the same rows, unless a token ends one. */
+/* Whether the step in flight will be followed by a step of the same rows, unless a stop token ends a sequence. */
 static bool may_look_ahead(const struct eng_session *session)
 {
     const struct session_flight *flight = &session->flights[0];
@@ -92,7 +92,7 @@ static bool submit_ahead(struct eng_session *session, struct status *status)
     return replay_submit_again(session, next->plan, status);
 }
 
-/* Waits for the oldest step in flight and hands out its tokens. */
+/* Waits for the oldest step in flight and appends its tokens. */
 static bool complete(struct eng_session *session, struct status *status)
 {
     struct session_flight flight = session->flights[0];
@@ -123,7 +123,7 @@ bool scheduler_drain(struct eng_session *session, struct status *status)
     return true;
 }
 
-/* A step that was queued ahead for sequences that have all left since gives nothing. */
+/* Discards a step that was queued ahead if all its sequences have ended since. */
 static bool drain_if_void(struct eng_session *session, struct status *status)
 {
     for (uint32_t i = 0; i < session->flight_count; i++)
@@ -147,7 +147,7 @@ static bool step(struct eng_session *session, struct status *status)
         if (!decoding)
             return status_fail(
                 status, STATUS_FULL,
-                "eng_step: %u sequences wait, none runs, %u slots and %u KV pages are free; destroy kept "
+                "eng_step: %u sequences wait and none can run: %u slots and %u KV pages are free; destroy kept "
                 "sequences or release slots",
                 session->waiting_count, session->free_slot_count, session->free_page_count);
         session->prefilled_last = false;

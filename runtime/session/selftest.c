@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng_selftest: the engine's golden prompt through the slot level, tokens and logits compared with the golden ones. */
+/* eng_selftest: runs the engine's golden prompt at the slot level and compares tokens and logits. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "runtime/session/session.h"
 
-/* Compares one row; false when it is outside the tolerance. The golden token goes into the next step in either case,
- * so that one tie does not make everything behind it differ. */
+/* Compares one row; false if it is outside the tolerance. The next step uses the golden token in either case, so that
+ * one tie does not change all later rows. */
 static bool compare_row(const struct engine_golden *golden, uint32_t row, int32_t token, const float *logits,
                         struct eng_selftest_result *result, struct status *status)
 {
@@ -24,12 +24,11 @@ static bool compare_row(const struct engine_golden *golden, uint32_t row, int32_
     if (!(largest <= golden->tolerance))
         return status_fail(
             status, STATUS_INTERNAL,
-            "selftest: token %u: logit %u: expected %.6g, found %.6g, tolerance %g; this machine computes "
-            "otherwise than the one that built the engine: rebuild it here, and report it if that does "
-            "not help",
+            "selftest: token %u: logit %u: expected %.6g, found %.6g, tolerance %g; this machine's results differ "
+            "from those of the machine that built the engine: rebuild it here, and report a failure that remains",
             row, worst, (double)expected[worst], (double)logits[worst], (double)golden->tolerance);
     if (token == golden->tokens[row]) return true;
-    /* Both logits may be off by the tolerance: only a larger gap makes this a fault. */
+    /* Both logits may be off by the tolerance: only a larger gap is a failure. */
     if (expected[golden->tokens[row]] - expected[token] <= 2 * golden->tolerance) {
         result->ties++;
         return true;
@@ -61,11 +60,11 @@ enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_re
     uint32_t slot;
     if (!report_not_null(session, "eng_selftest", "session", &status)) return report_status(&status, error);
     const struct engine_golden *golden = &session->engine->file.golden;
-    /* The caller's struct is checked before the work, written after it. */
+    /* Check the caller's struct before the work, fill it afterwards. */
     if (result && !report_write_facts(result, &own, sizeof own, "eng_selftest_result", &status))
         return report_status(&status, error);
     if (!golden->token_count || !golden->prompt_count) {
-        status_fail(&status, STATUS_BAD_INPUT, "selftest: the engine holds no golden outputs");
+        status_fail(&status, STATUS_BAD_INPUT, "selftest: the engine has no golden outputs");
         return report_status(&status, error);
     }
     enum eng_status acquired = eng_slot_acquire(session, &slot, error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences: their life from submission to the last token. Which of them runs next is decided in scheduler.c. */
+/* Sequences, from submission to the last token. scheduler.c decides which of them run next. */
 #include <string.h>
 
 #include "runtime/session/session.h"
@@ -10,7 +10,7 @@ static uint32_t context_limit(const struct eng_sequence *sequence)
     return (uint32_t)sequence->session->geometry->max_context;
 }
 
-/* Tokens that pages are reserved for at admission. The last token drawn is never computed, so it needs no room. */
+/* Tokens for which pages are reserved at admission. The last drawn token is never computed and needs no room. */
 static uint64_t reserved_tokens(const struct eng_sequence *sequence, uint64_t count)
 {
     uint64_t limit = context_limit(sequence);
@@ -30,7 +30,7 @@ static void start_prefill(struct eng_sequence *sequence)
 
 bool sequence_can_admit(const struct eng_session *session)
 {
-    /* Strictly in order: a long sequence must not be passed by short ones for ever. */
+    /* Strictly in order, so that short sequences do not delay a long one for ever. */
     const struct eng_sequence *first = session->first_waiting;
     return first && session->free_slot_count &&
            slots_pages_for(session, reserved_tokens(first, first->count)) <= session->free_page_count;
@@ -139,15 +139,16 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
         !sampling_read(own.sampling, &sequence->sampler, status))
         return false;
     if (own.stop_count > ENG_MAX_STOP_TOKENS)
-        return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, at most %d", function, own.stop_count,
+        return status_fail(status, STATUS_USAGE, "%s: stop_count is %u, expected at most %d", function, own.stop_count,
                            ENG_MAX_STOP_TOKENS);
     if (own.stop_count && !report_not_null(own.stop_tokens, function, "options->stop_tokens", status)) return false;
     const uint32_t known = ENG_SEQUENCE_IGNORE_EOS | ENG_SEQUENCE_KEEP | ENG_SEQUENCE_LOGITS;
     if (own.flags & ~known)
-        return status_fail(status, STATUS_USAGE, "%s: flags are %#x, and this library knows %#x", function, own.flags,
+        return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, own.flags,
                            known);
     if (own.context_tokens > geometry->max_context)
-        return status_fail(status, STATUS_TOO_LONG, "%s: context_tokens is %u, the engine's context %u", function,
+        return status_fail(status, STATUS_TOO_LONG,
+                           "%s: context_tokens is %u, expected at most the engine's context of %u", function,
                            own.context_tokens, (unsigned)geometry->max_context);
     sequence->flags = own.flags;
     sequence->max_new_tokens = own.max_new_tokens;
@@ -168,7 +169,8 @@ enum eng_status eng_sequence_create(struct eng_session *session, const struct en
         return report_status(&status, error);
     struct eng_sequence *created = session->free_sequences;
     if (!created) {
-        status_fail(&status, STATUS_FULL, "eng_sequence_create: all %u sequences exist (max_sequences)",
+        status_fail(&status, STATUS_FULL,
+                    "eng_sequence_create: all %u sequences exist (max_sequences); destroy one, or ask for more",
                     session->max_sequences);
         return report_status(&status, error);
     }
@@ -203,15 +205,15 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
                                ? "was cancelled, or its logits were not finite"
                                : "has ended and was not created with ENG_SEQUENCE_KEEP");
     if (sequence->polled != sequence->count)
-        return status_fail(status, STATUS_USAGE, "%s: %u tokens are still to be polled", function,
-                           sequence->count - sequence->polled);
+        return status_fail(status, STATUS_USAGE, "%s: %u tokens of the sequence are not polled yet; poll them first",
+                           function, sequence->count - sequence->polled);
     if (count == 0) return status_fail(status, STATUS_USAGE, "%s: count is 0, expected at least 1 token", function);
-    /* First: as many tokens as are counted need not be there to be read. */
+    /* Before tokens are read: if `count` is wrong, the array may be shorter. */
     const uint32_t limit = context_limit(sequence), room = sequence->count < limit ? limit - sequence->count : 0;
     if (count > room)
         return status_fail(
             status, STATUS_TOO_LONG,
-            "%s: count: expected at most %u tokens, for the context is %u and the sequence has %u, found "
+            "%s: count: expected at most %u tokens, since the context is %u and the sequence has %u, found "
             "%zu; submit fewer, or begin a new sequence",
             function, room, limit, sequence->count, count);
     uint64_t vocab_size = sequence->session->geometry->vocab_size;
@@ -223,13 +225,13 @@ static bool check_submit(const struct eng_sequence *sequence, const int32_t *tok
     const struct eng_session *session = sequence->session;
     if (!again && slots_pages_for(session, reserved) > session->page_count)
         return status_fail(status, STATUS_TOO_LONG,
-                           "%s: prompt and answer take %u KV pages and the whole pool has %u; ask for a larger pool "
+                           "%s: prompt and answer need %u KV pages, the whole pool has %u; ask for a larger pool "
                            "(kv_tokens), or set max_new_tokens or context_tokens lower",
                            function, slots_pages_for(session, reserved), session->page_count);
     return true;
 }
 
-/* By these the scheduler decides which steps there are, and when. */
+/* Adds what determines the scheduler's steps to the data that must be the same in all processes. */
 static void agree(const struct eng_sequence *sequence)
 {
     struct backend *backend = sequence->session->backend;
@@ -293,7 +295,7 @@ void eng_sequence_cancel(struct eng_sequence *sequence)
 {
     if (!sequence || !sequence->exists) return;
     if (sequence->state == ENG_STATE_DONE)
-        free_slot(sequence); /* a kept one; it ended as it ended */
+        free_slot(sequence); /* a kept one, which has already ended */
     else
         finish(sequence, ENG_END_CANCELLED);
 }

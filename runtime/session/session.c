@@ -9,12 +9,12 @@
 #include "formats/base/checked.h"
 #include "kernels/cpu/team.h"
 
-/* How long a change of the engine's file may go unseen. */
+/* Interval at which the engine's file is checked for changes. */
 static const uint64_t look_after_ns = 10 * 1000 * 1000;
 
 enum { SEQUENCES_PER_SLOT = 4, LEAST_SEQUENCES = 64, MOST_SEQUENCES = 1 << 20 };
 
-/* What a session takes besides its backend. */
+/* Memory of a session besides its backend. */
 struct session_sizes {
     uint64_t token_buffer_bytes, tokens_bytes; /* of one sequence or slot; of all */
 };
@@ -34,7 +34,7 @@ static bool find_fields(struct eng_session *session, struct status *status)
     const struct engine *file = &session->engine->file;
     struct plan_field state[STATE_FIELD_COUNT];
     uint64_t bytes, vocab_size = session->geometry->vocab_size;
-    state_layout(session->geometry, state, &bytes); /* fits, as the steps do: checked when the engine was opened */
+    state_layout(session->geometry, state, &bytes); /* fits, as steps do: checked when the engine was opened */
     uint8_t *base = session->backend->state, *step = session->backend->step;
     session->page_table = (int32_t *)(void *)(base + state[STATE_PAGE_TABLE].offset);
     session->samplers = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
@@ -94,7 +94,7 @@ static bool allocate_tables(struct eng_session *session, const struct session_si
     return true;
 }
 
-/* A clock that takes a few nanoseconds to read and moves some hundred times a second. */
+/* A clock that takes some nanoseconds to read and advances some hundred times a second. */
 static uint64_t coarse_ns(void)
 {
     struct timespec now;
@@ -112,8 +112,9 @@ static bool create(struct eng_session *session, const struct backend_type *type,
         if (sequences < LEAST_SEQUENCES) sequences = LEAST_SEQUENCES;
     }
     if (sequences > MOST_SEQUENCES)
-        return status_fail(status, STATUS_USAGE, "eng_session_create: max_sequences is %" PRIu64 ", at most %d",
-                           sequences, MOST_SEQUENCES);
+        return status_fail(status, STATUS_USAGE,
+                           "eng_session_create: max_sequences is %" PRIu64 ", expected at most %d", sequences,
+                           MOST_SEQUENCES);
     if (options->threads > TEAM_MAX_THREADS)
         return status_fail(status, STATUS_USAGE, "eng_session_create: threads is %" PRIu32 ", expected 0 to %d",
                            options->threads, TEAM_MAX_THREADS);
@@ -121,7 +122,7 @@ static bool create(struct eng_session *session, const struct backend_type *type,
     session->checked_ns = coarse_ns();
     if (!load_weights_unchanged(session->engine, status)) return false;
     if (!plan_sizes(session, &sizes))
-        return status_fail(status, STATUS_MACHINE, "session: sizes do not fit in 64 bits");
+        return status_fail(status, STATUS_MACHINE, "session: its memory size exceeds 64 bits");
     struct backend_options asked = {.threads = options->threads,
                                     .instruction_set = options->instruction_set,
                                     .kv_tokens = options->kv_tokens,
@@ -139,7 +140,7 @@ void eng_session_destroy(struct eng_session **handle)
     if (!handle || !*handle) return;
     struct eng_session *session = *handle;
     *handle = NULL;
-    /* A GPU does not know this process: what the session has there is the parent's. */
+    /* A GPU does not know this process: the session's memory there is the parent's. */
     if (is_inherited(session) && session->engine->cuda) return;
     if (session->backend) session->backend->type->destroy(session->backend);
     for (int i = 0; i < BACKEND_MOST_IN_FLIGHT; i++) {
@@ -162,8 +163,8 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
     if (load_is_inherited(engine) && engine->cuda)
         return status_fail(
             status, STATUS_USAGE,
-            "eng_session_create: process %ld opened the engine, and fork made this process, %ld, in which the "
-            "GPU cannot be used; open the engine in this process, before the parent uses a GPU",
+            "eng_session_create: the engine was opened by process %ld, before fork made this process %ld, which cannot "
+            "use its GPU; open the engine in this process, and fork before the parent uses a GPU",
             (long)engine->process, (long)getpid());
     struct eng_session *created = calloc(1, sizeof *created);
     if (!created) return status_fail(status, STATUS_MACHINE, "out of memory");
@@ -204,11 +205,11 @@ bool session_weights_unchanged(struct eng_session *session, struct status *statu
 bool session_usable(const struct eng_session *session, struct status *status)
 {
     if (is_inherited(session))
-        return status_fail(
-            status, STATUS_USAGE,
-            "session: process %ld made it, and fork made this process, %ld, without the session's threads; "
-            "make a session in this process",
-            (long)session->process, (long)getpid());
+        return status_fail(status, STATUS_USAGE,
+                           "session: it was created by process %ld, before fork made this process %ld, which does not "
+                           "have its threads; "
+                           "create a session in this process",
+                           (long)session->process, (long)getpid());
     if (session->failure.code == STATUS_OK) return true;
     *status = session->failure;
     return false;

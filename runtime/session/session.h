@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session: all memory and threads for replaying an engine's plans, KV pages, slots and sequences. This header is
- * private to the runtime; functions are listed by the file that defines them. */
+/* A session: memory and threads for replaying an engine's plans, KV pages, slots and sequences. Private to the runtime.
+ * Functions are listed by the file that defines them. */
 #ifndef RUNTIME_SESSION_SESSION_H
 #define RUNTIME_SESSION_SESSION_H
 
@@ -9,7 +9,7 @@
 
 enum { SESSION_NO_SLOT = -1 };
 
-/* A plan and where the host writes the inputs of its next replay. */
+/* A plan, and the fields that the host fills before a replay. */
 struct session_plan {
     uint32_t rows, out_rows;
     int32_t *counts;    /* [2] */
@@ -33,7 +33,7 @@ struct eng_sequence {
     bool exists;
     enum eng_state state;
     enum eng_end end;
-    int32_t slot; /* SESSION_NO_SLOT unless admitted */
+    int32_t slot; /* SESSION_NO_SLOT until admitted */
     uint32_t flags;
     uint32_t max_new_tokens; /* 0: until the context is full */
     uint32_t context_tokens; /* as in the options */
@@ -42,27 +42,27 @@ struct eng_sequence {
     uint32_t stop_count;
     int32_t *tokens;     /* [max_context + 1]: prompts and answers in order */
     uint32_t count;      /* tokens so far */
-    uint32_t computed;   /* of them in the KV pages */
-    uint32_t prompt_end; /* end of the latest prompt; what lies behind was drawn */
-    uint32_t polled;     /* tokens [polled, count) are still to be polled */
+    uint32_t computed;   /* tokens that are in the KV pages */
+    uint32_t prompt_end; /* end of the latest prompt; later tokens were drawn */
+    uint32_t polled;     /* tokens [polled, count) have not been polled */
     uint64_t drawn_step; /* the step that drew its last token, and the logits of that draw */
     const float *logits;
     struct eng_sequence *next; /* in the list of waiting or of free sequences */
 };
 
-/* A decode step that was submitted and not waited for. */
+/* A decode step in flight: submitted and not yet waited for. */
 struct session_flight {
     const struct session_plan *plan;
     uint32_t rows;
     int32_t *slots;                  /* [slots] of the rows */
-    struct eng_sequence **sequences; /* [slots] of the rows; NULL: it left since, and its token is not accepted */
+    struct eng_sequence **sequences; /* [slots] of the rows; NULL: it has ended since, and its token is discarded */
 };
 
 struct eng_session {
-    pid_t process; /* that has its threads */
+    pid_t process; /* process that created it and has its threads */
     struct eng_engine *engine;
     struct backend *backend;
-    struct status failure; /* of the backend: every later call gives it again */
+    struct status failure; /* of the backend; every later call fails with it */
     const struct plan_geometry *geometry;
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
@@ -71,7 +71,7 @@ struct eng_session {
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
 
-    struct session_plan *plans; /* decode plans by rising rows, then prefill plans by rising rows */
+    struct session_plan *plans; /* decode plans by increasing rows, then prefill plans by increasing rows */
     size_t plan_count, decode_plans;
 
     int32_t *free_pages; /* a stack */
@@ -83,11 +83,11 @@ struct eng_session {
     uint32_t max_sequences;
     struct eng_sequence *free_sequences;
     struct eng_sequence *first_waiting, *last_waiting;
-    struct eng_sequence **active; /* [slots] admitted and not done, in order of admission */
+    struct eng_sequence **active; /* [slots]: admitted and not done, in order of admission */
     uint32_t active_count;
     uint32_t waiting_count;
-    bool prefilled_last; /* the last step read a prompt: decoding sequences are next */
-    uint64_t steps;      /* replays waited for so far; logits of earlier ones are gone */
+    bool prefilled_last; /* the last step was a prefill; decoding sequences are next */
+    uint64_t steps;      /* replays waited for; logits of earlier ones are invalid */
     uint64_t checked_ns; /* when the engine's file was last found unchanged */
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
@@ -95,65 +95,67 @@ struct eng_session {
 };
 
 /* session.c */
-/* eng_session_create on a backend of the caller's choice, for tests. */
+/* eng_session_create with a backend of the caller's choice, for tests. */
 bool session_create(struct eng_engine *engine, const struct backend_type *type,
                     const struct eng_session_options *options, struct eng_session **session, struct status *status);
-/* False, with the failure once more, when the backend has failed; false in a child made by fork. */
+/* False if the backend has failed, with that failure, and in a child made by fork. */
 bool session_usable(const struct eng_session *session, struct status *status);
 
-/* Before a replay: load_weights_unchanged, now and then. */
+/* Calls load_weights_unchanged before a replay, at intervals. */
 bool session_weights_unchanged(struct eng_session *session, struct status *status);
 
-/* slots.c: pages, slots and replay, with arguments that are known to be right. */
-int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT when none is free */
+/* slots.c: pages, slots and replays. Requires: arguments were checked. */
+int32_t slots_take(struct eng_session *session, enum slot_use use); /* SESSION_NO_SLOT: none is free */
 void slots_give_back(struct eng_session *session, int32_t slot);
 uint32_t slots_pages_for(const struct eng_session *session, uint64_t tokens);
-/* Gives the slot pages for `tokens` tokens in all; false, and nothing changed, when too few are free. */
+/* Takes pages so that the slot has room for `tokens` tokens in all. False, with nothing changed, if too few are
+ * free. */
 bool slots_reserve(struct eng_session *session, int32_t slot, uint64_t tokens);
 void slots_set_sampler(struct eng_session *session, int32_t slot, const struct sampler_state *sampler);
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
 void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position); /* a raw slot */
 void slots_clear_seen(struct eng_session *session, int32_t slot);
 
-/* How many of `rest` prompt tokens the next prefill step takes: a function of `rest` alone, so that a prompt is cut the
- * same way whatever else runs. */
+/* Returns how many of `rest` prompt tokens the next prefill step takes. It depends only on `rest`, so that a prompt is
+ * always divided in the same way. */
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index);
-/* Inputs of a replay that appends `count` tokens (one chunk) to a slot. */
+/* Fills the inputs of a replay that appends `count` tokens (one chunk) to a slot. */
 struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens,
                                          uint32_t count, size_t plan_index, uint32_t out_rows);
-/* Appends `count` tokens (one chunk) to a slot; draws a token, or PLAN_NO_TOKEN, behind the last one if next_token is not
- * NULL. */
+/* Appends `count` tokens (one chunk) to a slot. If next_token is not NULL, draws the next token or PLAN_NO_TOKEN. */
 bool replay_prefill(struct eng_session *session, int32_t slot, const int32_t *tokens, uint32_t count, size_t plan_index,
                     int32_t *next_token, struct status *status);
-/* The smallest decode plan for `count` rows; the caller fills slots and tokens of rows [0, count), then submits. */
+/* Returns the smallest decode plan for `count` rows. The caller fills slots and tokens of rows [0, count), then submits
+ * it. */
 struct session_plan *replay_decode_plan(const struct eng_session *session, uint32_t count);
 bool replay_submit_decode(struct eng_session *session, struct session_plan *plan, uint32_t count,
                           struct status *status);
-/* The inputs that replay_submit_decode adds. */
+/* Fills the inputs that replay_submit_decode adds. */
 void replay_fill_decode(struct eng_session *session, struct session_plan *plan, uint32_t count);
-/* One more step of the rows of the last one, each with the token that it drew. */
+/* Submits one more step of the same rows, each with the token that it drew last. */
 bool replay_submit_again(struct eng_session *session, const struct session_plan *plan, struct status *status);
-/* The tokens that the oldest replay in flight drew, PLAN_NO_TOKEN among them, `count` of them checked; NULL on failure. */
+/* Returns the tokens of the oldest replay in flight, the first `count` of them checked (PLAN_NO_TOKEN is valid); NULL
+ * on failure. */
 const int32_t *replay_wait(struct eng_session *session, uint32_t count, struct status *status);
-/* The slot's sequence has one token more in its pages and this one, or PLAN_NO_TOKEN, drawn. */
+/* The slot has one more token in its pages, and `drawn` (or PLAN_NO_TOKEN) was drawn. */
 void replay_accept(struct eng_session *session, int32_t slot, int32_t drawn);
-/* The slot's row was computed for nothing: what it did to sampler and SEEN is taken back. */
+/* The slot's row was discarded: undoes its effect on sampler and SEEN. */
 void replay_reject(struct eng_session *session, int32_t slot);
-/* Logits of the replay waited for last; NULL on failure. */
+/* Returns the logits of the replay waited for last; NULL on failure. */
 const float *replay_logits(struct eng_session *session, uint32_t row, uint32_t count, struct status *status);
 
-/* scheduler.c: waits for decode steps that eng_step queued ahead; their tokens are appended. */
+/* scheduler.c: waits for the decode steps that eng_step queued ahead and appends their tokens. */
 bool scheduler_drain(struct eng_session *session, struct status *status);
 
 /* sampling.c */
 bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *state, struct status *status);
 
-/* sequence.c: a token was drawn for the sequence; ends it if it is the last one. PLAN_NO_TOKEN ends it, too. */
+/* sequence.c: appends a drawn token and ends the sequence if it is the last one. PLAN_NO_TOKEN ends it, too. */
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits);
-/* Admits waiting sequences in order, as far as slots and pages go. */
+/* Admits waiting sequences in order, as far as slots and pages are free. */
 bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
-/* The next token drawn ends it, whatever token it is. */
+/* Whether the next token ends the sequence, whatever it is. */
 bool sequence_ends_next(const struct eng_sequence *sequence);
 
 #endif

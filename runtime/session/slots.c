@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* KV pages and slots, and the replay of one step on them. Pages are a stack of free numbers; a slot's pages are the
- * first entries of its row of the page table, which the plans read. */
+/* KV pages and slots, and the replay of one step. Free pages are a stack of numbers. A slot's pages are the first
+ * entries of its row of the page table, which plans read. */
 #include <string.h>
 
 #include "kernels/cuda/nvtx.h"
@@ -85,7 +85,7 @@ void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *t
         added |= (unsigned)(bit & ~*byte);
         *byte |= bit;
     }
-    /* Mostly there are none: a decode step is given the token that was drawn before. */
+    /* Usually none: a decode step is given the token that was drawn before. */
     if (added) state_changed(session, slot, BACKEND_SEEN);
 }
 
@@ -100,27 +100,27 @@ void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position
 
 uint32_t replay_chunk(const struct eng_session *session, uint64_t rest, size_t *plan_index)
 {
-    /* One token: the smallest decode plan computes the same bits faster. It serves, token by token, where an engine has
-     * no prefill plans, too. */
+    /* For one token the smallest decode plan computes the same bits faster. It also processes prompts, token by token,
+     * if an engine has no prefill plans. */
     *plan_index = 0;
     if (rest == 1 || session->decode_plans == session->plan_count) return 1;
-    /* The smallest plan that holds all of the rest, else the largest: few passes over the weights count for more than
-     * a full chunk, for rows that are not filled cost nothing. */
+    /* The smallest plan that holds all of `rest`, else the largest. Few passes over the weights matter more than full
+     * chunks, since unused rows cost nothing. */
     size_t index = session->decode_plans;
     while (index + 1 < session->plan_count && session->plans[index].rows < rest) index++;
     *plan_index = index;
     return session->plans[index].rows < rest ? session->plans[index].rows : (uint32_t)rest;
 }
 
-/* What a backend cannot do once, it cannot do again: its spaces are in no known state. */
+/* After a failure the state of the backend's spaces is unknown: all later calls fail. */
 static bool note_failure(struct eng_session *session, const struct status *status)
 {
     session->failure = *status;
     return false;
 }
 
-/* The range covers what the host does for the step: all of it on the CPU, queueing on a GPU, where tools find the
- * kernels that were queued in it. */
+/* The NVTX range covers the host's part of the step: all of it on processors, the queueing on a GPU, by which tools
+ * find its kernels. */
 static bool submit(struct eng_session *session, const char *what, const struct session_plan *plan,
                    enum backend_inputs inputs, struct status *status)
 {
@@ -167,7 +167,7 @@ struct session_plan *replay_fill_prefill(struct eng_session *session, int32_t sl
     return plan;
 }
 
-/* A row without a token left sampler and SEEN as they were. */
+/* A row without a token has not changed sampler and SEEN. */
 static void note_drawn(struct eng_session *session, int32_t slot, int32_t drawn)
 {
     if (drawn != PLAN_NO_TOKEN) session->backend->type->drew(session->backend, slot, drawn);

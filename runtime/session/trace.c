@@ -7,17 +7,17 @@
 
 enum { TRACE_REPETITIONS = 5 };
 
-/* A step that can be run again and again. */
+/* A step that can be repeated. */
 struct traced_step {
     struct eng_session *session;
     const uint32_t *slots;
     uint32_t slot_count;
     uint32_t appended; /* tokens that it appends to each slot */
     struct session_plan *plan;
-    struct sampler_state *samplers; /* [slot_count], owned: as they were at first */
+    struct sampler_state *samplers; /* [slot_count], owned: their initial values */
 };
 
-/* What the backend did to the slots is undone: sampler and SEEN by writing them anew, KV pages by giving them back. */
+/* Undoes the changes of the backend to the slots: rewrites sampler and SEEN, releases KV pages. */
 static void restore(const struct traced_step *step)
 {
     struct eng_session *session = step->session;
@@ -55,7 +55,8 @@ static double median(double values[TRACE_REPETITIONS])
     return values[TRACE_REPETITIONS / 2];
 }
 
-/* times: [TRACE_REPETITIONS, launches], replays: [TRACE_REPETITIONS]. The first run does not count: caches, page faults. */
+/* times: [TRACE_REPETITIONS, launches], replays: [TRACE_REPETITIONS]. The first run is discarded: caches, page
+ * faults. */
 static bool measure(const struct traced_step *step, uint32_t launches, double *times, double *replays,
                     struct status *status)
 {

@@ -5,9 +5,8 @@
  *   llama3   BOS <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>  answer: the header of 'assistant'
  *   mistral  BOS [INST] SYSTEM\n\nUSER[/INST] ANSWER</s> ...                    answer: nothing
  *
- * Text between special tokens is encoded piece by piece: a content together with what the format puts around it, so that ids
- * that reach over the joint are those of the whole text. The format's own text holds no markers, and so the piece can be
- * encoded as plain text. */
+ * Text between special tokens is encoded piece by piece. A piece is a content with the format's text around it, so that its
+ * ids are those of the whole text. The format's own text has no markers, so the piece can be encoded as plain text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@
 
 enum { FORMAT_MARKERS = 3, MOST_MARKERS = FORMAT_MARKERS + 1 + MANIFEST_MAX_EOS };
 
-/* The tokens of each format, that which ends an answer first. */
+/* The tokens of each format; the first one ends an answer. */
 static const char *const format_markers[][FORMAT_MARKERS] = {
     [CHAT_NONE] = {NULL},
     [CHAT_CHATML] = {"<|im_end|>", "<|im_start|>"},
@@ -25,7 +24,7 @@ static const char *const format_markers[][FORMAT_MARKERS] = {
 
 struct chat {
     const struct eng_engine *engine;
-    bool plain; /* contents are text */
+    bool plain; /* special tokens in contents are text */
     int32_t markers[MOST_MARKERS];
     size_t marker_count;
     struct token_buffer tokens; /* the result */
@@ -67,7 +66,7 @@ static bool add_bytes(struct chat *chat, const char *bytes, size_t size)
 
 static bool add_text(struct chat *chat, const char *text) { return add_bytes(chat, text, strlen(text)); }
 
-/* Without white space at either end, as the llama3 and mistral templates have it. */
+/* Strips white space at both ends, as the llama3 and mistral templates do. */
 static bool add_trimmed(struct chat *chat, const char *text)
 {
     static const char space[] = " \t\n\v\f\r";
@@ -77,7 +76,7 @@ static bool add_trimmed(struct chat *chat, const char *text)
     return add_bytes(chat, text, size);
 }
 
-/* Encodes the text collected so far behind the tokens. */
+/* Encodes the collected text and appends it to the tokens. */
 static bool flush(struct chat *chat)
 {
     if (!chat->text.size) return true;
@@ -140,7 +139,7 @@ static bool llama3(struct chat *chat, const struct eng_message *messages, size_t
 
 static bool mistral(struct chat *chat, const struct eng_message *messages, size_t count, uint32_t flags)
 {
-    const char *system = NULL; /* goes into the next user message */
+    const char *system = NULL; /* becomes part of the next user message */
     if ((flags & ENG_CHAT_CLOSE) && !add_special(chat, "</s>")) return false;
     if (!(flags & ENG_CHAT_CONTINUE) && !add_bos(chat)) return false;
     for (size_t i = 0; i < count; i++) {
@@ -165,7 +164,7 @@ int32_t chat_end_token(const struct eng_engine *engine)
     return name && engine->tokenizer ? tokenizer_find(engine->tokenizer, name, strlen(name)) : -1;
 }
 
-/* Special or not, as some checkpoints have them: what begins and ends turns and texts. */
+/* Tokens that begin and end turns and texts; some checkpoints do not mark them as special. */
 static void find_markers(struct chat *chat)
 {
     const struct manifest *manifest = &chat->engine->file.manifest;
@@ -204,15 +203,17 @@ static bool format(struct chat *chat, const struct eng_message *messages, size_t
     case CHAT_MISTRAL: return mistral(chat, messages, count, flags) && flush(chat);
     case CHAT_NONE: break;
     }
-    return status_fail(chat->status, STATUS_BAD_INPUT,
-                       "eng_chat: the engine names no chat format (expected chatml, llama3 or mistral): the checkpoint "
-                       "is no chat model, or its template is unknown");
+    return status_fail(
+        chat->status, STATUS_BAD_INPUT,
+        "eng_chat: expected an engine with a chat format (chatml, llama3 or mistral), found none: the checkpoint "
+        "has no chat template or an unknown one");
 }
 
 enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_message *messages, size_t message_count,
                          uint32_t flags, int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error)
 {
     static const char function[] = "eng_chat";
+    const uint32_t known = ENG_CHAT_ANSWER | ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE | ENG_CHAT_CONTENT_SPECIAL;
     struct status status;
     status_clear(&status);
     struct chat chat = {.engine = engine, .status = &status};
@@ -222,8 +223,8 @@ enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_messa
         !report_not_null(capacity ? (const void *)tokens : "", function, "tokens", &status) ||
         !check_messages(messages, message_count, &status))
         goto done;
-    if (flags & ~(uint32_t)(ENG_CHAT_ANSWER | ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE | ENG_CHAT_CONTENT_SPECIAL)) {
-        status_fail(&status, STATUS_USAGE, "%s: unknown flags %#x", function, flags);
+    if (flags & ~known) {
+        status_fail(&status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, flags, known);
         goto done;
     }
     if (!engine->tokenizer) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng_chat against the texts that published chat templates render: the ids are those of that text, encoded whole. */
+/* eng_chat against the texts that published chat templates render: the ids are those of the whole text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ enum { MOST_TOKENS = 512, MOST_BYTES = 1 << 20 };
 static struct eng_engine engine;
 static uint8_t *image;
 
-/* The shipped tokenizer and, behind its vocabulary, the special tokens of all formats. */
+/* The shipped tokenizer with the special tokens of all formats added after its vocabulary. */
 static int set_up(void **state)
 {
     (void)state;
@@ -35,7 +35,7 @@ static int set_up(void **state)
     if (!bracket) return -1;
     size_t used = (size_t)(bracket + 1 - json);
     memcpy(larger, json, used);
-    /* Behind the list's own entries ids must rise, but the list need not be sorted. */
+    /* Ids of added entries must increase, but the list need not be sorted. */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         used += (size_t)snprintf(larger + used, MOST_BYTES - used,
                                  "{\"id\": %zu, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokenizer calls of the API. */
+/* Tokenizer functions of the API. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static bool check_tokenizer(const struct eng_engine *engine, const char *functio
 {
     if (!report_not_null(engine, function, "engine", status)) return false;
     if (flags & ~known)
-        return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected no others than %#x", function, flags,
+        return status_fail(status, STATUS_USAGE, "%s: flags are %#x, expected only bits of %#x", function, flags,
                            known);
     if (engine->tokenizer) return true;
     return status_fail(status, STATUS_BAD_INPUT,
@@ -63,7 +63,7 @@ enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, 
     return report_ok(error);
 }
 
-/* A model's vocabulary may be padded beyond the tokenizer's: such ids stand for no text. */
+/* A model's vocabulary may be padded beyond the tokenizer's: such ids have no text. */
 static bool is_padding(const struct eng_engine *engine, int32_t token)
 {
     return token >= 0 && (uint32_t)token >= tokenizer_vocab_size(engine->tokenizer) &&
@@ -74,7 +74,7 @@ static bool detokenize(const struct eng_engine *engine, const int32_t *tokens, s
                        size_t capacity, size_t *size, struct status *status)
 {
     static const char function[] = "eng_detokenize";
-    static const size_t most = PTRDIFF_MAX / sizeof *tokens; /* elements of an array in memory */
+    static const size_t most = PTRDIFF_MAX / sizeof *tokens; /* largest array in memory */
     struct text_buffer buffer = {0};
     int32_t *known = NULL;
     bool ok = false;
@@ -135,7 +135,7 @@ enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags,
         status_fail(&status, STATUS_MACHINE, "out of memory");
         return report_status(&status, error);
     }
-    /* Only the reference count of the engine changes. */
+    /* Only the engine's reference count changes. */
     created->engine = (struct eng_engine *)(uintptr_t)engine;
     load_retain(created->engine);
     created->capacity = capacity;

@@ -97,7 +97,7 @@ class FunctionNames(unittest.TestCase):
         """The library's messages name its functions, which a user of a program does not call."""
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "x"])
         self.assertEqual(result.rc, 1)
-        self.assertTrue(result.stderr.startswith("engrun: the engine names no chat format"), result.stderr)
+        self.assertTrue(result.stderr.startswith("engrun: expected an engine with a chat format"), result.stderr)
 
 
 class Lists(unittest.TestCase):

@@ -312,7 +312,7 @@ class Chat(PipelineTest):
     def test_model_without_chat_format(self):
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "hello"])
         self.assertEqual((result.rc, result.stdout), (1, ""), result.stderr)
-        self.assertIn("no chat format", result.stderr)
+        self.assertIn("an engine with a chat format", result.stderr)
         self.assertIn("chatml", result.stderr)
 
     def test_conversation(self):

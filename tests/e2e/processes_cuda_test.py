@@ -294,7 +294,7 @@ class Processes(unittest.TestCase):
                 start = time.monotonic()
                 ended = self.both("--selftest", envs={1: {"FAKE_CUDA_HANG": "1", **driver}})
                 self.assertLess(time.monotonic() - start, 20)
-                self.expect_failure(ended, ["rank 1", "has not ended in 9"])
+                self.expect_failure(ended, ["rank 1", "did not end within 9"])
 
 
 if __name__ == "__main__":
