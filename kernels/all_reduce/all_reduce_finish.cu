@@ -1,55 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a library leaves to be done of all_reduce (contract: all_reduce_nccl.h). A thread block does a row. */
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef PARTS
-#define PARTS 2
-#endif
-#include "kernels/all_reduce/all_reduce_row.cuh"
+/* all_reduce_finish as a kernel of its own: all_reduce_finish.cuh. */
+#include "kernels/all_reduce/all_reduce_finish.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+#ifndef KERNEL_PARAMS
+#define KERNEL_PARAMS                                                     \
+    PARAM(ROWS) = 16;                                                     \
+    PARAM(COUNT_INDEX) = 0;                                               \
+    PARAM(WIDTH) = 4096;                                                  \
+    PARAM(RANKS) = 2;                                                     \
+    PARAM(X_DTYPE) = DTYPE_BF16;                                          \
+    PARAM(HAS_RESIDUAL) = 1; /* 2: the rank's own rows of it are there */ \
+    PARAM(HAS_NORM) = 1;     /* 2: formed by a row's owner */             \
+    PARAM(NORM_DTYPE) = DTYPE_BF16;                                       \
+    PARAM(EPS_BITS) = 0x3727c5ac; /* 1e-5 */                              \
+    PARAM(OUT_DTYPE) = DTYPE_BF16;                                        \
+    PARAM(THREADS) = 256;                                                 \
+    PARAM(PARTS) = 2;
+#define PARAM_HAS_RESIDUAL 1
+#define PARAM_HAS_NORM     1
+#endif
+
+struct all_reduce_finish_params {
+    KERNEL_PARAMS
+};
+typedef all_reduce_finish_body<all_reduce_finish_params> all_reduce_finish_kernel;
+
+extern "C" __global__ void __launch_bounds__(all_reduce_finish_params::THREADS)
     all_reduce_finish(const int *__restrict__ counts, const uint4 *parts, float *out
-#if HAS_RESIDUAL
+#if PARAM_HAS_RESIDUAL
                       ,
                       const float *residual
 #endif
-#if HAS_NORM
+
+#if PARAM_HAS_NORM
                       ,
                       const void *__restrict__ weight, void *__restrict__ normed
 #endif
     )
 {
-    device_trigger();
-    row_end end = {out, nullptr, nullptr, nullptr};
-#if HAS_RESIDUAL
-    end.residual = residual;
+#if !PARAM_HAS_RESIDUAL
+    const float *residual = nullptr;
 #endif
-#if HAS_NORM
-    end.weight = weight, end.normed = normed;
+#if !PARAM_HAS_NORM
+    const void *weight = nullptr;
+    void *normed = nullptr;
 #endif
-    device_wait();
-    const int row = blockIdx.x;
-    if (row >= counts[COUNT_INDEX]) return;
-    float sum[STEPS][VECTOR];
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const int vector = threadIdx.x + s * THREADS;
-        if (vector >= VECTORS) continue;
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) sum[s][i] = 0;
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-            float value[VECTOR];
-            unpack(parts[((i64)p * ROWS + row) * VECTORS + vector], value);
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum[s][i] += value[i];
-        }
-        float base[VECTOR];
-        load_residual(row, s, base, end);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
-    }
-    finish_row(row, sum, end);
-    store_normed_row(row, sum, end);
+    all_reduce_finish_kernel::run(counts, parts, out, residual, weight, normed);
 }

@@ -1,266 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_reduce in two trips: every row has an owner, who gets it from all ranks, adds, and gives to all what they need of it
- * (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice, whatever RANKS is: for many rows.
- *
- * The second trip brings, by what is asked for:
- *   HAS_NORM 2       the normed row, which needs nothing more than its place
- *   HAS_RESIDUAL 2   the row of `out`, as float32, of which every rank forms the norm
- *   else             the sum, rounded to X_DTYPE, to which every rank adds the residual
- *
- * With two HALVES one half of the grid sends rows to their owners, then takes those of the others, and the other half forms
- * the sums of this rank's rows meanwhile; with one each block does all of it in turn. All blocks must run at once on every
- * rank, since they wait for each other: BLOCKS of each half, for which BLOCKS_PER_SM says how many a multiprocessor holds for
- * certain. Row r belongs to rank r % RANKS. The buffer: [RANKS]
- * parts of OWNED_ROWS rows of X_DTYPE, for the first trip, then ROWS rows for the second.
- *
- * A rank that stands alone (struct comm_header, slots) takes what it sends to others for what they send; rows at the end
- * that not all ranks would own are then its own alone. */
-#ifndef THREADS
-#define THREADS 256
-#endif
-#include "kernels/all_reduce/all_reduce_row.cuh"
-#ifndef BLOCKS
-#define BLOCKS 128
-#endif
-#ifndef HALVES
-#define HALVES 2
+/* all_reduce_two_shot as a kernel of its own: all_reduce_two_shot.cuh. */
+#include "kernels/all_reduce/all_reduce_two_shot.cuh"
+
+#ifndef KERNEL_PARAMS
+#define KERNEL_PARAMS                                                     \
+    PARAM(ROWS) = 16;                                                     \
+    PARAM(COUNT_INDEX) = 0;                                               \
+    PARAM(WIDTH) = 4096;                                                  \
+    PARAM(RANKS) = 2;                                                     \
+    PARAM(X_DTYPE) = DTYPE_BF16;                                          \
+    PARAM(HAS_RESIDUAL) = 1; /* 2: the rank's own rows of it are there */ \
+    PARAM(HAS_NORM) = 1;     /* 2: formed by a row's owner */             \
+    PARAM(NORM_DTYPE) = DTYPE_BF16;                                       \
+    PARAM(EPS_BITS) = 0x3727c5ac; /* 1e-5 */                              \
+    PARAM(OUT_DTYPE) = DTYPE_BF16;                                        \
+    PARAM(THREADS) = 256;                                                 \
+    PARAM(BLOCKS) = 128;                                                  \
+    PARAM(HALVES) = 2;
+#define PARAM_HAS_RESIDUAL 1
+#define PARAM_HAS_NORM     1
 #endif
 
-/* all_reduce_device.c counts on the same. */
-constexpr int RESIDENT_THREADS = RANKS <= 4 && STEPS == 1 ? 1024 : 512; /* more takes more registers */
-constexpr int BLOCKS_PER_SM = THREADS < RESIDENT_THREADS ? RESIDENT_THREADS / THREADS : 1;
-
-constexpr int OWNED_ROWS = (ROWS + RANKS - 1) / RANKS;
-constexpr u64 ROW_BYTES = (u64)WIDTH * ELEMENT_BYTES;
-constexpr u64 PART_BYTES = OWNED_ROWS * ROW_BYTES;
-
-constexpr bool NORM_BY_OWNER = HAS_NORM == 2, WHOLE_ROWS = !NORM_BY_OWNER && HAS_RESIDUAL == 2;
-constexpr bool SUM_IS_GIVEN = !NORM_BY_OWNER && !WHOLE_ROWS;
-constexpr int GIVEN_DTYPE = NORM_BY_OWNER ? OUT_DTYPE : WHOLE_ROWS ? DTYPE_F32 : X_DTYPE;
-constexpr u64 GIVEN_ROW_BYTES = (u64)WIDTH * (GIVEN_DTYPE == DTYPE_F32 ? 4 : 2);
-constexpr int GIVEN_WORDS = VECTOR * (GIVEN_DTYPE == DTYPE_F32 ? 4 : 2) / 4; /* of a thread's part of a row */
-
-/* Row number `index` of those that other ranks own. */
-__device__ __forceinline__ int others_row(int index, u32 rank)
-{
-    const u32 owner = index % (RANKS - 1);
-    return index / (RANKS - 1) * RANKS + (int)(owner + (owner >= rank));
-}
-
-/* What a thread gives of its part of a row, in words that are not empty. */
-__device__ __forceinline__ void pack_given(const float value[VECTOR], u32 words[GIVEN_WORDS])
-{
-#pragma unroll
-    for (int w = 0; w < GIVEN_WORDS; w++) {
-        if constexpr (GIVEN_DTYPE == DTYPE_F32)
-            words[w] = comm_clean(bits_of_float(value[w]));
-        else
-            words[w] = comm_clean(pack_halves<GIVEN_DTYPE>(value[2 * w], value[2 * w + 1]));
-    }
-}
-
-__device__ __forceinline__ void unpack_given(const u32 words[GIVEN_WORDS], float value[VECTOR])
-{
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        if constexpr (GIVEN_DTYPE == DTYPE_F32)
-            value[i] = float_of_bits(words[i]);
-        else
-            value[i] = float_of_half<GIVEN_DTYPE>((u16)(words[i / 2] >> (16 * (i % 2))));
-    }
-}
-
-__device__ __forceinline__ void give(u8 *to, const u32 words[GIVEN_WORDS])
-{
-    if constexpr (GIVEN_WORDS < 4) {
-#pragma unroll
-        for (int w = 0; w < GIVEN_WORDS; w++) comm_store(to + 4 * w, words[w]);
-    } else {
-#pragma unroll
-        for (int w = 0; w < GIVEN_WORDS; w += 4)
-            comm_store(to + 4 * w, make_uint4(words[w], words[w + 1], words[w + 2], words[w + 3]));
-    }
-}
-
-__device__ __forceinline__ void take_given(u8 *from, u32 words[GIVEN_WORDS], u32 owner, const comm_header *header,
-                                           u32 &late)
-{
-    static_assert(NORM_BY_OWNER || GIVEN_WORDS % 4 == 0, "whole vectors: rows of X_DTYPE or wider");
-#pragma unroll
-    for (int w = 0; w < GIVEN_WORDS; w += 4) {
-        const uint4 vector = comm_take_one<COMM_LONGER_PATIENCE>((uint4 *)from + w / 4, owner, header, late);
-        words[w] = vector.x, words[w + 1] = vector.y, words[w + 2] = vector.z, words[w + 3] = vector.w;
-    }
-}
-
-struct exchange {
-    const comm_header *header;
-    const uint4 *x;
-    u8 *buffer, *given; /* this rank's: of the first trip, of the second */
-    u32 rank;
-    bool alone;
-    int rows;
+struct all_reduce_two_shot_params {
+    KERNEL_PARAMS
 };
+typedef all_reduce_two_shot_body<all_reduce_two_shot_params> all_reduce_two_shot_kernel;
 
-__device__ __forceinline__ void send_to_owners(const exchange &own, int block)
-{
-    u8 *to[RANKS];
-#pragma unroll
-    for (int r = 0; r < RANKS; r++) to[r] = comm_part(own.header, own.buffer, r, PART_BYTES);
-    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
-        const u32 owner = row % RANKS;
-        if (own.alone && row / RANKS * RANKS + RANKS > own.rows) continue;
-        u8 *at = to[0];
-#pragma unroll
-        for (int r = 1; r < RANKS; r++)
-            if (r == owner) at = to[r];
-        at += row / RANKS * ROW_BYTES;
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int vector = threadIdx.x + s * THREADS;
-            if (vector < VECTORS) comm_store(at + vector * 16, comm_clean(own.x[(i64)row * VECTORS + vector]));
-        }
-    }
-}
-
-/* The rows of this rank: added, given to all, finished here. */
-__device__ __forceinline__ void sum_own(const exchange &own, int block, const row_end &end, u32 &late)
-{
-    u8 *whole[RANKS];
-    int slot[RANKS];
-#pragma unroll
-    for (int r = 0; r < RANKS; r++) {
-        whole[r] = (u8 *)own.header->peers[r] + ((u64)own.given - (u64)own.header);
-        slot[r] = own.header->slots[r];
-    }
-    for (int group = block; group * RANKS + own.rank < own.rows; group += BLOCKS) {
-        const int row = group * RANKS + own.rank;
-        const bool shared = !own.alone || group * RANKS + RANKS <= own.rows;
-        const auto give_all = [&](int vector, const u32 words[GIVEN_WORDS]) {
-#pragma unroll
-            for (int r = 0; r < RANKS; r++)
-                if (r != own.rank && group * RANKS + slot[r] < own.rows)
-                    give(whole[r] + (group * RANKS + slot[r]) * GIVEN_ROW_BYTES + vector * (GIVEN_WORDS * 4), words);
-        };
-        float sum[STEPS][VECTOR];
-        u32 words[GIVEN_WORDS];
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int vector = threadIdx.x + s * THREADS;
-            if (vector >= VECTORS) continue;
-            const uint4 mine = own.x[(i64)row * VECTORS + vector];
-            float base[VECTOR];
-            load_residual(row, s, base, end);
-            uint4 part[RANKS];
-#pragma unroll
-            for (int r = 0; r < RANKS; r++) part[r] = mine;
-            if (shared)
-                comm_take<RANKS>((uint4 *)own.buffer + (i64)group * VECTORS + vector, PART_BYTES / 16, own.rank, part,
-                                 own.header, late);
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum[s][i] = 0;
-#pragma unroll
-            for (int r = 0; r < RANKS; r++) {
-                float value[VECTOR];
-                unpack(r == own.rank ? mine : part[r], value);
-#pragma unroll
-                for (int i = 0; i < VECTOR; i++) sum[s][i] += value[i];
-            }
-            if constexpr (SUM_IS_GIVEN) {
-                pack_given(sum[s], words);
-                give_all(vector, words);
-                unpack_given(words, sum[s]); /* all ranks go on from the same bits */
-            }
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
-            if constexpr (WHOLE_ROWS) {
-                pack_given(sum[s], words);
-                give_all(vector, words);
-                unpack_given(words, sum[s]);
-            }
-        }
-        finish_row(row, sum, end);
-#pragma unroll
-        for (int s = 0; NORM_BY_OWNER && s < STEPS; s++) {
-            const int vector = threadIdx.x + s * THREADS;
-            if (vector >= VECTORS) continue;
-            pack_given(sum[s], words);
-            give_all(vector, words);
-            unpack_given(words, sum[s]);
-        }
-        store_normed_row(row, sum, end);
-    }
-}
-
-/* The others' rows, of which the norm has been formed. */
-__device__ __forceinline__ void take_normed(const exchange &own, int block, const row_end &end, u32 &late)
-{
-    constexpr int GIVEN_VECTORS = GIVEN_ROW_BYTES / 16;
-    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
-        uint4 *from = (uint4 *)(own.given + row * GIVEN_ROW_BYTES);
-        uint4 *to = (uint4 *)((u8 *)end.normed + row * GIVEN_ROW_BYTES);
-        for (int vector = threadIdx.x; vector < GIVEN_VECTORS; vector += THREADS)
-            to[vector] = comm_take_one<COMM_LONGER_PATIENCE>(from + vector, row % RANKS, own.header, late);
-    }
-}
-
-__device__ __forceinline__ void finish_others(const exchange &own, int block, const row_end &end, u32 &late)
-{
-    for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += BLOCKS) {
-        float sum[STEPS][VECTOR];
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            const int vector = threadIdx.x + s * THREADS;
-            if (vector >= VECTORS) continue;
-            u32 words[GIVEN_WORDS];
-            float base[VECTOR];
-            if constexpr (SUM_IS_GIVEN) load_residual(row, s, base, end);
-            take_given(own.given + row * GIVEN_ROW_BYTES + vector * (GIVEN_WORDS * 4), words, row % RANKS, own.header,
-                       late);
-            unpack_given(words, sum[s]);
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++)
-                if constexpr (SUM_IS_GIVEN) sum[s][i] += base[i];
-        }
-        finish_row(row, sum, end);
-        store_normed_row(row, sum, end);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(all_reduce_two_shot_params::THREADS,
+                                             all_reduce_two_shot_kernel::BLOCKS_PER_SM)
     all_reduce_two_shot(const int *__restrict__ counts, const uint4 *x, comm_header *header, u8 *buffer, float *out
-#if HAS_RESIDUAL
+#if PARAM_HAS_RESIDUAL
                         ,
                         const float *residual
 #endif
-#if HAS_NORM
+
+#if PARAM_HAS_NORM
                         ,
                         const void *__restrict__ weight, void *__restrict__ normed
 #endif
     )
 {
-    device_trigger();
-    exchange own = {header, x, buffer, buffer + RANKS * PART_BYTES, header->rank, header->peers[0] == header->peers[1],
-                    0};
-    row_end end = {out, nullptr, nullptr, nullptr};
-#if HAS_RESIDUAL
-    end.residual = residual;
+#if !PARAM_HAS_RESIDUAL
+    const float *residual = nullptr;
 #endif
-#if HAS_NORM
-    end.weight = weight, end.normed = normed;
+#if !PARAM_HAS_NORM
+    const void *weight = nullptr;
+    void *normed = nullptr;
 #endif
-    const int block = blockIdx.x % BLOCKS;
-    device_wait();
-    own.rows = counts[COUNT_INDEX] < ROWS ? counts[COUNT_INDEX] : ROWS;
-    u32 late = 0;
-    const bool sums = HALVES == 1 || blockIdx.x >= BLOCKS, exchanges = blockIdx.x < BLOCKS;
-    if (exchanges) send_to_owners(own, block);
-    if (sums) sum_own(own, block, end, late);
-    if (exchanges) {
-        if constexpr (NORM_BY_OWNER)
-            take_normed(own, block, end, late);
-        else
-            finish_others(own, block, end, late);
-    }
-    comm_end(header, late);
+    all_reduce_two_shot_kernel::run(counts, x, header, buffer, out, residual, weight, normed);
 }

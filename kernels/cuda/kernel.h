@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device kernels as data: for every .cu file what it computes, which macros specialise it, how it is launched.
+/* Device kernels as data: for every .cu file what it computes, which parameters specialise it, how it is launched.
  *
- * A .cu file has one entry, `extern "C" __global__`, named as the file. Its parameters are the launch's operands in the
+ * A .cu file has one entry, `extern "C" __global__`, named as the file. Its arguments are the launch's operands in the
  * order of the contract: pointers, or by value a tensor map (struct tensor_map, __grid_constant__) where the kernel's
- * host file says so. All shapes, dtypes and tunables are macros, the names of which are `param_names`; each has a
- * default in the file, so that nvcc compiles the file as it is. Outputs of a launch become visible to the next launch
+ * host file says so. The body is in a .cuh file, a template over a struct of all shapes, dtypes and tunables
+ * (kernels/cuda/include/device.cuh); `param_names` names them, and the .cu file has a default of each, so that nvcc compiles it
+ * as it is. Outputs of a launch become visible to the next launch
  * as programmatic dependent launch says: every kernel calls device_wait() before it touches what an earlier launch
  * writes or writes what one reads, and device_trigger() early. */
 #ifndef KERNELS_CUDA_KERNEL_H

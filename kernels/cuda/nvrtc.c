@@ -54,12 +54,15 @@ enum {
     LEAST_VERSION = 12000, /* sm_90a */
     MAX_CUBIN_BYTES = 64 << 20,
     OPTION_BYTES = 96,
-    MAX_OPTIONS = PLAN_MAX_PARAMS + 2,
+    FIXED_OPTIONS = 3, /* before those of single parameters */
+    MAX_OPTIONS = PLAN_MAX_PARAMS + FIXED_OPTIONS,
+    STRUCT_BYTES = PLAN_MAX_PARAMS * OPTION_BYTES,
     KEY_CHARACTERS = 32,
 };
 
 struct options {
     char text[MAX_OPTIONS][OPTION_BYTES];
+    char params[STRUCT_BYTES]; /* the option that defines KERNEL_PARAMS */
     const char *list[MAX_OPTIONS];
     int count;
 };
@@ -316,7 +319,7 @@ static bool fail_compilation(const struct nvrtc *nvrtc, nvrtc_program program, i
         }
         free(log);
     }
-    for (int i = 0; i < options->count && used + 1 < sizeof macros; i++) {
+    for (int i = 0; i < FIXED_OPTIONS && used + 1 < sizeof macros; i++) {
         int written = snprintf(macros + used, sizeof macros - used, " %s", options->list[i]);
         used += written > 0 ? (size_t)written : 0;
     }
@@ -390,15 +393,23 @@ static bool make_options(struct options *options, const struct device_kernel *ke
         return status_fail(status, STATUS_INTERNAL, "%s: expected at most %d parameters, found %d", kernel->name,
                            PLAN_MAX_PARAMS, kernel->param_count);
     device_architecture(capability, architecture);
-    options->count = kernel->param_count + 2;
+    options->count = kernel->param_count + FIXED_OPTIONS;
     for (int i = 0; i < options->count; i++) options->list[i] = options->text[i];
+    options->list[FIXED_OPTIONS - 1] = options->params;
     snprintf(options->text[0], OPTION_BYTES, "--gpu-architecture=%s", architecture);
     snprintf(options->text[1], OPTION_BYTES, "-std=c++17");
+    /* No commas: they separate definitions. */
+    size_t used = (size_t)snprintf(options->params, STRUCT_BYTES, "-DKERNEL_PARAMS=");
     for (int i = 0; i < kernel->param_count; i++) {
-        int length = snprintf(options->text[i + 2], OPTION_BYTES, "-D%s=%" PRId64, kernel->param_names[i], params[i]);
+        const char *name = kernel->param_names[i];
+        int length = snprintf(options->text[FIXED_OPTIONS + i], OPTION_BYTES, "-DPARAM_%s=%" PRId64, name, params[i]);
         if (length < 0 || length >= OPTION_BYTES)
-            return status_fail(status, STATUS_INTERNAL, "%s: parameter name '%s' is too long", kernel->name,
-                               kernel->param_names[i]);
+            return status_fail(status, STATUS_INTERNAL, "%s: parameter name '%s' is too long", kernel->name, name);
+        length = snprintf(options->params + used, STRUCT_BYTES - used, "PARAM(%s)=%" PRId64 ";", name, params[i]);
+        used += (size_t)length;
+        if (used >= STRUCT_BYTES)
+            return status_fail(status, STATUS_INTERNAL, "%s: the names of its parameters take more than %d bytes",
+                               kernel->name, STRUCT_BYTES);
     }
     return true;
 }

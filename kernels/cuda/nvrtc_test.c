@@ -7,16 +7,20 @@
 #include "formats/base/file.h"
 #include "kernels/cuda/nvrtc.h"
 
-/* Two levels of headers, a macro of each parameter, and the file that every kernel includes. */
+/* Two levels of headers, the struct of parameters and a macro of each, and the file that every kernel includes. */
 static const struct device_source sources[] = {
     {"kernels/cuda/include/device.cuh", "#pragma once\n__device__ inline float twice(float x) { return x + x; }\n"},
     {"kernels/probe/probe.cuh", "#pragma once\n#include \"kernels/cuda/include/device.cuh\"\n"
                                 "__device__ inline float four_times(float x) { return twice(twice(x)); }\n"},
     {"kernels/probe/probe.cu",
      "#include \"kernels/probe/probe.cuh\"\n"
-     "static_assert(ROWS > 0 && BIAS < 0 && sizeof(WIDE) == 8, \"macros\");\n"
+     "#define PARAM(name) static constexpr auto name\n"
+     "struct params {\n    KERNEL_PARAMS\n};\n"
+     "static_assert(params::ROWS == PARAM_ROWS && params::BIAS == PARAM_BIAS && params::WIDE == PARAM_WIDE, \"one\");\n"
+     "static_assert(PARAM_BIAS < 0 && sizeof(params::ROWS) == 4 && sizeof(params::WIDE) == 8, \"types\");\n"
      "extern \"C\" __global__ void probe(float *x)\n{\n"
-     "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < ROWS) x[i] = four_times(x[i]) + BIAS;\n}\n"},
+     "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < params::ROWS) x[i] = four_times(x[i]) + "
+     "params::BIAS;\n}\n"},
     {"kernels/probe/broken.cu", "extern \"C\" __global__ void broken(float *x)\n{\n    int unused;\n"
                                 "    *x = undeclared_name;\n}\n"},
     {"kernels/probe/lost.cu", "#include \"kernels/probe/nowhere.cuh\"\n"},
@@ -98,7 +102,8 @@ static void test_failures(void **state)
                    "kernels/probe/broken.cu does not compile: kernels/probe/broken.cu(4): error: identifier "
                    "\"undeclared_name\" is undefined");
     expect_failure(nvrtc, "kernels/probe/broken.cu", HOPPER, STATUS_INTERNAL, "--gpu-architecture=sm_90a");
-    expect_failure(nvrtc, "kernels/probe/broken.cu", HOPPER, STATUS_INTERNAL, "-DROWS=100 -DBIAS=-7");
+    expect_failure(nvrtc, "kernels/probe/broken.cu", HOPPER, STATUS_INTERNAL,
+                   "-DKERNEL_PARAMS=PARAM(ROWS)=100;PARAM(BIAS)=-7;");
     expect_failure(nvrtc, "kernels/probe/lost.cu", HOPPER, STATUS_INTERNAL, "kernels/probe/nowhere.cuh");
     expect_failure(nvrtc, "kernels/probe/absent.cu", HOPPER, STATUS_INTERNAL, "is not part of this program");
     expect_failure(nvrtc, "kernels/probe/probe.cu", 11, STATUS_MACHINE, "knows compute capability 1.1, found");

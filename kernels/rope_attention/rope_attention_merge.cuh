@@ -4,16 +4,7 @@
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 
-#include "kernels/cuda/include/device.cuh"
-
-#define MINUS_INFINITY float_of_bits(0xff800000)
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+#include "kernels/cuda/include/ptx.cuh"
 
 /* Sum of weighted quads: the merge of warps and of splits. */
 struct merged {
@@ -31,7 +22,7 @@ __device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, cons
     for (int i = 0; i < parts; i++) {
         float2 part = sums[i * sums_pitch];
         float4 value = quads[i * quads_pitch];
-        float factor = exp2_fast(part.x - all.maximum);
+        float factor = exp2_approximate(part.x - all.maximum);
         all.sum += factor * part.y;
         all.value.x += factor * value.x;
         all.value.y += factor * value.y;
@@ -45,23 +36,6 @@ __device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, cons
  * behind it. Zero itself is written as minus zero. */
 __device__ __forceinline__ float marked(float value) { return value == 0 ? float_of_bits(0x80000000) : value; }
 
-__device__ __forceinline__ float4 read_quad(const float4 *from)
-{
-    float4 value;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ float2 read_pair(const float2 *from)
-{
-    float2 value;
-    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(from) : "memory");
-    return value;
-}
-
 __device__ __forceinline__ bool is_written(float4 v)
 {
     return bits_of_float(v.x) && bits_of_float(v.y) && bits_of_float(v.z) && bits_of_float(v.w);
@@ -74,25 +48,25 @@ template <int BATCH>
 __device__ __forceinline__ merged merge_arriving(const float2 *sums, int sums_pitch, float4 *quads, int quads_pitch,
                                                  int parts)
 {
-    merged all = {make_float4(0, 0, 0, 0), MINUS_INFINITY, 0};
+    merged all = {make_float4(0, 0, 0, 0), -infinity(), 0};
     for (int start = 0; start < parts; start += BATCH) {
         float4 values[BATCH];
         float2 pairs[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
             if (start + i < parts) {
-                values[i] = read_quad(quads + (start + i) * quads_pitch);
-                pairs[i] = read_pair(sums + (start + i) * sums_pitch);
+                values[i] = load_relaxed(quads + (start + i) * quads_pitch);
+                pairs[i] = load_relaxed(sums + (start + i) * sums_pitch);
             }
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
             if (start + i < parts) {
                 float4 &value = values[i];
-                while (!is_written(value)) value = read_quad(quads + (start + i) * quads_pitch);
-                while (!is_written(pairs[i])) pairs[i] = read_pair(sums + (start + i) * sums_pitch);
+                while (!is_written(value)) value = load_relaxed(quads + (start + i) * quads_pitch);
+                while (!is_written(pairs[i])) pairs[i] = load_relaxed(sums + (start + i) * sums_pitch);
                 quads[(start + i) * quads_pitch] = make_float4(0, 0, 0, 0);
                 float maximum = fmaxf(all.maximum, pairs[i].x);
-                float old = exp2_fast(all.maximum - maximum), factor = exp2_fast(pairs[i].x - maximum);
+                float old = exp2_approximate(all.maximum - maximum), factor = exp2_approximate(pairs[i].x - maximum);
                 all.maximum = maximum;
                 all.sum = all.sum * old + factor * pairs[i].y;
                 all.value.x = all.value.x * old + factor * value.x;
@@ -112,21 +86,13 @@ __device__ __forceinline__ merged merge_across(merged a, int offset, u32 lanes)
     b.value.z = __shfl_xor_sync(lanes, a.value.z, offset), b.value.w = __shfl_xor_sync(lanes, a.value.w, offset);
     b.maximum = __shfl_xor_sync(lanes, a.maximum, offset), b.sum = __shfl_xor_sync(lanes, a.sum, offset);
     const float maximum = fmaxf(fmaxf(a.maximum, b.maximum), -3e38f); /* finite: infinities would cancel to NaN */
-    const float factor_a = exp2_fast(a.maximum - maximum), factor_b = exp2_fast(b.maximum - maximum);
+    const float factor_a = exp2_approximate(a.maximum - maximum), factor_b = exp2_approximate(b.maximum - maximum);
     merged all;
     all.value = make_float4(a.value.x * factor_a + b.value.x * factor_b, a.value.y * factor_a + b.value.y * factor_b,
                             a.value.z * factor_a + b.value.z * factor_b, a.value.w * factor_a + b.value.w * factor_b);
     all.maximum = maximum;
     all.sum = a.sum * factor_a + b.sum * factor_b;
     return all;
-}
-
-/* How many blocks of the same result have come here before. */
-__device__ __forceinline__ u32 take_ticket(u32 *tickets)
-{
-    u32 old;
-    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(old) : "l"(tickets) : "memory");
-    return old;
 }
 
 #endif

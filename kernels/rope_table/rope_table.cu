@@ -1,61 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope_table: cosines and sines of position * inv_freq, times SCALING (contract: rope_table_device.h). One thread per
- * angle.
- *
- * The angle is the float32 product. Its reduction to [-pi/4, pi/4] is one step of Cody and Waite in double, pi/2 in two
- * parts: exact enough for every angle below 2^31, and without the table in local memory that sinf() carries for large
- * arguments. The polynomials are float32. */
-#include "kernels/cuda/include/device.cuh"
+/* rope_table as a kernel of its own: rope_table.cuh. */
+#include "kernels/rope_table/rope_table.cuh"
 
-#ifndef ROWS
-#define ROWS 16
-#endif
-#ifndef COUNT_INDEX
-#define COUNT_INDEX 0
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef SCALING_BITS
-#define SCALING_BITS 0x3f800000
+#ifndef KERNEL_PARAMS
+#define KERNEL_PARAMS       \
+    PARAM(ROWS) = 16;       \
+    PARAM(COUNT_INDEX) = 0; \
+    PARAM(HEAD_DIM) = 128;  \
+    PARAM(SCALING_BITS) = 0x3f800000;
 #endif
 
-constexpr int ROPE_TABLE_THREADS = 128; /* as rope_table_device.c */
-constexpr int HALF = HEAD_DIM / 2;
+struct rope_table_params {
+    KERNEL_PARAMS
+};
+typedef rope_table_body<rope_table_params> rope_table_kernel;
 
-extern "C" __global__ void __launch_bounds__(ROPE_TABLE_THREADS)
+extern "C" __global__ void __launch_bounds__(rope_table_kernel::THREADS)
     rope_table(const int *__restrict__ counts, const int *__restrict__ positions, const float *__restrict__ inv_freq,
                float *__restrict__ out)
 {
-    device_trigger();
-    const u32 index = blockIdx.x * ROPE_TABLE_THREADS + threadIdx.x;
-    const u32 row = index / HALF, i = index % HALF;
-    const float frequency = inv_freq[i]; /* never changes */
-    device_wait();
-    if (row >= ROWS || (int)row >= counts[COUNT_INDEX]) return;
-
-    const double angle = __fmul_rn((float)positions[row], frequency);
-    const int quadrant = __double2int_rn(angle * 0x1.45f306dc9c883p-1); /* 2 / pi */
-    double reduced = fma((double)quadrant, -0x1.921fb54442d18p+0, angle);
-    reduced = fma((double)quadrant, -0x1.1a62633145c07p-54, reduced);
-
-    /* sin and cos on [-pi/4, pi/4] to about 6e-8 (coefficients: Moshier's Cephes library, sinf.c). */
-    const float r = (float)reduced, s = r * r;
-    float sine = fmaf(fmaf(-1.9515295891e-4f, s, 8.3321608736e-3f), s, -1.6666654611e-1f);
-    sine = fmaf(sine * s, r, r);
-    float cosine = fmaf(fmaf(2.443315711809948e-5f, s, -1.388731625493765e-3f), s, 4.166664568298827e-2f);
-    cosine = fmaf(cosine * s, s, fmaf(-0.5f, s, 1.0f));
-    if (quadrant & 1) {
-        const float other = cosine;
-        cosine = -sine;
-        sine = other;
-    }
-    if (quadrant & 2) {
-        cosine = -cosine;
-        sine = -sine;
-    }
-    const float scaling = float_of_bits(SCALING_BITS);
-    float *to = out + (i64)row * HEAD_DIM;
-    to[i] = cosine * scaling;
-    to[HALF + i] = sine * scaling;
+    rope_table_kernel::run(counts, positions, inv_freq, out);
 }

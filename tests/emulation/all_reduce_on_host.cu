@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce's kernels on the host, every rank with blocks of its own: some rounds in a row, each behind the last one's out,
- * without a barrier between ranks. Made and run by emulation_test.py, which sets the kernel's macros and
+ * without a barrier between ranks. Made and run by emulation_test.py, which gives the kernel's parameters (KERNEL_PARAMS of
+ * kernels/cuda/include/device.cuh) and
  *
  *   TWO_SHOT   1: all_reduce_two_shot, else all_reduce_one_shot
  *   VALID      rows that are valid
@@ -15,12 +16,22 @@
 #include "tests/emulation/cuda_on_host.h"
 
 #if TWO_SHOT
-#include "kernels/all_reduce/all_reduce_two_shot.cu"
-#define KERNEL all_reduce_two_shot
-constexpr int GRID = HALVES * BLOCKS;
+#include "kernels/all_reduce/all_reduce_two_shot.cuh"
 #else
-#include "kernels/all_reduce/all_reduce_one_shot.cu"
-#define KERNEL all_reduce_one_shot
+#include "kernels/all_reduce/all_reduce_one_shot.cuh"
+#endif
+
+struct params {
+    KERNEL_PARAMS
+};
+constexpr int ROWS = params::ROWS, WIDTH = params::WIDTH, RANKS = params::RANKS, THREADS = params::THREADS;
+constexpr int HAS_RESIDUAL = params::HAS_RESIDUAL, HAS_NORM = params::HAS_NORM;
+constexpr int X_DTYPE = params::X_DTYPE, NORM_DTYPE = params::NORM_DTYPE, OUT_DTYPE = params::OUT_DTYPE;
+#if TWO_SHOT
+typedef all_reduce_two_shot_body<params> kernel;
+constexpr int GRID = params::HALVES * params::BLOCKS;
+#else
+typedef all_reduce_one_shot_body<params> kernel;
 constexpr int GRID = ROWS;
 #endif
 
@@ -51,16 +62,8 @@ static void one_thread()
     static const int counts[2] = {VALID, VALID};
     rank_memory &own = memories[at.rank];
     u8 *buffer = own.comm + HEADER_BYTES + at.round % 2 * BUFFER_BYTES;
-    KERNEL(counts, (const uint4 *)own.x_bytes[at.round].data(), (comm_header *)own.comm, buffer, own.out.data()
-#if HAS_RESIDUAL
-                                                                                                     ,
-           own.residual.data()
-#endif
-#if HAS_NORM
-               ,
-           weight_bytes.data(), own.normed.data()
-#endif
-    );
+    kernel::run(counts, (const uint4 *)own.x_bytes[at.round].data(), (comm_header *)own.comm, buffer, own.out.data(),
+                own.residual.data(), weight_bytes.data(), own.normed.data());
 }
 
 static void *run_one_block(void *argument)

@@ -30,6 +30,9 @@ struct uint2 {
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct float2 {
+    float x, y;
+};
 struct float4 {
     float x, y, z, w;
 };
@@ -154,7 +157,7 @@ inline int __float_as_int(float value)
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline unsigned long __cvta_generic_to_shared(const void *) { abort(); }
 
-/* ---- in the place of instructions (device.cuh, comm.cuh) ---- */
+/* ---- in the place of instructions (element.cuh, comm.cuh) ---- */
 
 template <int ELEMENT> static float float_of_half(unsigned short half)
 {

@@ -58,11 +58,15 @@ class Emulation(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def problem_of(self, number, macros, spoil=0):
+    def problem_of(self, number, case, spoil=0):
         """None if all is well."""
+        macros = {name: case[name] for name in ("TWO_SHOT", "VALID", "MISSING")}
+        params = {name: value for name, value in case.items() if name not in macros}
+        params.update(NORM_DTYPE=BF16, COUNT_INDEX=0, EPS_BITS=0x3727C5AC)  # 1e-5
         program = os.path.join(self.folder, "%d" % number)
         command = [COMPILER, "-std=c++17", "-O1", "-w", "-pthread", "-I", ROOT, "-x", "c++", "-o", program,
-                   "-DNORM_DTYPE=%d" % BF16, "-DSPOIL=%d" % spoil, *("-D%s=%d" % macro for macro in macros.items()),
+                   "-DSPOIL=%d" % spoil, *("-D%s=%d" % macro for macro in macros.items()),
+                   "-DKERNEL_PARAMS=" + "".join("PARAM(%s)=%d;" % param for param in params.items()),
                    os.path.join(HERE, "all_reduce_on_host.cu")]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:

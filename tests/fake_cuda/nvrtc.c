@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run-time compiler for the fake driver (fake_cuda.h): whatever the source, the cubin is the fake's text, with the
- * parameters that the kernel has under its macros. A library libnvrtc.so.13 in a folder of its own.
+ * operands that the kernel has with these parameters. A library libnvrtc.so.13 in a folder of its own.
  *
  * FAKE_NVRTC_REFUSE=NAME makes every compilation of that kernel fail with a message. */
 #include <ctype.h>
@@ -23,7 +23,7 @@ struct program {
     size_t cubin_bytes;
 };
 
-/* What each kernel takes: how many operands, which of them are tensor maps, and which macros add more behind. */
+/* What each kernel takes: how many operands, which of them are tensor maps, and which parameters add more after those. */
 static const struct kernel {
     const char *name;
     int operands, maps[2]; /* -1: none */
@@ -51,10 +51,10 @@ static const struct kernel {
     {"all_gather_place", 3, {-1, -1}, {NULL}, {0}},
 };
 
-static bool is_defined(const char *const *options, int count, const char *macro, const char *value)
+static bool is_param(const char *const *options, int count, const char *name, const char *value)
 {
     char wanted[80];
-    snprintf(wanted, sizeof wanted, "-D%s=%s", macro, value);
+    snprintf(wanted, sizeof wanted, "-DPARAM_%s=%s", name, value);
     for (int i = 0; i < count; i++)
         if (strcmp(options[i], wanted) == 0) return true;
     return false;
@@ -66,11 +66,10 @@ static void write_cubin(struct program *program, const struct kernel *kernel, co
     int operands = kernel->operands;
     int second_map = kernel->maps[1];
     for (int i = 0; i < 3 && kernel->optional[i]; i++)
-        if (is_defined(options, count, kernel->optional[i], "1") ||
-            is_defined(options, count, kernel->optional[i], "2"))
+        if (is_param(options, count, kernel->optional[i], "1") || is_param(options, count, kernel->optional[i], "2"))
             operands += kernel->added[i];
     /* matmul_gemv reads W through a map in one of its ways. */
-    if (strcmp(kernel->name, "matmul_gemv") == 0 && is_defined(options, count, "COPY", "2")) second_map = 2;
+    if (strcmp(kernel->name, "matmul_gemv") == 0 && is_param(options, count, "COPY", "2")) second_map = 2;
     at += sprintf(at, "FAKE CUBIN 90\nkernel %s", kernel->name);
     for (int i = 0; i < operands; i++)
         at += sprintf(at, " %d", i == kernel->maps[0] || i == second_map ? MAP : POINTER);

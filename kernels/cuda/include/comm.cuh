@@ -143,6 +143,14 @@ __device__ __forceinline__ void comm_end(comm_header *header, u32 late)
     __threadfence_system();
 }
 
+/* A type of WORDS words that travels in one access. */
+template <int WORDS> struct comm_words {
+    typedef u32 type;
+};
+template <> struct comm_words<4> {
+    typedef uint4 type;
+};
+
 /* Where to store for rank r what begins `offset` bytes into a part, of a buffer with one part for each rank. */
 __device__ __forceinline__ u8 *comm_part(const comm_header *header, const void *buffer, u32 r, u64 part_bytes)
 {

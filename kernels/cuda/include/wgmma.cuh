@@ -1,17 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wgmma with both operands in shared memory, for every size that the matmul uses. */
-#ifndef KERNELS_MATMUL_WGMMA_CUH
-#define KERNELS_MATMUL_WGMMA_CUH
+/* Products of one warpgroup (wgmma, compute capability 9.0a): inside `#if defined(__CUDA_ARCH_FEAT_SM90_ALL)` alone. */
+#ifndef KERNELS_CUDA_INCLUDE_WGMMA_CUH
+#define KERNELS_CUDA_INCLUDE_WGMMA_CUH
 
-#include "kernels/cuda/include/hopper.cuh"
+#include "kernels/cuda/include/element.cuh"
+
+/* Begin before the first of a group, commit after the last, wait before the sums are read. */
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/* Until at most PENDING groups are unfinished. */
+template <int PENDING> __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Keeps the compiler from moving accesses of accumulators across a begin or a wait. */
+template <int COUNT> __device__ __forceinline__ void wgmma_keep(float (&d)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
 
 /* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in the
  * 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the address.
+ * `next`: bytes from one tile of 64 columns to the next, for an operand with rows across the depth (k) of the product;
+ * without effect for rows along it.
  * Of the sums, d[4 * j + i] of lane l of warp w is row 16 * w + l / 4 + 8 * (i / 2), column 8 * j + l % 4 * 2 + i % 2. */
-__device__ __forceinline__ u64 wgmma_tile(u32 address)
+__device__ __forceinline__ u64 wgmma_tile(u32 address, u32 next = 16)
 {
-    /* start / 16, leading offset (unused with a swizzle), 1024 / 16 between groups of 8 rows, 128-byte swizzle */
-    return (u64)((address & 0x3ffffu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    /* start / 16 (in a cluster the upper bits have the block's rank), distance of tiles / 16, 1024 / 16 between groups of 8
+     * rows, 128-byte swizzle */
+    return (u64)((address & 0x3ffffu) >> 4) | (u64)(next >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 
 /* The text of one instruction: operand lists of 4 to 128 registers, each list the one before and more. */
@@ -89,5 +108,29 @@ WGMMA_DEFINE(128, 64, "%64", "%65", "%66")
 WGMMA_DEFINE(160, 80, "%80", "%81", "%82")
 WGMMA_DEFINE(192, 96, "%96", "%97", "%98")
 WGMMA_DEFINE(256, 128, "%128", "%129", "%130")
+
+/* d[64, N] += a[64, 16] * b[16, N]: a in registers, b a tile with its rows across the depth. */
+template <int N_, int DTYPE_> struct wgmma_registers;
+#define WGMMA_REGISTERS_ASM(n, registers, type, a_list, b_operand)                                       \
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WGMMA_R##registers \
+                 "}, " a_list ", " b_operand ", p, 1, 1, 1;\n}"                                          \
+                 : WGMMA_D##registers(0)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define WGMMA_REGISTERS_DEFINE(n, registers, a_list, b_operand)                   \
+    template <int DTYPE_> struct wgmma_registers<n, DTYPE_> {                     \
+        static __device__ __forceinline__ void run(float *d, const u32 *a, u64 b) \
+        {                                                                         \
+            if constexpr (DTYPE_ == DTYPE_BF16)                                   \
+                WGMMA_REGISTERS_ASM(n, registers, "bf16", a_list, b_operand);     \
+            else                                                                  \
+                WGMMA_REGISTERS_ASM(n, registers, "f16", a_list, b_operand);      \
+        }                                                                         \
+    };
+WGMMA_REGISTERS_DEFINE(16, 8, "{%8, %9, %10, %11}", "%12")
+WGMMA_REGISTERS_DEFINE(32, 16, "{%16, %17, %18, %19}", "%20")
+WGMMA_REGISTERS_DEFINE(48, 24, "{%24, %25, %26, %27}", "%28")
+WGMMA_REGISTERS_DEFINE(64, 32, "{%32, %33, %34, %35}", "%36")
+WGMMA_REGISTERS_DEFINE(128, 64, "{%64, %65, %66, %67}", "%68")
 
 #endif

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_prefill: causal grouped-query attention of the rows of one prompt chunk over its sequence's KV pages.
+ *
+ *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
+ *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
+ *
+ * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages.
+ *
+ * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 x 64; slots i32[ROWS];
+ * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over the
+ * pool behind the layer's offset, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows; out X_DTYPE[ROWS, HEADS *
+ * HEAD_DIM], 16-byte aligned, may be q's memory.
+ *
+ * As FlashAttention-3: a block has a producer warp and TILE_Q / 64 consumer warpgroups of 64 rows each. The producer
+ * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the scores
+ * of the next tile and the second product of the current one together; with PING_PONG the warpgroups take turns at
+ * that, so that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the
+ * first and, with a window, the last ones need masks.
+ *
+ * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
+ * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of products.
+ *
+ * With SPLIT > 1 every tile of q has a cluster of its own, the blocks of which share its keys. They leave their partial
+ * results in shared memory, and each merges some of the rows, always in the same order.
+ *
+ * Accumulation f32, softmax online in base 2, p rounded to X_DTYPE before the second product but summed unrounded. Two
+ * runs give the same bits; another chunking of the prompt or other tunables give other roundings. */
+#ifndef KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
+#define KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
+
+#include "kernels/cuda/include/tma.cuh"
+#include "kernels/cuda/include/wgmma.cuh"
+
+template <class P> struct attention_prefill_body {
+    static constexpr int consumers = P::TILE_Q / 64; /* warpgroups */
+    static constexpr int threads = 128 * (consumers + 1);
+    static constexpr int group = P::HEADS / P::KV_HEADS;
+    static constexpr int columns = (P::HEAD_DIM + 63) / 64; /* blocks of 64 columns */
+    static constexpr int box_rows = P::PAGE_TOKENS < P::KEY_TILE ? P::PAGE_TOKENS : P::KEY_TILE;
+    static constexpr int boxes = P::KEY_TILE / box_rows; /* of a tile and 64 columns */
+    static constexpr int page_rows = (int)(P::PAGE_BYTES / (P::HEAD_DIM * 2));
+    static constexpr int v_rows = P::KV_HEADS * P::PAGE_TOKENS; /* from a token's k to its v */
+    static_assert(P::KV_DTYPE == P::X_DTYPE && P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 16 == 0 &&
+                      P::PAGE_BYTES % (P::HEAD_DIM * 2) == 0,
+                  "launch checks");
+
+    static constexpr u32 q_block = 64 * 128; /* bytes: 64 rows of 64 columns */
+    static constexpr u32 q_bytes = consumers * columns * q_block;
+    static constexpr u32 key_block = P::KEY_TILE * 128;
+    static constexpr u32 key_bytes = columns * key_block;
+    static constexpr u32 tiles_offset = 1024; /* behind the barriers, keeps the alignment of the swizzle */
+
+    /* Registers of a thread: the producer gives its own away. One consumer and one block have all they want. */
+    static constexpr int producer_registers = 24;
+    static constexpr int consumer_budget =
+        (65536 / P::BLOCKS_PER_SM - 128 * producer_registers) / (128 * consumers) / 8 * 8;
+    static constexpr int consumer_registers = consumer_budget < 240 ? consumer_budget : 240;
+    static constexpr bool moves_registers = consumers * P::BLOCKS_PER_SM > 1;
+
+    enum {
+        TURN_BARRIER = 1, /* and the next ones, one for each consumer */
+        WARPGROUP_BARRIER = TURN_BARRIER + consumers,
+        /* likewise, and one for all of them */
+    };
+
+    struct barriers {
+        u64 q_full, q_empty;
+        u64 k_full[P::STAGES], k_empty[P::STAGES], v_full[P::STAGES], v_empty[P::STAGES];
+    };
+
+    /* A ring's next stage, and how often it came round. */
+    struct ring {
+        u32 stage, phase;
+    };
+
+    static __device__ __forceinline__ void advance(struct ring &ring)
+    {
+        if (++ring.stage == P::STAGES) {
+            ring.stage = 0;
+            ring.phase ^= 1;
+        }
+    }
+
+    struct chunk {
+        int valid, first_position, last_position;
+    };
+
+    /* One tile of q: rows [row, row + TILE_Q) of a head, tiles of keys [begin, end); none for a part of a short context. */
+    struct work {
+        int row, head, begin, end;
+    };
+
+    /* The block's n-th piece of work; false: there is none, and none after it. */
+    static __device__ __forceinline__ bool next_work(struct work &work, const struct chunk &chunk, int n)
+    {
+        int tiles = (chunk.valid + P::TILE_Q - 1) / P::TILE_Q;
+        int blocks = (int)gridDim.x / P::SPLIT, block = (int)blockIdx.x / P::SPLIT, part = (int)blockIdx.x % P::SPLIT;
+        int index = n * blocks + (n % 2 ? blocks - 1 - block : block);
+        if (index >= tiles * P::HEADS) return false;
+        work.row = (tiles - 1 - index / P::HEADS) * P::TILE_Q;
+        work.head = index % P::HEADS;
+        int first = chunk.first_position + work.row, last = min(first + P::TILE_Q - 1, chunk.last_position);
+        int begin = P::WINDOW > 0 ? max(0, first - P::WINDOW + 1) / P::KEY_TILE : 0,
+            count = last / P::KEY_TILE + 1 - begin;
+        work.begin = begin + count * part / P::SPLIT;
+        work.end = begin + count * (part + 1) / P::SPLIT;
+        return true;
+    }
+
+    /* A tile's k (offset 0) or v (offset v_rows). Boxes behind the last token take the last page, for their entries of the
+ * page table mean nothing; what is loaded there is masked. */
+    static __device__ __forceinline__ void load_keys(u32 to, const tensor_map *map, const i32 *pages,
+                                                     const struct chunk &chunk, int tile, int row_offset, u32 barrier)
+    {
+        barrier_arrive_expect(barrier, key_bytes);
+#pragma unroll
+        for (int i = 0; i < boxes; i++) {
+            int token = tile * P::KEY_TILE + i * box_rows;
+            int row = pages[min(token, chunk.last_position) / P::PAGE_TOKENS] * page_rows + token % P::PAGE_TOKENS +
+                      row_offset;
+#pragma unroll
+            for (int c = 0; c < columns; c++)
+                tile_load(to + c * key_block + i * box_rows * 128, map, c * 64, row, barrier);
+        }
+    }
+
+    static __device__ __forceinline__ void produce(const tensor_map *q_map, const tensor_map *kv_map, const i32 *pages,
+                                                   const struct chunk &chunk, struct barriers *barriers, u32 q_tile,
+                                                   u32 k_tiles, u32 v_tiles)
+    {
+        struct ring k_ring = {0, 1}, v_ring = {0, 1};
+        struct work work;
+        for (int n = 0; next_work(work, chunk, n); n++) {
+            if (work.begin == work.end) continue;
+            int k_offset = work.head / group * P::PAGE_TOKENS;
+            barrier_wait_tight(shared_address(&barriers->q_empty), (u32)(n + 1) % 2);
+            u32 q_full = shared_address(&barriers->q_full);
+            barrier_arrive_expect(q_full, q_bytes);
+#pragma unroll
+            for (int w = 0; w < consumers; w++) {
+#pragma unroll
+                for (int c = 0; c < columns; c++)
+                    tile_load(q_tile + (u32)(w * columns + c) * q_block, q_map, work.head * P::HEAD_DIM + c * 64,
+                              work.row + w * 64, q_full);
+            }
+            /* k runs one tile ahead of v, as the consumers do. */
+            for (int tile = work.end - 1; tile >= work.begin - 1; tile--) {
+                if (tile >= work.begin) {
+                    barrier_wait_tight(shared_address(&barriers->k_empty[k_ring.stage]), k_ring.phase);
+                    load_keys(k_tiles + k_ring.stage * key_bytes, kv_map, pages, chunk, tile, k_offset,
+                              shared_address(&barriers->k_full[k_ring.stage]));
+                    advance(k_ring);
+                }
+                if (tile < work.end - 1) {
+                    barrier_wait_tight(shared_address(&barriers->v_empty[v_ring.stage]), v_ring.phase);
+                    load_keys(v_tiles + v_ring.stage * key_bytes, kv_map, pages, chunk, tile + 1, k_offset + v_rows,
+                              shared_address(&barriers->v_full[v_ring.stage]));
+                    advance(v_ring);
+                }
+            }
+        }
+    }
+
+    /* What a consumer's thread knows of its rows lane / 4 and lane / 4 + 8 of the warp's sixteen. Element 4n + 2i + j of an
+ * accumulator is row i, column 8n + 2 (lane % 4) + j. */
+    struct consumer {
+        float out[P::HEAD_DIM / 2];
+        float max[2], sum[2]; /* of the scores; sum: of this thread's columns */
+        u32 weights[P::KEY_TILE / 4];
+    };
+
+    static __device__ __forceinline__ void issue_scores(float (&scores)[P::KEY_TILE / 2], u32 q, u32 k)
+    {
+#pragma unroll
+        for (int i = 0; i < P::HEAD_DIM / 16; i++)
+            wgmma<P::KEY_TILE, P::X_DTYPE>::run(scores, wgmma_tile(q + i / 4 * q_block + i % 4 * 32),
+                                                wgmma_tile(k + i / 4 * key_block + i % 4 * 32), i > 0);
+    }
+
+    static __device__ __forceinline__ void issue_values(struct consumer &c, u32 v)
+    {
+#pragma unroll
+        for (int k = 0; k < P::KEY_TILE / 16; k++) {
+#pragma unroll
+            for (int d = 0; d < P::HEAD_DIM / 128; d++)
+                wgmma_registers<128, P::X_DTYPE>::run(c.out + 64 * d, c.weights + 4 * k,
+                                                      wgmma_tile(v + 2 * d * key_block + k * 2048, key_block));
+            constexpr int rest = P::HEAD_DIM % 128, d = P::HEAD_DIM / 128 * 64;
+            if constexpr (rest >= 64)
+                wgmma_registers<64, P::X_DTYPE>::run(c.out + d, c.weights + 4 * k,
+                                                     wgmma_tile(v + d / 32 * key_block + k * 2048, key_block));
+            constexpr int tail = rest % 64, e = d + rest / 64 * 32;
+            if constexpr (tail > 0)
+                wgmma_registers<tail, P::X_DTYPE>::run(c.out + e, c.weights + 4 * k,
+                                                       wgmma_tile(v + e / 32 * key_block + k * 2048, key_block));
+        }
+    }
+
+    /* Scores of tokens outside [position - WINDOW + 1, position] become -infinity. `token`: this thread's first column;
+ * `position`: of its first row. */
+    static __device__ __forceinline__ void mask_scores(float (&scores)[P::KEY_TILE / 2], int token, int position)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int last = position + 8 * i - token, first = last - P::WINDOW + 1;
+#pragma unroll
+            for (int n = 0; n < P::KEY_TILE / 8; n++) {
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    if (8 * n + j > last || (P::WINDOW > 0 && 8 * n + j < first))
+                        scores[4 * n + 2 * i + j] = -infinity();
+                }
+            }
+        }
+    }
+
+    /* scores becomes the weights, maximum and sum follow; factor: what turns earlier sums into those of the new maximum. */
+    static __device__ __forceinline__ void weigh_scores(struct consumer &c, float (&scores)[P::KEY_TILE / 2],
+                                                        float (&factor)[2])
+    {
+        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f; /* log2(e) */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float even = c.max[i], odd = scores[2 * i + 1];
+#pragma unroll
+            for (int n = 0; n < P::KEY_TILE / 8; n++) {
+                even = fmaxf(even, scores[4 * n + 2 * i]);
+                odd = fmaxf(odd, scores[4 * n + 2 * i + 1]);
+            }
+            float max = fmaxf(even, odd);
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+            /* No token seen yet: any finite number serves. */
+            float base = max == -infinity() ? 0 : max * scale;
+            factor[i] = exp2_approximate(c.max[i] * scale - base);
+            c.max[i] = max;
+            even = c.sum[i] * factor[i];
+            odd = 0;
+#pragma unroll
+            for (int n = 0; n < P::KEY_TILE / 8; n++) {
+                float *pair = scores + 4 * n + 2 * i;
+                pair[0] = exp2_approximate(pair[0] * scale - base);
+                pair[1] = exp2_approximate(pair[1] * scale - base);
+                even += pair[0];
+                odd += pair[1];
+            }
+            c.sum[i] = even + odd;
+        }
+    }
+
+    /* An accumulator's pairs of columns stand in the order in which the second product wants its left side. */
+    static __device__ __forceinline__ void round_weights(struct consumer &c, const float (&scores)[P::KEY_TILE / 2])
+    {
+#pragma unroll
+        for (int i = 0; i < P::KEY_TILE / 4; i++)
+            c.weights[i] = pack_halves<P::X_DTYPE>(scores[2 * i], scores[2 * i + 1]);
+    }
+
+    static __device__ __forceinline__ void scale_out(struct consumer &c, const float (&factor)[2])
+    {
+        /* A new maximum is rare after the first tiles. */
+        if (!__any_sync(0xffffffffu, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+        for (int i = 0; i < P::HEAD_DIM / 2; i++) c.out[i] *= factor[i / 2 % 2];
+    }
+
+    /* v of tokens behind the chunk may be anything, and 0 * NaN is NaN. All consumers do it, each for itself. */
+    static __device__ __forceinline__ void clear_values(u32 v, int first, int consumer)
+    {
+        for (int i = (int)threadIdx.x % 128; i < columns * (P::KEY_TILE - first) * 8; i += 128) {
+            int part = i % 8, row = first + i / 8 % (P::KEY_TILE - first), block = i / 8 / (P::KEY_TILE - first);
+            store_shared(v + (u32)block * key_block + (u32)row * 128 + (u32)part * 16, make_uint4(0, 0, 0, 0));
+        }
+        fence_async_shared();
+        named_barrier(WARPGROUP_BARRIER + consumer, 128);
+    }
+
+    /* Word `word` of the four lanes of a quad becomes four words of one lane: lane t gets word t of lanes 0 to 3. */
+    static __device__ __forceinline__ uint4 transpose_quad(u32 w0, u32 w1, u32 w2, u32 w3)
+    {
+        bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+        u32 mine0 = upper ? w2 : w0, mine1 = upper ? w3 : w1;
+        u32 theirs0 = __shfl_xor_sync(0xffffffffu, upper ? w0 : w2, 2);
+        u32 theirs1 = __shfl_xor_sync(0xffffffffu, upper ? w1 : w3, 2);
+        u32 a = odd ? mine1 : mine0, b = odd ? theirs1 : theirs0;
+        u32 c = __shfl_xor_sync(0xffffffffu, odd ? mine0 : mine1, 1);
+        u32 d = __shfl_xor_sync(0xffffffffu, odd ? theirs0 : theirs1, 1);
+        u32 near0 = odd ? c : a, near1 = odd ? a : c, far0 = odd ? d : b, far1 = odd ? b : d;
+        return upper ? make_uint4(far0, far1, near0, near1) : make_uint4(near0, near1, far0, far1);
+    }
+
+    static __device__ __forceinline__ void store_out(const struct consumer &c, u16 *out, int head, int row, int valid)
+    {
+        int lane = (int)threadIdx.x % 32, column = lane % 4;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float sum = c.sum[i];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            float factor = reciprocal(sum);
+            u32 words[P::HEAD_DIM / 8];
+#pragma unroll
+            for (int n = 0; n < P::HEAD_DIM / 8; n++)
+                words[n] = pack_halves<P::X_DTYPE>(c.out[4 * n + 2 * i] * factor, c.out[4 * n + 2 * i + 1] * factor);
+            bool is_valid = row + 8 * i < valid;
+            u16 *to = out + ((i64)(row + 8 * i) * P::HEADS + head) * P::HEAD_DIM;
+#pragma unroll
+            for (int n = 0; n < P::HEAD_DIM / 32; n++) {
+                uint4 quad = transpose_quad(words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3]);
+                if (is_valid) *(uint4 *)(to + 32 * n + 8 * column) = quad;
+            }
+#pragma unroll
+            for (int n = P::HEAD_DIM / 32 * 4; n < P::HEAD_DIM / 8; n++)
+                if (is_valid) *(u32 *)(to + 8 * n + 2 * column) = words[n];
+        }
+    }
+
+    static __device__ __forceinline__ void release(u64 *barrier)
+    {
+        if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(barrier));
+    }
+
+    struct tiles {
+        u32 q, k, v; /* shared addresses; q: of this warpgroup's rows */
+    };
+
+    /* One piece of work; n: how many came before. */
+    static __device__ __forceinline__ void attend(struct consumer &c, const struct work &work,
+                                                  const struct chunk &chunk, struct barriers *barriers,
+                                                  const struct tiles &tiles, struct ring &k_ring, struct ring &v_ring,
+                                                  int index, int n)
+    {
+        constexpr bool takes_turns = P::PING_PONG && consumers > 1;
+        int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % 128 / 32;
+        /* Of the warpgroup's first row, and of this thread's. Rows that are not valid may become NaN, alone. */
+        int first = chunk.first_position + work.row + index * 64, position = first + warp * 16 + lane / 4;
+        int existing = chunk.last_position + 1 - (work.end - 1) * P::KEY_TILE; /* tokens of the first tile that exist */
+        float scores[P::KEY_TILE / 2], factor[2];
+
+        barrier_wait_tight(shared_address(&barriers->q_full), (u32)n % 2);
+        barrier_wait_tight(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
+        wgmma_keep(scores);
+        wgmma_begin();
+        issue_scores(scores, tiles.q, tiles.k + k_ring.stage * key_bytes);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_keep(scores);
+        release(&barriers->k_empty[k_ring.stage]);
+        advance(k_ring);
+        mask_scores(scores, (work.end - 1) * P::KEY_TILE + 2 * (lane % 4), position);
+        weigh_scores(c, scores, factor);
+        round_weights(c, scores);
+        barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+        if (existing < P::KEY_TILE) clear_values(tiles.v + v_ring.stage * key_bytes, existing, index);
+
+        for (int tile = work.end - 2; tile >= work.begin; tile--) {
+            barrier_wait_tight(shared_address(&barriers->k_full[k_ring.stage]), k_ring.phase);
+            if (takes_turns) named_barrier(TURN_BARRIER + index, 256);
+            wgmma_keep(scores);
+            wgmma_keep(c.out);
+            wgmma_begin();
+            issue_scores(scores, tiles.q, tiles.k + k_ring.stage * key_bytes);
+            wgmma_commit();
+            barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+            wgmma_begin();
+            issue_values(c, tiles.v + v_ring.stage * key_bytes);
+            wgmma_commit();
+            if (takes_turns) named_barrier_arrive(TURN_BARRIER + (index + 1) % consumers, 256);
+            wgmma_wait<1>();
+            wgmma_keep(scores);
+            release(&barriers->k_empty[k_ring.stage]);
+            advance(k_ring);
+            bool is_last = (tile + 1) * P::KEY_TILE - 1 > first;
+            bool is_first = P::WINDOW > 0 && tile * P::KEY_TILE < first + 63 - P::WINDOW + 1;
+            if (is_last || is_first) mask_scores(scores, tile * P::KEY_TILE + 2 * (lane % 4), position);
+            weigh_scores(c, scores, factor);
+            wgmma_wait<0>();
+            wgmma_keep(c.out);
+            release(&barriers->v_empty[v_ring.stage]);
+            advance(v_ring);
+            round_weights(c, scores);
+            scale_out(c, factor);
+        }
+        release(&barriers->q_empty);
+        barrier_wait_tight(shared_address(&barriers->v_full[v_ring.stage]), v_ring.phase);
+        wgmma_keep(c.out);
+        wgmma_begin();
+        issue_values(c, tiles.v + v_ring.stage * key_bytes);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_keep(c.out);
+        release(&barriers->v_empty[v_ring.stage]);
+        advance(v_ring);
+    }
+
+    /* Partial results take the place of the tiles: for each row the accumulated v, then maximum and sum. */
+    static constexpr int partial_floats = P::HEAD_DIM + 4; /* keeps 16-byte alignment and spreads rows over the banks */
+    static_assert(P::TILE_Q * partial_floats * 4 <= q_bytes + 2 * P::STAGES * key_bytes,
+                  "partial results fit the tiles");
+
+    static __device__ __forceinline__ void leave_partial(const struct consumer &c, u32 partial, int row)
+    {
+        int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float sum = c.sum[i];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            u32 to = partial + (u32)((row + 8 * i) * partial_floats * 4);
+#pragma unroll
+            for (int n = 0; n < P::HEAD_DIM / 8; n++)
+                store_shared(to + 32 * n + 8 * (lane % 4), make_float2(c.out[4 * n + 2 * i], c.out[4 * n + 2 * i + 1]));
+            if (lane % 4 == 0) store_shared(to + P::HEAD_DIM * 4, make_float2(c.max[i], sum));
+        }
+    }
+
+    /* This block's rows of the tile, eight columns at a time, from the partial results of all blocks of the cluster. */
+    static __device__ __forceinline__ void merge_partials(u16 *out, const struct work &work, u32 partial, int valid)
+    {
+        constexpr int rows = P::TILE_Q / P::SPLIT, chunks = P::HEAD_DIM / 8;
+        const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f;
+        int part = (int)blockIdx.x % P::SPLIT;
+        for (int i = (int)threadIdx.x - 128; i < rows * chunks; i += 128 * consumers) {
+            int row = part * rows + i / chunks, column = i % chunks * 8;
+            if (work.row + row >= valid) continue;
+            u32 from = partial + (u32)(row * partial_floats * 4);
+            float max = -infinity(), sum = 0, values[8] = {0};
+#pragma unroll
+            for (int b = 0; b < P::SPLIT; b++)
+                max = fmaxf(max, cluster_load(cluster_address(from + P::HEAD_DIM * 4, b)).x);
+#pragma unroll
+            for (int b = 0; b < P::SPLIT; b++) {
+                u32 address = cluster_address(from, b);
+                float4 state = cluster_load(address + P::HEAD_DIM * 4);
+                float4 low = cluster_load(address + column * 4), high = cluster_load(address + column * 4 + 16);
+                float factor = exp2_approximate((state.x - max) * scale);
+                sum += state.y * factor;
+                const float eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+                for (int j = 0; j < 8; j++) values[j] += eight[j] * factor;
+            }
+            float factor = reciprocal(sum);
+            uint4 words = make_uint4(pack_halves<P::X_DTYPE>(values[0] * factor, values[1] * factor),
+                                     pack_halves<P::X_DTYPE>(values[2] * factor, values[3] * factor),
+                                     pack_halves<P::X_DTYPE>(values[4] * factor, values[5] * factor),
+                                     pack_halves<P::X_DTYPE>(values[6] * factor, values[7] * factor));
+            *(uint4 *)(out + ((i64)(work.row + row) * P::HEADS + work.head) * P::HEAD_DIM + column) = words;
+        }
+    }
+
+    static __device__ __forceinline__ void consume(u16 *out, const struct chunk &chunk, struct barriers *barriers,
+                                                   int index, u32 q_tile, u32 k_tiles, u32 v_tiles)
+    {
+        struct ring k_ring = {0, 0}, v_ring = {0, 0};
+        const struct tiles tiles = {q_tile + (u32)(index * columns) * q_block, k_tiles, v_tiles};
+        int row = index * 64 + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4; /* in the tile */
+        struct work work;
+        if (P::PING_PONG && consumers > 1 && index == consumers - 1) named_barrier_arrive(TURN_BARRIER, 256);
+        for (int n = 0; next_work(work, chunk, n); n++) {
+            struct consumer c;
+#pragma unroll
+            for (int i = 0; i < P::HEAD_DIM / 2; i++) c.out[i] = 0;
+            c.max[0] = c.max[1] = -infinity();
+            c.sum[0] = c.sum[1] = 0;
+            if (P::SPLIT == 1 || work.begin < work.end)
+                attend(c, work, chunk, barriers, tiles, k_ring, v_ring, index, n);
+            if constexpr (P::SPLIT == 1) {
+                store_out(c, out, work.head, work.row + row, chunk.valid);
+            } else {
+                /* The last round of a cluster is its only one: nothing more is loaded into the tiles. */
+                named_barrier(WARPGROUP_BARRIER + consumers, 128 * consumers);
+                leave_partial(c, q_tile, row);
+                cluster_sync();
+                merge_partials(out, work, q_tile, chunk.valid);
+                cluster_sync();
+            }
+        }
+    }
+
+    /* `memory`: shared, laid out as attention_prefill_layout.cuh says. */
+    static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const tensor_map &q_map, const i32 *slots,
+                                               const i32 *positions, const i32 *page_table, const tensor_map &kv_map,
+                                               u16 *out)
+    {
+        u32 base = (shared_address(memory) + 1023) & ~1023u;
+        struct barriers *barriers = (struct barriers *)(memory + (base - shared_address(memory)));
+        u32 q_tile = base + tiles_offset, k_tiles = q_tile + q_bytes, v_tiles = k_tiles + P::STAGES * key_bytes;
+        int warpgroup = (int)threadIdx.x / 128;
+        device_trigger();
+        if (threadIdx.x == 0) {
+            tile_prefetch_map(&q_map);
+            tile_prefetch_map(&kv_map);
+            barrier_init(shared_address(&barriers->q_full), 1);
+            barrier_init(shared_address(&barriers->q_empty), 4 * consumers);
+            for (int i = 0; i < P::STAGES; i++) {
+                barrier_init(shared_address(&barriers->k_full[i]), 1);
+                barrier_init(shared_address(&barriers->v_full[i]), 1);
+                barrier_init(shared_address(&barriers->k_empty[i]), 4 * consumers);
+                barrier_init(shared_address(&barriers->v_empty[i]), 4 * consumers);
+            }
+            barrier_init_done();
+        }
+        __syncthreads();
+        device_wait();
+        struct chunk chunk;
+        chunk.valid = min(counts[P::COUNT_INDEX], P::ROWS);
+        chunk.first_position = positions[0];
+        int slot = slots[0];
+        chunk.last_position = chunk.first_position + chunk.valid - 1;
+        if (warpgroup == 0) {
+            if constexpr (moves_registers) registers_decrease<producer_registers>();
+            if (threadIdx.x == 0 && chunk.valid > 0)
+                produce(&q_map, &kv_map, page_table + (i64)slot * P::PAGES_PER_SLOT, chunk, barriers, q_tile, k_tiles,
+                        v_tiles);
+        } else {
+            if constexpr (moves_registers) registers_increase<consumer_registers>();
+            /* The same for all threads of the warp, which the compiler cannot know. */
+            consume(out, chunk, barriers, __shfl_sync(0xffffffffu, warpgroup - 1, 0), q_tile, k_tiles, v_tiles);
+        }
+    }
+};
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embed (contract: embed_device.h). One thread block per row and chunk of columns. */
+#ifndef KERNELS_EMBED_EMBED_CUH
+#define KERNELS_EMBED_EMBED_CUH
+
+#include "kernels/cuda/include/comm.cuh"
+#include "kernels/cuda/include/element.cuh"
+
+template <class P> struct embed_body {
+    static constexpr int THREADS = 256; /* as embed_device.h */
+    /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment. */
+    static constexpr int VECTOR = P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
+    static constexpr int BLOCKS_PER_ROW = (P::HIDDEN / VECTOR + THREADS - 1) / THREADS;
+
+    /* `header`: null without SHARDED. */
+    static __device__ __forceinline__ void run(const int *counts, const int *tokens, const void *table, void *out,
+                                               const comm_header *header)
+    {
+        device_trigger();
+        const u32 first = P::SHARDED ? header->rank * (u32)P::VOCAB : 0;
+        device_wait();
+        const int row = blockIdx.x / BLOCKS_PER_ROW;
+        const i64 column = ((i64)(blockIdx.x % BLOCKS_PER_ROW) * THREADS + threadIdx.x) * VECTOR;
+        if (row >= counts[P::COUNT_INDEX] || column >= P::HIDDEN) return;
+        const u32 token = (u32)tokens[row] - first;
+        const i64 from = (i64)token * P::PITCH + column, to = (i64)row * P::HIDDEN + column;
+        const bool here = token < P::VOCAB;
+        if constexpr (VECTOR == 1) {
+            store_element<P::OUT_DTYPE>(out, to, here ? load_element<P::TABLE_DTYPE>(table, from) : 0.0f);
+        } else {
+            float values[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+            if (here) load_elements<P::TABLE_DTYPE>(values, table, from);
+            store_elements<P::OUT_DTYPE>(out, to, values);
+        }
+    }
+};
+
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul by mma.sync, for GPUs from compute capability 8.0 on and any number of rows: contract in matmul_device.h, without
+ * HAS_NORM.
+ *
+ * As in matmul_wgmma the product is computed transposed: rows of W are the M operand of mma.m16n8k16, rows of x its N
+ * operand, so that gate and up of a SwiGLU pair (rows g and g + 8 of 16) meet in one thread. A block computes TILE_N rows
+ * of W times TILE_M rows of x. All threads copy both tiles with cp.async into a ring of STAGES stages. WARPS_N * WARPS_M
+ * warps share the tile; WARPS_K sets of them share the k of every stage, and their sums are added in the order of the
+ * sets, through shared memory. The finished tile leaves through shared memory, transposed.
+ *
+ * Rows in shared memory are TILE_K elements long, in chunks of 16 bytes; chunk c of row r stands at c ^ (r % 8) (TILE_K
+ * 32: c ^ (r / 2 % 4)), so that ldmatrix, which reads 8 rows at once, meets all banks.
+ *
+ * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_mma.h. */
+#ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
+#define KERNELS_MATMUL_MATMUL_MMA_CUH
+
+#include "kernels/cuda/include/epilogue.cuh"
+#include "kernels/cuda/include/mma.cuh"
+#include "kernels/cuda/include/ptx.cuh"
+
+template <class P> struct matmul_mma_body {
+    static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
+    static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
+    static constexpr int SET_THREADS = 32 * P::WARPS_N * P::WARPS_M, THREADS = SET_THREADS * P::WARPS_K;
+    static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
+    static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
+    static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
+    static constexpr int BLOCKS = P::TILE_M / P::WARPS_M / 8; /* by blocks of 8 rows of x: 4 sums in each thread */
+
+    /* Shared memory: the ring; afterwards the sums of a set of warps, then the tile of out. */
+    static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8;
+    static constexpr int W_BYTES = P::TILE_N * PITCH, STAGE_BYTES = W_BYTES + P::TILE_M * PITCH;
+    static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
+    static constexpr int STAGED_COLUMNS = GATED ? P::TILE_N / 2 : P::TILE_N;
+    static constexpr int STAGED_PITCH = STAGED_COLUMNS * OUT_BYTES + 16; /* 16: rows begin in other banks */
+    static constexpr int VECTOR = 16 / OUT_BYTES, VECTORS = STAGED_COLUMNS / VECTOR;
+    static constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
+
+    static_assert(P::TILE_N % (16 * P::WARPS_N) == 0 && P::TILE_M % (8 * P::WARPS_M) == 0 &&
+                      P::TILE_K % (16 * P::WARPS_K) == 0,
+                  "tile");
+    static_assert(P::TILE_K == 32 || P::TILE_K == 64 || P::TILE_K == 128, "TILE_K");
+    static_assert(P::HAS_NORM == 0, "HAS_NORM");
+
+    /* Bytes from the start of a tile to 16-byte chunk `chunk` of row `row`. */
+    static __device__ __forceinline__ u32 place(int row, int chunk)
+    {
+        const int mixed = P::TILE_K == 32 ? chunk ^ row / 2 % 4 : chunk ^ row % 8;
+        return (u32)(row * PITCH + mixed * 16);
+    }
+
+    /* Copies rows [first, first + COUNT) of a [rows, P::K] matrix, k from `step` * TILE_K on; zero outside the matrix. */
+    template <int COUNT>
+    static __device__ __forceinline__ void copy_tile(u32 to, const u16 *from, int first, int rows, int step)
+    {
+#pragma unroll
+        for (int i = (int)threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
+            const int row = i / CHUNKS, chunk = i % CHUNKS, k = step * P::TILE_K + chunk * 8;
+            const bool inside = first + row < rows && k < P::K;
+            const u16 *source = inside ? from + (i64)(first + row) * P::K + k : from;
+            copy_async_if<16>(to + place(row, chunk), source, inside);
+        }
+    }
+
+    /* 16 x 16 of W: the A operand. */
+    static __device__ __forceinline__ void load_w(u32 (&a)[4], u32 tile, int row, int chunk)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        load_matrices(a, tile + place(row + lane % 16, chunk + lane / 16));
+    }
+
+    /* 8 rows of x, 16 k: the B operand. */
+    static __device__ __forceinline__ void load_x(u32 (&b)[2], u32 tile, int row, int chunk)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        load_matrices(b, tile + place(row + lane % 8, chunk + lane / 8 % 2));
+    }
+
+    /* Two of them. */
+    static __device__ __forceinline__ void load_x_pair(u32 (&b)[2], u32 (&next)[2], u32 tile, int row, int chunk)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        u32 both[4];
+        load_matrices(both, tile + place(row + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
+        b[0] = both[0], b[1] = both[1], next[0] = both[2], next[1] = both[3];
+    }
+
+    static __device__ __forceinline__ void stage(u8 *memory, int row, int column, float value)
+    {
+        u8 *to = memory + row * STAGED_PITCH + column * OUT_BYTES;
+        if constexpr (OUT_BYTES == 4)
+            *(float *)to = value;
+        else
+            *(u16 *)to = half_of_float<P::OUT_DTYPE>(value);
+    }
+
+    /* `memory`: shared, laid out as at the top, aligned to 128. `bias` and `residual`: null without HAS_BIAS, HAS_RESIDUAL. */
+    static __device__ __forceinline__ void run(u8 *memory, const int *counts, const u16 *x, const u16 *w, void *out,
+                                               const void *bias, const float *residual)
+    {
+        const u32 base = shared_address(memory);
+        const int thread = (int)threadIdx.x, lane = thread % 32, warp = thread % SET_THREADS / 32,
+                  set = thread / SET_THREADS;
+        const int warp_n = warp % P::WARPS_N * (P::TILE_N / P::WARPS_N),
+                  warp_m = warp / P::WARPS_N * (P::TILE_M / P::WARPS_M);
+        /* Neighbours share rows of W. */
+        const int row = (int)blockIdx.x % ROW_TILES * P::TILE_M, column = (int)blockIdx.x / ROW_TILES * P::TILE_N;
+
+        device_trigger();
+        /* Weights are there before the launches before this one have ended. */
+#pragma unroll
+        for (int step = 0; step < P::STAGES - 1; step++)
+            if (step < STEPS) copy_tile<P::TILE_N>(base + (u32)(step * STAGE_BYTES), w, column, P::N, step);
+        device_wait();
+        const int rows = min(counts[P::COUNT_INDEX], P::ROWS);
+        if (row >= rows) {
+            copy_commit();
+            copy_wait<0>();
+            return;
+        }
+#pragma unroll
+        for (int step = 0; step < P::STAGES - 1; step++) {
+            if (step < STEPS) copy_tile<P::TILE_M>(base + (u32)(step * STAGE_BYTES) + W_BYTES, x, row, rows, step);
+            copy_commit();
+        }
+
+        float sums[PARTS][BLOCKS][4];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[part][block][i] = 0;
+        int slot = 0, next_slot = P::STAGES - 1;
+#pragma unroll 1
+        for (int step = 0; step < STEPS; step++) {
+            copy_wait<P::STAGES - 2>(); /* this step has come */
+            __syncthreads();            /* for all threads, and the step before has been used */
+            if (step + P::STAGES - 1 < STEPS) {
+                const u32 to = base + (u32)(next_slot * STAGE_BYTES);
+                copy_tile<P::TILE_N>(to, w, column, P::N, step + P::STAGES - 1);
+                copy_tile<P::TILE_M>(to + W_BYTES, x, row, rows, step + P::STAGES - 1);
+            }
+            copy_commit();
+            const u32 w_tile = base + (u32)(slot * STAGE_BYTES), x_tile = w_tile + W_BYTES;
+#pragma unroll
+            for (int k = 0; k < P::TILE_K / P::WARPS_K; k += 16) {
+                const int chunk = (set * (P::TILE_K / P::WARPS_K) + k) / 8;
+                u32 a[PARTS][4], b[BLOCKS][2];
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) load_w(a[part], w_tile, warp_n + part * 16, chunk);
+#pragma unroll
+                for (int block = 0; block + 1 < BLOCKS; block += 2)
+                    load_x_pair(b[block], b[block + 1], x_tile, warp_m + block * 8, chunk);
+                if (BLOCKS % 2) load_x(b[BLOCKS - 1], x_tile, warp_m + (BLOCKS - 1) * 8, chunk);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                    for (int block = 0; block < BLOCKS; block++)
+                        mma<P::DTYPE>(sums[part][block], a[part][0], a[part][1], a[part][2], a[part][3], b[block][0],
+                                      b[block][1]);
+            }
+            slot = slot + 1 == P::STAGES ? 0 : slot + 1;
+            next_slot = next_slot + 1 == P::STAGES ? 0 : next_slot + 1;
+        }
+        copy_wait<0>();
+        __syncthreads(); /* the ring is free */
+
+        /* The sums of the other sets come to the first, one set after the other. */
+#pragma unroll
+        for (int from = 1; from < P::WARPS_K; from++) {
+            float4 *place_of_sums = (float4 *)memory + thread % SET_THREADS;
+            if (set == from) {
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                    for (int block = 0; block < BLOCKS; block++) {
+                        const float *v = sums[part][block];
+                        place_of_sums[(part * BLOCKS + block) * SET_THREADS] = make_float4(v[0], v[1], v[2], v[3]);
+                    }
+            }
+            __syncthreads();
+            if (set == 0) {
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                    for (int block = 0; block < BLOCKS; block++) {
+                        const float4 v = place_of_sums[(part * BLOCKS + block) * SET_THREADS];
+                        sums[part][block][0] += v.x;
+                        sums[part][block][1] += v.y;
+                        sums[part][block][2] += v.z;
+                        sums[part][block][3] += v.w;
+                    }
+            }
+            __syncthreads();
+        }
+
+        /* Sum i of a thread: row lane / 4 + i / 2 * 8 of W's 16, row lane % 4 * 2 + i % 2 of x's 8. */
+        if (set == 0) {
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const int n = warp_n + part * 16 + lane / 4;
+                const bias_pair add = load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, column + n, P::N);
+#pragma unroll
+                for (int block = 0; block < BLOCKS; block++) {
+                    const float *v = sums[part][block];
+                    const int m = warp_m + block * 8 + lane % 4 * 2;
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        if constexpr (GATED) {
+                            stage(memory, m + i, (warp_n + part * 16) / 2 + lane / 4,
+                                  gated_product<P::EPILOGUE, true>(v[i] + add.low, v[i + 2] + add.high));
+                        } else {
+                            stage(memory, m + i, n, v[i] + add.low);
+                            stage(memory, m + i, n + 8, v[i + 2] + add.high);
+                        }
+                    }
+                }
+            }
+        }
+        __syncthreads();
+
+        const int first_column = GATED ? column / 2 : column;
+        for (int i = thread; i < P::TILE_M * VECTORS; i += THREADS) {
+            const int m = i / VECTORS, within = i % VECTORS * VECTOR;
+            if (row + m >= rows || first_column + within >= OUT_COLUMNS) continue;
+            const i64 index = (i64)(row + m) * OUT_COLUMNS + first_column + within;
+            float4 add = make_float4(0, 0, 0, 0);
+            if constexpr (P::HAS_RESIDUAL && ALIGNED) add = *(const float4 *)(residual + index);
+            const uint4 staged = *(const uint4 *)(memory + m * STAGED_PITCH + within * OUT_BYTES);
+            store_staged<P::OUT_DTYPE, P::HAS_RESIDUAL, ALIGNED>(out, residual, index,
+                                                                 OUT_COLUMNS - first_column - within, staged, add);
+        }
+    }
+};
+
+#endif

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul by Hopper's wgmma, for any number of rows: contract in matmul_device.h, without HAS_NORM.
+ *
+ * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a decode
+ * batch of 9..64 rows wastes little of it, and TILE_M rows of x are its N operand. A producer warp streams both tiles
+ * through a ring of STAGES stages (tiled copies, mbarriers); each of WARPGROUPS consumer warpgroups multiplies its rows
+ * of W and keeps the sums in registers. Sums leave through shared memory, transposed, so that rows of out are written
+ * in whole sectors.
+ *
+ * SPLIT_K blocks of a cluster share a tile, each with its part of K; their sums are added in the order of the ranks.
+ * MULTICAST blocks of a cluster take neighbouring tiles of W for the same rows of x and each loads its part of the x
+ * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
+ *
+ * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle), out,
+ * bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+#ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
+#define KERNELS_MATMUL_MATMUL_WGMMA_CUH
+
+#include "kernels/cuda/include/epilogue.cuh"
+#include "kernels/cuda/include/mma.cuh"
+#include "kernels/cuda/include/tma.cuh"
+#include "kernels/cuda/include/wgmma.cuh"
+
+template <class P> struct matmul_wgmma_body {
+    static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
+    static constexpr int OUT_COLUMNS = GATED ? P::N / 2 : P::N;
+    static constexpr int BOX_K = 64; /* 128 bytes, the width of the swizzle */
+    static constexpr int CLUSTER = P::SPLIT_K * P::MULTICAST;
+    static constexpr int PARTS =
+        P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
+    static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
+    /* Small enough for two blocks on an SM: then one loads while the other begins, ends or waits. */
+    static constexpr int LEAST_BLOCKS = PARTS * P::TILE_M / 2 <= 64 && P::WARPGROUPS < 3 ? 2 : 1;
+    /* Else the producer is a whole warpgroup, which gives its registers to those that multiply: of 512 in each lane of a
+ * quarter of an SM, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152 * 3 + 56. */
+    static constexpr bool REALLOCATE = LEAST_BLOCKS == 1 && P::WARPGROUPS > 1;
+    static constexpr int CONSUMERS = 128 * P::WARPGROUPS, THREADS = CONSUMERS + (REALLOCATE ? 128 : 32);
+    static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
+    static constexpr int COLUMN_TILES =
+        (P::N + P::TILE_N * P::MULTICAST - 1) / (P::TILE_N * P::MULTICAST); /* of a cluster */
+    static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
+
+    /* Shared memory: the ring (SPLIT_K: afterwards the sums), staging of the sums, barriers. */
+    static constexpr int W_BYTES = P::TILE_N * P::TILE_K * 2, X_BYTES = P::TILE_M * P::TILE_K * 2,
+                         STAGE_BYTES = W_BYTES + X_BYTES;
+    static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
+    static constexpr int STAGED_COLUMNS = GATED ? 32 : 64;               /* of out, of 64 rows of W */
+    static constexpr int STAGED_PITCH = STAGED_COLUMNS * OUT_BYTES + 16; /* 16: no two rows of 8 in the same banks */
+    static constexpr int MOST_BLOCKS = OUT_BYTES == 4 ? 2 : 4;           /* staged at once */
+    static constexpr int STAGED_BLOCKS = BLOCKS < MOST_BLOCKS ? BLOCKS : MOST_BLOCKS;
+    static constexpr int STAGED_BYTES = STAGED_BLOCKS * 8 * STAGED_PITCH;
+    static constexpr int STAGING = P::STAGES * STAGE_BYTES;
+    static constexpr int BARRIERS = STAGING + P::WARPGROUPS * 2 * STAGED_BYTES; /* full, empty: STAGES each */
+
+    static_assert(P::TILE_N == 64 * P::WARPGROUPS * PARTS && (PARTS == 1 || PARTS == 2), "TILE_N");
+    static_assert(P::TILE_K == 64 || P::TILE_K == 128, "TILE_K");
+    static_assert(P::SPLIT_K == 1 || (P::MULTICAST == 1 && P::PERSISTENT == 0), "SPLIT_K");
+    static_assert(P::HAS_NORM == 0, "HAS_NORM");
+
+    /* How a warpgroup writes staged sums: 16 bytes a thread. */
+    static constexpr int VECTOR = 16 / OUT_BYTES;
+    static constexpr int VECTORS = STAGED_COLUMNS / VECTOR; /* of a row */
+    static constexpr int PASS_ROWS = 128 / VECTORS;
+    static constexpr int PASSES = (STAGED_BLOCKS * 8 + PASS_ROWS - 1) / PASS_ROWS;
+    static constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
+    /* Residuals are loaded before a tile is multiplied, as many as registers are free for, then as these are used. */
+    static constexpr int CHUNKS = (BLOCKS + STAGED_BLOCKS - 1) / STAGED_BLOCKS; /* of 64 rows of W */
+    static constexpr int FREE_CHUNKS = !REALLOCATE ? 1 : P::WARPGROUPS == 2 ? 5 : 2;
+    static constexpr int AHEAD = FREE_CHUNKS < PARTS * CHUNKS ? FREE_CHUNKS : PARTS * CHUNKS;
+
+    struct tile {
+        int row, column; /* of x, of W */
+    };
+
+    /* The tiles in the order in which they run: of ROW_GROUP row tiles each column in turn. */
+    static __device__ __forceinline__ tile tile_at(int index, int row_tiles, int rank)
+    {
+        int row = 0, column = index;
+        if (ROW_TILES > 1) {
+            const int group = index / (P::ROW_GROUP * COLUMN_TILES), first = group * P::ROW_GROUP;
+            const int rows = min(row_tiles - first, P::ROW_GROUP), within = index - first * COLUMN_TILES;
+            row = first + within % rows;
+            column = within / rows;
+        }
+        return {row * P::TILE_M, (column * P::MULTICAST + rank % P::MULTICAST) * P::TILE_N};
+    }
+
+    static __device__ __forceinline__ void load_w(u32 to, const tensor_map *map, tile at, int step, u32 full,
+                                                  u64 policy)
+    {
+#pragma unroll
+        for (int box = 0; box < P::TILE_K / BOX_K; box++) {
+            const u32 place = to + (u32)(box * P::TILE_N * BOX_K * 2);
+            const int k = step * P::TILE_K + box * BOX_K;
+            if (ROW_TILES == 1) /* nobody reads it again in this step */
+                tile_load_hinted(place, map, k, at.column, full, policy);
+            else
+                tile_load(place, map, k, at.column, full);
+        }
+    }
+
+    static __device__ __forceinline__ void load_x(u32 to, const tensor_map *map, tile at, int step, u32 full, int rank)
+    {
+#pragma unroll
+        for (int box = 0; box < P::TILE_K / BOX_K; box++) {
+            const int k = step * P::TILE_K + box * BOX_K,
+                      part = P::MULTICAST == 1 ? 0 : rank * (P::TILE_M / P::MULTICAST);
+            const u32 place = to + (u32)((box * P::TILE_M + part) * BOX_K * 2);
+            if (P::MULTICAST == 1)
+                tile_load(place, map, k, at.row, full);
+            else
+                tile_load_multicast(place, map, k, at.row + part, full, (1 << P::MULTICAST) - 1);
+        }
+    }
+
+    /* The 4 sums of block `block`, staged transposed: rows of x, columns of out. */
+    static __device__ __forceinline__ void stage(u32 staged, int block, float v0, float v1, float v2, float v3)
+    {
+        const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        if constexpr (OUT_BYTES == 4) {
+            const u32 row = (u32)block * 8 + lane % 4 * 2, column = warp * (STAGED_COLUMNS / 4) + lane / 4;
+            const u32 at = staged + row * STAGED_PITCH + column * 4;
+            if constexpr (GATED) {
+                store_shared(at, gated_product<P::EPILOGUE, true>(v0, v2));
+                store_shared(at + STAGED_PITCH, gated_product<P::EPILOGUE, true>(v1, v3));
+            } else {
+                store_shared(at, v0);
+                store_shared(at + STAGED_PITCH, v1);
+                store_shared(at + 32, v2);
+                store_shared(at + STAGED_PITCH + 32, v3);
+            }
+        } else {
+            const u32 row = (u32)block * 8 + lane % 8;
+            const u32 at = staged + row * STAGED_PITCH + warp * (STAGED_COLUMNS / 4) * 2;
+            if constexpr (GATED)
+                store_matrix_transposed(at, pack_halves<P::OUT_DTYPE>(gated_product<P::EPILOGUE, true>(v0, v2),
+                                                                      gated_product<P::EPILOGUE, true>(v1, v3)));
+            else
+                store_matrices_transposed(at + lane / 8 % 2 * 16, pack_halves<P::OUT_DTYPE>(v0, v1),
+                                          pack_halves<P::OUT_DTYPE>(v2, v3));
+        }
+    }
+
+    /* Where a warpgroup's staged sums go, and what is added on the way. */
+    struct destination {
+        void *out;
+        const float *residual;
+        const void *bias;
+        int first_column, rows; /* of out; valid ones */
+    };
+
+    struct residual_part {
+        float4 value[PASSES];
+    };
+
+    static __device__ __forceinline__ int staged_row(int pass)
+    {
+        return pass * PASS_ROWS + (int)threadIdx.x % 128 / VECTORS;
+    }
+
+    static __device__ __forceinline__ void load_residual(residual_part *part, const destination &to, int first_row,
+                                                         int rows)
+    {
+        if constexpr (P::HAS_RESIDUAL && ALIGNED) {
+            const int column = to.first_column + (int)threadIdx.x % VECTORS * VECTOR;
+#pragma unroll
+            for (int pass = 0; pass < PASSES; pass++) {
+                const int local = staged_row(pass), row = first_row + local;
+                part->value[pass] = make_float4(0, 0, 0, 0);
+                if (local < rows && row < to.rows && column < OUT_COLUMNS)
+                    part->value[pass] = *(const float4 *)(to.residual + (i64)row * OUT_COLUMNS + column);
+            }
+        }
+    }
+
+    /* Of the 64 rows of W that a warpgroup multiplies as its `part`. */
+    static __device__ __forceinline__ int first_column(tile at, int warpgroup, int part)
+    {
+        const int w_row = at.column + (warpgroup * PARTS + part) * 64;
+        return GATED ? w_row / 2 : w_row;
+    }
+
+    /* Brings the residual of a warpgroup's part of the tile into the L2 cache while the tile is multiplied: at its end all
+ * SMs will want theirs at the same time. */
+    static __device__ __forceinline__ void prefetch_residual(const destination &to, tile at, int warpgroup)
+    {
+        constexpr int LINES = PARTS * 2; /* 128 bytes: 32 columns */
+        if constexpr (P::HAS_RESIDUAL && ROW_TILES > 1)
+            for (int i = (int)threadIdx.x % 128; i < P::TILE_M * LINES; i += 128) {
+                const int row = at.row + i / LINES, column = at.column + warpgroup * PARTS * 64 + i % LINES * 32;
+                if (row < to.rows && column < OUT_COLUMNS) prefetch_l2(to.residual + (i64)row * OUT_COLUMNS + column);
+            }
+    }
+
+    /* What will be added to the `chunk`-th staged rows of a warpgroup's tile. */
+    static __device__ __forceinline__ void load_chunk(residual_part *part, destination to, tile at, int warpgroup,
+                                                      int chunk)
+    {
+        const int first = chunk % CHUNKS * STAGED_BLOCKS, count = min(BLOCKS - first, STAGED_BLOCKS);
+        to.first_column = first_column(at, warpgroup, chunk / CHUNKS);
+        load_residual(part, to, at.row + first * 8, count * 8);
+    }
+
+    /* Writes `rows` staged rows to out, from first_row on. */
+    static __device__ __forceinline__ void write(u32 staged, const destination &to, const residual_part &part,
+                                                 int first_row, int rows)
+    {
+        const int vector = (int)threadIdx.x % VECTORS, column = to.first_column + vector * VECTOR;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; pass++) {
+            const int local = staged_row(pass), row = first_row + local;
+            if (local >= rows || row >= to.rows || column >= OUT_COLUMNS) continue;
+            const u32 at = staged + (u32)(local * STAGED_PITCH + vector * 16);
+            const i64 index = (i64)row * OUT_COLUMNS + column;
+            store_staged<P::OUT_DTYPE, P::HAS_RESIDUAL, ALIGNED>(to.out, to.residual, index, OUT_COLUMNS - column,
+                                                                 load_shared_ordered(at), part.value[pass]);
+        }
+    }
+
+    /* The first of the two rows of W whose sums a thread holds. */
+    static __device__ __forceinline__ int bias_row(tile at, int warpgroup, int part)
+    {
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 % 4;
+        return at.column + (warpgroup * PARTS + part) * 64 + warp * 16 + lane / 4;
+    }
+
+    /* `memory`: shared, laid out as at the top, aligned to 1024. `bias`, `residual`: null without HAS_... Which sum a register
+ * holds: wgmma.cuh. */
+    static __device__ __forceinline__ void run(u8 *memory, const int *counts, const tensor_map &x_map,
+                                               const tensor_map &w_map, void *out, const void *bias,
+                                               const float *residual)
+    {
+        const u32 base = shared_address(memory), full = base + BARRIERS, empty = full + 8 * P::STAGES;
+        const int cluster = (int)blockIdx.x / CLUSTER, clusters = (int)gridDim.x / CLUSTER;
+        const int rank = (int)blockIdx.x % CLUSTER; /* in the cluster */
+        const int first_step = P::SPLIT_K == 1 ? 0 : (int)((i64)rank * STEPS / P::SPLIT_K);
+        const int end_step = P::SPLIT_K == 1 ? STEPS : (int)((i64)(rank + 1) * STEPS / P::SPLIT_K);
+        const bool producer = threadIdx.x >= CONSUMERS;
+
+        device_trigger();
+        if (threadIdx.x == CONSUMERS) {
+            tile_prefetch_map(&x_map);
+            tile_prefetch_map(&w_map);
+            for (u32 i = 0; i < P::STAGES; i++) {
+                barrier_init(full + 8 * i, 1);
+                barrier_init(empty + 8 * i, P::WARPGROUPS * 4 * P::MULTICAST); /* a consumer warp each */
+            }
+            barrier_init_done();
+        }
+        if (P::MULTICAST > 1)
+            cluster_sync();
+        else
+            __syncthreads();
+
+        if (producer) {
+            if constexpr (REALLOCATE) registers_decrease<P::WARPGROUPS == 2 ? 40 : 56>();
+            if (threadIdx.x == CONSUMERS) {
+                const u64 policy = policy_evict_first();
+                /* With one row tile the first tile is known without the counts. */
+                const int ahead = P::PREFETCH && ROW_TILES == 1 ? min(P::STAGES, end_step - first_step) : 0;
+                for (int i = 0; i < ahead; i++) {
+                    const u32 barrier = full + 8 * (u32)i;
+                    barrier_expect(barrier, W_BYTES);
+                    load_w(base + (u32)(i * STAGE_BYTES), &w_map, tile_at(cluster, 1, rank), first_step + i, barrier,
+                           policy);
+                }
+                device_wait();
+                const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
+                if (row_tiles <= 0) /* nothing to do, but a block must not end under a copy */
+                    for (int i = 0; i < ahead; i++) {
+                        barrier_arrive(full + 8 * (u32)i);
+                        barrier_wait(full + 8 * (u32)i, 0);
+                    }
+                u32 slot = 0, parity = 1;
+                int loaded = 0;
+                for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
+                    const tile at = tile_at(index, row_tiles, rank);
+#pragma unroll 1
+                    for (int step = first_step; step < end_step; step++) {
+                        const u32 barrier = full + 8 * slot, to = base + slot * STAGE_BYTES;
+                        if (loaded < ahead) {
+                            barrier_arrive_expect(barrier, X_BYTES);
+                            loaded++;
+                        } else {
+                            barrier_wait(empty + 8 * slot, parity);
+                            barrier_arrive_expect(barrier, STAGE_BYTES);
+                            load_w(to, &w_map, at, step, barrier, policy);
+                        }
+                        load_x(to + W_BYTES, &x_map, at, step, barrier, rank);
+                        if (++slot == P::STAGES) {
+                            slot = 0;
+                            parity ^= 1;
+                        }
+                    }
+                }
+            }
+            __syncwarp();
+            if (P::SPLIT_K > 1) {
+                device_wait();
+                const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
+                if (cluster < row_tiles * COLUMN_TILES) { /* as the consumers, which have one tile at most */
+                    cluster_sync();
+                    cluster_sync();
+                }
+            }
+        } else {
+            if constexpr (REALLOCATE) registers_increase<P::WARPGROUPS == 2 ? 232 : 152>();
+            device_wait();
+            const u32 warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32;
+            const int rows = min(counts[P::COUNT_INDEX], P::ROWS), row_tiles = (rows + P::TILE_M - 1) / P::TILE_M;
+            const u32 staging = base + STAGING + warpgroup * 2 * STAGED_BYTES;
+            const u32 w_tile = warpgroup * PARTS * 64 * BOX_K * 2;
+            u32 slot = 0, parity = 0;
+            for (int index = cluster; index < row_tiles * COLUMN_TILES; index += clusters) {
+                const tile at = tile_at(index, row_tiles, rank);
+                destination to = {out, residual, bias, 0, rows};
+                prefetch_residual(to, at, (int)warpgroup);
+                residual_part residuals[AHEAD];
+                if constexpr (P::SPLIT_K == 1)
+#pragma unroll
+                    for (int chunk = 0; chunk < AHEAD; chunk++)
+                        load_chunk(&residuals[chunk], to, at, (int)warpgroup, chunk);
+                float sums[PARTS][P::TILE_M / 2];
+                u32 last = 0;
+#pragma unroll 1
+                for (int step = first_step; step < end_step; step++) {
+                    barrier_wait(full + 8 * slot, parity);
+                    const u64 w = wgmma_tile(base + slot * STAGE_BYTES + w_tile);
+                    const u64 x = wgmma_tile(base + slot * STAGE_BYTES + W_BYTES);
+                    wgmma_begin();
+#pragma unroll
+                    for (int k = 0; k < P::TILE_K; k += 16) {
+                        const int box = k / BOX_K, within = k % BOX_K * 2 / 16; /* descriptors count 16 bytes */
+#pragma unroll
+                        for (int part = 0; part < PARTS; part++)
+                            wgmma<P::TILE_M, P::DTYPE>::run(sums[part],
+                                                            w + (u64)((box * P::TILE_N + part * 64) * BOX_K * 2 / 16 +
+                                                                      within),
+                                                            x + (u64)(box * P::TILE_M * BOX_K * 2 / 16 + within),
+                                                            step > first_step || k > 0);
+                    }
+                    wgmma_commit();
+                    wgmma_wait<1>(); /* the step before has been multiplied: its stage is free */
+                    if (step > first_step && lane < P::MULTICAST) {
+                        if (P::MULTICAST == 1)
+                            barrier_arrive(empty + 8 * last);
+                        else
+                            barrier_arrive_at(empty + 8 * last, lane);
+                    }
+                    last = slot;
+                    if (++slot == P::STAGES) {
+                        slot = 0;
+                        parity ^= 1;
+                    }
+                }
+                wgmma_wait<0>();
+                if (lane < P::MULTICAST) {
+                    if (P::MULTICAST == 1)
+                        barrier_arrive(empty + 8 * last);
+                    else
+                        barrier_arrive_at(empty + 8 * last, lane);
+                }
+
+                if constexpr (P::SPLIT_K == 1) {
+                    int chunk = 0;
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        to.first_column = first_column(at, (int)warpgroup, part);
+                        const bias_pair add =
+                            load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, bias_row(at, (int)warpgroup, part), P::N);
+#pragma unroll
+                        for (int first = 0; first < BLOCKS; first += STAGED_BLOCKS, chunk++) {
+                            const int count = BLOCKS - first < STAGED_BLOCKS ? BLOCKS - first : STAGED_BLOCKS;
+                            const u32 staged =
+                                staging + (u32)(chunk % 2 * STAGED_BYTES); /* the other may still be read */
+#pragma unroll
+                            for (int block = 0; block < count; block++) {
+                                const float *v = &sums[part][(first + block) * 4];
+                                stage(staged, block, v[0] + add.low, v[1] + add.low, v[2] + add.high, v[3] + add.high);
+                            }
+                            named_barrier(1 + (int)warpgroup, 128);
+                            write(staged, to, residuals[chunk % AHEAD], at.row + first * 8, count * 8);
+                            if (chunk + AHEAD < PARTS * CHUNKS)
+                                load_chunk(&residuals[chunk % AHEAD], to, at, (int)warpgroup, chunk + AHEAD);
+                        }
+                    }
+                    if (chunk % 2)
+                        named_barrier(1 + (int)warpgroup, 128); /* the next tile begins with the first half */
+                } else {
+                    /* Every block of the cluster adds up and writes its share of the tile. */
+                    named_barrier(15, CONSUMERS);
+                    float4 *mine = (float4 *)memory + threadIdx.x;
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                        for (int block = 0; block < BLOCKS; block++) {
+                            const float *v = &sums[part][block * 4];
+                            mine[(part * BLOCKS + block) * CONSUMERS] = make_float4(v[0], v[1], v[2], v[3]);
+                        }
+                    cluster_sync();
+                    u32 half = 0;
+                    for (int share = rank; share < PARTS * BLOCKS; share += P::SPLIT_K, half ^= 1) {
+                        const int part = share / BLOCKS, block = share % BLOCKS;
+                        const u32 place = base + (u32)(share * CONSUMERS + (int)threadIdx.x) * 16;
+                        float4 v[P::SPLIT_K];
+#pragma unroll
+                        for (int i = 0; i < P::SPLIT_K; i++) v[i] = cluster_load(cluster_address(place, (u32)i));
+#pragma unroll
+                        for (int i = 1; i < P::SPLIT_K; i++) {
+                            v[0].x += v[i].x;
+                            v[0].y += v[i].y;
+                            v[0].z += v[i].z;
+                            v[0].w += v[i].w;
+                        }
+                        to.first_column = first_column(at, (int)warpgroup, part);
+                        const bias_pair add =
+                            load_bias<P::HAS_BIAS, P::BIAS_DTYPE>(bias, bias_row(at, (int)warpgroup, part), P::N);
+                        residual_part residual_rows;
+                        load_residual(&residual_rows, to, at.row + block * 8, 8);
+                        const u32 staged = staging + half * STAGED_BYTES;
+                        stage(staged, 0, v[0].x + add.low, v[0].y + add.low, v[0].z + add.high, v[0].w + add.high);
+                        named_barrier(1 + (int)warpgroup, 128);
+                        write(staged, to, residual_rows, at.row + block * 8, 8);
+                    }
+                    cluster_sync(); /* no block ends while another reads its sums */
+                }
+            }
+        }
+        if (P::MULTICAST > 1) cluster_sync(); /* nor while another copies to it */
+    }
+};
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rms_norm: one thread block per row (contract: rms_norm_device.h). A thread's share of the row stays in registers
+ * between the sum of squares and the scaling, unless the row is too long for that; then it is read again. */
+#ifndef KERNELS_RMS_NORM_RMS_NORM_CUH
+#define KERNELS_RMS_NORM_RMS_NORM_CUH
+
+#include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/reduce.cuh"
+
+template <class P> struct rms_norm_body {
+    static constexpr int VECTOR = P::HIDDEN % 4 == 0 ? 4 : 1; /* elements of one access */
+    static constexpr int STRIDE = P::THREADS * VECTOR;
+    static constexpr int STEPS = (P::HIDDEN + STRIDE - 1) / STRIDE;
+    static constexpr bool KEEP = STEPS * VECTOR <= 32; /* registers for the row: half of what 1024 threads may have */
+    static constexpr int KEPT = KEEP ? STEPS : 1;
+
+    template <int ELEMENT>
+    static __device__ __forceinline__ void load_vector(const void *from, i64 index, float (&value)[VECTOR])
+    {
+        if constexpr (VECTOR == 4)
+            load_elements<ELEMENT>(value, from, index);
+        else
+            value[0] = load_element<ELEMENT>(from, index);
+    }
+
+    static __device__ __forceinline__ void store_vector(void *out, i64 index, const float (&value)[VECTOR])
+    {
+        if constexpr (VECTOR == 4)
+            store_elements<P::OUT_DTYPE>(out, index, value);
+        else
+            store_element<P::OUT_DTYPE>(out, index, value[0]);
+    }
+
+    static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out)
+    {
+        device_trigger();
+        const int first = threadIdx.x * VECTOR;
+        float scale[KEPT][VECTOR], value[KEPT][VECTOR];
+        if constexpr (KEEP) /* constants: before the wait */
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+                if (first + s * STRIDE < P::HIDDEN) load_vector<P::WEIGHT_DTYPE>(weight, first + s * STRIDE, scale[s]);
+        device_wait();
+
+        const i64 row = (i64)blockIdx.x * P::HIDDEN;
+        float squares = 0;
+        if constexpr (KEEP) {
+            /* Rows beyond the valid ones are read along with the count instead of after it: nothing waits twice. */
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+                if (first + s * STRIDE < P::HIDDEN) load_vector<DTYPE_F32>(x, row + first + s * STRIDE, value[s]);
+            if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
+#pragma unroll
+            for (int s = 0; s < STEPS; s++)
+                if (first + s * STRIDE < P::HIDDEN)
+#pragma unroll
+                    for (int i = 0; i < VECTOR; i++) squares = fmaf(value[s][i], value[s][i], squares);
+        } else {
+            if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
+            for (int column = first; column < P::HIDDEN; column += STRIDE) {
+                load_vector<DTYPE_F32>(x, row + column, value[0]);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) squares = fmaf(value[0][i], value[0][i], squares);
+            }
+        }
+        const float factor =
+            1.0f / sqrtf(block_sum<P::THREADS, false>(squares) * (1.0f / P::HIDDEN) + float_of_bits(P::EPS_BITS));
+#pragma unroll
+        for (int s = 0; s < (KEEP ? STEPS : 1); s++) {
+            for (int column = first + s * STRIDE; column < P::HIDDEN; column += KEEP ? P::HIDDEN : STRIDE) {
+                if constexpr (!KEEP) load_vector<DTYPE_F32>(x, row + column, value[s]);
+                if constexpr (!KEEP) load_vector<P::WEIGHT_DTYPE>(weight, column, scale[s]);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) value[s][i] = value[s][i] * factor * scale[s][i];
+                store_vector(out, row + column, value[s]);
+            }
+        }
+    }
+};
+
+#endif
