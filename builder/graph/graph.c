@@ -103,7 +103,7 @@ static void append_source(struct graph *graph, int id, struct weight_source sour
     weight->columns = weight->depth = source.columns;
 }
 
-static char *tensor_name(struct graph *graph, const char *format, va_list arguments)
+static char *formatted(struct graph *graph, const char *format, va_list arguments)
 {
     char *name = NULL;
     if (vasprintf(&name, format, arguments) >= 0) return name;
@@ -111,15 +111,15 @@ static char *tensor_name(struct graph *graph, const char *format, va_list argume
     return NULL;
 }
 
-/* A part of a tensor has its rows (and columns) behind the tensor's name, so that names of weights differ. */
-static void name_weight(struct graph_weight *weight)
+/* A part of a tensor has its rows (and columns) after the tensor's name, so that names of weights differ. */
+static void name_part(struct graph_weight *weight)
 {
     const struct weight_source *source = &weight->sources[0];
     const unsigned long long first = source->first_row, end = first + source->rows, first_column = source->first_column;
     const size_t size = sizeof weight->name;
-    if (source_elements(source) == source_tensor_rows(source) * source_tensor_columns(source))
-        snprintf(weight->name, size, "%s", source->tensor);
-    else if (source->columns == 0 || source->columns == source_tensor_columns(source))
+    if (!source->tensor || source_elements(source) == source_tensor_rows(source) * source_tensor_columns(source))
+        return;
+    if (source->columns == 0 || source->columns == source_tensor_columns(source))
         snprintf(weight->name, size, "%s[%llu:%llu]", source->tensor, first, end);
     else
         snprintf(weight->name, size, "%s[%llu:%llu,%llu:%llu]", source->tensor, first, end, first_column,
@@ -130,12 +130,17 @@ static int weight_from(struct graph *graph, uint32_t layer, enum weight_form for
                        const char *format, va_list arguments)
 {
     struct weight_source owned = *source;
-    owned.tensor = tensor_name(graph, format, arguments);
-    if (!owned.tensor) return -1;
+    char *name = formatted(graph, format, arguments);
+    if (!name) return -1;
     int id = new_weight(graph, layer, form);
+    if (id >= 0) snprintf(graph->weights[id].name, GRAPH_NAME_BYTES, "%s", name);
+    if (source->shape[0])
+        owned.tensor = name;
+    else
+        free(name);
     append_source(graph, id, owned);
     if (graph->out_of_memory) return -1;
-    name_weight(&graph->weights[id]);
+    name_part(&graph->weights[id]);
     return id;
 }
 
@@ -153,10 +158,10 @@ void graph_weight_append(struct graph *graph, int weight, const struct weight_so
                          ...)
 {
     struct weight_source owned = *source;
-    if (tensor_format) {
+    if (source->shape[0]) {
         va_list arguments;
         va_start(arguments, tensor_format);
-        owned.tensor = tensor_name(graph, tensor_format, arguments);
+        owned.tensor = formatted(graph, tensor_format, arguments);
         va_end(arguments);
     }
     append_source(graph, weight, owned);

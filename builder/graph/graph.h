@@ -110,10 +110,11 @@ int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t co
 int graph_vector(struct graph *graph, uint32_t layer, uint64_t rows, const char *tensor_format, ...)
     __attribute__((format(printf, 4, 5)));
 /* A weight that is not all of one tensor as it stands: builder/weights/source.h has examples. `source` is copied and
- * completed; `tensor_format` gives its tensor. */
+ * completed; `tensor_format` gives its tensor, or, without a shape, the weight's name alone. */
 int graph_weight_from(struct graph *graph, uint32_t layer, enum weight_form form, const struct weight_source *source,
                       const char *tensor_format, ...) __attribute__((format(printf, 5, 6)));
-/* One more source, whose rows follow those that the weight has. Without a tensor where `tensor_format` is NULL. */
+/* One more source, whose rows follow those that the weight has. Without a shape it has no tensor, and the
+ * format is not read. */
 void graph_weight_append(struct graph *graph, int weight, const struct weight_source *source, const char *tensor_format,
                          ...) __attribute__((format(printf, 4, 5)));
 /* Moves the sources of `from` to the end of those of `to`. False after an allocation failure. */

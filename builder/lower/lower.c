@@ -31,7 +31,9 @@ struct emitter {
 
 uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype)
 {
-    return 2 * config->kv_heads * page_tokens * config->head_dim * dtype_bytes(kv_dtype);
+    uint64_t bytes;
+    return kv_block_bytes((enum encoding_id)kv_dtype, config->kv_heads, page_tokens, config->head_dim, &bytes) ? bytes
+                                                                                                               : 0;
 }
 
 /* ---- ops: parameters and operands in the order of each contract ---- */

@@ -67,7 +67,6 @@ const char *source_fault(const struct weight_source *source)
     if (source->rows == 0) return "has no rows";
     if (source->rows % source->repeat) return "does not repeat all of its rows";
     if (!source->tensor) return rank ? "has a shape without a tensor" : NULL;
-    if (rank == 0) return "has a tensor without a shape";
     if (!checked_product(source->shape, (size_t)rank, &ignored)) return "has a tensor of more than 2^64 elements";
     if (source->transposed && rank != 2) return "transposes a tensor that is no matrix";
     if ((source->columns != 0) != (rank > 1)) return "is a vector of a matrix, or a matrix of a vector";
