@@ -61,9 +61,10 @@ static bool verify_tensor_name(const struct engine_tensor_entry *entry, const ch
 
 static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct status *status)
 {
-    uint64_t bytes, rank_shape[4];
-    if (entry->dtype > DTYPE_I64 || dtype_bytes((enum dtype)entry->dtype) == 0)
-        return status_fail(status, STATUS_CORRUPT, "unknown element type %" PRIu32, entry->dtype);
+    uint64_t rows, rank_shape[4];
+    struct encoding_layout encoded;
+    const struct encoding *encoding = encoding_find(entry->dtype);
+    if (!encoding) return status_fail(status, STATUS_CORRUPT, "unknown encoding %" PRIu32, entry->dtype);
     if (entry->layout != LAYOUT_ROW_MAJOR && entry->layout != LAYOUT_PANEL16)
         return status_fail(status, STATUS_CORRUPT, "unknown layout %u", entry->layout);
     if (entry->rank < 1 || entry->rank > 4 || (entry->layout == LAYOUT_PANEL16 && entry->rank != 2))
@@ -74,13 +75,17 @@ static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct 
         if ((i < entry->rank) != (rank_shape[i] != 0))
             return status_fail(status, STATUS_CORRUPT, "dimension %u of %u: unexpected size %" PRIu64, i, entry->rank,
                                rank_shape[i]);
-    if (!checked_product(rank_shape, entry->rank, &bytes) ||
-        !checked_mul(bytes, dtype_bytes((enum dtype)entry->dtype), &bytes))
+    if (entry->layout == LAYOUT_PANEL16 && !encoding_is_plain(encoding->id))
+        return status_fail(status, STATUS_CORRUPT, "encoding %s in panels", encoding->name);
+    /* All dimensions but the last are rows; a vector has a column. */
+    const unsigned last = entry->rank - 1u;
+    if (!checked_product(rank_shape, entry->rank > 1 ? last : 1, &rows) ||
+        !encoding_layout(encoding->id, rows, entry->rank > 1 ? rank_shape[last] : 1, &encoded))
         return status_fail(status, STATUS_CORRUPT, "the product of its shape overflows");
     /* A packed layout has padding whose amount is the kernels' business; it never has less than the elements. */
-    if (entry->layout == LAYOUT_ROW_MAJOR ? entry->bytes != bytes : entry->bytes < bytes)
+    if (entry->layout == LAYOUT_ROW_MAJOR ? entry->bytes != encoded.bytes : entry->bytes < encoded.bytes)
         return status_fail(status, STATUS_CORRUPT, "size: expected %s%" PRIu64 " bytes for its shape, found %" PRIu64,
-                           entry->layout == LAYOUT_ROW_MAJOR ? "" : "at least ", bytes, entry->bytes);
+                           entry->layout == LAYOUT_ROW_MAJOR ? "" : "at least ", encoded.bytes, entry->bytes);
     return true;
 }
 

@@ -232,6 +232,15 @@ static bool check_ranks(const struct manifest *manifest, struct status *status)
 }
 
 /* What follows from other fields must agree with them: kernels and loaders rely on either. */
+bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
+                    uint64_t *bytes)
+{
+    struct encoding_layout layout;
+    uint64_t rows;
+    if (!checked_mul(kv_heads, page_tokens, &rows) || !encoding_layout(encoding, rows, head_dim, &layout)) return false;
+    return checked_mul(layout.bytes, 2, bytes);
+}
+
 static bool check_geometry(const struct manifest *manifest, struct status *status)
 {
     const struct plan_geometry *geometry = &manifest->geometry;
@@ -243,16 +252,13 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
     uint64_t pages =
         geometry->max_context / geometry->page_tokens + (geometry->max_context % geometry->page_tokens != 0);
     if (!check_derived("kv_cache: pages_per_slot", geometry->pages_per_slot, pages, status)) return false;
-    const uint64_t factors[] = {
-        manifest->layers,
-        2,
-        manifest_rank_kv_heads(manifest),
-        geometry->page_tokens,
-        manifest->head_dim,
-        dtype_bytes(manifest->kv_dtype),
-    };
     uint64_t page_bytes;
-    if (!checked_product(factors, COUNT_OF(factors), &page_bytes))
+    if (!encoding_find(manifest->kv_dtype))
+        return status_fail(status, STATUS_BAD_INPUT, "kv_cache: dtype: %s is not an encoding of a KV cache",
+                           dtype_name(manifest->kv_dtype));
+    if (!kv_block_bytes((enum encoding_id)manifest->kv_dtype, manifest_rank_kv_heads(manifest), geometry->page_tokens,
+                        manifest->head_dim, &page_bytes) ||
+        !checked_mul(page_bytes, manifest->layers, &page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "kv_cache: the size of a page overflows");
     if (!check_derived("kv_cache: page_bytes", geometry->page_bytes, page_bytes, status)) return false;
     if (page_bytes % PLAN_ALIGNMENT != 0)

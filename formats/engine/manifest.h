@@ -77,6 +77,11 @@ static inline uint64_t manifest_rank_kv_heads(const struct manifest *manifest)
     return rank_kv_heads(manifest->kv_heads, plan_ranks(&manifest->geometry));
 }
 
+/* Bytes of one layer's keys and values in a page of the KV cache: two matrices of a row for each KV head and token. False on
+ * overflow or for an unknown encoding. */
+bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
+                    uint64_t *bytes);
+
 const char *chat_format_name(enum chat_format format);
 const char *engine_target_name(enum engine_target target);
 

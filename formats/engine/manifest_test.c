@@ -106,6 +106,7 @@ static const struct edit processor_edits[] = {
     {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
     {"\"page_tokens\":4", "\"page_tokens\":0", "page_tokens"},
     {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "unknown element type 'F31'"},
+    {"\"dtype\":\"F32\"", "\"dtype\":\"I8\"", "kv_cache: dtype: I8 is not an encoding"},
     {"\"dtype\":\"F32\"", "\"dtype\":\"F16\"", "page_bytes: expected 128"},
     {"\"state_bytes\":256", "\"state_bytes\":320", "state_bytes: expected 256"},
     {"\"weights_bytes\":2304", "\"weights_bytes\":0", "weights_bytes"},

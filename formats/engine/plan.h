@@ -16,7 +16,7 @@
 
 #include <stddef.h>
 
-#include "formats/encoding/dtype.h"
+#include "formats/encoding/encoding.h"
 #include "formats/base/status.h"
 
 enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, PLAN_MAX_DEPENDENCIES = 16 };
