@@ -3,19 +3,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "builder/build_cuda.h"
-#include "builder/lower/estimate_cuda.h"
 #include "builder/golden/golden.h"
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 #include "builder/report.h"
 #include "builder/weights/shard.h"
-#include "builder/tune_cuda.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
 #include "formats/checkpoint/checkpoint_others.h"
@@ -23,16 +20,6 @@
 #include "formats/base/printable.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "tuner/clock.h"
-
-void build_options_init(struct build_options *options)
-{
-    memset(options, 0, sizeof *options);
-    options->output = "model.eng";
-    options->target = TARGET_CPU;
-    options->gpus = 1;
-    options->tune = TUNE_QUICK;
-    options->out = stdout;
-}
 
 /* ---- model to graphs ---- */
 
@@ -223,9 +210,9 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     copy_base_name(folder ? folder : build->checkpoint.directory, m->model_name, sizeof m->model_name);
     free(folder);
     m->target = build->target;
-    m->target_capability = (uint64_t)build->cuda.device.facts.capability;
-    snprintf(m->target_name, sizeof m->target_name, "%s",
-             build->target == TARGET_CUDA ? build->cuda.device.facts.name : build->machine.name);
+    const struct device_facts *gpu = build->target == TARGET_CUDA ? build_cuda_facts(build) : NULL;
+    m->target_capability = gpu ? (uint64_t)gpu->capability : 0;
+    snprintf(m->target_name, sizeof m->target_name, "%s", gpu ? gpu->name : build->machine.name);
     m->hidden_size = config->hidden_size;
     m->intermediate_size = config->intermediate_size;
     m->layers = config->layers;
@@ -289,18 +276,18 @@ static void warn_of_no_tokenizer(struct build *build)
              other ? other : "", other ? " is not read, and " : "");
     if (!other && build->options->dry_run) return; /* of a config.json alone, say: the report tells it */
     if (!other)
-        build_warn(build, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
+        progress_warn(&build->progress, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
     else if (checkpoint_can_convert_tokenizer(other))
-        build_warn(
-            build,
+        progress_warn(
+            &build->progress,
             "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; to make one of it, in that "
             "folder: pip install transformers sentencepiece protobuf; python3 -c \"from transformers import "
             "AutoTokenizer as T; "
             "T.from_pretrained('.').save_pretrained('.')\"",
             folder, other);
     else
-        build_warn(
-            build,
+        progress_warn(
+            &build->progress,
             "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; the Hugging Face hub has one "
             "for most models",
             folder, other);
@@ -397,21 +384,6 @@ done:
 
 /* ---- tuning ---- */
 
-void build_warn(struct build *build, const char *format, ...)
-{
-    if (!build->options->warnings) return;
-    char message[STATUS_MESSAGE_BYTES];
-    struct status status;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
-    va_end(arguments);
-    status_fail(&status, STATUS_OK, "%s", message); /* as text for a terminal */
-    progress_hold(&build->progress);
-    fprintf(build->options->warnings, "warning: %s\n", status.message);
-    progress_release(&build->progress);
-}
-
 /* The cache saves time and decides nothing else, so whatever is wrong with its file costs the records and not the
  * build. */
 static void open_cache(struct build *build)
@@ -421,22 +393,24 @@ static void open_cache(struct build *build)
     if (!path) return;
     build->cache_open = tuning_cache_open(&build->cache, path, &status);
     if (!build->cache_open)
-        build_warn(build, "%s; going on without a tuning cache", status.message);
+        progress_warn(&build->progress, "%s; going on without a tuning cache", status.message);
     else if (build->cache.damaged)
-        build_warn(build, "%s: %zu damaged records skipped; they will be measured again", path, build->cache.damaged);
+        progress_warn(&build->progress, "%s: %zu damaged records skipped; they will be measured again", path,
+                      build->cache.damaged);
 }
 
 static bool tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
     struct tuning_cache *cache = build->cache_open ? &build->cache : NULL;
+    build->tactics.cache = cache;
     if (build->target == TARGET_CUDA) {
         if (!build_cuda_tune(build, weights, level, status)) return false;
     } else if (!tune_plans(build->plans, build->plan_count, weights, &build->machine, build->team, level, cache,
                            &build->progress, &build->tactics, status))
         return false;
     if (build->tactics.unsaved)
-        build_warn(build, "%s; %zu tuning records were not kept and will be measured again",
-                   build->tactics.cache_status.message, build->tactics.unsaved);
+        progress_warn(&build->progress, "%s; %zu tuning records were not kept and will be measured again",
+                      build->tactics.cache_status.message, build->tactics.unsaved);
     return true;
 }
 
@@ -480,7 +454,7 @@ static void list_candidates(const struct build *build)
 static void build_close(struct build *build)
 {
     if (build->writer) engine_writer_abandon(build->writer);
-    for (size_t p = 0; p < build->plan_count; p++) lowered_plan_free(&build->plans[p]);
+    for (size_t p = 0; p < build->plan_count; p++) plan_free(&build->plans[p]);
     build_cuda_close(build);
     tactics_free(&build->tactics);
     free(build->tokenizer);
@@ -493,22 +467,11 @@ static void build_close(struct build *build)
     free(build);
 }
 
-static void estimate_gpu(struct build *build)
-{
-    const struct cuda_build *cuda = &build->cuda;
-    struct device_clocks clocks = {0};
-    if (cuda->record)
-        clocks = cuda->record->clocks;
-    else
-        estimate_cuda_clocks(&cuda->device, &clocks);
-    estimate_cuda_ceilings(&cuda->device.facts, &clocks, &build->machine);
-}
-
 /* Where the engine is to run: a GPU's own memory, or what is left of this machine's. */
 static uint64_t available_bytes(const struct build *build)
 {
     struct memory_limit memory;
-    if (build->target == TARGET_CUDA) return build->cuda.device.facts.memory_bytes;
+    if (build->target == TARGET_CUDA) return build_cuda_facts(build)->memory_bytes;
     memory_limit_available("", &memory);
     return memory.bytes < INT64_MAX ? memory.bytes : INT64_MAX; /* a number for JSON where nothing is known */
 }
@@ -524,6 +487,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     build->options = options;
     build->target = options->target;
     progress_open(&build->progress, options->progress);
+    build->progress.warnings = options->warnings;
     if (options->dump_after && !pass_name_known(options->dump_after, status)) goto done;
     if (!open_checkpoint(build, status)) goto done;
     build->team = team_create(options->threads, status);
@@ -537,7 +501,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         goto done;
     if (options->list_candidates) {
         if (build->target == TARGET_CUDA) {
-            ok = print_cuda_candidates(build, options->out, status);
+            ok = build_cuda_list_candidates(build, status);
             goto done;
         }
         if (!machine_probe(&build->machine, build->team, status)) goto done;
@@ -550,7 +514,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         /* Cached timings make the better estimate; the roofline stands in for the rest. */
         if (build->target == TARGET_CPU && !machine_probe(&build->machine, build->team, status)) goto done;
         if (!tune(build, NULL, TUNE_OFF, status)) goto done;
-        if (build->target == TARGET_CUDA) estimate_gpu(build);
+        if (build->target == TARGET_CUDA) build_cuda_estimate(build);
     } else if (!write_engine(build, weights_bytes, status)) {
         goto done;
     }
@@ -567,7 +531,7 @@ bool build_engine(const struct build_options *options, struct status *status)
         .output = options->dry_run ? NULL : options->output,
         .file_bytes = build->file_bytes,
         .seconds = (clock_us() - start) * 1e-6,
-        .is_on_record = build->cuda.record != NULL,
+        .is_on_record = build->target == TARGET_CUDA && build_cuda_is_on_record(build),
         .available_bytes = available_bytes(build),
     };
     /* Nothing fails for want of memory once the engine has its name. */

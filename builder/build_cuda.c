@@ -1,18 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/build_cuda.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "builder/choose_plans_cuda.h"
-#include "builder/vendor/library_plans_cuda.h"
-#include "builder/vendor/nccl_launches_cuda.h"
-#include "builder/time_plans_cuda.h"
-#include "builder/tune_cuda.h"
+#include "builder/golden/golden_cuda.h"
+#include "builder/gpu_record.h"
+#include "builder/lower/lower_cuda.h"
+#include "tuner/cuda/plan_timer.h"
+#include "tuner/cuda/tune.h"
 
-/* Compiled kernels and what libraries made are kept beside the tuning records, in a folder named after their file;
+struct cuda_build {
+    struct gpus gpus;
+    const struct gpu_record *record; /* the GPU holds facts alone, those of this record; NULL: a GPU of this machine */
+    bool entered; /* its context is current as long as the build lasts, so that all that was taken can be freed */
+    struct kernel_compiler compiler;
+    struct plan_variants variants[2 * BUILD_MAX_PLANS]; /* as struct build.plans */
+    struct vendor_cache vendor_cache;
+    struct kernel_set kernels; /* of the finished plans */
+};
+
+/* ---- opening ---- */
+
+/* Compiled kernels and the vendor cache are kept beside the tuning records, in a folder named after their file;
  * NULL: no cache. */
 static char *kernel_cache_path(const struct build_options *options)
 {
@@ -21,25 +32,35 @@ static char *kernel_cache_path(const struct build_options *options)
     return path;
 }
 
+static bool open_nccl(struct build *build, struct status *status)
+{
+    struct status missing;
+    if (!gpus_join_nccl(&build->cuda->gpus, &missing, status)) return false;
+    if (missing.code != STATUS_OK)
+        progress_warn(&build->progress, "the engine cannot run in several processes: %s; --lean says so on purpose",
+                      missing.message);
+    return true;
+}
+
 /* A build goes on without a library that is not there: its tactics only take no part. */
 static bool open_libraries(struct build *build, struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
+    struct gpus *gpus = &build->cuda->gpus;
     const struct build_options *options = build->options;
     if (options->lean) return true;
     /* Of others each rank would have to check the calls. */
-    if (options->gpus > 1) return nccl_ranks_open(build, status);
+    if (options->gpus > 1) return open_nccl(build, status);
     if (options->tune == TUNE_OFF) return true;
-    if (!device_enter(&cuda->device, status)) return false;
+    if (!device_enter(&gpus->devices[0], status)) return false;
     struct status missing[2];
     for (int i = 0; i < 2; i++) status_clear(&missing[i]);
-    const bool found[2] = {cublaslt_open(&cuda->cublaslt, 0, &missing[0]), cudnn_open(&cuda->cudnn, 0, &missing[1])};
+    const bool found[2] = {cublaslt_open(&gpus->cublaslt, 0, &missing[0]), cudnn_open(&gpus->cudnn, 0, &missing[1])};
     static const char *const ops[2] = {"matmul", "attention"};
     for (int i = 0; i < 2; i++)
         if (!found[i])
-            build_warn(build, "only our own kernels take part in %s: %s; --lean says so on purpose", ops[i],
-                       missing[i].message);
-    device_leave(&cuda->device);
+            progress_warn(&build->progress, "only our own kernels take part in %s: %s; --lean says so on purpose",
+                          ops[i], missing[i].message);
+    device_leave(&gpus->devices[0]);
     return true;
 }
 
@@ -48,11 +69,11 @@ static bool link_ranks(struct build *build, const struct device *const *devices,
 {
     const struct build_options *options = build->options;
     struct status reason;
-    build->cuda.link = CUDA_LINK_HOST;
+    build->cuda->gpus.link = CUDA_LINK_HOST;
     if (options->no_peer_access) return true;
-    if (!cuda_comm_find_link(devices, options->gpus, &build->cuda.link, &reason, status)) return false;
-    if (build->cuda.link == CUDA_LINK_HOST)
-        build_warn(build, "the GPUs exchange through the host's memory: %s", reason.message);
+    if (!cuda_comm_find_link(devices, options->gpus, &build->cuda->gpus.link, &reason, status)) return false;
+    if (build->cuda->gpus.link == CUDA_LINK_HOST)
+        progress_warn(&build->progress, "the GPUs exchange through the host's memory: %s", reason.message);
     return true;
 }
 
@@ -60,10 +81,11 @@ static bool link_ranks(struct build *build, const struct device *const *devices,
 static bool open_others(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
-    const struct device *devices[PLAN_MAX_RANKS] = {&build->cuda.device};
+    struct gpus *gpus = &build->cuda->gpus;
+    const struct device *devices[PLAN_MAX_RANKS] = {&gpus->devices[0]};
     for (uint32_t r = 1; r < options->gpus; r++) {
-        struct device *device = &build->cuda.others[r - 1].device;
-        const struct device_facts *first = &build->cuda.device.facts, *found = &device->facts;
+        struct device *device = &gpus->devices[r];
+        const struct device_facts *first = &gpus->devices[0].facts, *found = &device->facts;
         if (!device_open(device, options->device + (int)r, status))
             return status_prefix(status, "--gpus: expected %u GPUs from GPU %d on", options->gpus, options->device);
         devices[r] = device;
@@ -71,7 +93,7 @@ static bool open_others(struct build *build, struct status *status)
             return status_fail(status, STATUS_MACHINE,
                                "--gpus: expected %u GPUs of one model, found GPU %d: %s and GPU %d: %s; choose others "
                                "(--device, CUDA_VISIBLE_DEVICES) or fewer",
-                               options->gpus, build->cuda.device.ordinal, first->name, device->ordinal, found->name);
+                               options->gpus, gpus->devices[0].ordinal, first->name, device->ordinal, found->name);
     }
     return options->gpus == 1 || link_ranks(build, devices, status);
 }
@@ -82,10 +104,11 @@ static bool is_plan_only(const struct build_options *options) { return options->
 static bool open_device(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
-    struct cuda_build *cuda = &build->cuda;
+    struct cuda_build *cuda = build->cuda;
+    struct device *device = &cuda->gpus.devices[0];
     if (!is_plan_only(options) || !options->gpu) {
-        if (device_open(&cuda->device, options->device, status)) {
-            cuda->entered = device_enter(&cuda->device, status);
+        if (device_open(device, options->device, status)) {
+            cuda->entered = device_enter(device, status);
             return cuda->entered;
         }
         struct device any;
@@ -97,10 +120,10 @@ static bool open_device(struct build *build, struct status *status)
     cuda->record = gpu_record_find(options->gpu, status);
     if (!cuda->record) return false;
     if (!options->gpu)
-        build_warn(build, "planning for an %s, as with --gpu %s: %s", cuda->record->facts.name, cuda->record->name,
-                   status->message);
+        progress_warn(&build->progress, "planning for an %s, as with --gpu %s: %s", cuda->record->facts.name,
+                      cuda->record->name, status->message);
     status_clear(status);
-    cuda->device.facts = cuda->record->facts;
+    device->facts = cuda->record->facts;
     return true;
 }
 
@@ -113,61 +136,78 @@ bool build_cuda_open(struct build *build, struct status *status)
     if (options->kv_dtype && options->kv_dtype != DTYPE_BF16 && options->kv_dtype != DTYPE_F16)
         return status_fail(status, STATUS_USAGE, "--kv-dtype: the cuda target has bf16 and fp16 KV caches, found %s",
                            dtype_name(options->kv_dtype));
+    struct cuda_build *cuda = build->cuda = calloc(1, sizeof *build->cuda);
+    if (!cuda) return status_fail(status, STATUS_MACHINE, "out of memory");
+    cuda->gpus.ranks = options->gpus;
     if (!open_device(build, status)) return false;
     if (is_plan_only(options)) return true;
     if (!open_others(build, status)) return false;
     char *cache = kernel_cache_path(options);
-    build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
-    if (!build->cuda.nvrtc && cache) { /* it only saves time */
+    struct kernel_compiler *compiler = &cuda->compiler;
+    compiler->nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
+    if (!compiler->nvrtc && cache) { /* it only saves time */
         status_clear(status);
-        build->cuda.nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
+        compiler->nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
     }
-    build->cuda.blobs.folder = cache;
-    return build->cuda.nvrtc != NULL && open_libraries(build, status);
+    compiler->capability = cuda->gpus.devices[0].facts.capability;
+    compiler->threads = team_size(build->team);
+    cuda->vendor_cache.folder = cache;
+    return compiler->nvrtc != NULL && open_libraries(build, status);
 }
 
 void build_cuda_close(struct build *build)
 {
-    struct cuda_build *cuda = &build->cuda;
+    struct cuda_build *cuda = build->cuda;
+    if (!cuda) return;
     for (size_t p = 0; p < build->plan_count; p++) {
-        device_plan_free(&cuda->plans[p]);
-        device_plan_free(&cuda->alternatives[p]);
-        device_plan_free(&cuda->library_plans[p]);
-        lowered_plan_free(&build->library_plans[p]);
+        plan_variants_free(&cuda->variants[p]);
+        plan_free(&build->library_plans[p]);
     }
-    free(cuda->problems);
     kernel_set_free(&cuda->kernels);
-    kernel_set_free(&cuda->compiled);
-    nccl_ranks_close(build);
-    if (cuda->entered) {
-        cudnn_close(&cuda->cudnn);
-        cublaslt_close(&cuda->cublaslt);
-    }
-    library_blobs_free(&cuda->blobs);
-    for (uint32_t r = 0; cuda->entered && r < build->options->gpus; r++)
-        if (build_cuda_weights(build, r)) cuda->device.driver.MemFree(build_cuda_weights(build, r));
-    if (cuda->nvrtc) nvrtc_close(cuda->nvrtc);
-    for (uint32_t r = 1; r < build->options->gpus; r++) device_close(&cuda->others[r - 1].device);
-    if (cuda->entered) device_leave(&cuda->device);
-    device_close(&cuda->device);
+    kernel_set_free(&cuda->compiler.known);
+    if (cuda->entered) gpus_release(&cuda->gpus);
+    vendor_cache_free(&cuda->vendor_cache);
+    if (cuda->compiler.nvrtc) nvrtc_close(cuda->compiler.nvrtc);
+    for (uint32_t r = 1; r < cuda->gpus.ranks; r++) device_close(&cuda->gpus.devices[r]);
+    if (cuda->entered) device_leave(&cuda->gpus.devices[0]);
+    device_close(&cuda->gpus.devices[0]);
+    free(cuda);
+    build->cuda = NULL;
+}
+
+/* ---- facts ---- */
+
+const struct device_facts *build_cuda_facts(const struct build *build) { return &build->cuda->gpus.devices[0].facts; }
+
+bool build_cuda_is_on_record(const struct build *build) { return build->cuda->record != NULL; }
+
+void build_cuda_estimate(struct build *build)
+{
+    struct device_clocks clocks = {0};
+    if (build->cuda->record)
+        clocks = build->cuda->record->clocks;
+    else
+        estimate_cuda_clocks(&build->cuda->gpus.devices[0], &clocks);
+    estimate_cuda_ceilings(build_cuda_facts(build), &clocks, &build->machine);
 }
 
 /* ---- lowering ---- */
 
-/* Few rows can also go the way of many: which is faster, whole plans will show (choose_plans). */
+/* Few rows can also go the way of many: which is faster, end-to-end tuning will show. */
 static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
                       struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
-    const struct device_facts *gpu = &cuda->device.facts;
-    size_t p = build->plan_count++;
-    if (!lower_device_plan(graph, &build->lowering, gpu, rows, &cuda->plans[p], status) ||
-        (alternative && !lower_device_plan(alternative, &build->lowering, gpu, rows, &cuda->alternatives[p], status)))
-        return false;
-    build->plans[p].header = cuda->plans[p].header;
-    /* The manifest's arena holds either until one is chosen. */
-    if (alternative && cuda->alternatives[p].header.arena_bytes > build->plans[p].header.arena_bytes)
-        build->plans[p].header.arena_bytes = cuda->alternatives[p].header.arena_bytes;
+    const struct graph *graphs[PLAN_VARIANTS] = {graph, alternative};
+    struct plan_variants *variants = &build->cuda->variants[build->plan_count];
+    struct plan_header *header = &build->plans[build->plan_count++].header;
+    for (int v = 0; v < PLAN_VARIANTS && graphs[v]; v++) {
+        struct device_plan *plan = &variants->plans[variants->count];
+        if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) return false;
+        /* The manifest's arena holds either until one is chosen. */
+        uint64_t arena_bytes = header->arena_bytes;
+        if (variants->count++ == 0) *header = plan->header;
+        header->arena_bytes = plan->header.arena_bytes > arena_bytes ? plan->header.arena_bytes : arena_bytes;
+    }
     return true;
 }
 
@@ -176,7 +216,7 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
 {
     build->lowering.scratch_bytes = 0;
     for (int i = 0; i < batch_count; i++) {
-        uint64_t bytes = device_scratch_bytes(&build->decode, &build->lowering, &build->cuda.device.facts, batches[i]);
+        uint64_t bytes = device_scratch_bytes(&build->decode, &build->lowering, build_cuda_facts(build), batches[i]);
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {
@@ -193,57 +233,41 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
 
 /* ---- tactics and kernels ---- */
 
-static void compile_progressed(void *context, uint64_t done, uint64_t total)
+static struct tune_context tune_context(struct build *build, enum tune_level level)
 {
-    progress_update(context, done, total, NULL);
+    struct cuda_build *cuda = build->cuda;
+    return (struct tune_context){
+        .rig = {.gpus = &cuda->gpus, .manifest = &build->manifest, .arena_bytes = build->manifest.arena_bytes},
+        .scratch_bytes = build->lowering.scratch_bytes,
+        .compiler = &cuda->compiler,
+        .vendor_cache = &cuda->vendor_cache,
+        .tactics = &build->tactics,
+        .machine = &build->machine,
+        .progress = &build->progress,
+        .level = level,
+        .measures = level != TUNE_OFF && cuda->gpus.weights[0],
+        .plans = cuda->variants,
+        .plan_count = build->plan_count,
+    };
 }
 
-bool build_cuda_compile(struct build *build, struct kernel_set *set, bool shown, struct status *status)
+bool build_cuda_list_candidates(struct build *build, struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
-    return kernel_set_compile(set, &cuda->compiled, cuda->nvrtc, cuda->device.facts.capability, team_size(build->team),
-                              shown ? compile_progressed : NULL, &build->progress, status);
-}
-
-/* The rank's region of `weights`, to its GPU. */
-static bool upload_weights(struct build *build, const uint8_t *weights, uint32_t rank, struct status *status)
-{
-    enum { PIECE_BYTES = 256 << 20 };
-    const struct device *device = build_cuda_device(build, rank);
-    uint64_t bytes = manifest_rank_weights(&build->manifest), free_bytes = 0;
-    cu_deviceptr *to = rank == 0 ? &build->cuda.weights : &build->cuda.others[rank - 1].weights;
-    weights += rank * bytes;
-    if (!device_free_memory(device, &free_bytes, status)) return false;
-    if (bytes > free_bytes)
-        return status_fail(status, STATUS_MACHINE,
-                           "the weights need %" PRIu64 " bytes of GPU memory to be tuned, %" PRIu64
-                           " are free on GPU %d; end other programs on the GPU, or use a larger one",
-                           bytes, free_bytes, device->ordinal);
-    if (!device_enter(device, status)) return false;
-    bool ok = cuda_ok(&device->driver, device->driver.MemAlloc(to, bytes), status,
-                      "allocating %" PRIu64 " bytes for the weights", bytes);
-    const uint64_t all = build->options->gpus * bytes;
-    for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
-        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(*to + done, weights + done, piece, device->stream),
-                     status, "copying the weights") &&
-             cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "copying the weights");
-        progress_update(&build->progress, rank * bytes + done + piece, all, NULL);
-    }
-    device_leave(device);
-    return ok;
+    struct tune_context context = tune_context(build, TUNE_OFF);
+    return tune_print_candidates(&context, build->options->out, status);
 }
 
 /* Finishes all plans; the manifest's arena shrinks to what they need. */
 static bool finish_plans(struct build *build, struct status *status)
 {
-    struct cuda_build *cuda = &build->cuda;
+    struct cuda_build *cuda = build->cuda;
     build->manifest.arena_bytes = 0;
     for (size_t p = 0; p < build->plan_count; p++) {
-        if (!finish_device_plan(&cuda->plans[p], &cuda->device.facts, &cuda->kernels, &build->plans[p], status))
+        const struct plan_variants *variants = &cuda->variants[p];
+        if (!device_plan_finish(&variants->plans[0], build_cuda_facts(build), &cuda->kernels, &build->plans[p], status))
             return status_prefix(status, "plan %zu", p);
-        if (cuda->library_plans[p].count > 0 && !finish_device_plan(&cuda->library_plans[p], &cuda->device.facts,
-                                                                    &cuda->kernels, &build->library_plans[p], status))
+        if (variants->count > 1 && !device_plan_finish(&variants->plans[1], build_cuda_facts(build), &cuda->kernels,
+                                                       &build->library_plans[p], status))
             return status_prefix(status, "plan %zu with libraries", p);
         uint64_t bytes = build->plans[p].header.arena_bytes;
         if (bytes > build->manifest.arena_bytes) build->manifest.arena_bytes = bytes;
@@ -251,10 +275,10 @@ static bool finish_plans(struct build *build, struct status *status)
     return true;
 }
 
-static bool time_plans(struct build *build, struct status *status)
+static bool time_plans(struct build *build, const struct cuda_rig *rig, struct status *status)
 {
     struct plan_timer timer;
-    if (!plan_timer_open(&timer, build, &build->cuda.kernels, status)) return false;
+    if (!plan_timer_open(&timer, rig, &build->cuda->kernels, status)) return false;
     bool ok = true;
     for (size_t p = 0; ok && p < build->plan_count; p++) {
         const struct plan *library = &build->library_plans[p];
@@ -267,22 +291,28 @@ static bool time_plans(struct build *build, struct status *status)
 
 bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_level level, struct status *status)
 {
+    struct cuda_build *cuda = build->cuda;
     if (weights) progress_stage(&build->progress, "upload");
-    for (uint32_t rank = 0; weights && rank < build->options->gpus; rank++)
-        if (!upload_weights(build, weights, rank, status)) return false;
-    if (!tune_cuda(build, level, status) || !choose_plans_cuda(build, level, status) ||
-        !library_plans_cuda(build, level, status))
-        return false;
-    if (!finish_plans(build, status)) return false;
+    for (uint32_t rank = 0; weights && rank < cuda->gpus.ranks; rank++)
+        if (!gpus_upload_weights(&cuda->gpus, &build->manifest, weights, rank, &build->progress, status)) return false;
+    struct tune_context context = tune_context(build, level);
+    if (!tune_cuda(&context, status) || !finish_plans(build, status)) return false;
     if (!weights) return true;
     progress_stage(&build->progress, "compile");
-    if (!build_cuda_compile(build, &build->cuda.kernels, true, status)) return false;
-    return level == TUNE_OFF || time_plans(build, status);
+    if (!kernel_set_compile(&cuda->kernels, &cuda->compiler, tune_show_compiling, &build->progress, status))
+        return false;
+    return level == TUNE_OFF || time_plans(build, &context.rig, status);
+}
+
+bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status)
+{
+    const struct cuda_rig rig = tune_context(build, TUNE_OFF).rig;
+    return compute_golden_cuda(&rig, build->plans, build->plan_count, &build->cuda->kernels, golden, status);
 }
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)
 {
-    const struct kernel_set *set = &build->cuda.kernels;
+    const struct kernel_set *set = &build->cuda->kernels;
     struct engine_kernel *kernels = kernel_set_view(set);
     struct plan used[2 * BUILD_MAX_PLANS];
     size_t count = 0;

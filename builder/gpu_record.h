@@ -3,7 +3,7 @@
 #ifndef BUILDER_GPU_RECORD_H
 #define BUILDER_GPU_RECORD_H
 
-#include "builder/lower/estimate_cuda.h"
+#include "tuner/cuda/estimate.h"
 
 struct gpu_record {
     const char *name; /* as users give it, in any case */

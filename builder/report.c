@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "builder/lower/estimate_cuda.h"
+#include "tuner/cuda/estimate.h"
 #include "builder/lower/lower.h"
 #include "formats/base/checked.h"
 #include "formats/base/json.h"
@@ -119,7 +119,7 @@ void report_print(const struct build_report *report, FILE *out)
             m->step_bytes, m->state_bytes, comm, fixed_bytes(m), gigabytes(fixed_bytes(m)), g->page_bytes,
             g->page_bytes * g->pages_per_slot, gigabytes(g->page_bytes * g->pages_per_slot));
     if (!report->output) print_fit(report, out);
-    uint64_t context = g->max_context / 2 < LOWER_COST_CONTEXT ? g->max_context / 2 : LOWER_COST_CONTEXT;
+    uint64_t context = g->max_context / 2 < PLAN_COST_CONTEXT ? g->max_context / 2 : PLAN_COST_CONTEXT;
     fprintf(out, "estimates  at a context of %" PRIu64 " tokens\n", context);
     fprintf(out, "plans      kind     rows  launches        arena     bytes moved         flops     estimate\n");
     for (size_t p = 0; p < report->plan_count; p++) {

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "builder/tune_plans.h"
+#include "tuner/cpu/tune_plans.h"
 #include "formats/engine/manifest.h"
 
 struct build_report {

@@ -3,7 +3,7 @@
 #ifndef BUILDER_TEST_DEVICE_MODEL_H
 #define BUILDER_TEST_DEVICE_MODEL_H
 
-#include "builder/lower/device_plan.h"
+#include "builder/lower/lower_cuda.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/base/test_support.h"
 

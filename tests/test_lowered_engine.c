@@ -61,7 +61,7 @@ static void lower(const struct test_device_model *model, const struct device_fac
     struct status status = {0};
     const struct graph *graph = test_device_model_graph(model, kind, rows);
     test_expect_success(lower_device_plan(graph, &model->lowering, gpu, rows, &lowered, &status), &status);
-    test_expect_success(finish_device_plan(&lowered, gpu, set, plan, &status), &status);
+    test_expect_success(device_plan_finish(&lowered, gpu, set, plan, &status), &status);
     device_plan_free(&lowered);
 }
 
@@ -189,7 +189,7 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
 
     free(kernels);
     kernel_set_free(&set);
-    for (size_t p = 0; p < count; p++) lowered_plan_free(&plans[p]);
+    for (size_t p = 0; p < count; p++) plan_free(&plans[p]);
     test_device_model_close(&model);
 }
 

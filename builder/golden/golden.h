@@ -3,7 +3,7 @@
 #ifndef BUILDER_GOLDEN_GOLDEN_H
 #define BUILDER_GOLDEN_GOLDEN_H
 
-#include "builder/progress.h"
+#include "tuner/progress.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/cpu/team.h"
 

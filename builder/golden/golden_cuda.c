@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Golden outputs on a GPU: the engine's plans run as the runtime will run them, on memory of their own. */
+#include "builder/golden/golden_cuda.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/build_cuda.h"
-#include "builder/cuda_memory.h"
 #include "builder/golden/golden.h"
 
 /* Logits of 16-bit arithmetic differ between plans, whose sums run in different orders, by a few units of 2^-8. */
@@ -19,7 +18,8 @@ struct rank_run {
 };
 
 struct cuda_run {
-    const struct build *build;
+    const struct cuda_rig *rig;
+    const struct kernel_set *kernels;
     const struct plan *prefill_plan, *decode_plan;
     uint32_t count;
     struct rank_run ranks[PLAN_MAX_RANKS];
@@ -28,12 +28,12 @@ struct cuda_run {
 static bool open_rank(struct cuda_run *run, uint32_t r, uint64_t pages, const struct engine_kernel *entries,
                       struct status *status)
 {
-    const struct device *device = build_cuda_device(run->build, r);
+    const struct device *device = &run->rig->gpus->devices[r];
     struct rank_run *rank = &run->ranks[r];
     if (!device_enter(device, status)) return false;
     bool ok =
-        cuda_memory_open(&rank->memory, run->build, r, pages, status) &&
-        cuda_kernels_load(&rank->kernels, device, entries, run->build->cuda.kernels.count, status) &&
+        cuda_memory_open(&rank->memory, run->rig, r, pages, status) &&
+        cuda_kernels_load(&rank->kernels, device, entries, run->kernels->count, status) &&
         cuda_plan_bind(&rank->prefill, device, &rank->kernels, run->prefill_plan, &rank->memory, "prefill plan",
                        status) &&
         cuda_plan_bind(&rank->decode, device, &rank->kernels, run->decode_plan, &rank->memory, "decode plan", status);
@@ -48,21 +48,21 @@ static bool run_open(struct cuda_run *run, uint64_t pages, const struct engine_k
         memories[r] = &run->ranks[r].memory;
         if (!open_rank(run, r, pages, entries, status)) return false;
     }
-    return run->count == 1 || cuda_memory_connect(memories, run->build, status);
+    return run->count == 1 || cuda_memory_connect(memories, run->rig, status);
 }
 
 static void run_close(struct cuda_run *run)
 {
     /* None's memory goes while another may still store into it. */
     for (uint32_t r = 0; run->count > 1 && r < run->count; r++)
-        run->build->cuda.device.driver.StreamSynchronize(build_cuda_device(run->build, r)->stream);
+        run->rig->gpus->devices[0].driver.StreamSynchronize(run->rig->gpus->devices[r].stream);
     for (uint32_t r = 0; r < run->count; r++) {
-        const struct device *device = build_cuda_device(run->build, r);
+        const struct device *device = &run->rig->gpus->devices[r];
         struct rank_run *rank = &run->ranks[r];
         cuda_plan_free(&rank->prefill, device);
         cuda_plan_free(&rank->decode, device);
         cuda_kernels_free(&rank->kernels, device);
-        cuda_memory_close(&rank->memory, run->build, device);
+        cuda_memory_close(&rank->memory, run->rig, device);
     }
 }
 
@@ -70,11 +70,11 @@ static void run_close(struct cuda_run *run)
 static bool queue_step(struct cuda_run *run, uint32_t r, bool decode, const struct cuda_inputs *inputs, float *logits,
                        int32_t *next, struct status *status)
 {
-    const struct device *device = build_cuda_device(run->build, r);
+    const struct device *device = &run->rig->gpus->devices[r];
     const struct cuda_driver *driver = &device->driver;
     struct rank_run *rank = &run->ranks[r];
     cu_deviceptr step = rank->memory.base[SPACE_STEP];
-    size_t logits_bytes = run->build->manifest.geometry.vocab_size * sizeof *logits;
+    size_t logits_bytes = run->rig->manifest->geometry.vocab_size * sizeof *logits;
     if (!device_enter(device, status)) return false;
     bool ok = cuda_inputs_write(inputs, &rank->memory, device, status) &&
               cuda_plan_launch(decode ? &rank->decode : &rank->prefill, device, status);
@@ -93,7 +93,7 @@ static bool queue_step(struct cuda_run *run, uint32_t r, bool decode, const stru
 
 static bool wait_for(const struct cuda_run *run, uint32_t r, struct status *status)
 {
-    const struct device *device = build_cuda_device(run->build, r);
+    const struct device *device = &run->rig->gpus->devices[r];
     if (!device_enter(device, status)) return false;
     bool ok = cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "running the plan");
     device_leave(device);
@@ -106,7 +106,7 @@ static bool run_step(struct cuda_run *run, bool decode, const int32_t *tokens, u
 {
     const struct plan *plan = decode ? run->decode_plan : run->prefill_plan;
     struct cuda_inputs inputs;
-    if (!cuda_inputs_open(&inputs, run->build, &plan->header, status)) return false;
+    if (!cuda_inputs_open(&inputs, run->rig, &plan->header, status)) return false;
     inputs.counts[0] = (int32_t)count;
     inputs.counts[1] = logits != NULL;
     inputs.out_rows[0] = (int32_t)count - 1;
@@ -128,7 +128,7 @@ static bool run_step(struct cuda_run *run, bool decode, const int32_t *tokens, u
     }
     struct cuda_memory *memories[PLAN_MAX_RANKS];
     for (uint32_t r = 0; r < run->count; r++) memories[r] = &run->ranks[r].memory;
-    ok = ok && (run->count == 1 || cuda_memory_check(memories, run->build, status));
+    ok = ok && (run->count == 1 || cuda_memory_check(memories, run->rig, status));
     cuda_inputs_close(&inputs);
     return ok || status_prefix(status, "golden outputs");
 }
@@ -171,19 +171,20 @@ static bool compute(struct cuda_run *run, struct engine_golden *golden, float *o
     return golden_end(golden, GOLDEN_TOLERANCE_CUDA, status) && compare(golden, other, status);
 }
 
-bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status)
+bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, size_t plan_count,
+                         const struct kernel_set *kernels, struct engine_golden *golden, struct status *status)
 {
     bool ok = false;
-    const struct plan_geometry *geometry = &build->manifest.geometry;
-    struct cuda_run run = {.build = build, .count = build->options->gpus};
-    if (!golden_begin(&build->manifest, golden, status)) return false;
+    const struct plan_geometry *geometry = &rig->manifest->geometry;
+    struct cuda_run run = {.rig = rig, .kernels = kernels, .count = rig->gpus->ranks};
+    if (!golden_begin(rig->manifest, golden, status)) return false;
     if (golden->token_count == 0) return true;
-    for (size_t p = 0; p < build->plan_count; p++) {
-        const struct plan *plan = &build->plans[p];
+    for (size_t p = 0; p < plan_count; p++) {
+        const struct plan *plan = &plans[p];
         const struct plan **kept = plan->header.kind == PLAN_DECODE ? &run.decode_plan : &run.prefill_plan;
         if (!*kept || plan->header.rows < (*kept)->header.rows) *kept = plan;
     }
-    struct engine_kernel *entries = kernel_set_view(&build->cuda.kernels);
+    struct engine_kernel *entries = kernel_set_view(kernels);
     float *other = calloc(golden->vocab_size, sizeof *other);
     uint64_t tokens = (uint64_t)golden->prompt_count + golden->token_count;
     uint64_t pages = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;

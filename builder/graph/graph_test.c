@@ -290,7 +290,7 @@ static void plans_verify_and_are_ordered(void **state)
                 for (uint32_t n = 0; n < plan.header.launch_count; n++)
                     if (!op_verify(&plan, n, geometry, "plan", &status)) fail_msg("%s", status.message);
                 check_dependencies(&plan);
-                lowered_plan_free(&plan);
+                plan_free(&plan);
                 graph_free(&model.graph);
             }
 }
@@ -464,7 +464,7 @@ static void launches_state_a_ranks_share(void **state)
         found++;
     }
     assert_int_equal(found, 1 + 1 + 2 * LAYERS + 1);
-    lowered_plan_free(&plan);
+    plan_free(&plan);
     graph_free(&model.graph);
 }
 
@@ -544,7 +544,7 @@ static void collectives_take_turns(void **state)
             for (uint32_t n = 0; n < plan.header.launch_count; n++)
                 if (!op_verify(&plan, n, &model->lowering.geometry, "plan", &status)) fail_msg("%s", status.message);
             check_dependencies(&plan);
-            lowered_plan_free(&plan);
+            plan_free(&plan);
         }
         for (int p = 0; p < PLANS; p++) {
             for (int i = 1; i < turns[p].count; i++) assert_true(apart(&turns[p].buffers[i - 1], &turns[p].buffers[i]));

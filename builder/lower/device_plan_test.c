@@ -92,7 +92,7 @@ static void check_launch(const struct test_device_model *model, const struct pla
     assert_memory_equal(launch->block, geometry.block, sizeof launch->block);
     assert_memory_equal(launch->cluster, geometry.cluster, sizeof launch->cluster);
     assert_int_equal(launch->shared_bytes, geometry.shared_bytes);
-    tactic->kernel->cost(tactic->params, LOWER_COST_CONTEXT, &bytes, &flops);
+    tactic->kernel->cost(tactic->params, PLAN_COST_CONTEXT, &bytes, &flops);
     assert_int_equal(launch->bytes, bytes);
     assert_int_equal(launch->flops, flops);
     assert_true(launch->kernel < set->count);
@@ -111,7 +111,7 @@ static void finish_and_check(const struct test_device_model *model, const struct
     struct plan plan;
     struct status status = {0};
     struct plan_space_sizes sizes;
-    test_expect_success(finish_device_plan(source, gpu, set, &plan, &status), &status);
+    test_expect_success(device_plan_finish(source, gpu, set, &plan, &status), &status);
     assert_int_equal(plan.header.launch_count, source->count);
     test_device_model_sizes(model, &plan.header, &sizes);
     test_expect_success(plan_verify(&plan, &sizes, "plan", &status), &status);
@@ -125,7 +125,7 @@ static void finish_and_check(const struct test_device_model *model, const struct
     }
     check_chain(&plan);
     free(engine.kernels);
-    lowered_plan_free(&plan);
+    plan_free(&plan);
 }
 
 /* The plan as lowered, then once more for every tactic of every launch: in round t a launch has tactic t of its own
@@ -196,7 +196,7 @@ static void layers_and_plans_share_kernels(void **state)
     const struct graph *graph = &model.graphs[TEST_NARROW];
     test_expect_success(lower_device_plan(graph, &model.lowering, gpu, 1, &plan, &status), &status);
     for (int round = 0; round < 2; round++) {
-        test_expect_success(finish_device_plan(&plan, gpu, &set, &finished, &status), &status);
+        test_expect_success(device_plan_finish(&plan, gpu, &set, &finished, &status), &status);
         /* embed, rope_table, qkv, rope_attention, o, gate/up, down, LM head, sample: alike in all three layers. */
         assert_int_equal(set.count, 9);
         for (uint32_t n = 0; n < finished.header.launch_count; n++)
@@ -206,7 +206,7 @@ static void layers_and_plans_share_kernels(void **state)
                             memcmp(a->tactic.params, b->tactic.params, sizeof a->tactic.params) == 0;
                 assert_int_equal(finished.launches[n].kernel == finished.launches[o].kernel, same);
             }
-        lowered_plan_free(&finished);
+        plan_free(&finished);
     }
     device_plan_free(&plan);
     kernel_set_free(&set);
@@ -322,8 +322,9 @@ static void compiled_kernels_are_left_alone(void **state)
             set.entries[at].cubin = strdup("code");
             set.entries[at].cubin_bytes = 4;
         }
-        test_expect_success(kernel_set_compile(&set, NULL, NULL, 90, threads, count_progress, progress, &status),
-                            &status);
+        struct kernel_compiler compiler = {.capability = 90, .threads = threads};
+        test_expect_success(kernel_set_compile(&set, &compiler, count_progress, progress, &status), &status);
+        kernel_set_free(&compiler.known);
         assert_int_equal(progress[0], 50);
         assert_int_equal(progress[1], 50);
         struct engine_kernel *view = kernel_set_view(&set);
@@ -360,7 +361,7 @@ static void defects_are_told(void **state)
         struct kernel_set set = {0};
         struct status status = {0};
         struct plan plan;
-        bool ok = finish_device_plan(&source, &test_gpus[TEST_GPU_90], &set, &plan, &status);
+        bool ok = device_plan_finish(&source, &test_gpus[TEST_GPU_90], &set, &plan, &status);
         if (cases[c].words) {
             test_expect_failure(ok, &status, STATUS_INTERNAL, cases[c].words);
             assert_null(plan.launches);
@@ -369,7 +370,7 @@ static void defects_are_told(void **state)
             assert_int_equal(plan.launches[1].param_count, PLAN_MAX_PARAMS);
             assert_int_equal(plan.header.param_count, 2 * PLAN_MAX_PARAMS);
             assert_int_equal(set.count, 1);
-            lowered_plan_free(&plan);
+            plan_free(&plan);
         }
         kernel_set_free(&set);
     }

@@ -275,7 +275,7 @@ static void set_cost(const struct emitter *e, const struct op_descriptor *op, co
 {
     struct plan_geometry geometry = e->lowering->geometry;
     uint64_t unused;
-    if (geometry.max_context > 2 * LOWER_COST_CONTEXT) geometry.max_context = 2 * LOWER_COST_CONTEXT;
+    if (geometry.max_context > 2 * PLAN_COST_CONTEXT) geometry.max_context = 2 * PLAN_COST_CONTEXT;
     op->cost(params, &geometry, &launch->bytes, &launch->flops);
     if (op->id != OP_ATTENTION || e->graph->kind != PLAN_PREFILL) return;
     int64_t one_row[PLAN_MAX_PARAMS];
@@ -364,16 +364,7 @@ done:
     memory_plan_free(&memory);
     if (!ok) {
         struct plan partial = {e.header, e.launches, e.out.operands, e.params, e.dependencies};
-        lowered_plan_free(&partial);
+        plan_free(&partial);
     }
     return ok;
-}
-
-void lowered_plan_free(struct plan *plan)
-{
-    free((void *)plan->launches);
-    free((void *)plan->operands);
-    free((void *)plan->params);
-    free((void *)plan->dependencies);
-    memset(plan, 0, sizeof *plan);
 }

@@ -6,10 +6,6 @@
 #include "builder/graph/graph.h"
 #include "kernels/op/op.h"
 
-/* Context, in tokens, at which attention's cost is counted in launches and estimates (or half the engine's, if
- * less). */
-enum { LOWER_COST_CONTEXT = 512 };
-
 struct lowering {
     struct plan_geometry geometry;
     enum dtype kv_dtype;
@@ -50,9 +46,8 @@ bool plan_memory(const struct graph *graph, const struct lowering *lowering, uin
                  struct memory_plan *memory, struct status *status);
 void memory_plan_free(struct memory_plan *memory);
 
-/* The plan for `rows` token rows; the caller frees it with lowered_plan_free. Tunables are the defaults. */
+/* The plan for `rows` token rows; the caller frees it with plan_free. Tunables are the defaults. */
 bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint32_t rows, struct plan *plan,
                 struct status *status);
-void lowered_plan_free(struct plan *plan);
 
 #endif

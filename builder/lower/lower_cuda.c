@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/lower/device_plan.h"
+#include "builder/lower/lower_cuda.h"
 #include "builder/lower/operands.h"
 #include "builder/lower/residual_rows.h"
 #include "kernels/all_gather/all_gather_device.h"

@@ -2,6 +2,8 @@
 #include "formats/engine/plan.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "formats/base/checked.h"
 
@@ -208,4 +210,13 @@ bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, 
         if (!verify_launch(plan, i, sizes, status))
             return status_prefix(status, "%s: launch %" PRIu32 " (%s)", name, i, plan_op_name(plan->launches[i].op));
     return true;
+}
+
+void plan_free(struct plan *plan)
+{
+    free((void *)plan->launches);
+    free((void *)plan->operands);
+    free((void *)plan->params);
+    free((void *)plan->dependencies);
+    memset(plan, 0, sizeof *plan);
 }

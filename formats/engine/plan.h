@@ -93,8 +93,9 @@ struct plan_launch {
     uint32_t attributes;
     uint32_t reserved;
     uint64_t bytes; /* moved at full row count: each input read once, each output written once */
-    uint64_t flops;
+    uint64_t flops; /* of attention both at a context of PLAN_COST_CONTEXT tokens, or half the engine's if less */
 };
+enum { PLAN_COST_CONTEXT = 512 };
 _Static_assert(sizeof(struct plan_launch) == 96, "encoding");
 
 /* A collective by a library, which has no part in the COMM space. */
@@ -137,6 +138,7 @@ struct plan {
     const int64_t *params;
     const uint32_t *dependencies;
 };
+void plan_free(struct plan *plan); /* of owned arrays */
 
 /* What all plans of an engine share; kernels check their parameters against it. All values are positive. */
 struct plan_geometry {

@@ -85,7 +85,7 @@ bool attention_cudnn_workspace(const int64_t *params, uint64_t plan_bytes, uint6
 }
 
 struct attention_cudnn {
-    struct cudnn *cudnn; /* borrowed */
+    const struct cudnn *cudnn; /* borrowed */
     cudnn_descriptor plan;
     int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE];
 };
@@ -146,7 +146,7 @@ static bool check_workspace(const struct attention_cudnn *attention, uint64_t ex
                        found);
 }
 
-struct attention_cudnn *attention_cudnn_prepare(struct cudnn *cudnn, const int64_t *params, const void *blob,
+struct attention_cudnn *attention_cudnn_prepare(const struct cudnn *cudnn, const int64_t *params, const void *blob,
                                                 size_t bytes, struct status *status)
 {
     struct attention_cudnn_header header;

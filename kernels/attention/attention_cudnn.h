@@ -67,7 +67,7 @@ bool attention_cudnn_workspace(const int64_t *params, uint64_t plan_bytes, uint6
  * ends the process over some malformed ones: only bytes whose checksum has been verified may come here. cuDNN wants
  * NVRTC to be there, although the plan holds compiled code. The context is current, here and below; `cudnn` outlives
  * the result. */
-struct attention_cudnn *attention_cudnn_prepare(struct cudnn *cudnn, const int64_t *params, const void *blob,
+struct attention_cudnn *attention_cudnn_prepare(const struct cudnn *cudnn, const int64_t *params, const void *blob,
                                                 size_t bytes, struct status *status);
 /* Queues the call on `stream`, which may be capturing (relaxed). operands[ATTENTION_CUDNN_OPERANDS] are device
  * addresses; they become part of what is captured. Rows behind the valid ones may be set to zero. */

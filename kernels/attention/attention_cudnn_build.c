@@ -330,7 +330,7 @@ struct choice {
 };
 
 struct search {
-    struct cudnn *cudnn;
+    const struct cudnn *cudnn;
     const struct graph *graph;
     const int64_t *params;
     struct attention_cudnn_blob *blobs;
@@ -519,7 +519,7 @@ static void try_engine(struct search *search, int64_t index)
     cudnn_destroy(cudnn, engine);
 }
 
-bool attention_cudnn_enumerate(struct cudnn *cudnn, const int64_t *params, struct attention_cudnn_blob *blobs,
+bool attention_cudnn_enumerate(const struct cudnn *cudnn, const int64_t *params, struct attention_cudnn_blob *blobs,
                                int capacity, int *count, struct status *status)
 {
     static const enum cudnn_heuristic modes[] = {CUDNN_HEURISTIC_A, CUDNN_HEURISTIC_B};

@@ -18,7 +18,7 @@ struct attention_cudnn_blob {
  *
  * Every plan is compiled, which takes about a second: two cost little, all of them half a minute. A plan's bytes are
  * not the same in every run: cuDNN stores its structures with whatever their padding holds. */
-bool attention_cudnn_enumerate(struct cudnn *cudnn, const int64_t *params, struct attention_cudnn_blob *blobs,
+bool attention_cudnn_enumerate(const struct cudnn *cudnn, const int64_t *params, struct attention_cudnn_blob *blobs,
                                int capacity, int *count, struct status *status);
 void attention_cudnn_blob_free(struct attention_cudnn_blob *blob);
 

@@ -40,6 +40,7 @@ struct device_kernel {
      * kernel. NULL: the kernel has no tunables. */
     int (*candidates)(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                       int capacity);
+    bool untuned; /* not worth a race: the best guess is taken */
     /* Operand `operand` is passed as a tensor map: fills it and returns true. NULL: all are pointers. */
     bool (*tensor_map)(const int64_t *params, int operand, struct plan_tensor_map *map);
     /* Bytes moved, each input read once and each output written once, and floating point operations, at full row count.

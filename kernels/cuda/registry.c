@@ -54,6 +54,21 @@ bool device_kernel_runs_on(const struct device_kernel *kernel, const struct devi
            (kernel->most_capability == 0 || gpu->capability <= kernel->most_capability);
 }
 
+bool device_tactic_same_tunables(const struct device_tactic *a, const struct device_tactic *b)
+{
+    const int first = a->kernel->first_tunable;
+    return a->kernel == b->kernel && memcmp(a->params + first, b->params + first,
+                                            (size_t)(a->kernel->param_count - first) * sizeof *a->params) == 0;
+}
+
+bool device_op_is_tuned(enum plan_op op)
+{
+    const struct device_kernel *const *kernels = device_kernels(op);
+    for (int i = 0; kernels && i < MOST_KERNELS && kernels[i]; i++)
+        if (kernels[i]->candidates && !kernels[i]->untuned) return true;
+    return false;
+}
+
 static int kernel_tactics(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
                           struct device_tactic *tactics, int capacity)
 {

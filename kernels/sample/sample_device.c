@@ -87,5 +87,6 @@ const struct device_kernel device_sample = {
     .operand_count = SAMPLE_DEVICE_OPERANDS_FEEDBACK,
     .launch = launch,
     .candidates = sample_device_candidates,
+    .untuned = true,
     .cost = cost,
 };

@@ -17,19 +17,16 @@ static const double model_margin = 1.6;
 static const double good_enough = 1.05;
 
 struct level {
-    const char *name;
     double budget_us;     /* of one problem */
     uint64_t slice_bytes; /* a measured call reads at most about this much of the matrix ... */
     uint64_t slice_flops; /* ... and computes at most about this much */
     int candidates, repetitions;
 };
 static const struct level levels[] = {
-    [TUNE_OFF] = {"model", 0, 0, 0, 1, 0},
-    [TUNE_QUICK] = {"quick", 0.4e6, 64u << 20, UINT64_C(1) << 30, 24, 3},
-    [TUNE_FULL] = {"full", 4e6, 256u << 20, UINT64_C(8) << 30, MAX_CANDIDATES, 5},
+    [TUNE_OFF] = {0, 0, 0, 1, 0},
+    [TUNE_QUICK] = {0.4e6, 64u << 20, UINT64_C(1) << 30, 24, 3},
+    [TUNE_FULL] = {4e6, 256u << 20, UINT64_C(8) << 30, MAX_CANDIDATES, 5},
 };
-
-const char *tune_level_name(enum tune_level level) { return levels[level].name; }
 
 void matmul_tuning_key(const int64_t *params, const struct machine *machine, char key[TUNING_KEY_BYTES])
 {
@@ -296,9 +293,9 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     int64_t candidates[MAX_CANDIDATES][MATMUL_TUNABLES];
     int kept[MAX_CANDIDATES];
     int count = list_candidates(problem->params, machine, candidates);
-    fill_record(record, problem->params, candidates[0], machine, levels[level].name);
+    fill_record(record, problem->params, candidates[0], machine, tune_level_name(level));
     if (level == TUNE_OFF || problem->site_count == 0) {
-        snprintf(record->level, sizeof record->level, "%s", levels[TUNE_OFF].name);
+        snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
         record->roofline_us = 0; /* nothing is measured, so the record must not depend on the machine's mood */
         return true;
     }
@@ -317,7 +314,7 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     options.good_enough = level == TUNE_FULL ? 0 : good_enough;
     race(run_candidate, &bench, raced, &options, result);
     const struct race_entry *winner = &result->entries[result->winner];
-    fill_record(record, problem->params, candidates[kept[result->winner]], machine, levels[level].name);
+    fill_record(record, problem->params, candidates[kept[result->winner]], machine, tune_level_name(level));
     record->median_us = winner->median_us * scale;
     record->spread_us = winner->spread_us * scale;
     if (result->runner_up >= 0) {

@@ -5,12 +5,9 @@
 
 #include <stdio.h>
 
-#include "formats/tuning/tuning_record.h"
 #include "kernels/matmul/matmul.h"
 #include "tuner/machine.h"
-
-enum tune_level { TUNE_OFF, TUNE_QUICK, TUNE_FULL };
-const char *tune_level_name(enum tune_level level);
+#include "tuner/records.h"
 
 /* One problem: parameters of a launch, and where matrices of exactly this shape lie, so that measurements walk
  * through several of them as a step does and no cache keeps what a step would not find there. */

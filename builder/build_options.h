@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a build is asked for. */
+#ifndef BUILDER_BUILD_OPTIONS_H
+#define BUILDER_BUILD_OPTIONS_H
+
+#include <stdio.h>
+
+#include "formats/engine/manifest.h"
+#include "tuner/records.h"
+
+enum { BUILD_MAX_PLANS = 32 };
+
+struct build_options {
+    const char *model;                        /* .safetensors, .index.json or folder */
+    const char *output;                       /* engine file */
+    uint64_t max_batch;                       /* 0: largest of batch_sizes */
+    uint64_t max_context;                     /* 0: the model's, at most BUILD_DEFAULT_CONTEXT */
+    uint32_t batch_sizes[BUILD_MAX_PLANS];    /* rising; count 0: powers of two up to max_batch */
+    uint32_t prefill_chunks[BUILD_MAX_PLANS]; /* rising; count 0: defaults */
+    int batch_size_count, prefill_chunk_count;
+    enum engine_target target;
+    uint32_t gpus;       /* ranks that share the model; the CPU target has threads for them */
+    int device;          /* CUDA: ordinal of the GPU to build on */
+    bool no_peer_access; /* CUDA, gpus > 1: they exchange through the host's memory whatever they could */
+    enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
+    enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
+    enum tune_level tune;
+    const char *tuning_cache; /* NULL: memory only */
+    bool lean;                /* CUDA: no tactics of libraries */
+    bool dry_run;    /* plan and estimate, write nothing; STATUS_MACHINE, after the report, where it does not fit */
+    const char *gpu; /* CUDA, dry_run or list_candidates: plan for the GPU of this name (gpu_record.h) instead of
+                                 one of this machine; NULL: likewise, for the first on record, if this machine has none */
+    bool list_candidates;   /* print the tuner's space of every problem, write nothing */
+    const char *dump_after; /* pass name, or NULL */
+    int threads;            /* for tuning and golden outputs; 0: all */
+    FILE *progress;         /* NULL: silent */
+    FILE *warnings;         /* what does not stop the build; NULL: silent */
+    FILE *out;              /* dumps, dry-run report, summary */
+    bool json;              /* report as JSON */
+};
+enum { BUILD_DEFAULT_CONTEXT = 32768, BUILD_DEFAULT_BATCH = 8, BUILD_PAGE_TOKENS = 16 };
+enum { BUILD_DEFAULT_BATCH_CUDA = 32, BUILD_PAGE_TOKENS_CUDA = 64 };
+
+void build_options_init(struct build_options *options);
+
+#endif

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cuda/end_to_end.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/matmul/matmul_device.h"
+#include "tuner/cuda/bench.h"
+#include "tuner/cuda/plan_timer.h"
+
+enum {
+    MAX_FORMS = 24,
+    UNIFORM_FORMS = 3, /* of each fusion */
+    QUICK_ROUNDS = 2,  /* through the problems of a decode plan */
+    FULL_ROUNDS = 3,
+    CHUNK_ROUNDS = 1, /* of a prefill plan: its launches are long, what they do to each other is little */
+};
+static const char *const fusion_names[PLAN_VARIANTS] = {"plan", "alternative"}; /* in records */
+static const double least_gain = 0.002;                                         /* less is noise */
+/* Of the time of all launches, as the races measured them. A problem with less, made a quarter faster, gains no more
+ * than least_gain: a single row of the last layer in a chunk of many. */
+static const double least_share = 4 * 0.002;
+static const double hopeless = 1.25;      /* times what the race's winner took: not tried in a plan */
+static const double least_coverage = 0.7; /* of the bytes of all matmuls that one choice of tunables must serve */
+
+/* One way to run a step. */
+struct form {
+    int fusion;   /* index into fusion_names */
+    bool uniform; /* all matmuls that can have the tunables of `tactic` */
+    struct device_tactic tactic;
+    double coverage;
+};
+
+/* ---- tunables for all ---- */
+
+/* The record of the race's winner, which has the problem's number, says nothing of another tactic. */
+static void put_tactic(const struct tune_context *context, struct device_launch *launch,
+                       const struct device_tactic *tactic)
+{
+    bool won = launch->problem != PLAN_NO_TACTIC &&
+               device_tactic_same_tunables(&context->problems[launch->problem].best, tactic);
+    launch->record = won ? launch->problem : PLAN_NO_TACTIC;
+    launch->tactic = *tactic;
+}
+
+static int launch_tactics(const struct tune_context *context, const struct device_launch *launch,
+                          struct device_tactic *tactics)
+{
+    return device_tactics(launch->op, launch->tactic.params, &context->rig.gpus->devices[0].facts, tactics,
+                          DEVICE_MOST_TACTICS);
+}
+
+static double matmul_bytes(const struct device_launch *launch)
+{
+    uint64_t bytes, flops;
+    matmul_device_cost(launch->tactic.params, 0, &bytes, &flops);
+    return (double)bytes;
+}
+
+/* Adds the tunables of the matmuls of a plan that serve most of its bytes, in the order of the candidates. */
+static bool add_uniform_forms(const struct tune_context *context, const struct plan_variants *variants, int fusion,
+                              struct form *forms, int *count, struct status *status)
+{
+    enum { MAX_CHOICES = 256 };
+    const struct device_plan *plan = &variants->plans[fusion];
+    struct form *choices = calloc(MAX_CHOICES, sizeof *choices);
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
+    int found = 0;
+    double total = 0;
+    bool ok = choices && tactics;
+    for (uint32_t n = 0; ok && n < plan->count; n++) {
+        const struct device_launch *launch = &plan->launches[n];
+        if (launch->op != OP_MATMUL) continue;
+        double bytes = matmul_bytes(launch);
+        total += bytes;
+        int tactic_count = launch_tactics(context, launch, tactics);
+        for (int t = 0; t < tactic_count; t++) {
+            int c = 0;
+            while (c < found && !device_tactic_same_tunables(&choices[c].tactic, &tactics[t])) c++;
+            if (c == MAX_CHOICES) continue;
+            if (c == found) choices[found++] = (struct form){fusion, true, tactics[t], 0};
+            choices[c].coverage += bytes;
+        }
+    }
+    int added = 0;
+    for (int c = 0; c < found && added < UNIFORM_FORMS && *count < MAX_FORMS; c++)
+        if (choices[c].coverage >= least_coverage * total) {
+            forms[(*count)++] = choices[c];
+            added++;
+        }
+    free(choices);
+    free(tactics);
+    return ok || status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
+}
+
+/* The plan in this form; the caller frees it. */
+static bool make_form(const struct tune_context *context, const struct plan_variants *variants, const struct form *form,
+                      struct device_plan *made, struct status *status)
+{
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
+    *made = (struct device_plan){.count = 0};
+    if (!tactics) return status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
+    bool ok = device_plan_copy(&variants->plans[form->fusion], made, status);
+    for (uint32_t n = 0; ok && form->uniform && n < made->count; n++) {
+        struct device_launch *launch = &made->launches[n];
+        if (launch->op != OP_MATMUL) continue;
+        int tactic_count = launch_tactics(context, launch, tactics);
+        for (int t = 0; t < tactic_count; t++)
+            if (device_tactic_same_tunables(&form->tactic, &tactics[t])) {
+                put_tactic(context, launch, &tactics[t]);
+                break;
+            }
+    }
+    free(tactics);
+    return ok;
+}
+
+/* ---- the tactics of a plan ---- */
+
+/* Whether launch n is the first of a problem whose tactic is chosen by the time of the whole plan. A chunk's attention is not
+ * among them: it is long, and what it does to others little. */
+static bool begins_problem(const struct device_plan *plan, uint32_t n)
+{
+    const struct device_launch *launches = plan->launches;
+    uint32_t first = 0;
+    if (launches[n].problem == PLAN_NO_TACTIC || launches[n].op == OP_ATTENTION) return false;
+    while (launches[first].problem != launches[n].problem) first++;
+    return first == n;
+}
+
+static int count_problems(const struct device_plan *plan)
+{
+    int count = 0;
+    for (uint32_t n = 0; n < plan->count; n++) count += begins_problem(plan, n);
+    return count;
+}
+
+static const struct device_launch *first_launch(const struct device_plan *plan, uint32_t problem)
+{
+    uint32_t n = 0;
+    while (plan->launches[n].problem != problem) n++;
+    return &plan->launches[n];
+}
+
+static void set_tactic(const struct tune_context *context, struct device_plan *plan, uint32_t problem,
+                       const struct device_tactic *tactic)
+{
+    for (uint32_t n = 0; n < plan->count; n++)
+        if (plan->launches[n].problem == problem) put_tactic(context, &plan->launches[n], tactic);
+}
+
+/* ---- records ---- */
+
+/* Everything that the times depend on: the kernels of both fusions with all parameters, in order. */
+static bool make_key(const struct tune_context *context, const struct plan_variants *variants,
+                     char key[TUNING_KEY_BYTES], struct status *status)
+{
+    uint64_t hash = 0;
+    for (uint32_t v = 0; v < PLAN_VARIANTS; v++)
+        if (v < variants->count) hash = device_plan_hash(&variants->plans[v], hash);
+    return key_of_plan(&context->keys, &variants->plans[0].header, "", hash, key, status);
+}
+
+/* The fusion, then for each problem of the plan the kernel and the name of its tunables: 1 + count_problems, to be freed. */
+static struct tuning_value *describe(int fusion, const struct device_plan *plan)
+{
+    struct tuning_value *values = calloc(1 + (size_t)count_problems(plan), sizeof *values), *value = values;
+    if (!values) return NULL;
+    snprintf(value++->name, TUNING_NAME_BYTES, "%s", fusion_names[fusion]);
+    for (uint32_t n = 0; n < plan->count; n++) {
+        const struct device_tactic *tactic = &plan->launches[n].tactic;
+        if (!begins_problem(plan, n)) continue;
+        snprintf(value->name, TUNING_NAME_BYTES, "%s", tactic->kernel->name);
+        value++->value = tunables_name(tactic);
+    }
+    return values;
+}
+
+static const struct device_tactic *find_named(const struct device_tactic *tactics, int count,
+                                              const struct tuning_value *value)
+{
+    for (int t = 0; t < count; t++)
+        if (strcmp(tactics[t].kernel->name, value->name) == 0 && tunables_name(&tactics[t]) == value->value)
+            return &tactics[t];
+    return NULL;
+}
+
+/* Makes the plan that a record names, *made and *fusion; count 0 if it names none. */
+static bool make_recorded(const struct tune_context *context, const struct plan_variants *variants,
+                          const struct tuning_record *record, struct device_plan *made, int *fusion,
+                          struct status *status)
+{
+    *fusion = record->value_count > 0 && strcmp(record->values[0].name, fusion_names[1]) == 0;
+    *made = (struct device_plan){.count = 0};
+    if (record->value_count < 1 || (uint32_t)*fusion >= variants->count ||
+        strcmp(record->values[0].name, fusion_names[*fusion]) != 0)
+        return true;
+    const struct device_plan *plan = &variants->plans[*fusion];
+    struct tuning_value *values = tactics_long_values(context->tactics, record, 1 + count_problems(plan)),
+                        *value = values;
+    if (!values) return true;
+    struct device_tactic *tactics = calloc(DEVICE_MOST_TACTICS, sizeof *tactics);
+    bool ok = tactics ? device_plan_copy(plan, made, status)
+                      : status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
+    bool named = ok;
+    for (uint32_t n = 0; named && n < plan->count; n++) {
+        if (!begins_problem(plan, n)) continue;
+        int count = launch_tactics(context, &plan->launches[n], tactics);
+        const struct device_tactic *tactic = find_named(tactics, count, ++value);
+        named = tactic != NULL;
+        if (named) set_tactic(context, made, plan->launches[n].problem, tactic);
+    }
+    free(tactics);
+    free(values);
+    if (!named) device_plan_free(made);
+    return ok;
+}
+
+/* A tactic that won no race, but serves the plan better, has a record of its own, which the launches name. */
+static bool record_tactic(struct tune_context *context, struct device_plan *plan, uint32_t problem,
+                          struct status *status)
+{
+    const struct tuned_problem *tuned = &context->problems[problem];
+    const struct device_tactic *tactic = &first_launch(plan, problem)->tactic;
+    int l = 0;
+    while (l < tuned->shortlist_count && !device_tactic_same_tunables(&tuned->shortlist[l].tactic, tactic)) l++;
+    if (device_tactic_same_tunables(&tuned->best, tactic) || l == tuned->shortlist_count) return true;
+    for (uint32_t n = 0; n < plan->count; n++)
+        if (plan->launches[n].problem == problem) plan->launches[n].record = (uint32_t)context->tactics->count;
+    return tactics_add(context->tactics, &tuned->shortlist[l].record, status);
+}
+
+/* ---- timing ---- */
+
+static void free_plans(struct device_plan *plans, int count)
+{
+    for (int f = 0; f < count; f++) device_plan_free(&plans[f]);
+}
+
+static int fastest(const struct plan_time *times, int count)
+{
+    int best = 0;
+    for (int f = 1; f < count; f++)
+        if (times[f].us < times[best].us) best = f;
+    return best;
+}
+
+/* More than noise. */
+static bool is_faster(const struct plan_time *time, const struct plan_time *than)
+{
+    double noise = (time->spread_us + than->spread_us) / 2, least = least_gain * than->us;
+    return time->us < than->us - (noise > least ? noise : least);
+}
+
+static bool race_plans(struct tune_context *context, const struct device_plan *plans, int count, bool long_contexts,
+                       struct plan_time *times, struct status *status)
+{
+    return plan_timer_race(&context->rig, context->compiler, plans, count, long_contexts, times, NULL, NULL, status);
+}
+
+/* The best form of the plan: *made, *fusion. One alone is not timed. */
+static bool choose_form(struct tune_context *context, const struct plan_variants *variants, struct device_plan *made,
+                        int *fusion, struct status *status)
+{
+    struct form forms[MAX_FORMS];
+    struct device_plan plans[MAX_FORMS];
+    struct plan_time times[MAX_FORMS];
+    int count = 0, fusions = (int)variants->count, ready = 0;
+    for (int f = 0; f < fusions; f++) forms[count++] = (struct form){.fusion = f};
+    bool ok = true;
+    for (int f = 0; ok && fusions > 1 && f < fusions; f++)
+        ok = add_uniform_forms(context, variants, f, forms, &count, status);
+    for (; ok && ready < count; ready += ok) ok = make_form(context, variants, &forms[ready], &plans[ready], status);
+    if (ok && count > 1) ok = race_plans(context, plans, count, false, times, status);
+    if (ok) {
+        int best = count > 1 ? fastest(times, count) : 0;
+        *fusion = forms[best].fusion;
+        *made = plans[best];
+        plans[best] = (struct device_plan){.count = 0};
+    }
+    free_plans(plans, ready);
+    return ok;
+}
+
+/* Puts the tactic of the problem's shortlist into the plan with which the whole plan is fastest. */
+static bool try_shortlist(struct tune_context *context, struct device_plan *plan, uint32_t problem, bool *moved,
+                          uint32_t *tried, struct status *status)
+{
+    const struct tuned_problem *tuned = &context->problems[problem];
+    const struct device_launch *launch = first_launch(plan, problem);
+    struct device_plan plans[SHORTLIST + 1];
+    struct plan_time times[SHORTLIST + 1];
+    int made = 0;
+    bool ok = device_plan_copy(plan, &plans[made++], status); /* timed again beside the others */
+    for (int t = 0; ok && t < tuned->shortlist_count; t++) {
+        const struct shortlisted *listed = &tuned->shortlist[t];
+        bool slow = !bench_says_little(launch->op) &&
+                    listed->record.median_us > hopeless * tuned->shortlist[0].record.median_us;
+        if (slow || device_tactic_same_tunables(&launch->tactic, &listed->tactic)) continue;
+        ok = device_plan_copy(plan, &plans[made], status);
+        if (ok) set_tactic(context, &plans[made++], problem, &listed->tactic);
+    }
+    if (ok && made > 1) {
+        ok = race_plans(context, plans, made, bench_reads_context(launch->op), times, status);
+        int best = ok ? fastest(times, made) : 0;
+        if (best > 0 && is_faster(&times[best], &times[0])) {
+            struct device_plan better = plans[best];
+            plans[best] = *plan;
+            *plan = better;
+            *moved = true;
+        }
+        *tried += (uint32_t)made - 1;
+    }
+    free_plans(plans, made);
+    return ok;
+}
+
+/* The launches that begin a problem and which problems are to be tried: all once, then those beside one whose tactic has
+ * changed. */
+struct descent {
+    int count;
+    struct {
+        uint32_t number;
+        bool due;
+    } * problems; /* owned */
+};
+
+static bool begin_descent(struct descent *descent, const struct device_plan *plan, struct status *status)
+{
+    descent->count = 0;
+    descent->problems = calloc((size_t)plan->count + 1, sizeof *descent->problems);
+    if (!descent->problems) return status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
+    for (uint32_t n = 0; n < plan->count; n++) {
+        if (!begins_problem(plan, n)) continue;
+        descent->problems[descent->count].due = true;
+        descent->problems[descent->count++].number = plan->launches[n].problem;
+    }
+    return true;
+}
+
+static int find_number(const struct descent *descent, uint32_t problem)
+{
+    int i = 0;
+    while (i < descent->count && descent->problems[i].number != problem) i++;
+    return i;
+}
+
+/* What the race of the launch's problem showed of its winner; 0: nothing. */
+static double raced_us(const struct tune_context *context, const struct device_launch *launch)
+{
+    if (launch->problem == PLAN_NO_TACTIC) return 0;
+    const struct tuned_problem *tuned = &context->problems[launch->problem];
+    return tuned->shortlist_count > 0 ? tuned->shortlist[0].record.median_us : 0;
+}
+
+/* Whether another tactic of it could show in the time of the whole plan. */
+static bool can_matter(const struct tune_context *context, const struct device_plan *plan, uint32_t problem)
+{
+    double own = 0, all = 0;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        double us = raced_us(context, &plan->launches[n]);
+        all += us;
+        if (plan->launches[n].problem == problem) own += us;
+    }
+    return own >= least_share * all;
+}
+
+/* Launches without a choice between two do not separate them. */
+static void mark_neighbours(struct descent *descent, const struct device_plan *plan, int changed)
+{
+    int previous = descent->count;
+    for (uint32_t n = 0; n < plan->count; n++) {
+        int i = find_number(descent, plan->launches[n].problem);
+        if (i == descent->count) continue;
+        if (i == changed && previous < descent->count && previous != i) descent->problems[previous].due = true;
+        if (previous == changed && previous != i) descent->problems[i].due = true;
+        previous = i;
+    }
+}
+
+static bool try_all_due(struct tune_context *context, struct device_plan *plan, struct descent *descent, bool *moved,
+                        uint32_t *tried, struct status *status)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < descent->count; i++) {
+        bool changed = false;
+        if (!descent->problems[i].due) continue;
+        descent->problems[i].due = false;
+        if (!can_matter(context, plan, descent->problems[i].number)) continue;
+        ok = try_shortlist(context, plan, descent->problems[i].number, &changed, tried, status);
+        if (changed) mark_neighbours(descent, plan, i);
+        *moved |= changed;
+    }
+    return ok;
+}
+
+/* One problem after the other, some rounds of it. A race measures a kernel behind itself; what it does to its neighbours,
+ * only the plan shows. What comes out must beat what went in once more, side by side. */
+static bool descend(struct tune_context *context, struct device_plan *plan, double *us, int rounds, uint32_t *tried,
+                    struct status *status)
+{
+    struct descent descent = {.count = 0};
+    struct device_plan ends[2] = {{.count = 0}, {.count = 0}}; /* before, after */
+    struct plan_time times[2];
+    bool moved = false, ok = begin_descent(&descent, plan, status) && device_plan_copy(plan, &ends[0], status);
+    for (int round = 0; ok && round < rounds; round++) ok = try_all_due(context, plan, &descent, &moved, tried, status);
+    if (ok && moved) {
+        ok = device_plan_copy(plan, &ends[1], status) &&
+             race_plans(context, ends, 2, plan->header.kind == PLAN_DECODE, times, status);
+        if (ok && times[0].us < times[1].us) {
+            struct device_plan before = ends[0];
+            ends[0] = *plan;
+            *plan = before;
+        }
+    }
+    free_plans(ends, 2);
+    free(descent.problems);
+    struct plan_time final = {0};
+    ok = ok && race_plans(context, plan, 1, false, &final, status);
+    *us = final.us;
+    return ok;
+}
+
+static int count_rounds(const struct device_plan *plan, enum tune_level level)
+{
+    if (plan->header.kind != PLAN_DECODE) return CHUNK_ROUNDS;
+    return level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS;
+}
+
+/* ---- all of it ---- */
+
+/* The chosen plan with its records; *is_new: it was measured. Nothing is chosen (count 0) where no record says and it is not
+ * `worth` measuring. */
+static bool choose(struct tune_context *context, const struct plan_variants *variants, bool worth,
+                   struct device_plan *made, struct tuning_record *record, int *fusion, bool *is_new,
+                   struct status *status)
+{
+    if (!make_key(context, variants, record->key, status)) return false;
+    const struct tuning_record *known = tactics_answer(context->tactics, record->key, context->level);
+    if (known && !make_recorded(context, variants, known, made, fusion, status)) return false;
+    if (made->count > 0) *record = *known;
+    if (made->count > 0 || !worth) return true;
+    *is_new = context->measures;
+    *fusion = 0;
+    snprintf(record->level, sizeof record->level, "%s", tune_level_name(*is_new ? context->level : TUNE_OFF));
+    if (!*is_new) return device_plan_copy(&variants->plans[0], made, status);
+    return choose_form(context, variants, made, fusion, status) &&
+           descend(context, made, &record->median_us, count_rounds(made, context->level), &record->candidates, status);
+}
+
+static bool tune_plan(struct tune_context *context, struct plan_variants *variants, bool worth, struct status *status)
+{
+    struct device_plan made = {.count = 0};
+    struct tuning_record record = {.candidates = 1};
+    struct tuning_value *values = NULL;
+    int fusion = 0;
+    bool is_new = false, ok = choose(context, variants, worth, &made, &record, &fusion, &is_new, status);
+    if (!ok || made.count == 0) goto done;
+    for (uint32_t n = 0; ok && n < made.count; n++)
+        if (begins_problem(&made, n)) ok = record_tactic(context, &made, made.launches[n].problem, status);
+    values = describe(fusion, &made);
+    if (!values) ok = status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans");
+    ok = ok && tactics_add_long(context->tactics, &record, values, 1 + count_problems(&made), is_new, status);
+    context->tactics->measured += is_new;
+    plan_variants_free(variants);
+    variants->plans[variants->count++] = made;
+    made.count = 0, made.launches = NULL;
+done:
+    free(values);
+    device_plan_free(&made);
+    return ok;
+}
+
+/* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
+static bool is_worth_choosing(const struct tune_context *context, const struct plan_variants *variants)
+{
+    return variants->plans[0].header.kind == PLAN_DECODE || context->level == TUNE_FULL || variants->count > 1;
+}
+
+/* Microseconds that the choice takes where the cache does not know it, for estimates of the time left: replays of the plan in
+ * every form and with most of the shortlists, some of them at long contexts. */
+static uint64_t expected_us(const struct tune_context *context, const struct plan_variants *variants)
+{
+    const double compile_us = 1e6, replays_each = 8, tried_each = SHORTLIST, long_replays = 250;
+    const struct device_plan *plan = &variants->plans[0];
+    int count = count_problems(plan);
+    double us = 0;
+    if (!is_worth_choosing(context, variants) || !context->measures) return 1;
+    for (uint32_t n = 0; n < plan->count; n++) us += raced_us(context, &plan->launches[n]);
+    double replays = replays_each * tried_each * (count > 0 ? count : 1);
+    if (plan->header.kind == PLAN_DECODE) replays += long_replays;
+    return (uint64_t)(compile_us + replays * us);
+}
+
+bool tune_end_to_end(struct tune_context *context, struct status *status)
+{
+    uint64_t total_us = 0, done_us = 0;
+    for (size_t p = 0; p < context->plan_count; p++) total_us += expected_us(context, &context->plans[p]);
+    if (context->measures) progress_stage(context->progress, "plans");
+    for (size_t p = 0; p < context->plan_count; p++) {
+        struct plan_variants *variants = &context->plans[p];
+        done_us += expected_us(context, variants); /* of the plan as it was */
+        if (!tune_plan(context, variants, is_worth_choosing(context, variants), status)) return false;
+        progress_update(context->progress, done_us, total_us, NULL);
+    }
+    return true;
+}

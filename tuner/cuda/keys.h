@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tuning records for GPUs are called and how they name tactics. */
+#ifndef TUNER_CUDA_KEYS_H
+#define TUNER_CUDA_KEYS_H
+
+#include "kernels/cuda/plan/device_plan.h"
+#include "tuner/cuda/gpus.h"
+#include "tuner/records.h"
+
+/* The parts that all keys of a build share. */
+struct key_parts {
+    char gpu[128], gpus[160]; /* its name; several: how many and how they exchange */
+    char code[48];            /* a hash of the device code and the revision of how it is measured */
+};
+void key_parts_describe(struct key_parts *parts, const struct gpus *gpus);
+
+/* All of these fail on a key that is too long. Of a launch's problem: GPU, op, the parameters in the order of its contract,
+ * code. */
+bool key_of_problem(const struct key_parts *parts, const struct device_launch *launch, char key[TUNING_KEY_BYTES],
+                    struct status *status);
+/* Of a race of a library's tactics of that problem. */
+bool key_of_library(const char *problem, enum plan_library library, uint32_t version, char key[TUNING_KEY_BYTES],
+                    struct status *status);
+/* Of what was measured of a tactic that did not win. */
+bool key_of_tactic(const char *problem, const struct device_tactic *tactic, char key[TUNING_KEY_BYTES]);
+/* Of a whole plan: GPUs, what it takes, `kind`, everything else that its time
+ * depends on as a hash, code. */
+bool key_of_plan(const struct key_parts *parts, const struct plan_header *header, const char *kind, uint64_t hash,
+                 char key[TUNING_KEY_BYTES], struct status *status);
+
+/* A tactic as a record has it: the name of the first value is the kernel, the others are its tunables. Returns how many. */
+int describe_tactic(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES]);
+/* Whether the record names this tactic. */
+bool record_names_tactic(const struct tuning_record *record, const struct device_tactic *tactic);
+/* Names the tunables of a tactic, whatever the list that it stands in. Not negative. */
+int64_t tunables_name(const struct device_tactic *tactic);
+
+#endif

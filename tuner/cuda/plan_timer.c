@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cuda/plan_timer.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/team.h"
+#include "tuner/clock.h"
+
+enum { TIME_CONTEXT = 200, LONGEST_CONTEXT = 32768, LONG_SEQUENCES = 2, WARM_UP = 1, REPETITIONS = 7 };
+
+static int compare_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The calls of the set, by the libraries that are open. */
+static bool open_calls(const struct gpus *gpus, uint32_t rank, const struct kernel_set *set, struct cuda_calls *calls,
+                       struct cuda_kernels *kernels, struct status *status)
+{
+    static const struct cublaslt no_cublaslt;
+    static const struct cudnn no_cudnn;
+    const struct nccl_rank *nccl = gpus->nccl_ranks[rank].nccl ? &gpus->nccl_ranks[rank] : NULL;
+    if (!cuda_calls_borrow(calls, rank == 0 ? &gpus->cublaslt : &no_cublaslt, rank == 0 ? &gpus->cudnn : &no_cudnn,
+                           nccl, status))
+        return false;
+    calls->entries = set->calls;
+    calls->count = set->call_count;
+    kernels->calls = calls;
+    return true;
+}
+
+/* The other ranks, and all joined. */
+static bool open_others(struct plan_timer *timer, const struct kernel_set *set, const struct engine_kernel *entries,
+                        uint64_t pages, struct status *status)
+{
+    const struct cuda_rig *rig = timer->rig;
+    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
+    timer->team = team_create((int)rig->gpus->ranks, status);
+    if (!timer->team) return false;
+    for (uint32_t r = 1; r < rig->gpus->ranks; r++) {
+        struct timer_rank *rank = &timer->others[r - 1];
+        const struct device *device = &rig->gpus->devices[r];
+        memories[r] = &rank->memory;
+        timer->ranks = r + 1;
+        if (!device_enter(device, status)) return false;
+        bool ok = cuda_memory_open(&rank->memory, rig, r, pages, status) &&
+                  cuda_memory_randomise(&rank->memory, device, SPACE_KV, status) &&
+                  cuda_kernels_load(&rank->kernels, device, entries, set->count, status) &&
+                  open_calls(rig->gpus, r, set, &rank->calls, &rank->kernels, status);
+        device_leave(device);
+        if (!ok) return false;
+    }
+    return cuda_memory_connect(memories, rig, status);
+}
+
+static void close_others(struct plan_timer *timer)
+{
+    /* None's memory goes while another may still store into it. */
+    for (uint32_t r = 0; timer->ranks > 1 && r < timer->ranks; r++)
+        timer->rig->gpus->devices[0].driver.StreamSynchronize(timer->rig->gpus->devices[r].stream);
+    for (uint32_t r = 1; r < timer->ranks; r++) {
+        struct timer_rank *rank = &timer->others[r - 1];
+        const struct device *device = &timer->rig->gpus->devices[r];
+        cuda_kernels_free(&rank->kernels, device);
+        cuda_calls_close(&rank->calls, device);
+        cuda_memory_close(&rank->memory, timer->rig, device);
+    }
+    team_destroy(timer->team);
+}
+
+bool plan_timer_open(struct plan_timer *timer, const struct cuda_rig *rig, const struct kernel_set *kernels,
+                     struct status *status)
+{
+    const struct device *device = &rig->gpus->devices[0];
+    const struct plan_geometry *geometry = &rig->manifest->geometry;
+    uint64_t pages = geometry->slots * (TIME_CONTEXT / geometry->page_tokens + 1);
+    if (rig->longest_chunk / geometry->page_tokens + 1 > pages) pages = rig->longest_chunk / geometry->page_tokens + 1;
+    /* Long sequences share pages beyond these: more than caches hold. */
+    uint64_t longest = geometry->max_context < LONGEST_CONTEXT ? geometry->max_context : LONGEST_CONTEXT;
+    uint64_t wanted = LONG_SEQUENCES * (longest / geometry->page_tokens + 1);
+    if (wanted > pages) pages = wanted;
+    memset(timer, 0, sizeof *timer);
+    timer->rig = rig;
+    timer->ranks = 1;
+    /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
+    uint64_t free_bytes = 0, fixed = rig->arena_bytes + rig->manifest->step_bytes;
+    if (!device_free_memory(device, &free_bytes, status)) return false;
+    uint64_t most = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
+    if (pages > most) pages = most > 0 ? most : 1;
+    struct engine_kernel *entries = kernel_set_view(kernels);
+    if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    timer->entered = device_enter(device, status);
+    bool ok = timer->entered && cuda_memory_open(&timer->memory, rig, 0, pages, status) &&
+              cuda_memory_randomise(&timer->memory, device, SPACE_KV, status) &&
+              cuda_kernels_load(&timer->kernels, device, entries, kernels->count, status);
+    for (int i = 0; i < 2; i++)
+        ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
+                           "an event");
+    ok = ok && open_calls(rig->gpus, 0, kernels, &timer->calls, &timer->kernels, status);
+    if (ok && rig->gpus->ranks > 1) ok = open_others(timer, kernels, entries, pages, status);
+    free(entries);
+    if (!ok) plan_timer_close(timer);
+    return ok;
+}
+
+void plan_timer_close(struct plan_timer *timer)
+{
+    const struct device *device = &timer->rig->gpus->devices[0];
+    if (!timer->entered) return;
+    close_others(timer);
+    for (int i = 0; i < 2; i++)
+        if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
+    cuda_kernels_free(&timer->kernels, device);
+    cuda_calls_close(&timer->calls, device);
+    cuda_memory_close(&timer->memory, timer->rig, device);
+    device_leave(device);
+    timer->entered = false;
+}
+
+/* A step of all ranks, each queued by a thread of its own. */
+struct replaying {
+    struct plan_timer *timer;
+    const struct cuda_plan *bound; /* of each rank */
+    const struct cuda_inputs *inputs;
+    double us;
+    atomic_uint begun; /* ranks but the first that are about to launch, or never will */
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void replay_other(struct replaying *replaying, uint32_t r)
+{
+    struct plan_timer *timer = replaying->timer;
+    const struct device *device = &timer->rig->gpus->devices[r];
+    struct status *status = &replaying->ranks[r].status;
+    bool entered = device_enter(device, status);
+    bool ok = entered && cuda_inputs_write(replaying->inputs, &timer->others[r - 1].memory, device, status);
+    atomic_fetch_add(&replaying->begun, 1);
+    replaying->ranks[r].ok = ok && cuda_plan_launch(&replaying->bound[r], device, status);
+    if (entered) device_leave(device);
+}
+
+/* Kernels of NCCL wait for ever for a rank that failed to launch. */
+static bool wait_for_step(const struct plan_timer *timer, cu_event event, struct status *status)
+{
+    const double longest_us = 30e6;
+    const struct gpus *gpus = timer->rig->gpus;
+    const struct cuda_driver *driver = &gpus->devices[0].driver;
+    if (!gpus->nccl_ranks[0].nccl) return cuda_ok(driver, driver->EventSynchronize(event), status, "running a plan");
+    double start = clock_us();
+    cu_result result;
+    while ((result = driver->EventQuery(event)) == CU_ERROR_NOT_READY && clock_us() - start < longest_us) continue;
+    if (result != CU_ERROR_NOT_READY) return cuda_ok(driver, result, status, "running a plan");
+    for (uint32_t r = 0; r < timer->ranks; r++) nccl_abort(&gpus->nccl_ranks[r]);
+    return status_fail(status, STATUS_MACHINE, "running a plan: it has not ended in %.0f s", longest_us * 1e-6);
+}
+
+/* The step's feedback moves the positions, so they are written before each replay. */
+static bool replay_first(struct replaying *replaying, struct status *status)
+{
+    const double others_us = 20; /* to launch */
+    struct plan_timer *timer = replaying->timer;
+    const struct device *device = &timer->rig->gpus->devices[0];
+    const struct cuda_driver *driver = &device->driver;
+    const cu_event *events = timer->events;
+    float milliseconds = 0;
+    bool ok = cuda_inputs_write(replaying->inputs, &timer->memory, device, status);
+    /* The first rank, which is timed, begins last: then it waits for none of the others to begin. */
+    while (atomic_load(&replaying->begun) + 1 < timer->ranks) continue;
+    for (double start = clock_us(); timer->ranks > 1 && clock_us() - start < others_us;) continue;
+    ok = ok && cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
+         cuda_plan_launch(replaying->bound, device, status) &&
+         cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
+         wait_for_step(timer, events[1], status) &&
+         cuda_ok(driver, driver->EventElapsedTime(&milliseconds, events[0], events[1]), status, "timing a plan");
+    replaying->us = (double)milliseconds * 1e3;
+    return ok;
+}
+
+static void replay_member(void *argument, struct team_member *member)
+{
+    struct replaying *replaying = argument;
+    uint32_t r = (uint32_t)member->index;
+    status_clear(&replaying->ranks[r].status);
+    if (r > 0)
+        replay_other(replaying, r);
+    else
+        replaying->ranks[0].ok = replay_first(replaying, &replaying->ranks[0].status);
+}
+
+static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
+                   double *us, struct status *status)
+{
+    struct replaying replaying = {.timer = timer, .bound = bound, .inputs = inputs};
+    atomic_init(&replaying.begun, 0);
+    struct team_member alone = {.index = 0, .count = 1};
+    if (timer->ranks > 1)
+        team_run(timer->team, replay_member, &replaying);
+    else
+        replay_member(&replaying, &alone);
+    *us = replaying.us;
+    for (uint32_t r = timer->ranks; r-- > 0;) {
+        if (replaying.ranks[r].ok) continue;
+        /* The others may wait for it in kernels of NCCL, which would never end. */
+        for (uint32_t other = 0; other < timer->ranks; other++) nccl_abort(&timer->rig->gpus->nccl_ranks[other]);
+        *status = replaying.ranks[r].status;
+        return false;
+    }
+    return true;
+}
+
+/* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. bound:
+ * [count][PLAN_MAX_RANKS]. */
+static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plans, int count,
+                       uint64_t tokens, struct plan_time *times, struct status *status)
+{
+    struct cuda_inputs inputs;
+    double(*us)[REPETITIONS] = calloc((size_t)count, sizeof *us), ignored;
+    if (!us) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    bool ok = cuda_inputs_open(&inputs, timer->rig, &plans[0].header, status);
+    if (ok) cuda_inputs_fill(&inputs, timer->rig, &plans[0].header, tokens);
+    for (int i = -WARM_UP; ok && i < REPETITIONS; i++)
+        for (int p = 0; ok && p < count; p++)
+            if (bound[p * PLAN_MAX_RANKS].exec)
+                ok = replay(timer, &bound[p * PLAN_MAX_RANKS], &inputs, i < 0 ? &ignored : &us[p][i], status);
+    for (int p = 0; ok && p < count; p++) {
+        qsort(us[p], REPETITIONS, sizeof us[p][0], compare_double);
+        times[p].us = bound[p * PLAN_MAX_RANKS].exec ? us[p][REPETITIONS / 2] : INFINITY;
+        times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
+    }
+    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
+    for (uint32_t r = 1; r < timer->ranks; r++) memories[r] = &timer->others[r - 1].memory;
+    ok = ok && (timer->ranks == 1 || cuda_memory_check(memories, timer->rig, status));
+    cuda_inputs_close(&inputs);
+    free(us);
+    return ok;
+}
+
+/* A plan on its way to a graph on each rank, all at once: calls of NCCL wait for each other while they are captured. */
+struct binding {
+    struct plan_timer *timer;
+    const struct plan *plan;
+    struct cuda_plan *bound;
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void bind_rank(struct binding *binding, uint32_t r)
+{
+    struct plan_timer *timer = binding->timer;
+    struct timer_rank *other = r > 0 ? &timer->others[r - 1] : NULL;
+    status_clear(&binding->ranks[r].status);
+    binding->ranks[r].ok =
+        cuda_plan_bind(&binding->bound[r], &timer->rig->gpus->devices[r], other ? &other->kernels : &timer->kernels,
+                       binding->plan, other ? &other->memory : &timer->memory, "a plan", &binding->ranks[r].status);
+}
+
+static void bind_member(void *argument, struct team_member *member) { bind_rank(argument, (uint32_t)member->index); }
+
+/* A plan that rank 0 cannot take is out, and what others cannot take then is an error. */
+static bool bind_ranks(struct plan_timer *timer, const struct plan *plan, struct cuda_plan *bound, bool *refused,
+                       struct status *status)
+{
+    struct binding binding = {.timer = timer, .plan = plan, .bound = bound};
+    if (timer->ranks > 1)
+        team_run(timer->team, bind_member, &binding);
+    else
+        bind_rank(&binding, 0);
+    *refused = !binding.ranks[0].ok;
+    *status = binding.ranks[0].status;
+    for (uint32_t r = 1; r < timer->ranks; r++) {
+        if (binding.ranks[r].ok == !*refused) continue;
+        if (!binding.ranks[r].ok) *status = binding.ranks[r].status;
+        return false;
+    }
+    return true;
+}
+
+bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int count, bool long_contexts,
+                        struct plan_time *times, struct status *status)
+{
+    static const uint64_t contexts[] = {TIME_CONTEXT, 8192, LONGEST_CONTEXT};
+    const int context_count = long_contexts ? (int)(sizeof contexts / sizeof *contexts) : 1;
+    struct cuda_plan *bound = calloc((size_t)count * PLAN_MAX_RANKS, sizeof *bound);
+    struct plan_time *one = calloc((size_t)count, sizeof *one);
+    bool ok = bound && one;
+    if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    for (int p = 0; p < count; p++) times[p] = (struct plan_time){1, 0};
+    for (int p = 0; ok && p < count; p++) {
+        struct status refusal;
+        bool refused;
+        status_clear(&refusal);
+        ok = bind_ranks(timer, &plans[p], &bound[p * PLAN_MAX_RANKS], &refused, &refusal) && (!refused || p > 0);
+        if (!ok) *status = refusal;
+    }
+    for (int c = 0; ok && c < context_count; c++) {
+        ok = replay_all(timer, bound, plans, count, contexts[c], one, status);
+        for (int p = 0; ok && p < count; p++) { /* the geometric mean, and the mean of the relative spreads */
+            times[p].us *= pow(one[p].us, 1.0 / context_count);
+            times[p].spread_us += one[p].spread_us / one[p].us / context_count;
+        }
+    }
+    for (int p = 0; p < count; p++) {
+        times[p].spread_us *= times[p].us;
+        for (uint32_t r = 0; bound && r < timer->ranks; r++)
+            cuda_plan_free(&bound[(uint32_t)p * PLAN_MAX_RANKS + r], &timer->rig->gpus->devices[r]);
+    }
+    free(bound);
+    free(one);
+    return ok;
+}
+
+bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status)
+{
+    struct plan_time time;
+    if (!plan_timer_compare(timer, plan, 1, false, &time, status)) return false;
+    *us = time.us;
+    return true;
+}
+
+bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)
+{
+    const struct device *device = &timer->rig->gpus->devices[0];
+    struct plan_field fields[STEP_FIELD_COUNT];
+    uint64_t total;
+    if (!step_layout(plan->header.rows, plan->header.out_rows, timer->rig->manifest->geometry.vocab_size, fields,
+                     &total))
+        return status_fail(status, STATUS_INTERNAL, "step layout");
+    return cuda_ok(&device->driver,
+                   device->driver.MemcpyDtoHAsync(logits, timer->memory.base[SPACE_STEP] + fields[STEP_LOGITS].offset,
+                                                  fields[STEP_LOGITS].bytes, device->stream),
+                   status, "reading logits") &&
+           cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "reading logits");
+}
+
+bool plan_timer_race(const struct cuda_rig *rig, struct kernel_compiler *compiler, const struct device_plan *plans,
+                     int count, bool long_contexts, struct plan_time *times, plan_timer_look *look, void *context,
+                     struct status *status)
+{
+    struct kernel_set kernels = {0};
+    struct plan_timer timer;
+    struct plan *finished = calloc((size_t)count, sizeof *finished);
+    bool ok = finished || status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
+    for (int p = 0; ok && p < count; p++)
+        ok = device_plan_finish(&plans[p], &rig->gpus->devices[0].facts, &kernels, &finished[p], status);
+    ok = ok && kernel_set_compile(&kernels, compiler, NULL, NULL, status);
+    if (ok && (ok = plan_timer_open(&timer, rig, &kernels, status))) {
+        ok = plan_timer_compare(&timer, finished, count, long_contexts, times, status) &&
+             (!look || look(&timer, finished, times, context, status));
+        plan_timer_close(&timer);
+    }
+    for (int p = 0; finished && p < count; p++) plan_free(&finished[p]);
+    kernel_set_free(&kernels);
+    free(finished);
+    return ok;
+}

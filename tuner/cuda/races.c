@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner/cuda/races.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- what is kept of a race ---- */
+
+/* The fastest that is not taken and, if `other`, of a kernel that is not on the list; -1: none is left. */
+static int next_best(const struct tuned_problem *tuned, const struct tune_problem *problem,
+                     const struct race_result *result, const bool *taken, bool other)
+{
+    int best = -1;
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        const struct race_entry *entry = &result->entries[t];
+        bool listed = false;
+        for (int i = 0; other && i < tuned->shortlist_count; i++)
+            listed |= tuned->shortlist[i].tactic.kernel == problem->tactics[t].kernel;
+        if (taken[t] || listed || entry->samples == 0) continue;
+        if (best < 0 || entry->median_us < result->entries[best].median_us) best = t;
+    }
+    return best;
+}
+
+struct listing {
+    const struct races *races;
+    const struct tune_problem *problem;
+    const struct race_result *result;
+    struct tuned_problem *tuned;
+    bool taken[DEVICE_MOST_TACTICS];
+};
+
+static void shortlist(struct listing *listing, int t)
+{
+    struct tuned_problem *tuned = listing->tuned;
+    const struct race_entry *entry = t < 0 ? NULL : &listing->result->entries[t];
+    char key[TUNING_KEY_BYTES];
+    if (!entry || listing->taken[t] || tuned->shortlist_count == SHORTLIST || entry->samples == 0 ||
+        !key_of_tactic(listing->problem->key, &listing->problem->tactics[t], key))
+        return;
+    struct shortlisted *listed = &tuned->shortlist[tuned->shortlist_count++];
+    listing->taken[t] = true;
+    listed->tactic = listing->problem->tactics[t];
+    describe_alone(&listed->record, key, &listed->tactic, races_bench(listing->races));
+    listed->record.median_us = entry->median_us;
+    listed->record.spread_us = entry->spread_us;
+    snprintf(listed->record.level, sizeof listed->record.level, "%s", tune_level_name(listing->races->context->level));
+}
+
+/* The winner, the best of every other kernel, what every kernel itself would choose, which knows more than a race of
+ * launches behind themselves shows, then whatever is fastest. */
+static void fill_shortlist(struct listing *listing)
+{
+    const struct tune_problem *problem = listing->problem;
+    const struct race_result *result = listing->result;
+    struct tuned_problem *tuned = listing->tuned;
+    shortlist(listing, result->winner);
+    for (int next;
+         tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, true)) >= 0;)
+        shortlist(listing, next);
+    int firsts = bench_says_little(problem->bench.op) ? SHORTLIST / 2 : 1;
+    for (int t = 0; t < problem->bench.tactic_count; t++) {
+        int earlier = 0;
+        for (int before = 0; before < t; before++)
+            earlier += problem->tactics[before].kernel == problem->tactics[t].kernel;
+        if (earlier < firsts) shortlist(listing, t);
+    }
+    for (int next;
+         tuned->shortlist_count < SHORTLIST && (next = next_best(tuned, problem, result, listing->taken, false)) >= 0;)
+        shortlist(listing, next);
+}
+
+/* ---- races ---- */
+
+static bool measure(struct races *races, uint32_t rank, size_t i, struct status *status)
+{
+    struct tune_context *context = races->context;
+    const struct tune_problem *problem = races->problems->items[i];
+    struct tuned_problem *tuned = &context->problems[i];
+    struct tuning_record *record = &context->tactics->records[i];
+    struct race_result *result = malloc(sizeof *result);
+    if (!result) return status_fail(status, STATUS_MACHINE, "out of memory while tuning");
+    bool ok = cuda_bench_race(&races->benches[rank], &problem->bench, context->level, result, status);
+    if (ok) {
+        describe_race(record, problem->key, problem->tactics, problem->bench.tactic_count, result, result->runner_up,
+                      context->level, races_bench(races));
+        struct listing listing = {.races = races, .problem = problem, .result = result, .tuned = tuned};
+        fill_shortlist(&listing);
+        pthread_mutex_lock(&races->lock);
+        for (int l = 0; l < tuned->shortlist_count; l++)
+            tactics_save(context->tactics, l == 0 ? record : &tuned->shortlist[l].record);
+        pthread_mutex_unlock(&races->lock);
+    }
+    free(result);
+    return ok || status_prefix(status, "tuning '%s'", problem->key);
+}
+
+/* Races, each GPU taking the next problem that is left. */
+struct racing {
+    struct races *races;
+    const bool *answered;
+    size_t next, done; /* under races->lock; likewise below */
+    uint64_t done_us, expected_us;
+    bool failed;
+    struct status *status; /* of the first failure */
+};
+
+/* At least 1. */
+static uint64_t expected_us(const struct races *races, size_t i)
+{
+    return 1 + (uint64_t)cuda_bench_expected_us(races_bench(races), &races->problems->items[i]->bench,
+                                                races->context->level);
+}
+
+static void show_progress(struct racing *racing, size_t i)
+{
+    const struct tune_context *context = racing->races->context;
+    const struct tuning_record *record = &context->tactics->records[i];
+    char best[160];
+    racing->done++;
+    racing->done_us += expected_us(racing->races, i);
+    snprintf(best, sizeof best, "%zu/%zu %s %.2f us, %.0f %% of the roofline", racing->done,
+             racing->races->problems->count, record->values[0].name, record->median_us,
+             record->median_us > 0 ? 100 * record->roofline_us / record->median_us : 0);
+    progress_update(context->progress, racing->done_us, racing->expected_us, best);
+}
+
+static bool next_race(struct racing *racing, size_t *i)
+{
+    struct races *races = racing->races;
+    pthread_mutex_lock(&races->lock);
+    while (racing->next < races->problems->count && racing->answered[racing->next]) racing->next++, racing->done++;
+    *i = racing->next++;
+    bool found = !racing->failed && *i < races->problems->count;
+    pthread_mutex_unlock(&races->lock);
+    return found;
+}
+
+static void race_on(struct racing *racing, uint32_t rank)
+{
+    struct races *races = racing->races;
+    const struct device *device = &races->context->rig.gpus->devices[rank];
+    struct status status;
+    status_clear(&status);
+    bool ok = device_enter(device, &status), entered = ok;
+    for (size_t i; ok && next_race(racing, &i);) {
+        ok = measure(races, rank, i, &status);
+        pthread_mutex_lock(&races->lock);
+        races->context->tactics->measured += ok;
+        if (ok) show_progress(racing, i);
+        pthread_mutex_unlock(&races->lock);
+    }
+    if (entered) device_leave(device);
+    pthread_mutex_lock(&races->lock);
+    if (!ok && !racing->failed) *racing->status = status;
+    racing->failed = racing->failed || !ok;
+    pthread_mutex_unlock(&races->lock);
+}
+
+static void race_member(void *argument, struct team_member *member) { race_on(argument, (uint32_t)member->index); }
+
+bool races_run(struct races *races, const bool *answered, struct status *status)
+{
+    struct racing racing = {.races = races, .answered = answered, .status = status};
+    for (size_t i = 0; i < races->problems->count; i++)
+        if (!answered[i]) racing.expected_us += expected_us(races, i);
+    if (races->team)
+        team_run(races->team, race_member, &racing);
+    else
+        race_on(&racing, 0);
+    return !racing.failed;
+}
+
+/* ---- GPUs ---- */
+
+/* What each GPU does by itself, in its context. */
+typedef bool gpu_function(struct races *races, uint32_t rank, struct status *status);
+struct gpu_work {
+    struct races *races;
+    gpu_function *function;
+    struct {
+        bool ok;
+        struct status status;
+    } ranks[PLAN_MAX_RANKS];
+};
+
+static void do_gpu_work(struct gpu_work *work, uint32_t rank)
+{
+    const struct device *device = &work->races->context->rig.gpus->devices[rank];
+    struct status *status = &work->ranks[rank].status;
+    status_clear(status);
+    work->ranks[rank].ok = false;
+    if (!device_enter(device, status)) return;
+    work->ranks[rank].ok = work->function(work->races, rank, status);
+    device_leave(device);
+}
+
+static void do_member_work(void *argument, struct team_member *member)
+{
+    do_gpu_work(argument, (uint32_t)member->index);
+}
+
+static bool on_all_gpus(struct races *races, gpu_function *function, struct status *status)
+{
+    struct gpu_work work = {.races = races, .function = function};
+    if (races->team)
+        team_run(races->team, do_member_work, &work);
+    else
+        do_gpu_work(&work, 0);
+    for (uint32_t r = 0; r < races->context->rig.gpus->ranks; r++) {
+        if (work.ranks[r].ok) continue;
+        *status = work.ranks[r].status;
+        return races->team ? status_prefix(status, "rank %" PRIu32, r) : false;
+    }
+    return true;
+}
+
+static bool open_bench(struct races *races, uint32_t rank, struct status *status)
+{
+    return cuda_bench_open(&races->benches[rank], &races->context->rig, rank, races->context->scratch_bytes,
+                           &races->kernels, &races->lock, status);
+}
+
+static bool load_bench(struct races *races, uint32_t rank, struct status *status)
+{
+    return cuda_bench_load(&races->benches[rank], status);
+}
+
+static bool close_bench(struct races *races, uint32_t rank, struct status *status)
+{
+    (void)status;
+    cuda_bench_close(&races->benches[rank]);
+    return true;
+}
+
+bool races_open(struct races *races, struct status *status)
+{
+    const uint32_t ranks = races->context->rig.gpus->ranks;
+    if (ranks > 1 && !(races->team = team_create((int)ranks, status))) return false;
+    races->are_open = true;
+    return on_all_gpus(races, open_bench, status);
+}
+
+bool races_load(struct races *races, struct status *status) { return on_all_gpus(races, load_bench, status); }
+
+const struct cuda_bench *races_bench(const struct races *races) { return races->are_open ? &races->benches[0] : NULL; }
+
+void races_close(struct races *races)
+{
+    struct status ignored;
+    status_clear(&ignored);
+    if (races->are_open) on_all_gpus(races, close_bench, &ignored);
+    team_destroy(races->team);
+    kernel_set_free(&races->kernels);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a build says about its progress: estimates of the time left, and no silence. */
+#include "tuner/progress.h"
+
+#include "formats/base/test_support.h"
+
+static void time_left_goes_by_units_of_work(void **state)
+{
+    (void)state;
+    /* A quarter of the work took 10 s. */
+    assert_true(progress_seconds_left(10e6, 0, 25, 100) == 30);
+    /* Nothing was heard for 4 s: they have passed. */
+    assert_true(progress_seconds_left(14e6, 4e6, 25, 100) == 26);
+    /* An estimate that was too short never says that the stage has ended. */
+    assert_true(progress_seconds_left(100e6, 90e6, 99, 100) == 1);
+    assert_true(progress_seconds_left(10e6, 0, 100, 100) == 0);
+}
+
+struct log {
+    struct progress progress;
+    FILE *file;
+    char text[1024];
+};
+
+static void open_log(struct log *log)
+{
+    memset(log, 0, sizeof *log);
+    log->file = tmpfile();
+    assert_non_null(log->file);
+    progress_open(&log->progress, log->file);
+}
+
+static const char *close_log(struct log *log)
+{
+    progress_close(&log->progress);
+    rewind(log->file);
+    size_t size = fread(log->text, 1, sizeof log->text - 1, log->file);
+    log->text[size] = '\0';
+    fclose(log->file);
+    return log->text;
+}
+
+static void a_long_item_is_not_silent(void **state)
+{
+    (void)state;
+    struct log log;
+    open_log(&log);
+    progress_hold(&log.progress);
+    log.progress.log_silence_us = 1e3;
+    progress_release(&log.progress);
+    progress_stage(&log.progress, "golden");
+    sleep(2); /* the thread looks twice a second */
+    progress_update(&log.progress, 1, 4, NULL);
+    sleep(2);
+    progress_done(&log.progress);
+    const char *text = close_log(&log);
+    assert_ptr_equal(strstr(text, "golden: "), text);
+    assert_non_null(strstr(text, " s so far\n"));
+    assert_non_null(strstr(text, "golden: 25%, about "));
+    assert_non_null(strstr(text, "golden: done in "));
+}
+
+static void nothing_is_said_between_hold_and_release(void **state)
+{
+    (void)state;
+    struct log log;
+    open_log(&log);
+    progress_stage(&log.progress, "pack");
+    progress_hold(&log.progress);
+    log.progress.log_silence_us = 0;
+    sleep(2);
+    fputs("warning\n", log.file);
+    log.progress.log_silence_us = 1e9;
+    progress_release(&log.progress);
+    progress_done(&log.progress);
+    assert_ptr_equal(strstr(close_log(&log), "warning\npack: done in "), log.text);
+}
+
+static void without_an_output_all_is_silent(void **state)
+{
+    (void)state;
+    struct progress progress;
+    progress_open(&progress, NULL);
+    progress_stage(&progress, "pack");
+    progress_update(&progress, 1, 2, "detail");
+    progress_hold(&progress);
+    progress_release(&progress);
+    progress_done(&progress);
+    progress_close(&progress);
+}
+
+static void a_stage_that_failed_has_no_last_line(void **state)
+{
+    (void)state;
+    struct log log;
+    open_log(&log);
+    progress_stage(&log.progress, "pack");
+    progress_done(&log.progress);
+    progress_stage(&log.progress, "tune");
+    const char *text = close_log(&log);
+    assert_non_null(strstr(text, "pack: done in "));
+    assert_null(strstr(text, "tune"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(time_left_goes_by_units_of_work),          cmocka_unit_test(a_long_item_is_not_silent),
+        cmocka_unit_test(nothing_is_said_between_hold_and_release), cmocka_unit_test(without_an_output_all_is_silent),
+        cmocka_unit_test(a_stage_that_failed_has_no_last_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
