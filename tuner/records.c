@@ -91,7 +91,7 @@ struct tuning_value *tactics_long_values(const struct tactics *tactics, const st
         const bool ends = count - done <= TUNING_MAX_VALUES;
         const int here = ends ? count - done : LONG_VALUES;
         const bool fits = record && record->value_count == here + !ends &&
-                          (ends || strcmp(record->values[here].name, continued) == 0);
+                          ends == (strcmp(record->values[record->value_count - 1].name, continued) != 0);
         char key[TUNING_KEY_BYTES];
         if (!fits) {
             free(values);
