@@ -28,6 +28,22 @@ MAY_USE_LIBRARY = {
     "zlib.h": {"formats", "tests"},
 }
 
+# Circles of units that are still there: no other unit may join one of them, and no new one may come.
+CIRCLES_LEFT = [
+    {"builder/lower/lower", "builder/lower/operands"},
+    {"formats/checkpoint/model_config", "formats/checkpoint/model_config_internal"},
+    {"formats/cli/cli_args", "formats/cli/cli_process"},
+    {"kernels/add/add", "kernels/all_gather/all_gather", "kernels/all_reduce/all_reduce",
+     "kernels/attention/attention", "kernels/attention/attention_plan", "kernels/attention/attention_vector",
+     "kernels/embed/embed", "kernels/matmul/matmul", "kernels/matmul/matmul_tile", "kernels/op/op",
+     "kernels/op/op_check", "kernels/rms_norm/rms_norm", "kernels/rms_norm/rms_norm_vector",
+     "kernels/rope_append/rope_append", "kernels/rope_append/rope_append_vector", "kernels/rope_table/rope_table",
+     "kernels/sample/sample", "kernels/sample/sample_row", "kernels/sample/sample_vector",
+     "kernels/select_rows/select_rows", "kernels/swiglu/swiglu", "kernels/swiglu/swiglu_vector"},
+    {"runtime/distributed/process_group", "runtime/distributed/process_group_state"},
+    {"runtime/load/info", "runtime/load/join_cuda", "runtime/load/load", "runtime/load/load_cuda"},
+]
+
 C_SOURCES = (".c", ".h")
 DEVICE_SOURCES = (".cu", ".cuh")
 HOST_CXX = (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".C", ".H")
@@ -126,8 +142,62 @@ def check_file(root, folder, path):
         yield from check_code(folder, path, text)
 
 
+def unit_of(path):
+    """A source and its header are one unit: x.c, x.h, x.cu and x.cuh of one folder."""
+    return os.path.splitext(path)[0]
+
+
+def find_circles(arrows):
+    """The sets of units that include each other in a circle (Tarjan 1972, without recursion)."""
+    number, low, stack, circles = {}, {}, [], []
+    for start in sorted(arrows):
+        walk = [(start, iter(sorted(arrows[start])))] if start not in number else []
+        while walk:
+            unit, targets = walk[-1]
+            if unit not in number:
+                number[unit] = low[unit] = len(number)
+                stack.append(unit)
+            for target in targets:
+                if target not in number:
+                    walk.append((target, iter(sorted(arrows[target]))))
+                    break
+                if target in stack:
+                    low[unit] = min(low[unit], number[target])
+            else:
+                walk.pop()
+                if walk:
+                    low[walk[-1][0]] = min(low[walk[-1][0]], low[unit])
+                if low[unit] == number[unit]:
+                    members = set(stack[stack.index(unit):])
+                    del stack[stack.index(unit):]
+                    if len(members) > 1:
+                        circles.append(members)
+    return circles
+
+
+def check_circles(root):
+    """Inside a folder, too, includes lead one way. Folders among each other: check_includes."""
+    arrows = {}
+    for folder, path in source_files(root):
+        if not path.endswith(C_SOURCES + DEVICE_SOURCES):
+            continue
+        targets = arrows.setdefault(unit_of(path), set())
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            found = [match.group(1) for match in map(INCLUDE.match, file) if match and match.group(1)]
+        targets.update(unit_of(name) for name in found if name.startswith(folder + "/"))
+    for unit in arrows:
+        arrows[unit] = {target for target in arrows[unit] if target in arrows and target != unit}
+    for circle in find_circles(arrows):
+        if any(circle <= left for left in CIRCLES_LEFT):
+            continue
+        yield "%s: include each other in a circle: %s" % (
+            sorted(circle)[0], "; ".join("%s -> %s" % (unit, ", ".join(sorted(arrows[unit] & circle)))
+                                         for unit in sorted(circle)))
+
+
 def check_tree(root):
-    return [defect for folder, path in source_files(root) for defect in check_file(root, folder, path)]
+    defects = [defect for folder, path in source_files(root) for defect in check_file(root, folder, path)]
+    return defects + list(check_circles(root))
 
 
 def tree_root():
@@ -150,7 +220,7 @@ class Tree(unittest.TestCase):
 class PlantedViolation(unittest.TestCase):
     """Each rule fails where it should, and names the file and the line."""
 
-    def planted(self, path, text):
+    def planted(self, *paths_and_texts):
         with tempfile.TemporaryDirectory() as root:
             clean = {
                 "formats/a.h": "#pragma once\n",
@@ -158,7 +228,8 @@ class PlantedViolation(unittest.TestCase):
                 "runtime/run.c": '#include "kernels/op/op.h"\n// exit() and printf() in prose, "abort()" in text\n',
                 "tests/all_test.c": '#include "builder/b.h"\n#include "runtime/run.h"\n',
             }
-            for name, content in list(clean.items()) + [(path, text)]:
+            planted = zip(paths_and_texts[::2], paths_and_texts[1::2])
+            for name, content in list(clean.items()) + list(planted):
                 os.makedirs(os.path.join(root, os.path.dirname(name)), exist_ok=True)
                 with open(os.path.join(root, name), "w", encoding="utf-8") as file:
                     file.write(content)
@@ -183,6 +254,21 @@ class PlantedViolation(unittest.TestCase):
                     text = '#include <stdio.h>\n#include "%s/x.h"\n' % target
                     self.assert_found("%s/planted.c" % folder, text, 2, "may not include %s/" % target)
                     self.assert_found("%s/planted_test.c" % folder, text, 2, "may not include %s/" % target)
+
+    def test_circles(self):
+        for files in (("tuner/a.c", '#include "tuner/b.h"\n', "tuner/b.h", '#include "tuner/a.h"\n'),
+                      ("tuner/a.h", '#include "tuner/cpu/b.h"\n', "tuner/cpu/b.c", '#include "tuner/a.h"\n')):
+            with self.subTest(files=files):
+                defects = self.planted(*files)
+                self.assertEqual(len(defects), 1, defects)
+                self.assertIn("circle", defects[0])
+        self.assertIn("tuner/a -> tuner/b; tuner/b -> tuner/c; tuner/c -> tuner/a", self.planted(
+            "tuner/a.c", '#include "tuner/b.h"\n', "tuner/b.h", '#include "tuner/c.h"\n', "tuner/c.h",
+            '#include "tuner/a.h"\n')[0])
+        # One way, whatever the number of ways; a file and its own header.
+        self.assertEqual(self.planted(
+            "tuner/a.c", '#include "tuner/a.h"\n#include "tuner/b.h"\n#include "tuner/c.h"\n', "tuner/a.h", "",
+            "tuner/b.h", '#include "tuner/c.h"\n', "tuner/c.h", ""), [])
 
     def test_include_not_from_the_root(self):
         self.assert_found("formats/b.c", '#include "a.h"\n', 1, "from the root")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by cuBLASLt: the contract of matmul_device.h without NORM and without the SWIGLU epilogue, behind which a launch
- * of swiglu stands (builder/vendor/library_plans_cuda.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
+ * of swiglu stands (tuner/cuda/library_launches.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
  * ones hold nothing that anybody reads. Behind the contract's operands comes the workspace.
  *
  * Weights are the transposed A of a column-major product: D[N, ROWS] = W[N, K] * X[K, ROWS] (+ bias over N) (+ C), C the
