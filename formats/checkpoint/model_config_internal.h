@@ -4,7 +4,8 @@
 #define FORMATS_CHECKPOINT_MODEL_CONFIG_INTERNAL_H
 
 #include "formats/base/json.h"
-#include "formats/checkpoint/model_config.h"
+
+struct model_config;
 
 /* rope_theta, rope_scaling and rope_parameters of config.json (rope_config.c). head_dim and max_position are known. */
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);

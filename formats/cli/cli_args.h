@@ -9,15 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "formats/base/status.h"
-
-/* A signal adds its number to 128. */
-enum { CLI_DONE = 0, CLI_BAD_INPUT = 1, CLI_USAGE = 2, CLI_MACHINE = 3, CLI_INTERNAL = 4, CLI_SIGNAL = 128 };
-
-/* last lines of --help */
-#define CLI_EXIT_CODES "exit codes: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error"
-
-const char *cli_program(void); /* as given to cli_begin */
+#include "formats/cli/cli_process.h"
 
 /* Each prints one line and returns the exit code; wrong usage also refers to --help. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "formats/cli/cli_args.h"
 #include "formats/base/printable.h"
 
 static const char *program = "eng";

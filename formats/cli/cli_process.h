@@ -10,11 +10,19 @@
 
 #include "formats/base/status.h"
 
+/* A signal adds its number to 128. */
+enum { CLI_DONE = 0, CLI_BAD_INPUT = 1, CLI_USAGE = 2, CLI_MACHINE = 3, CLI_INTERNAL = 4, CLI_SIGNAL = 128 };
+
+/* last lines of --help */
+#define CLI_EXIT_CODES "exit codes: 0 done, 1 bad input, 2 usage, 3 the machine cannot, 4 internal error"
+
 /* Call it first. Names the program (constant text, begins every message). Turns a closed pipe and a file that grows too
  * large into errors of write instead of signals. */
 void cli_begin(const char *program);
 /* Call it last; main returns its result. A program whose reader has closed the pipe ends here as by SIGPIPE. */
 int cli_end(int code);
+
+const char *cli_program(void); /* as given to cli_begin */
 
 /* SIGINT and SIGTERM are recorded; a second one ends the process. */
 void cli_catch_signals(void);
