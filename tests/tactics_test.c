@@ -12,6 +12,7 @@
 
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
+#include "kernels/matmul/matmul_device.h"
 #include "runtime/cli/cli_launch.h"
 #include "runtime/cli/cli_tactics.h"
 #include "tests/test_lowered_engine.h"
@@ -383,6 +384,72 @@ static void test_shapes(void **state)
     }
 }
 
+/* A plan that calls libraries stands beside its counterpart, and its calls are named as such, not as the kernels that have
+ * their numbers. */
+static void test_library_plans(void **state)
+{
+    (void)state;
+    struct engine file;
+    open_file(&file, lowered_engine_path());
+    struct engine_call call = {.library = LIBRARY_CUBLASLT, .version = 130100};
+    const struct plan *own = &file.plans[0];
+    const uint32_t launch_count = own->header.launch_count;
+    struct plan *plans = calloc(file.plan_count, sizeof *plans);
+    struct plan_launch *launches = calloc(launch_count, sizeof *launches);
+    assert_true(plans && launches);
+    memcpy(launches, own->launches, launch_count * sizeof *launches);
+    char shape[LAUNCH_TEXT_BYTES], expected[LAUNCH_TEXT_BYTES];
+    uint32_t calls = 0;
+    for (uint32_t n = 0; n < launch_count; n++) {
+        if (launches[n].op != OP_MATMUL) continue;
+        launches[n].attributes = LAUNCH_LIBRARY;
+        launches[n].kernel = 0;
+        launches[n].param_count = MATMUL_DEVICE_FIRST_TUNABLE;
+        calls++;
+    }
+    plans[0] = *own;
+    plans[0].launches = launches;
+    file.calls = &call;
+    file.call_count = 1;
+    file.library_plans = plans;
+    for (uint32_t n = 0; n < launch_count; n++) {
+        const bool is_call = launches[n].op == OP_MATMUL;
+        launch_shape(&file, &plans[0], &launches[n], shape);
+        launch_shape(&file, own, &own->launches[n], expected);
+        assert_string_equal(shape, expected);
+        assert_string_equal(launch_kernel(&file, &launches[n]),
+                            is_call ? "cuBLASLt" : launch_kernel(&file, &own->launches[n]));
+    }
+    struct status status = {0};
+    json_t *found = tactics_json(&file, &status);
+    test_expect_success(found != NULL, &status);
+    assert_int_equal(json_array_size(found), file.plan_count + 1);
+    for (size_t p = 0; p < json_array_size(found); p++)
+        assert_int_equal(json_is_true(json_object_get(json_array_get(found, p), "with_libraries")), p == 1);
+    const json_t *library = json_array_get(found, 1), *entry;
+    size_t index;
+    double launches_of_calls = 0;
+    assert_int_equal(number(library, "rows"), own->header.rows);
+    json_array_foreach (json_object_get(library, "tactics"), index, entry)
+        if (strcmp(json_string_value(json_object_get(entry, "kernel")), "cuBLASLt") == 0)
+            launches_of_calls += number(entry, "launches");
+    assert_int_equal(launches_of_calls, calls);
+    json_decref(found);
+    char *text = print(&file);
+    const char *first = strstr(text, "\ndecode of 1 row: "),
+               *second = strstr(text, "\ndecode of 1 row with libraries: ");
+    assert_true(first && second && first < second);
+    assert_non_null(strstr(second, "cuBLASLt"));
+    check_lines(text);
+    free(text);
+    file.calls = NULL;
+    file.call_count = 0;
+    file.library_plans = NULL;
+    free(plans);
+    free(launches);
+    engine_close(&file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_cuda_engine),
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_library_plans),
     };
     return cmocka_run_group_tests(tests, build, remove_all);
 }

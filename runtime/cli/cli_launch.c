@@ -16,7 +16,14 @@ bool launch_param(const struct engine *file, const struct plan *plan, const stru
 {
     const char *const *names = NULL;
     int count = 0;
-    if (file->manifest.target == TARGET_CUDA) {
+    if (launch->attributes & LAUNCH_LIBRARY) {
+        /* A call has the parameters that the kernels of its op share: those before their tunables. */
+        const struct device_kernel *const *kernels = device_kernels((enum plan_op)launch->op);
+        if (kernels) {
+            names = kernels[0]->param_names;
+            count = kernels[0]->first_tunable;
+        }
+    } else if (file->manifest.target == TARGET_CUDA) {
         const struct device_kernel *kernel = device_kernel_find(launch_kernel(file, launch));
         if (kernel && (unsigned)kernel->op == launch->op) {
             names = kernel->param_names;
@@ -39,6 +46,8 @@ bool launch_param(const struct engine *file, const struct plan *plan, const stru
 
 const char *launch_kernel(const struct engine *file, const struct plan_launch *launch)
 {
+    if (launch->attributes & LAUNCH_LIBRARY) /* `kernel` counts calls */
+        return launch->kernel < file->call_count ? plan_library_name(file->calls[launch->kernel].library) : "unknown";
     if (file->manifest.target == TARGET_CUDA && launch->kernel < file->kernel_count)
         return file->kernels[launch->kernel].entry;
     return plan_op_name(launch->op);

@@ -16,7 +16,7 @@ bool launch_param(const struct engine *file, const struct plan *plan, const stru
  * 128". The number of rows is included if it differs from the plan's. */
 void launch_shape(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
                   char text[LAUNCH_TEXT_BYTES]);
-/* The kernel's entry on a device, the op's name on the CPU. Borrowed from the engine, or constant. */
+/* The kernel's entry on a device, or the library that a launch calls there; the op's name on the CPU. Borrowed from the engine, or constant. */
 const char *launch_kernel(const struct engine *file, const struct plan_launch *launch);
 
 /* The kernel named by a record's values; NULL on the CPU, where all values are tunables. */

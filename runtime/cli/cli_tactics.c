@@ -119,6 +119,18 @@ static const char *kind_name(const struct plan *plan)
     return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
 }
 
+/* The plan that takes the place of plan p where its libraries are there; NULL: none does. */
+static const struct plan *library_plan(const struct engine *file, size_t p)
+{
+    const struct plan *plan = file->library_plans ? &file->library_plans[p] : NULL;
+    return plan && plan->header.launch_count > 0 ? plan : NULL;
+}
+
+static bool is_library_plan(const struct engine *file, const struct plan *plan)
+{
+    return file->library_plans && plan >= file->library_plans && plan < file->library_plans + file->plan_count;
+}
+
 /* ---- why a kernel ---- */
 
 enum choice { CHOICE_NONE, CHOICE_ONLY, CHOICE_FASTEST, CHOICE_TIE, CHOICE_PLAN };
@@ -270,8 +282,9 @@ static bool print_plan(const struct engine *file, const struct plan *plan, struc
         return false;
     }
     double us = measured_us(groups, count, &launches);
-    fprintf(out, "%s of %" PRIu32 " row%s: %" PRIu32 " launches", kind_name(plan), plan->header.rows,
-            plan->header.rows == 1 ? "" : "s", plan->header.launch_count);
+    fprintf(out, "\n%s of %" PRIu32 " row%s%s: %" PRIu32 " launches", kind_name(plan), plan->header.rows,
+            plan->header.rows == 1 ? "" : "s", is_library_plan(file, plan) ? " with libraries" : "",
+            plan->header.launch_count);
     if (launches)
         fprintf(out, ", %" PRIu32 " of them measured, %.1f us in all\n", launches, us);
     else
@@ -329,8 +342,8 @@ bool tactics_print(const struct engine *file, FILE *out, struct status *status)
     for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) print_wrapped(out, 0, INDENT, words[w]);
     bool ok = true;
     for (size_t p = 0; ok && p < file->plan_count; p++) {
-        fputc('\n', out);
-        ok = print_plan(file, &file->plans[p], &records, out);
+        const struct plan *library = library_plan(file, p);
+        ok = print_plan(file, &file->plans[p], &records, out) && (!library || print_plan(file, library, &records, out));
     }
     if (ok) print_others(&records, out);
     records_free(&records);
@@ -427,9 +440,10 @@ static json_t *plan_json(const struct engine *file, const struct plan *plan, str
         json_decref(list);
         return NULL;
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o}", "kind", kind_name(plan), "rows", (json_int_t)plan->header.rows,
-                     "launches", (json_int_t)plan->header.launch_count, "measured_launches", (json_int_t)launches,
-                     "measured_us", us, "tactics", list);
+    return json_pack("{s:s, s:I, s:b, s:I, s:I, s:f, s:o}", "kind", kind_name(plan), "rows",
+                     (json_int_t)plan->header.rows, "with_libraries", is_library_plan(file, plan), "launches",
+                     (json_int_t)plan->header.launch_count, "measured_launches", (json_int_t)launches, "measured_us",
+                     us, "tactics", list);
 }
 
 json_t *tactics_json(const struct engine *file, struct status *status)
@@ -438,8 +452,11 @@ json_t *tactics_json(const struct engine *file, struct status *status)
     if (!records_read(file, &records, status)) return NULL;
     json_t *list = json_array();
     bool ok = list != NULL;
-    for (size_t p = 0; ok && p < file->plan_count; p++)
-        ok = json_array_append_new(list, plan_json(file, &file->plans[p], &records)) == 0;
+    for (size_t p = 0; ok && p < file->plan_count; p++) {
+        const struct plan *library = library_plan(file, p);
+        ok = json_array_append_new(list, plan_json(file, &file->plans[p], &records)) == 0 &&
+             (!library || json_array_append_new(list, plan_json(file, library, &records)) == 0);
+    }
     records_free(&records);
     if (ok) return list;
     json_decref(list);

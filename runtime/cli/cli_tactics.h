@@ -8,7 +8,7 @@
 
 #include "formats/engine/engine_file.h"
 
-/* A table for each plan; launches with the same description share a row. */
+/* A table for each plan, those that call libraries next to their counterparts; launches with the same description share a row. */
 bool tactics_print(const struct engine *file, FILE *out, struct status *status);
 /* The same as data: an array of plans, a new reference; NULL on failure. */
 json_t *tactics_json(const struct engine *file, struct status *status);

@@ -122,6 +122,8 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual([plan["rows"] for plan in libraries], [1, 4, 16])
         self.assertGreater(libraries[0]["calls"], 4)
         self.assertEqual(self.libraries_of("m.eng"), ["cublaslt", "attention_cudnn"])
+        tactics = json.loads(run([ENGINFO, self.path("m.eng"), "--tactics", "--json"]).stdout)["tactics"]
+        self.assertEqual([plan["rows"] for plan in tactics if plan["with_libraries"]], [1, 4, 16])
 
         leaks = self.path("leaks")
         whole = run(self.generate("m.eng"), env={**WITH_LIBRARY, "FAKE_CUDA_LEAK_FILE": leaks})
