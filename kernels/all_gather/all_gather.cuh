@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_gather: every rank sends its columns to every other, which puts them beside its own (contract:
+/* all_gather: every rank sends its columns to every other rank, which places them next to its own (contract:
  * all_gather_device.h). A thread takes the same columns from all ranks. The buffer: [RANKS] parts of [ROWS, WIDTH]. */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_CUH
 #define KERNELS_ALL_GATHER_ALL_GATHER_CUH
@@ -26,8 +26,9 @@ template <class P> struct all_gather_body {
         for (int r = 0; r < P::RANKS; r++) to[r] = comm_part(header, buffer, r, PART_BYTES);
         device_wait();
         if (index >= (i64)P::ROWS * VECTORS) return;
-        /* Beside the count, not behind it: rows that are not valid can be read. */
-        const vector_words sent = comm_clean(x[index]); /* here, too: all ranks have the same bits */
+        /* Loaded together with the count, not after it: rows that are not valid can be read. */
+        const vector_words sent =
+            comm_clean(x[index]); /* this rank uses the cleaned words too: all ranks have the same bits */
         if (row >= counts[P::COUNT_INDEX]) return;
 #pragma unroll
         for (int r = 0; r < P::RANKS; r++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of all ranks, one rank behind the other, side by side (contract: all_gather_nccl.h). */
+/* Interleaves the rows of all ranks, which a library gathers one rank after the other (contract: all_gather_nccl.h). */
 #ifndef KERNELS_ALL_GATHER_ALL_GATHER_PLACE_CUH
 #define KERNELS_ALL_GATHER_ALL_GATHER_PLACE_CUH
 

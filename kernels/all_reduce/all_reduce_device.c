@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "formats/base/checked.h"
+#include "kernels/all_reduce/all_reduce_layout.cuh"
 #include "kernels/op/op_check.h"
 
 enum {
@@ -76,19 +77,12 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
     return NULL;
 }
 
-/* Blocks of two_shot that a multiprocessor holds, as its __launch_bounds__ say. */
-static int64_t two_shot_resident(const int64_t *params, int64_t threads)
-{
-    const bool one_step = row_vectors(params) <= threads;
-    const int64_t most = params[ALL_REDUCE_DEVICE_RANKS] <= 4 && one_step ? MAX_THREADS : MAX_THREADS / 2;
-    const int64_t blocks = threads < most ? most / threads : 1;
-    return blocks < MOST_RESIDENT ? blocks : MOST_RESIDENT;
-}
-
 static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads,
                                     int64_t halves)
 {
-    return gpu->multiprocessors * two_shot_resident(params, threads) / halves;
+    const int64_t resident =
+        all_reduce_two_shot_resident(params[ALL_REDUCE_DEVICE_RANKS], row_vectors(params), threads);
+    return gpu->multiprocessors * layout_smaller(resident, MOST_RESIDENT) / halves;
 }
 
 static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a library leaves to be done of all_reduce (contract: all_reduce_nccl.h). A thread block does a row. */
+/* Residual and norm after a library's all_reduce (contract: all_reduce_nccl.h). A thread block does a row. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_FINISH_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_FINISH_CUH
 

@@ -18,7 +18,7 @@ template <class P> struct all_reduce_one_shot_body {
     static constexpr int STEPS = (VECTORS + STRIDE - 1) / STRIDE;
     static constexpr u64 PART_BYTES = (u64)P::ROWS * VECTORS * 16;
 
-    /* Sum over the blocks of a row, the same bits in every thread. */
+    /* Returns the sum over the blocks of a row, the same bits in every thread. */
     static __device__ __forceinline__ float row_sum(float value)
     {
         constexpr int WARPS = P::THREADS / 32;
@@ -27,7 +27,8 @@ template <class P> struct all_reduce_one_shot_body {
         value = warp_sum(value);
         if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
         __syncthreads();
-        /* Every thread adds them all: reads of the same words come at once, a second tree of shuffles one by one. */
+        /* Every thread adds all of them: reads of the same words complete together, a second tree of shuffles is
+         * serial. */
         float sum[4] = {0, 0, 0, 0};
         if constexpr (WARPS % 4 == 0) {
 #pragma unroll
@@ -52,7 +53,7 @@ template <class P> struct all_reduce_one_shot_body {
         return value;
     }
 
-    /* What a thread needs for its part of a row and can have before x is there: it comes from constants of the session. */
+    /* The part of a thread's work that depends on constants of the session alone and is done before x is ready. */
     struct setup_of_thread {
         u32 rank;
         int first; /* the first of its vectors; the others follow STRIDE apart */
@@ -83,13 +84,13 @@ template <class P> struct all_reduce_one_shot_body {
         void *normed;
     };
 
-    /* Row `row`, by all threads of a cluster alike; blocks of a cluster have begun. Whoever calls it twice sees to it that all
- * threads of the block have met in between. Returns what comm_end takes. */
+    /* Reduces row `row`. Requires: all threads of the cluster call it, all blocks of the cluster have begun, and the
+     * threads of a block have met between two calls. Returns the outcome that comm_end takes. */
     static __device__ __forceinline__ u32 reduce_row(int row, const int *counts, const setup_of_thread &setup,
                                                      const comm_header *header, const operands &all)
     {
         u32 late = 0;
-        /* Beside the count, not behind it: rows that are not valid can be read. */
+        /* Loaded together with the count, not after it: rows that are not valid can be read. */
         uint4 own[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A row of all_reduce whose sum one thread block has in registers: residual and norm. Contract: all_reduce_device.h. */
+/* Residual and norm of a row of all_reduce whose sum one thread block has in registers. Contract:
+ * all_reduce_device.h. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_ROW_CUH
 
@@ -20,7 +21,7 @@ template <class P> struct all_reduce_row {
         void *normed;
     };
 
-    /* The residual of a thread's vector number s of a row; zero where there is none. */
+    /* Loads the residual of a thread's vector number s of a row; zero without HAS_RESIDUAL. */
     static __device__ __forceinline__ void load_residual(int row, int s, float (&base)[VECTOR], const row_end &end)
     {
 #pragma unroll
@@ -29,7 +30,7 @@ template <class P> struct all_reduce_row {
             load_elements<DTYPE_F32>(base, end.residual, ((i64)row * VECTORS + threadIdx.x + s * P::THREADS) * VECTOR);
     }
 
-    /* Stores a row of which every thread has its part, and turns it into the normed row. */
+    /* Stores a row, of which every thread has its part in `sum`, and replaces `sum` by the normed row. */
     static __device__ __forceinline__ void finish_row(int row, float sum[STEPS][VECTOR], const row_end &end)
     {
         float squares = 0;

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_reduce in two trips: every row has an owner, who gets it from all ranks, adds, and gives to all what they need of it
- * (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice, whatever RANKS is: for many rows.
+/* all_reduce in two trips: every row has an owner, which receives it from all ranks, adds it up and sends the result
+ * to all (contract: all_reduce_device.h). Each rank sends (RANKS - 1) / RANKS of its data twice: suited to many
+ * rows.
  *
- * The second trip brings, by what is asked for:
+ * The second trip carries:
  *   HAS_NORM 2       the normed row, which needs nothing more than its place
  *   HAS_RESIDUAL 2   the row of `out`, as float32, of which every rank forms the norm
  *   else             the sum, rounded to X_DTYPE, to which every rank adds the residual
  *
- * With two HALVES one half of the grid sends rows to their owners, then takes those of the others, and the other half forms
- * the sums of this rank's rows meanwhile; with one each block does all of it in turn. All blocks must run at once on every
- * rank, since they wait for each other: BLOCKS of each half, for which BLOCKS_PER_SM says how many a multiprocessor holds for
- * certain. Row r belongs to rank r % RANKS. The buffer: [RANKS]
- * parts of OWNED_ROWS rows of X_DTYPE, for the first trip, then ROWS rows for the second.
+ * With two HALVES one half of the grid sends rows to their owners and then receives the results, while the other
+ * half forms the sums of this rank's rows; with one half each block does all of it in turn. Requires: all blocks are
+ * resident on every rank, since they wait for each other. Each half has BLOCKS blocks; a multiprocessor holds at
+ * least BLOCKS_PER_SM of them. Row r belongs to rank r % RANKS. The buffer: [RANKS] parts of OWNED_ROWS rows of
+ * X_DTYPE, for the first trip, then ROWS rows for the second.
  *
- * A rank that stands alone (struct comm_header, slots) takes what it sends to others for what they send; rows at the end
- * that not all ranks would own are then its own alone. */
+ * A rank without peers (struct comm_header, slots) receives its own data in place of theirs; it owns the last rows
+ * alone if there are fewer of them than ranks. */
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_TWO_SHOT_CUH
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_TWO_SHOT_CUH
 
+#include "kernels/all_reduce/all_reduce_layout.cuh"
 #include "kernels/all_reduce/all_reduce_row.cuh"
 
 template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
@@ -25,9 +27,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
     using base::STEPS, base::VECTOR, base::VECTORS, base::finish_row, base::load_residual, base::store_normed_row;
     using typename base::row_end;
 
-    /* all_reduce_device.c counts on the same. */
-    static constexpr int RESIDENT_THREADS = P::RANKS <= 4 && STEPS == 1 ? 1024 : 512; /* more takes more registers */
-    static constexpr int BLOCKS_PER_SM = P::THREADS < RESIDENT_THREADS ? RESIDENT_THREADS / P::THREADS : 1;
+    static constexpr int BLOCKS_PER_SM = (int)all_reduce_two_shot_resident(P::RANKS, VECTORS, P::THREADS);
 
     static constexpr int OWNED_ROWS = (P::ROWS + P::RANKS - 1) / P::RANKS;
     static constexpr u64 ROW_BYTES = (u64)VECTORS * 16;
@@ -47,7 +47,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
         return index / (P::RANKS - 1) * P::RANKS + (int)(owner + (owner >= rank));
     }
 
-    /* What a thread gives of its part of a row, in words that are not empty. */
+    /* Packs a thread's part of a row into words that are not empty. */
     static __device__ __forceinline__ void pack_given(const float value[VECTOR], u32 words[GIVEN_WORDS])
     {
 #pragma unroll
@@ -96,7 +96,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
     struct exchange {
         const comm_header *header;
         const uint4 *x;
-        u8 *buffer, *given; /* this rank's: of the first trip, of the second */
+        u8 *buffer, *given; /* this rank's buffers of the first trip and of the second */
         u32 rank;
         bool alone;
         int rows;
@@ -123,7 +123,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
         }
     }
 
-    /* The rows of this rank: added, given to all, finished here. */
+    /* Adds up this rank's rows, sends them to all and finishes them. */
     static __device__ __forceinline__ void sum_own(const exchange &own, int block, const row_end &end, u32 &late)
     {
         u8 *whole[P::RANKS];
@@ -170,7 +170,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
                 if constexpr (SUM_IS_GIVEN) {
                     pack_given(sum[s], words);
                     give_all(vector, words);
-                    unpack_given(words, sum[s]); /* all ranks go on from the same bits */
+                    unpack_given(words, sum[s]); /* all ranks continue with the same bits */
                 }
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) sum[s][i] += base[i];
@@ -193,7 +193,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
         }
     }
 
-    /* The others' rows, of which the norm has been formed. */
+    /* Receives the rows of other ranks, already normed. */
     static __device__ __forceinline__ void take_normed(const exchange &own, int block, const row_end &end, u32 &late)
     {
         constexpr int GIVEN_VECTORS = GIVEN_ROW_BYTES / 16;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention_cudnn.h"
+#include "kernels/cuda/include/layout.cuh"
 
 enum {
-    THREADS = 256,
+    THREADS = LAYOUT_ELEMENTWISE_THREADS,
     MOST_ROWS = 1 << 20,
     MOST_HEADS = 1 << 12,
     MOST_HEAD_DIM = 256,

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_cudnn_inputs: what cuDNN wants to know of a chunk as arrays, from the step's own (contract:
- * attention_cudnn.h). One block for each kv head; the first one writes the arrays. */
+/* attention_cudnn_inputs: writes the arrays that cuDNN reads about a chunk, from those of the step (contract:
+ * attention_cudnn.h). Each kv head has a block, which clears the unused tokens of v; the first block writes the
+ * arrays. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_INPUTS_CUH
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_INPUTS_CUH
 
 #include "kernels/attention/attention_cudnn_layout.cuh"
 #include "kernels/cuda/include/device.cuh"
+#include "kernels/cuda/include/layout.cuh"
 
 template <class P> struct attention_cudnn_inputs_body {
-    static constexpr int THREADS = 256; /* as attention_cudnn_inputs.c */
+    static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr int MOST_TOKENS = P::PAGES_PER_SLOT * P::PAGE_TOKENS;
     static constexpr int PADDED_PAGES = ATTENTION_CUDNN_PADDED_PAGES(P::PAGES_PER_SLOT, P::PAGE_TOKENS);
     static constexpr int VECTORS = P::HEAD_DIM / 8; /* of 16 bytes, in a head of v */
@@ -28,7 +30,7 @@ template <class P> struct attention_cudnn_inputs_body {
                 *(int *)(workspace + ATTENTION_CUDNN_ROW_COUNT_AT) = none ? 0 : rows;
                 *(int *)(workspace + ATTENTION_CUDNN_TOKEN_COUNT_AT) = tokens;
             }
-            /* Entries behind the last page in use may be anything: cuDNN must not follow them. */
+            /* Entries after the last page in use are undefined: cuDNN must not follow them. */
             for (int i = threadIdx.x; i < PADDED_PAGES; i += THREADS)
                 ((int *)(workspace + ATTENTION_CUDNN_PAGES_AT))[i] = none ? 0 : pages[min(i, last)];
         }

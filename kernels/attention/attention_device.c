@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention/attention_device.h"
 
+#include "kernels/attention/attention_layout.cuh"
+
 enum {
     MOST_ROWS = 1 << 20,
     MOST_HEADS = 1 << 12,
@@ -8,7 +10,6 @@ enum {
     MOST_TOKENS = 1 << 30, /* of a slot */
     MOST_SLOTS = 1 << 20,
     WARP = 32,
-    WARPGROUP = 128,
     ALIGNMENT = 16, /* of asynchronous copies and of tensor maps */
 };
 static const int64_t most_page_bytes = (int64_t)1 << 40;
@@ -87,20 +88,19 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     if (!one_of_1_2_4(split)) return "SPLIT is not 1, 2 or 4";
     if ((key_tile != 16 && key_tile != 32 && key_tile != 64) || key_tile < 16 * split)
         return "KEY_TILE is not 16, 32 or 64, or less than 16 * SPLIT";
-    const int64_t group = params[ATTENTION_DEVICE_HEADS] / params[ATTENTION_DEVICE_KV_HEADS], tile = 16 * warps_q;
-    const int64_t dim = (params[ATTENTION_DEVICE_HEAD_DIM] + 15) / 16 * 16;
-    const int64_t row_bytes = dim * (generic_is_halves(params) ? 2 : 4) + ALIGNMENT;
+    const struct attention_generic_layout layout =
+        attention_generic_lay_out(params[ATTENTION_DEVICE_HEAD_DIM], generic_is_halves(params) ? 2 : 4, warps_q, split,
+                                  key_tile);
+    const int64_t group = params[ATTENTION_DEVICE_HEADS] / params[ATTENTION_DEVICE_KV_HEADS], tile = layout.entries;
     const int64_t entries = params[ATTENTION_DEVICE_ROWS] * group;
     if (entries > INT32_MAX - tile) return "ROWS * (HEADS / KV_HEADS) is too large";
-    int64_t stages = 4 * key_tile * row_bytes, partials = (split - 1) * tile * (dim + 2) * (int64_t)sizeof(float);
-    int64_t shared = tile * row_bytes + (stages > partials ? stages : partials);
-    why = shared_limit(shared + 2 * tile * (int64_t)sizeof(int32_t), gpu); /* slots and positions are static */
+    why = shared_limit(layout.bytes + layout.static_bytes, gpu);
     if (why) return why;
     *geometry = (struct device_geometry){
         .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_DEVICE_KV_HEADS], 1},
         .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
         .cluster = {1, 1, 1},
-        .shared_bytes = (uint32_t)shared,
+        .shared_bytes = (uint32_t)layout.bytes,
     };
     return NULL;
 }
@@ -158,7 +158,7 @@ const struct device_kernel device_attention_generic = {
 
 /* attention_prefill */
 
-enum { BOX_COLUMNS = 64, SWIZZLE = 128, BOX_MOST_ROWS = 256, BARRIER_BYTES = 1024 };
+enum { BOX_MOST_ROWS = 256 };
 
 static const char *prefill_launch(const int64_t *params, const struct device_facts *gpu,
                                   struct device_geometry *geometry)
@@ -182,12 +182,10 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     if (!in_range(blocks, 1, 2)) return "BLOCKS_PER_SM is not 1 or 2";
     if (split != 1 && split != 2 && split != 4 && split != 8) return "SPLIT is not 1, 2, 4 or 8";
     /* What a thread holds: scores, p, the accumulated v and some. */
-    const int64_t threads = tile_q * 2 + WARPGROUP;
     const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + 32;
-    const int64_t budget = (65536 / blocks - 24 * WARPGROUP) / (tile_q * 2);
+    const int64_t budget = attention_prefill_registers(tile_q, blocks);
     if (registers > budget || registers > 255) return "the accumulators do not fit the registers";
-    const int64_t row_bytes = (head_dim + BOX_COLUMNS - 1) / BOX_COLUMNS * SWIZZLE;
-    const int64_t shared = BARRIER_BYTES + (tile_q + 2 * stages * key_tile) * row_bytes + SWIZZLE * 8;
+    const int64_t shared = attention_prefill_lay_out(head_dim, tile_q, key_tile, stages).bytes;
     why = shared_limit(shared, gpu);
     if (why) return why;
     if (shared * blocks > gpu->shared_per_sm) return "so many blocks do not fit the shared memory of an SM";
@@ -197,7 +195,7 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     *geometry = (struct device_geometry){
         /* A cluster has one tile of q; blocks without one are persistent. */
         .grid = {(uint32_t)(split > 1 || tiles < resident ? tiles * split : resident), 1, 1},
-        .block = {(uint32_t)threads, 1, 1},
+        .block = {(uint32_t)attention_prefill_threads(tile_q), 1, 1},
         .cluster = {(uint32_t)split, 1, 1},
         .shared_bytes = (uint32_t)shared,
     };
@@ -214,8 +212,8 @@ static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_t
         .dtype = params[ATTENTION_DEVICE_X_DTYPE],
         .columns = columns,
         .pitch = columns * 2,
-        .box_columns = BOX_COLUMNS,
-        .swizzle = SWIZZLE,
+        .box_columns = ATTENTION_PREFILL_BLOCK_COLUMNS,
+        .swizzle = ATTENTION_PREFILL_BLOCK_ROW_BYTES,
     };
     if (operand == ATTENTION_DEVICE_Q) {
         map->rows = params[ATTENTION_DEVICE_ROWS];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_generic: causal grouped-query attention over KV pages, for every shape that no faster kernel takes.
+/* attention_generic: causal grouped-query attention over KV pages, for shapes that no faster kernel supports.
  *
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
  * Operands: counts i32[2]; q X_DTYPE[ROWS, HEADS * HEAD_DIM]; slots i32[ROWS]; positions i32[ROWS];
  * page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv (pages as in rope_append.h); out as q, may be q itself. All 16-byte
- * aligned. Rows may belong to any slots in any order; rows of one slot that stand together share its tokens.
+ * aligned. Rows may belong to any slots in any order; consecutive rows of one slot share its tokens.
  *
  * A block has 16 * WARPS_Q entries, an entry being one (row, head of the group), and walks over the tokens of each slot
  * that its rows belong to, KEY_TILE at a time, masked entry by entry. SPLIT warps share the tokens of a tile and merge
@@ -18,13 +18,13 @@
 #ifndef KERNELS_ATTENTION_ATTENTION_GENERIC_CUH
 #define KERNELS_ATTENTION_ATTENTION_GENERIC_CUH
 
+#include "kernels/attention/attention_layout.cuh"
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
 
 template <class P> struct attention_generic_body {
     static constexpr int group = P::HEADS / P::KV_HEADS;
     static constexpr int threads = 32 * P::WARPS_Q * P::SPLIT;
-    static constexpr int tile = 16 * P::WARPS_Q; /* entries */
     static constexpr int warp_keys = P::KEY_TILE / P::SPLIT;
     static_assert(P::HEADS % P::KV_HEADS == 0 && P::HEAD_DIM % 2 == 0 && P::HEAD_DIM <= 256 && warp_keys % 16 == 0 &&
                       P::PAGE_BYTES % 16 == 0,
@@ -34,10 +34,12 @@ template <class P> struct attention_generic_body {
     static constexpr bool halves = P::X_DTYPE == P::KV_DTYPE && P::X_DTYPE != DTYPE_F32;
     static constexpr int element = halves ? 2 : 4;
     static constexpr int kv_element = P::KV_DTYPE == DTYPE_F32 ? 4 : 2;
-    static constexpr int step = 32 / element;            /* depth of one product */
-    static constexpr int dim = (P::HEAD_DIM + 15) & ~15; /* padded with zeros */
-    static constexpr int row_bytes =
-        dim * element + 16; /* an odd multiple of 16: eight rows lie in eight different bank groups */
+    static constexpr int step = 32 / element; /* depth of one product */
+    static constexpr attention_generic_layout layout =
+        attention_generic_lay_out(P::HEAD_DIM, element, P::WARPS_Q, P::SPLIT, P::KEY_TILE);
+    static constexpr int tile = (int)layout.entries;
+    static constexpr int dim = (int)layout.dim;
+    static constexpr int row_bytes = (int)layout.row_bytes;
 
     /* Bytes of one asynchronous copy: what divides a token's k and keeps it aligned, at most 16. */
     static constexpr int token_bytes = P::HEAD_DIM * kv_element;
@@ -47,10 +49,8 @@ template <class P> struct attention_generic_body {
     static constexpr int copies = token_bytes / copy; /* of one token */
 
     static constexpr int q_offset = 0;
-    static constexpr int stage_offset = tile * row_bytes;
-    static constexpr int stage_bytes = 2 * P::KEY_TILE * row_bytes;
-    /* After the last tile the stages hold the partial results of the warps that share an entry's tokens. */
-    static constexpr int partial_floats = dim + 2;
+    static constexpr int stage_offset = (int)layout.stages_offset, stage_bytes = (int)layout.stage_bytes;
+    static constexpr int partial_floats = (int)layout.partial_floats;
 
     /* d[16, 8] += a[16, step] * b[step, 8] */
     static __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
@@ -61,8 +61,8 @@ template <class P> struct attention_generic_body {
             mma_tf32(d, a[0], a[1], a[2], a[3], b0, b1);
     }
 
-    /* k and v of tokens [token, token + KEY_TILE) into a stage; tokens outside [first, last] become zero, for their memory
- * may hold anything, and 0 * NaN is NaN. */
+    /* k and v of tokens [token, token + KEY_TILE) into a stage; tokens outside [first, last] become zero: their
+     * memory may hold NaN, and 0 * NaN is NaN. */
     static __device__ __forceinline__ void load_keys(u8 *stage, const u8 *kv, const i32 *pages, int g, int token,
                                                      int first, int last)
     {
@@ -107,7 +107,7 @@ template <class P> struct attention_generic_body {
         }
     }
 
-    /* What a thread knows of its two entries (rows lane / 4 and lane / 4 + 8 of the warp's sixteen). */
+    /* State of a thread's two entries (rows lane / 4 and lane / 4 + 8 of the warp's sixteen). */
     struct entries {
         int row[2], first[2], last[2]; /* tokens first to last */
         float max[2], sum[2];          /* of the scores; sum: of this thread's columns */
@@ -166,7 +166,7 @@ template <class P> struct attention_generic_body {
             for (int n = 0; n < warp_keys / 8; n++) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            /* Nothing seen yet: any finite number serves. */
+            /* No token seen yet: any finite number works. */
             float base = max == -infinity() ? 0 : max * scale;
             float factor = exp2_approximate(e.max[i] * scale - base), sum = 0;
             e.max[i] = max;
@@ -228,7 +228,7 @@ template <class P> struct attention_generic_body {
         }
     }
 
-    /* Warp `part` 0 takes over what the others of its entries have, in their order. */
+    /* Warp `part` 0 merges the partial results of the other warps of its entries, in their order. */
     static __device__ __forceinline__ void merge_parts(u8 *memory, struct entries &e, int warp_q, int part)
     {
         const float scale = float_of_bits(P::SCALE_BITS) * 1.44269504088896f;
@@ -321,16 +321,17 @@ template <class P> struct attention_generic_body {
         }
     }
 
-    /* `memory`: shared, laid out as attention_generic_layout.cuh says, aligned to 128. */
+    /* `memory`: shared, laid out as attention_layout.cuh says, aligned to 128. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const void *q, const i32 *slots,
                                                const i32 *positions, const i32 *page_table, const u8 *kv, void *out)
     {
         __shared__ i32 row_slot[tile], row_position[tile];
+        static_assert(sizeof row_slot + sizeof row_position == layout.static_bytes, "as the host counts");
         device_trigger();
         int g = (int)blockIdx.y, first_entry = (int)(gridDim.x - 1 - blockIdx.x) * tile; /* longest contexts first */
         int warp_q = (int)threadIdx.x / 32 % P::WARPS_Q, part = (int)threadIdx.x / 32 / P::WARPS_Q,
             lane = (int)threadIdx.x % 32;
-        /* The padding, which the copies never touch. */
+        /* Clears the padding, which the copies never write. */
         for (int i = (int)threadIdx.x; i < 4 * P::KEY_TILE; i += threads) {
             for (int column = P::HEAD_DIM; column < dim; column += 4 / element)
                 *(u32 *)(memory + stage_offset + i * row_bytes + column * element) = 0;

@@ -7,35 +7,39 @@
  * All valid rows belong to slots[0], and positions[r] = positions[0] + r; k and v of the chunk are in the pages.
  *
  * Operands: counts i32[2]; q: tensor map of X_DTYPE[ROWS, HEADS * HEAD_DIM], boxes of 64 x 64; slots i32[ROWS];
- * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over the
- * pool behind the layer's offset, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows; out X_DTYPE[ROWS, HEADS *
- * HEAD_DIM], 16-byte aligned, may be q's memory.
+ * positions i32[ROWS]; page_table i32[SLOT_COUNT, PAGES_PER_SLOT]; kv: tensor map of KV_DTYPE[rows, HEAD_DIM] over
+ * the pool from the layer's offset on, boxes of 64 columns x min(PAGE_TOKENS, KEY_TILE) rows; out X_DTYPE[ROWS,
+ * HEADS * HEAD_DIM], 16-byte aligned, may be q's memory.
  *
  * As FlashAttention-3: a block has a producer warp and TILE_Q / 64 consumer warpgroups of 64 rows each. The producer
- * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the scores
- * of the next tile and the second product of the current one together; with PING_PONG the warpgroups take turns at
- * that, so that one's exponentials run beside the other's products. Keys are taken from the last tile down: only the
- * first and, with a window, the last ones need masks.
+ * loads q tiles and a ring of STAGES tiles of k, and of v, KEY_TILE tokens each, by TMA. A consumer issues the
+ * scores of the next tile and the second product of the current one together; with PING_PONG the warpgroups take
+ * turns at that, so that one computes exponentials while the other multiplies. Keys are taken from the last tile
+ * down: only the first and, with a window, the last ones need masks.
  *
  * Blocks are persistent. Tiles of q are numbered from the longest context to the shortest, heads of a group side by
- * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of products.
+ * side so that they meet in L2, and dealt to the blocks to and fro, which gives all about the same number of
+ * products.
  *
- * With SPLIT > 1 every tile of q has a cluster of its own, the blocks of which share its keys. They leave their partial
- * results in shared memory, and each merges some of the rows, always in the same order.
+ * With SPLIT > 1 every tile of q has a cluster of its own, the blocks of which share its keys. They leave their
+ * partial results in shared memory, and each merges some of the rows, always in the same order.
  *
- * Accumulation f32, softmax online in base 2, p rounded to X_DTYPE before the second product but summed unrounded. Two
- * runs give the same bits; another chunking of the prompt or other tunables give other roundings. */
+ * Accumulation f32, softmax online in base 2, p rounded to X_DTYPE before the second product but summed unrounded.
+ * Two runs give the same bits; another chunking of the prompt or other tunables give other roundings. */
 #ifndef KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
 #define KERNELS_ATTENTION_ATTENTION_PREFILL_CUH
 
+#include "kernels/attention/attention_layout.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/cuda/include/wgmma.cuh"
 
 template <class P> struct attention_prefill_body {
     static constexpr int consumers = P::TILE_Q / 64; /* warpgroups */
-    static constexpr int threads = 128 * (consumers + 1);
+    static constexpr int threads = (int)attention_prefill_threads(P::TILE_Q);
+    static constexpr attention_prefill_layout layout =
+        attention_prefill_lay_out(P::HEAD_DIM, P::TILE_Q, P::KEY_TILE, P::STAGES);
     static constexpr int group = P::HEADS / P::KV_HEADS;
-    static constexpr int columns = (P::HEAD_DIM + 63) / 64; /* blocks of 64 columns */
+    static constexpr int columns = (int)layout.column_blocks; /* blocks of 64 columns */
     static constexpr int box_rows = P::PAGE_TOKENS < P::KEY_TILE ? P::PAGE_TOKENS : P::KEY_TILE;
     static constexpr int boxes = P::KEY_TILE / box_rows; /* of a tile and 64 columns */
     static constexpr int page_rows = (int)(P::PAGE_BYTES / (P::HEAD_DIM * 2));
@@ -44,16 +48,16 @@ template <class P> struct attention_prefill_body {
                       P::PAGE_BYTES % (P::HEAD_DIM * 2) == 0,
                   "launch checks");
 
-    static constexpr u32 q_block = 64 * 128; /* bytes: 64 rows of 64 columns */
-    static constexpr u32 q_bytes = consumers * columns * q_block;
-    static constexpr u32 key_block = P::KEY_TILE * 128;
-    static constexpr u32 key_bytes = columns * key_block;
-    static constexpr u32 tiles_offset = 1024; /* behind the barriers, keeps the alignment of the swizzle */
+    static constexpr u32 q_block = 64 * ATTENTION_PREFILL_BLOCK_ROW_BYTES; /* 64 rows of 64 columns */
+    static constexpr u32 q_bytes = (u32)layout.q_bytes;
+    static constexpr u32 key_block = P::KEY_TILE * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
+    static constexpr u32 key_bytes = (u32)layout.key_bytes;
+    static constexpr u32 tiles_offset = (u32)layout.q_offset;
 
-    /* Registers of a thread: the producer gives its own away. One consumer and one block have all they want. */
-    static constexpr int producer_registers = 24;
-    static constexpr int consumer_budget =
-        (65536 / P::BLOCKS_PER_SM - 128 * producer_registers) / (128 * consumers) / 8 * 8;
+    /* Registers of a thread: the producer releases most of its own. With one consumer and one block there are
+     * enough. */
+    static constexpr int producer_registers = ATTENTION_PREFILL_PRODUCER_REGISTERS;
+    static constexpr int consumer_budget = (int)attention_prefill_registers(P::TILE_Q, P::BLOCKS_PER_SM) / 8 * 8;
     static constexpr int consumer_registers = consumer_budget < 240 ? consumer_budget : 240;
     static constexpr bool moves_registers = consumers * P::BLOCKS_PER_SM > 1;
 
@@ -67,6 +71,7 @@ template <class P> struct attention_prefill_body {
         u64 q_full, q_empty;
         u64 k_full[P::STAGES], k_empty[P::STAGES], v_full[P::STAGES], v_empty[P::STAGES];
     };
+    static_assert(sizeof(struct barriers) <= tiles_offset, "barriers before the tiles");
 
     /* A ring's next stage, and how often it came round. */
     struct ring {
@@ -85,7 +90,8 @@ template <class P> struct attention_prefill_body {
         int valid, first_position, last_position;
     };
 
-    /* One tile of q: rows [row, row + TILE_Q) of a head, tiles of keys [begin, end); none for a part of a short context. */
+    /* One tile of q: rows [row, row + TILE_Q) of a head, tiles of keys [begin, end); none for a part of a short
+     * context. */
     struct work {
         int row, head, begin, end;
     };
@@ -107,8 +113,8 @@ template <class P> struct attention_prefill_body {
         return true;
     }
 
-    /* A tile's k (offset 0) or v (offset v_rows). Boxes behind the last token take the last page, for their entries of the
- * page table mean nothing; what is loaded there is masked. */
+    /* A tile's k (offset 0) or v (offset v_rows). Boxes after the last token use the last page, since their entries
+     * of the page table are undefined; those tokens are masked. */
     static __device__ __forceinline__ void load_keys(u32 to, const tensor_map *map, const i32 *pages,
                                                      const struct chunk &chunk, int tile, int row_offset, u32 barrier)
     {
@@ -161,8 +167,8 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    /* What a consumer's thread knows of its rows lane / 4 and lane / 4 + 8 of the warp's sixteen. Element 4n + 2i + j of an
- * accumulator is row i, column 8n + 2 (lane % 4) + j. */
+    /* State of a consumer's thread for its rows lane / 4 and lane / 4 + 8 of the warp's sixteen. Element 4n + 2i +
+     * j of an accumulator is row i, column 8n + 2 (lane % 4) + j. */
     struct consumer {
         float out[P::HEAD_DIM / 2];
         float max[2], sum[2]; /* of the scores; sum: of this thread's columns */
@@ -196,8 +202,8 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    /* Scores of tokens outside [position - WINDOW + 1, position] become -infinity. `token`: this thread's first column;
- * `position`: of its first row. */
+    /* Scores of tokens outside [position - WINDOW + 1, position] become -infinity. `token`: this thread's first
+     * column; `position`: of its first row. */
     static __device__ __forceinline__ void mask_scores(float (&scores)[P::KEY_TILE / 2], int token, int position)
     {
 #pragma unroll
@@ -214,7 +220,8 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    /* scores becomes the weights, maximum and sum follow; factor: what turns earlier sums into those of the new maximum. */
+    /* scores becomes the weights, maximum and sum follow; factor: what turns earlier sums into those of the new
+     * maximum. */
     static __device__ __forceinline__ void weigh_scores(struct consumer &c, float (&scores)[P::KEY_TILE / 2],
                                                         float (&factor)[2])
     {
@@ -264,7 +271,7 @@ template <class P> struct attention_prefill_body {
         for (int i = 0; i < P::HEAD_DIM / 2; i++) c.out[i] *= factor[i / 2 % 2];
     }
 
-    /* v of tokens behind the chunk may be anything, and 0 * NaN is NaN. All consumers do it, each for itself. */
+    /* Clears v of tokens after the chunk: it may be NaN, and 0 * NaN is NaN. Each consumer clears all of it. */
     static __device__ __forceinline__ void clear_values(u32 v, int first, int consumer)
     {
         for (int i = (int)threadIdx.x % 128; i < columns * (P::KEY_TILE - first) * 8; i += 128) {
@@ -332,7 +339,8 @@ template <class P> struct attention_prefill_body {
     {
         constexpr bool takes_turns = P::PING_PONG && consumers > 1;
         int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % 128 / 32;
-        /* Of the warpgroup's first row, and of this thread's. Rows that are not valid may become NaN, alone. */
+        /* first: position of the warpgroup's first row; position: of this thread's. Rows that are not valid may
+         * become NaN, which affects no other row. */
         int first = chunk.first_position + work.row + index * 64, position = first + warp * 16 + lane / 4;
         int existing = chunk.last_position + 1 - (work.end - 1) * P::KEY_TILE; /* tokens of the first tile that exist */
         float scores[P::KEY_TILE / 2], factor[2];
@@ -477,12 +485,13 @@ template <class P> struct attention_prefill_body {
         }
     }
 
-    /* `memory`: shared, laid out as attention_prefill_layout.cuh says. */
+    /* `memory`: shared, laid out as attention_layout.cuh says. */
     static __device__ __forceinline__ void run(u8 *memory, const i32 *counts, const tensor_map &q_map, const i32 *slots,
                                                const i32 *positions, const i32 *page_table, const tensor_map &kv_map,
                                                u16 *out)
     {
-        u32 base = (shared_address(memory) + 1023) & ~1023u;
+        u32 base = (shared_address(memory) + ATTENTION_PREFILL_SWIZZLE_BYTES - 1) &
+                   ~(u32)(ATTENTION_PREFILL_SWIZZLE_BYTES - 1);
         struct barriers *barriers = (struct barriers *)(memory + (base - shared_address(memory)));
         u32 q_tile = base + tiles_offset, k_tiles = q_tile + q_bytes, v_tiles = k_tiles + P::STAGES * key_bytes;
         int warpgroup = (int)threadIdx.x / 128;
@@ -514,7 +523,7 @@ template <class P> struct attention_prefill_body {
                         v_tiles);
         } else {
             if constexpr (moves_registers) registers_increase<consumer_registers>();
-            /* The same for all threads of the warp, which the compiler cannot know. */
+            /* The value is the same in all threads of the warp; the shuffle tells the compiler. */
             consume(out, chunk, barriers, __shfl_sync(0xffffffffu, warpgroup - 1, 0), q_tile, k_tiles, v_tiles);
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels specialised at build time: source text and macros become a cubin, through NVRTC opened at run time, with a
+/* Kernels specialised at build time: source text and parameters become a cubin, through NVRTC opened at run time, with a
  * cache on disk. */
 #ifndef KERNELS_CUDA_NVRTC_H
 #define KERNELS_CUDA_NVRTC_H
@@ -21,7 +21,7 @@ void nvrtc_close(struct nvrtc *nvrtc);
 int nvrtc_version(const struct nvrtc *nvrtc); /* 1000 * major + 10 * minor */
 
 /* Compiles `kernel` with `params` for compute capability `capability`. *cubin is malloc'd. Compiler messages go into
- * the status, first error first. Cached under XXH3-128 of sources, macros, architecture and compiler version; a damaged
+ * the status, first error first. Cached under XXH3-128 of sources, parameters, architecture and compiler version; a damaged
  * entry is compiled anew; two processes may share a cache. */
 bool nvrtc_compile(struct nvrtc *nvrtc, const struct device_kernel *kernel, const int64_t *params, int capability,
                    void **cubin, size_t *size, struct status *status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bodies called from a kernel that is none of theirs: blockIdx.y picks one of two matmuls of different parameters or a swiglu.
- * Compiled, together with all entries, in one translation unit (kernels/BUILD); never launched. */
+/* Bodies called from a kernel that is none of theirs: blockIdx.y picks one of two matmuls of different parameters or
+ * a swiglu. Compiled, together with all entries, in one translation unit (kernels/BUILD); never launched. */
 #include "kernels/matmul/matmul_mma.cuh"
 #include "kernels/swiglu/swiglu.cuh"
 

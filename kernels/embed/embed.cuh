@@ -5,9 +5,10 @@
 
 #include "kernels/cuda/include/comm.cuh"
 #include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/layout.cuh"
 
 template <class P> struct embed_body {
-    static constexpr int THREADS = 256; /* as embed_device.h */
+    static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     /* Elements per thread: 16 bytes of a 16-bit table, where rows keep that alignment. */
     static constexpr int VECTOR = P::HIDDEN % 8 == 0 && P::PITCH % 8 == 0 ? 8 : 1;
     static constexpr int BLOCKS_PER_ROW = (P::HIDDEN / VECTOR + THREADS - 1) / THREADS;

@@ -2,8 +2,9 @@
 #include "kernels/embed/embed_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/cuda/include/layout.cuh"
 
-enum { THREADS = 256, VECTOR = 8, MAX_HIDDEN = 1 << 24 };
+enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 8, MAX_HIDDEN = 1 << 24 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {

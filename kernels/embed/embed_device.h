@@ -21,7 +21,7 @@ enum embed_device_param {
     EMBED_DEVICE_HIDDEN,
     EMBED_DEVICE_PITCH, /* elements between rows of the table, at least HIDDEN; fastest when both are multiples of 8 */
     EMBED_DEVICE_VOCAB,
-    EMBED_DEVICE_DTYPE,   /* macro TABLE_DTYPE: F32, F16, BF16 */
+    EMBED_DEVICE_DTYPE,   /* parameter TABLE_DTYPE: F32, F16, BF16 */
     EMBED_DEVICE_SHARDED, /* 0, 1 */
     EMBED_DEVICE_OUT_DTYPE,
     EMBED_DEVICE_PARAMS

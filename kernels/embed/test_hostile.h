@@ -61,7 +61,7 @@ static inline void test_hostile_launches(const struct device_kernel *kernel, con
     enum { EXTREMES = sizeof extremes / sizeof extremes[0] };
     struct test_random random = {77};
     assert_true(test_launch_accepts(kernel, params, 90));
-    for (int i = 0; i < kernel->param_count; i++) assert_non_null(kernel->param_names[i]); /* macros of the code */
+    for (int i = 0; i < kernel->param_count; i++) assert_non_null(kernel->param_names[i]); /* the compiler gets them */
     for (int round = 0; round < 4000; round++) {
         int64_t hostile[PLAN_MAX_PARAMS];
         memcpy(hostile, params, (size_t)kernel->param_count * sizeof *params);

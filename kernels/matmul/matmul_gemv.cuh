@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h, which also
- * lists the tunables; shared memory is laid out in matmul_gemv_layout.cuh.
+/* matmul_gemv: a matrix times 1..8 rows of x at the speed of the memory. The contract is in matmul_device.h, which
+ * also lists the tunables; shared memory is laid out in matmul_gemv_layout.cuh.
  *
  * A tile is 8 * GROUPS rows of W; a cluster of SPLIT_K thread blocks takes one tile after the other, each block its
- * part of K. In a block a producer warp streams the weights through a ring of STAGES stages. Weights never change, so
- * it begins before the launch before this one has ended: the memory stays busy while launches change. WARPS consumer
- * warps share the k of every stage: each takes steps of 32 k, multiplies 8 rows of x with 8 rows of W on the tensor
- * cores and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks,
+ * part of K. In a block a producer warp streams the weights through a ring of STAGES stages. Weights are constant,
+ * so it begins before the previous launch has ended: the memory stays busy between launches. WARPS consumer warps
+ * share the k of every stage: each takes steps of 32 k, multiplies 8 rows of x with 8 rows of W on the tensor cores
+ * and leaves its sums in shared memory; one more warp adds the sums of the warps, then of the cluster's blocks,
  * always in the same order, and writes the outputs, while the consumers go on.
  *
- * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so thread t
- * of a quad takes 8 k from 8 * t and treats them as the k of two products. */
+ * Fragments are plain 16-byte loads: the order of k within a step does not matter as long as W and x agree, so
+ * thread t of a quad takes 8 k from 8 * t and treats them as the k of two products. */
 #ifndef KERNELS_MATMUL_MATMUL_GEMV_CUH
 #define KERNELS_MATMUL_MATMUL_GEMV_CUH
 
@@ -20,7 +20,7 @@
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/matmul/matmul_gemv_layout.cuh"
 
-/* What the entry has as its W: rows of 16-bit elements, or with boxes a tensor map. */
+/* Type of the operand W: rows of 16-bit elements, or with boxes a tensor map. */
 template <int COPY> struct gemv_weights {
     typedef const u16 *type;
 };
@@ -64,8 +64,8 @@ template <class P> struct matmul_gemv_body {
         u32 pair[4];
     };
 
-    /* sums[8 rows of x][8 rows of W] += x W^T over the 16 k of two registers of each fragment. The product has 16 rows of
- * x; the upper half is zero. */
+    /* sums[8 rows of x][8 rows of W] += x W^T over the 16 k of two registers of each fragment. The product has 16
+     * rows of x; the upper half is zero. */
     static __device__ __forceinline__ void multiply(float sums[2], u32 x0, u32 x1, u32 w0, u32 w1)
     {
         float d[4] = {sums[0], sums[1], 0, 0};
@@ -73,7 +73,7 @@ template <class P> struct matmul_gemv_body {
         sums[0] = d[0], sums[1] = d[1];
     }
 
-    /* What this block does: tiles tile, tile + tile_step, ... and k from first_k. */
+    /* Work of this block: tiles tile, tile + tile_step, ... and k from first_k. */
     struct block_work {
         int tile, tile_step, tile_count;
         int rank; /* in the cluster */
@@ -122,8 +122,8 @@ template <class P> struct matmul_gemv_body {
 
     typedef typename gemv_weights<P::COPY>::type weights_operand;
 
-    /* A stage: `rows` rows of W from first_row, `length` k from first_k. By the whole producer warp; completes a phase of
- * the mbarrier `full` once all has arrived. */
+    /* A stage: `rows` rows of W from first_row, `length` k from first_k. By the whole producer warp; completes a
+     * phase of the mbarrier `full` once all has arrived. */
     static __device__ __forceinline__ void copy_stage(const weights_operand &weights, int first_row, int first_k,
                                                       int rows, int length, u32 target, u32 full, u64 policy)
     {
@@ -171,7 +171,7 @@ template <class P> struct matmul_gemv_body {
         if constexpr (P::COPY == GEMV_COPY_THREADS) copy_wait_all();
     }
 
-    /* 8 elements of a row of x as they lie in memory: 16 bits each, or floats with HAS_NORM. */
+    /* 8 elements of a row of x as stored in memory: 16 bits each, or floats with HAS_NORM. */
     struct raw_x {
         vector low, high;
     };
@@ -201,7 +201,7 @@ template <class P> struct matmul_gemv_body {
         return weights;
     }
 
-    /* As they are multiplied; *squares gains the squares of what was read. */
+    /* Converts to the elements that are multiplied and adds the squares of the loaded values to *squares. */
     static __device__ __forceinline__ vector convert_x(const raw_x raw, const norm_weights norm, float *squares)
     {
         vector v = raw.low;
@@ -218,8 +218,8 @@ template <class P> struct matmul_gemv_body {
         return v;
     }
 
-    /* A consumer warp stages the k of x that it needs, so that it waits for no other. Loads go out in batches of
- * VECTORS x BATCH_ROWS, as many as there are registers for: each takes a round trip to the L2 cache. */
+    /* A consumer warp stages the part of x that it needs itself, so that it waits for no other warp. Loads go out in
+     * batches of VECTORS x BATCH_ROWS, as many as there are registers for: each takes a round trip to the L2 cache. */
     static __device__ __forceinline__ void stage_x(const void *x, const void *norm, const block_work work,
                                                    const shared_layout shared)
     {
@@ -277,8 +277,9 @@ template <class P> struct matmul_gemv_body {
         const int x_row = row < P::ROWS ? row : 0;
         if constexpr (P::X_SHARED || P::HAS_NORM) stage_x(x, norm, work, shared);
 
-        /* In boxes, 16-byte pieces of row r lie at their number xor r % 8: what a quarter of a warp reads of two rows is in
-     * different banks if the rows' numbers differ by 4. So fragment row 0, 1, 2, 3, ... is row 0, 4, 1, 5, ... of W. */
+        /* In boxes, 16-byte pieces of row r lie at their number xor r % 8: what a quarter of a warp reads of two
+         * rows is in different banks if the rows' numbers differ by 4. So fragment row 0, 1, 2, 3, ... is row 0, 4,
+         * 1, 5, ... of W. */
         const int weight_row = BOXES ? row % 2 * 4 + row / 2 : row;
         const u32 weight_at = shared.ring + (u32)(weight_row * WEIGHT_PITCH + (BOXES ? 0 : quarter * 16));
         const u32 x_at = shared.x + (u32)(x_row * X_PITCH + quarter * 16);
@@ -333,7 +334,8 @@ template <class P> struct matmul_gemv_body {
         }
     }
 
-    /* Output `index` of a tile: row of x, and the rows of W, in the tile, that it comes from (gate and up with SWIGLU). */
+    /* Output `index` of a tile: row of x, and the rows of W, in the tile, that it comes from (gate and up with
+     * SWIGLU). */
     struct output {
         int row, column; /* in the tile's outputs */
         int first, second;
@@ -387,7 +389,7 @@ template <class P> struct matmul_gemv_body {
         barrier_arrive_cluster(cluster_address(shared.cluster_full, 0) + 8 * buffer);
     }
 
-    /* Leaves what the rows' norms multiply by in place of block or warp 0's squares. */
+    /* Replaces the squares of block or warp 0 by the factors of the rows' norms. */
     template <int COUNT> static __device__ __forceinline__ void make_factors(u32 squares)
     {
         const int row = min((int)threadIdx.x % 32, P::ROWS - 1);
@@ -397,7 +399,7 @@ template <class P> struct matmul_gemv_body {
         __syncwarp();
     }
 
-    /* The last warp: outputs of every tile. */
+    /* The last warp writes the outputs of every tile. */
     static __device__ __forceinline__ void finish(void *out, const void *bias, const float *residual,
                                                   const block_work work, const shared_layout shared)
     {
@@ -451,7 +453,7 @@ template <class P> struct matmul_gemv_body {
         }
     }
 
-    /* What the launches before left untouched and this one reads soon: brings it into the L2 cache. */
+    /* Prefetches constants that this launch reads soon into the L2 cache. */
     static __device__ __forceinline__ void prefetch_constants(const void *bias, const void *norm, const block_work work)
     {
         constexpr int NORM_BYTES = P::NORM_DTYPE == DTYPE_F32 ? 4 : 2;
@@ -470,13 +472,13 @@ template <class P> struct matmul_gemv_body {
                                                const weights_operand &weights, void *out, const void *bias,
                                                const float *residual, const void *norm)
     {
-        (void)counts; /* rows beyond the valid ones cost nothing */
+        (void)counts; /* rows beyond the valid ones cost no time */
         const shared_layout shared = shared_addresses(memory);
         const block_work work = find_work();
         const int warp = (int)threadIdx.x / 32;
 
-        /* Every lane arrives that has read or written what a barrier guards. One of its warp, after __syncwarp, would do
-     * for the hardware and is no faster, but compute-sanitizer's racecheck does not follow it. */
+        /* Every lane arrives that has read or written what a barrier guards. One arrival of each warp after
+         * __syncwarp would be correct and is no faster, but compute-sanitizer's racecheck does not understand it. */
         if (threadIdx.x == 0) {
             for (int i = 0; i < P::STAGES; i++) {
                 barrier_init(shared.full + 8 * i, P::COPY == GEMV_COPY_THREADS ? 32 : 1);
@@ -492,11 +494,11 @@ template <class P> struct matmul_gemv_body {
             barrier_init_done();
 #endif
         }
-        /* At once, so that the next launch fills its ring as soon as this one leaves room: later was slower. */
+        /* Early, so that the next launch fills its ring as soon as this one leaves room; a later trigger was slower. */
         device_trigger();
         __syncthreads();
         if constexpr (P::SPLIT_K > 1)
-            cluster_arrive_aligned(); /* nobody writes into another block before its barriers are set up */
+            cluster_arrive_aligned(); /* no block writes into another before its barriers are set up */
 
         if (warp == P::WARPS + 1) {
             produce(weights, work, shared);
@@ -513,7 +515,7 @@ template <class P> struct matmul_gemv_body {
             }
         }
         if constexpr (P::SPLIT_K > 1)
-            cluster_arrive_aligned(); /* nobody ends while another block may still write into it */
+            cluster_arrive_aligned(); /* no block ends while another may still write into it */
         if constexpr (P::SPLIT_K > 1) cluster_wait_aligned();
     }
 };

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "kernels/matmul/matmul_mma_layout.cuh"
+
 static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
 
 static bool power_of_two_to(int64_t value, int64_t most)
@@ -10,24 +12,18 @@ static bool power_of_two_to(int64_t value, int64_t most)
     return in_range(value, 1, most) && (value & (value - 1)) == 0;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t thread_count(const int64_t *params)
 {
     return 32 * params[MATMUL_MMA_WARPS_N] * params[MATMUL_MMA_WARPS_M] * params[MATMUL_MMA_WARPS_K];
 }
 
-/* The layout in matmul_mma.cu: the ring; in its place afterwards the sums of a set of warps, then the tile of out. */
 static int64_t shared_bytes(const int64_t *params)
 {
-    const int64_t tile_n = params[MATMUL_MMA_TILE_N], tile_m = params[MATMUL_MMA_TILE_M];
-    const int64_t columns = params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? tile_n / 2 : tile_n;
-    const int64_t ring = params[MATMUL_MMA_STAGES] * (tile_n + tile_m) * params[MATMUL_MMA_TILE_K] * 2;
-    const int64_t sums = params[MATMUL_MMA_WARPS_K] > 1 ? tile_n * tile_m * 4 : 0;
-    const int64_t staged = tile_m * (columns * (params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2) + 16);
-    return larger(ring, larger(sums, staged));
+    return matmul_mma_lay_out(params[MATMUL_MMA_TILE_N], params[MATMUL_MMA_TILE_M], params[MATMUL_MMA_TILE_K],
+                              params[MATMUL_MMA_STAGES], params[MATMUL_MMA_WARPS_K],
+                              params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2,
+                              params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU)
+        .bytes;
 }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -53,7 +49,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (tile_k % (16 * warps_k)) return "TILE_K is not a multiple of 16 * WARPS_K";
     if (!in_range(params[MATMUL_MMA_STAGES], 2, 8)) return "STAGES is not in 2..8";
     if (shared_bytes(params) > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
-    const int64_t blocks = divide_up(params[MATMUL_DEVICE_ROWS], tile_m) * divide_up(params[MATMUL_DEVICE_N], tile_n);
+    const int64_t blocks =
+        layout_divide_up(params[MATMUL_DEVICE_ROWS], tile_m) * layout_divide_up(params[MATMUL_DEVICE_N], tile_n);
     if (blocks > INT32_MAX) return "more blocks than a grid holds";
     memset(geometry, 0, sizeof *geometry);
     for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
@@ -71,12 +68,13 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
     enum { MACS_PER_CLOCK = 1200, L2_BYTES_PER_CLOCK = 40, DRAM_BYTES_PER_CLOCK = 20, BLOCK_CLOCKS = 3000 };
     const double tile_n = (double)params[MATMUL_MMA_TILE_N], tile_m = (double)params[MATMUL_MMA_TILE_M];
     const double k = (double)params[MATMUL_DEVICE_K];
-    const int64_t blocks = divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_MMA_TILE_M]) *
-                           divide_up(params[MATMUL_DEVICE_N], params[MATMUL_MMA_TILE_N]);
+    const int64_t blocks = layout_divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_MMA_TILE_M]) *
+                           layout_divide_up(params[MATMUL_DEVICE_N], params[MATMUL_MMA_TILE_N]);
     const double resident = (double)(gpu->shared_per_sm / (shared_bytes(params) + 1024));
     const double multiply = k * tile_n * tile_m / MACS_PER_CLOCK;
     const double load = k * 2 * (tile_n + tile_m) / L2_BYTES_PER_CLOCK;
-    const double even = (double)blocks / gpu->multiprocessors, uneven = (double)divide_up(blocks, gpu->multiprocessors);
+    const double even = (double)blocks / gpu->multiprocessors,
+                 uneven = (double)layout_divide_up(blocks, gpu->multiprocessors);
     const double work = (even + uneven) / 2 * (multiply > load ? multiply : load);
     uint64_t bytes, flops;
     matmul_device_cost(params, 0, &bytes, &flops);

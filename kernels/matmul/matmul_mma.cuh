@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul by mma.sync, for GPUs from compute capability 8.0 on and any number of rows: contract in matmul_device.h, without
- * HAS_NORM.
+/* matmul by mma.sync, for GPUs from compute capability 8.0 on and any number of rows: contract in matmul_device.h,
+ * without HAS_NORM.
  *
- * As in matmul_wgmma the product is computed transposed: rows of W are the M operand of mma.m16n8k16, rows of x its N
- * operand, so that gate and up of a SwiGLU pair (rows g and g + 8 of 16) meet in one thread. A block computes TILE_N rows
- * of W times TILE_M rows of x. All threads copy both tiles with cp.async into a ring of STAGES stages. WARPS_N * WARPS_M
- * warps share the tile; WARPS_K sets of them share the k of every stage, and their sums are added in the order of the
- * sets, through shared memory. The finished tile leaves through shared memory, transposed.
+ * As in matmul_wgmma the product is computed transposed: rows of W are the M operand of mma.m16n8k16, rows of x its
+ * N operand, so that gate and up of a SwiGLU pair (rows g and g + 8 of 16) meet in one thread. A block computes
+ * TILE_N rows of W times TILE_M rows of x. All threads copy both tiles with cp.async into a ring of STAGES stages.
+ * WARPS_N * WARPS_M warps share the tile; WARPS_K sets of them share the k of every stage, and their sums are added
+ * in the order of the sets, through shared memory. The finished tile is transposed through shared memory.
  *
- * Rows in shared memory are TILE_K elements long, in chunks of 16 bytes; chunk c of row r stands at c ^ (r % 8) (TILE_K
- * 32: c ^ (r / 2 % 4)), so that ldmatrix, which reads 8 rows at once, meets all banks.
+ * Rows in shared memory are TILE_K elements long, in chunks of 16 bytes; chunk c of row r stands at c ^ (r % 8)
+ * (TILE_K 32: c ^ (r / 2 % 4)), so that ldmatrix, which reads 8 rows at once, meets all banks.
  *
  * Errors: as a float32 sum in any order; 16-bit outputs are rounded once. Legal tunables: matmul_mma.h. */
 #ifndef KERNELS_MATMUL_MATMUL_MMA_CUH
@@ -18,6 +18,7 @@
 #include "kernels/cuda/include/epilogue.cuh"
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/ptx.cuh"
+#include "kernels/matmul/matmul_mma_layout.cuh"
 
 template <class P> struct matmul_mma_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
@@ -28,12 +29,12 @@ template <class P> struct matmul_mma_body {
     static constexpr int PARTS = P::TILE_N / P::WARPS_N / 16; /* tiles of 16 rows of W that a warp multiplies */
     static constexpr int BLOCKS = P::TILE_M / P::WARPS_M / 8; /* by blocks of 8 rows of x: 4 sums in each thread */
 
-    /* Shared memory: the ring; afterwards the sums of a set of warps, then the tile of out. */
-    static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8;
-    static constexpr int W_BYTES = P::TILE_N * PITCH, STAGE_BYTES = W_BYTES + P::TILE_M * PITCH;
+    static constexpr int PITCH = P::TILE_K * 2, CHUNKS = P::TILE_K / 8; /* of a row of a tile */
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
-    static constexpr int STAGED_COLUMNS = GATED ? P::TILE_N / 2 : P::TILE_N;
-    static constexpr int STAGED_PITCH = STAGED_COLUMNS * OUT_BYTES + 16; /* 16: rows begin in other banks */
+    static constexpr matmul_mma_layout LAYOUT =
+        matmul_mma_lay_out(P::TILE_N, P::TILE_M, P::TILE_K, P::STAGES, P::WARPS_K, OUT_BYTES, GATED);
+    static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
     static constexpr int VECTOR = 16 / OUT_BYTES, VECTORS = STAGED_COLUMNS / VECTOR;
     static constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
 
@@ -50,7 +51,8 @@ template <class P> struct matmul_mma_body {
         return (u32)(row * PITCH + mixed * 16);
     }
 
-    /* Copies rows [first, first + COUNT) of a [rows, P::K] matrix, k from `step` * TILE_K on; zero outside the matrix. */
+    /* Copies rows [first, first + COUNT) of a [rows, P::K] matrix, k from `step` * TILE_K on; zero outside the
+     * matrix. */
     template <int COUNT>
     static __device__ __forceinline__ void copy_tile(u32 to, const u16 *from, int first, int rows, int step)
     {
@@ -95,7 +97,8 @@ template <class P> struct matmul_mma_body {
             *(u16 *)to = half_of_float<P::OUT_DTYPE>(value);
     }
 
-    /* `memory`: shared, laid out as at the top, aligned to 128. `bias` and `residual`: null without HAS_BIAS, HAS_RESIDUAL. */
+    /* `memory`: shared, laid out as matmul_mma_layout.cuh says, aligned to 128. `bias` and `residual`: null without
+     * HAS_BIAS, HAS_RESIDUAL. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const u16 *x, const u16 *w, void *out,
                                                const void *bias, const float *residual)
     {
@@ -108,7 +111,7 @@ template <class P> struct matmul_mma_body {
         const int row = (int)blockIdx.x % ROW_TILES * P::TILE_M, column = (int)blockIdx.x / ROW_TILES * P::TILE_N;
 
         device_trigger();
-        /* Weights are there before the launches before this one have ended. */
+        /* Weights do not depend on earlier launches, so their copies begin before those have completed. */
 #pragma unroll
         for (int step = 0; step < P::STAGES - 1; step++)
             if (step < STEPS) copy_tile<P::TILE_N>(base + (u32)(step * STAGE_BYTES), w, column, P::N, step);
@@ -135,8 +138,8 @@ template <class P> struct matmul_mma_body {
         int slot = 0, next_slot = P::STAGES - 1;
 #pragma unroll 1
         for (int step = 0; step < STEPS; step++) {
-            copy_wait<P::STAGES - 2>(); /* this step has come */
-            __syncthreads();            /* for all threads, and the step before has been used */
+            copy_wait<P::STAGES - 2>(); /* this thread's copies of the step have completed */
+            __syncthreads();            /* now those of all threads have, and the previous step has been used */
             if (step + P::STAGES - 1 < STEPS) {
                 const u32 to = base + (u32)(next_slot * STAGE_BYTES);
                 copy_tile<P::TILE_N>(to, w, column, P::N, step + P::STAGES - 1);
@@ -167,7 +170,7 @@ template <class P> struct matmul_mma_body {
         copy_wait<0>();
         __syncthreads(); /* the ring is free */
 
-        /* The sums of the other sets come to the first, one set after the other. */
+        /* The first set adds the sums of the other sets, one set after the other. */
 #pragma unroll
         for (int from = 1; from < P::WARPS_K; from++) {
             float4 *place_of_sums = (float4 *)memory + thread % SET_THREADS;

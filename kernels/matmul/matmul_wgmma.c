@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "kernels/matmul/matmul_wgmma_layout.cuh"
+
 enum { MEMORY_BOUND_ROWS = 64 };
 enum { SHARED_RESERVED = 1024 }; /* bytes of an SM's shared memory that the system takes for each block */
 
@@ -15,28 +17,17 @@ static bool one_of(int64_t value, const int64_t *values, int count)
 
 static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t stage_bytes(const int64_t *params)
+static struct matmul_wgmma_layout layout_of(const int64_t *params)
 {
-    return (params[MATMUL_WGMMA_TILE_N] + params[MATMUL_WGMMA_TILE_M]) * params[MATMUL_WGMMA_TILE_K] * 2;
-}
-
-/* The layout at the top of matmul_wgmma.cu: ring, two halves of staging for each warpgroup, barriers. */
-static int64_t shared_bytes(const int64_t *params)
-{
-    const bool wide = params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32;
-    const int64_t columns = params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? 32 : 64;
-    const int64_t rows = smaller(params[MATMUL_WGMMA_TILE_M], wide ? 16 : 32);
-    const int64_t staged = rows * (columns * (wide ? 4 : 2) + 16);
-    return params[MATMUL_WGMMA_STAGES] * (stage_bytes(params) + 16) + params[MATMUL_WGMMA_WARPGROUPS] * 2 * staged;
+    return matmul_wgmma_lay_out(params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K],
+                                params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_STAGES],
+                                params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2,
+                                params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU);
 }
 
 static int64_t sums_per_thread(const int64_t *params)
 {
-    return params[MATMUL_WGMMA_TILE_N] / (64 * params[MATMUL_WGMMA_WARPGROUPS]) * params[MATMUL_WGMMA_TILE_M] / 2;
+    return matmul_wgmma_sums(params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_WARPGROUPS]);
 }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -66,29 +57,28 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (!in_range(params[MATMUL_WGMMA_PREFETCH], 0, 1)) return "PREFETCH is not 0 or 1";
     if (split_k > 1) {
         if (multicast > 1 || persistent) return "SPLIT_K with MULTICAST or PERSISTENT";
-        if (split_k > divide_up(params[MATMUL_DEVICE_K], tile_k)) return "SPLIT_K is more than the steps along K";
-        if (tile_n * tile_m * 4 > params[MATMUL_WGMMA_STAGES] * stage_bytes(params))
+        if (split_k > layout_divide_up(params[MATMUL_DEVICE_K], tile_k))
+            return "SPLIT_K is more than the steps along K";
+        if (tile_n * tile_m * 4 > params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes)
             return "the sums of SPLIT_K do not fit the ring";
     }
-    const int64_t shared = shared_bytes(params), on_sm = persistent ? persistent : 1;
+    const int64_t shared = layout_of(params).bytes, on_sm = persistent ? persistent : 1;
     if (shared > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
     if (on_sm * (shared + SHARED_RESERVED) > gpu->shared_per_sm) return "PERSISTENT blocks do not fit an SM";
 
-    const int64_t row_tiles = divide_up(params[MATMUL_DEVICE_ROWS], tile_m);
-    const int64_t column_tiles = divide_up(params[MATMUL_DEVICE_N], tile_n * multicast);
+    const int64_t row_tiles = layout_divide_up(params[MATMUL_DEVICE_ROWS], tile_m);
+    const int64_t column_tiles = layout_divide_up(params[MATMUL_DEVICE_N], tile_n * multicast);
     const int64_t cluster = split_k * multicast;
     int64_t clusters = row_tiles * column_tiles;
     if (clusters > INT32_MAX / cluster) return "more blocks than a grid holds";
     if (persistent) {
         const int64_t resident = persistent * gpu->multiprocessors / cluster;
-        clusters = smaller(clusters, resident > 0 ? resident : 1);
+        clusters = layout_smaller(clusters, resident > 0 ? resident : 1);
     }
     memset(geometry, 0, sizeof *geometry);
     for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
     geometry->grid[0] = (uint32_t)(clusters * cluster);
-    const bool reallocate =
-        warpgroups == 3 || (warpgroups == 2 && sums_per_thread(params) > 64); /* as matmul_wgmma.cu */
-    geometry->block[0] = (uint32_t)(128 * warpgroups + (reallocate ? 128 : 32));
+    geometry->block[0] = (uint32_t)matmul_wgmma_threads(sums_per_thread(params), warpgroups);
     geometry->cluster[0] = (uint32_t)cluster;
     geometry->shared_bytes = (uint32_t)shared;
     return NULL;
@@ -128,9 +118,9 @@ struct load {
 static struct load load_of(const int64_t *params, const struct device_facts *gpu)
 {
     const int64_t cluster = params[MATMUL_WGMMA_SPLIT_K] * params[MATMUL_WGMMA_MULTICAST];
-    const int64_t row_tiles = divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_WGMMA_TILE_M]);
+    const int64_t row_tiles = layout_divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_WGMMA_TILE_M]);
     const int64_t column_tiles =
-        divide_up(params[MATMUL_DEVICE_N], params[MATMUL_WGMMA_TILE_N] * params[MATMUL_WGMMA_MULTICAST]);
+        layout_divide_up(params[MATMUL_DEVICE_N], params[MATMUL_WGMMA_TILE_N] * params[MATMUL_WGMMA_MULTICAST]);
     const int64_t blocks = row_tiles * column_tiles * cluster;
     const int64_t sms = cluster > 2 && gpu->multiprocessors > 8 ? gpu->multiprocessors * 7 / 8 : gpu->multiprocessors;
     uint64_t bytes, flops;
@@ -141,7 +131,7 @@ static struct load load_of(const int64_t *params, const struct device_facts *gpu
         .split_k = (double)params[MATMUL_WGMMA_SPLIT_K],
         .multicast = (double)params[MATMUL_WGMMA_MULTICAST],
         .blocks = (double)blocks,
-        .on_sm = (double)divide_up(blocks, sms),
+        .on_sm = (double)layout_divide_up(blocks, sms),
         .sms = (double)sms,
         .bytes = (double)bytes,
     };
@@ -155,7 +145,7 @@ static double memory_cost(const int64_t *params, const struct device_facts *gpu,
 {
     static const double log2_of[MATMUL_WGMMA_MOST_SPLIT + 1] = {0, 0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
     const struct load load = load_of(params, gpu);
-    const double sms = load.sms, ring = (double)(params[MATMUL_WGMMA_STAGES] * stage_bytes(params));
+    const double sms = load.sms, ring = (double)(params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes);
     const double slots = sms * (double)resident, running = load.blocks < slots ? load.blocks : slots;
     const double under_way = running * ring, half_speed = 25.6e6;
     const double busy = load.blocks < sms ? load.blocks : sms, most_speed = busy * 0.0045; /* of so many SMs */
@@ -174,7 +164,7 @@ static double multiply_cost(const int64_t *params, const struct device_facts *gp
 {
     enum { MACS_PER_CLOCK = 2048, SM_BYTES_PER_CLOCK = 68, L2_BYTES_PER_CLOCK = 129, DRAM_BYTES_PER_CLOCK = 2600 };
     const struct load load = load_of(params, gpu);
-    const double depth = (double)divide_up(params[MATMUL_DEVICE_K], params[MATMUL_WGMMA_SPLIT_K]);
+    const double depth = (double)layout_divide_up(params[MATMUL_DEVICE_K], params[MATMUL_WGMMA_SPLIT_K]);
     const double multiply = depth * load.tile_n * load.tile_m / MACS_PER_CLOCK;
     const double to_sm = depth * 2 * (load.tile_n + load.tile_m) / SM_BYTES_PER_CLOCK;
     const double from_l2 = depth * 2 * (load.tile_n + load.tile_m / load.multicast) / L2_BYTES_PER_CLOCK;
@@ -205,7 +195,7 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
     if (room > gpu->shared_per_block) room = gpu->shared_per_block;
     for (int64_t stages = MATMUL_WGMMA_MOST_STAGES; stages >= 3; stages--) {
         params[MATMUL_WGMMA_STAGES] = stages;
-        if (shared_bytes(params) <= room) return stages;
+        if (layout_of(params).bytes <= room) return stages;
     }
     return 0;
 }

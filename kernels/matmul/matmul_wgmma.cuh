@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul by Hopper's wgmma, for any number of rows: contract in matmul_device.h, without HAS_NORM.
  *
- * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a decode
- * batch of 9..64 rows wastes little of it, and TILE_M rows of x are its N operand. A producer warp streams both tiles
- * through a ring of STAGES stages (tiled copies, mbarriers); each of WARPGROUPS consumer warpgroups multiplies its rows
- * of W and keeps the sums in registers. Sums leave through shared memory, transposed, so that rows of out are written
- * in whole sectors.
+ * The product is computed transposed, D = W tile . x tile^T: TILE_N rows of W are wgmma's M operand, so that a
+ * decode batch of 9..64 rows uses most of it, and TILE_M rows of x are its N operand. A producer warp streams both
+ * tiles through a ring of STAGES stages (tiled copies, mbarriers); each of WARPGROUPS consumer warpgroups multiplies
+ * its rows of W and keeps the sums in registers. Sums are transposed through shared memory, so that rows of out are
+ * written in whole sectors.
  *
  * SPLIT_K blocks of a cluster share a tile, each with its part of K; their sums are added in the order of the ranks.
  * MULTICAST blocks of a cluster take neighbouring tiles of W for the same rows of x and each loads its part of the x
  * tile for all. Errors: as a float32 sum in any order; 16-bit outputs are rounded once.
  *
- * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle), out,
- * bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
+ * Operands: counts, x and W (tensor maps: boxes of 64 k and TILE_M / MULTICAST or TILE_N rows, 128-byte swizzle),
+ * out, bias, residual. Legal tunables and the shared memory they need: matmul_wgmma.c. */
 #ifndef KERNELS_MATMUL_MATMUL_WGMMA_CUH
 #define KERNELS_MATMUL_MATMUL_WGMMA_CUH
 
@@ -20,6 +20,7 @@
 #include "kernels/cuda/include/mma.cuh"
 #include "kernels/cuda/include/tma.cuh"
 #include "kernels/cuda/include/wgmma.cuh"
+#include "kernels/matmul/matmul_wgmma_layout.cuh"
 
 template <class P> struct matmul_wgmma_body {
     static constexpr bool GATED = epilogue_is_gated(P::EPILOGUE);
@@ -29,28 +30,26 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int PARTS =
         P::TILE_N / (64 * P::WARPGROUPS);        /* tiles of 64 rows of W that a warpgroup multiplies */
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
-    /* Small enough for two blocks on an SM: then one loads while the other begins, ends or waits. */
-    static constexpr int LEAST_BLOCKS = PARTS * P::TILE_M / 2 <= 64 && P::WARPGROUPS < 3 ? 2 : 1;
-    /* Else the producer is a whole warpgroup, which gives its registers to those that multiply: of 512 in each lane of a
- * quarter of an SM, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152 * 3 + 56. */
-    static constexpr bool REALLOCATE = LEAST_BLOCKS == 1 && P::WARPGROUPS > 1;
-    static constexpr int CONSUMERS = 128 * P::WARPGROUPS, THREADS = CONSUMERS + (REALLOCATE ? 128 : 32);
+    static constexpr int SUMS = (int)matmul_wgmma_sums(P::TILE_N, P::TILE_M, P::WARPGROUPS);
+    static constexpr int LEAST_BLOCKS = matmul_wgmma_is_small(SUMS, P::WARPGROUPS) ? 2 : 1;
+    /* Of 512 registers in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become
+     * 152 * 3 + 56. */
+    static constexpr bool REALLOCATE = matmul_wgmma_reallocates(SUMS, P::WARPGROUPS);
+    static constexpr int CONSUMERS = 128 * P::WARPGROUPS;
+    static constexpr int THREADS = (int)matmul_wgmma_threads(SUMS, P::WARPGROUPS);
     static constexpr int ROW_TILES = (P::ROWS + P::TILE_M - 1) / P::TILE_M;
     static constexpr int COLUMN_TILES =
         (P::N + P::TILE_N * P::MULTICAST - 1) / (P::TILE_N * P::MULTICAST); /* of a cluster */
     static constexpr int STEPS = (P::K + P::TILE_K - 1) / P::TILE_K;
 
-    /* Shared memory: the ring (SPLIT_K: afterwards the sums), staging of the sums, barriers. */
-    static constexpr int W_BYTES = P::TILE_N * P::TILE_K * 2, X_BYTES = P::TILE_M * P::TILE_K * 2,
-                         STAGE_BYTES = W_BYTES + X_BYTES;
     static constexpr int OUT_BYTES = P::OUT_DTYPE == DTYPE_F32 ? 4 : 2;
-    static constexpr int STAGED_COLUMNS = GATED ? 32 : 64;               /* of out, of 64 rows of W */
-    static constexpr int STAGED_PITCH = STAGED_COLUMNS * OUT_BYTES + 16; /* 16: no two rows of 8 in the same banks */
-    static constexpr int MOST_BLOCKS = OUT_BYTES == 4 ? 2 : 4;           /* staged at once */
-    static constexpr int STAGED_BLOCKS = BLOCKS < MOST_BLOCKS ? BLOCKS : MOST_BLOCKS;
-    static constexpr int STAGED_BYTES = STAGED_BLOCKS * 8 * STAGED_PITCH;
-    static constexpr int STAGING = P::STAGES * STAGE_BYTES;
-    static constexpr int BARRIERS = STAGING + P::WARPGROUPS * 2 * STAGED_BYTES; /* full, empty: STAGES each */
+    static constexpr matmul_wgmma_layout LAYOUT =
+        matmul_wgmma_lay_out(P::TILE_N, P::TILE_M, P::TILE_K, P::WARPGROUPS, P::STAGES, OUT_BYTES, GATED);
+    static constexpr int W_BYTES = (int)LAYOUT.w_bytes, STAGE_BYTES = (int)LAYOUT.stage_bytes;
+    static constexpr int X_BYTES = STAGE_BYTES - W_BYTES;
+    static constexpr int STAGED_COLUMNS = (int)LAYOUT.staged_columns, STAGED_PITCH = (int)LAYOUT.staged_pitch;
+    static constexpr int STAGED_BLOCKS = (int)LAYOUT.staged_rows / 8, STAGED_BYTES = (int)LAYOUT.staged_bytes;
+    static constexpr int STAGING = (int)LAYOUT.staging, BARRIERS = (int)LAYOUT.barriers; /* full, empty: STAGES each */
 
     static_assert(P::TILE_N == 64 * P::WARPGROUPS * PARTS && (PARTS == 1 || PARTS == 2), "TILE_N");
     static_assert(P::TILE_K == 64 || P::TILE_K == 128, "TILE_K");
@@ -63,7 +62,8 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int PASS_ROWS = 128 / VECTORS;
     static constexpr int PASSES = (STAGED_BLOCKS * 8 + PASS_ROWS - 1) / PASS_ROWS;
     static constexpr bool ALIGNED = OUT_COLUMNS % VECTOR == 0;
-    /* Residuals are loaded before a tile is multiplied, as many as registers are free for, then as these are used. */
+    /* Residuals are loaded before a tile is multiplied, as many as there are free registers for; the others follow
+     * as these are used. */
     static constexpr int CHUNKS = (BLOCKS + STAGED_BLOCKS - 1) / STAGED_BLOCKS; /* of 64 rows of W */
     static constexpr int FREE_CHUNKS = !REALLOCATE ? 1 : P::WARPGROUPS == 2 ? 5 : 2;
     static constexpr int AHEAD = FREE_CHUNKS < PARTS * CHUNKS ? FREE_CHUNKS : PARTS * CHUNKS;
@@ -72,7 +72,7 @@ template <class P> struct matmul_wgmma_body {
         int row, column; /* of x, of W */
     };
 
-    /* The tiles in the order in which they run: of ROW_GROUP row tiles each column in turn. */
+    /* Order of the tiles: within a group of ROW_GROUP row tiles, column after column. */
     static __device__ __forceinline__ tile tile_at(int index, int row_tiles, int rank)
     {
         int row = 0, column = index;
@@ -92,7 +92,7 @@ template <class P> struct matmul_wgmma_body {
         for (int box = 0; box < P::TILE_K / BOX_K; box++) {
             const u32 place = to + (u32)(box * P::TILE_N * BOX_K * 2);
             const int k = step * P::TILE_K + box * BOX_K;
-            if (ROW_TILES == 1) /* nobody reads it again in this step */
+            if (ROW_TILES == 1) /* not read again in this step */
                 tile_load_hinted(place, map, k, at.column, full, policy);
             else
                 tile_load(place, map, k, at.column, full);
@@ -141,7 +141,7 @@ template <class P> struct matmul_wgmma_body {
         }
     }
 
-    /* Where a warpgroup's staged sums go, and what is added on the way. */
+    /* Destination of a warpgroup's staged sums, and the operands that are added to them. */
     struct destination {
         void *out;
         const float *residual;
@@ -173,15 +173,15 @@ template <class P> struct matmul_wgmma_body {
         }
     }
 
-    /* Of the 64 rows of W that a warpgroup multiplies as its `part`. */
+    /* First column of out that comes from the 64 rows of W of a warpgroup's `part`. */
     static __device__ __forceinline__ int first_column(tile at, int warpgroup, int part)
     {
         const int w_row = at.column + (warpgroup * PARTS + part) * 64;
         return GATED ? w_row / 2 : w_row;
     }
 
-    /* Brings the residual of a warpgroup's part of the tile into the L2 cache while the tile is multiplied: at its end all
- * SMs will want theirs at the same time. */
+    /* Brings the residual of a warpgroup's part of the tile into the L2 cache while the tile is multiplied: at its
+     * end all SMs will want theirs at the same time. */
     static __device__ __forceinline__ void prefetch_residual(const destination &to, tile at, int warpgroup)
     {
         constexpr int LINES = PARTS * 2; /* 128 bytes: 32 columns */
@@ -224,8 +224,8 @@ template <class P> struct matmul_wgmma_body {
         return at.column + (warpgroup * PARTS + part) * 64 + warp * 16 + lane / 4;
     }
 
-    /* `memory`: shared, laid out as at the top, aligned to 1024. `bias`, `residual`: null without HAS_... Which sum a register
- * holds: wgmma.cuh. */
+    /* `memory`: shared, laid out as matmul_wgmma_layout.cuh says, aligned to 1024. `bias`, `residual`: null without
+     * HAS_... Which sum a register holds: wgmma.cuh. */
     static __device__ __forceinline__ void run(u8 *memory, const int *counts, const tensor_map &x_map,
                                                const tensor_map &w_map, void *out, const void *bias,
                                                const float *residual)
@@ -298,7 +298,7 @@ template <class P> struct matmul_wgmma_body {
             if (P::SPLIT_K > 1) {
                 device_wait();
                 const int row_tiles = (min(counts[P::COUNT_INDEX], P::ROWS) + P::TILE_M - 1) / P::TILE_M;
-                if (cluster < row_tiles * COLUMN_TILES) { /* as the consumers, which have one tile at most */
+                if (cluster < row_tiles * COLUMN_TILES) { /* the consumers have one tile at most and do the same */
                     cluster_sync();
                     cluster_sync();
                 }
@@ -426,7 +426,7 @@ template <class P> struct matmul_wgmma_body {
                 }
             }
         }
-        if (P::MULTICAST > 1) cluster_sync(); /* nor while another copies to it */
+        if (P::MULTICAST > 1) cluster_sync(); /* no block ends while another copies to it */
     }
 };
 

@@ -20,7 +20,7 @@ enum rms_norm_device_param {
     RMS_NORM_DEVICE_ROWS,
     RMS_NORM_DEVICE_COUNT_INDEX,
     RMS_NORM_DEVICE_HIDDEN,
-    RMS_NORM_DEVICE_DTYPE,    /* macro WEIGHT_DTYPE: F32, F16, BF16 */
+    RMS_NORM_DEVICE_DTYPE,    /* parameter WEIGHT_DTYPE: F32, F16, BF16 */
     RMS_NORM_DEVICE_EPS_BITS, /* bits of a finite float32 >= 0 */
     RMS_NORM_DEVICE_OUT_DTYPE,
     RMS_NORM_DEVICE_THREADS, /* tunable: a multiple of 32 in 32..1024, one block per row */

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append: rotates the heads of q and k and files k and v into their pages (contract: rope_append_device.h).
  *
- * A head of a row is the work of a group of lanes, a power of two; a lane holds VECTOR elements of the head's first half
- * and the VECTOR elements of the second half that they are rotated with, so that a rotation stays inside a lane. */
+ * A head of a row is the work of a group of lanes, a power of two; a lane holds VECTOR elements of the head's first
+ * half and the VECTOR elements of the second half that they are rotated with, so that a rotation stays inside a
+ * lane. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 
 #include "kernels/cuda/include/element.cuh"
+#include "kernels/rope_append/rope_append_layout.cuh"
 
 template <class P> struct rope_append_body {
-    static constexpr int THREADS = 256; /* as rope_append_device.c, which also repeats VECTOR and LANES */
+    static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr int HALF = P::HEAD_DIM / 2;
     static constexpr int ALL_HEADS = P::HEADS + 2 * P::KV_HEADS;
-    static constexpr int VECTOR = HALF % 8 == 0 ? 8 : HALF % 4 == 0 ? 4 : HALF % 2 == 0 ? 2 : 1;
-
-    static constexpr int VECTORS = HALF / VECTOR;
-    static constexpr int LANES = VECTORS > 16 ? 32 : VECTORS > 8 ? 16 : VECTORS > 4 ? 8 : VECTORS > 2 ? 4 : VECTORS;
+    static constexpr int VECTOR = (int)rope_append_vector(HALF), VECTORS = HALF / VECTOR;
+    static constexpr int LANES = (int)rope_append_lanes(HALF);
     static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 for odd halves above 32 alone */
 
     /* VECTOR 16-bit elements of one access. */

@@ -2,19 +2,11 @@
 #include "kernels/rope_append/rope_append_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/rope_append/rope_append_layout.cuh"
 
-enum { THREADS = 256, FLT_MAX_BITS = 0x7f7fffff, MAX_PAGE_TOKENS = 65536 };
+enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, FLT_MAX_BITS = 0x7f7fffff, MAX_PAGE_TOKENS = 65536 };
 
 static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
-
-/* Lanes that work on one head, as the kernel has it. */
-static int64_t lanes_of(int64_t half)
-{
-    const int64_t vector = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
-    int64_t lanes = 1;
-    while (lanes < half / vector && lanes < 32) lanes *= 2;
-    return lanes;
-}
 
 static const char *illegal(const int64_t *params)
 {
@@ -50,7 +42,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *why = illegal(params);
     if (why) return why;
     const int64_t heads = params[ROPE_APPEND_DEVICE_HEADS] + 2 * params[ROPE_APPEND_DEVICE_KV_HEADS];
-    const int64_t groups = THREADS / lanes_of(params[ROPE_APPEND_DEVICE_HEAD_DIM] / 2);
+    const int64_t groups = THREADS / rope_append_lanes(params[ROPE_APPEND_DEVICE_HEAD_DIM] / 2);
     const int64_t blocks = (params[ROPE_APPEND_DEVICE_ROWS] * heads + groups - 1) / groups;
     if (blocks > INT32_MAX) return "ROWS * HEADS is too large for one grid";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};

@@ -3,31 +3,29 @@
 #include "kernels/rope_attention/rope_attention.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS                                                                                                       \
-    PARAM(ROWS) = 4; /* 1 to 65535 */                                                                                       \
-    PARAM(COUNT_INDEX) = 0;                                                                                                 \
-    PARAM(HEADS) = 32; /* a multiple of KV_HEADS */                                                                         \
-    PARAM(KV_HEADS) = 8;                                                                                                    \
-    PARAM(HEAD_DIM) = 128;   /* even, 2 to 256; multiples of 8 are fast */                                                  \
-    PARAM(PAGE_TOKENS) = 64; /* a power of two, a multiple of TILE_TOKENS */                                                \
-    PARAM(PAGES_PER_SLOT) = 128;                                                                                            \
-    PARAM(PAGE_BYTES) = 262144; /* a multiple of 16 */                                                                      \
-    PARAM(SLOT_COUNT) = 4;                                                                                                  \
-    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16 */                                                                           \
-    PARAM(X_DTYPE) = DTYPE_BF16;  /* F16, BF16 */                                                                           \
-    PARAM(WINDOW) = 0;            /* 0: none */                                                                             \
-    PARAM(SCALE_BITS) = 0x3db504f3;                                                                                         \
-    PARAM(HAS_NORM) = 1;                                                                                                    \
-    PARAM(NORM_DTYPE) = DTYPE_BF16; /* F32, F16, BF16 */                                                                    \
-    PARAM(EPS_BITS) = 0x358637bd;                                                                                           \
-    PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */             \
-    PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                              \
-    PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                                        \
-    PARAM(HEAD_TILES) =                                                                                                     \
-        1; /* tunable: query heads per block / 8: 1, 2, 4; a larger group takes several blocks, which read K and V again */ \
-    PARAM(STAGES) = 3; /* tunable: of a warp's ring, 2 to 16: K or V of a tile each; bytes in flight */                     \
-    PARAM(BULK) =                                                                                                           \
-        0; /* tunable: 1: rows are fetched by the copy engine (sm_90, HEAD_DIM a multiple of 8); 0: by threads */           \
+#define KERNEL_PARAMS                                                                                              \
+    PARAM(ROWS) = 4; /* 1 to 65535 */                                                                              \
+    PARAM(COUNT_INDEX) = 0;                                                                                        \
+    PARAM(HEADS) = 32; /* a multiple of KV_HEADS */                                                                \
+    PARAM(KV_HEADS) = 8;                                                                                           \
+    PARAM(HEAD_DIM) = 128;   /* even, 2 to 256; multiples of 8 are fast */                                         \
+    PARAM(PAGE_TOKENS) = 64; /* a power of two, a multiple of TILE_TOKENS */                                       \
+    PARAM(PAGES_PER_SLOT) = 128;                                                                                   \
+    PARAM(PAGE_BYTES) = 262144; /* a multiple of 16 */                                                             \
+    PARAM(SLOT_COUNT) = 4;                                                                                         \
+    PARAM(KV_DTYPE) = DTYPE_BF16; /* F16, BF16 */                                                                  \
+    PARAM(X_DTYPE) = DTYPE_BF16;  /* F16, BF16 */                                                                  \
+    PARAM(WINDOW) = 0;            /* 0: none */                                                                    \
+    PARAM(SCALE_BITS) = 0x3db504f3;                                                                                \
+    PARAM(HAS_NORM) = 1;                                                                                           \
+    PARAM(NORM_DTYPE) = DTYPE_BF16; /* F32, F16, BF16 */                                                           \
+    PARAM(EPS_BITS) = 0x358637bd;                                                                                  \
+    PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
+    PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
+    PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \
+    PARAM(HEAD_TILES) = 1;   /* tunable: 1, 2, 4: query heads per block / 8; a larger group reads K and V again */ \
+    PARAM(STAGES) = 3;       /* tunable: of a warp's ring, 2 to 16: K or V of a tile each; bytes in flight */      \
+    PARAM(BULK) = 0; /* tunable: 1: rows are fetched by the copy engine (9.0, HEAD_DIM % 8 == 0); 0: by threads */ \
     PARAM(ALONE_TILES) = 2; /* tunable: per warp, that one split takes alone: a merge costs more; 1 to 64 */
 #define PARAM_HAS_NORM 1
 #endif

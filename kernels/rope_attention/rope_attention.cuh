@@ -2,17 +2,17 @@
 /* rope_attention: one step of decode attention. Head norms, rotary embedding, append of k and v, attention over the
  * sequence's pages and the merge of its splits, in one launch. The contract stands in rope_attention.h.
  *
- * One block serves one split of one (row, kv head): K and V are loaded once for all query heads of the group. How many
- * of the splits work follows from the context; the others only keep their place until the launch before has completed.
- * Every warp takes tiles of TILE_TOKENS tokens of its own through a ring of its own in shared memory, in turn K and V,
- * without a barrier among warps. The rings are filled before the launch before has completed: earlier steps wrote what
- * they read. A block takes less than half of its multiprocessor: one block of the launch before or behind has room
- * beside it.
+ * One block serves one split of one (row, kv head): K and V are loaded once for all query heads of the group. The
+ * number of splits that work depends on the context; the others only occupy their multiprocessor until the previous
+ * launch has completed. Every warp takes tiles of TILE_TOKENS tokens of its own through a ring of its own in shared
+ * memory, in turn K and V, without a barrier among warps. The rings are filled before the previous launch has
+ * completed: earlier steps wrote these tokens. A block takes less than half of its multiprocessor, which leaves room
+ * for one block of the previous or of the next launch.
  *
- * K and V are the 16-row operand of mma.m16n8k16, the query heads the 8 columns. A lane reads 8 neighbours of the head
- * dimension at once; an mma wants other elements in this lane, but the order within a sum (QK: of the dimension, the
- * same for q) and of result rows (PV: of the dimension) is ours to choose, so the registers are used as they lie (V
- * needs a byte permutation to pair tokens).
+ * K and V are the 16-row operand of mma.m16n8k16, the query heads the 8 columns. A lane reads 8 neighbours of the
+ * head dimension at once; an mma wants other elements in this lane, but the order within a sum (QK: of the
+ * dimension, the same for q) and of result rows (PV: of the dimension) is ours to choose, so the registers are used
+ * as they are loaded (V needs a byte permutation to pair tokens).
  *
  * The maximum that the exponentials refer to moves only when a score exceeds it by RESCALE_LOG2: most tiles need one
  * vote and no shuffle. Warps merge through shared memory, splits through the workspace (the last block merges),
@@ -38,8 +38,8 @@ template <class P> struct rope_attention_body {
     static constexpr int V_BLOCKS = (P::HEAD_DIM + 63) / 64; /* 8 lanes x 8 elements, likewise */
     static constexpr int DIM_8 = (P::HEAD_DIM + 7) / 8 * 8;  /* partial results: whole groups of 8 */
     static constexpr int QUADS = BLOCK_HEADS * (DIM_8 / 4);  /* a block's result as float4 */
-    static constexpr int Q_PITCH = K_BLOCKS * 32 + 32;       /* two rows of 64 bytes lie in different banks */
-    static constexpr float RESCALE_LOG2 = 8;                 /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
+    static constexpr int Q_PITCH = ROPE_ATTENTION_Q_PITCH(P::HEAD_DIM);
+    static constexpr float RESCALE_LOG2 = 8; /* exponentials reach 2^8, harmless in f16, bf16 and f32 */
     static constexpr i64 PAGE_ELEMENTS = (i64)(P::PAGE_BYTES) / 2;
     static constexpr int V_OFFSET = P::KV_HEADS * P::PAGE_TOKENS * P::HEAD_DIM;
 
@@ -75,8 +75,11 @@ template <class P> struct rope_attention_body {
         alignas(8) u64 arrived[P::BULK ? P::WARPS : 1][P::STAGES]; /* mbarriers */
         bool last;
     };
+    static_assert(sizeof(shared_data) <=
+                      ROPE_ATTENTION_STATIC_BYTES(P::HEAD_DIM, P::HEAD_TILES, BLOCK_HEADS, P::WARPS, P::STAGES),
+                  "as the host counts");
 
-    /* What one row's sequence means for one block. */
+    /* Work of one block on one row's sequence. */
     struct work {
         int position, first; /* tokens first..position take part */
         int active;          /* splits that have tiles */
@@ -88,7 +91,7 @@ template <class P> struct rope_attention_body {
     static __device__ __forceinline__ u32 chunk_at(int row, int chunk) { return (u32)(row * PITCH + chunk) * 16; }
 
     /* Row r of an mma tile's 8 is this token. Two rows' reads of K (4 lanes each, rows 2i and 2i + 1) and four rows'
- * reads of V (2 lanes each, rows of one parity) are in different banks: tokens 0, 2, 1, 3, 6, 4, 7, 5. */
+     * reads of V (2 lanes each, rows of one parity) are in different banks: tokens 0, 2, 1, 3, 6, 4, 7, 5. */
     static __device__ __forceinline__ int token_of(int row) { return 0x57463120 >> row * 4 & 7; }
 
     /* Until at most PENDING groups of copies are under way, in all lanes. */
@@ -134,8 +137,8 @@ template <class P> struct rope_attention_body {
         }
     }
 
-    /* Where the tile has the new token's row, it becomes `values`; rows of V without weight become zero, since what lies
- * there may be NaN (copy_tile has left zeros). By a whole warp. */
+    /* Where the tile has the new token's row, it becomes `values`; rows of V without weight become zero, since what
+     * lies there may be NaN (copy_tile has left zeros). By a whole warp. */
     static __device__ __forceinline__ void patch(u32 stage, const u16 *values, int first, int token, bool is_v,
                                                  int lane)
     {
@@ -163,8 +166,8 @@ template <class P> struct rope_attention_body {
             to[0] = to[1] = to[2] = to[3] = 0;
     }
 
-    /* Running attention of one warp. Lane (g, t) holds heads 8n + 2t and 8n + 2t + 1 and, of block b, dimensions
- * 64 b + 8 g + 2 j (out[n][b][j][0 and 1]) and one more (out[n][b][j][2 and 3]). */
+    /* Running attention of one warp. Lane (g, t) holds heads 8n + 2t and 8n + 2t + 1 and, of block b, dimensions 64
+     * b + 8 g + 2 j (out[n][b][j][0 and 1]) and one more (out[n][b][j][2 and 3]). */
     struct state {
         float out[P::HEAD_TILES][V_BLOCKS][4][4];
         float maximum[P::HEAD_TILES][2], sum[P::HEAD_TILES][2]; /* sum: of this lane's tokens */
@@ -423,7 +426,8 @@ template <class P> struct rope_attention_body {
         }
     }
 
-    /* Tiles of the row, split evenly: one split takes ALONE_TILES per warp alone, else all work that get one per warp. */
+    /* Tiles of the row, split evenly: one split takes ALONE_TILES per warp alone, else all work that get one per
+     * warp. */
     static __device__ __forceinline__ work plan_work(const i32 *slots, const i32 *positions, const i32 *page_table,
                                                      int row, int split, int warp)
     {
@@ -439,11 +443,11 @@ template <class P> struct rope_attention_body {
         return work;
     }
 
-    /* Grid: SPLITS blocks of each of KV_HEADS * HEAD_BLOCKS, of each of ROWS, and as many more as there are multiprocessors
- * left. Blocks without work stay until the launch before has completed: every multiprocessor then has one, which leaves
- * room for one block of a launch behind, not for two. Counts, slots, positions, page table and KV of tokens before the
- * row's are read before the wait: this step's launches write none of them.
- * `rings`: shared, as rope_attention_layout.cuh says. `norm_q`, `norm_k`: null without HAS_NORM. */
+    /* Grid: SPLITS blocks of each of KV_HEADS * HEAD_BLOCKS, of each of ROWS, and as many more as there are
+     * multiprocessors left. Blocks without work stay until the previous launch has completed: every multiprocessor
+     * then has one block, which leaves room for one block of the next launch, not for two. Counts, slots, positions,
+     * page table and KV of tokens before the row's are read before the wait: this step's launches write none of
+     * them. `rings`: shared, as rope_attention_layout.cuh says. `norm_q`, `norm_k`: null without HAS_NORM. */
     static __device__ __forceinline__ void run(u8 *rings, const i32 *counts, const u16 *qkv, const float *table,
                                                const i32 *slots, const i32 *positions, const i32 *page_table, u16 *kv,
                                                u16 *out, void *workspace, const void *norm_q, const void *norm_k)
@@ -493,7 +497,8 @@ template <class P> struct rope_attention_body {
             for (int i = 0; i < P::STAGES; i++)
                 fetch(i, pages[i / 2], work.tile + i / 2 * P::WARPS, i % 2 ? V_OFFSET : 0);
         }
-        /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) / 2. */
+        /* In the round of `tile` its K makes room for a fetch of tile + STAGES / 2 rounds, its V for (STAGES + 1) /
+         * 2. */
         int page = page_of(work.tile + P::STAGES / 2 * P::WARPS),
             next_page = page_of(work.tile + (P::STAGES + 1) / 2 * P::WARPS);
 
@@ -567,7 +572,7 @@ template <class P> struct rope_attention_body {
             next_page = coming_page;
         }
         if (!P::BULK) copies_wait<0>();
-        /* The ticket comes while the warps' results are merged. */
+        /* The ticket arrives while the warps' results are merged. */
         u32 *tickets = (u32 *)workspace + block;
         u32 ticket = 0;
         if (P::SPLITS > 1 && threadIdx.x == 0 && work.active > 1) ticket = add_relaxed(tickets, 1);
@@ -599,7 +604,7 @@ template <class P> struct rope_attention_body {
         if (threadIdx.x == 0) shared.last = ticket == (u32)work.active - 1;
         __syncthreads();
         if (!shared.last)
-            return; /* the last merges: those whose results are still on their way have all but finished */
+            return; /* the last block merges: blocks whose results are still missing have almost finished */
         const int each = (work.active + SHARES - 1) / SHARES; /* splits that a thread merges */
         for (int start = 0; start < QUADS * SHARES; start += THREADS) {
             const int i = start + (int)threadIdx.x, quad = i / SHARES, from = i % SHARES * each;

@@ -36,13 +36,10 @@ static struct division divide(const int64_t *params)
     return d;
 }
 
-/* At most what the kernel declares: its struct shared_data. */
 static int64_t static_shared_bytes(const int64_t *params, const struct division *d)
 {
-    int64_t dim = params[ROPE_ATTENTION_HEAD_DIM];
-    int64_t q = 8 * params[ROPE_ATTENTION_HEAD_TILES] * (divide_up(dim, 32) * 32 + 32) * 2;
-    int64_t barriers = params[ROPE_ATTENTION_WARPS] * params[ROPE_ATTENTION_STAGES] * 8;
-    return q + 2 * ROPE_ATTENTION_CHUNKS(dim) * 16 + params[ROPE_ATTENTION_WARPS] * d->block_heads * 8 + barriers + 32;
+    return ROPE_ATTENTION_STATIC_BYTES(params[ROPE_ATTENTION_HEAD_DIM], params[ROPE_ATTENTION_HEAD_TILES],
+                                       d->block_heads, params[ROPE_ATTENTION_WARPS], params[ROPE_ATTENTION_STAGES]);
 }
 
 static int64_t ring_bytes(const int64_t *params, const struct division *d)

@@ -23,4 +23,12 @@
     ROPE_ATTENTION_MAX((stages)*ROPE_ATTENTION_STAGE_BYTES(head_dim, tile_tokens), \
                        ROPE_ATTENTION_PART_BYTES(head_dim, block_heads))
 
+/* Elements from one row of q to the next: two rows of 64 bytes lie in different banks. */
+#define ROPE_ATTENTION_Q_PITCH(head_dim) (ROPE_ATTENTION_CEIL_DIV(head_dim, 32) * 32 + 32)
+
+/* Static shared memory, at most: q, the new token's k and v, sums of the warps, mbarriers, a flag. */
+#define ROPE_ATTENTION_STATIC_BYTES(head_dim, head_tiles, block_heads, warps, stages)                   \
+    (8 * (head_tiles)*ROPE_ATTENTION_Q_PITCH(head_dim) * 2 + 2 * ROPE_ATTENTION_CHUNKS(head_dim) * 16 + \
+     (warps) * (block_heads)*8 + (warps) * (stages)*8 + 32)
+
 #endif

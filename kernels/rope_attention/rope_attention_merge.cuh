@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merging the partial results of rope_attention: weighted sums of quads (float4) of several warps or blocks. Blocks
- * hand theirs over through a workspace in global memory whose words are zero until they are written. */
+ * exchange their results through a workspace in global memory whose words are zero until they are written. */
 #ifndef KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_MERGE_CUH
 
@@ -32,8 +32,8 @@ __device__ __forceinline__ merged merge(const float2 *sums, int sums_pitch, cons
     return all;
 }
 
-/* A word of the workspace is zero until it is written: a value is its own flag, and needs neither a fence nor a counter
- * behind it. Zero itself is written as minus zero. */
+/* A word of the workspace is zero until it is written: a value is its own flag and needs neither a fence nor a
+ * counter. Zero itself is written as minus zero. */
 __device__ __forceinline__ float marked(float value) { return value == 0 ? float_of_bits(0x80000000) : value; }
 
 __device__ __forceinline__ bool is_written(float4 v)

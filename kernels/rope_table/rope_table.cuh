@@ -9,9 +9,10 @@
 #define KERNELS_ROPE_TABLE_ROPE_TABLE_CUH
 
 #include "kernels/cuda/include/device.cuh"
+#include "kernels/cuda/include/layout.cuh"
 
 template <class P> struct rope_table_body {
-    static constexpr int THREADS = 128; /* as rope_table_device.c */
+    static constexpr int THREADS = LAYOUT_ROPE_TABLE_THREADS;
     static constexpr int HALF = P::HEAD_DIM / 2;
 
     static __device__ __forceinline__ void run(const int *counts, const int *positions, const float *inv_freq,

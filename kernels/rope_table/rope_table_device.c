@@ -2,8 +2,9 @@
 #include "kernels/rope_table/rope_table_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/cuda/include/layout.cuh"
 
-enum { THREADS = 128, FLT_MAX_BITS = 0x7f7fffff, FLOPS_PER_ELEMENT = 20 };
+enum { THREADS = LAYOUT_ROPE_TABLE_THREADS, FLT_MAX_BITS = 0x7f7fffff, FLOPS_PER_ELEMENT = 20 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample: draws the next token of every out row (contract: sample_device.h, semantics: sample.h).
  *
- * A cluster of CLUSTER thread blocks does a row; each block has a slice of the vocabulary. The first pass turns values
- * into keys (integers that order as the values do), finds the largest, or that one is not finite, and, unless the row is
- * greedy, leaves the keys in shared memory. Where a slice does not fit there, as on GPUs without clusters, every pass reads the logits again.
+ * A cluster of CLUSTER thread blocks processes a row; each block has a slice of the vocabulary. The first pass turns
+ * values into keys (integers that order as the values do), finds the largest, or that one is not finite, and, unless
+ * the row is greedy, leaves the keys in shared memory. Where a slice does not fit there, as on GPUs without
+ * clusters, every pass reads the logits again.
  *
  * Tokens in falling order of (key, then rising id) are found by radix selection on that pair, 11 bits a pass, over
  * histograms of weight that the blocks of the cluster add up, a share of the buckets each. As soon as few tokens are
- * left in the bucket they are gathered and ranked. Weights are integers, so no result depends on an order of summation;
- * exponential function and divisions are those of the CPU, operation by operation. */
+ * left in the bucket they are gathered and ranked. Weights are integers, so no result depends on an order of
+ * summation; exponential function and divisions are those of the CPU, operation by operation. */
 #ifndef KERNELS_SAMPLE_SAMPLE_CUH
 #define KERNELS_SAMPLE_SAMPLE_CUH
 
 #include "kernels/cuda/include/ptx.cuh"
+#include "kernels/sample/sample_layout.cuh"
 
 struct sampler_state { /* formats/engine/plan.h */
     float temperature, top_p, repetition_penalty;
@@ -34,15 +36,13 @@ template <class P> struct sample_body {
 #else
     static constexpr int CTAS = P::CLUSTER;
 #endif
-    static constexpr int VECTOR = P::VOCAB % 4 == 0 ? 4 : 1; /* logits of one load: rows keep their alignment */
-    static constexpr int SLICE =
-        ((P::VOCAB + CTAS - 1) / CTAS + 7) / 8 * 8; /* tokens of a block; whole bytes of SEEN */
+    static constexpr int VECTOR = P::VOCAB % 4 == 0 ? 4 : 1;        /* logits of one load: rows keep their alignment */
+    static constexpr int SLICE = (int)sample_slice(P::VOCAB, CTAS); /* tokens of a block */
     static constexpr int STRIDE = P::THREADS * VECTOR;
     static constexpr int STEPS = (SLICE + STRIDE - 1) / STRIDE;
     static constexpr int BATCH =
         STEPS * VECTOR <= 40 ? STEPS : 32 / VECTOR; /* loads in flight: what the registers hold */
-    static constexpr bool STAGED =
-        SLICE <= (CTAS == 1 ? 12288 : 32768); /* as sample_device.c, which sizes the memory */
+    static constexpr bool STAGED = sample_is_staged(SLICE, CTAS);
 
     static constexpr int BUCKET_BITS = CTAS <= 2 ? 10 : 11; /* so that static shared memory stays below 48 KiB */
     static constexpr int BUCKETS = 1 << BUCKET_BITS;
@@ -63,7 +63,7 @@ template <class P> struct sample_body {
     static constexpr u32 WEIGHT_ONE = 1u << 30;
     static constexpr int NO_TOKEN = -1; /* PLAN_NO_TOKEN of formats/engine/plan.h */
 
-    /* Where a search stands: weight of the tokens before the bucket, the bucket's own, how many it holds. */
+    /* Progress of a search: weight of the tokens before the bucket, weight and number of those in it. */
     struct found_bucket {
         u64 before, weight;
         u32 bucket, members;
@@ -88,6 +88,8 @@ template <class P> struct sample_body {
         u32 list_length, cut_key;
         u64 kept_weight[2];
     };
+    static_assert(sizeof(shared_state) <= SAMPLE_STATIC_BYTES, "as the host counts");
+
     static __device__ __forceinline__ shared_state &state()
     {
         __shared__ shared_state shared;
@@ -216,14 +218,14 @@ template <class P> struct sample_body {
         }
     }
 
-    /* How tokens are weighed: all alike, or by probability relative to the likeliest, in units of 2^-30. */
+    /* How tokens are weighted: equally, or by probability relative to the likeliest, in units of 2^-30. */
     struct weigh_rule {
         bool by_count;
         float largest, inverse_temperature;
     };
 
     /* The arithmetic of vec_exp in kernels/cpu/vector_math.h with fused multiply-adds. Without branches, so that the
- * weights of a vector are computed side by side. */
+     * weights of a vector are computed side by side. */
     static __device__ __forceinline__ u32 weight_of(const weigh_rule &weighing, u32 key)
     {
         if (weighing.by_count) return 1;
@@ -249,7 +251,7 @@ template <class P> struct sample_body {
         u64 low, high;
 
         __device__ __forceinline__ bool holds(u64 order) const { return low <= order && order <= high; }
-        /* Of most tokens the key alone tells that they lie outside. */
+        /* For most tokens the key alone shows that they lie outside. */
         __device__ __forceinline__ bool may_hold_key(u32 key) const
         {
             const u32 first = (u32)(low >> ID_BITS), last = (u32)(high >> ID_BITS);
@@ -257,9 +259,9 @@ template <class P> struct sample_body {
         }
     };
 
-    /* How a range is divided into buckets. By value, bucket b holds the values in [first + b, first + b + 1) / scale, scale
- * a power of two: even buckets where keys, which crowd around zero, would give a few full ones. By order, as many orders
- * go to each bucket as needed, down to one. */
+    /* How a range is divided into buckets. By value, bucket b holds the values in [first + b, first + b + 1) /
+     * scale, scale a power of two: even buckets where keys, which crowd around zero, would give a few full ones. By
+     * order, as many orders go to each bucket as needed, down to one. */
     struct bucket_map {
         order_range range;
         int shift, first;
@@ -380,8 +382,8 @@ template <class P> struct sample_body {
         return total;
     }
 
-    /* The bucket of set `set` in which the running sum of weights, from the highest bucket down, exceeds `target`, which is
- * less than the total. `turn` alternates from call to call. */
+    /* The bucket of set `set` in which the running sum of weights, from the highest bucket down, exceeds `target`,
+     * which is less than the total. `turn` alternates from call to call. */
     static __device__ found_bucket find_bucket(int set, u64 target, int turn)
     {
         constexpr int PER_LANE = CHUNK / 32;
@@ -428,7 +430,7 @@ template <class P> struct sample_body {
                 const u32 weight = weight_of(weighing, key[j]);
                 if (!weight && !all) continue;
                 const u32 index = peer_add(&state().list_length, 0, 1);
-                if (index >= LIST) continue; /* never: the histogram counted them */
+                if (index >= LIST) continue; /* cannot happen: the histogram counted them */
                 peer_store(&state().list[index], 0, order);
                 peer_store(&state().list_weight[index], 0, weight);
             }
@@ -493,8 +495,8 @@ template <class P> struct sample_body {
         return (total >> 24) * uniform + ((total & 0xffffff) * uniform >> 24);
     }
 
-    /* The draw among the at most LIST tokens of the range, which holds the top_k largest: in the first block, where the
- * result is valid, everything else is done at once, each token compared with each. */
+    /* The draw among the at most LIST tokens of the range, which holds the top_k largest: in the first block, where
+     * the result is valid, the rest is done at once by comparing every token with every other. */
     static __device__ u32 draw_from_list(const row_slice &row, const order_range &range, const weigh_rule &weighing,
                                          const sampler_state *sampler)
     {
@@ -533,8 +535,8 @@ template <class P> struct sample_body {
     }
 
     /* The drawn token, valid in the first block. `bound`: a key that at least BOUND_GROUPS tokens reach, or
- * KEY_LOWEST. Three searches: for the last token of top-k, for the last of top-p, for the drawn one; written
- * as one loop, so that the code is there once. */
+     * KEY_LOWEST. Three searches: for the last token of top-k, for the last of top-p, for the drawn one; written as
+     * one loop, so that the code is there once. */
     static __device__ u32 draw_token(const row_slice &row, const sampler_state *sampler, u32 largest_key, u32 bound)
     {
         enum { TOP_K, TOP_P, DRAW };
@@ -600,8 +602,8 @@ template <class P> struct sample_body {
         u32 bound; /* the least of the groups' largest keys */
     };
 
-    /* The largest key of the cluster and the lowest token that has it, from each thread's own. A all_arrive() has gone
- * before. */
+    /* The largest key of the cluster and the lowest token that has it, from each thread's own. A all_arrive() has
+     * gone before. */
     static __device__ best_token cluster_best(u32 key, u32 id)
     {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

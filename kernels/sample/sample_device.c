@@ -2,17 +2,12 @@
 #include "kernels/sample/sample_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/sample/sample_layout.cuh"
 
 enum {
     MAX_VOCAB = 1 << 24,
     MAX_CLUSTER = 8,
-    /* As sample.cu: slices of up to so many tokens are kept in shared memory, beside its static part. */
-    STAGED_TOKENS = 32768,
-    STAGED_TOKENS_ALONE = 12288, /* without a cluster, for GPUs with less shared memory */
-    STATIC_BYTES = 40 << 10,
 };
-
-static int64_t slice_of(int64_t vocab, int64_t cluster) { return ((vocab + cluster - 1) / cluster + 7) / 8 * 8; }
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
@@ -29,10 +24,9 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (cluster < 1 || cluster > MAX_CLUSTER || (cluster & (cluster - 1))) return "CLUSTER is not 1, 2, 4 or 8";
     if (cluster > 1 && gpu->capability < 90) return "CLUSTER is not 1 on a GPU without clusters";
     if (threads < 128 || threads > 512 || threads % 32) return "THREADS is not a multiple of 32 in 128..512";
-    const int64_t slice = slice_of(vocab, cluster);
-    const bool staged = slice <= (cluster == 1 ? STAGED_TOKENS_ALONE : STAGED_TOKENS);
-    const uint32_t shared_bytes = staged ? (uint32_t)slice * (uint32_t)sizeof(uint32_t) : 0;
-    if ((int64_t)shared_bytes + STATIC_BYTES > gpu->shared_per_block)
+    const int64_t slice = sample_slice(vocab, cluster);
+    const uint32_t shared_bytes = sample_is_staged(slice, cluster) ? (uint32_t)slice * (uint32_t)sizeof(uint32_t) : 0;
+    if ((int64_t)shared_bytes + SAMPLE_STATIC_BYTES > gpu->shared_per_block)
         return "a slice of the vocabulary does not fit in shared memory";
     *geometry = (struct device_geometry){{(uint32_t)(rows * cluster), 1, 1},
                                          {(uint32_t)threads, 1, 1},

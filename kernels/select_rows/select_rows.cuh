@@ -5,9 +5,10 @@
 #define KERNELS_SELECT_ROWS_SELECT_ROWS_CUH
 
 #include "kernels/cuda/include/device.cuh"
+#include "kernels/cuda/include/layout.cuh"
 
 template <class P> struct select_rows_body {
-    static constexpr int THREADS = 256; /* as select_rows_device.c */
+    static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr int VECTOR = P::WIDTH % 4 == 0 ? 4 : 1;
     static constexpr int BLOCKS_PER_ROW = (P::WIDTH / VECTOR + THREADS - 1) / THREADS;
 

@@ -2,8 +2,9 @@
 #include "kernels/select_rows/select_rows_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/cuda/include/layout.cuh"
 
-enum { THREADS = 256, VECTOR = 4, MAX_WIDTH = 1 << 24 };
+enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 4, MAX_WIDTH = 1 << 24 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {

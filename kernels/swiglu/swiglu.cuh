@@ -6,9 +6,10 @@
 
 #include "kernels/cuda/include/activation.cuh"
 #include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/layout.cuh"
 
 template <class P> struct swiglu_body {
-    static constexpr int THREADS = 256;         /* as swiglu_device.c */
+    static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
     static constexpr int GROUPS = P::WIDTH / 8; /* of a row */
 
     static __device__ __forceinline__ float silu_times(u16 gate, u16 up)

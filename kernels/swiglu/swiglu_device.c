@@ -2,8 +2,9 @@
 #include "kernels/swiglu/swiglu_device.h"
 
 #include "kernels/op/op_check.h"
+#include "kernels/cuda/include/layout.cuh"
 
-enum { THREADS = 256, GROUP = 8, MAX_WIDTH = 1 << 24, FLOPS_PER_ELEMENT = 6 };
+enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, GROUP = 8, MAX_WIDTH = 1 << 24, FLOPS_PER_ELEMENT = 6 };
 
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {

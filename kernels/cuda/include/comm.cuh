@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks on GPUs exchange data: each stores into the others' COMM spaces over peer memory, and whoever waits reads its
- * own memory until the data are there. There is no flag and no barrier: a buffer that is not in use holds COMM_EMPTY in
- * every 32-bit word, data never do (comm_clean), and who has read a word empties it again. Each word is valid by itself,
- * so nothing is asked of the order in which stores arrive.
+/* How ranks on GPUs exchange data: each stores into the COMM spaces of the others over peer memory, and a receiver
+ * polls its own memory until the data have arrived. There is no flag and no barrier: a buffer that is not in use
+ * holds COMM_EMPTY in every 32-bit word, data never do (comm_clean), and the receiver empties each word after
+ * reading it. Each word is valid by itself, so stores may arrive in any order.
  *
- * Kernels wait for what the same blocks of other ranks send, so all that a block waits for must be on its way or running:
- * thread blocks begin in rising order, and one engine's ranks have one session at a time.
+ * A block waits for data of the same block of other ranks, which must therefore be able to run: thread blocks begin
+ * in rising order, and the ranks of an engine have one session at a time.
  *
- * Why two buffers in turn are enough (struct comm_header): a rank fills a peer's buffer for collective t + 2 when it has
- * seen the end of collective t + 1, so the peer has begun that one, and a launch of the peer's begins when everything
- * before it, the emptying of that buffer in collective t among it, has completed.
+ * Two alternating buffers are enough (struct comm_header): a rank fills a peer's buffer for collective t + 2 after
+ * the end of collective t + 1, so the peer has begun that one, and a launch of the peer begins after all earlier
+ * work has completed, which includes the emptying of that buffer in collective t.
  *
- * Where buffers lie in the host's memory (kernels/cuda/comm.h), a rank's own stores, which empty, and a peer's come from
- * different devices. But those of one GPU arrive in order there: who sees its data of collective t + 1 finds emptied what it
- * emptied in t. */
+ * Where buffers lie in the host's memory (kernels/cuda/comm.h), a rank's own stores, which empty, and a peer's come
+ * from different devices. Stores of one GPU arrive there in order: a rank that sees a peer's data of collective t +
+ * 1 also sees the words empty that the peer emptied in t. */
 #ifndef KERNELS_CUDA_INCLUDE_COMM_CUH
 #define KERNELS_CUDA_INCLUDE_COMM_CUH
 
@@ -22,7 +22,7 @@
 #define COMM_EMPTY     0xffffffffu /* a NaN as float32, two as 16-bit floats */
 #define COMM_MAX_RANKS 16
 
-/* struct comm_header of formats/engine/plan.h; a test holds the two against each other. */
+/* struct comm_header of formats/engine/plan.h; a test compares the two. */
 struct comm_header {
     u32 rank, ranks, stop, late;
     u64 timeout_ns;
@@ -85,13 +85,13 @@ __device__ __forceinline__ void comm_empty(uint4 *at)
     comm_store(at, make_uint4(COMM_EMPTY, COMM_EMPTY, COMM_EMPTY, COMM_EMPTY));
 }
 
-/* What a thread's waits came to: 0, COMM_STOPPED, or 1 + the rank that it has waited for in vain. */
+/* Outcome of a thread's waits: 0, COMM_STOPPED, or 1 + the rank that did not send in time. */
 #define COMM_STOPPED 0xffu
 
-/* Waits for a word or a vector of this rank's own buffer from each of COUNT ranks but this one, `stride` apart, and empties
- * them. What is there when time is up, or when another rank has said stop, is garbage. One loop for all: many small ones
- * cost registers. PATIENCE: quarters of the timeout, more of them for what a
- * rank sends that itself waits for others, so that who waits for the culprit is heard first. */
+/* Waits for a word or a vector in this rank's buffer from each of COUNT ranks except this one, `stride` apart, and
+ * empties them. The values are undefined after a timeout or a stop by another rank. One loop serves all ranks: many
+ * small ones cost registers. PATIENCE: quarters of the timeout; more for data of a rank that itself waits for
+ * others, so that the rank that waits for the culprit reports first. */
 #define COMM_PATIENCE        4
 #define COMM_LONGER_PATIENCE 5
 template <int COUNT, int PATIENCE = COMM_PATIENCE, typename V>
@@ -122,18 +122,18 @@ __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value
     for (int r = 0; r < COUNT; r++)
         if (r != rank) comm_empty(from + r * stride);
 }
-/* From one rank. */
+/* comm_take from one rank. */
 template <int PATIENCE = COMM_PATIENCE, typename V>
 __device__ __forceinline__ V comm_take_one(V *from, u32 waited_for, const comm_header *header, u32 &late)
 {
     V value[1];
-    u32 outcome = late; /* who has waited in vain once waits no more */
+    u32 outcome = late; /* after one timeout a thread waits no more */
     comm_take<1, PATIENCE>(from, 0, COMM_STOPPED, value, header, outcome);
     if (outcome != late) late = outcome == COMM_STOPPED ? outcome : waited_for + 1;
     return value[0];
 }
 
-/* By every thread that has waited, at its end: tells the host and all ranks of a rank that did not come. */
+/* Called by every thread that has waited, at its end: tells the host and all ranks about a rank that did not send. */
 __device__ __forceinline__ void comm_end(comm_header *header, u32 late)
 {
     if (late == 0 || late == COMM_STOPPED) return;
@@ -151,7 +151,7 @@ template <> struct comm_words<4> {
     typedef uint4 type;
 };
 
-/* Where to store for rank r what begins `offset` bytes into a part, of a buffer with one part for each rank. */
+/* Address of this rank's part in rank r's copy of `buffer`, which has one part of part_bytes for each rank. */
 __device__ __forceinline__ u8 *comm_part(const comm_header *header, const void *buffer, u32 r, u64 part_bytes)
 {
     const u64 at = (u64)buffer - (u64)header;

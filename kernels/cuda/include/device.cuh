@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all device code shares. No toolkit header is included anywhere: NVRTC and nvcc see the same text.
+/* Types and parameters of all device code. No toolkit header is included anywhere: NVRTC and nvcc see the same text.
  *
- * A kernel is `template <class P> struct NAME_body` in a .cuh file. P has the parameters as static constants, and run() is
- * called by all threads of a block, from any kernel that has the threads, the cluster and the shared memory which the body
- * asks for. NAME.cu gives the entry: a struct of the parameters and a call of run(). The compiler is given the parameters as
- * the macro KERNEL_PARAMS, a sequence of PARAM(NAME)=value; and each also as PARAM_NAME, for #if alone (optional operands). */
+ * A kernel is `template <class P> struct NAME_body` in a .cuh file. P has the parameters as static constants, and
+ * run() is called by all threads of a block, from any kernel with the block size, the cluster and the shared memory
+ * that the body requires. NAME.cu gives the entry: a struct of the parameters and a call of run(). The compiler is
+ * given the parameters as the macro KERNEL_PARAMS, a sequence of PARAM(NAME)=value; and each also as PARAM_NAME, for
+ * #if alone (optional operands). */
 #ifndef KERNELS_CUDA_INCLUDE_DEVICE_CUH
 #define KERNELS_CUDA_INCLUDE_DEVICE_CUH
 
@@ -32,7 +33,7 @@ __device__ __forceinline__ void device_wait()
 #endif
 }
 
-/* Lets the next launch begin its preamble as soon as every block has come here. */
+/* Lets the next launch begin its preamble as soon as every block has called this or ended. */
 __device__ __forceinline__ void device_trigger()
 {
 #if __CUDA_ARCH__ >= 900

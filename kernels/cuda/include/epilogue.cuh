@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a matmul does with its sums: bias, gate, residual, store. EPILOGUE is an enum matmul_epilogue of kernels/matmul/matmul.h. */
+/* Epilogue of a matmul: bias, gated activation, residual, store. EPILOGUE is an enum matmul_epilogue of
+ * kernels/matmul/matmul.h. */
 #ifndef KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 #define KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 
@@ -20,7 +21,7 @@ template <int EPILOGUE, bool QUICK> __device__ __forceinline__ float gated_produ
     return activate<epilogue_activation(EPILOGUE), QUICK>(gate) * up;
 }
 
-/* Of the rows `n` and n + 8 of W, whose sums a thread has side by side. */
+/* Bias of the rows `n` and n + 8 of W, both of whose sums a thread holds. */
 struct bias_pair {
     float low, high;
 };
@@ -35,8 +36,8 @@ __device__ __forceinline__ bias_pair load_bias(const void *bias, int n, int colu
     return pair;
 }
 
-/* 16 bytes of a row of out, from `index` on, as they were staged in OUT_DTYPE. `left`: columns of the row from there on. ALIGNED:
- * rows begin at multiples of 16 bytes; then `add` is the residual, else it is read here. */
+/* Stores 16 bytes of a row of out, staged in OUT_DTYPE, from `index` on. `left`: columns of the row from there on.
+ * ALIGNED: rows begin at multiples of 16 bytes, and `add` is the residual; otherwise the residual is read here. */
 template <int OUT_DTYPE, bool HAS_RESIDUAL, bool ALIGNED>
 __device__ __forceinline__ void store_staged(void *out, const float *residual, i64 index, int left, uint4 bits,
                                              float4 add)

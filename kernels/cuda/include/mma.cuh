@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of one warp (mma.sync) and the loads and stores of their fragments, from compute capability 8.0 on; stmatrix from 9.0
- * on. Which element a lane holds: the PTX manual's figures of the instruction. */
+/* Products of one warp (mma.sync) and the loads and stores of their fragments, from compute capability 8.0 on;
+ * stmatrix from 9.0 on. Which element a lane holds: the PTX manual's figures of the instruction. */
 #ifndef KERNELS_CUDA_INCLUDE_MMA_CUH
 #define KERNELS_CUDA_INCLUDE_MMA_CUH
 

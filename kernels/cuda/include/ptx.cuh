@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instructions that CUDA C++ has no words for, each written once: mbarriers, clusters, asynchronous copies by threads, shared
- * and global memory with the cache and memory order that a kernel needs, quick arithmetic. Names follow the PTX manual; addresses
- * of shared memory are u32 (shared_address). Products: mma.cuh, wgmma.cuh. Copies by the copy engine: tma.cuh. */
+/* Instructions that CUDA C++ does not expose, each written once: mbarriers, clusters, asynchronous copies by
+ * threads, shared and global memory with the cache and memory order that a kernel needs, quick arithmetic. Names
+ * follow the PTX manual; addresses of shared memory are u32 (shared_address). Products: mma.cuh, wgmma.cuh. Copies
+ * by the copy engine: tma.cuh. */
 #ifndef KERNELS_CUDA_INCLUDE_PTX_CUH
 #define KERNELS_CUDA_INCLUDE_PTX_CUH
 
@@ -38,7 +39,8 @@ __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank)
                  "r"(rank)
                  : "memory");
 }
-/* Arrival at a barrier of any block of the cluster (cluster_address), which releases this thread's stores to that block. */
+/* Arrival at a barrier of any block of the cluster (cluster_address), which releases this thread's stores to that
+ * block. */
 __device__ __forceinline__ void barrier_arrive_cluster(u32 remote)
 {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
@@ -108,8 +110,9 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Clusters (compute capability 9.0). Every thread of every block arrives, then waits; _aligned: all threads of a warp at
- * once. Before 9.0 a block is alone, and addresses in the cluster's window are those of its own shared memory. */
+/* Clusters (compute capability 9.0). Every thread of every block arrives, then waits; _aligned: all threads of a
+ * warp at once. Before 9.0 a block is alone, and addresses in the cluster's window are those of its own shared
+ * memory. */
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync()
@@ -173,8 +176,8 @@ __device__ __forceinline__ u32 cluster_add(u32 remote, u32 value)
 }
 #undef PTX_CLUSTER_SHARED
 
-/* Asynchronous copies of a thread to shared memory, both sides aligned to BYTES. A thread's groups complete in the order in
- * which they were committed. */
+/* Asynchronous copies of a thread to shared memory, both sides aligned to BYTES. A thread's groups complete in the
+ * order in which they were committed. */
 template <int BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from)
 {
     if constexpr (BYTES == 16)
@@ -254,7 +257,8 @@ __device__ __forceinline__ void store_shared(u32 address, uint4 value)
                  : "memory");
 }
 
-/* Global memory. load_written: of what an earlier launch wrote, past the L1 cache, which may hold the line of before. */
+/* Global memory. load_written: of what an earlier launch wrote, past the L1 cache, which may hold the line of
+ * before. */
 __device__ __forceinline__ void load_written(u32 (&to)[4], const void *address)
 {
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -271,7 +275,7 @@ __device__ __forceinline__ void prefetch_l2(const void *address)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-/* Of what other blocks write meanwhile. */
+/* load_relaxed, add_relaxed: words that other blocks write at the same time. */
 __device__ __forceinline__ float4 load_relaxed(const float4 *from)
 {
     float4 value;
@@ -294,7 +298,8 @@ __device__ __forceinline__ u32 add_relaxed(u32 *to, u32 value)
     return old;
 }
 
-/* Registers of each thread of the calling warpgroup (9.0a): all its warps take part; what one gives back another may take. */
+/* Registers of each thread of the calling warpgroup (9.0a): all its warps take part; what one gives back another may
+ * take. */
 template <int COUNT> __device__ __forceinline__ void registers_decrease()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));

@@ -12,7 +12,7 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 
-/* By all THREADS threads of a block. AGAIN: not the block's first call with these arguments. */
+/* Requires: all THREADS threads of the block call it. AGAIN: the block may have called it before. */
 template <int THREADS, bool AGAIN> __device__ __forceinline__ float block_sum(float value)
 {
     __shared__ float partial[THREADS / 32];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies from global to shared memory by the copy engine (compute capability 9.0): rows of bytes, and tiles of a tensor map. Each
- * completes at an mbarrier, of which the bytes are expected before (ptx.cuh). */
+/* Copies from global to shared memory by the copy engine (compute capability 9.0): rows of bytes, and tiles of a
+ * tensor map. Each completes at an mbarrier, of which the bytes are expected before (ptx.cuh). */
 #ifndef KERNELS_CUDA_INCLUDE_TMA_CUH
 #define KERNELS_CUDA_INCLUDE_TMA_CUH
 

@@ -21,15 +21,15 @@ template <int COUNT> __device__ __forceinline__ void wgmma_keep(float (&d)[COUNT
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in the
- * 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the address.
- * `next`: bytes from one tile of 64 columns to the next, for an operand with rows across the depth (k) of the product;
- * without effect for rows along it.
- * Of the sums, d[4 * j + i] of lane l of warp w is row 16 * w + l / 4 + 8 * (i / 2), column 8 * j + l % 4 * 2 + i % 2. */
+/* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in
+ * the 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the
+ * address. `next`: bytes from one tile of 64 columns to the next, for an operand with rows across the depth (k) of
+ * the product; without effect for rows along it. Of the sums, d[4 * j + i] of lane l of warp w is row 16 * w + l / 4
+ * + 8 * (i / 2), column 8 * j + l % 4 * 2 + i % 2. */
 __device__ __forceinline__ u64 wgmma_tile(u32 address, u32 next = 16)
 {
-    /* start / 16 (in a cluster the upper bits have the block's rank), distance of tiles / 16, 1024 / 16 between groups of 8
-     * rows, 128-byte swizzle */
+    /* start / 16 (in a cluster the upper bits have the block's rank), distance of tiles / 16, 1024 / 16 between
+     * groups of 8 rows, 128-byte swizzle */
     return (u64)((address & 0x3ffffu) >> 4) | (u64)(next >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How thread blocks of attention_prefill and attention_generic divide their shared memory, for the kernels and for
+ * their host file. */
+#ifndef KERNELS_ATTENTION_ATTENTION_LAYOUT_CUH
+#define KERNELS_ATTENTION_ATTENTION_LAYOUT_CUH
+
+#include "kernels/cuda/include/layout.cuh"
+
+enum {
+    ATTENTION_PREFILL_BLOCK_COLUMNS = 64,      /* of a tile, side by side in a row of the swizzle */
+    ATTENTION_PREFILL_BLOCK_ROW_BYTES = 128,   /* the swizzle's width */
+    ATTENTION_PREFILL_SWIZZLE_BYTES = 1024,    /* after which it repeats: the alignment of tiles */
+    ATTENTION_PREFILL_PRODUCER_REGISTERS = 24, /* of a thread */
+};
+
+/* From a multiple of SWIZZLE_BYTES on: mbarriers, q (TILE_Q rows), STAGES tiles of k, as many of v (KEY_TILE rows
+ * each). */
+struct attention_prefill_layout {
+    layout_size column_blocks; /* of a row */
+    layout_size q_offset, q_bytes, key_bytes;
+    layout_size bytes; /* with room to align the beginning */
+};
+
+LAYOUT_FUNCTION struct attention_prefill_layout attention_prefill_lay_out(layout_size head_dim, layout_size tile_q,
+                                                                          layout_size key_tile, layout_size stages)
+{
+    struct attention_prefill_layout l = {0};
+    l.column_blocks = layout_divide_up(head_dim, ATTENTION_PREFILL_BLOCK_COLUMNS);
+    l.q_offset = ATTENTION_PREFILL_SWIZZLE_BYTES;
+    l.q_bytes = tile_q * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
+    l.key_bytes = key_tile * l.column_blocks * ATTENTION_PREFILL_BLOCK_ROW_BYTES;
+    l.bytes = l.q_offset + l.q_bytes + 2 * stages * l.key_bytes + ATTENTION_PREFILL_SWIZZLE_BYTES;
+    return l;
+}
+
+/* A producer warpgroup, and one for each 64 rows of q. */
+LAYOUT_FUNCTION layout_size attention_prefill_threads(layout_size tile_q) { return 128 + 2 * tile_q; }
+
+/* Registers that each thread of a consumer warpgroup may have. */
+LAYOUT_FUNCTION layout_size attention_prefill_registers(layout_size tile_q, layout_size blocks_per_sm)
+{
+    return (65536 / blocks_per_sm - 128 * ATTENTION_PREFILL_PRODUCER_REGISTERS) / (2 * tile_q);
+}
+
+/* q (a row for each entry), then two stages of KEY_TILE rows of k and as many of v. After the last tile the stages
+ * hold the partial results of the warps that share an entry's tokens. Static: slot and position of each entry's row. */
+struct attention_generic_layout {
+    layout_size entries; /* of a block, each a (row, head of the group) */
+    layout_size dim;     /* of a row, padded with zeros to whole products */
+    layout_size row_bytes;
+    layout_size stages_offset, stage_bytes;
+    layout_size partial_floats; /* of an entry: accumulated v, maximum, sum */
+    layout_size bytes, static_bytes;
+};
+
+LAYOUT_FUNCTION struct attention_generic_layout attention_generic_lay_out(layout_size head_dim,
+                                                                          layout_size element_bytes,
+                                                                          layout_size warps_q, layout_size split,
+                                                                          layout_size key_tile)
+{
+    struct attention_generic_layout l = {0};
+    l.entries = 16 * warps_q;
+    l.dim = layout_divide_up(head_dim, 16) * 16;
+    l.row_bytes = l.dim * element_bytes + 16; /* an odd multiple of 16: eight rows lie in eight different bank groups */
+    l.stages_offset = l.entries * l.row_bytes;
+    l.stage_bytes = 2 * key_tile * l.row_bytes;
+    l.partial_floats = l.dim + 2;
+    l.bytes = l.stages_offset + layout_larger(2 * l.stage_bytes, (split - 1) * l.entries * l.partial_floats * 4);
+    l.static_bytes = 2 * l.entries * 4;
+    return l;
+}
+
+#endif

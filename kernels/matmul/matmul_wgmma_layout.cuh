@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a thread block of matmul_wgmma divides its threads and its shared memory, for the kernel and for its host
+ * file. */
+#ifndef KERNELS_MATMUL_MATMUL_WGMMA_LAYOUT_CUH
+#define KERNELS_MATMUL_MATMUL_WGMMA_LAYOUT_CUH
+
+#include "kernels/cuda/include/layout.cuh"
+
+/* In this order: the ring of STAGES stages, each a tile of W, then of x (with SPLIT_K, the sums take its place
+ * afterwards); two buffers of staged sums for each warpgroup; two arrays of STAGES mbarriers. */
+struct matmul_wgmma_layout {
+    layout_size w_bytes, stage_bytes;
+    layout_size staged_columns; /* of out, from 64 rows of W */
+    layout_size staged_rows, staged_pitch, staged_bytes;
+    layout_size staging, barriers; /* offsets */
+    layout_size bytes;
+};
+
+LAYOUT_FUNCTION struct matmul_wgmma_layout matmul_wgmma_lay_out(layout_size tile_n, layout_size tile_m,
+                                                                layout_size tile_k, layout_size warpgroups,
+                                                                layout_size stages, layout_size out_bytes, int is_gated)
+{
+    struct matmul_wgmma_layout l = {0};
+    l.w_bytes = tile_n * tile_k * 2;
+    l.stage_bytes = l.w_bytes + tile_m * tile_k * 2;
+    l.staged_columns = is_gated ? 32 : 64;
+    l.staged_rows = layout_smaller(tile_m, out_bytes == 4 ? 16 : 32);
+    l.staged_pitch = l.staged_columns * out_bytes + 16; /* 16: no two of 8 rows begin in the same banks */
+    l.staged_bytes = l.staged_rows * l.staged_pitch;
+    l.staging = stages * l.stage_bytes;
+    l.barriers = l.staging + warpgroups * 2 * l.staged_bytes;
+    l.bytes = l.barriers + 2 * 8 * stages;
+    return l;
+}
+
+/* Sums in each thread of a consumer warpgroup. */
+LAYOUT_FUNCTION layout_size matmul_wgmma_sums(layout_size tile_n, layout_size tile_m, layout_size warpgroups)
+{
+    return tile_n / (64 * warpgroups) * tile_m / 2;
+}
+
+/* Whether the registers leave room for two blocks on a multiprocessor: one loads while the other begins, ends or
+ * waits. */
+LAYOUT_FUNCTION int matmul_wgmma_is_small(layout_size sums, layout_size warpgroups)
+{
+    return sums <= 64 && warpgroups < 3;
+}
+
+/* Otherwise the producer is a whole warpgroup, which gives its registers to the warpgroups that multiply. */
+LAYOUT_FUNCTION int matmul_wgmma_reallocates(layout_size sums, layout_size warpgroups)
+{
+    return !matmul_wgmma_is_small(sums, warpgroups) && warpgroups > 1;
+}
+
+LAYOUT_FUNCTION layout_size matmul_wgmma_threads(layout_size sums, layout_size warpgroups)
+{
+    return 128 * warpgroups + (matmul_wgmma_reallocates(sums, warpgroups) ? 128 : 32);
+}
+
+#endif
