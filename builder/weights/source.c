@@ -138,11 +138,15 @@ float source_tensor_element(const struct tensor_view *tensor, uint64_t index)
 static void read_tensor(const struct tensor_view *tensor, uint64_t first, uint64_t step, uint64_t count, float *values)
 {
     const uint8_t *data = (const uint8_t *)tensor->data + first * dtype_bytes(tensor->dtype);
-    if (tensor->dtype == DTYPE_BF16 && step == 1) {
+    if (step == 1 && tensor->dtype == DTYPE_F32) {
+        memcpy(values, data, count * sizeof *values);
+        return;
+    }
+    if (step == 1) {
         for (uint64_t i = 0; i < count; i++) {
             uint16_t half;
             memcpy(&half, data + i * sizeof half, sizeof half);
-            values[i] = bf16_to_float(half);
+            values[i] = tensor->dtype == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
         }
         return;
     }

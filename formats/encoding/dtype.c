@@ -37,28 +37,3 @@ enum dtype dtype_from_torch_name(const char *name)
         if (strcmp(types[i].torch_name, name) == 0) return (enum dtype)i;
     return DTYPE_NONE;
 }
-
-float f16_to_float(uint16_t value)
-{
-    uint32_t sign = (uint32_t)(value & 0x8000u) << 16;
-    uint32_t exponent = (value >> 10) & 0x1fu, mantissa = value & 0x3ffu;
-    if (exponent == 31) return float_from_bits(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent) return float_from_bits(sign | ((exponent + 112) << 23) | (mantissa << 13));
-    float magnitude = (float)mantissa * 0x1p-24f; /* zero and subnormals: exact in float */
-    return sign ? -magnitude : magnitude;
-}
-
-uint16_t f16_from_float(float value)
-{
-    uint32_t bits = float_to_bits(value);
-    uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 2^16 or beyond */
-    if (magnitude < 0x38800000u) {
-        /* Subnormal result: adding 0.5 aligns the 10 mantissa bits with the low bits and rounds to even. */
-        uint32_t rounded = float_to_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
-        return (uint16_t)(sign | rounded);
-    }
-    uint32_t odd = (magnitude >> 13) & 1u;
-    return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
-}

@@ -162,11 +162,28 @@ static float overflow_limit(enum encoding_id id)
     return id == ENCODING_F16 ? 65520.0f : id == ENCODING_BF16 ? 0x1.ffp127f : INFINITY;
 }
 
+/* Whether all magnitudes are below the limit, which NaN is not. As integers, in whole blocks of a length that compilers
+ * vectorise. */
+static bool all_below(const float *values, uint64_t count, float limit)
+{
+    enum { BLOCK = 32 };
+    const int32_t limit_bits = (int32_t)float_to_bits(limit);
+    int32_t least = INT32_MAX; /* difference between the limit and a magnitude */
+    for (; count >= BLOCK; values += BLOCK, count -= BLOCK)
+        for (int i = 0; i < BLOCK; i++) {
+            int32_t bits;
+            memcpy(&bits, values + i, sizeof bits);
+            const int32_t difference = limit_bits - (bits & INT32_MAX);
+            least = difference < least ? difference : least;
+        }
+    bool below = least > 0;
+    for (uint64_t i = 0; i < count; i++) below &= fabsf(values[i]) < limit;
+    return below;
+}
+
 static bool plain_from_float(enum encoding_id id, uint64_t count, const float *values, uint8_t *data)
 {
-    const float limit = overflow_limit(id);
-    bool fits = true;
-    for (uint64_t i = 0; i < count; i++) fits &= fabsf(values[i]) < limit; /* false for NaN */
+    const bool fits = all_below(values, count, overflow_limit(id));
     if (id == ENCODING_F32) {
         memcpy(data, values, count * sizeof *values);
     } else if (id == ENCODING_BF16) {
