@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/build_tokenizer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/base/file.h"
+#include "formats/checkpoint/checkpoint_others.h"
+#include "formats/tokenizer/tokenizer.h"
+
+static bool has_token(const struct tokenizer *tokenizer, const char *text)
+{
+    return tokenizer_find(tokenizer, text, strlen(text)) >= 0;
+}
+
+/* Chat models mark turns with special tokens of their own, so the tokens tell the format. */
+static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
+{
+    if (has_token(tokenizer, "<|start_header_id|>") && has_token(tokenizer, "<|eot_id|>")) return CHAT_LLAMA3;
+    if (has_token(tokenizer, "<|im_start|>") && has_token(tokenizer, "<|im_end|>")) return CHAT_CHATML;
+    if (has_token(tokenizer, "[INST]") && has_token(tokenizer, "[/INST]")) return CHAT_MISTRAL;
+    return CHAT_NONE;
+}
+
+/* Such an engine is of use, but nobody should be surprised by it. */
+static void warn_of_no_tokenizer(struct build *build)
+{
+    const char *folder = build->checkpoint.directory, *other = build->checkpoint.other_tokenizer;
+    snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s%sthe folder holds no tokenizer.json",
+             other ? other : "", other ? " is not read, and " : "");
+    if (!other && build->options->dry_run) return; /* of a config.json alone, say: the report tells it */
+    if (!other)
+        progress_warn(&build->progress, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
+    else if (checkpoint_can_convert_tokenizer(other))
+        progress_warn(
+            &build->progress,
+            "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; to make one of it, in that "
+            "folder: pip install transformers sentencepiece protobuf; python3 -c \"from transformers import "
+            "AutoTokenizer as T; "
+            "T.from_pretrained('.').save_pretrained('.')\"",
+            folder, other);
+    else
+        progress_warn(
+            &build->progress,
+            "the engine has no tokenizer: '%s' holds %s, and only tokenizer.json is read; the Hugging Face hub has one "
+            "for most models",
+            folder, other);
+}
+
+bool build_import_tokenizer(struct build *build, struct status *status)
+{
+    enum { MAX_TOKENIZER_BYTES = 256 << 20 };
+    const char *path = build->checkpoint.tokenizer_path;
+    char *text = NULL;
+    size_t text_size;
+    if (!path) {
+        warn_of_no_tokenizer(build);
+        return true;
+    }
+    if (!file_read(path, MAX_TOKENIZER_BYTES, &text, &text_size, status)) return false;
+    bool ok = tokenizer_import(text, text_size, path, &build->tokenizer, &build->tokenizer_bytes, status);
+    free(text);
+    if (!ok) return false;
+    struct tokenizer *tokenizer = tokenizer_open(build->tokenizer, build->tokenizer_bytes, false, status);
+    if (!tokenizer) return status_prefix(status, "%s", path);
+    uint32_t known = build->tokenizer_tokens = tokenizer_vocab_size(tokenizer);
+    if (known > build->manifest.geometry.vocab_size)
+        ok = status_fail(status, STATUS_BAD_INPUT,
+                         "%s: the tokenizer has token ids up to %u, config.json: vocab_size is %" PRIu64, path,
+                         known - 1, build->manifest.geometry.vocab_size);
+    else
+        build->manifest.chat_format = find_chat_format(tokenizer);
+    tokenizer_close(tokenizer);
+    return ok;
+}
