@@ -9,6 +9,7 @@
 
 #include "builder/build_cuda.h"
 #include "builder/build_tokenizer.h"
+#include "builder/lower/names.h"
 #include "builder/golden/golden.h"
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
@@ -201,7 +202,6 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
 {
     const struct model_config *config = &build->checkpoint.config;
     struct manifest *m = &build->manifest;
-    struct plan_field fields[STATE_FIELD_COUNT], step_fields[STEP_FIELD_COUNT];
     snprintf(m->builder_version, sizeof m->builder_version, "%s", BUILDER_VERSION);
     snprintf(m->model_type, sizeof m->model_type, "%s", config->model_type);
     char *folder = realpath(build->checkpoint.directory, NULL); /* "." has a name, too */
@@ -225,16 +225,13 @@ static bool fill_manifest(struct build *build, uint64_t weights_bytes, struct st
     m->weights_bytes = weights_bytes;
     if (!lower_comm_bytes(&build->lowering, &m->comm_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange does not fit into 64-bit sizes");
-    if (!state_layout(&m->geometry, fields, &m->state_bytes))
+    if (!geometry_place_state(&m->geometry, &m->state_bytes))
         return status_fail(status, STATUS_BAD_INPUT,
                            "the state of %" PRIu64 " sequences does not fit into 64-bit sizes", m->geometry.slots);
     for (size_t p = 0; p < build->plan_count; p++) {
         const struct plan_header *header = &build->plans[p].header;
-        uint64_t step_bytes;
-        if (!step_layout(header->rows, header->out_rows, m->geometry.vocab_size, step_fields, &step_bytes))
-            return status_fail(status, STATUS_INTERNAL, "step layout of a lowered plan");
         if (header->arena_bytes > m->arena_bytes) m->arena_bytes = header->arena_bytes;
-        if (step_bytes > m->step_bytes) m->step_bytes = step_bytes;
+        if (header->step_bytes > m->step_bytes) m->step_bytes = header->step_bytes;
     }
     /* Ids beyond the vocabulary mark nothing: no token of this model is ever equal to them. */
     int64_t vocab = (int64_t)config->vocab_size;
@@ -298,10 +295,12 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
     if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
         !tactics_format(&build->tactics, &lines, &lines_size, status))
         goto done;
+    for (size_t p = 0; p < build->plan_count; p++) op_leave_out_defaults(&build->plans[p]);
     ok = engine_writer_section(build->writer, SECTION_MANIFEST, manifest, manifest_size, false, status) &&
          write_tensor_table(build, status) &&
-         (build->target != TARGET_CUDA || build_cuda_write_kernels(build, status)) &&
-         engine_writer_plans(build->writer, build->plans, build->plan_count, status) &&
+         (build->target == TARGET_CUDA ? build_cuda_write_kernels(build, status)
+                                       : write_names(build->writer, build->plans, build->plan_count, NULL, status)) &&
+         engine_writer_plans(build->writer, build->plans, build->plan_count, &build->manifest.geometry, status) &&
          engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
          (!build->tokenizer || engine_writer_section(build->writer, SECTION_TOKENIZER, build->tokenizer,
                                                      build->tokenizer_bytes, false, status)) &&
@@ -366,20 +365,22 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
 
 /* ---- what is printed without writing ---- */
 
-static void list_candidates(const struct build *build)
+static bool list_candidates(const struct build *build, struct status *status)
 {
     for (size_t p = 0; p < build->plan_count; p++) {
         const struct plan *plan = &build->plans[p];
         char last[TUNING_KEY_BYTES] = "", key[TUNING_KEY_BYTES];
         for (uint32_t n = 0; n < plan->header.launch_count; n++) {
-            const int64_t *params = plan->params + plan->launches[n].first_param;
+            int64_t params[MATMUL_PARAMS];
             uint32_t layer = plan->launches[n].layer; /* the layers are alike */
             if (plan->launches[n].op != OP_MATMUL || (layer > 0 && layer != GRAPH_NO_LAYER)) continue;
+            if (!op_params(plan, &plan->launches[n], MATMUL_PARAMS, params, status)) return false;
             matmul_tuning_key(params, &build->machine, key);
             if (strcmp(key, last) != 0) matmul_print_space(params, &build->machine, build->options->out);
             memcpy(last, key, sizeof last);
         }
     }
+    return true;
 }
 
 static void build_close(struct build *build)
@@ -436,8 +437,7 @@ bool build_engine(const struct build_options *options, struct status *status)
             goto done;
         }
         if (!machine_probe(&build->machine, build->team, status)) goto done;
-        list_candidates(build);
-        ok = true;
+        ok = list_candidates(build, status);
         goto done;
     }
     open_cache(build);

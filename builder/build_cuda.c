@@ -7,6 +7,7 @@
 
 #include "builder/golden/golden_cuda.h"
 #include "builder/gpu_record.h"
+#include "builder/lower/names.h"
 #include "builder/lower/lower_cuda.h"
 #include "tuner/cuda/plan_timer.h"
 #include "tuner/cuda/tune.h"
@@ -321,6 +322,7 @@ bool build_cuda_write_kernels(struct build *build, struct status *status)
         if (build->library_plans[p].header.launch_count > 0) used[count++] = build->library_plans[p];
     bool ok = engine_writer_kernels(build->writer, kernels, set->count, status) &&
               engine_writer_calls(build->writer, set->calls, set->call_count, status) &&
+              write_names(build->writer, build->plans, build->plan_count, set, status) &&
               engine_writer_library_plans(build->writer, used, count, status);
     free(kernels);
     return ok;

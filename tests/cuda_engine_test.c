@@ -117,7 +117,7 @@ static const char *argument_fault(const struct watch *watch, const struct plan_l
     if (found[0] != address) return "address";
     if (!operand->tensor_map) return NULL;
     struct plan_tensor_map map;
-    memcpy(&map, watch->plan->params + launch->first_param + operand->tensor_map - 1, sizeof map);
+    map = watch->plan->tensor_maps[operand->tensor_map - 1];
     uint64_t rows = (uint64_t)map.rows;
     if (operand->space == SPACE_KV) /* the whole pool from the layer's block on */
         rows = (memory->bytes[SPACE_KV] - operand->offset) / (uint64_t)map.pitch;

@@ -12,7 +12,6 @@
 
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
-#include "kernels/matmul/matmul_device.h"
 #include "runtime/cli/cli_launch.h"
 #include "runtime/cli/cli_tactics.h"
 #include "tests/test_lowered_engine.h"
@@ -266,7 +265,7 @@ static void test_choices(void **state)
     uint32_t matmul = 0;
     char tactic[160];
     while (tuned.launches[matmul].op != OP_MATMUL) matmul++;
-    snprintf(tactic, sizeof tactic, "\n      %s stages=8 warps=8\n", launch_kernel(file, &tuned.launches[matmul]));
+    snprintf(tactic, sizeof tactic, "\n      %s stages=8 warps=8\n", engine_kernel_name(file, &tuned.launches[matmul]));
     assert_non_null(strstr(text, tactic));
     assert_non_null(strstr(text, "\n      fastest by itself 3.25 us: matmul_gemv stages=8 warps=8\n"));
     assert_null(strstr(text, "191"));
@@ -372,9 +371,9 @@ static void test_shapes(void **state)
                 launch_shape(&file, &file.plans[p], launch, shape);
                 assert_non_null(strchr(shape, ' ')); /* more than the op */
                 assert_true(strlen(shape) < LAUNCH_TEXT_BYTES - 1);
-                assert_true(launch_param(&file, &file.plans[p], launch, "ROWS", &rows) && rows > 0);
-                assert_false(launch_param(&file, &file.plans[p], launch, "nothing", &rows));
-                assert_true(strlen(launch_kernel(&file, launch)) > 0);
+                assert_true(engine_param(&file, &file.plans[p], launch, "ROWS", &rows) && rows > 0);
+                assert_false(engine_param(&file, &file.plans[p], launch, "nothing", &rows));
+                assert_true(strlen(engine_kernel_name(&file, launch)) > 0);
                 seen[launch->op] = true;
             }
         int ops = 0;
@@ -404,7 +403,6 @@ static void test_library_plans(void **state)
         if (launches[n].op != OP_MATMUL) continue;
         launches[n].attributes = LAUNCH_LIBRARY;
         launches[n].kernel = 0;
-        launches[n].param_count = MATMUL_DEVICE_FIRST_TUNABLE;
         calls++;
     }
     plans[0] = *own;
@@ -417,8 +415,8 @@ static void test_library_plans(void **state)
         launch_shape(&file, &plans[0], &launches[n], shape);
         launch_shape(&file, own, &own->launches[n], expected);
         assert_string_equal(shape, expected);
-        assert_string_equal(launch_kernel(&file, &launches[n]),
-                            is_call ? "cuBLASLt" : launch_kernel(&file, &own->launches[n]));
+        assert_string_equal(engine_kernel_name(&file, &launches[n]),
+                            is_call ? "cuBLASLt" : engine_kernel_name(&file, &own->launches[n]));
     }
     struct status status = {0};
     json_t *found = tactics_json(&file, &status);

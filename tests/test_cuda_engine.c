@@ -86,10 +86,7 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
 {
     const struct manifest *manifest = &fake.cpu->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
-    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
-    uint64_t bytes;
-    assert_true(step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes));
-    assert_true(state_layout(geometry, state, &bytes));
+    const struct plan_field *step = plan->step, *state = geometry->state;
     bool decode = plan->header.kind == PLAN_DECODE;
     *own = (struct fake_plan){.plan = plan};
     operand(own, AT_STEP, SPACE_STEP, ACCESS_READ, step[STEP_COUNTS]);
@@ -108,7 +105,7 @@ static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t i
                                        .grid = {1, 1, 1},
                                        .block = {32, 1, 1},
                                        .cluster = {1, 1, 1}};
-    own->view.header = plan->header;
+    own->view = *plan;
     own->view.header.launch_count = 1;
     own->view.header.operand_count = OPERANDS;
     own->view.header.param_count = own->view.header.dependency_count = 0;
@@ -126,6 +123,7 @@ static void write_engine(const char *path, const struct plan *plans, const struc
     struct manifest manifest = cpu->manifest;
     manifest.target = TARGET_CUDA;
     manifest.target_capability = 90;
+    const struct engine_name_table sample = {.op = OP_SAMPLE, .name = plan_op_name(OP_SAMPLE)};
     struct status status;
     status_clear(&status);
     char *text = NULL;
@@ -138,7 +136,8 @@ static void write_engine(const char *path, const struct plan *plans, const struc
               engine_writer_weights_put(writer, 0, cpu->weights, manifest.weights_bytes, &status) &&
               engine_writer_weights_end(writer, &status) &&
               engine_writer_kernels(writer, kernels, cpu->plan_count, &status) &&
-              engine_writer_plans(writer, plans, cpu->plan_count, &status) &&
+              engine_writer_plans(writer, plans, cpu->plan_count, &manifest.geometry, &status) &&
+              engine_writer_names(writer, &sample, 1, NULL, 0, NULL, 0, &status) &&
               engine_writer_section(writer, SECTION_TOKENIZER, cpu->tokenizer, cpu->tokenizer_size, true, &status) &&
               engine_writer_golden(writer, &cpu->golden, &status);
     free(text);

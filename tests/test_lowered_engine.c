@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/test_lowered_engine.h"
 
+#include "builder/lower/names.h"
 #include "builder/weights/weights.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -68,11 +69,11 @@ static void lower(const struct test_device_model *model, const struct device_fac
 /* ---- the other sections ---- */
 
 static void write_manifest(struct engine_writer *writer, const struct test_device_model *model,
-                           const struct device_facts *gpu, const struct plan *plans, size_t plan_count)
+                           const struct device_facts *gpu, const struct plan *plans, size_t plan_count,
+                           struct plan_geometry *geometry)
 {
     const struct model_config *config = &model->config;
     struct status status = {0};
-    struct plan_field fields[STATE_FIELD_COUNT];
     struct manifest manifest = {
         .builder_version = "0.1.0",
         .model_name = "fables",
@@ -101,7 +102,7 @@ static void write_manifest(struct engine_writer *writer, const struct test_devic
     snprintf(manifest.model_type, sizeof manifest.model_type, "%s", config->model_type);
     snprintf(manifest.target_name, sizeof manifest.target_name, "%s", gpu->name);
     memcpy(manifest.eos_tokens, config->eos_tokens, sizeof manifest.eos_tokens);
-    assert_true(state_layout(&manifest.geometry, fields, &manifest.state_bytes));
+    assert_true(geometry_place_state(&manifest.geometry, &manifest.state_bytes));
     for (size_t p = 0; p < plan_count; p++) {
         struct plan_space_sizes sizes;
         test_device_model_sizes(model, &plans[p].header, &sizes);
@@ -112,6 +113,7 @@ static void write_manifest(struct engine_writer *writer, const struct test_devic
     size_t size = 0;
     test_expect_success(manifest_format(&manifest, &text, &size, &status), &status);
     test_expect_success(engine_writer_section(writer, SECTION_MANIFEST, text, size, false, &status), &status);
+    *geometry = manifest.geometry;
     free(text);
 }
 
@@ -177,12 +179,14 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
     ok = team && pack_weights(graph, &model.checkpoint, writer, model.weights_bytes, team, NULL, NULL, &status);
     team_destroy(team);
     test_expect_success(ok, &status);
-    write_manifest(writer, &model, gpu, plans, count);
+    struct plan_geometry geometry;
+    write_manifest(writer, &model, gpu, plans, count, &geometry);
     write_tensors(writer, graph);
     struct engine_kernel *kernels = kernel_set_view(&set);
     assert_non_null(kernels);
     test_expect_success(engine_writer_kernels(writer, kernels, set.count, &status), &status);
-    test_expect_success(engine_writer_plans(writer, plans, count, &status), &status);
+    test_expect_success(engine_writer_plans(writer, plans, count, &geometry, &status), &status);
+    test_expect_success(write_names(writer, plans, count, &set, &status), &status);
     write_tokenizer(writer, model.checkpoint.tokenizer_path);
     if (engine->golden) test_expect_success(engine_writer_golden(writer, engine->golden, &status), &status);
     test_expect_success(engine_writer_commit(writer, &status), &status);

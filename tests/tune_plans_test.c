@@ -85,14 +85,16 @@ static void expect_launches_follow_records(const struct fixture *f)
     for (int p = 0; p < PLANS; p++)
         for (uint32_t n = 0; n < f->plans[p].header.launch_count; n++) {
             const struct plan_launch *launch = &f->plans[p].launches[n];
-            const int64_t *params = f->plans[p].params + launch->first_param;
+            int64_t params[MATMUL_PARAMS];
             char key[TUNING_KEY_BYTES];
+            struct status status = {0};
             if (launch->op != OP_MATMUL) {
                 assert_true(launch->tactic == PLAN_NO_TACTIC);
                 continue;
             }
             assert_true(launch->tactic < PROBLEMS);
             used[launch->tactic] = true;
+            test_expect_success(op_params(&f->plans[p], launch, MATMUL_PARAMS, params, &status), &status);
             const struct tuning_record *record = &f->tactics.records[launch->tactic];
             matmul_tuning_key(params, &f->machine, key);
             assert_string_equal(record->key, key);
@@ -139,7 +141,9 @@ static void progress_counts_time(void **state)
                 const struct plan_launch *launch = &f.plans[p].launches[n];
                 const void *weights = f.weights;
                 if (launch->op != OP_MATMUL || launch->tactic != (uint32_t)i) continue;
-                const struct matmul_problem problem = {f.plans[p].params + launch->first_param, &weights, NULL, 1};
+                int64_t params[MATMUL_PARAMS];
+                test_expect_success(op_params(&f.plans[p], launch, MATMUL_PARAMS, params, &f.status), &f.status);
+                const struct matmul_problem problem = {params, &weights, NULL, 1};
                 expected_us += 1 + (uint64_t)tune_matmul_expected_us(&problem, &f.machine, TUNE_QUICK);
                 found = 1;
             }

@@ -35,9 +35,10 @@ static void *map_memory(uint64_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-static bool open_rank(struct golden_run *run, uint32_t rank, const struct plan_field *state, uint64_t pages,
-                      const uint8_t *weights, struct status *status)
+static bool open_rank(struct golden_run *run, uint32_t rank, uint64_t pages, const uint8_t *weights,
+                      struct status *status)
 {
+    const struct plan_field *state = run->manifest->geometry.state;
     struct cpu_memory *memory = &run->rank[rank].memory;
     memory->base[SPACE_WEIGHTS] = (void *)(uintptr_t)(weights + rank * run->sizes.bytes[SPACE_WEIGHTS]);
     for (int s = SPACE_ARENA; s < SPACE_COUNT; s++) {
@@ -77,20 +78,17 @@ static bool run_open(struct golden_run *run, uint64_t tokens, const uint8_t *wei
 {
     const struct manifest *manifest = run->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
-    struct plan_field state[STATE_FIELD_COUNT];
-    uint64_t state_bytes, pages = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
-    if (!state_layout(geometry, state, &state_bytes))
-        return status_fail(status, STATUS_INTERNAL, "golden outputs: state layout");
+    uint64_t pages = (tokens + geometry->page_tokens - 1) / geometry->page_tokens;
     run->kv_bytes = pages * geometry->page_bytes;
     run->ranks = (uint32_t)plan_ranks(geometry);
     run->sizes.bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
     run->sizes.bytes[SPACE_ARENA] = manifest->arena_bytes;
     run->sizes.bytes[SPACE_KV] = geometry->page_bytes;
     run->sizes.bytes[SPACE_STEP] = manifest->step_bytes;
-    run->sizes.bytes[SPACE_STATE] = state_bytes;
+    run->sizes.bytes[SPACE_STATE] = manifest->state_bytes;
     run->sizes.bytes[SPACE_COMM] = manifest->comm_bytes;
     for (uint32_t r = 0; r < run->ranks; r++)
-        if (!open_rank(run, r, state, pages, weights, status)) return false;
+        if (!open_rank(run, r, pages, weights, status)) return false;
     return connect_ranks(run, team, status);
 }
 
@@ -135,10 +133,8 @@ static void run_rank(void *argument, struct team_member *member)
 static bool run_step(struct golden_run *run, const struct plan *plan, const int32_t *tokens, uint32_t count,
                      uint64_t position, float *logits, int32_t *next, struct status *status)
 {
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t total, vocab = run->manifest->geometry.vocab_size;
-    if (!step_layout(plan->header.rows, plan->header.out_rows, vocab, fields, &total))
-        return status_fail(status, STATUS_INTERNAL, "golden outputs: step layout");
+    const struct plan_field *fields = plan->step;
+    const uint64_t vocab = run->manifest->geometry.vocab_size;
     bool ok = true;
     for (uint32_t r = 0; ok && r < run->ranks; r++) {
         fill_step(run->rank[r].memory.base[SPACE_STEP], fields, tokens, count, position, logits != NULL);

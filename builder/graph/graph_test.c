@@ -64,6 +64,8 @@ static void load_ranks(struct model *model, int index, enum plan_kind kind, uint
         .threads = 2,
     };
     model->lowering.geometry.page_bytes = model->config.layers * kv_layer_bytes(&model->rank_config, 16, DTYPE_F32);
+    uint64_t state_bytes;
+    assert_true(geometry_place_state(&model->lowering.geometry, &state_bytes));
 }
 
 static void load(struct model *model, int index, enum plan_kind kind) { load_ranks(model, index, kind, 1); }
@@ -274,11 +276,10 @@ static void plans_verify_and_are_ordered(void **state)
                 assert_true(
                     lower_exchange_bytes(&model.graph, rows, out_rows, &model.lowering.exchange_bytes, &status));
                 if (!lower_plan(&model.graph, &model.lowering, rows, &plan, &status)) fail_msg("%s", status.message);
-                struct plan_field fields[STEP_FIELD_COUNT];
                 struct plan_space_sizes sizes = {0};
-                const struct plan_geometry *geometry = &model.lowering.geometry;
-                assert_true(step_layout(rows, plan.header.out_rows, VOCAB, fields, &sizes.bytes[SPACE_STEP]));
-                assert_true(state_layout(geometry, fields, &sizes.bytes[SPACE_STATE]));
+                struct plan_geometry *geometry = &model.lowering.geometry;
+                sizes.bytes[SPACE_STEP] = plan.header.step_bytes;
+                assert_true(geometry_place_state(geometry, &sizes.bytes[SPACE_STATE]));
                 uint64_t weights;
                 assert_true(plan_weights(&model.graph, &weights, &status));
                 sizes.bytes[SPACE_WEIGHTS] = weights / model.graph.ranks;
@@ -443,7 +444,8 @@ static void launches_state_a_ranks_share(void **state)
     int found = 0;
     for (uint32_t n = 0; n < plan.header.launch_count; n++) {
         const struct plan_launch *launch = &plan.launches[n];
-        const int64_t *params = &plan.params[launch->first_param];
+        int64_t params[PLAN_MAX_PARAMS];
+        assert_true(op_params(&plan, launch, PLAN_MAX_PARAMS, params, &status));
         const struct plan_operand *operands = &plan.operands[launch->first_operand];
         if (launch->op == OP_EMBED) {
             assert_int_equal(params[EMBED_VOCAB], 13);

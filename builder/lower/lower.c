@@ -21,11 +21,12 @@
 struct emitter {
     const struct graph *graph;
     const struct lowering *lowering;
+    struct plan_geometry geometry; /* of the lowering, its state placed */
     struct operand_writer out;
     /* what is being built; capacities are the worst case */
     struct plan_header header;
     struct plan_launch *launches;
-    int64_t *params;
+    struct plan_param *params;
     uint32_t *dependencies;
 };
 
@@ -288,6 +289,19 @@ static void set_cost(const struct emitter *e, const struct op_descriptor *op, co
 
 /* ---- plan ---- */
 
+static struct plan plan_of(const struct emitter *e)
+{
+    struct plan plan = {
+        .header = e->header,
+        .launches = e->launches,
+        .operands = e->out.operands,
+        .params = e->params,
+        .dependencies = e->dependencies,
+    };
+    memcpy(plan.step, e->out.step, sizeof plan.step);
+    return plan;
+}
+
 static bool emit_node(struct emitter *e, const struct graph_node *node, struct status *status)
 {
     const struct op_descriptor *op = op_find(node->op);
@@ -299,8 +313,7 @@ static bool emit_node(struct emitter *e, const struct graph_node *node, struct s
     launch->param_count = (uint16_t)op->param_count;
     launch->tactic = PLAN_NO_TACTIC;
     launch->layer = node->layer;
-    int64_t *params = e->params + launch->first_param;
-    memset(params, 0, (size_t)op->param_count * sizeof *params);
+    int64_t params[PLAN_MAX_PARAMS] = {0};
     e->header.param_count += (uint32_t)op->param_count;
     params[OP_PARAM_ROWS] = operand_rows(&e->out, node->outputs[0]);
     params[OP_PARAM_COUNT_INDEX] = operand_count_index(&e->out, node->outputs[0]);
@@ -310,8 +323,10 @@ static bool emit_node(struct emitter *e, const struct graph_node *node, struct s
     e->header.operand_count = e->out.count;
     set_cost(e, op, params, launch);
 
-    struct plan view = {e->header, e->launches, e->out.operands, e->params, e->dependencies};
-    if (op_verify(&view, e->header.launch_count - 1, &e->lowering->geometry, "lowering", status)) return true;
+    op_list_params(params, op->param_count, node->op == OP_MATMUL ? MATMUL_FIRST_TUNABLE : op->param_count,
+                   e->params + launch->first_param);
+    const struct plan view = plan_of(e);
+    if (op_verify(&view, e->header.launch_count - 1, &e->geometry, "lowering", status)) return true;
     /* Sizes that no op can take come from the configuration or the flags, so they are the user's to mend. */
     status->code = STATUS_BAD_INPUT;
     return false;
@@ -339,6 +354,8 @@ bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint
     memset(plan, 0, sizeof *plan);
     if (!lowerable(graph, status) || !operands_begin(&e.out, graph, lowering, &memory, rows, NULL, status))
         return false;
+    e.geometry = lowering->geometry;
+    memcpy(e.geometry.state, e.out.state, sizeof e.geometry.state);
     if (!plan_memory(graph, lowering, rows, e.out.out_rows, &memory, status)) return false;
 
     e.launches = calloc(nodes + 1, sizeof *e.launches);
@@ -354,16 +371,18 @@ bool lower_plan(const struct graph *graph, const struct lowering *lowering, uint
     e.header.rows = rows;
     e.header.out_rows = e.out.out_rows;
     e.header.arena_bytes = memory.arena_bytes;
+    e.header.step_bytes = e.out.step_bytes;
+    e.header.field_count = STEP_FIELD_COUNT;
     for (size_t n = 0; n < nodes; n++)
         if (!emit_node(&e, &graph->nodes[n], status)) goto done;
     if (!find_dependencies(&e, reach, words, status)) goto done;
-    *plan = (struct plan){e.header, e.launches, e.out.operands, e.params, e.dependencies};
+    *plan = plan_of(&e);
     ok = true;
 done:
     free(reach);
     memory_plan_free(&memory);
     if (!ok) {
-        struct plan partial = {e.header, e.launches, e.out.operands, e.params, e.dependencies};
+        struct plan partial = plan_of(&e);
         plan_free(&partial);
     }
     return ok;

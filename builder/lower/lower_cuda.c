@@ -327,6 +327,8 @@ bool lower_device_plan(const struct graph *graph, const struct lowering *lowerin
     plan->header.rows = rows;
     plan->header.out_rows = e.out.out_rows;
     plan->header.arena_bytes = memory.arena_bytes;
+    plan->header.step_bytes = e.out.step_bytes;
+    plan->vocab_size = lowering->geometry.vocab_size;
     for (int n = 0; n < graph->node_count; n++, plan->count++)
         if (!emit_node(&e, &graph->nodes[n], gpu, &plan->launches[n], status)) goto done;
     ok = true;

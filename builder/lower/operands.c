@@ -5,14 +5,14 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
                     const struct memory_plan *memory, uint32_t rows, struct plan_operand *operands,
                     struct status *status)
 {
-    uint64_t step_bytes, state_bytes;
+    uint64_t state_bytes;
     *writer = (struct operand_writer){.graph = graph,
                                       .lowering = lowering,
                                       .memory = memory,
                                       .rows = rows,
                                       .operands = operands};
     writer->out_rows = graph->kind == PLAN_DECODE ? rows : 1;
-    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, writer->step, &step_bytes) &&
+    if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, writer->step, &writer->step_bytes) &&
         state_layout(&lowering->geometry, writer->state, &state_bytes))
         return true;
     return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);

@@ -14,6 +14,7 @@ struct operand_writer {
     const struct lowering *lowering;
     const struct memory_plan *memory;
     struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
+    uint64_t step_bytes;
     uint32_t rows, out_rows;
     struct plan_operand *operands; /* the caller sees to the room */
     uint32_t count;

@@ -32,7 +32,7 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 static void the_sections_have_the_documented_form(void **state)
 {
     (void)state;
-    static const struct number version[] = {{8, 2, 1}, {10, 2, 6}}; /* 1.2 was the first one to have them */
+    static const struct number version[] = {{8, 2, 2}, {10, 2, 0}};
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
         {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */
@@ -40,9 +40,10 @@ static void the_sections_have_the_documented_form(void **state)
         {72, 8, 0},     {120, 8, 0},     {168, 8, 0}, {184, 8, 0}, {264, 8, 0},  {312, 8, 0}, /* padding */
         {192, 8, 4096},                                                                       /* workspace */
     };
-    enum { LAUNCHES = 48, LAUNCH_BYTES = 96 };
+    enum { LAUNCHES = 64, LAUNCH_BYTES = 96 };
     static const struct number plans[] = {
-        {0, 4, 1}, {4, 4, 0}, {8, 4, 1}, {12, 4, 1}, {16, 4, 1}, {20, 4, 10}, {36, 4, 0}, {40, 8, 36864},
+        {0, 4, 1},   {4, 4, 0},  {8, 4, 1},  {12, 4, 1},     {16, 4, 1},
+        {20, 4, 10}, {36, 4, 7}, {44, 4, 0}, {48, 8, 36864}, {56, 8, 448},
     };
     static const struct number attention[] = {
         {0, 2, 11}, {2, 2, 8}, {28, 4, 0}, {32, 8, 0}, {40, 8, 0}, {48, 8, 0}, {56, 8, 0}, {64, 8, 0}, {72, 4, 2},
@@ -293,10 +294,9 @@ static const struct damage damages[] = {
     ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_CORESIDENT, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | 0x80000000, NOT_ZERO),
     {OPERAND(0, tensor_map, 1), IN_PLAN(8) "operand 0: a tensor map for a library call"},
-    {OPERAND(HEAD_OPERAND, tensor_map, 9), IN_PLAN(8) "operand 2: a tensor map for a library call"},
+    {OPERAND(HEAD_OPERAND, tensor_map, 2), IN_PLAN(8) "operand 2: a tensor map for a library call"},
     {OPERAND(WORKSPACE_OPERAND, tensor_map, 1), IN_PLAN(8) "operand 4: a tensor map for a library call"},
-    {OPERAND(HEAD_OPERAND, tensor_map, 10),
-     "launch 8 (matmul): operand 2: tensor map at parameter 9 leaves the launch's 15 parameters"},
+    {OPERAND(HEAD_OPERAND, tensor_map, 10), "launch 8 (matmul): operand 2: tensor map 9 of 2"},
     MATMUL(attributes, 0, "operands: kernel 'rows' has 8, found 5"), /* a kernel again, the one of that number */
     MATMUL(attributes, LAUNCH_PROGRAMMATIC, "operands: kernel 'rows' has 8, found 5"),
     MATMUL(attributes, 4, "operands: kernel 'rows' has 8, found 5"),

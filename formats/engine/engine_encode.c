@@ -80,26 +80,36 @@ bool engine_writer_tensors(struct engine_writer *writer, const struct engine_ten
     return done;
 }
 
+/* `geometry`: whose state fields the section lists; NULL: none. */
 static bool encode_plans(struct engine_writer *writer, enum engine_section section, const struct plan *plans,
-                         size_t count, struct status *status)
+                         size_t count, const struct plan_geometry *geometry, struct status *status)
 {
     struct section_buffer buffer;
-    struct engine_plans_header header = {.plan_count = (uint32_t)count};
-    uint64_t size = sizeof header + count * sizeof(struct plan_header);
+    struct plan_field_entry state[STATE_FIELD_COUNT], step[STEP_FIELD_COUNT];
+    struct engine_plans_header header = {.plan_count = (uint32_t)count,
+                                         .field_count = geometry ? STATE_FIELD_COUNT : 0};
+    uint64_t size = sizeof header + header.field_count * sizeof *state + count * sizeof(struct plan_header);
     if (count > UINT32_MAX) return status_fail(status, STATUS_BAD_INPUT, "engine: too many plans");
     for (size_t i = 0; i < count; i++) {
         uint64_t body_bytes;
+        if (plans[i].header.field_count != STEP_FIELD_COUNT)
+            return status_fail(status, STATUS_INTERNAL, "engine writer: plan %zu has no step fields", i);
         if (!engine_plan_body_bytes(&plans[i].header, &body_bytes) || !checked_add(size, body_bytes, &size))
             return status_fail(status, STATUS_BAD_INPUT, "engine: the plans are too large");
     }
     if (!buffer_open(&buffer, size, status)) return false;
     buffer_add(&buffer, &header, sizeof header);
+    if (geometry) plan_list_fields(geometry->state, STATE_FIELD_COUNT, state);
+    buffer_add(&buffer, state, header.field_count * sizeof *state);
     for (size_t i = 0; i < count; i++) buffer_add(&buffer, &plans[i].header, sizeof plans[i].header);
     for (size_t i = 0; i < count; i++) {
         const struct plan_header *counts = &plans[i].header;
         buffer_add(&buffer, plans[i].launches, counts->launch_count * sizeof *plans[i].launches);
         buffer_add(&buffer, plans[i].operands, counts->operand_count * sizeof *plans[i].operands);
         buffer_add(&buffer, plans[i].params, counts->param_count * sizeof *plans[i].params);
+        buffer_add(&buffer, plans[i].tensor_maps, counts->tensor_map_count * sizeof *plans[i].tensor_maps);
+        plan_list_fields(plans[i].step, STEP_FIELD_COUNT, step);
+        buffer_add(&buffer, step, sizeof step);
         buffer_add(&buffer, plans[i].dependencies, counts->dependency_count * sizeof *plans[i].dependencies);
         buffer.used += buffer.used % sizeof(uint64_t); /* the last array may end in the middle of 8 bytes */
     }
@@ -109,21 +119,23 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
     return done;
 }
 
-bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status)
+bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count,
+                         const struct plan_geometry *geometry, struct status *status)
 {
-    return encode_plans(writer, SECTION_PLANS, plans, count, status);
+    return encode_plans(writer, SECTION_PLANS, plans, count, geometry, status);
 }
 
 bool engine_writer_library_plans(struct engine_writer *writer, const struct plan *plans, size_t count,
                                  struct status *status)
 {
-    return count == 0 || encode_plans(writer, SECTION_LIBRARY_PLANS, plans, count, status);
+    return count == 0 || encode_plans(writer, SECTION_LIBRARY_PLANS, plans, count, NULL, status);
 }
 
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status)
 {
     struct section_buffer buffer;
     struct engine_golden_header header = {
+        .header_bytes = sizeof header,
         .prompt_count = golden->prompt_count,
         .token_count = golden->token_count,
         .vocab_size = golden->vocab_size,

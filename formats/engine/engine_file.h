@@ -7,7 +7,7 @@
 #include "formats/base/file.h"
 #include "formats/engine/manifest.h"
 
-enum { ENGINE_MAJOR = 1, ENGINE_MINOR = 6 };
+enum { ENGINE_MAJOR = 2, ENGINE_MINOR = 0 };
 enum {
     ENGINE_MAX_SECTIONS = 32,
     ENGINE_SECTION_ALIGNMENT = 4096,
@@ -27,6 +27,7 @@ enum engine_section {
     SECTION_SIGNATURE = 11,
     SECTION_LIBRARY_CALLS = 12,
     SECTION_LIBRARY_PLANS = 13,
+    SECTION_NAMES = 14,
     SECTION_COUNT
 };
 const char *engine_section_name(unsigned id);
@@ -56,7 +57,7 @@ struct engine_kernel {
     const char *entry; /* borrowed */
     const void *cubin; /* borrowed, 16-byte aligned */
     uint64_t cubin_bytes;
-    uint32_t operand_count; /* its parameters: pointers, and tensor maps where a launch's operand has one */
+    uint32_t operand_count; /* its arguments: pointers, and tensor maps where a launch's operand has one */
 };
 
 /* One way to call a library: what the launches that refer to it have in common. */
@@ -93,6 +94,7 @@ struct engine {
     struct plan *library_plans;   /* [plan_count]: takes the place of the plan of that number where its libraries are
                                  * there; launch_count 0: nothing does. NULL without library calls */
     uint64_t library_arena_bytes; /* largest over the library plans */
+    struct json_t *names;         /* owned; see engine_op_name */
     const char *tactics;          /* tuning record lines */
     size_t tactics_size;
     const uint8_t *tokenizer; /* image, NULL if none */
@@ -127,6 +129,17 @@ bool engine_read_weights(const struct engine *engine, uint64_t offset, void *to,
 void engine_read_ahead(const struct engine *engine, uint64_t offset, uint64_t bytes);
 void engine_close(struct engine *engine);
 
+/* Names for people, from the file rather than from this program's tables (engine_names.c). Texts are borrowed from the
+ * engine. Every op of a plan has a name. */
+const char *engine_op_name(const struct engine *engine, unsigned op);
+/* Name of the launch's kernel or library call; CPU: of its op. */
+const char *engine_kernel_name(const struct engine *engine, const struct plan_launch *launch);
+/* NULL: the file does not name it. */
+const char *engine_operand_name(const struct engine *engine, const struct plan_launch *launch, unsigned operand);
+/* Value of the launch's parameter of that name, regardless of case. False: it is absent, or the file names none so. */
+bool engine_param(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
+                  const char *name, int64_t *value);
+
 /* Writer: begin, weights, sections, end. Same contents, same bytes. The weights may come before, between or after the
  * other sections, but as one run. A section of size 0 is left out. The manifest is parsed as it is written (the header
  * repeats its builder version). After a failure only engine_writer_abandon makes sense. */
@@ -148,7 +161,8 @@ bool engine_writer_section(struct engine_writer *writer, enum engine_section id,
 /* Tensors in any order; the section has them by rising offset. Plans in the order that struct engine demands. */
 bool engine_writer_tensors(struct engine_writer *writer, const struct engine_tensor *tensors, size_t count,
                            struct status *status);
-bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count, struct status *status);
+bool engine_writer_plans(struct engine_writer *writer, const struct plan *plans, size_t count,
+                         const struct plan_geometry *geometry, struct status *status);
 /* Compressed. Two kernels may have the same entry name: launches refer to them by index. */
 bool engine_writer_kernels(struct engine_writer *writer, const struct engine_kernel *kernels, size_t count,
                            struct status *status);
@@ -158,6 +172,19 @@ bool engine_writer_library_plans(struct engine_writer *writer, const struct plan
                                  struct status *status);
 bool engine_writer_calls(struct engine_writer *writer, const struct engine_call *calls, size_t count,
                          struct status *status);
+/* Names of one op, or of one device kernel. */
+struct engine_name_table {
+    unsigned op;      /* enum plan_op; kernels: 0 */
+    const char *name; /* kernels: the entry, or the name that `calls` gives a library call */
+    const char *const *operands;
+    size_t operand_count;
+    const char *const *params; /* by id, from 1 on; NULL: the op has no such parameter */
+    size_t param_count;
+};
+/* Every op of the plans must have a table; kernels without one use their op's. `calls`: a name for each library call. */
+bool engine_writer_names(struct engine_writer *writer, const struct engine_name_table *ops, size_t op_count,
+                         const struct engine_name_table *kernels, size_t kernel_count, const char *const *calls,
+                         size_t call_count, struct status *status);
 bool engine_writer_golden(struct engine_writer *writer, const struct engine_golden *golden, struct status *status);
 /* Writes header and table, syncs, renames; frees the writer whatever happens. */
 bool engine_writer_commit(struct engine_writer *writer, struct status *status);

@@ -73,7 +73,8 @@ static void add_sections(struct engine_writer *writer)
     bool done = manifest_format(&sample.manifest, &text, &size, &status) &&
                 engine_writer_section(writer, SECTION_MANIFEST, text, size, false, &status) &&
                 engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status) &&
-                engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &status) &&
+                engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &sample.manifest.geometry, &status) &&
+                test_engine_write_names(writer, &sample, &status) &&
                 engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status);
     if (done && sample.manifest.has_tokenizer)
         done =
@@ -130,15 +131,9 @@ static void check_content(const struct engine *engine)
         assert_int_equal(engine->tensors[i].bytes, sample.tensors[i].bytes);
     }
     assert_int_equal(engine->plan_count, TEST_ENGINE_PLANS);
-    for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
-        const struct plan *found = &engine->plans[i], *plan = &sample.plans[i];
-        assert_memory_equal(&found->header, &plan->header, sizeof plan->header);
-        assert_memory_equal(found->launches, plan->launches, plan->header.launch_count * sizeof *plan->launches);
-        assert_memory_equal(found->operands, plan->operands, plan->header.operand_count * sizeof *plan->operands);
-        assert_memory_equal(found->params, plan->params, plan->header.param_count * sizeof *plan->params);
-        assert_memory_equal(found->dependencies, plan->dependencies,
-                            plan->header.dependency_count * sizeof *plan->dependencies);
-    }
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++) assert_true(test_engine_same_plan(&engine->plans[i], &sample.plans[i]));
+    assert_memory_equal(engine->manifest.geometry.state, sample.manifest.geometry.state,
+                        sizeof sample.manifest.geometry.state);
     assert_int_equal(engine->tactics_size, strlen(sample.tactics));
     assert_memory_equal(engine->tactics, sample.tactics, engine->tactics_size);
     assert_int_equal(engine->tokenizer_size, sizeof sample.tokenizer);
@@ -324,29 +319,29 @@ struct mutation {
     }
 #define HEADER(field, value, expected) FIELD(0, 0, engine_header, field, value, expected)
 /* Table entries in the order of writing. */
-enum { WEIGHTS, HASHES, MANIFEST, TENSORS, PLANS, TACTICS, TOKENIZER, GOLDEN };
+enum { WEIGHTS, HASHES, MANIFEST, TENSORS, PLANS, NAMES, TACTICS, TOKENIZER, GOLDEN };
 #define ENTRY(index, field, value, expected)                                                                     \
     FIELD(0, sizeof(struct engine_header) + (index) * sizeof(struct engine_section_entry), engine_section_entry, \
           field, value, expected)
 #define TENSOR(index, field, value, expected)                                                                   \
     FIELD(SECTION_TENSORS, sizeof(struct engine_tensors_header) + (index) * sizeof(struct engine_tensor_entry), \
           engine_tensor_entry, field, value, "section 'tensors': " expected)
-#define PLAN(index, field, value, expected)                                                                      \
-    FIELD(SECTION_PLANS, sizeof(struct engine_plans_header) + (index) * sizeof(struct plan_header), plan_header, \
-          field, value, "section 'plans': " expected)
-#define LAUNCH(field, value, expected)                                                                        \
-    FIELD(SECTION_PLANS, sizeof(struct engine_plans_header) + TEST_ENGINE_PLANS * sizeof(struct plan_header), \
-          plan_launch, field, value, "section 'plans': plan 0 (decode, 1 rows): launch 0" expected)
+#define PLAN(index, field, value, expected)                                                                    \
+    FIELD(SECTION_PLANS, TEST_PLANS_HEADERS + (index) * sizeof(struct plan_header), plan_header, field, value, \
+          "section 'plans': " expected)
+#define LAUNCH(field, value, expected)                                                                            \
+    FIELD(SECTION_PLANS, TEST_PLANS_HEADERS + TEST_ENGINE_PLANS * sizeof(struct plan_header), plan_launch, field, \
+          value, "section 'plans': plan 0 (decode, 1 rows): launch 0" expected)
 #define GOLDEN_FIELD(field, value, expected) \
     FIELD(SECTION_GOLDEN, 0, engine_golden_header, field, value, "section 'golden': " expected)
 
 static const struct mutation mutations[] = {
-    HEADER(major, 2,
-           "header: engine format: expected major version 1, found 2.6 (written by engbuild 0.1.0-test); "
-           "rebuild the engine"),
+    HEADER(major, 3,
+           "test: engine format 3.0 (written by engbuild 0.1.0-test) is too new for this runtime, which reads 2.x: use "
+           "the runtime of that release"),
     HEADER(header_bytes, 127, "header: size of header and table: expected 128 to 4096 bytes, found 127"),
     HEADER(header_bytes, 4097, "header: size of header and table"),
-    HEADER(header_bytes, 128, "header: size of header and table: expected 512, found 128"),
+    HEADER(header_bytes, 128, "header: size of header and table: expected 560, found 128"),
     HEADER(file_bytes, 1, "header: expected a file of 1 bytes"),
     HEADER(file_bytes, UINT64_MAX, "header: truncated: expected a file of"),
     HEADER(builder_version[0], 0, "header: the builder version is not"),
@@ -355,7 +350,7 @@ static const struct mutation mutations[] = {
     HEADER(builder_version[0], '9', "section 'manifest': builder version: expected '9.1.0-test' as in the header"),
     HEADER(section_count, 0, "header: section count: expected 1 to 32, found 0"),
     HEADER(section_count, 33, "header: section count"),
-    HEADER(section_count, 7, "header: size of header and table: expected 464, found 512"),
+    HEADER(section_count, 8, "header: size of header and table: expected 512, found 560"),
     HEADER(entry_bytes, 56, "header: size of a table entry: expected 48, found 56"),
     HEADER(reserved[6], 1, "header: reserved field 6"),
     ENTRY(WEIGHTS, type, 99, "section table: entry 0: section 'unknown': needs a newer runtime"),
@@ -376,7 +371,7 @@ static const struct mutation mutations[] = {
     ENTRY(PLANS, raw_bytes, UINT64_MAX, "section 'plans': raw size: expected 1 to"),
     ENTRY(PLANS, raw_bytes, 0, "section 'plans': raw size: expected 1 to"),
     ENTRY(PLANS, reserved, 1, "section 'plans': a reserved field"),
-    ENTRY(TOKENIZER, type, SECTION_GOLDEN, "entry 7: section 'golden' of type 10 appears twice"),
+    ENTRY(TOKENIZER, type, SECTION_GOLDEN, "entry 8: section 'golden' of type 10 appears twice"),
     ENTRY(PLANS, type, SECTION_SIGNATURE, "section 'signature': needs a newer runtime"),
     ENTRY(TOKENIZER, type, SECTION_SIGNATURE, "section 'manifest': says that there is a tokenizer, but there is none"),
     {SECTION_MANIFEST, 0, 1, '[', "section 'manifest': manifest: not valid JSON"},
@@ -412,16 +407,21 @@ static const struct mutation mutations[] = {
     {SECTION_TACTICS, 16, 1, '_', "section 'tactics': line 0 is not a tuning record"},
     {SECTION_TACTICS, 40, 1, 0, "section 'tactics': line 0 is not a tuning record"},
     {SECTION_TACTICS, 40, 1, '\n', "section 'tactics': line 0 is not a tuning record"},
-    {SECTION_PLANS, 0, 4, 0, "section 'plans': header: 0 plans"},
-    {SECTION_PLANS, 0, 4, UINT32_MAX, "section 'plans': header: 4294967295 plans"},
+    {SECTION_PLANS, 0, 4, 0, "section 'plans': header: 0 plans and 3 state fields"},
+    {SECTION_PLANS, 0, 4, UINT32_MAX, "section 'plans': header: 4294967295 plans and 3 state fields"},
     {SECTION_PLANS, 0, 4, 2, "section 'plans': "},
-    {SECTION_PLANS, 4, 4, 1, "section 'plans': header: 3 plans"},
+    {SECTION_PLANS, 4, 4, 2, "section 'plans': the state space has 2 of its 3 fields"},
+    {SECTION_PLANS, 8, 2, 0, "section 'plans': state field 0: id 0"},
+    {SECTION_PLANS, 4, 4, UINT32_MAX, "section 'plans': header: 3 plans and 4294967295 state fields"},
     PLAN(0, kind, PLAN_PREFILL, "plan 0: expected decode of 1 row"),
-    PLAN(0, rows, 2, "plan 0 (decode, 2 rows): out_rows"),
+    PLAN(0, rows, 2, "plan 0: step field of id 2: expected at least 8 bytes, found 4"),
+    PLAN(0, out_rows, 0, "plan 0 (decode, 1 rows): out_rows"),
     PLAN(2, kind, 7, "plan 2 (prefill, 4 rows): kind"),
-    PLAN(0, launch_count, UINT32_MAX, "plan 0 leaves the section"),
-    PLAN(2, param_count, UINT32_MAX, "plan 2 leaves the section"),
-    PLAN(2, param_count, 0, "expected "),
+    PLAN(0, launch_count, UINT32_MAX, "plan 0: leaves the section"),
+    PLAN(2, param_count, UINT32_MAX, "plan 2: leaves the section"),
+    PLAN(2, param_count, 0, "plan 2: step field 0: "),
+    PLAN(0, field_count, 0, "plan 0: the step space has 0 of its 7 fields"),
+    PLAN(0, step_bytes, 64, "plan 0: step field 1: 4 bytes at offset 64"),
     PLAN(0, arena_bytes, 1 << 20, "plan 0 (decode, 1 rows): needs 1048576 arena bytes"),
     LAUNCH(op, 0, " (?): unknown op 0"),
     LAUNCH(tactic, 2, ": tactic 2 of 2"),
@@ -437,9 +437,14 @@ static const struct mutation mutations[] = {
     GOLDEN_FIELD(vocab_size, 15, "vocabulary: expected 16 as in the manifest, found 15"),
     GOLDEN_FIELD(tolerance, 0x7fc00000, "tolerance: expected a number from 0 on"),
     GOLDEN_FIELD(tolerance, 0xbf800000, "tolerance: expected a number from 0 on"),
-    {SECTION_GOLDEN, 16, 4, 16, "section 'golden': prompt token 0: expected 0 to 15, found 16"},
-    {SECTION_GOLDEN, 32, 4, UINT32_MAX, "section 'golden': token 1: expected 0 to 15, found -1"},
-    {SECTION_GOLDEN, 36, 4, 0x7f800000, "section 'golden': a logit is not finite"},
+    GOLDEN_FIELD(header_bytes, 16, "header: expected a multiple of 8 bytes from 24 on"),
+    GOLDEN_FIELD(header_bytes, 28, "header: expected a multiple of 8 bytes from 24 on"),
+    GOLDEN_FIELD(header_bytes, 32, "expected the size for its counts"),
+    GOLDEN_FIELD(header_bytes, UINT32_MAX & ~7u, "expected the size for its counts"),
+    GOLDEN_FIELD(reserved, 1, "header: expected a multiple of 8 bytes from 24 on and a reserved field of 0"),
+    {SECTION_GOLDEN, 24, 4, 16, "section 'golden': prompt token 0: expected 0 to 15, found 16"},
+    {SECTION_GOLDEN, 40, 4, UINT32_MAX, "section 'golden': token 1: expected 0 to 15, found -1"},
+    {SECTION_GOLDEN, 44, 4, 0x7f800000, "section 'golden': a logit is not finite"},
 };
 
 static void every_structural_check_fires(void **state)
@@ -462,7 +467,7 @@ static void every_structural_check_fires(void **state)
     uint64_t body_bytes;
     assert_true(engine_plan_body_bytes(&sample.plans[0].header, &body_bytes));
     memcpy(changed, bytes, size);
-    uint64_t bodies = sizeof(struct engine_plans_header) + TEST_ENGINE_PLANS * sizeof(struct plan_header);
+    uint64_t bodies = TEST_PLANS_HEADERS + TEST_ENGINE_PLANS * sizeof(struct plan_header);
     changed[test_engine_entry(changed, size, SECTION_PLANS)->offset + bodies + body_bytes - 1] = 1;
     engine_fix_checksums(changed, size);
     expect_refused(changed, size, "section 'plans': plan 0: padding is not zero");
@@ -514,9 +519,8 @@ static void sections_must_agree(void **state)
 static void slots_bound_the_decode_batch(void **state)
 {
     (void)state;
-    struct plan_field fields[STATE_FIELD_COUNT];
     sample.manifest.geometry.slots = 1;
-    assert_true(state_layout(&sample.manifest.geometry, fields, &sample.manifest.state_bytes));
+    assert_true(geometry_place_state(&sample.manifest.geometry, &sample.manifest.state_bytes));
     /* The state space shrinks as well, which is seen first unless its operands are moved out of the way. */
     for (int i = 0; i < TEST_ENGINE_PLANS; i++)
         for (uint32_t operand = 0; operand < sample.plans[i].header.operand_count; operand++)
@@ -550,7 +554,7 @@ static void later_minor_versions_are_read(void **state)
     engine_fix_checksums(bytes, size);
     expect_refused(bytes, size,
                    "section table: entry 0: section 'unknown': needs a newer runtime: expected what format "
-                   "1.6 knows, found type 77 with flags 0x2 in format 1.9; use a runtime that reads 1.9");
+                   "2.0 knows, found type 77 with flags 0x2 in format 2.9; use a runtime that reads 2.9");
     entry->flags = 0;
     engine_fix_checksums(bytes, size);
     bytes[entry->offset] ^= 1;
@@ -558,36 +562,20 @@ static void later_minor_versions_are_read(void **state)
     free(bytes);
 }
 
-/* A file as format 1.0 wrote it, before there were device targets. Today's differs in the minor version alone. */
-static void files_of_1_0_are_read(void **state)
+/* A file of an earlier major version: one sentence that names file, version and builder, and says what to do. */
+static void files_of_1_0_are_refused(void **state)
 {
     (void)state;
+    static const char file[] = "formats/testdata/engine_1_0";
     struct status status = {0};
     struct engine engine;
-    struct engine_header header;
-    size_t size = 0, new_size = 0;
-    uint8_t *bytes = test_engine_read("formats/testdata/engine_1_0", &size);
-    assert_non_null(bytes);
-    memcpy(&header, bytes, sizeof header);
-    assert_int_equal(header.major, 1);
-    assert_int_equal(header.minor, 0);
-    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
-    assert_true(engine_open_memory(&engine, bytes, size, "old", &status));
-    check_content(&engine);
-    assert_int_equal(engine.kernel_count, 0);
-    engine_close(&engine);
-
-    uint8_t *new_bytes = written(false, &new_size);
-    memcpy(&header, new_bytes, sizeof header);
-    assert_int_equal(header.major, ENGINE_MAJOR);
-    assert_int_equal(header.minor, 6);
-    header.minor = 0;
-    memcpy(new_bytes, &header, sizeof header);
-    engine_fix_checksums(new_bytes, new_size);
-    assert_int_equal(new_size, size);
-    assert_memory_equal(new_bytes, bytes, size);
-    free(new_bytes);
-    free(bytes);
+    assert_false(engine_open(&engine, file, &status));
+    assert_int_equal(status.code, STATUS_VERSION);
+    assert_string_equal(
+        status.message,
+        "formats/testdata/engine_1_0: engine format 1.0 (written by engbuild 0.1.0-test) is too old for "
+        "this runtime, which reads 2.x: rebuild it with the engbuild of this release (engbuild --model "
+        "CHECKPOINT -o FILE)");
 }
 
 static void compression_bombs_are_refused(void **state)
@@ -789,7 +777,7 @@ int main(void)
         TEST(sections_must_agree),
         TEST(slots_bound_the_decode_batch),
         TEST(later_minor_versions_are_read),
-        TEST(files_of_1_0_are_read),
+        TEST(files_of_1_0_are_refused),
         TEST(compression_bombs_are_refused),
         TEST(weights_do_not_depend_on_the_pieces),
         TEST(misuse_is_an_internal_error),

@@ -174,13 +174,15 @@ static bool verify_dimensions(const struct plan_launch *launch, struct status *s
 }
 
 /* The map must stay inside its operand; in the KV pool, whose size the loader picks, the rows are left to it. */
-static bool verify_tensor_map(const struct plan_operand *operand, const int64_t *params, struct status *status)
+static bool verify_tensor_map(const struct plan_operand *operand, const struct plan_tensor_map *maps,
+                              struct status *status)
 {
-    struct plan_tensor_map map;
-    memcpy(&map, params + operand->tensor_map - 1, sizeof map);
-    uint64_t element = map.dtype > 0 && map.dtype < DTYPE_COUNT ? dtype_bytes((enum dtype)map.dtype) : 0;
-    if (element != sizeof(uint16_t) && element != sizeof(float))
-        return status_fail(status, STATUS_CORRUPT, "tensor map: unknown dtype %" PRId64, map.dtype);
+    const struct plan_tensor_map map = maps[operand->tensor_map - 1];
+    const uint64_t element = plan_tensor_map_element_bytes(&map);
+    if (element == 0)
+        return status_fail(status, STATUS_CORRUPT, "tensor map: dtype: expected F32, F16 or BF16, found %" PRId64,
+                           map.dtype);
+    if (map.reserved != 0) return status_fail(status, STATUS_CORRUPT, "tensor map: a reserved field is not zero");
     if (map.columns < 1 || map.columns > INT32_MAX || map.rows < 0 || map.rows > INT32_MAX || map.pitch < 16 ||
         map.pitch % 16 != 0 || map.pitch > INT64_C(1) << 39 || (uint64_t)map.columns * element > (uint64_t)map.pitch)
         return status_fail(status, STATUS_CORRUPT,
@@ -241,7 +243,7 @@ bool engine_verify_device_launch(const struct engine *engine, const struct plan 
         return status_fail(status, STATUS_CORRUPT, "unknown attributes 0x%" PRIx32, launch->attributes);
     for (uint32_t i = 0; i < launch->operand_count; i++) {
         const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
-        if (operand->tensor_map != 0 && !verify_tensor_map(operand, plan->params + launch->first_param, status))
+        if (operand->tensor_map != 0 && !verify_tensor_map(operand, plan->tensor_maps, status))
             return status_prefix(status, "operand %" PRIu32, i);
     }
     return verify_dimensions(launch, status);

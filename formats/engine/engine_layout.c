@@ -20,6 +20,7 @@ const char *engine_section_name(unsigned id)
     case SECTION_SIGNATURE: return "signature";
     case SECTION_LIBRARY_CALLS: return "library calls";
     case SECTION_LIBRARY_PLANS: return "library plans";
+    case SECTION_NAMES: return "names";
     default: return "unknown";
     }
 }
@@ -35,6 +36,7 @@ uint64_t engine_section_limit(unsigned type)
 {
     switch (type) {
     case SECTION_MANIFEST: return UINT64_C(64) << 10;
+    case SECTION_NAMES: return UINT64_C(256) << 10;
     case SECTION_TENSORS: return UINT64_C(64) << 20;
     case SECTION_KERNELS:
     case SECTION_LIBRARY_CALLS:
@@ -49,10 +51,12 @@ uint64_t engine_section_limit(unsigned type)
 
 bool engine_plan_body_bytes(const struct plan_header *header, uint64_t *bytes)
 {
-    /* Four 32-bit counts times small structs: no overflow. */
+    /* Six 32-bit counts times small structs: no overflow. */
     uint64_t total = (uint64_t)header->launch_count * sizeof(struct plan_launch) +
                      (uint64_t)header->operand_count * sizeof(struct plan_operand) +
-                     (uint64_t)header->param_count * sizeof(int64_t) +
+                     (uint64_t)header->param_count * sizeof(struct plan_param) +
+                     (uint64_t)header->tensor_map_count * sizeof(struct plan_tensor_map) +
+                     (uint64_t)header->field_count * sizeof(struct plan_field_entry) +
                      (uint64_t)header->dependency_count * sizeof(uint32_t);
     return checked_align(total, sizeof(uint64_t), bytes);
 }

@@ -39,7 +39,7 @@ struct engine_header {
     uint64_t file_bytes;
     uint64_t header_hash;     /* XXH3-64 of [0, header_bytes) with this field zero */
     char builder_version[32]; /* NUL-padded text */
-    /* version 1 */
+    /* since version 1 */
     uint32_t section_count;
     uint32_t entry_bytes; /* sizeof(struct engine_section_entry) */
     uint64_t reserved[7];
@@ -88,11 +88,11 @@ struct engine_tensor_entry {
 };
 _Static_assert(sizeof(struct engine_tensor_entry) == 64, "encoding");
 
-/* Plans: header, every struct plan_header, then for each plan its launches, operands, parameters and dependencies,
- * and zeros to a multiple of 8 bytes. */
+/* Plans: header, fields of the STATE space, every struct plan_header, then for each plan its launches, operands,
+ * parameters, tensor maps, fields of its STEP space and dependencies, and zeros to a multiple of 8 bytes. */
 struct engine_plans_header {
     uint32_t plan_count;
-    uint32_t reserved;
+    uint32_t field_count; /* of the STATE space; library plans: 0 */
 };
 _Static_assert(sizeof(struct engine_plans_header) == 8, "encoding");
 
@@ -131,12 +131,16 @@ struct engine_call_entry {
 };
 _Static_assert(sizeof(struct engine_call_entry) == 32, "encoding");
 
-/* Golden outputs: header, prompt, tokens, logits, as in struct engine_golden. */
+/* Golden outputs: header, prompt, tokens, logits, as in struct engine_golden. A later minor version may have a longer
+ * header, which begins with this one. */
 struct engine_golden_header {
+    uint32_t header_bytes;
     uint32_t prompt_count, token_count, vocab_size;
     float tolerance;
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct engine_golden_header) == 16, "encoding");
+_Static_assert(sizeof(struct engine_golden_header) == 24, "encoding");
+enum { ENGINE_GOLDEN_MOST_HEADER = 4096 };
 
 /* Where a section must begin, at or behind `position`. False on overflow. */
 bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t position, uint64_t *offset);

@@ -26,7 +26,8 @@ static void write_bombs(const enum engine_section *bombs, size_t count)
     }
     ok = ok && manifest_format(&sample.manifest, &text, &text_size, &status) &&
          engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status) &&
-         engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &status);
+         engine_writer_plans(writer, sample.plans, TEST_ENGINE_PLANS, &sample.manifest.geometry, &status) &&
+         test_engine_write_names(writer, &sample, &status);
     if (!is_bomb[SECTION_TENSORS])
         ok = ok && engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status);
     if (!is_bomb[SECTION_TACTICS])
@@ -121,7 +122,7 @@ static void the_manifest_bounds_the_others(void **state)
     write_bombs((const enum engine_section[]){SECTION_TOKENIZER}, 1);
     EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'tokenizer': raw size: expected at most", "found 41943040");
     write_bombs((const enum engine_section[]){SECTION_GOLDEN}, 1);
-    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'golden': raw size: expected at most 696 in an engine with this",
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'golden': raw size: expected at most 4776 in an engine with this",
                          "found 41943040");
 }
 

@@ -26,20 +26,17 @@ static bool verify_launch(const struct engine *engine, const struct plan *plan, 
 }
 
 static bool verify_plan(const struct engine *engine, const struct plan *plan, size_t index, uint64_t arena_bytes,
-                        uint64_t tactic_count, uint64_t *step_bytes, struct status *status)
+                        uint64_t tactic_count, struct status *status)
 {
     const struct manifest *manifest = &engine->manifest;
-    struct plan_field fields[STEP_FIELD_COUNT];
     char name[64];
     snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index,
              plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows);
-    if (!step_layout(plan->header.rows, plan->header.out_rows, manifest->geometry.vocab_size, fields, step_bytes))
-        return status_fail(status, STATUS_CORRUPT, "%s: the step's size overflows", name);
     const struct plan_space_sizes sizes = {.bytes = {
                                                [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
                                                [SPACE_ARENA] = arena_bytes,
                                                [SPACE_KV] = manifest->geometry.page_bytes,
-                                               [SPACE_STEP] = *step_bytes,
+                                               [SPACE_STEP] = manifest->step_bytes,
                                                [SPACE_STATE] = manifest->state_bytes,
                                                [SPACE_COMM] = manifest->comm_bytes,
                                            }};
@@ -74,38 +71,81 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
     return true;
 }
 
-/* Points the plans at their arrays inside the section. *plans is engine_take's. */
-static bool place_plans(struct engine *engine, const struct engine_part *part, struct plan **plans, size_t *count,
-                        struct status *status)
+/* The fields of a plan's STEP space, as large as its rows demand. */
+static bool read_step_fields(const struct engine *engine, struct plan *plan, const struct plan_field_entry *entries,
+                             struct status *status)
+{
+    const struct plan_header *header = &plan->header;
+    uint64_t total;
+    if (!step_layout(header->rows, header->out_rows, engine->manifest.geometry.vocab_size, plan->step, &total))
+        return status_fail(status, STATUS_CORRUPT, "the size of its step overflows");
+    return plan_read_fields(entries, header->field_count, SPACE_STEP, header->step_bytes, plan->step, STEP_FIELD_COUNT,
+                            status);
+}
+
+/* Points the plan at its arrays in the section, from `position` on, which moves to their end. */
+static bool place_plan(const struct engine *engine, const struct engine_part *part, struct plan *plan,
+                       uint64_t *position, struct status *status)
+{
+    uint64_t body_bytes;
+    if (!engine_plan_body_bytes(&plan->header, &body_bytes) || !checked_range(*position, body_bytes, part->size))
+        return status_fail(status, STATUS_CORRUPT, "leaves the section");
+    const uint8_t *body = part->bytes + *position;
+    plan->launches = (const void *)body;
+    body += plan->header.launch_count * sizeof *plan->launches;
+    plan->operands = (const void *)body;
+    body += plan->header.operand_count * sizeof *plan->operands;
+    plan->params = (const void *)body;
+    body += plan->header.param_count * sizeof *plan->params;
+    plan->tensor_maps = (const void *)body;
+    body += plan->header.tensor_map_count * sizeof *plan->tensor_maps;
+    const struct plan_field_entry *fields = (const void *)body;
+    body += plan->header.field_count * sizeof *fields;
+    plan->dependencies = (const void *)body;
+    body += plan->header.dependency_count * sizeof *plan->dependencies;
+    *position += body_bytes;
+    for (; body < part->bytes + *position; body++)
+        if (*body != 0) return status_fail(status, STATUS_CORRUPT, "padding is not zero");
+    return read_step_fields(engine, plan, fields, status);
+}
+
+/* The fields of the STATE space, which section `plans` lists for all plans. */
+static bool read_state_fields(struct engine *engine, const struct plan_field_entry *entries, uint32_t count,
+                              struct status *status)
+{
+    struct plan_geometry *geometry = &engine->manifest.geometry;
+    uint64_t total;
+    if (!geometry_place_state(geometry, &total))
+        return status_fail(status, STATUS_CORRUPT, "the size of the state overflows");
+    return plan_read_fields(entries, count, SPACE_STATE, engine->manifest.state_bytes, geometry->state,
+                            STATE_FIELD_COUNT, status);
+}
+
+/* Reads the section up to the launches of its plans. *plans is engine_take's. */
+static bool place_plans(struct engine *engine, const struct engine_part *part, bool lists_state, struct plan **plans,
+                        size_t *count, struct status *status)
 {
     struct engine_plans_header header;
     if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
     memcpy(&header, part->bytes, sizeof header);
-    uint64_t position = sizeof header + (uint64_t)header.plan_count * sizeof(struct plan_header);
-    if (header.plan_count == 0 || header.reserved != 0 || position > part->size)
-        return status_fail(status, STATUS_CORRUPT, "header: %" PRIu32 " plans in %" PRIu64 " bytes", header.plan_count,
-                           part->size);
+    const uint64_t headers_at = sizeof header + (uint64_t)header.field_count * sizeof(struct plan_field_entry);
+    uint64_t position = headers_at + (uint64_t)header.plan_count * sizeof(struct plan_header);
+    if (header.plan_count == 0 || position > part->size)
+        return status_fail(status, STATUS_CORRUPT,
+                           "header: %" PRIu32 " plans and %" PRIu32 " state fields in %" PRIu64 " bytes",
+                           header.plan_count, header.field_count, part->size);
+    const struct plan_field_entry *state = (const void *)(part->bytes + sizeof header);
+    if (lists_state ? !read_state_fields(engine, state, header.field_count, status) : header.field_count != 0)
+        return !lists_state ? status_fail(status, STATUS_CORRUPT, "header: %" PRIu32 " state fields, expected none",
+                                          header.field_count)
+                            : false;
     *plans = engine_take(engine, header.plan_count, sizeof **plans, status);
     if (!*plans) return false;
     *count = header.plan_count;
     for (uint32_t i = 0; i < header.plan_count; i++) {
         struct plan *plan = &(*plans)[i];
-        uint64_t body_bytes;
-        memcpy(&plan->header, part->bytes + sizeof header + i * sizeof plan->header, sizeof plan->header);
-        if (!engine_plan_body_bytes(&plan->header, &body_bytes) || !checked_range(position, body_bytes, part->size))
-            return status_fail(status, STATUS_CORRUPT, "plan %" PRIu32 " leaves the section", i);
-        const uint8_t *body = part->bytes + position;
-        plan->launches = (const void *)body;
-        body += plan->header.launch_count * sizeof *plan->launches;
-        plan->operands = (const void *)body;
-        body += plan->header.operand_count * sizeof *plan->operands;
-        plan->params = (const void *)body;
-        body += plan->header.param_count * sizeof *plan->params;
-        plan->dependencies = (const void *)body;
-        body += plan->header.dependency_count * sizeof *plan->dependencies;
-        position += body_bytes;
-        for (; body < part->bytes + position; body++)
-            if (*body != 0) return status_fail(status, STATUS_CORRUPT, "plan %" PRIu32 ": padding is not zero", i);
+        memcpy(&plan->header, part->bytes + headers_at + i * sizeof plan->header, sizeof plan->header);
+        if (!place_plan(engine, part, plan, &position, status)) return status_prefix(status, "plan %" PRIu32, i);
     }
     if (position != part->size)
         return status_fail(status, STATUS_CORRUPT, "expected %" PRIu64 " bytes for its plans, found %" PRIu64, position,
@@ -117,14 +157,13 @@ bool engine_verify_plans(struct engine *engine, const struct engine_part *part, 
                          struct status *status)
 {
     uint64_t arena_bytes = 0, step_bytes = 0;
-    if (!place_plans(engine, part, &engine->plans, &engine->plan_count, status)) return false;
+    if (!place_plans(engine, part, true, &engine->plans, &engine->plan_count, status)) return false;
     for (size_t i = 0; i < engine->plan_count; i++) {
-        uint64_t plan_step_bytes;
-        if (!verify_plan(engine, &engine->plans[i], i, engine->manifest.arena_bytes, tactic_count, &plan_step_bytes,
-                         status))
+        const struct plan_header *header = &engine->plans[i].header;
+        if (!verify_plan(engine, &engine->plans[i], i, engine->manifest.arena_bytes, tactic_count, status))
             return false;
-        if (plan_step_bytes > step_bytes) step_bytes = plan_step_bytes;
-        if (engine->plans[i].header.arena_bytes > arena_bytes) arena_bytes = engine->plans[i].header.arena_bytes;
+        if (header->step_bytes > step_bytes) step_bytes = header->step_bytes;
+        if (header->arena_bytes > arena_bytes) arena_bytes = header->arena_bytes;
     }
     if (!verify_plan_order(engine, status)) return false;
     if (step_bytes != engine->manifest.step_bytes || arena_bytes != engine->manifest.arena_bytes)
@@ -163,20 +202,21 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
         return status_fail(status, STATUS_CORRUPT, "expected one, since there are library calls, found none");
     }
     engine->library_plans = engine_take(engine, engine->plan_count, sizeof *engine->library_plans, status);
-    bool ok = engine->library_plans && place_plans(engine, part, &plans, &count, status);
+    bool ok = engine->library_plans && place_plans(engine, part, false, &plans, &count, status);
     for (size_t i = 0; ok && i < count; i++) {
         const struct plan_header *header = &plans[i].header;
-        uint64_t step_bytes;
         size_t twin = engine_plan_twin(engine->plans, engine->plan_count, next, header);
         if (twin == engine->plan_count || header->out_rows != engine->plans[twin].header.out_rows)
             ok = status_fail(status, STATUS_CORRUPT,
                              "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows has no counterpart among the plans, or "
                              "stands at the wrong place",
                              i, header->kind, header->rows);
+        else if (memcmp(plans[i].step, engine->plans[twin].step, sizeof plans[i].step) != 0)
+            ok = status_fail(status, STATUS_CORRUPT, "plan %zu: its step fields are not those of its counterpart", i);
         else if (!uses_library(&plans[i]))
             ok = status_fail(status, STATUS_CORRUPT, "plan %zu: calls no library", i);
         else
-            ok = verify_plan(engine, &plans[i], i, header->arena_bytes, tactic_count, &step_bytes, status);
+            ok = verify_plan(engine, &plans[i], i, header->arena_bytes, tactic_count, status);
         if (!ok) break;
         engine->library_plans[twin] = plans[i];
         next = twin + 1;

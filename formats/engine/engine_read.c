@@ -4,6 +4,7 @@
  * of the file that is wrong. All but the weights is copied first: what was checked stays as it was, whatever becomes of the
  * file. The manifest comes before the other sections and bounds them, and every piece of memory counts against a limit. */
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,12 +115,18 @@ static bool check_version(const struct engine_header *header, struct status *sta
         clean = clean && (i < length ? (version[i] >= 0x20 && version[i] < 0x7f) : version[i] == '\0');
     if (!clean)
         return status_fail(status, STATUS_CORRUPT, "header: the builder version is not a NUL-padded ASCII text");
-    if (header->major != ENGINE_MAJOR)
-        return status_fail(status, STATUS_VERSION,
-                           "header: engine format: expected major version %d, found %u.%u (written by engbuild %s); "
-                           "rebuild the engine with the engbuild that came with this runtime, or use a runtime that "
-                           "reads format %u",
-                           ENGINE_MAJOR, header->major, header->minor, version, header->major);
+    if (header->major < ENGINE_MAJOR)
+        return status_fail(
+            status, STATUS_VERSION,
+            "engine format %u.%u (written by engbuild %s) is too old for this runtime, which reads %d.x: "
+            "rebuild it with the engbuild of this release (engbuild --model CHECKPOINT -o FILE)",
+            header->major, header->minor, version, ENGINE_MAJOR);
+    if (header->major > ENGINE_MAJOR)
+        return status_fail(
+            status, STATUS_VERSION,
+            "engine format %u.%u (written by engbuild %s) is too new for this runtime, which reads %d.x: "
+            "use the runtime of that release",
+            header->major, header->minor, version, ENGINE_MAJOR);
     return true;
 }
 
@@ -166,8 +173,9 @@ static bool section_is_known(uint32_t type)
     case SECTION_TOKENIZER:
     case SECTION_GOLDEN:
     case SECTION_LIBRARY_CALLS:
-    case SECTION_LIBRARY_PLANS: return true;
-    default: return false; /* among them those whose numbers are reserved for device targets */
+    case SECTION_LIBRARY_PLANS:
+    case SECTION_NAMES: return true;
+    default: return false;
     }
 }
 
@@ -266,10 +274,12 @@ static bool note_sections(const struct engine_header *header, const struct engin
 {
     for (uint32_t i = 0; i < header->section_count; i++)
         if (section_is_known(entries[i].type)) parts->part[entries[i].type].size = entries[i].raw_bytes;
-    for (int type = SECTION_MANIFEST; type <= SECTION_PLANS; type++)
-        if (type != SECTION_KERNELS && parts->part[type].size == 0)
+    static const enum engine_section needed[] = {SECTION_MANIFEST,      SECTION_TENSORS, SECTION_WEIGHTS,
+                                                 SECTION_WEIGHT_HASHES, SECTION_PLANS,   SECTION_NAMES};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (parts->part[needed[i]].size == 0)
             return status_fail(status, STATUS_CORRUPT, "section table: section '%s' is missing",
-                               engine_section_name((unsigned)type));
+                               engine_section_name(needed[i]));
     return true;
 }
 
@@ -352,7 +362,7 @@ static uint64_t raw_bound(const struct engine *engine, unsigned type)
         bound = TOKENIZER_BYTES + (vocabulary < limit ? vocabulary : limit) * TOKEN_BYTES;
     } else if (type == SECTION_GOLDEN) {
         const uint64_t factors[] = {context, vocabulary + 1, sizeof(float)};
-        if (!checked_product(factors, 3, &bound) || !checked_add(bound, sizeof(struct engine_golden_header), &bound))
+        if (!checked_product(factors, 3, &bound) || !checked_add(bound, ENGINE_GOLDEN_MOST_HEADER, &bound))
             bound = limit;
     }
     return bound < limit ? bound : limit;
@@ -567,6 +577,7 @@ void engine_close(struct engine *engine)
     free(engine->calls);
     free(engine->plans);
     free(engine->library_plans);
+    json_decref(engine->names);
     file_map_close(&engine->map);
     *engine = (struct engine){0};
 }

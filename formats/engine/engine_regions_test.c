@@ -68,7 +68,8 @@ static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
          manifest_format(&sample.manifest, &text, &text_size, &status) &&
          engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status) &&
          engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status) &&
-         engine_writer_plans(writer, sample.plans, sample.plan_count, &status) &&
+         engine_writer_plans(writer, sample.plans, sample.plan_count, &sample.manifest.geometry, &status) &&
+         test_engine_write_names(writer, &sample, &status) &&
          engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status) &&
          engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false, &status) &&
          engine_writer_golden(writer, &sample.golden, &status);
@@ -130,44 +131,12 @@ static void regions_of_several_chunks(void **state)
     free(weights);
 }
 
-/* As 1.5 wrote it: each region is whole chunks of 4 MiB, and chunk n is bytes [4n, 4n + 4) MiB of the section. */
-static void files_of_1_5_are_read(void **state)
-{
-    (void)state;
-    enum { REGION = 2 * CHUNK };
-    size_t size;
-    struct engine engine;
-    struct engine_header header;
-    struct status status = {0};
-    uint8_t *weights = make_weights(REGION);
-    write_regions(REGION, weights, true);
-    uint8_t *bytes = test_engine_read(path, &size);
-    memcpy(&header, bytes, sizeof header);
-    header.minor = 5;
-    memcpy(bytes, &header, sizeof header);
-    uint64_t hashes[RANKS * 2];
-    for (uint64_t chunk = 0; chunk < RANKS * 2; chunk++) hashes[chunk] = hash64(weights + chunk * CHUNK, CHUNK);
-    const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_WEIGHT_HASHES);
-    assert_int_equal(section->stored_bytes, sizeof hashes);
-    assert_memory_equal(bytes + section->offset, hashes, sizeof hashes);
-    engine_fix_checksums(bytes, size); /* of the header: the others are right */
-    assert_memory_equal(bytes + section->offset, hashes, sizeof hashes);
-    if (!engine_open_memory(&engine, bytes, size, "old", &status)) fail_msg("%s", status.message);
-    assert_int_equal(manifest_rank_weights(&engine.manifest), REGION);
-    assert_int_equal(engine.weight_chunks, RANKS * 2);
-    assert_true(engine_verify_weights(&engine, 0, engine.weight_chunks, &status));
-    engine_close(&engine);
-    free(bytes);
-    free(weights);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(small_regions_make_a_small_file, remove_file),
         cmocka_unit_test_teardown(chunks_follow_the_regions, remove_file),
         cmocka_unit_test_teardown(regions_of_several_chunks, remove_file),
-        cmocka_unit_test_teardown(files_of_1_5_are_read, remove_file),
     };
     return cmocka_run_group_tests(tests, setup, remove_folder);
 }

@@ -207,6 +207,13 @@ static bool verify_golden(struct engine *engine, const struct engine_part *part,
     if (!part->bytes) return true;
     if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
     memcpy(&header, part->bytes, sizeof header);
+    /* A longer header is of a later minor version; its further fields are for information. */
+    if (header.header_bytes < sizeof header || header.header_bytes % sizeof(uint64_t) != 0 || header.reserved != 0)
+        return status_fail(
+            status, STATUS_CORRUPT,
+            "header: expected a multiple of 8 bytes from %zu on and a reserved field of 0, found %" PRIu32
+            " and %" PRIu32,
+            sizeof header, header.header_bytes, header.reserved);
     if (header.vocab_size != engine->manifest.geometry.vocab_size)
         return status_fail(status, STATUS_CORRUPT,
                            "vocabulary: expected %" PRIu64 " as in the manifest, found %" PRIu32,
@@ -222,8 +229,8 @@ static bool verify_golden(struct engine *engine, const struct engine_part *part,
                            (double)header.tolerance);
     const uint64_t factors[] = {header.token_count, header.vocab_size, sizeof(float)};
     uint64_t ids_bytes = ((uint64_t)header.prompt_count + header.token_count) * sizeof(int32_t);
-    if (!checked_product(factors, 3, &logits_bytes) || !checked_add(sizeof header + ids_bytes, logits_bytes, &size) ||
-        size != part->size)
+    if (!checked_product(factors, 3, &logits_bytes) ||
+        !checked_add(header.header_bytes + ids_bytes, logits_bytes, &size) || size != part->size)
         return status_fail(status, STATUS_CORRUPT, "expected the size for its counts, found %" PRIu64 " bytes",
                            part->size);
     struct engine_golden golden = {
@@ -231,8 +238,8 @@ static bool verify_golden(struct engine *engine, const struct engine_part *part,
         .token_count = header.token_count,
         .vocab_size = header.vocab_size,
         .tolerance = header.tolerance,
-        .prompt = (const void *)(part->bytes + sizeof header),
-        .logits = (const void *)(part->bytes + sizeof header + ids_bytes),
+        .prompt = (const void *)(part->bytes + header.header_bytes),
+        .logits = (const void *)(part->bytes + header.header_bytes + ids_bytes),
     };
     golden.tokens = golden.prompt + golden.prompt_count;
     if (!verify_token_ids(golden.prompt, golden.prompt_count, golden.vocab_size, "prompt token", status)) return false;
@@ -272,6 +279,8 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
         return status_prefix(status, "section 'library calls'");
     if (!engine_verify_library_plans(engine, &parts->part[SECTION_LIBRARY_PLANS], tactic_count, status))
         return status_prefix(status, "section 'library plans'");
+    if (!engine_verify_names(engine, &parts->part[SECTION_NAMES], status))
+        return status_prefix(status, "section 'names'");
     if (!engine_verify_exchange(engine, status)) return status_prefix(status, "collectives");
     if (!verify_golden(engine, &parts->part[SECTION_GOLDEN], status)) return status_prefix(status, "section 'golden'");
     return true;

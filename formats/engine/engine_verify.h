@@ -38,6 +38,9 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
  * from behind the last one's twin finds all of them in one pass. */
 size_t engine_plan_twin(const struct plan *plans, size_t count, size_t from, const struct plan_header *header);
 
+/* engine_names.c. After the plans and library plans. */
+bool engine_verify_names(struct engine *engine, const struct engine_part *part, struct status *status);
+
 /* engine_exchange.c. Of plans and library plans: what they do in the COMM space. */
 bool engine_verify_exchange(const struct engine *engine, struct status *status);
 

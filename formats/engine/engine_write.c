@@ -195,7 +195,7 @@ static bool pack_section(const void *data, uint64_t size, uint8_t **packed, uint
 static bool section_is_required(enum engine_section type)
 {
     return type == SECTION_MANIFEST || type == SECTION_TENSORS || type == SECTION_WEIGHT_HASHES ||
-           type == SECTION_KERNELS || type == SECTION_PLANS;
+           type == SECTION_KERNELS || type == SECTION_PLANS || type == SECTION_NAMES;
 }
 
 /* The header repeats the builder's version, so that even a reader of another major version can name it. */

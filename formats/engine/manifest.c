@@ -2,9 +2,9 @@
 /* The manifest's JSON form. Every field stands once, in the tables below, which drive writing, reading and range
  * checks alike; manifest_check then holds the values against each other.
  *
- * Forward compatibility: a key that this version does not know is an error, because it may change what the engine
- * means. What a later minor version adds for information only, it puts into the top-level object "extra", which this
- * version reads over. */
+ * Forward compatibility: a key that this version does not know is an error, because it may change the meaning of the
+ * engine. Facts that a later minor version adds for information alone stand in the top-level object "extra", which this
+ * version ignores. */
 #include "formats/engine/manifest.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ enum group {
     GROUP_MEMORY,
     GROUP_TOKENS,
     GROUP_SAMPLING,
-    GROUP_PARALLEL, /* only with more than one rank, so that other engines are read by format 1.0 */
+    GROUP_PARALLEL, /* only with more than one rank */
     GROUP_COUNT
 };
 static const char *const group_names[GROUP_COUNT] = {
@@ -265,11 +265,7 @@ static bool check_geometry(const struct manifest *manifest, struct status *statu
         return status_fail(status, STATUS_BAD_INPUT,
                            "kv_cache: page_bytes: %" PRIu64 " is not a multiple of %d; use a larger page_tokens",
                            page_bytes, PLAN_ALIGNMENT);
-    struct plan_field fields[STATE_FIELD_COUNT];
-    uint64_t state_bytes;
-    if (!state_layout(geometry, fields, &state_bytes))
-        return status_fail(status, STATUS_BAD_INPUT, "memory: state_bytes: the size overflows");
-    return check_derived("memory: state_bytes", manifest->state_bytes, state_bytes, status);
+    return true;
 }
 
 static bool manifest_check(const struct manifest *manifest, struct status *status)

@@ -10,8 +10,8 @@
 const char *plan_space_name(unsigned space)
 {
     static const char *const names[SPACE_COUNT] = {
-        [SPACE_WEIGHTS] = "weights", [SPACE_ARENA] = "arena", [SPACE_KV] = "kv",
-        [SPACE_STEP] = "step",       [SPACE_STATE] = "state", [SPACE_COMM] = "comm",
+        [SPACE_NONE] = "none", [SPACE_WEIGHTS] = "weights", [SPACE_ARENA] = "arena", [SPACE_KV] = "kv",
+        [SPACE_STEP] = "step", [SPACE_STATE] = "state",     [SPACE_COMM] = "comm",
     };
     return space < SPACE_COUNT && names[space] ? names[space] : "?";
 }
@@ -85,6 +85,89 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     return place_fields(fields, STATE_FIELD_COUNT, total_bytes);
 }
 
+bool plan_place_step(struct plan *plan, uint64_t vocab_size)
+{
+    struct plan_header *header = &plan->header;
+    header->field_count = STEP_FIELD_COUNT;
+    return step_layout(header->rows, header->out_rows, vocab_size, plan->step, &header->step_bytes);
+}
+
+bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes)
+{
+    return state_layout(geometry, geometry->state, total_bytes);
+}
+
+uint64_t plan_input_bytes(const struct plan *plan)
+{
+    uint64_t bytes = 0;
+    for (int field = STEP_COUNTS; field <= STEP_OUT_ROWS; field++) {
+        const uint64_t end = plan->step[field].offset + plan->step[field].bytes;
+        if (end > bytes) bytes = end;
+    }
+    return bytes;
+}
+
+void plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries)
+{
+    for (unsigned i = 0; i < count; i++)
+        entries[i] = (struct plan_field_entry){
+            .id = (uint16_t)(i + 1),
+            .flags = PLAN_FIELD_ESSENTIAL,
+            .offset = fields[i].offset,
+            .bytes = fields[i].bytes,
+        };
+}
+
+static bool verify_field(const struct plan_field_entry *entries, uint32_t index, uint64_t space_bytes,
+                         struct status *status)
+{
+    const struct plan_field_entry *entry = &entries[index];
+    if (entry->id == 0 || (index > 0 && entry->id <= entries[index - 1].id))
+        return status_fail(status, STATUS_CORRUPT, "id %u is not above the id before it", entry->id);
+    if ((entry->flags & ~PLAN_FIELD_ESSENTIAL) != 0 || entry->reserved != 0)
+        return status_fail(status, STATUS_CORRUPT, "unknown flags 0x%x, or a reserved field is not zero", entry->flags);
+    if (entry->offset % PLAN_ALIGNMENT != 0 || entry->bytes == 0 ||
+        !checked_range(entry->offset, entry->bytes, space_bytes))
+        return status_fail(status, STATUS_CORRUPT,
+                           "%" PRIu64 " bytes at offset %" PRIu64
+                           ": expected at least 1 at a multiple of %d inside %" PRIu64 " bytes",
+                           entry->bytes, entry->offset, PLAN_ALIGNMENT, space_bytes);
+    for (uint32_t i = 0; i < index; i++)
+        if (entry->offset < entries[i].offset + entries[i].bytes && entries[i].offset < entry->offset + entry->bytes)
+            return status_fail(status, STATUS_CORRUPT, "overlaps the field of id %u", entries[i].id);
+    return true;
+}
+
+bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_count, enum plan_space space,
+                      uint64_t space_bytes, struct plan_field *fields, unsigned count, struct status *status)
+{
+    const char *name = plan_space_name(space);
+    unsigned found = 0;
+    if (entry_count > PLAN_MAX_FIELDS)
+        return status_fail(status, STATUS_CORRUPT, "%" PRIu32 " fields of the %s space, at most %d are possible",
+                           entry_count, name, PLAN_MAX_FIELDS);
+    for (uint32_t i = 0; i < entry_count; i++) {
+        const struct plan_field_entry *entry = &entries[i];
+        if (!verify_field(entries, i, space_bytes, status)) return status_prefix(status, "%s field %" PRIu32, name, i);
+        if (entry->id > count) {
+            if (!(entry->flags & PLAN_FIELD_ESSENTIAL)) continue;
+            return status_fail(status, STATUS_VERSION,
+                               "needs a newer runtime: %s field %" PRIu32 " has id %u and is essential, this runtime "
+                               "knows ids 1 to %u; use the runtime that came with the builder",
+                               name, i, entry->id, count);
+        }
+        struct plan_field *field = &fields[entry->id - 1];
+        if (entry->bytes < field->bytes)
+            return status_fail(status, STATUS_CORRUPT,
+                               "%s field of id %u: expected at least %" PRIu64 " bytes, found %" PRIu64, name,
+                               entry->id, field->bytes, entry->bytes);
+        *field = (struct plan_field){entry->offset, entry->bytes};
+        found++;
+    }
+    if (found == count) return true;
+    return status_fail(status, STATUS_CORRUPT, "the %s space has %u of its %u fields", name, found, count);
+}
+
 static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, const char *name,
                           struct status *status)
 {
@@ -110,6 +193,10 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
         return status_fail(status, STATUS_CORRUPT,
                            "%s: parameter count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
                            header->param_count, header->launch_count);
+    if (header->tensor_map_count > header->operand_count)
+        return status_fail(status, STATUS_CORRUPT,
+                           "%s: tensor map count: %" PRIu32 " is too many for %" PRIu32 " operands", name,
+                           header->tensor_map_count, header->operand_count);
     if (header->dependency_count > header->launch_count * PLAN_MAX_DEPENDENCIES)
         return status_fail(status, STATUS_CORRUPT,
                            "%s: dependency count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
@@ -119,24 +206,37 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
     if (header->arena_bytes > sizes->bytes[SPACE_ARENA])
         return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " arena bytes, the engine has %" PRIu64, name,
                            header->arena_bytes, sizes->bytes[SPACE_ARENA]);
+    if (header->step_bytes > sizes->bytes[SPACE_STEP])
+        return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " step bytes, the engine has %" PRIu64, name,
+                           header->step_bytes, sizes->bytes[SPACE_STEP]);
     return true;
 }
 
-static bool verify_operand(const struct plan_operand *operand, uint64_t arena_bytes,
+static bool verify_operand(const struct plan_header *header, const struct plan_operand *operand,
                            const struct plan_space_sizes *sizes, struct status *status)
 {
-    if (operand->space < SPACE_WEIGHTS || operand->space >= SPACE_COUNT)
+    if (operand->space >= SPACE_COUNT)
         return status_fail(status, STATUS_CORRUPT, "unknown memory space %u", operand->space);
+    if (operand->reserved0 != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
+    if (operand->space == SPACE_NONE) {
+        if (operand->access == 0 && operand->tensor_map == 0 && operand->offset == 0 && operand->bytes == 0)
+            return true;
+        return status_fail(status, STATUS_CORRUPT, "is absent, but a field of it is not zero");
+    }
     if (operand->access < ACCESS_READ || operand->access > ACCESS_READ_WRITE)
         return status_fail(status, STATUS_CORRUPT, "unknown access %u", operand->access);
     if (operand->space == SPACE_WEIGHTS && operand->access != ACCESS_READ)
         return status_fail(status, STATUS_CORRUPT, "writes to the weights");
-    if (operand->reserved0 != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
+    if (operand->tensor_map > header->tensor_map_count)
+        return status_fail(status, STATUS_CORRUPT, "tensor map %" PRIu32 " of %" PRIu32, operand->tensor_map - 1,
+                           header->tensor_map_count);
     if (operand->offset % PLAN_ALIGNMENT != 0)
         return status_fail(status, STATUS_CORRUPT, "offset %" PRIu64 " is not a multiple of %d", operand->offset,
                            PLAN_ALIGNMENT);
-    /* A plan is held to its own part of the arena, so that what it says it needs is what it uses. */
-    uint64_t limit = operand->space == SPACE_ARENA ? arena_bytes : sizes->bytes[operand->space];
+    /* Arena and step: this plan's own part, so that the header states exactly what the plan uses. */
+    uint64_t limit = operand->space == SPACE_ARENA  ? header->arena_bytes
+                     : operand->space == SPACE_STEP ? header->step_bytes
+                                                    : sizes->bytes[operand->space];
     if (operand->bytes == 0 || !checked_range(operand->offset, operand->bytes, limit))
         return status_fail(status, STATUS_CORRUPT,
                            "%" PRIu64 " bytes at offset %" PRIu64 " do not lie in the %" PRIu64 " bytes of space '%s'",
@@ -168,14 +268,20 @@ static bool verify_slices(const struct plan_header *header, const struct plan_la
     return true;
 }
 
-/* A tensor map stands among the launch's parameters; whether it describes the operand is for the target to check. */
-static bool verify_tensor_map(const struct plan_launch *launch, const struct plan_operand *operand,
-                              struct status *status)
+/* Rising ids: none twice, and a reader merges them with its own list in one pass. */
+static bool verify_params(const struct plan *plan, const struct plan_launch *launch, struct status *status)
 {
-    if (operand->tensor_map == 0 || checked_range(operand->tensor_map - 1, PLAN_TENSOR_MAP_PARAMS, launch->param_count))
-        return true;
-    return status_fail(status, STATUS_CORRUPT, "tensor map at parameter %" PRIu32 " leaves the launch's %u parameters",
-                       operand->tensor_map - 1, launch->param_count);
+    const struct plan_param *params = plan->params + launch->first_param;
+    for (uint32_t i = 0; i < launch->param_count; i++) {
+        if (params[i].id == 0 || (i > 0 && params[i].id <= params[i - 1].id))
+            return status_fail(status, STATUS_CORRUPT, "parameter %" PRIu32 ": id %u is not above the id before it", i,
+                               params[i].id);
+        if ((params[i].flags & ~PLAN_PARAM_ESSENTIAL) != 0 || params[i].reserved != 0)
+            return status_fail(status, STATUS_CORRUPT,
+                               "parameter %" PRIu32 ": unknown flags 0x%x, or a reserved field is not zero", i,
+                               params[i].flags);
+    }
+    return true;
 }
 
 static bool verify_launch(const struct plan *plan, uint32_t index, const struct plan_space_sizes *sizes,
@@ -185,10 +291,9 @@ static bool verify_launch(const struct plan *plan, uint32_t index, const struct 
     if (launch->op < OP_EMBED || launch->op >= OP_COUNT)
         return status_fail(status, STATUS_CORRUPT, "unknown op %u", launch->op);
     if (launch->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
-    if (!verify_slices(&plan->header, launch, status)) return false;
+    if (!verify_slices(&plan->header, launch, status) || !verify_params(plan, launch, status)) return false;
     for (uint32_t i = 0; i < launch->operand_count; i++)
-        if (!verify_operand(&plan->operands[launch->first_operand + i], plan->header.arena_bytes, sizes, status) ||
-            !verify_tensor_map(launch, &plan->operands[launch->first_operand + i], status))
+        if (!verify_operand(&plan->header, &plan->operands[launch->first_operand + i], sizes, status))
             return status_prefix(status, "operand %" PRIu32, i);
     /* Strictly rising indices below the launch's own: no cycle, no duplicate. */
     int64_t previous = -1;
@@ -217,6 +322,7 @@ void plan_free(struct plan *plan)
     free((void *)plan->launches);
     free((void *)plan->operands);
     free((void *)plan->params);
+    free((void *)plan->tensor_maps);
     free((void *)plan->dependencies);
     memset(plan, 0, sizeof *plan);
 }

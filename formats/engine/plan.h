@@ -4,13 +4,13 @@
  * carries them, the runtime binds and replays them.
  *
  * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch whose offsets the memory plan fixed.
- * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (layout:
- * step_layout). STATE: what outlives a step for each slot (layout: state_layout). COMM: what collectives exchange
- * (struct comm_header, then buffers).
+ * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (its fields:
+ * plan.step). STATE: the data of each slot that outlive a step (its fields: plan_geometry.state). COMM: the data that
+ * collectives exchange (struct comm_header, then buffers). NONE: an optional operand that is absent.
  *
  * Ranks. With plan_geometry.ranks above 1 that many ranks replay the same plan together, each with spaces of its own;
- * WEIGHTS is then the rank's region of the weight section. Only COMM is open to the other ranks, and only its header
- * tells a launch which rank it runs on. */
+ * WEIGHTS is then the rank's region of the weight section. Other ranks access COMM alone, and only its header tells a
+ * launch which rank it runs on. */
 #ifndef FORMATS_ENGINE_PLAN_H
 #define FORMATS_ENGINE_PLAN_H
 
@@ -26,6 +26,7 @@ enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it
 /* Values below are written into engine files: never reused. */
 enum plan_kind { PLAN_DECODE = 1, PLAN_PREFILL = 2 };
 enum plan_space {
+    SPACE_NONE = 0,
     SPACE_WEIGHTS = 1,
     SPACE_ARENA = 2,
     SPACE_KV = 3,
@@ -67,15 +68,24 @@ enum plan_library { LIBRARY_CUBLASLT = 1, LIBRARY_CUDNN = 2, LIBRARY_NCCL = 3, L
 
 /* The structs below are also the encoding in the file: little endian, no padding. */
 struct plan_operand {
-    uint8_t space;  /* enum plan_space */
+    uint8_t space;  /* enum plan_space; NONE: all other fields are 0, and the kernel gets a null pointer */
     uint8_t access; /* enum plan_access */
     uint16_t reserved0;
-    uint32_t tensor_map; /* device targets: 1 + index, among the launch's parameters, of a struct plan_tensor_map that
-                          * describes the operand; 0: the operand is passed as a pointer */
+    uint32_t tensor_map; /* device targets: 1 + index into the plan's tensor maps; 0: the operand is a pointer */
     uint64_t offset;     /* bytes from the start of the space; KV: from the start of every page */
     uint64_t bytes;
 };
 _Static_assert(sizeof(struct plan_operand) == 24, "encoding");
+
+/* A parameter of a launch. Those of one launch have strictly rising ids; one that is absent has the op's default. */
+enum plan_param_flag { PLAN_PARAM_ESSENTIAL = 1 /* a reader that does not know the id must refuse the plan */ };
+struct plan_param {
+    uint16_t id; /* from 1; of the op */
+    uint16_t flags;
+    uint32_t reserved;
+    int64_t value;
+};
+_Static_assert(sizeof(struct plan_param) == 16, "encoding");
 
 struct plan_launch {
     uint16_t op; /* enum plan_op */
@@ -104,15 +114,38 @@ static inline bool plan_calls_collective(const struct plan_launch *launch)
     return plan_op_is_collective(launch->op) && (launch->attributes & LAUNCH_LIBRARY);
 }
 
-/* A matrix for the tensor memory accelerator, as parameters of a launch: encoded by the loader over the operand. */
+/* A matrix for the tensor memory accelerator: the loader encodes it over the operand that refers to it. */
 struct plan_tensor_map {
-    int64_t dtype;         /* enum dtype */
-    int64_t columns, rows; /* rows 0: all that the space behind the operand's offset holds (the KV pool) */
+    int64_t dtype;         /* enum dtype: F32, F16 or BF16 */
+    int64_t columns, rows; /* rows 0: up to the end of the space (the KV pool) */
     int64_t pitch;         /* bytes between rows */
     int64_t box_columns, box_rows;
     int64_t swizzle; /* bytes: 0, 32, 64, 128 */
+    int64_t reserved;
 };
-enum { PLAN_TENSOR_MAP_PARAMS = sizeof(struct plan_tensor_map) / sizeof(int64_t) };
+_Static_assert(sizeof(struct plan_tensor_map) == 64, "encoding");
+
+/* Bytes of an element of a tensor map; 0: not a type that a tensor map can have. */
+static inline uint64_t plan_tensor_map_element_bytes(const struct plan_tensor_map *map)
+{
+    switch (map->dtype) {
+    case DTYPE_F32: return sizeof(float);
+    case DTYPE_F16:
+    case DTYPE_BF16: return sizeof(uint16_t);
+    default: return 0;
+    }
+}
+
+/* A field of the STEP or STATE space as the file lists it. Those of one space have strictly rising ids. */
+enum plan_field_flag { PLAN_FIELD_ESSENTIAL = 1 /* a reader that does not know the id must refuse the engine */ };
+enum { PLAN_MAX_FIELDS = 64 /* of a space */ };
+struct plan_field_entry {
+    uint16_t id; /* 1 + enum step_field or enum state_field */
+    uint16_t flags;
+    uint32_t reserved;
+    uint64_t offset, bytes; /* of the space; the offset is a multiple of PLAN_ALIGNMENT */
+};
+_Static_assert(sizeof(struct plan_field_entry) == 24, "encoding");
 
 /* When a plan that calls libraries takes the place of its counterpart. */
 enum plan_use {
@@ -124,23 +157,48 @@ struct plan_header {
     uint32_t kind;     /* enum plan_kind */
     uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; data says how many rows are valid */
     uint32_t out_rows; /* rows that get logits: rows for DECODE, 1 for PREFILL */
-    uint32_t launch_count, operand_count, param_count, dependency_count;
+    uint32_t launch_count, operand_count, param_count, tensor_map_count, field_count, dependency_count;
     uint32_t use;         /* enum plan_use */
-    uint64_t arena_bytes; /* what this plan needs of the arena */
+    uint64_t arena_bytes; /* that this plan needs */
+    uint64_t step_bytes;  /* size of its STEP space */
 };
-_Static_assert(sizeof(struct plan_header) == 40, "encoding");
+_Static_assert(sizeof(struct plan_header) == 56, "encoding");
 
-/* A plan in memory. The arrays are borrowed (engine file) or owned (builder, plan_free). */
+/* The fields of the STEP space. Their ids in the file are 1 + these numbers: never reused. */
+enum step_field {
+    STEP_COUNTS,      /* i32[2]: valid token rows (1..rows), valid out rows (0..out_rows) */
+    STEP_TOKENS,      /* i32[rows] in [0, vocab) */
+    STEP_SLOTS,       /* i32[rows] in [0, slots) */
+    STEP_POSITIONS,   /* i32[rows] in [0, max_context) */
+    STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are wanted */
+    STEP_NEXT_TOKENS, /* i32[out_rows], output: in [0, vocab) or PLAN_NO_TOKEN */
+    STEP_LOGITS,      /* f32[out_rows, vocab], output */
+    STEP_FIELD_COUNT
+};
+/* The fields of the STATE space, likewise. */
+enum state_field {
+    STATE_PAGE_TABLE, /* i32[slots, pages_per_slot]: page of the pool, for pages that hold tokens */
+    STATE_SAMPLERS,   /* struct sampler_state[slots] */
+    STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
+    STATE_FIELD_COUNT
+};
+struct plan_field {
+    uint64_t offset, bytes;
+};
+
+/* A plan in memory. The arrays are borrowed (engine file) or owned (plan_free). */
 struct plan {
     struct plan_header header;
     const struct plan_launch *launches;
     const struct plan_operand *operands;
-    const int64_t *params;
+    const struct plan_param *params;
+    const struct plan_tensor_map *tensor_maps;
     const uint32_t *dependencies;
+    struct plan_field step[STEP_FIELD_COUNT]; /* from the file, or plan_place_step */
 };
 void plan_free(struct plan *plan); /* of owned arrays */
 
-/* What all plans of an engine share; kernels check their parameters against it. All values are positive. */
+/* Facts that all plans of an engine share; kernels check their parameters against them. All values are positive. */
 struct plan_geometry {
     uint64_t slots;          /* sequences that can be resident at once = largest decode batch */
     uint64_t max_context;    /* tokens per sequence */
@@ -148,7 +206,8 @@ struct plan_geometry {
     uint64_t pages_per_slot; /* ceil(max_context / page_tokens) */
     uint64_t page_bytes;     /* one page over all layers, K and V */
     uint64_t vocab_size;
-    uint64_t ranks; /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
+    uint64_t ranks;                             /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
+    struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
 
 /* The COMM space begins with this on every rank; the loader fills it. Behind it lie buffers, each the operand of a
@@ -188,22 +247,14 @@ static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
  * before it (device targets) may then have it in STEP_TOKENS. */
 enum { PLAN_NO_TOKEN = -1 };
 
-/* The STEP space of a plan: byte offset and size of each field, each aligned to PLAN_ALIGNMENT. */
-enum step_field {
-    STEP_COUNTS,      /* i32[2]: valid token rows (1..rows), valid out rows (0..out_rows) */
-    STEP_TOKENS,      /* i32[rows] in [0, vocab) */
-    STEP_SLOTS,       /* i32[rows] in [0, slots) */
-    STEP_POSITIONS,   /* i32[rows] in [0, max_context) */
-    STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are wanted */
-    STEP_NEXT_TOKENS, /* i32[out_rows], output: in [0, vocab) or PLAN_NO_TOKEN */
-    STEP_LOGITS,      /* f32[out_rows, vocab], output */
-    STEP_FIELD_COUNT
-};
-struct plan_field {
-    uint64_t offset, bytes;
-};
+/* Where a writer places the fields of a STEP space: one after the other, each aligned to PLAN_ALIGNMENT. False on
+ * overflow. A reader takes the offsets from the file. */
 bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
                  uint64_t *total_bytes);
+/* Sets plan->step, step_bytes and field_count by it. */
+bool plan_place_step(struct plan *plan, uint64_t vocab_size);
+/* End of the last input field: the bytes of the STEP space that a host writes before a step. */
+uint64_t plan_input_bytes(const struct plan *plan);
 
 /* One slot's sampler; 64 bytes. temperature 0 is greedy. The n-th draw of a slot uses the random number
  * (seed, draw = n), so a sequence's tokens depend on nothing but its own seed and logits. */
@@ -218,23 +269,25 @@ struct sampler_state {
 };
 _Static_assert(sizeof(struct sampler_state) == 64, "layout");
 
-/* The STATE space. */
-enum state_field {
-    STATE_PAGE_TABLE, /* i32[slots, pages_per_slot]: page of the pool, for pages that hold tokens */
-    STATE_SAMPLERS,   /* struct sampler_state[slots] */
-    STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
-    STATE_FIELD_COUNT
-};
+/* Where a writer places the fields of the STATE space, likewise. */
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
                   uint64_t *total_bytes);
+bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes);
+
+/* Reads the list of a space's fields: checks ids, flags, bounds, alignment and overlap, and that each of the `count` fields
+ * of `fields` is there with at least the bytes that it has on entry; then sets their offsets and bytes. */
+bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_count, enum plan_space space,
+                      uint64_t space_bytes, struct plan_field *fields, unsigned count, struct status *status);
+/* The list that a writer makes of them: entries[count]. */
+void plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries);
 
 /* Sizes of the spaces that a plan is checked against; KV counts one page. */
 struct plan_space_sizes {
     uint64_t bytes[SPACE_COUNT];
 };
 
-/* Structural checks that need no knowledge of ops: counts, indices, spaces, access, bounds, alignment, dependencies
- * that point backwards, reserved fields zero. (What each op demands: kernels/op/op.h.) `name` is for messages. */
+/* Structural checks that need no knowledge of ops: counts, indices, spaces, access, bounds, alignment, order of
+ * parameters, dependencies that point backwards, reserved fields zero. (What each op demands: kernels/op/op.h.) `name` is for messages. */
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
                  struct status *status);
 

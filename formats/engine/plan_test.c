@@ -12,15 +12,13 @@ static struct test_engine engine;
 
 static struct plan_space_sizes sizes_of(const struct plan *plan)
 {
-    struct plan_field fields[STEP_FIELD_COUNT];
     struct plan_space_sizes sizes = {.bytes = {
                                          [SPACE_WEIGHTS] = engine.manifest.weights_bytes,
                                          [SPACE_ARENA] = engine.manifest.arena_bytes,
                                          [SPACE_KV] = engine.manifest.geometry.page_bytes,
+                                         [SPACE_STEP] = plan->header.step_bytes,
                                          [SPACE_STATE] = engine.manifest.state_bytes,
                                      }};
-    assert_true(
-        step_layout(plan->header.rows, plan->header.out_rows, TEST_ENGINE_VOCAB, fields, &sizes.bytes[SPACE_STEP]));
     return sizes;
 }
 
@@ -83,7 +81,7 @@ static void names_are_known_and_safe(void **state)
 {
     (void)state;
     assert_string_equal(plan_space_name(SPACE_KV), "kv");
-    assert_string_equal(plan_space_name(0), "?");
+    assert_string_equal(plan_space_name(SPACE_NONE), "none");
     assert_string_equal(plan_space_name(99), "?");
     assert_string_equal(plan_op_name(OP_SELECT_ROWS), "select_rows");
     assert_string_equal(plan_op_name(0), "?");
@@ -103,7 +101,7 @@ static void good_plans_pass(void **state)
 
 /* One field of a good plan is overwritten; the message must contain `expected`. */
 struct damage {
-    enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_DEPENDENCY } where;
+    enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_PARAM, IN_DEPENDENCY } where;
     size_t index, offset, bytes;
     uint64_t value;
     const char *expected;
@@ -124,6 +122,11 @@ struct damage {
             expected                                                                                               \
     }
 
+#define PARAM(index, field, value, expected)                                                                          \
+    {                                                                                                                 \
+        IN_PARAM, index, offsetof(struct plan_param, field), sizeof(((struct plan_param *)0)->field), value, expected \
+    }
+
 static const struct damage damages[] = {
     HEADER(kind, 0, "kind: expected 1 (decode) or 2 (prefill), found 0"),
     HEADER(kind, 3, "kind: expected 1 (decode) or 2 (prefill), found 3"),
@@ -138,6 +141,9 @@ static const struct damage damages[] = {
     HEADER(param_count, 2, "outside the plan's 2"),
     HEADER(dependency_count, UINT32_MAX, "dependency count"),
     HEADER(dependency_count, 1, "outside the plan's 1"),
+    HEADER(tensor_map_count, UINT32_MAX, "tensor map count"),
+    HEADER(step_bytes, 1 << 20, "needs 1048576 step bytes, the engine has 448"),
+    HEADER(step_bytes, 64, "in the 64 bytes of space 'step'"),
     HEADER(use, 2, "use: expected 0 or 1, found 2"),
     HEADER(arena_bytes, 1 << 20, "needs 1048576 arena bytes, the engine has 32768"),
     HEADER(arena_bytes, 64, "in the 64 bytes of space 'arena'"),
@@ -152,15 +158,20 @@ static const struct damage damages[] = {
     LAUNCH(2, first_dependency, UINT32_MAX, "dependencies 4294967295 + 1 lie outside"),
     LAUNCH(9, operand_count, 9, "lie outside the plan's"),
     LAUNCH(2, reserved, 1, "launch 2 (rope_append): a reserved field is not zero"),
-    OPERAND(0, space, 0, "launch 0 (embed): operand 0: unknown memory space 0"),
+    OPERAND(0, space, SPACE_NONE, "launch 0 (embed): operand 0: is absent, but a field of it is not zero"),
     OPERAND(0, space, SPACE_COUNT, "unknown memory space 7"),
     OPERAND(0, space, 255, "unknown memory space 255"),
     OPERAND(0, access, 0, "unknown access 0"),
     OPERAND(0, access, 4, "unknown access 4"),
     OPERAND(2, access, ACCESS_READ_WRITE, "operand 2: writes to the weights"),
     OPERAND(0, reserved0, 1, "a reserved field is not zero"),
-    OPERAND(0, tensor_map, 1, "tensor map at parameter 0 leaves the launch's"),
-    OPERAND(0, tensor_map, UINT32_MAX, "tensor map at parameter 4294967294 leaves"),
+    OPERAND(0, tensor_map, 1, "tensor map 0 of 0"),
+    OPERAND(0, tensor_map, UINT32_MAX, "tensor map 4294967294 of 0"),
+    PARAM(0, id, 0, "launch 0 (embed): parameter 0: id 0 is not above the id before it"),
+    PARAM(1, id, 1, "launch 0 (embed): parameter 1: id 1 is not above the id before it"),
+    PARAM(1, id, 3, "launch 0 (embed): parameter 2: id 3 is not above the id before it"),
+    PARAM(1, flags, 2, "launch 0 (embed): parameter 1: unknown flags 0x2"),
+    PARAM(1, reserved, 1, "launch 0 (embed): parameter 1: unknown flags 0x1, or a reserved field"),
     OPERAND(0, offset, 32, "offset 32 is not a multiple of 64"),
     OPERAND(0, offset, UINT64_MAX & ~UINT64_C(63), "do not lie in"),
     OPERAND(0, bytes, 0, "0 bytes at offset 0 do not lie in"),
@@ -183,6 +194,7 @@ static void every_damage_is_named(void **state)
         void *base = damage->where == IN_HEADER    ? (void *)&plan->header
                      : damage->where == IN_LAUNCH  ? (void *)&engine.storage[0].launches[damage->index]
                      : damage->where == IN_OPERAND ? (void *)&engine.storage[0].operands[damage->index]
+                     : damage->where == IN_PARAM   ? (void *)&engine.storage[0].params[damage->index]
                                                    : (void *)&engine.storage[0].dependencies[damage->index];
         memcpy((char *)base + damage->offset, &damage->value, damage->bytes);
         struct status status = {0};
@@ -192,6 +204,110 @@ static void every_damage_is_named(void **state)
             fail_msg("case %zu: expected '%s', found '%s'", i, damage->expected, status.message);
     }
     assert_int_equal(setup(NULL), 0);
+}
+
+/* An optional operand that is absent: all its fields are 0. */
+static void operands_may_be_absent(void **state)
+{
+    (void)state;
+    struct plan *plan = &engine.plans[0];
+    struct plan_space_sizes sizes = sizes_of(plan);
+    for (int field = 0; field < 4; field++) {
+        struct plan_operand absent = {0};
+        struct status status = {0};
+        engine.storage[0].operands[5] = absent;
+        if (!plan_verify(plan, &sizes, "plan", &status)) fail_msg("%s", status.message);
+        if (field == 0) absent.access = ACCESS_READ;
+        if (field == 1) absent.tensor_map = 1;
+        if (field == 2) absent.offset = 64;
+        if (field == 3) absent.bytes = 1;
+        engine.storage[0].operands[5] = absent;
+        assert_false(plan_verify(plan, &sizes, "plan", &status));
+        assert_non_null(strstr(status.message, "is absent, but a field of it is not zero"));
+    }
+    assert_int_equal(setup(NULL), 0);
+}
+
+/* ---- fields of a space as a file lists them ---- */
+
+enum { FIELDS = 3, SPACE_BYTES = 1024 };
+
+/* Three fields that a reader needs, of 64, 100 and 8 bytes; in the file in another order, with one more between them. */
+static const struct plan_field_entry good_fields[] = {
+    {.id = 1, .flags = PLAN_FIELD_ESSENTIAL, .offset = 512, .bytes = 64},
+    {.id = 2, .offset = 0, .bytes = 128},
+    {.id = 3, .flags = PLAN_FIELD_ESSENTIAL, .offset = 192, .bytes = 8},
+    {.id = 9, .offset = 256, .bytes = 200},
+};
+enum { ENTRIES = sizeof good_fields / sizeof *good_fields };
+
+static bool read_fields(const struct plan_field_entry *entries, uint32_t count, struct plan_field found[FIELDS],
+                        struct status *status)
+{
+    const struct plan_field needed[FIELDS] = {{0, 64}, {0, 100}, {0, 8}};
+    status_clear(status);
+    memcpy(found, needed, sizeof needed);
+    return plan_read_fields(entries, count, SPACE_STEP, SPACE_BYTES, found, FIELDS, status);
+}
+
+static void fields_are_where_the_file_says(void **state)
+{
+    (void)state;
+    struct plan_field found[FIELDS], again[FIELDS];
+    struct plan_field_entry listed[FIELDS];
+    struct status status;
+    if (!read_fields(good_fields, ENTRIES, found, &status)) fail_msg("%s", status.message);
+    for (int i = 0; i < FIELDS; i++) {
+        assert_int_equal(found[i].offset, good_fields[i].offset);
+        assert_int_equal(found[i].bytes, good_fields[i].bytes);
+    }
+    plan_list_fields(found, FIELDS, listed);
+    if (!read_fields(listed, FIELDS, again, &status)) fail_msg("%s", status.message);
+    assert_memory_equal(again, found, sizeof found);
+}
+
+static void damaged_fields_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int entry;
+        struct plan_field_entry value;
+        enum status_code code;
+        const char *expected;
+    } cases[] = {
+        {0, {.id = 0, .offset = 512, .bytes = 64}, STATUS_CORRUPT, "step field 0: id 0 is not above"},
+        {1, {.id = 1, .bytes = 128}, STATUS_CORRUPT, "step field 1: id 1 is not above"},
+        {2, {.id = 2, .offset = 192, .bytes = 8}, STATUS_CORRUPT, "step field 2: id 2 is not above"},
+        {2, {.id = 8, .offset = 192, .bytes = 8}, STATUS_CORRUPT, "the step space has 2 of its 3 fields"},
+        {1, {.id = 2, .flags = 2, .bytes = 128}, STATUS_CORRUPT, "step field 1: unknown flags 0x2"},
+        {1, {.id = 2, .reserved = 1, .bytes = 128}, STATUS_CORRUPT, "or a reserved field is not zero"},
+        {1, {.id = 2, .offset = 32, .bytes = 128}, STATUS_CORRUPT, "at a multiple of 64"},
+        {1, {.id = 2, .bytes = 0}, STATUS_CORRUPT, "0 bytes at offset 0: expected at least 1"},
+        {1, {.id = 2, .offset = 960, .bytes = 128}, STATUS_CORRUPT, "inside 1024 bytes"},
+        {1, {.id = 2, .offset = UINT64_MAX - 63, .bytes = 128}, STATUS_CORRUPT, "inside 1024 bytes"},
+        {1, {.id = 2, .offset = 448, .bytes = 128}, STATUS_CORRUPT, "step field 1: overlaps the field of id 1"},
+        {3, {.id = 9, .offset = 64, .bytes = 65}, STATUS_CORRUPT, "step field 3: overlaps the field of id 2"},
+        {1, {.id = 2, .bytes = 99}, STATUS_CORRUPT, "id 2: expected at least 100 bytes, found 99"},
+        {3,
+         {.id = 9, .flags = PLAN_FIELD_ESSENTIAL, .offset = 256, .bytes = 200},
+         STATUS_VERSION,
+         "needs a newer runtime: step field 3 has id 9 and is essential"},
+    };
+    struct plan_field found[FIELDS];
+    struct status status;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan_field_entry entries[ENTRIES];
+        memcpy(entries, good_fields, sizeof entries);
+        entries[cases[i].entry] = cases[i].value;
+        if (read_fields(entries, ENTRIES, found, &status)) fail_msg("accepted: %s", cases[i].expected);
+        assert_int_equal(status.code, cases[i].code);
+        if (!strstr(status.message, cases[i].expected))
+            fail_msg("expected '%s', found '%s'", cases[i].expected, status.message);
+    }
+    assert_false(read_fields(good_fields, 2, found, &status));
+    assert_non_null(strstr(status.message, "has 2 of its 3 fields"));
+    assert_false(read_fields(good_fields, UINT32_MAX, found, &status));
+    assert_non_null(strstr(status.message, "4294967295 fields of the step space, at most 64"));
 }
 
 static void dependencies_must_rise(void **state)
@@ -221,6 +337,9 @@ int main(void)
         cmocka_unit_test(good_plans_pass),
         cmocka_unit_test(every_damage_is_named),
         cmocka_unit_test(dependencies_must_rise),
+        cmocka_unit_test(operands_may_be_absent),
+        cmocka_unit_test(fields_are_where_the_file_says),
+        cmocka_unit_test(damaged_fields_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -18,7 +18,7 @@ enum tensor { TABLE, HEAD, NORM, FREQUENCIES };
 struct builder {
     struct test_plan *storage;
     struct plan_header *header;
-    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
+    const struct plan_field *step, *state;
     const struct test_engine *engine;
 };
 
@@ -101,8 +101,9 @@ static void begin_launch(struct builder *builder, enum plan_op op, uint32_t tact
         .flops = 512,
     };
     if (launch->dependency_count) builder->storage->dependencies[header->dependency_count++] = header->launch_count - 2;
-    memcpy(&builder->storage->params[header->param_count], params, param_count * sizeof *params);
-    header->param_count += param_count;
+    for (uint16_t i = 0; i < param_count; i++)
+        builder->storage->params[header->param_count++] =
+            (struct plan_param){.id = (uint16_t)(i + 1), .flags = PLAN_PARAM_ESSENTIAL, .value = params[i]};
     step_operand(builder, STEP_COUNTS, ACCESS_READ);
 }
 
@@ -164,9 +165,12 @@ static void add_layer(struct builder *builder, int64_t rows)
 
 static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind kind, uint32_t rows, bool full)
 {
-    uint64_t total;
     struct plan *plan = &engine->plans[index];
-    struct builder builder = {.storage = &engine->storage[index], .header = &plan->header, .engine = engine};
+    struct builder builder = {.storage = &engine->storage[index],
+                              .header = &plan->header,
+                              .step = plan->step,
+                              .state = engine->manifest.geometry.state,
+                              .engine = engine};
     uint32_t out_rows = kind == PLAN_DECODE ? rows : 1;
     bool several = engine->ranks > 1;
     int64_t vocab = (int64_t)plan_rank_vocab(&engine->manifest.geometry);
@@ -175,11 +179,11 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
         .launches = builder.storage->launches,
         .operands = builder.storage->operands,
         .params = builder.storage->params,
+        .tensor_maps = builder.storage->tensor_maps,
         .dependencies = builder.storage->dependencies,
     };
-    if (!step_layout(rows, out_rows, VOCAB, builder.step, &total)) return false;
-    if (total > engine->manifest.step_bytes) engine->manifest.step_bytes = total;
-    if (!state_layout(&engine->manifest.geometry, builder.state, &total)) return false;
+    if (!plan_place_step(plan, VOCAB)) return false;
+    if (plan->header.step_bytes > engine->manifest.step_bytes) engine->manifest.step_bytes = plan->header.step_bytes;
     BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, vocab, DTYPE_F32, LAYOUT_ROW_MAJOR);
     step_operand(&builder, STEP_TOKENS, ACCESS_READ);
     weight_operand(&builder, TABLE);
@@ -322,8 +326,7 @@ static bool make(struct test_engine *engine, uint32_t ranks, struct status *stat
         .top_k = 40,
         .has_tokenizer = true,
     };
-    struct plan_field state[STATE_FIELD_COUNT];
-    if (!state_layout(&engine->manifest.geometry, state, &engine->manifest.state_bytes))
+    if (!geometry_place_state(&engine->manifest.geometry, &engine->manifest.state_bytes))
         return status_fail(status, STATUS_INTERNAL, "test engine: state");
     make_tensors(engine);
     if (!make_plan(engine, 0, PLAN_DECODE, 1, true) || !make_plan(engine, 1, PLAN_DECODE, 2, false) ||
@@ -354,6 +357,24 @@ bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
     return make(engine, TEST_ENGINE_RANKS, status);
 }
 
+bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status)
+{
+    static const char *const operands[] = {"counts", "x"}, *const params[] = {"rows", "count_index", NULL, "k"};
+    struct engine_name_table ops[OP_COUNT], kernel = {.name = "matmul_head", .params = params, .param_count = 2};
+    const char *calls[TEST_ENGINE_CALLS] = {"attention_call", "matmul_call"};
+    for (unsigned op = 1; op < OP_COUNT; op++)
+        ops[op] = (struct engine_name_table){
+            .op = op,
+            .name = plan_op_name(op),
+            .operands = operands,
+            .operand_count = 2,
+            .params = params,
+            .param_count = 4,
+        };
+    return engine_writer_names(writer, ops + 1, OP_COUNT - 1, &kernel, engine->kernel_count ? 1 : 0, calls,
+                               engine->call_count < TEST_ENGINE_CALLS ? engine->call_count : TEST_ENGINE_CALLS, status);
+}
+
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status)
 {
     char *text = NULL;
@@ -374,7 +395,8 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
            manifest_format(&engine->manifest, &text, &size, status) &&
            engine_writer_section(writer, SECTION_MANIFEST, text, size, compress, status) &&
            engine_writer_tensors(writer, engine->tensors, TEST_ENGINE_TENSORS, status) &&
-           engine_writer_plans(writer, engine->plans, engine->plan_count, status) &&
+           engine_writer_plans(writer, engine->plans, engine->plan_count, &engine->manifest.geometry, status) &&
+           test_engine_write_names(writer, engine, status) &&
            engine_writer_section(writer, SECTION_TACTICS, engine->tactics, strlen(engine->tactics), compress, status) &&
            engine_writer_section(writer, SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer, compress,
                                  status) &&
@@ -425,6 +447,7 @@ static void touch_plan(const struct plan *plan)
     touch(plan->launches, plan->header.launch_count * sizeof *plan->launches);
     touch(plan->operands, plan->header.operand_count * sizeof *plan->operands);
     touch(plan->params, plan->header.param_count * sizeof *plan->params);
+    touch(plan->tensor_maps, plan->header.tensor_map_count * sizeof *plan->tensor_maps);
     touch(plan->dependencies, plan->header.dependency_count * sizeof *plan->dependencies);
 }
 
@@ -549,5 +572,7 @@ bool test_engine_same_plan(const struct plan *a, const struct plan *b)
            memcmp(a->launches, b->launches, header->launch_count * sizeof *a->launches) == 0 &&
            memcmp(a->operands, b->operands, header->operand_count * sizeof *a->operands) == 0 &&
            memcmp(a->params, b->params, header->param_count * sizeof *a->params) == 0 &&
+           memcmp(a->tensor_maps, b->tensor_maps, header->tensor_map_count * sizeof *a->tensor_maps) == 0 &&
+           memcmp(a->step, b->step, sizeof a->step) == 0 &&
            memcmp(a->dependencies, b->dependencies, header->dependency_count * sizeof *a->dependencies) == 0;
 }

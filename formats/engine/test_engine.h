@@ -25,7 +25,8 @@ enum {
 struct test_plan {
     struct plan_launch launches[TEST_ENGINE_LAUNCHES];
     struct plan_operand operands[TEST_ENGINE_LAUNCHES * PLAN_MAX_OPERANDS];
-    int64_t params[TEST_ENGINE_LAUNCHES * PLAN_MAX_PARAMS];
+    struct plan_param params[TEST_ENGINE_LAUNCHES * PLAN_MAX_PARAMS];
+    struct plan_tensor_map tensor_maps[2];
     uint32_t dependencies[TEST_ENGINE_LAUNCHES];
 };
 
@@ -66,9 +67,14 @@ bool test_engine_make_library(struct test_engine *engine, struct status *status)
 
 /* The first launch of that op in a plan, NULL if it has none. */
 struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, enum plan_op op);
-/* Where the parameters of a plan's launch hold the tensor map of its operand. */
-int64_t *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch, uint32_t operand);
+/* The tensor map of an operand of a plan's launch. */
+struct plan_tensor_map *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch,
+                                        uint32_t operand);
 
+/* Where the plan headers begin in section plans, which lists the state fields first; library plans: after the header. */
+enum { TEST_PLANS_HEADERS = sizeof(struct engine_plans_header) + STATE_FIELD_COUNT * sizeof(struct plan_field_entry) };
+
+bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status);
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status);
 
 /* The bytes of a written file in memory that engine_open_memory accepts; free() them. NULL if it cannot be read. */

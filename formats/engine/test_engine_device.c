@@ -69,27 +69,20 @@ struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, 
     return NULL;
 }
 
-int64_t *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch, uint32_t operand)
+struct plan_tensor_map *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch,
+                                        uint32_t operand)
 {
     struct test_plan *storage = &engine->storage[plan];
-    return &storage->params[launch->first_param + storage->operands[launch->first_operand + operand].tensor_map - 1];
+    return &storage->tensor_maps[storage->operands[launch->first_operand + operand].tensor_map - 1];
 }
 
-/* Puts a map behind the launch's parameters; those of later launches move. */
-static void add_map(struct test_engine *engine, size_t plan, struct plan_launch *launch, uint32_t operand,
+static void add_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch, uint32_t operand,
                     const struct plan_tensor_map *map)
 {
     struct test_plan *storage = &engine->storage[plan];
-    struct plan_header *header = &engine->plans[plan].header;
-    uint32_t at = launch->first_param + launch->param_count;
-    memmove(&storage->params[at + PLAN_TENSOR_MAP_PARAMS], &storage->params[at],
-            (header->param_count - at) * sizeof storage->params[0]);
-    for (uint32_t i = 0; i < header->launch_count; i++)
-        if (storage->launches[i].first_param >= at) storage->launches[i].first_param += PLAN_TENSOR_MAP_PARAMS;
-    memcpy(&storage->params[at], map, sizeof *map);
-    storage->operands[launch->first_operand + operand].tensor_map = launch->param_count + 1u;
-    launch->param_count = (uint16_t)(launch->param_count + PLAN_TENSOR_MAP_PARAMS);
-    header->param_count += PLAN_TENSOR_MAP_PARAMS;
+    uint32_t *count = &engine->plans[plan].header.tensor_map_count;
+    storage->tensor_maps[(*count)++] = *map;
+    storage->operands[launch->first_operand + operand].tensor_map = *count;
 }
 
 static bool make_launch(const struct test_engine *engine, struct plan_launch *launch, bool first)
@@ -186,7 +179,6 @@ static void make_library_launch(struct test_engine *engine, enum plan_op op, uin
     struct test_plan *storage = &engine->storage[TEST_ENGINE_LIBRARY_PLAN];
     struct plan_launch *launch = test_engine_launch(engine, TEST_ENGINE_LIBRARY_PLAN, op);
     storage->operands[launch->first_operand + mapped_operand].tensor_map = 0;
-    launch->param_count = (uint16_t)(launch->param_count - PLAN_TENSOR_MAP_PARAMS); /* the map's, the last ones */
     launch->kernel = call;
     memset(launch->grid, 0, sizeof launch->grid);
     memset(launch->block, 0, sizeof launch->block);
@@ -202,13 +194,12 @@ bool test_engine_make_library(struct test_engine *engine, struct status *status)
     struct test_plan *storage = &engine->storage[TEST_ENGINE_LIBRARY_PLAN];
     struct plan *plan = &engine->plans[TEST_ENGINE_LIBRARY_PLAN];
     *storage = engine->storage[0];
-    *plan = (struct plan){
-        .header = engine->plans[0].header,
-        .launches = storage->launches,
-        .operands = storage->operands,
-        .params = storage->params,
-        .dependencies = storage->dependencies,
-    };
+    *plan = engine->plans[0];
+    plan->launches = storage->launches;
+    plan->operands = storage->operands;
+    plan->params = storage->params;
+    plan->tensor_maps = storage->tensor_maps;
+    plan->dependencies = storage->dependencies;
     engine->library_plan_count = 1;
     make_library_launch(engine, OP_ROPE_ATTENTION, 0, ATTENTION_KV);
     make_library_launch(engine, OP_MATMUL, 1, MATMUL_WEIGHTS);

@@ -11,10 +11,10 @@ static bool resolve_launch(const struct plan *plan, uint32_t index, const struct
                            struct op_call *call, const char *name, struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
-    call->params = plan->params + launch->first_param;
     for (uint32_t i = 0; i < launch->operand_count; i++) {
         const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
         uint8_t *base = memory->base[operand->space];
+        if (operand->space == SPACE_NONE) continue; /* NULL */
         if (!base || (uintptr_t)base % PLAN_ALIGNMENT)
             return status_fail(status, STATUS_INTERNAL, "%s: the %s space has no memory aligned to %d bytes", name,
                                plan_space_name(operand->space), (int)PLAN_ALIGNMENT);
@@ -41,17 +41,24 @@ bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct
         if (!op_verify(plan, i, geometry, name, status)) return false;
 
     bool done = false;
+    size_t param_count = 0;
+    for (uint32_t i = 0; i < count; i++) param_count += (size_t)op_find(plan->launches[i].op)->param_count;
     bound->launch_count = count;
     bound->calls = calloc(count ? count : 1, sizeof *bound->calls);
     bound->runners = calloc(count ? count : 1, sizeof *bound->runners);
     bound->ops = calloc(count ? count : 1, sizeof *bound->ops);
-    if (!bound->calls || !bound->runners || !bound->ops) {
+    bound->params = calloc(param_count ? param_count : 1, sizeof *bound->params);
+    if (!bound->params || !bound->calls || !bound->runners || !bound->ops) {
         status_fail(status, STATUS_MACHINE, "%s: out of memory for %" PRIu32 " launches", name, count);
         goto done;
     }
+    int64_t *params = bound->params;
     for (uint32_t i = 0; i < count; i++) {
         bound->ops[i] = op_find(plan->launches[i].op);
         bound->runners[i] = op_runner(bound->ops[i], isa);
+        bound->calls[i].params = params;
+        if (!op_params(plan, &plan->launches[i], bound->ops[i]->param_count, params, status)) goto done;
+        params += bound->ops[i]->param_count;
         if (!resolve_launch(plan, i, memory, &bound->calls[i], name, status)) goto done;
     }
     done = true;
@@ -62,6 +69,7 @@ done:
 
 void cpu_plan_free(struct cpu_plan *bound)
 {
+    free(bound->params);
     free(bound->calls);
     free(bound->runners);
     free(bound->ops);

@@ -11,6 +11,7 @@ struct cpu_memory {
 };
 
 struct cpu_plan {
+    int64_t *params;                  /* owned: those of the calls */
     struct op_call *calls;            /* owned */
     op_run **runners;                 /* owned */
     const struct op_descriptor **ops; /* owned */

@@ -34,10 +34,9 @@ struct world {
     struct plan plan;
     struct plan_launch launches[MOST];
     struct plan_operand operands[MOST * 10];
-    int64_t params[MOST * 10];
+    struct plan_param params[MOST * 16];
     struct plan_geometry geometry;
     struct plan_space_sizes sizes;
-    struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
     struct cpu_memory memory;
 };
 
@@ -56,15 +55,15 @@ static struct plan_operand arena(struct world *world, uint64_t floats)
 static struct plan_operand step_field(const struct world *world, enum step_field field)
 {
     return (struct plan_operand){.space = SPACE_STEP,
-                                 .offset = world->step[field].offset,
-                                 .bytes = world->step[field].bytes};
+                                 .offset = world->plan.step[field].offset,
+                                 .bytes = world->plan.step[field].bytes};
 }
 
 static struct plan_operand state_field(const struct world *world, enum state_field field)
 {
     return (struct plan_operand){.space = SPACE_STATE,
-                                 .offset = world->state[field].offset,
-                                 .bytes = world->state[field].bytes};
+                                 .offset = world->geometry.state[field].offset,
+                                 .bytes = world->geometry.state[field].bytes};
 }
 
 /* Appends a launch; counts is prepended to the operands, and the access of each is what the op demands. */
@@ -78,7 +77,7 @@ static void launch(struct world *world, const struct op_descriptor *op, const in
                                                                  .first_operand = header->operand_count,
                                                                  .first_param = header->param_count,
                                                                  .tactic = PLAN_NO_TACTIC};
-    memcpy(world->params + header->param_count, params, (size_t)op->param_count * sizeof *params);
+    op_list_params(params, op->param_count, op->param_count, world->params + header->param_count);
     struct op_operand demands[PLAN_MAX_OPERANDS];
     int demanded = 0;
     struct status status = {0};
@@ -138,8 +137,9 @@ static void world_open(struct world *world)
                                              .page_bytes = block,
                                              .vocab_size = VOCAB};
     uint64_t *bytes = world->sizes.bytes;
-    assert_true(step_layout(ROWS, ROWS, VOCAB, world->step, &bytes[SPACE_STEP]));
-    assert_true(state_layout(&world->geometry, world->state, &bytes[SPACE_STATE]));
+    assert_true(plan_place_step(&world->plan, VOCAB));
+    assert_true(geometry_place_state(&world->geometry, &bytes[SPACE_STATE]));
+    bytes[SPACE_STEP] = world->plan.header.step_bytes;
     bytes[SPACE_KV] = block;
 
     const int64_t eps = test_float_bits(1e-5f), per_slot = CONTEXT / PAGE_TOKENS, page_bytes = (int64_t)block;
@@ -207,7 +207,7 @@ static void world_close(struct world *world)
 
 static void *step_data(struct world *world, enum step_field field)
 {
-    return (uint8_t *)world->memory.base[SPACE_STEP] + world->step[field].offset;
+    return (uint8_t *)world->memory.base[SPACE_STEP] + world->plan.step[field].offset;
 }
 
 enum { STEPS = 12 };
@@ -227,7 +227,7 @@ static void play(struct world *world, enum cpu_isa isa, int members, enum mode m
     int32_t *pages = world->memory.base[SPACE_STATE];
     for (int i = 0; i < ROWS * CONTEXT / PAGE_TOKENS; i++) pages[i] = ROWS * CONTEXT / PAGE_TOKENS - 1 - i;
     struct sampler_state *samplers =
-        (void *)((uint8_t *)world->memory.base[SPACE_STATE] + world->state[STATE_SAMPLERS].offset);
+        (void *)((uint8_t *)world->memory.base[SPACE_STATE] + world->geometry.state[STATE_SAMPLERS].offset);
     for (int s = 0; s < ROWS; s++)
         samplers[s] =
             (struct sampler_state){.temperature = s == 2 ? 0.9f : 0, .top_p = 1, .repetition_penalty = 1, .seed = 5};
@@ -334,13 +334,14 @@ static void damaged_plans_are_refused(void **state)
     REFUSED(find_launch(&world, OP_ADD)->op = OP_COUNT, "");
     REFUSED(find_launch(&world, OP_ADD)->op = UINT16_MAX, "");
     REFUSED(find_launch(&world, OP_ADD)->op = OP_EMBED, "embed");
-    REFUSED(find_launch(&world, OP_ADD)->param_count = 2, "parameters");
+    REFUSED(find_launch(&world, OP_ADD)->param_count = 2, "width"); /* absent: 0 */
+    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_WIDTH].id = 77, "id 77");
     REFUSED(find_launch(&world, OP_ADD)->operand_count = 3, "operands");
     REFUSED(find_launch(&world, OP_SAMPLE)->first_param = UINT32_MAX, "");
     REFUSED(find_launch(&world, OP_SAMPLE)->first_operand = UINT32_MAX - 1, "");
-    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_WIDTH] = HIDDEN + 1, "operand");
-    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_ROWS] = ROWS - 1, "rows");
-    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_COUNT_INDEX] = 2, "count_index");
+    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_WIDTH].value = HIDDEN + 1, "operand");
+    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_ROWS].value = ROWS - 1, "rows");
+    REFUSED(world.params[find_launch(&world, OP_ADD)->first_param + ADD_COUNT_INDEX].value = 2, "count_index");
     /* An operand that is too small, in the wrong space, with the wrong access, overlapping another in part. */
     REFUSED(find_operand(&world, OP_ADD, ADD_A)->bytes -= 1, "operand a");
     REFUSED(find_operand(&world, OP_ADD, ADD_A)->space = SPACE_WEIGHTS, "operand a");
@@ -365,12 +366,13 @@ static void damaged_plans_are_refused(void **state)
         {
             struct plan_launch *head = &world.launches[world.plan.header.launch_count - 2];
             assert_int_equal(head->op, OP_MATMUL);
-            world.operands[head->first_operand + MATMUL_OUT].offset = world.step[STEP_POSITIONS].offset;
+            world.operands[head->first_operand + MATMUL_OUT].offset = world.plan.step[STEP_POSITIONS].offset;
         },
         "out");
     /* The KV pool: a block beyond the page, another page size than the engine's. */
     REFUSED(find_operand(&world, OP_ATTENTION, ATTENTION_KV)->offset = 64, "");
-    REFUSED(world.params[find_launch(&world, OP_ATTENTION)->first_param + ATTENTION_PAGE_BYTES] = 64, "page_bytes");
+    REFUSED(world.params[find_launch(&world, OP_ATTENTION)->first_param + ATTENTION_PAGE_BYTES].value = 64,
+            "page_bytes");
     REFUSED(world.sizes.bytes[SPACE_KV] *= 2, "page");
     /* Memory that is missing or badly aligned, an instruction set that does not exist. */
     REFUSED(
@@ -410,7 +412,7 @@ static void random_damage_is_refused_or_harmless(void **state)
         } areas[] = {
             {(uint8_t *)damaged.launches, header->launch_count * sizeof(struct plan_launch)},
             {(uint8_t *)damaged.operands, header->operand_count * sizeof(struct plan_operand)},
-            {(uint8_t *)damaged.params, header->param_count * sizeof(int64_t)},
+            {(uint8_t *)damaged.params, header->param_count * sizeof(struct plan_param)},
         };
         int area = (int)test_random_range(&random, 0, 2);
         size_t byte = (size_t)test_random_range(&random, 0, (int64_t)areas[area].bytes - 1);

@@ -9,6 +9,7 @@
 #include "kernels/attention/attention_cudnn_calls.h"
 #include "kernels/cuda/vendor/nccl_call.h"
 #include "kernels/matmul/matmul_cublaslt.h"
+#include "kernels/op/op.h"
 
 /* The version that the calls of a library were recorded with; 0: there are none. */
 static bool find_version(const struct engine_call *entries, size_t count, enum plan_library library, uint32_t *version,
@@ -88,8 +89,7 @@ void cuda_calls_close(struct cuda_calls *calls, const struct device *device)
 
 static bool is_matmul(const struct engine_call *call, const struct plan_launch *launch, const int64_t *params)
 {
-    return call->library == LIBRARY_CUBLASLT && launch->op == OP_MATMUL &&
-           launch->param_count >= MATMUL_DEVICE_FIRST_TUNABLE && !matmul_device_illegal(params) &&
+    return call->library == LIBRARY_CUBLASLT && launch->op == OP_MATMUL && !matmul_device_illegal(params) &&
            launch->operand_count == matmul_device_operand_count(params) + 1;
 }
 
@@ -98,8 +98,7 @@ static bool is_attention(const struct engine_call *call, const struct plan *plan
                          const int64_t *params)
 {
     return call->library == LIBRARY_CUDNN && launch->op == OP_ATTENTION && plan->header.kind == PLAN_PREFILL &&
-           launch->param_count >= ATTENTION_DEVICE_FIRST_TUNABLE && !attention_cudnn_illegal(params) &&
-           launch->operand_count == ATTENTION_CUDNN_OPERANDS;
+           !attention_cudnn_illegal(params) && launch->operand_count == ATTENTION_CUDNN_OPERANDS;
 }
 
 /* The number of ranks is the last thing that a hostile engine could get wrong of a problem. */
@@ -108,20 +107,31 @@ static bool is_collective(const struct cuda_calls *calls, const struct engine_ca
 {
     if (call->library != LIBRARY_NCCL) return false;
     if (launch->op == OP_ALL_REDUCE)
-        return launch->param_count >= ALL_REDUCE_DEVICE_THREADS && all_reduce_nccl_bytes(params) > 0 &&
-               !params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] && !params[ALL_REDUCE_DEVICE_HAS_NORM] &&
-               params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
+        return all_reduce_nccl_bytes(params) > 0 && !params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] &&
+               !params[ALL_REDUCE_DEVICE_HAS_NORM] && params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
                launch->operand_count == ALL_REDUCE_NCCL_OPERANDS;
-    return launch->op == OP_ALL_GATHER && launch->param_count >= ALL_GATHER_DEVICE_THREADS &&
-           all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) > 0 &&
+    return launch->op == OP_ALL_GATHER && all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) > 0 &&
            params[ALL_GATHER_DEVICE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_NCCL_OPERANDS;
 }
 
-/* The launch's call, if it is one that its library is open for, with the operands that it takes. */
-static const struct engine_call *find_call(const struct cuda_calls *calls, const struct plan *plan,
-                                           const struct plan_launch *launch, struct status *status)
+/* The ops' parameters up to their tunables, which are in the call's data. */
+static int call_param_count(const struct plan_launch *launch)
 {
-    const int64_t *params = plan->params + launch->first_param;
+    switch (launch->op) {
+    case OP_MATMUL: return MATMUL_DEVICE_FIRST_TUNABLE;
+    case OP_ATTENTION: return ATTENTION_DEVICE_FIRST_TUNABLE;
+    case OP_ALL_REDUCE: return ALL_REDUCE_DEVICE_THREADS;
+    case OP_ALL_GATHER: return ALL_GATHER_DEVICE_THREADS;
+    default: return PLAN_MAX_PARAMS;
+    }
+}
+
+/* The launch's call, if its library is open for it and it has the operands that the call takes; and its parameters. */
+static const struct engine_call *find_call(const struct cuda_calls *calls, const struct plan *plan,
+                                           const struct plan_launch *launch, int64_t params[PLAN_MAX_PARAMS],
+                                           struct status *status)
+{
+    if (!op_params(plan, launch, call_param_count(launch), params, status)) return NULL;
     if (launch->kernel >= calls->count) {
         status_fail(status, STATUS_INTERNAL, "library call %" PRIu32 " of %zu", launch->kernel, calls->count);
         return NULL;
@@ -158,9 +168,8 @@ static bool is_written(const struct engine_call *call, const struct plan_launch 
 
 /* The library reads and writes as far as the parameters say: the operands must reach that far. */
 static bool check_operands(const struct plan *plan, const struct plan_launch *launch, const struct engine_call *call,
-                           struct status *status)
+                           const int64_t *params, struct status *status)
 {
-    const int64_t *params = plan->params + launch->first_param;
     const struct plan_operand *operands = plan->operands + launch->first_operand;
     for (uint32_t i = 0; i < launch->operand_count; i++) {
         uint64_t expected = operand_bytes(call, launch, params, i);
@@ -181,21 +190,21 @@ static bool check_operands(const struct plan *plan, const struct plan_launch *la
 bool cuda_call_check(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
                      struct status *status)
 {
-    const int64_t *params = plan->params + launch->first_param;
-    const struct engine_call *call = find_call(calls, plan, launch, status);
+    int64_t params[PLAN_MAX_PARAMS];
+    const struct engine_call *call = find_call(calls, plan, launch, params, status);
     if (!call) return false;
     bool ok = call->library == LIBRARY_CUDNN  ? attention_cudnn_calls_check(calls->attention, params, call, status)
               : call->library == LIBRARY_NCCL ? nccl_check_call(call, calls->nccl->nccl->version, status)
                                               : matmul_cublaslt_check(&calls->cublaslt, params, call, status);
-    return ok && check_operands(plan, launch, call, status);
+    return ok && check_operands(plan, launch, call, params, status);
 }
 
 bool cuda_call_run(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
                    const cu_deviceptr *operands, uint64_t pool_bytes, cu_stream stream, struct status *status)
 {
-    const int64_t *params = plan->params + launch->first_param;
-    const struct engine_call *call = find_call(calls, plan, launch, status);
-    if (!call || !check_operands(plan, launch, call, status)) return false;
+    int64_t params[PLAN_MAX_PARAMS];
+    const struct engine_call *call = find_call(calls, plan, launch, params, status);
+    if (!call || !check_operands(plan, launch, call, params, status)) return false;
     if (call->library == LIBRARY_CUDNN)
         return attention_cudnn_calls_run(calls->attention, params, call, operands, pool_bytes, stream, status);
     if (call->library == LIBRARY_NCCL)

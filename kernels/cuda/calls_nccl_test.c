@@ -6,6 +6,7 @@
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
 #include "kernels/cuda/calls.h"
+#include "kernels/op/op.h"
 #include "kernels/cuda/executor.h"
 #include "kernels/cuda/vendor/nccl_call.h"
 
@@ -23,7 +24,7 @@ struct setup {
     struct engine_call entry;
     struct plan_launch launch;
     struct plan_operand operands[OPERANDS];
-    int64_t params[PLAN_MAX_PARAMS];
+    struct plan_param params[PLAN_MAX_PARAMS];
     struct plan plan;
 };
 
@@ -60,7 +61,7 @@ static void set_up(struct setup *setup, enum plan_op op, enum dtype dtype, uint3
                                          [RESULT] = {.space = SPACE_ARENA,
                                                      .access = ACCESS_WRITE,
                                                      .bytes = sums ? bytes : ranks * bytes}}};
-    memcpy(setup->params, sums ? reduce : gather, sizeof setup->params);
+    op_list_params(sums ? reduce : gather, setup->launch.param_count, setup->launch.param_count, setup->params);
     setup->plan = (struct plan){.header = {.kind = PLAN_DECODE, .rows = ROWS, .launch_count = 1},
                                 .launches = &setup->launch,
                                 .operands = setup->operands,
@@ -217,14 +218,14 @@ static void refuses_wrong_problems(void **state)
         WITH(launch.op = OP_ATTENTION);
         WITH(launch.op = OP_ADD);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            WITH(params[0] = rows[i]);
+            WITH(params[0].value = rows[i]);
         }
         for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-            WITH(params[ranks_at] = ranks[i]);
+            WITH(params[ranks_at].value = ranks[i]);
         }
-        WITH(params[1] = 2); /* COUNT_INDEX */
-        WITH(params[2] = WIDTH + 8);
-        WITH(params[2] = -WIDTH);
+        WITH(params[1].value = 2); /* COUNT_INDEX */
+        WITH(params[2].value = WIDTH + 8);
+        WITH(params[2].value = -WIDTH);
     }
 }
 
@@ -234,10 +235,10 @@ static void refuses_what_nccl_leaves_out(void **state)
     (void)state;
     const int o = 0;
     struct setup setup;
-    WITH(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1);
-    WITH(params[ALL_REDUCE_DEVICE_HAS_NORM] = 1);
-    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_I8);
-    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_F32); /* twice the bytes */
+    WITH(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL].value = 1);
+    WITH(params[ALL_REDUCE_DEVICE_HAS_NORM].value = 1);
+    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE].value = DTYPE_I8);
+    WITH(params[ALL_REDUCE_DEVICE_X_DTYPE].value = DTYPE_F32); /* twice the bytes */
 }
 
 static void refuses_wrong_calls(void **state)
@@ -345,11 +346,11 @@ static bool replay(struct test_nccl_rank *self)
     gather.operands[RESULT].offset = sum.operands[X].offset = GATHERED;
     sum.operands[RESULT].offset = SUM;
     sum.operands[X].bytes = sum.operands[RESULT].bytes = bytes;
-    sum.params[ALL_REDUCE_DEVICE_ROWS] = self->ranks * ROWS;
+    sum.params[ALL_REDUCE_DEVICE_ROWS].value = self->ranks * ROWS;
     const struct engine_call entries[] = {gather.entry, sum.entry};
     struct plan_launch launches[] = {gather.launch, sum.launch};
     struct plan_operand operands[2 * OPERANDS];
-    int64_t params[2 * PLAN_MAX_PARAMS];
+    struct plan_param params[2 * PLAN_MAX_PARAMS];
     const uint32_t before[] = {0};
     launches[1].kernel = launches[1].dependency_count = 1;
     launches[1].first_operand = OPERANDS;

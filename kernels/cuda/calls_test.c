@@ -10,6 +10,7 @@
 #include "kernels/attention/attention_cudnn_calls.h"
 #include "kernels/cuda/calls.h"
 #include "kernels/cuda/test_fake_cuda.h"
+#include "kernels/op/op.h"
 
 static const char driver_folder[] = "tests/fake_cuda/whole", library_folder[] = "tests/fake_cuda/libraries";
 enum { MODULES = 6 }; /* FAKE_CUDA_LIBRARY of tests/fake_cuda/fake_cuda.h */
@@ -26,7 +27,7 @@ struct setup {
     struct engine_call entries[2];
     struct plan_launch launch;
     struct plan_operand operands[ATTENTION_CUDNN_OPERANDS];
-    int64_t params[PLAN_MAX_PARAMS];
+    struct plan_param params[PLAN_MAX_PARAMS];
     struct plan plan;
     cu_deviceptr addresses[ATTENTION_CUDNN_OPERANDS];
 };
@@ -36,17 +37,19 @@ static void make_call(struct setup *setup)
     struct cudnn cudnn;
     struct status status = {0};
     struct attention_cudnn_blob blob;
+    int64_t params[PLAN_MAX_PARAMS];
     int count = 0;
     assert_true(device_enter(&setup->device, &status));
     if (!cudnn_open(&cudnn, 0, &status) || !attention_cudnn_enumerate(&cudnn, problem, &blob, 1, &count, &status))
         fail_msg("%s", status.message);
     assert_int_equal(count, 1);
-    assert_true(attention_cudnn_tactic(problem, &blob, 0, setup->params));
+    assert_true(attention_cudnn_tactic(problem, &blob, 0, params));
     setup->entries[0] = (struct engine_call){.library = LIBRARY_CUDNN, .operand_count = ATTENTION_CUDNN_OPERANDS};
-    assert_true(device_attention_cudnn.call(setup->params, blob.data, blob.bytes, &setup->entries[0]));
+    assert_true(device_attention_cudnn.call(params, blob.data, blob.bytes, &setup->entries[0]));
     assert_int_equal(setup->entries[0].version, cudnn.version);
     assert_int_equal(setup->entries[0].bytes, blob.bytes);
     assert_memory_equal(setup->entries[0].data, blob.data, blob.bytes);
+    op_list_params(params, ATTENTION_DEVICE_FIRST_TUNABLE, ATTENTION_DEVICE_FIRST_TUNABLE, setup->params);
     attention_cudnn_blob_free(&blob);
     cudnn_close(&cudnn);
     device_leave(&setup->device);
@@ -272,11 +275,15 @@ static void refuses_wrong_launches(void **state)
     setup->plan.header.kind = PLAN_PREFILL;
     for (int i = 0; i < ATTENTION_DEVICE_FIRST_TUNABLE; i++)
         for (int64_t value = -1; value <= 3; value++) {
-            int64_t kept = setup->params[i];
-            setup->params[i] = value;
+            int64_t kept = setup->params[i].value;
+            setup->params[i].value = value;
             assert_int_equal(check(setup, &calls), value == kept ? STATUS_OK : STATUS_CORRUPT);
-            setup->params[i] = kept;
+            setup->params[i].value = kept;
         }
+    setup->params[0].id = 999;
+    assert_int_equal(check(setup, &calls), STATUS_VERSION); /* an essential parameter that is unknown here */
+    setup->params[0].flags = 0;
+    assert_int_equal(check(setup, &calls), STATUS_CORRUPT); /* no rows */
     cuda_calls_close(&calls, &setup->device);
 }
 

@@ -137,27 +137,46 @@ static struct arguments *arguments_new(void)
     return aligned_alloc(_Alignof(struct arguments), sizeof(struct arguments));
 }
 
-static bool encode_map(struct cu_tensor_map *encoded, const struct device *device, const int64_t *params,
+/* The driver's number of an element type or of a swizzle; false for a value that is not in the list. */
+static bool find_map_type(int64_t dtype, int *type)
+{
+    switch (dtype) {
+    case DTYPE_F32: *type = CU_TENSOR_MAP_FLOAT32; return true;
+    case DTYPE_F16: *type = CU_TENSOR_MAP_FLOAT16; return true;
+    case DTYPE_BF16: *type = CU_TENSOR_MAP_BFLOAT16; return true;
+    default: return false;
+    }
+}
+
+static bool find_swizzle(int64_t bytes, int *swizzle)
+{
+    switch (bytes) {
+    case 0: *swizzle = CU_TENSOR_MAP_SWIZZLE_NONE; return true;
+    case 32: *swizzle = CU_TENSOR_MAP_SWIZZLE_32B; return true;
+    case 64: *swizzle = CU_TENSOR_MAP_SWIZZLE_64B; return true;
+    case 128: *swizzle = CU_TENSOR_MAP_SWIZZLE_128B; return true;
+    default: return false;
+    }
+}
+
+static bool encode_map(struct cu_tensor_map *encoded, const struct device *device, const struct plan_tensor_map *map,
                        cu_deviceptr address, uint64_t space_bytes, struct status *status)
 {
-    struct plan_tensor_map map;
-    memcpy(&map, params, sizeof map);
-    int type = map.dtype == DTYPE_BF16  ? CU_TENSOR_MAP_BFLOAT16
-               : map.dtype == DTYPE_F16 ? CU_TENSOR_MAP_FLOAT16
-                                        : CU_TENSOR_MAP_FLOAT32;
-    int swizzle = map.swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-                  : map.swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                  : map.swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
-                                      : CU_TENSOR_MAP_SWIZZLE_NONE;
-    uint64_t rows = map.rows ? (uint64_t)map.rows : space_bytes / (uint64_t)map.pitch;
-    const uint64_t dimensions[2] = {(uint64_t)map.columns, rows}, strides[1] = {(uint64_t)map.pitch};
-    const unsigned box[2] = {(unsigned)map.box_columns, (unsigned)map.box_rows}, element_strides[2] = {1, 1};
+    int type, swizzle;
+    if (!find_map_type(map->dtype, &type) || !find_swizzle(map->swizzle, &swizzle))
+        return status_fail(status, STATUS_CORRUPT,
+                           "tensor map: expected elements of F32, F16 or BF16 and a swizzle of 0, 32, 64 or 128 bytes, "
+                           "found dtype %" PRId64 " and %" PRId64 " bytes",
+                           map->dtype, map->swizzle);
+    uint64_t rows = map->rows ? (uint64_t)map->rows : space_bytes / (uint64_t)map->pitch;
+    const uint64_t dimensions[2] = {(uint64_t)map->columns, rows}, strides[1] = {(uint64_t)map->pitch};
+    const unsigned box[2] = {(unsigned)map->box_columns, (unsigned)map->box_rows}, element_strides[2] = {1, 1};
     return cuda_ok(&device->driver,
                    device->driver.TensorMapEncodeTiled(encoded, type, 2, (void *)(uintptr_t)address, dimensions,
                                                        strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                                        swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                                        CU_TENSOR_MAP_OOB_FILL_NONE),
-                   status, "tensor map of %" PRIu64 " x %" PRId64 " elements", rows, map.columns);
+                   status, "tensor map of %" PRIu64 " x %" PRId64 " elements", rows, map->columns);
 }
 
 static bool check_launch(const struct plan_launch *launch, const struct cuda_kernel *kernel,
@@ -212,7 +231,7 @@ static bool resolve(struct arguments *arguments, const struct device *device, co
         arguments->values[i] = &arguments->pointers[i];
         if (!operand->tensor_map) continue;
         arguments->values[i] = &arguments->maps[i];
-        if (!encode_map(&arguments->maps[i], device, plan->params + launch->first_param + operand->tensor_map - 1,
+        if (!encode_map(&arguments->maps[i], device, &plan->tensor_maps[operand->tensor_map - 1],
                         arguments->pointers[i], memory->bytes[operand->space] - operand->offset, status))
             return status_prefix(status, "operand %" PRIu32, i);
     }

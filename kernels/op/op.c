@@ -41,6 +41,50 @@ op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
     return op->run[CPU_PORTABLE];
 }
 
+bool op_params(const struct plan *plan, const struct plan_launch *launch, int count, int64_t *values,
+               struct status *status)
+{
+    for (int i = 0; i < count; i++) values[i] = 0;
+    for (uint32_t i = 0; i < launch->param_count; i++) {
+        const struct plan_param *param = &plan->params[launch->first_param + i];
+        if (param->id >= 1 && param->id <= count)
+            values[param->id - 1] = param->value;
+        else if (param->flags & PLAN_PARAM_ESSENTIAL)
+            return status_fail(
+                status, STATUS_VERSION,
+                "needs a newer runtime: %s has an essential parameter of id %u, this runtime knows ids 1 "
+                "to %d; use the runtime that came with the builder",
+                plan_op_name(launch->op), param->id, count);
+    }
+    return true;
+}
+
+void op_list_params(const int64_t *values, int count, int essential, struct plan_param *list)
+{
+    for (int i = 0; i < count; i++)
+        list[i] = (struct plan_param){
+            .id = (uint16_t)(i + 1),
+            .flags = i < essential ? PLAN_PARAM_ESSENTIAL : 0,
+            .value = values[i],
+        };
+}
+
+void op_leave_out_defaults(struct plan *plan)
+{
+    struct plan_launch *launches = (struct plan_launch *)(uintptr_t)plan->launches; /* the builder owns its plans */
+    struct plan_param *params = (struct plan_param *)(uintptr_t)plan->params;
+    uint32_t kept = 0;
+    for (uint32_t n = 0; n < plan->header.launch_count; n++) {
+        struct plan_launch *launch = &launches[n];
+        const uint32_t first = launch->first_param, count = launch->param_count;
+        launch->first_param = kept;
+        for (uint32_t i = first; i < first + count; i++)
+            if (params[i].value != 0) params[kept++] = params[i];
+        launch->param_count = (uint16_t)(kept - launch->first_param);
+    }
+    plan->header.param_count = kept;
+}
+
 /* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
  * turn the others' exchange to any address. */
 static bool verify_comm(const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
@@ -60,16 +104,10 @@ static bool verify_comm(const struct op_operand *demand, const struct plan_opera
 static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry,
                           const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
 {
-    struct plan_field fields[(int)STEP_FIELD_COUNT > (int)STATE_FIELD_COUNT ? STEP_FIELD_COUNT : STATE_FIELD_COUNT];
-    uint64_t total;
     bool step = operand->space == SPACE_STEP;
     if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
     if (!step && operand->space != SPACE_STATE) return true;
-    bool laid_out = step ? step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &total)
-                         : state_layout(geometry, fields, &total);
-    if (!laid_out)
-        return status_fail(status, STATUS_CORRUPT, "the %s space of this plan overflows 64 bits",
-                           plan_space_name(operand->space));
+    const struct plan_field *fields = step ? plan->step : geometry->state;
     int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
     int first = 0, last = count - 1;
     if (demand->field)
@@ -96,6 +134,7 @@ static bool verify_operand(const struct plan *plan, const struct plan_geometry *
     if (operand->space >= SPACE_COUNT || !(demand->space_mask & (1u << operand->space)))
         return status_fail(status, STATUS_CORRUPT, "operand %s lies in the %s space, which this op does not allow",
                            demand->name, plan_space_name(operand->space));
+    if (operand->space == SPACE_NONE) return true;
     if (operand->access != demand->access)
         return status_fail(status, STATUS_CORRUPT, "operand %s has access %u, expected %u", demand->name,
                            (unsigned)operand->access, (unsigned)demand->access);
@@ -131,14 +170,12 @@ static bool verify_launch(const struct plan *plan, const struct plan_launch *lau
 {
     const struct op_descriptor *op = op_find(launch->op);
     if (!op) return status_fail(status, STATUS_CORRUPT, "op %u is unknown", (unsigned)launch->op);
-    if (launch->param_count != op->param_count)
-        return status_fail(status, STATUS_CORRUPT, "%s has %u parameters, expected %d", op->name,
-                           (unsigned)launch->param_count, op->param_count);
     if (!checked_range(launch->first_param, launch->param_count, plan->header.param_count) ||
         !checked_range(launch->first_operand, launch->operand_count, plan->header.operand_count))
         return status_fail(status, STATUS_CORRUPT, "%s refers to parameters or operands beyond the plan's", op->name);
 
-    const int64_t *params = plan->params + launch->first_param;
+    int64_t params[PLAN_MAX_PARAMS];
+    if (!op_params(plan, launch, op->param_count, params, status)) return false;
     struct op_operand demands[PLAN_MAX_OPERANDS] = {{0}};
     int operand_count = 0;
     if (!op->check(params, geometry, demands, &operand_count, status)) return false;

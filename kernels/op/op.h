@@ -30,8 +30,11 @@ struct op_operand {
 /* In the COMM space: the header that it begins with; operands that are not pinned to it lie behind it. */
 #define OP_FIELD_COMM_HEADER OP_FIELD(0)
 
-/* A launch with its operands resolved to addresses, NULL behind the last. KV operands are the address in page 0 of the
- * pool. */
+/* An operand that may be absent: its bit in space_mask. */
+#define OP_OPTIONAL (1u << SPACE_NONE)
+
+/* A launch with its operands resolved to addresses, NULL for absent ones and beyond the last. KV operands are the address
+ * in page 0 of the pool. */
 struct op_call {
     const int64_t *params;
     void *operands[PLAN_MAX_OPERANDS];
@@ -64,7 +67,18 @@ struct op_descriptor {
 
 const struct op_descriptor *op_find(unsigned id); /* NULL for an unknown op */
 
-/* All checks of one launch: known op, parameter count, op->check, row counts, operand count, spaces, access, sizes,
+/* The parameters of a launch, which a plan lists by id, as the array that an op's code reads: values[id - 1], 0 where the
+ * plan has none. Fails for an id above `count` that is essential; ignores others. */
+bool op_params(const struct plan *plan, const struct plan_launch *launch, int count, int64_t *values,
+               struct status *status);
+
+/* The list for such an array: all `count` values, the first `essential` of them marked as essential. */
+void op_list_params(const int64_t *values, int count, int essential, struct plan_param *list);
+
+/* Takes the parameters that have their default, 0, out of a plan whose arrays are owned. */
+void op_leave_out_defaults(struct plan *plan);
+
+/* All checks of one launch: known op, parameters, op->check, row counts, operand count, spaces, access, sizes,
  * fields, what may be written in STEP and STATE, no operand that is written half over another (the same offset is
  * the op's own affair). */
 bool op_verify(const struct plan *plan, uint32_t launch, const struct plan_geometry *geometry, const char *name,

@@ -23,7 +23,7 @@ struct world {
     struct plan plan;
     struct plan_launch launch;
     struct plan_operand operands[PLAN_MAX_OPERANDS];
-    int64_t params[PLAN_MAX_PARAMS];
+    struct plan_param params[PLAN_MAX_PARAMS];
 };
 
 static void world_fill(struct world *world, const struct op_descriptor *op, const int64_t *params)
@@ -32,11 +32,11 @@ static void world_fill(struct world *world, const struct op_descriptor *op, cons
     int count = 0;
     struct status status = {0};
     if (!op->check(params, &geometry, demands, &count, &status)) fail_msg("%s", status.message);
-    struct plan_field step[STEP_FIELD_COUNT];
-    uint64_t total, next[SPACE_COUNT] = {[SPACE_COMM] = HEADER_BYTES};
-    assert_true(step_layout(ROWS, ROWS, VOCAB, step, &total));
+    uint64_t next[SPACE_COUNT] = {[SPACE_COMM] = HEADER_BYTES};
     memset(world, 0, sizeof *world);
-    memcpy(world->params, params, (size_t)op->param_count * sizeof *params);
+    world->plan.header = (struct plan_header){.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS};
+    assert_true(plan_place_step(&world->plan, VOCAB));
+    op_list_params(params, op->param_count, op->param_count, world->params);
     for (int i = 0; i < count; i++) {
         unsigned space = SPACE_WEIGHTS;
         while (!(demands[i].space_mask & (1u << space))) space++;
@@ -46,7 +46,7 @@ static void world_fill(struct world *world, const struct op_descriptor *op, cons
                                          .bytes = demands[i].bytes,
                                          .offset = next[space]};
         if (demands[i].field)
-            operand->offset = space == SPACE_STEP ? step[demands[i].field - 1].offset : 0;
+            operand->offset = space == SPACE_STEP ? world->plan.step[demands[i].field - 1].offset : 0;
         else
             next[space] += (demands[i].bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     }
@@ -54,15 +54,12 @@ static void world_fill(struct world *world, const struct op_descriptor *op, cons
                                          .operand_count = (uint16_t)count,
                                          .param_count = (uint16_t)op->param_count,
                                          .tactic = PLAN_NO_TACTIC};
-    world->plan = (struct plan){.header = {.kind = PLAN_DECODE,
-                                           .rows = ROWS,
-                                           .out_rows = ROWS,
-                                           .launch_count = 1,
-                                           .operand_count = (uint32_t)count,
-                                           .param_count = (uint32_t)op->param_count},
-                                .launches = &world->launch,
-                                .operands = world->operands,
-                                .params = world->params};
+    world->plan.header.launch_count = 1;
+    world->plan.header.operand_count = (uint32_t)count;
+    world->plan.header.param_count = (uint32_t)op->param_count;
+    world->plan.launches = &world->launch;
+    world->plan.operands = world->operands;
+    world->plan.params = world->params;
 }
 
 static void assert_accepted(const struct world *world)
@@ -149,11 +146,9 @@ static void outputs_of_collectives(void **state)
     world.operands[ALL_REDUCE_OUT].offset = world.operands[ALL_REDUCE_X].offset; /* in place */
     assert_accepted(&world);
 
-    struct plan_field step[STEP_FIELD_COUNT];
-    uint64_t total;
-    assert_true(step_layout(ROWS, ROWS, VOCAB, step, &total));
     world_fill(&world, &op_all_gather, gather_params);
     assert_accepted(&world); /* in the arena */
+    const struct plan_field *step = world.plan.step;
     struct plan_operand *out = &world.operands[ALL_GATHER_OUT];
     out->space = SPACE_STEP;
     out->offset = step[STEP_LOGITS].offset;
@@ -164,7 +159,7 @@ static void outputs_of_collectives(void **state)
     assert_refused(&world, "out", __LINE__);
     /* Another engine's ranks. */
     world_fill(&world, &op_all_gather, gather_params);
-    world.params[ALL_GATHER_RANKS] = RANKS - 1;
+    world.params[ALL_GATHER_RANKS].value = RANKS - 1;
     assert_refused(&world, "ranks", __LINE__);
 }
 

@@ -43,8 +43,8 @@ enum backend_failure {
 /* The common part of every backend; filled by create, constant afterwards. */
 struct backend {
     const struct backend_type *type;
-    uint8_t *step;                     /* on the host, as step_layout of the current plan: fields up to STEP_OUT_ROWS */
-    uint8_t *state;                    /* on the host, as state_layout */
+    uint8_t *step;                     /* on the host: the input fields of the current plan */
+    uint8_t *state;                    /* on the host: plan_geometry.state */
     uint32_t pages;                    /* of the KV pool */
     uint32_t threads;                  /* threads that compute */
     const char *instruction_set;       /* constant text */

@@ -133,15 +133,11 @@ static bool bind_plans(struct cpu_backend *cpu, const struct plan_space_sizes *s
     if (!cpu->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *plan = &file->plans[i];
-        struct plan_field fields[STEP_FIELD_COUNT];
-        uint64_t bytes;
         if (!cpu_plan_bind(&cpu->plans[i].bound, plan, geometry, space_sizes, &memory, cpu->isa, "plan", status))
             return status_prefix(status, "plan %zu", i);
         cpu->plan_count++;
-        /* Fits: checked when the engine was opened. */
-        step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, fields, &bytes);
-        cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + fields[STEP_NEXT_TOKENS].offset);
-        cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + fields[STEP_LOGITS].offset);
+        cpu->plans[i].next_tokens = (const int32_t *)(void *)(cpu->common.step + plan->step[STEP_NEXT_TOKENS].offset);
+        cpu->plans[i].logits = (const float *)(void *)(cpu->common.step + plan->step[STEP_LOGITS].offset);
     }
     return true;
 }

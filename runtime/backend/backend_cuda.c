@@ -19,7 +19,7 @@
 struct cuda_step {
     struct cuda_plan bound;
     const struct plan *source; /* the plan that is bound */
-    uint64_t input_bytes;      /* leading bytes of the block: the fields up to the out rows */
+    uint64_t input_bytes;      /* from the block's beginning to the end of the last input field */
     uint64_t counts_offset, next_tokens_offset, logits_offset;
 };
 
@@ -62,16 +62,12 @@ struct cuda_sizes {
 
 static struct cuda_backend *cuda_of(struct backend *backend) { return (struct cuda_backend *)(void *)backend; }
 
-static void find_fields(const struct plan *plan, uint64_t vocab_size, struct cuda_step *step)
+static void find_fields(const struct plan *plan, struct cuda_step *step)
 {
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t bytes;
-    /* Fits: checked when the engine was opened. */
-    step_layout(plan->header.rows, plan->header.out_rows, vocab_size, fields, &bytes);
-    step->input_bytes = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
-    step->counts_offset = fields[STEP_COUNTS].offset;
-    step->next_tokens_offset = fields[STEP_NEXT_TOKENS].offset;
-    step->logits_offset = fields[STEP_LOGITS].offset;
+    step->input_bytes = plan_input_bytes(plan);
+    step->counts_offset = plan->step[STEP_COUNTS].offset;
+    step->next_tokens_offset = plan->step[STEP_NEXT_TOKENS].offset;
+    step->logits_offset = plan->step[STEP_LOGITS].offset;
 }
 
 /* ---- memory ---- */
@@ -285,8 +281,7 @@ static bool fill(struct cuda_backend *cuda, const struct engine *file, const str
     cuda->plans = calloc(file->plan_count, sizeof *cuda->plans);
     if (!cuda->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
     cuda->plan_count = file->plan_count;
-    for (size_t i = 0; i < file->plan_count; i++)
-        find_fields(&file->plans[i], cuda->manifest->geometry.vocab_size, &cuda->plans[i]);
+    for (size_t i = 0; i < file->plan_count; i++) find_fields(&file->plans[i], &cuda->plans[i]);
     if (!device_open_again(&cuda->device, &cuda->engine->device, status) ||
         !plan_sizes(cuda, file, options, &sizes, status) || !device_enter(&cuda->device, status))
         return false;

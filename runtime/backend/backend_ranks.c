@@ -60,14 +60,7 @@ static bool copy_row(void *argument, uint64_t offset, uint64_t bytes, struct sta
 /* Copies rank 0's inputs and the rows of its state that the host changed. */
 static void copy_inputs(const struct ranks_backend *all, struct rank *rank)
 {
-    const struct engine *file = &all->engine->file;
-    const struct plan_header *header = &file->plans[all->plan].header;
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t bytes;
-    /* Fits: checked when the engine was opened. */
-    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
-    memcpy(rank->backend->step, all->ranks[0].backend->step,
-           fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+    memcpy(rank->backend->step, all->ranks[0].backend->step, plan_input_bytes(&all->engine->file.plans[all->plan]));
     state_shadow_send(&rank->shadow, copy_row, rank, &rank->status);
 }
 
@@ -224,14 +217,9 @@ static void digest(struct ranks_backend *all, const void *bytes, size_t count)
 
 static void digest_inputs(struct ranks_backend *all)
 {
-    const struct engine *file = &all->engine->file;
-    const struct plan_header *header = &file->plans[all->plan].header;
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t bytes;
-    step_layout(header->rows, header->out_rows, file->manifest.geometry.vocab_size, fields, &bytes);
     digest(all, &all->plan, sizeof all->plan);
     if (all->inputs == INPUTS_FROM_HOST)
-        digest(all, all->ranks[0].backend->step, fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes);
+        digest(all, all->ranks[0].backend->step, plan_input_bytes(&all->engine->file.plans[all->plan]));
 }
 
 /* Compares the inputs of all processes before a step. Steps with INPUTS_OF_LAST_REPLAY are compared from time to time
@@ -297,12 +285,9 @@ fail:
 /* A slot's sampler is an input, too. */
 static void digest_sampler(struct ranks_backend *all, int32_t slot)
 {
-    struct plan_field fields[STATE_FIELD_COUNT];
-    uint64_t bytes;
-    state_layout(&all->engine->file.manifest.geometry, fields, &bytes); /* fits: checked when the engine was opened */
+    const struct plan_field *samplers = &all->engine->file.manifest.geometry.state[STATE_SAMPLERS];
     digest(all, &slot, sizeof slot);
-    digest(all,
-           all->ranks[0].backend->state + fields[STATE_SAMPLERS].offset + (size_t)slot * sizeof(struct sampler_state),
+    digest(all, all->ranks[0].backend->state + samplers->offset + (size_t)slot * sizeof(struct sampler_state),
            sizeof(struct sampler_state));
 }
 
@@ -325,7 +310,8 @@ void backend_ranks_agree(struct backend *backend, const void *bytes, size_t coun
 bool backend_ranks_submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)
 {
     struct ranks_backend *all = ranks_of(backend);
-    const int32_t *counts = (const int32_t *)(const void *)all->common.step; /* STEP_COUNTS is the first field */
+    const int32_t *counts =
+        (const int32_t *)(const void *)(all->common.step + all->engine->file.plans[plan].step[STEP_COUNTS].offset);
     all->plan = plan;
     all->inputs = inputs;
     all->out_rows[all->submitted++ % BACKEND_MOST_IN_FLIGHT] = (uint32_t)counts[1];

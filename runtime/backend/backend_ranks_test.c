@@ -242,6 +242,9 @@ static int begin(void **state)
                  .plan_count = PLANS},
         .rank_count = 3,
     };
+    uint64_t state_bytes;
+    assert_true(geometry_place_state(&engine.file.manifest.geometry, &state_bytes));
+    for (int p = 0; p < PLANS; p++) assert_true(plan_place_step(&plans[p], VOCAB));
     return 0;
 }
 
@@ -274,10 +277,8 @@ static struct backend *make(uint64_t ranks) { return make_of(&rank_type, ranks);
 /* Random inputs of a plan; `valid` out rows. */
 static void fill_step(struct backend *backend, size_t plan, int32_t valid)
 {
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t bytes;
-    assert_true(step_layout(plans[plan].header.rows, plans[plan].header.out_rows, VOCAB, fields, &bytes));
-    assert_true(bytes <= STEP_BYTES);
+    const struct plan_field *fields = plans[plan].step;
+    assert_true(plans[plan].header.step_bytes <= STEP_BYTES);
     for (uint64_t i = 0; i < fields[STEP_NEXT_TOKENS].offset; i++) backend->step[i] = (uint8_t)rand();
     const int32_t counts[2] = {(int32_t)plans[plan].header.rows, valid};
     memcpy(backend->step + fields[STEP_COUNTS].offset, counts, sizeof counts);
@@ -383,11 +384,9 @@ static void inputs_reach_all_ranks(void **state)
     struct backend *backend = make(3);
     for (int round = 0; round < 20; round++) {
         size_t plan = round % 2 ? PREFILL : DECODE;
-        struct plan_field fields[STEP_FIELD_COUNT];
-        uint64_t bytes;
+        const struct plan_field *fields = plans[plan].step;
         for (int r = 0; r < 3; r++) memset(fakes.ranks[r]->common.step, POISON + r, STEP_BYTES);
         fill_step(backend, plan, 1);
-        assert_true(step_layout(plans[plan].header.rows, plans[plan].header.out_rows, VOCAB, fields, &bytes));
         check_submit(backend, plan, INPUTS_FROM_HOST);
         uint64_t inputs = fields[STEP_OUT_ROWS].offset + fields[STEP_OUT_ROWS].bytes;
         for (int r = 0; r < 3; r++) {

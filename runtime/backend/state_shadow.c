@@ -11,9 +11,7 @@ _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPL
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
                        struct status *status)
 {
-    uint64_t bytes;
-    *shadow = (struct state_shadow){.slots = geometry->slots, .state = state};
-    state_layout(geometry, shadow->fields, &bytes); /* fits: checked when the engine was opened */
+    *shadow = (struct state_shadow){.slots = geometry->slots, .fields = geometry->state, .state = state};
     shadow->row_bytes[STATE_PAGE_TABLE] = geometry->pages_per_slot * sizeof(int32_t);
     shadow->row_bytes[STATE_SAMPLERS] = sizeof(struct sampler_state);
     shadow->row_bytes[STATE_SEEN] = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);

@@ -8,9 +8,9 @@
 
 struct state_shadow {
     uint64_t slots;
-    struct plan_field fields[STATE_FIELD_COUNT];
+    const struct plan_field *fields; /* [STATE_FIELD_COUNT], borrowed */
     uint64_t row_bytes[STATE_FIELD_COUNT];
-    uint8_t *state;   /* borrowed, as state_layout */
+    uint8_t *state;   /* borrowed */
     uint8_t *changed; /* owned, [slots]: bits of enum backend_state */
 };
 

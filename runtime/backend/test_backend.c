@@ -48,10 +48,7 @@ static void *take(uint64_t bytes)
 
 static void layout(const struct test_device *device, size_t plan, struct plan_field fields[STEP_FIELD_COUNT])
 {
-    uint64_t bytes;
-    const struct plan_header *header = &device->file->plans[plan].header;
-    assert_true(
-        step_layout(header->rows, header->out_rows, device->file->manifest.geometry.vocab_size, fields, &bytes));
+    memcpy(fields, device->file->plans[plan].step, sizeof device->file->plans[plan].step);
 }
 
 static void destroy(struct backend *backend)

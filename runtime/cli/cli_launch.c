@@ -11,48 +11,6 @@
 #include "kernels/cuda/registry.h"
 #include "kernels/op/op.h"
 
-bool launch_param(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
-                  const char *name, int64_t *value)
-{
-    const char *const *names = NULL;
-    int count = 0;
-    if (launch->attributes & LAUNCH_LIBRARY) {
-        /* A call has the parameters that the kernels of its op share: those before their tunables. */
-        const struct device_kernel *const *kernels = device_kernels((enum plan_op)launch->op);
-        if (kernels) {
-            names = kernels[0]->param_names;
-            count = kernels[0]->first_tunable;
-        }
-    } else if (file->manifest.target == TARGET_CUDA) {
-        const struct device_kernel *kernel = device_kernel_find(launch_kernel(file, launch));
-        if (kernel && (unsigned)kernel->op == launch->op) {
-            names = kernel->param_names;
-            count = kernel->param_count;
-        }
-    } else {
-        const struct op_descriptor *op = op_find(launch->op);
-        if (op) {
-            names = op->param_names;
-            count = op->param_count;
-        }
-    }
-    for (int i = 0; i < count && i < launch->param_count; i++) {
-        if (strcasecmp(names[i], name) != 0) continue;
-        *value = plan->params[launch->first_param + (uint32_t)i];
-        return true;
-    }
-    return false;
-}
-
-const char *launch_kernel(const struct engine *file, const struct plan_launch *launch)
-{
-    if (launch->attributes & LAUNCH_LIBRARY) /* `kernel` counts calls */
-        return launch->kernel < file->call_count ? plan_library_name(file->calls[launch->kernel].library) : "unknown";
-    if (file->manifest.target == TARGET_CUDA && launch->kernel < file->kernel_count)
-        return file->kernels[launch->kernel].entry;
-    return plan_op_name(launch->op);
-}
-
 static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Truncates text that does not fit. */
@@ -93,18 +51,18 @@ void launch_shape(const struct engine *file, const struct plan *plan, const stru
                   char text[LAUNCH_TEXT_BYTES])
 {
     int64_t value;
-    snprintf(text, LAUNCH_TEXT_BYTES, "%s", plan_op_name(launch->op));
+    snprintf(text, LAUNCH_TEXT_BYTES, "%s", engine_op_name(file, launch->op));
     if (launch->op >= OP_COUNT) return;
     const struct shape *shape = &shapes[launch->op];
     for (int i = 0; i < 3 && shape->sizes[i]; i++)
-        if (launch_param(file, plan, launch, shape->sizes[i], &value))
+        if (engine_param(file, plan, launch, shape->sizes[i], &value))
             append(text, LAUNCH_TEXT_BYTES, "%s%" PRId64, shape->separators[i], value);
     for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)
-        if (launch_param(file, plan, launch, extras[i].param, &value) && value != 0)
+        if (engine_param(file, plan, launch, extras[i].param, &value) && value != 0)
             append(text, LAUNCH_TEXT_BYTES, "%s", extras[i].text);
-    if (launch_param(file, plan, launch, "window", &value) && value != 0)
+    if (engine_param(file, plan, launch, "window", &value) && value != 0)
         append(text, LAUNCH_TEXT_BYTES, " window %" PRId64, value);
-    if (launch_param(file, plan, launch, "rows", &value) && value != (int64_t)plan->header.rows)
+    if (engine_param(file, plan, launch, "rows", &value) && value != (int64_t)plan->header.rows)
         append(text, LAUNCH_TEXT_BYTES, ", %" PRId64 " row%s", value, value == 1 ? "" : "s");
 }
 

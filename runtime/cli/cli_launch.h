@@ -8,16 +8,10 @@
 
 enum { LAUNCH_TEXT_BYTES = 128, LAUNCH_TUNABLES_BYTES = TUNING_MAX_VALUES * (TUNING_NAME_BYTES + 24) };
 
-/* Value of the op's parameter of that name, in any case. False: it has none, or its kernel is unknown to this
- * program. */
-bool launch_param(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
-                  const char *name, int64_t *value);
 /* The op with its shape: "matmul 4096 x 14336 +residual" (rows and columns of the matrix), "attention 32/8 heads of
  * 128". The number of rows is included if it differs from the plan's. */
 void launch_shape(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
                   char text[LAUNCH_TEXT_BYTES]);
-/* The kernel's entry on a device, or the library that a launch calls there; the op's name on the CPU. Borrowed from the engine, or constant. */
-const char *launch_kernel(const struct engine *file, const struct plan_launch *launch);
 
 /* The kernel named by a record's values; NULL on the CPU, where all values are tunables. */
 const char *tactic_kernel(const struct tuning_value *values, int count, enum engine_target target);

@@ -241,13 +241,13 @@ static void print_tactic(const struct engine *file, const struct group *group, c
 {
     enum engine_target target = file->manifest.target;
     const struct tuning_record *record = group->record;
-    const char *kernel = launch_kernel(file, group->launch);
+    const char *kernel = engine_kernel_name(file, group->launch);
     char text[LAUNCH_TUNABLES_BYTES + 128], line[sizeof text + 64];
     if (record)
         describe_tactic(kernel, record->values, record->value_count, NULL, target, text, sizeof text);
     else
         snprintf(text, sizeof text, "%.100s", kernel);
-    if (strcmp(text, plan_op_name(group->launch->op)) != 0) print_wrapped(out, INDENT, 2 * INDENT, text);
+    if (strcmp(text, engine_op_name(file, group->launch->op)) != 0) print_wrapped(out, INDENT, 2 * INDENT, text);
     if (!is_measured(record) || (!race && !record->runner_up_count)) return;
     if (race) {
         describe_tactic(tactic_kernel(race->values, race->value_count, target), race->values, race->value_count, record,
@@ -412,9 +412,9 @@ static json_t *group_json(const struct engine *file, const struct plan *plan, co
     launch_shape(file, plan, launch, shape);
     json_t *entry = json_object();
     bool ok =
-        put(entry, "op", json_string(plan_op_name(launch->op))) && put(entry, "shape", text_json(shape)) &&
+        put(entry, "op", json_string(engine_op_name(file, launch->op))) && put(entry, "shape", text_json(shape)) &&
         put(entry, "launches", json_integer((json_int_t)group->launches)) &&
-        put(entry, "kernel", text_json(launch_kernel(file, launch))) &&
+        put(entry, "kernel", text_json(engine_kernel_name(file, launch))) &&
         put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
         put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
         put(entry, "tuned", json_boolean(group->record)) &&

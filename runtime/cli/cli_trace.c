@@ -39,23 +39,37 @@ static void step_name(const struct traced *step, char *name, size_t size)
              step->trace.plan->header.rows, plan_rows);
 }
 
+/* The launch's parameters as the array that this program's kernel code reads, matched by name, because another
+ * release may have other ids. */
+static void params_by_name(const struct trace *trace, const struct plan_launch *launch, const char *const *names,
+                           int count, int64_t *values)
+{
+    for (int i = 0; i < count; i++) {
+        values[i] = 0;
+        engine_param(trace->file, trace->plan, launch, names[i], &values[i]);
+    }
+}
+
 /* The cost of attention depends on the context; the engine stores that of another one. */
 static void launch_cost(const struct traced *step, const struct plan_launch *launch, uint64_t *bytes, uint64_t *flops)
 {
     const struct engine *file = step->trace.file;
-    const int64_t *params = step->trace.plan->params + launch->first_param;
+    int64_t params[PLAN_MAX_PARAMS];
     /* A row of a chunk sees half of the chunk on average. */
     uint64_t context = step->test.context + (step->test.kind == BENCH_DECODE ? 1 : (step->trace.rows + 1) / 2);
     *bytes = launch->bytes;
     *flops = launch->flops;
     if (file->manifest.target == TARGET_CUDA) {
-        const struct device_kernel *kernel = device_kernel_find(launch_kernel(file, launch));
-        if (kernel && (unsigned)kernel->op == launch->op && launch->param_count >= kernel->param_count)
-            kernel->cost(params, context, bytes, flops);
+        const struct device_kernel *kernel = device_kernel_find(engine_kernel_name(file, launch));
+        if (!kernel || (unsigned)kernel->op != launch->op) return;
+        params_by_name(&step->trace, launch, kernel->param_names, kernel->param_count, params);
+        kernel->cost(params, context, bytes, flops);
     } else {
         struct plan_geometry geometry = file->manifest.geometry;
         geometry.max_context = 2 * context; /* op.h: the cost of a CPU op is that at half of max_context */
-        op_find(launch->op)->cost(params, &geometry, bytes, flops);
+        const struct op_descriptor *op = op_find(launch->op);
+        params_by_name(&step->trace, launch, op->param_names, op->param_count, params);
+        op->cost(params, &geometry, bytes, flops);
     }
 }
 
@@ -87,9 +101,9 @@ static json_t *launch_json(const struct traced *step, size_t process, uint32_t i
     launch_cost(step, launch, &bytes, &flops);
     json_t *arguments =
         json_pack("{s:I, s:s, s:o, s:o, s:I, s:I, s:f, s:f}", "launch", (json_int_t)index, "op",
-                  plan_op_name(launch->op), "layer",
+                  engine_op_name(trace->file, launch->op), "layer",
                   launch->layer == UINT32_MAX ? json_null() : json_integer((json_int_t)launch->layer), "kernel",
-                  json_string_or_null(launch_kernel(trace->file, launch)), "bytes", (json_int_t)bytes, "flops",
+                  json_string_or_null(engine_kernel_name(trace->file, launch)), "bytes", (json_int_t)bytes, "flops",
                   (json_int_t)flops, "GB/s", us > 0 ? (double)bytes / us * 1e-3 : 0.0, "TFLOP/s",
                   us > 0 ? (double)flops / us * 1e-6 : 0.0);
     return span_json(shape, process, THREAD_LAUNCHES, start_us, us, arguments);

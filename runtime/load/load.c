@@ -115,13 +115,6 @@ static bool check_plan(const struct manifest *manifest, const struct plan *plan,
                        const char *name, struct status *status)
 {
     const struct plan_geometry *geometry = &manifest->geometry;
-    struct plan_field step[STEP_FIELD_COUNT];
-    uint64_t bytes;
-    if (!step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, step, &bytes) ||
-        bytes > manifest->step_bytes)
-        return status_fail(status, STATUS_CORRUPT,
-                           "%s: needs a step block of %" PRIu64 " bytes, the manifest has %" PRIu64, name, bytes,
-                           manifest->step_bytes);
     return plan_verify(plan, sizes, name, status) && check_launches(manifest, plan, name, status) &&
            plan_inputs_verify(plan, manifest->target, geometry, name, status);
 }
@@ -138,12 +131,6 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
     sizes->bytes[SPACE_STATE] = manifest->state_bytes;
     sizes->bytes[SPACE_COMM] = manifest->comm_bytes;
 
-    struct plan_field state[STATE_FIELD_COUNT];
-    uint64_t bytes;
-    if (!state_layout(geometry, state, &bytes) || bytes > manifest->state_bytes)
-        return status_fail(status, STATUS_CORRUPT,
-                           "manifest: state of %" PRIu64 " bytes is too small for %" PRIu64 " slots",
-                           manifest->state_bytes, geometry->slots);
     *decode_plans = 0;
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *plan = &file->plans[i], *other = file->library_plans ? &file->library_plans[i] : NULL;

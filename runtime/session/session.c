@@ -32,9 +32,8 @@ static bool plan_sizes(const struct eng_session *session, struct session_sizes *
 static bool find_fields(struct eng_session *session, struct status *status)
 {
     const struct engine *file = &session->engine->file;
-    struct plan_field state[STATE_FIELD_COUNT];
-    uint64_t bytes, vocab_size = session->geometry->vocab_size;
-    state_layout(session->geometry, state, &bytes); /* fits, as steps do: checked when the engine was opened */
+    const struct plan_field *state = session->geometry->state;
+    const uint64_t vocab_size = session->geometry->vocab_size;
     uint8_t *base = session->backend->state, *step = session->backend->step;
     session->page_table = (int32_t *)(void *)(base + state[STATE_PAGE_TABLE].offset);
     session->samplers = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
@@ -48,8 +47,7 @@ static bool find_fields(struct eng_session *session, struct status *status)
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *plan = &file->plans[i];
         struct session_plan *own = &session->plans[i];
-        struct plan_field fields[STEP_FIELD_COUNT];
-        step_layout(plan->header.rows, plan->header.out_rows, vocab_size, fields, &bytes);
+        const struct plan_field *fields = plan->step;
         own->rows = plan->header.rows;
         own->out_rows = plan->header.out_rows;
         own->counts = (int32_t *)(void *)(step + fields[STEP_COUNTS].offset);

@@ -38,12 +38,9 @@ static void write_engine(const char *folder, const char *name, const struct test
 /* Fewer plans: a larger part is left for what is around them. */
 static void leave_out_a_plan(struct test_engine *sample)
 {
-    struct plan_field fields[STEP_FIELD_COUNT];
-    const struct plan_header *prefill = &sample->plans[2].header;
     sample->plans[1] = sample->plans[2];
     sample->plan_count = 2;
-    if (!step_layout(prefill->rows, prefill->out_rows, TEST_ENGINE_VOCAB, fields, &sample->manifest.step_bytes))
-        stop("step layout");
+    sample->manifest.step_bytes = sample->plans[1].header.step_bytes;
 }
 
 static void write_engines(const char *folder, struct test_engine *sample)

@@ -9,7 +9,7 @@
 enum { MAX_SITES = 64 };
 
 struct problem {
-    const int64_t *params; /* of the first launch that has it */
+    int64_t params[MATMUL_PARAMS]; /* of the first launch that has it */
     char key[TUNING_KEY_BYTES];
     const void *weights[MAX_SITES], *biases[MAX_SITES];
     int site_count;
@@ -17,11 +17,11 @@ struct problem {
 
 /* Launches of other plans with the same key read the same matrices, so sites are only taken from one plan. */
 static void add_site(struct problem *problem, const struct plan *plan, const struct plan_launch *launch,
-                     const uint8_t *weights)
+                     const int64_t *params, const uint8_t *weights)
 {
     if (problem->site_count == MAX_SITES || !weights) return;
     const struct plan_operand *operands = plan->operands + launch->first_operand;
-    int bias = matmul_bias_operand(plan->params + launch->first_param);
+    int bias = matmul_bias_operand(params);
     problem->weights[problem->site_count] = weights + operands[MATMUL_W].offset;
     problem->biases[problem->site_count] = bias >= 0 ? weights + operands[bias].offset : NULL;
     problem->site_count++;
@@ -45,7 +45,9 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
             struct plan_launch *launch = (struct plan_launch *)&plans[p].launches[n]; /* the builder owns its plans */
             if (launch->op != OP_MATMUL) continue;
             char key[TUNING_KEY_BYTES];
-            matmul_tuning_key(plans[p].params + launch->first_param, machine, key);
+            int64_t params[MATMUL_PARAMS];
+            if (!op_params(&plans[p], launch, MATMUL_PARAMS, params, status)) return false;
+            matmul_tuning_key(params, machine, key);
             struct problem *problem = find_problem(*problems, *count, key);
             if (!problem) {
                 if (*count == capacity) {
@@ -56,10 +58,10 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
                 }
                 problem = &(*problems)[(*count)++];
                 memset(problem, 0, sizeof *problem);
-                problem->params = plans[p].params + launch->first_param;
+                memcpy(problem->params, params, sizeof params);
                 memcpy(problem->key, key, sizeof key);
             }
-            if ((size_t)(problem - *problems) >= first_of_plan) add_site(problem, &plans[p], launch, weights);
+            if ((size_t)(problem - *problems) >= first_of_plan) add_site(problem, &plans[p], launch, params, weights);
             launch->tactic = (uint32_t)(problem - *problems);
         }
     }
@@ -79,6 +81,19 @@ static const struct tuning_record *find_answer(const struct problem *problem, en
 static bool is_measured(const struct problem *problem, enum tune_level level)
 {
     return level != TUNE_OFF && problem->site_count > 0;
+}
+
+/* Puts the tunables of the record into the parameters of a launch of a plan that the builder owns. */
+static bool apply_record(const struct plan *plan, const struct plan_launch *launch, const struct tuning_record *record,
+                         struct status *status)
+{
+    struct plan_param *list = (struct plan_param *)(uintptr_t)plan->params + launch->first_param;
+    int64_t params[MATMUL_PARAMS];
+    if (!op_params(plan, launch, MATMUL_PARAMS, params, status)) return false;
+    if (launch->param_count != MATMUL_PARAMS || !matmul_apply_record(record, params))
+        return status_fail(status, STATUS_INTERNAL, "tuning record '%s' does not fit its matmul", record->key);
+    op_list_params(params, MATMUL_PARAMS, MATMUL_FIRST_TUNABLE, list);
+    return true;
 }
 
 static struct matmul_problem describe(const struct problem *problem)
@@ -154,12 +169,7 @@ bool tune_plans(struct plan *plans, size_t plan_count, const uint8_t *weights, s
         for (uint32_t n = 0; n < plans[p].header.launch_count; n++) {
             const struct plan_launch *launch = &plans[p].launches[n];
             if (launch->op != OP_MATMUL) continue;
-            if (!matmul_apply_record(&tactics->records[launch->tactic],
-                                     (int64_t *)plans[p].params + launch->first_param)) {
-                status_fail(status, STATUS_INTERNAL, "tuning record '%s' does not fit its matmul",
-                            tactics->records[launch->tactic].key);
-                goto done;
-            }
+            if (!apply_record(&plans[p], launch, &tactics->records[launch->tactic], status)) goto done;
         }
     ok = true;
 done:

@@ -11,9 +11,8 @@ static bool write_state(const struct cuda_memory *memory, const struct cuda_rig 
                         uint64_t kv_pages, struct status *status)
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
-    struct plan_field fields[STATE_FIELD_COUNT];
-    uint64_t bytes;
-    if (!state_layout(geometry, fields, &bytes)) return status_fail(status, STATUS_INTERNAL, "state layout");
+    const struct plan_field *fields = geometry->state;
+    const uint64_t bytes = rig->manifest->state_bytes;
     uint8_t *state = calloc(1, bytes);
     if (!state) return status_fail(status, STATUS_MACHINE, "out of memory");
     int32_t *table = (int32_t *)(void *)(state + fields[STATE_PAGE_TABLE].offset);

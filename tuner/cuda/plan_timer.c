@@ -329,14 +329,10 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)
 {
     const struct device *device = &timer->rig->gpus->devices[0];
-    struct plan_field fields[STEP_FIELD_COUNT];
-    uint64_t total;
-    if (!step_layout(plan->header.rows, plan->header.out_rows, timer->rig->manifest->geometry.vocab_size, fields,
-                     &total))
-        return status_fail(status, STATUS_INTERNAL, "step layout");
     return cuda_ok(&device->driver,
-                   device->driver.MemcpyDtoHAsync(logits, timer->memory.base[SPACE_STEP] + fields[STEP_LOGITS].offset,
-                                                  fields[STEP_LOGITS].bytes, device->stream),
+                   device->driver.MemcpyDtoHAsync(logits,
+                                                  timer->memory.base[SPACE_STEP] + plan->step[STEP_LOGITS].offset,
+                                                  plan->step[STEP_LOGITS].bytes, device->stream),
                    status, "reading logits") &&
            cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "reading logits");
 }

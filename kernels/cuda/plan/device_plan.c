@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/base/hash.h"
+#include "kernels/op/op.h"
 
 void device_plan_free(struct device_plan *plan)
 {
@@ -14,7 +15,7 @@ void device_plan_free(struct device_plan *plan)
 
 bool device_plan_copy(const struct device_plan *plan, struct device_plan *copy, struct status *status)
 {
-    *copy = (struct device_plan){.header = plan->header};
+    *copy = (struct device_plan){.header = plan->header, .vocab_size = plan->vocab_size};
     copy->launches = calloc((size_t)plan->count + 1, sizeof *copy->launches);
     if (!copy->launches) return status_fail(status, STATUS_MACHINE, "out of memory while copying a plan");
     copy->count = plan->count;
@@ -39,29 +40,23 @@ struct finishing {
     struct plan_header header;
     struct plan_launch *launches;
     struct plan_operand *operands;
-    int64_t *params;
+    struct plan_param *params;
+    struct plan_tensor_map *tensor_maps;
     uint32_t *dependencies;
 };
 
-/* Operands of the launch with their tensor maps, which become parameters behind the kernel's own. */
-static bool add_operands(struct finishing *out, struct plan_launch *launch, const struct device_launch *source,
-                         struct status *status)
+/* Operands of the launch with their tensor maps. */
+static void add_operands(struct finishing *out, struct plan_launch *launch, const struct device_launch *source)
 {
     const struct device_kernel *kernel = source->tactic.kernel;
     for (uint32_t i = 0; i < source->operand_count; i++) {
         struct plan_operand operand = source->operands[i];
-        struct plan_tensor_map map;
-        if (kernel->tensor_map && kernel->tensor_map(source->tactic.params, (int)i, &map)) {
-            if (launch->param_count + PLAN_TENSOR_MAP_PARAMS > PLAN_MAX_PARAMS)
-                return status_fail(status, STATUS_INTERNAL, "kernel '%s' has too many parameters", kernel->name);
-            operand.tensor_map = launch->param_count + 1u;
-            memcpy(out->params + launch->first_param + launch->param_count, &map, sizeof map);
-            launch->param_count = (uint16_t)(launch->param_count + PLAN_TENSOR_MAP_PARAMS);
-        }
+        struct plan_tensor_map *map = &out->tensor_maps[out->header.tensor_map_count];
+        if (kernel->tensor_map && kernel->tensor_map(source->tactic.params, (int)i, map))
+            operand.tensor_map = ++out->header.tensor_map_count;
         out->operands[out->header.operand_count++] = operand;
     }
     launch->operand_count = (uint16_t)source->operand_count;
-    return true;
 }
 
 /* Geometry, attributes and the number of the kernel. */
@@ -106,8 +101,9 @@ static bool finish_launch(struct finishing *out, const struct device_launch *sou
     };
     if (!finish_kernel(launch, source, gpu, set, status)) return false;
     kernel->cost(params, PLAN_COST_CONTEXT, &launch->bytes, &launch->flops);
-    memcpy(out->params + launch->first_param, params, (size_t)param_count * sizeof *params);
-    if (!add_operands(out, launch, source, status)) return false;
+    /* The code of our own kernels has its parameters compiled in; a call's tell the library what to compute. */
+    op_list_params(params, param_count, kernel->library ? param_count : 0, out->params + launch->first_param);
+    add_operands(out, launch, source);
     out->header.param_count += launch->param_count;
     if (index > 0) { /* one chain: each launch waits for the one before, and so for all */
         out->dependencies[out->header.dependency_count++] = index - 1;
@@ -120,16 +116,30 @@ bool device_plan_finish(const struct device_plan *plan, const struct device_fact
                         struct plan *finished, struct status *status)
 {
     size_t count = plan->count;
-    struct finishing out = {.header = plan->header};
-    out.header.launch_count = out.header.operand_count = out.header.param_count = out.header.dependency_count = 0;
+    struct finishing out = {.header = {.kind = plan->header.kind,
+                                       .rows = plan->header.rows,
+                                       .out_rows = plan->header.out_rows,
+                                       .use = plan->header.use,
+                                       .arena_bytes = plan->header.arena_bytes}};
     out.launches = calloc(count + 1, sizeof *out.launches);
     out.operands = calloc(count * PLAN_MAX_OPERANDS + 1, sizeof *out.operands);
     out.params = calloc(count * PLAN_MAX_PARAMS + 1, sizeof *out.params);
+    out.tensor_maps = calloc(count * PLAN_MAX_OPERANDS + 1, sizeof *out.tensor_maps);
     out.dependencies = calloc(count + 1, sizeof *out.dependencies);
-    bool ok = out.launches && out.operands && out.params && out.dependencies;
+    bool ok = out.launches && out.operands && out.params && out.tensor_maps && out.dependencies;
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while finishing a plan");
     for (size_t i = 0; ok && i < count; i++) ok = finish_launch(&out, &plan->launches[i], gpu, set, status);
-    *finished = (struct plan){out.header, out.launches, out.operands, out.params, out.dependencies};
+    *finished = (struct plan){
+        .header = out.header,
+        .launches = out.launches,
+        .operands = out.operands,
+        .params = out.params,
+        .tensor_maps = out.tensor_maps,
+        .dependencies = out.dependencies,
+    };
+    if (ok) op_leave_out_defaults(finished);
+    if (ok && !plan_place_step(finished, plan->vocab_size))
+        ok = status_fail(status, STATUS_INTERNAL, "the step of a plan does not fit into 64-bit sizes");
     if (!ok) plan_free(finished);
     return ok;
 }

@@ -17,7 +17,8 @@ struct device_launch {
 };
 
 struct device_plan {
-    struct plan_header header;      /* counts are set by finishing */
+    struct plan_header header; /* counts are set by finishing */
+    uint64_t vocab_size;
     struct device_launch *launches; /* owned */
     uint32_t count;
 };
