@@ -144,7 +144,7 @@ static void write_engine(const char *path, const struct plan *plans, const struc
     if (!ok || !engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
 }
 
-void cuda_engine_write(const struct engine *cpu, const char *path)
+void cuda_engine_learn(const struct engine *cpu)
 {
     struct status status;
     size_t decode_plans;
@@ -154,17 +154,25 @@ void cuda_engine_write(const struct engine *cpu, const char *path)
     assert_true(load_check_plans(cpu, &decode_plans, &fake.sizes, &status));
     fake.team = team_create(1, &status);
     assert_non_null(fake.team);
-    struct plan plans[MOST_PLANS];
-    struct engine_kernel kernels[MOST_PLANS];
     for (uint32_t i = 0; i < cpu->plan_count; i++) {
         struct fake_plan *own = &fake.plans[i];
         make_plan(own, &cpu->plans[i], i);
+        driver.learn(own->entry, run_plan, own);
+    }
+}
+
+void cuda_engine_write(const struct engine *cpu, const char *path)
+{
+    struct plan plans[MOST_PLANS];
+    struct engine_kernel kernels[MOST_PLANS];
+    cuda_engine_learn(cpu);
+    for (uint32_t i = 0; i < cpu->plan_count; i++) {
+        const struct fake_plan *own = &fake.plans[i];
         plans[i] = own->view;
         kernels[i] = (struct engine_kernel){.entry = own->entry,
                                             .cubin = own->cubin,
                                             .cubin_bytes = own->cubin_bytes,
                                             .operand_count = OPERANDS};
-        driver.learn(own->entry, run_plan, own);
     }
     write_engine(path, plans, kernels);
 }

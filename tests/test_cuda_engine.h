@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine for a GPU that the fake driver (tests/fake_cuda) can run: the shipped model's, with one kernel for each plan,
+/* An engine for a GPU that the fake driver (tests/fake_cuda) can run: that of an engine for the processor, with one kernel for each plan,
  * which replays the CPU's plan on the device's memory and leaves the next step's inputs as a sample kernel does. */
 #ifndef TESTS_TEST_CUDA_ENGINE_H
 #define TESTS_TEST_CUDA_ENGINE_H
@@ -8,8 +8,10 @@
 
 #include "formats/engine/engine_file.h"
 
-/* Writes it to `path` and registers its kernels with the fake driver. `cpu` is an engine of test_fables; it must stay
- * open. Ends the test on failure. */
+/* Registers the kernels of such an engine with the fake driver. `cpu`: an engine for the processor, which must stay open.
+ * Ends the test on failure. */
+void cuda_engine_learn(const struct engine *cpu);
+/* Registers them and writes the engine. */
 void cuda_engine_write(const struct engine *cpu, const char *path);
 void cuda_engine_close(void); /* frees what the kernels hold */
 
