@@ -14,8 +14,8 @@
 #include "formats/checkpoint/checkpoint_others.h"
 
 enum {
-    CONFIG_MAX_BYTES = 1 << 22, /* real ones have a few KB; parsed JSON takes some 20 times its text */
-    INDEX_MAX_BYTES = 1 << 26,  /* real ones have some 100 KB */
+    CONFIG_MAX_BYTES = 1 << 22, /* real files have a few KB; parsed JSON takes about 20 times its text */
+    INDEX_MAX_BYTES = 1 << 26,  /* real files have about 100 KB */
 };
 
 static const char weights_suffix[] = ".safetensors", index_suffix[] = ".index.json";
@@ -34,7 +34,7 @@ static bool ends_with(const char *text, const char *suffix)
 
 static bool out_of_memory(struct status *status) { return status_fail(status, STATUS_MACHINE, "out of memory"); }
 
-/* folder/name; owned by the caller, NULL when out of memory */
+/* folder/name; owned by the caller, NULL if out of memory */
 static char *join(const char *folder, const char *name)
 {
     char *path = NULL;
@@ -48,7 +48,7 @@ static int is_weights_entry(const struct dirent *entry)
     return entry->d_name[0] != '.' && ends_with(entry->d_name, weights_suffix);
 }
 
-/* The one *.safetensors of a folder that has none of the standard names. */
+/* Finds the only *.safetensors of a folder without the standard names. */
 static char *find_single_weights(const char *folder, struct status *status)
 {
     struct dirent **entries = NULL;
@@ -74,7 +74,7 @@ static char *find_single_weights(const char *folder, struct status *status)
     return path;
 }
 
-/* The file with weights or index inside a folder; owned by the caller, NULL with *status filled. */
+/* Finds the file with weights or index in a folder; owned by the caller, NULL with *status filled. */
 static char *find_weights(const char *folder, struct status *status)
 {
     static const char *const standard[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -93,7 +93,7 @@ static char *find_weights(const char *folder, struct status *status)
     return find_single_weights(folder, status);
 }
 
-/* Finds the folder of what the user named, and the file with weights or index if that was named. */
+/* Finds the folder of the given path, and the file with weights or index if the path names one. */
 static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool config_only, char **weights,
                          struct status *status)
 {
@@ -120,7 +120,7 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
     return *weights ? true : out_of_memory(status);
 }
 
-/* config.json, and generation_config.json and tokenizer.json where the folder has them. */
+/* Reads config.json and, if present, generation_config.json; finds tokenizer.json. */
 static bool read_configs(struct checkpoint *checkpoint, struct status *status)
 {
     bool done = false, present;
@@ -160,7 +160,7 @@ done:
     return done;
 }
 
-/* Maps and parses one more shard; `path` becomes the checkpoint's. */
+/* Maps and parses one more shard; takes ownership of `path`. */
 static bool add_shard(struct checkpoint *checkpoint, char *path, struct status *status)
 {
     struct checkpoint_shard *shard = &checkpoint->shards[checkpoint->shard_count++];
@@ -175,7 +175,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(((const struct tensor_view *)left)->name, ((const struct tensor_view *)right)->name);
 }
 
-/* One sorted array over all shards; a tensor that two shards hold is an error. */
+/* Merges the tensors of all shards into one sorted array; a tensor in two shards is an error. */
 static bool merge_tensors(struct checkpoint *checkpoint, struct status *status)
 {
     size_t count = 0;
@@ -198,7 +198,7 @@ static bool merge_tensors(struct checkpoint *checkpoint, struct status *status)
     return true;
 }
 
-/* weight_map and shards must tell the same story, in both directions. */
+/* Every tensor of weight_map must be in its shard, and every tensor of a shard in weight_map. */
 static bool check_index(const struct checkpoint *checkpoint, const struct checkpoint_index *index, const char *name,
                         struct status *status)
 {
@@ -266,7 +266,7 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     bool done = false;
     *checkpoint = (struct checkpoint){0};
     if (!resolve_path(checkpoint, path, config_only, &weights, status)) goto done;
-    /* Before any search for weights: of an unsupported model only the model type is worth a message. */
+    /* Before weights are searched: for an unsupported model, only its type matters. */
     if (!read_configs(checkpoint, status)) goto done;
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;

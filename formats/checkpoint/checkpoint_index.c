@@ -20,7 +20,7 @@ static int compare_strings(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* metadata is free-form but for total_size, which some writers give as a float. */
+/* metadata is free-form except total_size, which some writers store as a float. */
 static bool parse_metadata(struct checkpoint_index *index, json_t *metadata, const char *name, struct status *status)
 {
     if (!metadata) return true;

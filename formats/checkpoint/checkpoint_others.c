@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names as patterns: a begin and an end, either may be empty. */
+/* Names as patterns: a prefix and a suffix; either may be empty. */
 struct other {
     const char *begin, *end;
     const char *what;
-    bool convertible; /* by transformers */
+    bool convertible; /* transformers can convert it */
 };
 
 static const struct other weights[] = {
@@ -81,7 +81,7 @@ static int is_other_weights(const struct dirent *entry) { return find_weights(en
 
 static int is_other_tokenizer(const struct dirent *entry) { return find_tokenizer(entry->d_name) != NULL; }
 
-/* The first name of a folder that a filter takes; owned by the caller. */
+/* The first file name of a folder that the filter accepts; owned by the caller. */
 static char *first_name(const char *folder, int (*filter)(const struct dirent *entry))
 {
     struct dirent **entries = NULL;
@@ -109,7 +109,7 @@ bool checkpoint_can_convert_tokenizer(const char *name)
     return other && other->convertible;
 }
 
-/* Letters, digits, '-', '_' and '.', which none of the two parts of a name begins with. */
+/* Letters, digits, '-', '_' and '.'; neither part of a name begins with '.' or '-'. */
 static size_t part_length(const char *text)
 {
     size_t length = 0;

@@ -9,7 +9,7 @@
 static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96,"
                                   " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 512}";
 
-/* Writes a shard that holds the named one-byte tensors; their bytes count up from `first`. */
+/* Writes a shard with the named one-byte tensors, whose bytes count up from `first`. */
 static void write_shard(const char *path, const char *const *names, size_t count, uint8_t first)
 {
     struct status status = {0};
@@ -24,7 +24,7 @@ static void write_shard(const char *path, const char *const *names, size_t count
     test_expect_success(file_output_commit(&output, &status), &status);
 }
 
-/* A folder with config.json, two shards with tensors a, c and b, and no index yet. */
+/* A folder with config.json, two shards with tensors a, c and b, and no index. */
 static char *sharded_folder(void)
 {
     char *folder = test_folder();
@@ -67,7 +67,7 @@ static void test_single(void **state)
     checkpoint_close(&checkpoint);
     assert_null(checkpoint_find(&checkpoint, "w"));
 
-    /* A file named directly; generation_config.json and tokenizer.json are found beside it. */
+    /* A file is named directly; generation_config.json and tokenizer.json are found in its folder. */
     test_write_text(test_path(folder, "generation_config.json"), "{\"eos_token_id\": [3, 4]}");
     test_write_text(test_path(folder, "tokenizer.json"), "{}");
     test_expect_success(checkpoint_open(&checkpoint, test_path(folder, "other.safetensors"), false, &status), &status);

@@ -6,11 +6,11 @@
 #include "formats/checkpoint/model_config.h"
 #include "formats/checkpoint/model_config_internal.h"
 
-/* transformers' own default when it samples and no top_k is given (GenerationConfig, 4.57 and 5.17). */
+/* Default of transformers if it samples without a given top_k (GenerationConfig, 4.57 and 5.17). */
 enum { DEFAULT_TOP_K = 50 };
 
-/* Fields of GenerationConfig that change which token follows, greedy or not. Ours is one sequence, one token at a time,
- * with temperature, top-k, top-p and repetition penalty: any other adjustment must be off. */
+/* Fields of GenerationConfig that change the next token, greedy or not. This project generates one sequence, one token
+ * at a time, with temperature, top-k, top-p and repetition penalty: any other adjustment must be off. */
 static const struct field_rule steering_fields[] = {
     {"bad_words_ids", FIELD_EMPTY},
     {"begin_suppress_tokens", FIELD_EMPTY},
@@ -37,15 +37,15 @@ static const struct field_rule steering_fields[] = {
     {"watermarking_config", FIELD_EMPTY},
 };
 
-/* Fields that change sampling only: without do_sample any value is as good as none. */
+/* Fields that only change sampling: without do_sample any value is allowed. */
 static const struct field_rule sampling_fields[] = {
     {"epsilon_cutoff", FIELD_ZERO}, {"eta_cutoff", FIELD_ZERO}, {"min_p", FIELD_ZERO},
     {"top_h", FIELD_ABSENT},        {"typical_p", FIELD_ONE},
 };
 
-/* Fields that choose lengths (the caller's business), what is returned besides tokens, caches, speculation that keeps
- * the output, or settings of the beam search that is refused above. In generation_config.json any unlisted field passes
- * as well, since transformers ignores it there; these stand here for config.json, where unlisted means refused. */
+/* Fields that set lengths (which the caller chooses), outputs besides tokens, caches, speculation with the same output,
+ * or options of beam search, which is refused above. In generation_config.json unlisted fields are allowed as well,
+ * since transformers ignores them there. The list is for config.json, where unlisted fields are refused. */
 static const struct field_rule harmless_fields[] = {
     {"cache_implementation", FIELD_NO_EFFECT}, {"decoder_start_token_id", FIELD_NO_EFFECT},
     {"diversity_penalty", FIELD_NO_EFFECT},    {"early_stopping", FIELD_NO_EFFECT},
@@ -104,7 +104,7 @@ static bool parse_token_ids(struct model_config *config, struct json_reader *rea
         config->bos_token = json_integer_value(bos);
     }
     if (pad) {
-        /* Nothing is ever padded here, and real checkpoints have -1 or the first id behind the vocabulary. */
+        /* Nothing is padded, and real checkpoints have -1 or the first id after the vocabulary. */
         if (!json_is_integer(pad) || json_integer_value(pad) < -1 || json_integer_value(pad) > INT32_MAX)
             return fail_token(reader, "pad_token_id", config->vocab_size, pad, status);
         config->pad_token = json_integer_value(pad);
@@ -112,7 +112,7 @@ static bool parse_token_ids(struct model_config *config, struct json_reader *rea
     return parse_eos(config, reader, status);
 }
 
-/* A number within [minimum, maximum]; absent leaves *out. */
+/* A number within [minimum, maximum]; if absent, *out is unchanged. */
 static bool parse_number(struct json_reader *reader, const char *key, double minimum, double maximum, double *out,
                          struct status *status)
 {

@@ -2,7 +2,7 @@
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
 
-/* A config of vocab_size 512 with the ids bos 1 and eos 2, as config.json left it. */
+/* A config with vocab_size 512, bos 1 and eos 2, as read from config.json. */
 static struct model_config base(void)
 {
     return (struct model_config){.vocab_size = 512,
@@ -68,13 +68,13 @@ static void test_sampling(void **state)
     struct model_config config = accepted("{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9}");
     assert_true(config.do_sample);
     assert_true(config.temperature == 0.6 && config.top_p == 0.9 && config.repetition_penalty == 1.0);
-    assert_int_equal(config.top_k, 50); /* the default of transformers once it samples */
+    assert_int_equal(config.top_k, 50); /* the default of transformers if it samples */
     config = accepted("{\"do_sample\": true, \"top_k\": 0}");
     assert_int_equal(config.top_k, 0);
     config = accepted("{\"do_sample\": true, \"top_k\": 20, \"repetition_penalty\": 1.05, \"temperature\": 1}");
     assert_int_equal(config.top_k, 20);
     assert_true(config.repetition_penalty == 1.05);
-    /* What steers sampling alone does not matter to a greedy model. */
+    /* Fields that only change sampling do not matter to a greedy model. */
     accepted("{\"do_sample\": false, \"min_p\": 0.05, \"typical_p\": 0.9, \"eta_cutoff\": 0.1}");
     accepted("{\"do_sample\": true, \"min_p\": 0.0, \"typical_p\": 1.0, \"epsilon_cutoff\": 0}");
 }

@@ -9,8 +9,8 @@
 #include "formats/base/json.h"
 #include "formats/checkpoint/model_config_internal.h"
 
-/* Limits of sizes. They lie far above any real model and keep every product that later code forms below 2^63: the
- * largest, bytes of a KV cache, is layers * kv_heads * head_dim * 2 * 4 * max_position <= 2^(10 + 18 + 1 + 2 + 30). */
+/* Size limits, far above any real model. They keep every product that later code forms below 2^63; the largest is the
+ * bytes of a KV cache: layers * kv_heads * head_dim * 2 * 4 * max_position <= 2^(10 + 18 + 1 + 2 + 30). */
 enum {
     HIDDEN_MAX = 1 << 18,
     INTERMEDIATE_MAX = 1 << 20,
@@ -21,8 +21,8 @@ enum {
     POSITION_MAX = 1 << 30,
 };
 
-/* What differs between the supported model types: defaults as the config classes of transformers 4.57 and 5.17 have
- * them, and which fields have a meaning. */
+/* Differences between the supported model types: the defaults of the config classes of transformers 4.57 and 5.17, and
+ * the fields that have a meaning. */
 struct family {
     const char *model_type, *architecture;
     uint64_t default_kv_heads; /* when absent; 0: as many as heads. null always means as many as heads */
@@ -42,8 +42,8 @@ static const struct family families[] = {
 
 enum { DEFAULT_SLIDING_WINDOW = 4096, DEFAULT_MAX_WINDOW_LAYERS = 28 };
 
-/* Fields that need no code. Those with no effect only steer training, other tasks than text generation, or how
- * transformers itself runs. An unknown field is refused, so this list grows when a harmless one turns up. */
+/* Fields that need no code. Those without effect only control training, tasks other than text generation, or the
+ * execution in transformers. Unknown fields are refused, so the list grows when a harmless one appears. */
 static const struct field_rule plain_fields[] = {
     {"_attn_implementation", FIELD_NO_EFFECT},
     {"_attn_implementation_autoset", FIELD_NO_EFFECT},
@@ -78,7 +78,7 @@ static const struct field_rule plain_fields[] = {
     {"partial_rotary_factor", FIELD_ONE},
     {"per_layer_config", FIELD_EMPTY},
     {"prefix", FIELD_NO_EFFECT},
-    {"pretraining_tp", FIELD_NO_EFFECT}, /* how a sum was once split; transformers now ignores it */
+    {"pretraining_tp", FIELD_NO_EFFECT}, /* how a sum was divided; transformers ignores it */
     {"problem_type", FIELD_NO_EFFECT},
     {"pruned_heads", FIELD_EMPTY},
     {"resid_pdrop", FIELD_NO_EFFECT},
@@ -127,7 +127,7 @@ static const struct family *parse_family(struct model_config *config, struct jso
     return NULL;
 }
 
-/* The fields by which a checkpoint says that it is something else than plain weights of its family. */
+/* Fields that mark a checkpoint as something else than plain weights of its family. */
 static bool parse_identity(struct model_config *config, struct json_reader *reader, const struct family *family,
                            struct status *status)
 {
@@ -237,8 +237,8 @@ static bool parse_sizes(struct model_config *config, struct json_reader *reader,
     return parse_heads(config, reader, family, status);
 }
 
-/* Where a family has no such bias, transformers ignores the field; the only harmless value is the one that says what
- * the family does anyway (qwen2 always has biases on q, k and v). */
+/* If a family has no such bias, transformers ignores the field. The only harmless value is the one that agrees with the
+ * family (qwen2 always has biases on q, k and v). */
 static bool parse_biases(struct model_config *config, struct json_reader *reader, const struct family *family,
                          struct status *status)
 {
@@ -257,7 +257,7 @@ static bool parse_biases(struct model_config *config, struct json_reader *reader
     return true;
 }
 
-/* layer_types, where given: one name per layer. */
+/* layer_types, if present: one name per layer. */
 static bool parse_layer_types(struct model_config *config, struct json_reader *reader, bool *given,
                               struct status *status)
 {
@@ -279,7 +279,7 @@ static bool parse_layer_types(struct model_config *config, struct json_reader *r
     return true;
 }
 
-/* sliding_window, use_sliding_window, max_window_layers and layer_types: which layers see how far back. */
+/* sliding_window, use_sliding_window, max_window_layers and layer_types: the window of each layer. */
 static bool parse_window(struct model_config *config, struct json_reader *reader, const struct family *family,
                          struct status *status)
 {
@@ -295,7 +295,7 @@ static bool parse_window(struct model_config *config, struct json_reader *reader
         return false;
 
     switch (family->window) {
-    case WINDOW_NEVER: /* transformers ignores these fields here: only values that mean no window are safe */
+    case WINDOW_NEVER: /* transformers ignores these fields here: only values that mean no window are allowed */
         if (use_window)
             return fail_value(reader, "use_sliding_window", "false for this model_type",
                               json_object_get(reader->object, "use_sliding_window"), status);
@@ -304,7 +304,7 @@ static bool parse_window(struct model_config *config, struct json_reader *reader
                               json_object_get(reader->object, "sliding_window"), status);
         window = 0;
         break;
-    case WINDOW_ALWAYS: /* transformers reads sliding_window alone: the others must not contradict it */
+    case WINDOW_ALWAYS: /* transformers only reads sliding_window: the others must not contradict it */
         if (use_given && use_window != (window != 0))
             return fail_value(reader, "use_sliding_window", window ? "true, as sliding_window is set" : "false",
                               json_object_get(reader->object, "use_sliding_window"), status);
@@ -346,7 +346,7 @@ bool model_config_parse(struct model_config *config, const char *text, size_t si
            parse_sizes(config, &reader, family, status) && parse_biases(config, &reader, family, status) &&
            parse_window(config, &reader, family, status) && rope_config_parse(config, &reader, status);
     if (!done) goto done;
-    /* A class default that lies outside a small vocabulary cannot be meant. */
+    /* A class default outside a small vocabulary cannot be intended. */
     config->bos_token = config->pad_token = -1;
     if ((uint64_t)family->default_bos < config->vocab_size && !explicit_null(&reader, "bos_token_id"))
         config->bos_token = family->default_bos;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json and generation_config.json as transformers 4 and 5 write them, for the Llama family.
+/* config.json and generation_config.json of transformers 4 and 5, for the Llama family.
  *
- * Every field is either understood, known to have no effect on inference, or refused by name. The fields below are
- * facts of the checkpoint; which model_type uses which of them is the business of builder/import_*.c. */
+ * Every field is understood, known to have no effect on inference, or refused by name. The fields below are facts of
+ * the checkpoint; builder/arch decides which model_type uses which of them. */
 #ifndef FORMATS_CHECKPOINT_MODEL_CONFIG_H
 #define FORMATS_CHECKPOINT_MODEL_CONFIG_H
 
@@ -32,38 +32,40 @@ struct model_config {
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
     double rms_norm_eps;
     bool tie_word_embeddings;
-    bool attention_bias; /* llama: q,k,v,o projections have biases; qwen2 always has q,k,v biases (import decides) */
+    bool
+        attention_bias; /* llama: q, k, v, o projections have biases; qwen2 always has q, k, v biases (builder/arch decides) */
     bool mlp_bias;
-    uint64_t sliding_window;             /* 0: none */
-    bool layer_slides[MODEL_MAX_LAYERS]; /* per layer: uses sliding_window (layer_types, max_window_layers, ...) */
-    enum dtype dtype;                    /* torch_dtype / dtype, DTYPE_NONE if absent */
+    uint64_t sliding_window; /* 0: none */
+    bool layer_slides
+        [MODEL_MAX_LAYERS]; /* whether the layer uses sliding_window (layer_types, max_window_layers, ...) */
+    enum dtype dtype;       /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
-    /* Token ids; -1 if there is none. generation_config.json overrides config.json where it names them; llama and
-     * mistral have bos 1 and eos 2 where config.json does not mention them (null means none), as in transformers. */
+    /* Token ids; -1: none. generation_config.json overrides config.json. As in transformers, llama and mistral have bos
+     * 1 and eos 2 if config.json does not have the fields; null means none. */
     int64_t bos_token, pad_token;
     int32_t eos_tokens[MODEL_MAX_EOS];
     int eos_count;
-    /* Sampling defaults of generation_config.json; do_sample false means greedy (temperature 0). Absent values are 1;
-     * top_k 0 means no limit, and is 50 where do_sample is set without top_k, as in transformers. */
+    /* Sampling defaults of generation_config.json; without do_sample greedy (temperature 0). Absent values are 1. top_k
+     * 0 means no limit; with do_sample and no top_k it is 50, as in transformers. */
     bool do_sample;
     double temperature, top_p, repetition_penalty;
     uint64_t top_k;
 };
 
-/* Parses config.json (`text`, `size`); `name` is for messages. A model_type outside the supported list fails with
- * STATUS_BAD_INPUT, naming it and the supported ones. Sizes are range-checked (heads divisible by kv_heads, even
- * head_dim, ...), every product that later code forms is known to fit 63 bits. */
+/* Parses config.json (`text`, `size`); `name` is for messages. An unsupported model_type fails with STATUS_BAD_INPUT,
+ * which names it and the supported ones. Sizes are range-checked (heads divisible by kv_heads, even head_dim, ...);
+ * every product that later code forms fits in 63 bits. */
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                         struct status *status);
-/* Applies generation_config.json on top. Fields that would change which tokens come out in a way that is not
- * implemented (beams, suppressed tokens, ...) are refused; those that only steer sampling are refused where do_sample
- * is set; fields that GenerationConfig does not know pass, since transformers ignores them too. */
+/* Applies generation_config.json. Fields that would change the generated tokens in a way that is not implemented
+ * (beams, suppressed tokens, ...) are refused; those that only change sampling are refused with do_sample. Fields
+ * unknown to GenerationConfig are allowed, since transformers ignores them too. */
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* inv_freq[head_dim / 2] and the factor on cos and sin, as transformers computes them in float32: the same roundings in
- * the same order, but for theta's power, which is rounded correctly here and to one unit in the last place there. They stay
- * in float32 whatever the checkpoint's dtype, as transformers keeps them. */
+/* Computes inv_freq[head_dim / 2] and the factor on cos and sin, as transformers does in float32: the same roundings in
+ * the same order, except theta's power, which is correctly rounded here and within one unit in the last place there.
+ * They are float32 for every dtype of the checkpoint, as in transformers. */
 bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
                       struct status *status);
 

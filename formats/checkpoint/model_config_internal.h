@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the config.json parser that stand in files of their own; nothing outside formats/ needs them. */
+/* Parts of the config.json parser with files of their own; private to formats/. */
 #ifndef FORMATS_CHECKPOINT_MODEL_CONFIG_INTERNAL_H
 #define FORMATS_CHECKPOINT_MODEL_CONFIG_INTERNAL_H
 
@@ -7,11 +7,12 @@
 
 struct model_config;
 
-/* rope_theta, rope_scaling and rope_parameters of config.json (rope_config.c). head_dim and max_position are known. */
+/* rope_theta, rope_scaling and rope_parameters of config.json (rope_config.c). Requires: head_dim and max_position are
+ * set. */
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
 
-/* Token ids, sampling defaults and the other fields that steer generation. They belong into generation_config.json, but
- * older checkpoints have them in config.json: both are read by the same rules (generation_config.c). */
+/* Token ids, sampling defaults and other fields that control generation (generation_config.c). They belong in
+ * generation_config.json, but older checkpoints have them in config.json: both are read by the same rules. */
 bool generation_fields_parse(struct model_config *config, struct json_reader *reader, struct status *status);
 
 #endif

@@ -4,7 +4,7 @@
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
 
-/* The fields without which no config is complete. */
+/* The required fields of every config. */
 #define SIZES                                                                                                \
     "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 4, \"num_attention_heads\": 8, " \
     "\"vocab_size\": 512"
@@ -15,7 +15,7 @@ static bool parse(struct model_config *config, const char *text, struct status *
     return model_config_parse(config, text, strlen(text), "config.json", status);
 }
 
-/* A config of `model_type` with sizes and further fields. */
+/* A config of `model_type` with sizes and additional fields. */
 static bool parse_with(struct model_config *config, const char *model_type, const char *fields, struct status *status)
 {
     char text[2048];
@@ -301,7 +301,7 @@ static void test_plain_fields(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_refused("llama", cases[i].fields, cases[i].words);
 }
 
-/* Configurations of real models, by the folder that ENG_SHARED names. */
+/* Configurations of real models, in folders of ENG_SHARED. */
 static void test_real_configs(void **state)
 {
     (void)state;

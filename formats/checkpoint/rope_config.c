@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding: its description in config.json and the frequencies that follow from it.
+/* Rotary position embedding: its description in config.json and its frequencies.
  *
  * Sources: RoFormer (arXiv 2104.09864), linear interpolation (2306.15595), YaRN (2309.00071), Llama 3.1's wavelength
  * bands (model card and reference code). The order of roundings is that of transformers, which computes in float32. */
@@ -24,12 +24,12 @@ static bool fail_range(const char *path, const char *key, const char *expected, 
 static bool parse_theta(struct json_reader *reader, double *theta, struct status *status)
 {
     if (!json_reader_double(reader, "rope_theta", false, theta, status)) return false;
-    if (!(*theta > 1.0 && *theta <= THETA_MAX)) /* its logarithm is divided by */
+    if (!(*theta > 1.0 && *theta <= THETA_MAX)) /* divided by its logarithm */
         return fail_range(reader->path, "rope_theta", "a number above 1, at most 1e15", *theta, status);
     return true;
 }
 
-/* The scaling type under either of its keys. Versions of transformers differ in which of two keys wins. */
+/* The scaling type under either key. Versions of transformers differ in which key takes precedence. */
 static bool parse_type(struct json_reader *reader, enum rope_type *type, struct status *status)
 {
     static const struct {
@@ -83,7 +83,7 @@ static bool parse_llama3(struct json_reader *reader, struct rope_config *rope, s
     return true;
 }
 
-/* An optional number above 0. 0 itself means absent for the keys where transformers treats it so. */
+/* An optional number above 0. 0 means absent for keys that transformers treats so. */
 static bool parse_optional_scale(struct json_reader *reader, const char *key, bool zero_is_absent, double *out,
                                  struct status *status)
 {
@@ -111,7 +111,7 @@ static bool parse_yarn(struct json_reader *reader, struct rope_config *rope, str
            parse_original_max_position(reader, rope, status);
 }
 
-/* One rope_scaling or rope_parameters object. A key that its type does not read is refused by name. */
+/* One rope_scaling or rope_parameters object. Keys that its type does not read are refused by name. */
 static bool parse_object(struct rope_config *rope, json_t *object, const char *path, double theta,
                          struct status *status)
 {
@@ -165,7 +165,7 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
         char path[256];
         snprintf(path, sizeof path, "%s: %s", reader->path, keys[i]);
         if (!parse_object(&rope, object, path, theta, status)) return false;
-        /* Which of two places wins depends on the version of transformers: they must agree. */
+        /* The precedence of the two places depends on the version of transformers: they must agree. */
         if (theta_given && rope.theta != theta)
             return status_fail(status, STATUS_BAD_INPUT,
                                "%s: field 'rope_theta': expected %.17g as beside it, found %.17g", path, theta,
@@ -179,16 +179,16 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
     return true;
 }
 
-/* 1 / theta^(2i / head_dim). The power is rounded once from double, at most one unit in the last place from any float
- * power function that transformers may run on. */
+/* 1 / theta^(2i / head_dim). The power is rounded once from double, within one unit in the last place of any float
+ * power function that transformers may use. */
 static float position_frequency(double theta, uint64_t index, uint64_t head_dim)
 {
     float exponent = (float)(2 * index) / (float)head_dim;
     return (float)pow((double)(float)theta, (double)exponent);
 }
 
-/* One frequency under llama3 scaling: long wavelengths are stretched by factor, short ones kept, with a linear blend
- * between. transformers writes a / b for scalar a and tensor b, which torch evaluates as (1 / b) * a. */
+/* One frequency with llama3 scaling: long wavelengths are multiplied by factor, short ones are unchanged, with a linear
+ * blend between. transformers writes a / b for scalar a and tensor b, which torch evaluates as (1 / b) * a. */
 static float llama3_frequency(const struct rope_config *rope, double original_max_position, float frequency)
 {
     float factor = (float)rope->factor;
@@ -199,11 +199,11 @@ static float llama3_frequency(const struct rope_config *rope, double original_ma
     float smooth = (turns - (float)rope->low_freq_factor) / (float)(rope->high_freq_factor - rope->low_freq_factor);
     float stretched = (1.0f - smooth) * frequency;
     stretched = stretched / factor;
-    float kept = smooth * frequency; /* statements of their own: no fused multiply-add */
+    float kept = smooth * frequency; /* a separate statement: no fused multiply-add */
     return stretched + kept;
 }
 
-/* Index of the dimension that turns `rotations` times over the original context. */
+/* Index of the dimension that makes `rotations` turns over the original context. */
 static double yarn_dimension(const struct rope_config *rope, double head_dim, double original_max_position,
                              double rotations)
 {
@@ -223,7 +223,7 @@ static double yarn_attention_factor(const struct rope_config *rope)
     return yarn_mscale(rope->factor, 1.0);
 }
 
-/* inv_freq holds 1 / power; blends it with the same stretched by factor, along a ramp over the dimensions. */
+/* inv_freq holds 1 / power; blends it with the value divided by factor, along a ramp over the dimensions. */
 static void yarn_frequencies(const struct rope_config *rope, uint64_t head_dim, double original_max_position,
                              float *inv_freq)
 {
@@ -242,7 +242,7 @@ static void yarn_frequencies(const struct rope_config *rope, uint64_t head_dim, 
         float keep = 1.0f - ramp;
         float stretched = 1.0f / ((float)rope->factor * position_frequency(rope->theta, i, head_dim));
         stretched = stretched * (1.0f - keep);
-        float kept = inv_freq[i] * keep; /* statements of their own: no fused multiply-add */
+        float kept = inv_freq[i] * keep; /* a separate statement: no fused multiply-add */
         inv_freq[i] = stretched + kept;
     }
 }

@@ -20,7 +20,7 @@ static bool parse(struct model_config *config, const char *rope, unsigned head_d
 }
 
 /* Values of transformers 5.17.0 with torch 2.15 on a CPU: attention_scaling and inv_freq at nine positions. Its power
- * function may be off by one unit in the last place, which blending can enlarge a little: hence the tolerance. */
+ * function may be off by one unit in the last place, which blending can enlarge: hence the tolerance. */
 static const struct reference {
     const char *name, *rope;
     unsigned head_dim, max_position;
@@ -123,7 +123,7 @@ static void test_against_transformers(void **state)
     }
 }
 
-/* The formulas once more, in double and from the papers, at every position. */
+/* The formulas of the papers, in double, at every position. */
 static void test_against_formulas(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void test_against_formulas(void **state)
     assert_true(fabs(attention_scaling - (0.1 * log(16.0) + 1.0)) < 1e-7);
 }
 
-/* Absent keys mean what transformers makes of them. */
+/* Absent keys have the defaults of transformers. */
 static void test_defaults(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void test_refused(void **state)
     }
 }
 
-/* The smallest head and ramps that collapse must not divide by zero. */
+/* The smallest head and empty ramps must not divide by zero. */
 static void test_extremes(void **state)
 {
     (void)state;

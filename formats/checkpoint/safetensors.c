@@ -39,7 +39,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(((const struct tensor_view *)left)->name, ((const struct tensor_view *)right)->name);
 }
 
-/* Reads the "shape" array and forms the byte size that it demands. */
+/* Reads "shape" and computes the byte size that it requires. */
 static bool parse_shape(struct tensor_view *tensor, const json_t *shape, uint64_t *bytes, const char *name,
                         struct status *status)
 {
@@ -70,7 +70,7 @@ static bool parse_shape(struct tensor_view *tensor, const json_t *shape, uint64_
     return true;
 }
 
-/* Reads "data_offsets" and checks it against the data area and against the size that dtype and shape demand. */
+/* Reads "data_offsets" and checks it against the data area and the size required by dtype and shape. */
 static bool parse_offsets(const struct tensor_view *tensor, const json_t *offsets, uint64_t data_bytes,
                           struct extent *extent, const char *name, struct status *status)
 {
@@ -97,7 +97,7 @@ static bool parse_offsets(const struct tensor_view *tensor, const json_t *offset
     return true;
 }
 
-/* One entry of the header; tensor->name is already set. */
+/* Reads one entry of the header. Requires: tensor->name is set. */
 static bool parse_tensor(struct tensor_view *tensor, json_t *entry, const uint8_t *data, uint64_t data_bytes,
                          struct extent *extent, const char *name, struct status *status)
 {
@@ -129,7 +129,7 @@ done:
     return done;
 }
 
-/* The data area must be covered exactly once, from its first byte to its last. Sorts `extents`. */
+/* Checks that the data area is covered exactly once, from its first byte to its last. Sorts `extents`. */
 static bool check_coverage(struct extent *extents, size_t count, uint64_t data_bytes, const char *name,
                            struct status *status)
 {
@@ -158,7 +158,7 @@ static bool check_coverage(struct extent *extents, size_t count, uint64_t data_b
     return true;
 }
 
-/* __metadata__: strings only, of which "format" is kept. */
+/* __metadata__: only strings, of which "format" is kept. */
 static bool parse_metadata(struct safetensors *file, json_t *metadata, const char *name, struct status *status)
 {
     const char *key;
@@ -176,7 +176,7 @@ static bool parse_metadata(struct safetensors *file, json_t *metadata, const cha
     return true;
 }
 
-/* Finds the JSON text of the header within the file and checks everything that comes before it. */
+/* Finds the JSON text of the header in the file and checks everything before it. */
 static bool locate_header(const uint8_t *data, uint64_t size, uint64_t *header_bytes, const char *name,
                           struct status *status)
 {
@@ -202,12 +202,12 @@ static bool locate_header(const uint8_t *data, uint64_t size, uint64_t *header_b
     return true;
 }
 
-/* Copies all tensor names into one block and lets tensors[i].name point into it, in header order. */
+/* Copies all tensor names into one block and sets tensors[i].name, in header order. */
 static bool store_names(struct safetensors *file, json_t *header, const char *name, struct status *status)
 {
     const char *key;
     json_t *value;
-    size_t bytes = 1; /* never 0, so that malloc cannot return NULL for success */
+    size_t bytes = 1; /* never 0, so that malloc cannot return NULL on success */
     json_object_foreach (header, key, value)
         if (strcmp(key, metadata_key) != 0) bytes += strlen(key) + 1;
     file->names = malloc(bytes);
@@ -278,7 +278,7 @@ const struct tensor_view *safetensors_find(const struct safetensors *file, const
     return bsearch(&key, file->tensors, file->tensor_count, sizeof key, compare_names);
 }
 
-/* The header entry of one tensor whose data begin at *offset, which moves behind them; NULL with *status filled. */
+/* The header entry of one tensor with data at *offset, which advances to their end; NULL with *status filled. */
 static json_t *header_entry(const struct tensor_view *tensor, uint64_t *offset, struct status *status)
 {
     uint64_t elements, bytes, begin = *offset;
@@ -290,7 +290,8 @@ static json_t *header_entry(const struct tensor_view *tensor, uint64_t *offset, 
                     tensor->name, tensor->bytes);
         return NULL;
     }
-    json_t *shape = json_array(); /* a dimension beyond INT64_MAX would need a 0 beside it: no tensor of ours */
+    json_t *shape =
+        json_array(); /* a dimension above INT64_MAX is only possible with another of 0, which no tensor here has */
     bool good = shape != NULL;
     for (int i = 0; good && i < tensor->rank; i++)
         good = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i])) == 0;
@@ -309,7 +310,7 @@ bool safetensors_write_header(struct file_output *output, const struct tensor_vi
     bool done = false;
     char *text = NULL;
     uint64_t offset = 0;
-    /* "pt" is what readers of the Hugging Face stack demand before they load a file. */
+    /* Readers of the Hugging Face stack require "pt". */
     json_t *header = json_pack("{s:{s:s}}", metadata_key, "format", "pt");
     for (size_t i = 0; header && i < count; i++) {
         if (strcmp(tensors[i].name, metadata_key) == 0 || json_object_get(header, tensors[i].name)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reader and writer of one safetensors file. The reader checks every rule of the format before it returns:
- * header length limit, JSON object that begins with '{' after optional leading spaces, duplicate keys, dtype,
- * shape products, begin <= end, no gap, no overlap, no trailing byte. Tensor data is used in place. */
+/* Reader and writer of one safetensors file. The reader checks all rules of the format before it returns: header length
+ * limit, JSON object that begins with '{' after optional spaces, duplicate keys, dtype, shape products, begin <= end,
+ * no gap, no overlap, no trailing byte. Tensor data is used in place. */
 #ifndef FORMATS_CHECKPOINT_SAFETENSORS_H
 #define FORMATS_CHECKPOINT_SAFETENSORS_H
 
@@ -27,14 +27,14 @@ struct safetensors {
     char *format; /* __metadata__["format"], owned, NULL if absent */
 };
 
-/* `data` must outlive the result; `name` is the file name for messages. */
+/* Requires: `data` outlives the result. `name` is the file name for messages. */
 bool safetensors_parse(struct safetensors *file, const void *data, uint64_t size, const char *name,
                        struct status *status);
 void safetensors_free(struct safetensors *file);
 const struct tensor_view *safetensors_find(const struct safetensors *file, const char *name);
 
-/* Writes the 8-byte length and the header for these tensors (data pointers unused), padded with spaces so that
- * data begins 8-byte aligned; the caller then writes the data of each tensor in the same order without gaps. */
+/* Writes the 8-byte length and the header for these tensors (data pointers unused), padded with spaces so that data
+ * begins 8-byte aligned. The caller then writes the data of each tensor in the same order without gaps. */
 bool safetensors_write_header(struct file_output *output, const struct tensor_view *tensors, size_t count,
                               struct status *status);
 

@@ -10,8 +10,8 @@ struct image {
     uint64_t size;
 };
 
-/* A file: length of the header, header, data bytes counting up. The heap block is exact, so that a sanitizer sees any
- * access beyond it. */
+/* A file: length of the header, header, data bytes counting up. The heap block has the exact size, so that a sanitizer
+ * detects any access beyond it. */
 static struct image make_image(const char *header, size_t header_bytes, size_t data_bytes)
 {
     struct image image = {malloc(8 + header_bytes + data_bytes), 8 + header_bytes + data_bytes};
@@ -200,11 +200,11 @@ static void test_coverage(void **state)
     expect_refused("{" ENTRY("a", "1", "4", "3") "}", 4, "gap of 1 bytes|'a'|at 0");
     expect_refused("{" ENTRY("a", "0", "4", "4") "}", 5, "1 trailing bytes|expected 4|found 5");
     expect_refused("{}", 3, "3 trailing bytes");
-    /* An empty tensor must lie where its neighbours meet, not inside one. */
+    /* An empty tensor must begin where its neighbours meet, not inside one. */
     expect_refused("{" ENTRY("a", "0", "4", "4") "," ENTRY("e", "2", "2", "0") "}", 4, "overlap");
 }
 
-/* Every prefix of a good file is refused; so is every file with one more byte. */
+/* Every prefix of a valid file is refused, and so is the file with one more byte. */
 static void test_truncations(void **state)
 {
     (void)state;

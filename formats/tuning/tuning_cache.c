@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache file: records appended line by line, read whole. A line that is damaged, torn by a kill or of another
- * version costs that line only. */
+/* The cache file: records are appended line by line and read as a whole. A line that is damaged, torn by a kill or of
+ * another version costs only that line. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #define TUNING_CACHE_MAX_BYTES (UINT64_C(256) << 20)
 
-/* Where the key is, or belongs. There are free slots. */
+/* The slot of the key, or a free slot for it. Requires: there are free slots. */
 static uint32_t *find_slot(const struct tuning_cache *cache, const char *key)
 {
     size_t at = (size_t)hash64(key, strlen(key)) & (cache->slot_count - 1);
@@ -24,7 +24,7 @@ static uint32_t *find_slot(const struct tuning_cache *cache, const char *key)
     return &cache->slots[at];
 }
 
-/* Room for twice as many records, with slots for twice as many again. */
+/* Doubles the room for records, with twice as many slots. */
 static bool grow(struct tuning_cache *cache, struct status *status)
 {
     size_t capacity = cache->capacity ? 2 * cache->capacity : 64;
@@ -43,7 +43,7 @@ static bool grow(struct tuning_cache *cache, struct status *status)
     return true;
 }
 
-/* Adds or replaces. */
+/* Adds or replaces a record. */
 static bool put_record(struct tuning_cache *cache, const struct tuning_record *record, struct status *status)
 {
     if (cache->count == cache->capacity && !grow(cache, status)) return false;
@@ -58,10 +58,10 @@ bool tuning_cache_parse(struct tuning_cache *cache, const char *text, size_t siz
     const char *end = text + size;
     for (const char *line = text; line < end;) {
         const char *line_end = memchr(line, '\n', (size_t)(end - line));
-        if (!line_end) line_end = end; /* a record is whole or fails its checksum, newline or not */
+        if (!line_end) line_end = end; /* a record is complete, or its checksum fails, with or without newline */
         struct tuning_record record;
         if (line_end == line) {
-            /* An empty line ends a torn one (append_line), or begins a file: no damage. */
+            /* An empty line ends a torn one (append_line) or begins a file: no damage. */
         } else if (!tuning_record_parse(&record, line, (size_t)(line_end - line), NULL)) {
             cache->damaged++;
         } else if (!put_record(cache, &record, status)) {
@@ -105,8 +105,8 @@ const struct tuning_record *tuning_cache_find(const struct tuning_cache *cache, 
     return slot ? &cache->records[slot - 1] : NULL;
 }
 
-/* Makes the folder that holds `path`, and the one above it if need be: ~/.cache/engbuild on a fresh machine. Deeper
- * chains are more likely a mistyped path. */
+/* Creates the folder of `path` and, if necessary, its parent: ~/.cache/engbuild on a new machine. Longer missing chains
+ * are more likely a mistyped path. */
 static void make_parents(const char *path)
 {
     char *parent = strdup(path), *slash = parent ? strrchr(parent, '/') : NULL;
@@ -120,10 +120,10 @@ static void make_parents(const char *path)
             mkdir(parent, 0777);
         }
     }
-    free(parent); /* whether it worked, the next open tells */
+    free(parent); /* the next open reports a failure */
 }
 
-/* True if the file ends in the middle of a line: a writer was killed, or the disk was full. */
+/* True if the file ends within a line: a writer was killed, or the disk was full. */
 static bool ends_torn(int descriptor)
 {
     struct stat information;
@@ -142,8 +142,8 @@ static bool append_line(const char *path, const char *line, size_t size, struct 
     }
     if (descriptor < 0)
         return status_fail_errno(status, STATUS_BAD_INPUT, errno, "tuning cache: cannot open '%s'", path);
-    /* One write, which O_APPEND keeps apart from those of other processes. Two of them may both see a torn end: the
-     * empty line that this makes is read over. */
+    /* One write, which O_APPEND separates from those of other processes. Two of them may both find a torn end; the
+     * resulting empty line is skipped by readers. */
     bool torn = ends_torn(descriptor);
     char line_end[] = {'\n'};
     struct iovec pieces[] = {

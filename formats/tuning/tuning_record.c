@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One tuning record as a line of text. The order of the tunables is the op's, so they are an array of pairs. */
+/* One tuning record as a line of text. The order of the tunables is that of the op, so they are an array of pairs. */
 #include "formats/tuning/tuning_record.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static bool record_fail(struct status *status, const char *what)
     return status_fail(status, STATUS_BAD_INPUT, "tuning record: %s", what);
 }
 
-/* Text that fits, is not empty and stays on its line. */
+/* Whether the text fits, is not empty and has no line break. */
 static bool text_is_good(const char *text, size_t capacity)
 {
     size_t length = strnlen(text, capacity);
@@ -40,7 +40,7 @@ static bool values_check(const char *key, const struct tuning_value *values, int
     return true;
 }
 
-/* Writing and reading hold a record to the same rules. */
+/* Writer and reader apply the same rules to a record. */
 static bool record_check(const struct tuning_record *record, struct status *status)
 {
     if (!text_is_good(record->key, sizeof record->key)) return record_fail(status, "key: empty, too long or not text");
@@ -58,7 +58,7 @@ static bool record_check(const struct tuning_record *record, struct status *stat
     return true;
 }
 
-/* Digits that every time needs to read back the same: 15 look natural, 17 always do. */
+/* The fewest digits that read back as the same number: 15 are often enough, 17 always. */
 static size_t times_precision(const struct tuning_record *record)
 {
     const double times[] = {record->median_us, record->spread_us, record->roofline_us, record->runner_up_us};
@@ -157,7 +157,7 @@ static bool parse_values(const json_t *list, const char *key, struct tuning_valu
     return true;
 }
 
-/* Both keys or neither: a race of one candidate, and every record of an earlier builder, has no second. */
+/* Both keys or neither: a race of one candidate, and records of older builders, have no second. */
 static bool parse_runner_up(struct json_reader *reader, struct tuning_record *record, struct status *status)
 {
     const json_t *list = json_reader_get(reader, "runner_up");

@@ -55,7 +55,7 @@ static struct tuning_record example(const char *key, double median_us)
     return record;
 }
 
-/* With what else a race leaves. */
+/* With a race's other results. */
 static struct tuning_record example_of_race(const char *key, double median_us)
 {
     struct tuning_record record = example(key, median_us);
@@ -98,7 +98,7 @@ static void line_has_the_documented_form(void **state)
     free(line);
 }
 
-/* Records of builders that did not write it, and of races of one. */
+/* Records of older builders, and of races with one candidate, do not have it. */
 static void runner_up_may_be_missing(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void every_flip_and_truncation_is_refused(void **state)
     free(line);
 }
 
-/* As many values as a record may have; on a device the first one is the kernel's name with 0. */
+/* The maximum number of values; on a device the first one is the kernel's name with 0. */
 static void sixteen_values_are_the_most(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void sixteen_values_are_the_most(void **state)
         assert_int_equal(back.values[i].value, record.values[i].value);
     }
 
-    /* One more: neither written nor read, and a cache passes over the line. */
+    /* One more value: neither written nor read, and a cache skips the line. */
     struct tuning_cache cache;
     char *edited = NULL, *at = strstr(line, "[\"value_15\",175]");
     assert_non_null(at);
@@ -200,7 +200,7 @@ static void sixteen_values_are_the_most(void **state)
     free(line);
 }
 
-/* Lines with a right checksum over wrong content. */
+/* Lines with a correct checksum over wrong content. */
 static void wrong_content_is_refused(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void bad_records_are_not_written(void **state)
     record.runner_up_us = -1;
     assert_false(tuning_record_format(&record, &line, &size, NULL));
     record = example_of_race("key", 1);
-    record.runner_up_count = 0; /* but a time */
+    record.runner_up_count = 0; /* although there is a time */
     assert_false(tuning_record_format(&record, &line, &size, NULL));
     record = example_of_race("key", 1);
     record.runner_up_count = TUNING_MAX_VALUES + 1;
@@ -340,7 +340,7 @@ static void memory_only_writes_nothing(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-/* Whatever the last line was cut to, the next record lands on a line of its own and only the cut one is lost. */
+/* Wherever the last line was cut, the next record begins a new line, and only the cut one is lost. */
 static void a_torn_last_line_costs_one_record(void **state)
 {
     (void)state;
@@ -385,7 +385,7 @@ static void files_merge_by_concatenation(void **state)
     assert_int_equal(cache.count, 2);
     assert_int_equal(cache.damaged, 1);
     expect(&cache, "a", 2);
-    /* A last line without its newline is whole if its checksum says so. */
+    /* A last line without newline is complete if its checksum is correct. */
     assert_true(tuning_cache_parse(&cache, lines[0], strlen(lines[0]) - 1, NULL));
     expect(&cache, "a", 1);
     tuning_cache_close(&cache);
@@ -436,7 +436,7 @@ static void missing_folders_are_made(void **state)
     assert_int_equal(rmdir(middle), 0);
     snprintf(middle, sizeof middle, "%s/one", folder);
     assert_int_equal(rmdir(middle), 0);
-    /* Three levels are a mistyped path. */
+    /* Three missing levels are a mistyped path. */
     snprintf(deep, sizeof deep, "%s/one/two/three/cache", folder);
     assert_true(tuning_cache_open(&cache, deep, NULL));
     struct tuning_record record = example("key", 1);

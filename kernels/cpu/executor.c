@@ -76,7 +76,7 @@ void cpu_plan_free(struct cpu_plan *bound)
     *bound = (struct cpu_plan){0};
 }
 
-/* One replay, as the team's members see it. */
+/* State of one replay, shared by the team's members. */
 struct replay {
     const struct cpu_plan *bound;
     double *launch_us; /* NULL: not timed */
@@ -114,7 +114,7 @@ static void replay_timed(void *argument, struct team_member *member)
     }
 }
 
-/* Rows of W in units of two panels, so that no pair of gate and up panels is split. */
+/* Rows of W in units of two panels, so that a pair of gate and up panels is never divided. */
 static void matmul_reference_share(const struct op_call *call, const struct team_member *member)
 {
     const int64_t unit = 2 * PANEL_ROWS, rows = call->params[MATMUL_N];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binds plans to memory and replays them on a team: the CPU target's counterpart of an instantiated graph. */
+/* Binds plans to memory and replays them on a team, as an instantiated graph does on a GPU. */
 #ifndef KERNELS_CPU_EXECUTOR_H
 #define KERNELS_CPU_EXECUTOR_H
 
 #include "kernels/op/op.h"
 
-/* Base addresses of the spaces, aligned to PLAN_ALIGNMENT; sizes as the plan was verified against. */
+/* Base addresses of the spaces, aligned to PLAN_ALIGNMENT; sizes are those with which the plan was verified. */
 struct cpu_memory {
     void *base[SPACE_COUNT]; /* [SPACE_WEIGHTS] is never written */
 };
@@ -18,20 +18,21 @@ struct cpu_plan {
     uint32_t launch_count;
 };
 
-/* Verifies the plan (plan_verify and op_verify for every launch), resolves operands. `plan` and memory are borrowed. */
+/* Verifies the plan (plan_verify, and op_verify for every launch) and resolves operands. `plan` and memory are
+ * borrowed. */
 bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct plan_geometry *geometry,
                    const struct plan_space_sizes *sizes, const struct cpu_memory *memory, enum cpu_isa isa,
                    const char *name, struct status *status);
 void cpu_plan_free(struct cpu_plan *bound);
 
-/* Replays all launches in order with a barrier between two. No allocation. */
+/* Replays all launches in order, with a barrier after each. No allocation. */
 void cpu_plan_run(const struct cpu_plan *bound, struct team *team);
 
-/* The same instruction stream through the references, one launch after the other. matmul, the one op that is too slow
- * on one thread, is shared out over the team by rows of the weight matrix. */
+/* Runs the same launches with the reference functions, one after the other. Only matmul, which is too slow on one
+ * thread, is divided among the team by rows of the weight matrix. */
 void cpu_plan_run_reference(const struct cpu_plan *bound, struct team *team);
 
-/* As cpu_plan_run; adds the time of launch i to launch_us[i] (for traces). */
+/* Like cpu_plan_run; adds the time of launch i to launch_us[i] (for traces). */
 void cpu_plan_run_timed(const struct cpu_plan *bound, struct team *team, double *launch_us);
 
 #endif

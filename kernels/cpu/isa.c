@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which instruction sets this processor has and this operating system saves across context switches. */
+/* Instruction sets that this processor has and whose registers the operating system saves. */
 #include "kernels/op/op.h"
 
 #include <stdatomic.h>
@@ -7,8 +7,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Extended control register 0: the state components that the operating system enabled (Intel SDM volume 1,
- * chapter 13.3). */
+/* Extended control register 0: state components that the operating system has enabled (Intel SDM volume 1, chapter
+ * 13.3). */
 static uint64_t enabled_states(void)
 {
     uint32_t low, high;
@@ -42,8 +42,8 @@ static enum cpu_isa detect(void) { return CPU_PORTABLE; }
 
 enum cpu_isa cpu_isa_best(void)
 {
-    /* CPUID traps under a hypervisor and costs microseconds there, and the answer never changes: kept after the first
-     * call. Threads that race to be first store the same value. */
+    /* Kept after the first call: the answer never changes, and under a hypervisor CPUID traps and costs microseconds.
+     * Threads that race store the same value. */
     static _Atomic int known = -1;
     int isa = atomic_load_explicit(&known, memory_order_relaxed);
     if (isa < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses in the paged KV pool (layout: kernels/rope_append/rope_append.h), for the ops that write and read it. */
+/* Addresses in the paged KV pool (layout: kernels/rope_append/rope_append.h), for ops that write or read it. */
 #ifndef KERNELS_CPU_PAGES_H
 #define KERNELS_CPU_PAGES_H
 
@@ -13,7 +13,7 @@ struct pages {
     int64_t page_bytes;
     int64_t token_bytes; /* one head's k or v of one token */
     int64_t head_bytes;  /* one head's k or v of a page */
-    int64_t values;      /* from a k to the v of the same head and token */
+    int64_t values;      /* distance from a k to the v of the same head and token */
 };
 
 static inline struct pages pages_of(void *first, const void *table, int64_t per_slot, int64_t tokens,
@@ -29,7 +29,7 @@ static inline struct pages pages_of(void *first, const void *table, int64_t per_
                           .values = kv_heads * tokens * token_bytes};
 }
 
-/* The k of a token; its v is `values` bytes on. */
+/* The k of a token; its v is `values` bytes further. */
 static inline uint8_t *pages_key(const struct pages *pages, int64_t slot, int64_t position, int64_t kv_head)
 {
     int64_t page = pages->table[slot * pages->per_slot + position / pages->tokens];

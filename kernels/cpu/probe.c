@@ -42,7 +42,7 @@ struct probe {
     uint64_t pieces;
     uint64_t (*sum)(const uint8_t *piece);
     float (*chains)(void);
-    atomic_uint_fast64_t sink; /* keeps the work from being left out */
+    atomic_uint_fast64_t sink; /* a use of the result, so that the work is not optimised away */
 };
 
 static int set_loops(struct probe *probe, enum cpu_isa isa)
@@ -84,7 +84,7 @@ static void read_pieces(void *argument, struct team_member *member)
 
 bool probe_read(struct team *team, enum cpu_isa isa, uint64_t bytes, int passes, double *rates, struct status *status)
 {
-    enum { WARM_UP = 2 }; /* the first passes find cold page tables */
+    enum { WARM_UP = 2 }; /* the first passes fill the page tables */
     struct probe probe = {.pieces = bytes / PROBE_PIECE_BYTES};
     set_loops(&probe, isa);
     bytes = probe.pieces * PROBE_PIECE_BYTES;
@@ -93,7 +93,7 @@ bool probe_read(struct team *team, enum cpu_isa isa, uint64_t bytes, int passes,
         return status_fail(status, STATUS_MACHINE, "cannot allocate %llu MB to measure the memory's read bandwidth",
                            (unsigned long long)(bytes >> 20));
     madvise(memory, bytes, MADV_HUGEPAGE);
-    memset(memory, 1, bytes); /* untouched pages would all be the one zero page */
+    memset(memory, 1, bytes); /* untouched pages would all be the same zero page */
     probe.memory = memory;
     for (int pass = -WARM_UP; pass < passes; pass++) {
         double start = now_seconds();

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two ceilings of a processor, measured: streaming reads of memory and multiply-adds in registers. Benchmarks report
- * against them and the tuner's roofline stands on them. */
+/* Measures the two limits of a processor: streaming reads of memory, and multiply-adds in registers. Benchmarks compare
+ * with them, and the tuner's roofline uses them. */
 #ifndef KERNELS_CPU_PROBE_H
 #define KERNELS_CPU_PROBE_H
 
 #include "kernels/cpu/team.h"
 #include "kernels/op/op.h"
 
-/* Reads `bytes` of fresh memory with the whole team, `passes` times after two that do not count, and stores each pass's
- * GB/s in rates[passes]. `bytes` should be several times the last cache; it is rounded down to whole pieces of 1 MB. */
+/* Reads `bytes` of new memory with the whole team, `passes` times after two warm-up passes, and stores the GB/s
+ * of each pass in rates[passes]. `bytes` should be several times the last-level cache; it is rounded down to
+ * multiples of 1 MB. */
 bool probe_read(struct team *team, enum cpu_isa isa, uint64_t bytes, int passes, double *rates, struct status *status);
 
 /* Best of `passes` short runs of float32 multiply-adds on the whole team, in GFLOP/s. */
 double probe_peak_gflops(struct team *team, enum cpu_isa isa, int passes);
 
-/* The inner loops, one pair for each instruction set. */
+/* Inner loops, a pair for each instruction set. */
 enum { PROBE_PIECE_BYTES = 1 << 20, PROBE_CHAINS = 8, PROBE_ROUNDS = 200000 };
 uint64_t probe_sum_portable(const uint8_t *piece); /* [PROBE_PIECE_BYTES], 64-byte aligned */
 uint64_t probe_sum_avx2(const uint8_t *piece);

@@ -21,7 +21,7 @@ uint64_t probe_sum_avx2(const uint8_t *piece)
     return total;
 }
 
-/* Named, not an array: the chains must stay in registers whatever the compiler makes of loops. */
+/* Variables instead of an array, so that compilers keep the chains in registers. */
 float probe_chains_avx2(void)
 {
     __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);

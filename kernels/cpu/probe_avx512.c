@@ -21,7 +21,7 @@ uint64_t probe_sum_avx512(const uint8_t *piece)
     return total;
 }
 
-/* Named, not an array: the chains must stay in registers whatever the compiler makes of loops. */
+/* Variables instead of an array, so that compilers keep the chains in registers. */
 float probe_chains_avx512(void)
 {
     __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);

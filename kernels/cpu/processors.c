@@ -20,7 +20,7 @@ static int quota_in_processors(int64_t quota_us, int64_t period_us)
     return whole > INT16_MAX ? INT16_MAX : (int)whole;
 }
 
-/* One group's own limit. Version 2: "max 100000" or "150000 100000"; version 1: a file each, -1 for none. */
+/* The limit of one group. Version 2: "max 100000" or "150000 100000"; version 1: two files, -1 for none. */
 static int group_quota(const char *folder, bool version_2)
 {
     char path[PATH_BYTES + TEXT_BYTES], text[TEXT_BYTES];
@@ -44,8 +44,8 @@ static int smaller_quota(int a, int b)
     return a < b ? a : b;
 }
 
-/* The least quota of the group and of all groups above it up to the root of the hierarchy. Inside a container the path
- * may not exist below the mount, as the mount is the container's own group: then only the root is found. */
+/* The smallest quota of the group and its ancestors. Inside a container the path may not exist below the mount, which
+ * is then the container's own group: only the root is read. */
 static int path_quota(const char *hierarchy, const char *group, bool version_2)
 {
     char folder[PATH_BYTES];
@@ -89,7 +89,8 @@ int processors_quota(const char *membership, const char *root)
         char hierarchy[PATH_BYTES];
         if (*controllers == '\0') {
             quota = smaller_quota(quota, path_quota(root, group, true));
-            snprintf(hierarchy, sizeof hierarchy, "%s/unified", root); /* where both versions are mounted */
+            snprintf(hierarchy, sizeof hierarchy, "%s/unified",
+                     root); /* mount of version 2 if both versions are mounted */
             quota = smaller_quota(quota, path_quota(hierarchy, group, true));
         } else if (names_controller(controllers, "cpu")) {
             int length = snprintf(hierarchy, sizeof hierarchy, "%s/%s", root, controllers);
@@ -102,7 +103,7 @@ int processors_quota(const char *membership, const char *root)
     return quota;
 }
 
-/* Processors in the affinity mask. The kernel refuses a mask smaller than its own. */
+/* Processors in the affinity mask. The kernel refuses a mask that is smaller than its own. */
 static int affinity_count(void)
 {
     cpu_set_t sets[MOST_PROCESSORS / CPU_SETSIZE];

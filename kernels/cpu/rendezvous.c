@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each rank counts its own arrivals, in its own header; the others wait for that count. There is no common counter, so
- * no rank writes to what another one polls but `sleepers` and, once, `stop`. */
+/* Each rank counts its own arrivals in its own header, and the others wait for that count. There is no common counter:
+ * ranks only write `sleepers` and, once, `stop` in the header of another. */
 #include "kernels/cpu/rendezvous.h"
 
 #include <limits.h>
@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 enum {
-    /* How long a rank looks again and again before it sleeps: what a wake-up through the kernel costs (see team.c). It
-     * gives its processor away between two looks, as the rank that it waits for may need it: ranks and their teams
-     * may outnumber the processors, which nobody here knows. */
+    /* How long a rank polls before it sleeps: about the cost of a wake-up through the kernel (see team.c). It yields
+     * its processor between two polls, since the awaited rank may need it: ranks and their teams may outnumber the
+     * processors. */
     YIELD_NS = 60000,
-    /* The longest sleep: a stop between the last look and the sleep is seen so late. */
+    /* Limit of one sleep, and so the delay of noticing a stop that comes between the last poll and the sleep. */
     SLICE_NS = 10000000,
     SECOND_NS = 1000000000,
 };
@@ -34,7 +34,7 @@ static uint64_t now_ns(void)
     return (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
 }
 
-/* Not the private kind of futex: ranks may be processes that share the memory. */
+/* Not a private futex: ranks may be processes that share the memory. */
 static void sleep_while(const uint32_t *word, uint32_t value, uint64_t most_ns)
 {
     if (most_ns > SLICE_NS) most_ns = SLICE_NS;
@@ -51,10 +51,10 @@ static struct comm_header *header_of(const struct comm_header *header, uint32_t 
 
 static bool is_stopped(const struct comm_header *header) { return __atomic_load_n(&header->stop, __ATOMIC_SEQ_CST); }
 
-/* Whether a rank that arrived so often has arrived for the turn-th time; it may be one ahead. */
+/* Whether a rank with this count has arrived for turn `turn`; it may be one ahead. */
 static bool has_come(uint32_t arrived, uint32_t turn) { return arrived - turn <= INT32_MAX; }
 
-/* Until the peer has come: false when this rank is told to stop or out of time before. */
+/* Waits until the peer has arrived; false if this rank is told to stop or runs out of time before. */
 static bool wait_for(const struct comm_header *header, struct comm_header *peer, uint32_t turn, uint64_t begin_ns)
 {
     uint64_t first_look_ns = 0;
@@ -66,8 +66,8 @@ static bool wait_for(const struct comm_header *header, struct comm_header *peer,
         if (time_ns - first_look_ns >= YIELD_NS) break;
         sched_yield();
     }
-    /* Announce, then look again, while the peer advances, then looks for sleepers: sequentially consistent, so that at
-     * least one of the two sees the other. The kernel compares the count once more under its lock. */
+    /* This rank announces that it sleeps and then polls again; the peer advances and then looks for sleepers. Both are
+     * sequentially consistent, so at least one sees the other. The kernel compares the count again under its lock. */
     __atomic_fetch_add(&peer->sleepers, 1, __ATOMIC_SEQ_CST);
     bool come;
     for (;;) {
@@ -84,7 +84,7 @@ static bool wait_for(const struct comm_header *header, struct comm_header *peer,
 bool comm_meet(struct comm_header *header)
 {
     if (is_stopped(header)) return false;
-    /* Releases what this rank stored; the others acquire it with the count. */
+    /* Releases this rank's stores; the others acquire them with the count. */
     uint32_t turn = __atomic_add_fetch(&header->arrived, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&header->sleepers, __ATOMIC_SEQ_CST)) wake_sleepers(&header->arrived);
     uint64_t begin_ns = now_ns();

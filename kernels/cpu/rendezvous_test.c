@@ -19,9 +19,9 @@ static double now_s(void)
 struct meeting {
     struct test_ranks ranks;
     int rounds;
-    int dawdle_us; /* the most that a rank takes before it meets the others */
-    int members;   /* of each rank's team; 0: comm_meet without one */
-    int absent;    /* the rank that never comes; -1: none */
+    int dawdle_us; /* longest delay of a rank before it arrives */
+    int members;   /* of each rank's team; 0: comm_meet without a team */
+    int absent;    /* the rank that never arrives; -1: none */
     atomic_int errors, refused, entered;
 };
 
@@ -31,7 +31,7 @@ static void meeting_open(struct meeting *meeting, int count, uint64_t timeout_ns
     test_ranks_open(&meeting->ranks, count, sizeof(uint64_t), timeout_ns);
 }
 
-/* Buffers are plain memory: the meetings alone order them. */
+/* Buffers are plain memory: only comm_meet orders accesses. */
 static void exchange(struct meeting *meeting, struct comm_header *header, int rank, struct team_member *member)
 {
     for (int round = 0; round < meeting->rounds; round++) {
@@ -104,7 +104,7 @@ static void header_is_filled(void **state)
     assert_ptr_equal(comm_peer(&header, (uint8_t *)&header + 192, 1), (void *)(uintptr_t)(4096 + 192));
 }
 
-/* As when another rank could not be made. */
+/* As if another rank could not be created. */
 static void stop_before_connection(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void sleeping_ranks_wake(void **state)
     struct meeting meeting;
     meeting_open(&meeting, 4, 0);
     meeting.rounds = 40;
-    meeting.dawdle_us = 3000; /* far longer than they look */
+    meeting.dawdle_us = 3000; /* far longer than they poll */
     meet_all(&meeting);
     assert_int_equal(atomic_load(&meeting.refused), 0);
     test_ranks_close(&meeting.ranks);
@@ -181,7 +181,7 @@ static void absent_rank_is_named(void **state)
                 assert_true(header->stop != 0);
                 assert_true(header->late == 0 || header->late == 1 + (uint32_t)absent);
                 named += header->late != 0;
-                assert_false(comm_meet(header)); /* for good, and at once */
+                assert_false(comm_meet(header)); /* from now on always, and at once */
             }
             assert_in_range(named, 1, count - 1);
             assert_int_equal(test_ranks_header(&meeting.ranks, absent)->late, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ops divide work among the members of a team: contiguous shares, in a way that depends on sizes alone. */
+/* Division of work among the members of a team: contiguous shares that depend only on sizes. */
 #ifndef KERNELS_CPU_SHARE_H
 #define KERNELS_CPU_SHARE_H
 
@@ -9,8 +9,8 @@ struct share {
     int64_t first, last; /* [first, last), empty for members that are not needed */
 };
 
-/* Share of `units` for this member. No member gets fewer than `grain` units unless there are fewer in all: below some
- * size, moving data into another processor's cache costs more than it saves. */
+/* Share of `units` for this member. A member with a share gets at least `grain` units, or all if there are fewer: for
+ * less work, moving data between processors' caches costs more than it saves. */
 static inline struct share team_share(const struct team_member *member, int64_t units, int64_t grain)
 {
     int64_t members = grain > 0 ? units / grain : units;
@@ -22,7 +22,7 @@ static inline struct share team_share(const struct team_member *member, int64_t 
     return (struct share){first, first + each + (index < more)};
 }
 
-/* As team_share over rows of `width` floats of work each. */
+/* Like team_share, for rows of `width` floats. */
 static inline struct share team_share_rows(const struct team_member *member, int64_t rows, int64_t width)
 {
     enum { GRAIN_FLOATS = 4096 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The team's one primitive is a barrier of two counters: members that arrived, and the generation that the last of them
- * advances. Workers wait between two runs in the same barrier, so starting a run is the caller's arrival. */
+/* The primitive of a team is a barrier of two counters: members that have arrived, and a generation that the last of
+ * them advances. Between runs the workers wait in the same barrier, so the caller's arrival starts a run. */
 #include "kernels/cpu/team.h"
 
 #include <limits.h>
@@ -18,18 +18,17 @@
 
 enum {
     CACHE_LINE = 64,
-    /* What Linux gives by default, whatever limit the process has: members of some teams call drivers and compilers, which do
-     * not say how much they need. */
+    /* The default of Linux, for any limit of the process: members of some teams call drivers and compilers, whose needs
+     * are unknown. */
     STACK_BYTES = 8 << 20,
-    /* How long a member spins before it sleeps. A wake-up through the kernel costs some 50 us, so that is what a spin
-     * may cost where every member has a processor. Where members outnumber processors, the one that is waited for may
-     * need this very processor. */
+    /* How long a member spins before it sleeps: about the cost of a wake-up through the kernel, 50 us, if every member
+     * has a processor. If members outnumber processors, the awaited one may need this processor. */
     SPIN_NS = 60000,
     SPIN_OVERSUBSCRIBED_NS = 2000,
-    PAUSES_PER_CLOCK = 32, /* pauses between two looks at the clock */
+    PAUSES_PER_CLOCK = 32, /* pauses between two reads of the clock */
 };
 
-/* Where a member was when it last arrived: generation of that barrier << 32 | processor. */
+/* Last arrival of a member: generation of that barrier << 32 | processor. */
 struct arrival {
     _Alignas(CACHE_LINE) _Atomic uint64_t at;
 };
@@ -40,7 +39,7 @@ struct worker {
 };
 
 struct team {
-    /* Each on a line of its own: spinning on one must not slow down arrivals at another. */
+    /* On separate cache lines: spinning on one must not slow down arrivals at the other. */
     _Alignas(CACHE_LINE) _Atomic uint32_t generation; /* also the futex */
     _Alignas(CACHE_LINE) _Atomic uint32_t arrived;
     _Atomic uint32_t sleepers;
@@ -75,8 +74,8 @@ static int64_t now_ns(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Whether a member that has not arrived was last seen on this processor: on a busy machine the scheduler may well keep
- * two members on one, and then each would wait for the other's spin to end at every barrier. */
+/* Whether a member that has not arrived was last seen on this processor. A busy scheduler may keep two members on one
+ * processor; each would then wait for the other's spin to end at every barrier. */
 static bool blocks_another(struct team *team, int index, uint32_t generation)
 {
     int processor = sched_getcpu();
@@ -87,7 +86,7 @@ static bool blocks_another(struct team *team, int index, uint32_t generation)
     return false;
 }
 
-/* Until the generation is no longer `generation`. */
+/* Waits until the generation differs from `generation`. */
 static void wait_for_generation(struct team *team, int index, uint32_t generation)
 {
     int64_t begin_ns = 0;
@@ -100,8 +99,9 @@ static void wait_for_generation(struct team *team, int index, uint32_t generatio
         if (!begin_ns) begin_ns = time_ns;
         if (time_ns - begin_ns >= team->spin_ns || blocks_another(team, index, generation)) break;
     }
-    /* Announce, then look again, while the last arriver advances, then looks for sleepers: sequentially consistent, so
-     * that at least one of the two sees the other. The kernel compares the generation once more under its lock. */
+    /* This member announces that it sleeps and then polls again; the last arriver advances and then looks for sleepers.
+     * Both are sequentially consistent, so at least one sees the other. The kernel compares the generation again under
+     * its lock. */
     atomic_fetch_add(&team->sleepers, 1);
     while (atomic_load(&team->generation) == generation)
         syscall(SYS_futex, &team->generation, FUTEX_WAIT_PRIVATE, generation, NULL, NULL, 0);
@@ -114,13 +114,13 @@ void team_barrier(struct team_member *member)
     uint32_t generation = atomic_load_explicit(&team->generation, memory_order_relaxed);
     uint64_t at = (uint64_t)generation << 32 | (uint32_t)sched_getcpu();
     atomic_store_explicit(&team->arrivals[member->index].at, at, memory_order_relaxed);
-    /* Release: what this member stored; acquire: what those who came before it stored, passed on by the generation. */
+    /* Release: this member's stores. Acquire: those of earlier arrivals, which the generation passes on. */
     uint32_t before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
     if (before + 1 < (uint32_t)team->size) {
         wait_for_generation(team, member->index, generation);
         return;
     }
-    /* All others wait for the generation, so nobody else touches the counters now. */
+    /* All others wait for the generation, so no other thread accesses the counters now. */
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&team->ticket, 0, memory_order_relaxed);
     atomic_fetch_add(&team->generation, 1);
@@ -144,7 +144,7 @@ static void *worker_main(void *argument)
     }
 }
 
-/* Threads of a library must not take the signals that are meant for the program's own. */
+/* The threads block all signals: they are for the program's own threads. */
 static int start_worker(struct worker *worker)
 {
     sigset_t all, previous;
@@ -197,7 +197,7 @@ struct team *team_create(int threads, struct status *status)
                     threads, (int)TEAM_MAX_THREADS);
         return NULL;
     }
-    /* Pages of the scratch that nobody touches take no memory. */
+    /* Scratch pages that are not touched take no memory. */
     struct team *team = aligned_alloc(CACHE_LINE, sizeof *team);
     uint8_t *scratch = team ? aligned_alloc(CACHE_LINE, (size_t)threads * TEAM_SCRATCH_BYTES) : NULL;
     if (!scratch) {
@@ -216,7 +216,7 @@ struct team *team_create(int threads, struct status *status)
         int error = start_worker(worker);
         if (error) {
             status_fail_errno(status, STATUS_MACHINE, error, "cannot start thread %d of %d", i + 2, threads);
-            /* Those that run wait at a barrier of the full size: arrive for the ones that are missing. */
+            /* Running workers wait at a barrier of the full size: arrive for the missing ones. */
             atomic_fetch_add(&team->arrived, (uint32_t)(threads - 1 - team->started));
             stop_workers(team);
             release(team);

@@ -21,7 +21,7 @@ static double now_s(void)
 
 struct shared {
     int rounds;
-    uint64_t slots[MEMBERS_MAX][8]; /* plain memory: the barrier alone orders it */
+    uint64_t slots[MEMBERS_MAX][8]; /* plain memory: only the barrier orders accesses */
     atomic_int errors;
     atomic_int taken[512];
 };
@@ -77,7 +77,7 @@ static void tickets_are_unique_and_start_anew(void **state)
     }
 }
 
-/* Sixteen members on however few processors this machine has: spinning must give way. */
+/* Sixteen members on any number of processors: spinning must yield. */
 static void oversubscribed_team_is_fast(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void oversubscribed_team_is_fast(void **state)
     double each_us = (now_s() - begin) * 1e6 / (2 * shared.rounds);
     print_message("16 members: %.1f us per barrier\n", each_us);
     assert_int_equal(atomic_load(&shared.errors), 0);
-    /* Sanitizers slow everything down; a barrier that spins away whole time slices would take 10,000 us and more. */
+    /* Sanitizers slow everything down; a barrier that spins for whole time slices takes 10,000 us and more. */
     assert_true(each_us < 5000);
     team_destroy(team);
 }
@@ -107,7 +107,7 @@ static void barrier_time_is_shown(void **state)
     assert_non_null(team);
     int rounds = 200;
     double best_us = 1e9;
-    for (int repetition = 0; repetition < 100; repetition++) { /* the best one: the machine may be busy */
+    for (int repetition = 0; repetition < 100; repetition++) { /* the best of them: the machine may be busy */
         double begin = now_s();
         team_run(team, only_barriers, &rounds);
         double each_us = (now_s() - begin) * 1e6 / rounds;
@@ -209,7 +209,7 @@ static void quotas_of_both_versions_are_found(void **state)
     write_file(folder, "cpu.max", "150000 100000\n");
     assert_int_equal(quota_of(folder, "0::/\n"), 2);
     write_file(folder, "a/b/cpu.max", "max 100000\n");
-    assert_int_equal(quota_of(folder, "0::/a/b\n"), 2); /* from a group above */
+    assert_int_equal(quota_of(folder, "0::/a/b\n"), 2); /* from an ancestor */
     write_file(folder, "a/cpu.max", "100000 100000\n");
     assert_int_equal(quota_of(folder, "0::/a/b\n"), 1);
     assert_int_equal(quota_of(folder, "0::/not/here\n"), 2); /* a container's own root */

@@ -47,7 +47,7 @@ static inline void vec_store_f16(uint16_t *to, vec value)
 
 static inline void vec_store_bf16(uint16_t *to, vec value)
 {
-    /* As bf16_from_float: add 0x7fff plus the lowest kept bit, or make a NaN quiet. */
+    /* Like bf16_from_float: adds 0x7fff plus the lowest kept bit, or makes a NaN quiet. */
     __m256i bits = _mm256_castps_si256(value);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) void vec_transpose(vec rows[VEC_WID
     vec quad[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i += 4) {
-        /* 4 x 4 transposes inside the 128-bit halves ... */
+        /* 4 x 4 transposes inside the 128-bit halves, */
         __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(rows[i], rows[i + 1]));
         __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(rows[i], rows[i + 1]));
         __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(rows[i + 2], rows[i + 3]));
@@ -112,7 +112,7 @@ static inline __attribute__((always_inline)) void vec_transpose(vec rows[VEC_WID
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        /* ... then the halves change places. */
+        /* then the halves are exchanged. */
         rows[i] = _mm256_permute2f128_ps(quad[i], quad[i + 4], 0x20);
         rows[i + 4] = _mm256_permute2f128_ps(quad[i], quad[i + 4], 0x31);
     }

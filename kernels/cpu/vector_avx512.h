@@ -46,7 +46,7 @@ static inline void vec_store_f16(uint16_t *to, vec value)
 
 static inline void vec_store_bf16(uint16_t *to, vec value)
 {
-    /* As bf16_from_float: add 0x7fff plus the lowest kept bit, or make a NaN quiet. VCVTNEPS2BF16 would flush
+    /* Like bf16_from_float: adds 0x7fff plus the lowest kept bit, or makes a NaN quiet. VCVTNEPS2BF16 would flush
      * subnormals. */
     __m512i bits = _mm512_castps_si512(value);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

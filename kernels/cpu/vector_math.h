@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads and stores by dtype and the mathematical functions, in terms of the names of vector_<isa>.h, which includes this
+/* Loads and stores by dtype, and mathematical functions, written with the names of vector_<isa>.h, which includes this
  * file at its end. */
 #ifndef KERNELS_CPU_VECTOR_MATH_H
 #define KERNELS_CPU_VECTOR_MATH_H
 
-/* For bodies whose speed depends on arguments that are constant at the call: a dtype, the size of a register tile. */
+/* For functions whose speed depends on arguments that are constant at the call: a dtype, the size of a register
+ * tile. */
 #define VEC_INLINE static inline __attribute__((always_inline))
 
-/* Elements [index, index + count) of an array of F32, F16 or BF16 as float; count <= VEC_WIDTH, zero beyond. With a
- * constant dtype the branches vanish. */
+/* Elements [index, index + count) of an array of F32, F16 or BF16 as float; count <= VEC_WIDTH, further lanes are zero.
+ * A constant dtype removes the branches. */
 VEC_INLINE vec vec_load_dtype(const void *array, int64_t index, int64_t count, enum dtype dtype)
 {
     if (dtype == DTYPE_F32) {
@@ -45,9 +46,9 @@ VEC_INLINE void vec_store_dtype(void *array, int64_t index, int64_t count, enum 
         for (int64_t i = 0; i < count; i++) to[i] = lanes[i];
 }
 
-/* e^x to about one unit in the last place over all floats: 0 below -104, infinity above 88.8, NaN stays NaN.
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p of degree 4 by interpolation of (e^r - 1 - r) / r^2 at
- * Chebyshev nodes (relative error of the whole 1.1e-8). */
+/* e^x within about one unit in the last place for all floats: 0 below -104, infinity above 88.8, NaN stays NaN. x = n
+ * ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p of degree 4 by interpolation of (e^r - 1 - r) / r^2 at
+ * Chebyshev nodes (relative error of the result 1.1e-8). */
 static inline vec vec_exp(vec x)
 {
     const vec log2_e = vec_set(0x1.715476p+0f), magic = vec_set(0x1.8p+23f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of four floats in the compilers' generic vector notation: what every processor can run (SSE2, NEON or scalar).
- * The three headers vector_<isa>.h define the same names, so that an op's body is written once and compiled for each;
- * vector_math.h, included at the end, builds on them. Arithmetic is written with the operators of the vector type. */
+/* Vectors of four floats in the generic vector notation of compilers, for every processor (SSE2, NEON or scalar). The
+ * three headers vector_<isa>.h define the same names, so that an op is written once and compiled for each;
+ * vector_math.h, included at the end, builds on them. Arithmetic uses the operators of the vector type. */
 #ifndef KERNELS_CPU_VECTOR_H
 #define KERNELS_CPU_VECTOR_H
 
@@ -25,7 +25,7 @@ static inline vec vec_load(const float *from) /* [VEC_WIDTH], any alignment */
 
 static inline void vec_store(float *to, vec value) { memcpy(to, &value, sizeof value); }
 
-/* Lanes [0, count), zero or untouched beyond; 0 <= count <= VEC_WIDTH. */
+/* Lanes [0, count); further lanes are zero, or untouched by a store. 0 <= count <= VEC_WIDTH. */
 static inline vec vec_load_part(const float *from, int64_t count)
 {
     float lanes[VEC_WIDTH] = {0};
@@ -61,10 +61,10 @@ static inline void vec_store_bf16(uint16_t *to, vec value)
     for (int i = 0; i < VEC_WIDTH; i++) to[i] = bf16_from_float(value[i]);
 }
 
-/* a * b + c, rounded once where the processor can. */
+/* a * b + c, rounded once if the processor can */
 static inline vec vec_fma(vec a, vec b, vec c) { return a * b + c; }
 
-/* A NaN in b comes through; one in a does not. */
+/* A NaN in b is returned, one in a is not. */
 static inline vec vec_max(vec a, vec b)
 {
     vec_int greater = a > b;
@@ -77,7 +77,7 @@ static inline vec vec_min(vec a, vec b)
     return (vec)(((vec_int)a & less) | ((vec_int)b & ~less));
 }
 
-/* value * 2^n for whole n in [-160, 160], subnormal results included: in two steps, each exponent in range. */
+/* value * 2^n for integer n in [-160, 160], subnormal results included: two steps, each with its exponent in range. */
 static inline vec vec_scale(vec value, vec n)
 {
     vec_int whole = (vec_int)(n + vec_set(0x1.8p+23f)) - (vec_int)vec_set(0x1.8p+23f), half = whole >> 1;
