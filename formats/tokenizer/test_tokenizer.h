@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small tokenizer.json files for the tokenizer's tests, put together from parts. */
+/* Small tokenizer.json files for the tokenizer's tests, assembled from parts. */
 #ifndef FORMATS_TOKENIZER_TEST_TOKENIZER_H
 #define FORMATS_TOKENIZER_TEST_TOKENIZER_H
 
@@ -27,7 +27,7 @@
     "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]},"                      \
     "\"</s>\":{\"id\":\"</s>\",\"ids\":[2],\"tokens\":[\"</s>\"]}}}"
 
-/* Every part is JSON; NULL leaves it out ("null", an empty list, no options). */
+/* Every part is JSON; NULL omits it ("null", an empty list, no options). */
 struct fixture {
     /* vocabulary: <unk> <s> </s> <0x00>..<0xFF> and letters; else the byte alphabet and a few more */
     bool sentencepiece;
@@ -64,7 +64,7 @@ static inline char *fixture_vocabulary(bool sentencepiece)
     return text;
 }
 
-/* The file's text; free() it. */
+/* The text of the file; the caller frees it. */
 static inline char *fixture_json(const struct fixture *fixture)
 {
     static const char piece_merges[] = "[\"▁ ▁\",\"h e\",\"l l\",\"he ll\",\"hell o\",\"▁ hello\",\"▁ a\",\"▁ t\","
@@ -120,7 +120,8 @@ static inline void fixture_close(struct opened *opened)
     free(opened->image);
 }
 
-/* Decodes with a stream; each push gets exactly the room that it may ask for. The text is NUL-terminated; free() it. */
+/* Decodes with a stream; each push gets exactly the room that it may use. The text is NUL-terminated; the caller frees
+ * it. */
 static inline char *stream_all(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special)
 {
     struct status status = {0};

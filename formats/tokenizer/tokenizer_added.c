@@ -6,18 +6,19 @@
 
 struct added_node {
     uint32_t first_child, fail;
-    uint32_t token; /* 1 + number of the longest token that ends (read backwards) here; 0: none */
+    uint32_t token; /* 1 + number of the longest token that ends here (read backwards); 0: none */
     uint16_t child_count;
-    uint8_t byte; /* that leads here */
+    uint8_t byte; /* of the edge to this node */
 };
 
-/* A token as the sort sees it; qsort has no context argument. */
+/* An element of the sort, since qsort has no context argument. */
 struct backwards {
     const char *text;
     uint32_t bytes, number;
 };
 
-/* The tokens below a node while the tree is built: a range of the sorted list, all with the same last `depth` bytes. */
+/* The tokens below a node while the tree is built: a range of the sorted list in which all have the same last `depth`
+ * bytes. */
 struct range {
     uint32_t begin, end;
 };
@@ -36,7 +37,7 @@ static int compare_backwards(const void *a, const void *b)
     return (left->bytes > right->bytes) - (left->bytes < right->bytes);
 }
 
-/* 0: none; the root is nobody's child. */
+/* 0: none; the root is no child */
 static uint32_t child_of(const struct added_index *index, uint32_t node, uint8_t byte)
 {
     if (node == 0) return index->root_children[byte];
@@ -59,7 +60,7 @@ static uint32_t next_state(const struct added_index *index, uint32_t node, uint8
     return child;
 }
 
-/* Breadth first, so that the node that a node falls back to, which is nearer to the root, is complete before it. */
+/* Breadth first, so that a node's fallback, which is nearer to the root, is complete before the node. */
 static void grow(struct added_index *index, const struct backwards *tokens, uint32_t count, struct range *ranges)
 {
     uint32_t depth = 0, level_end = 1;
@@ -92,7 +93,7 @@ static void grow(struct added_index *index, const struct backwards *tokens, uint
 bool added_index_build(struct added_index *index, const struct image_added *added, uint32_t count, const char *pool,
                        struct status *status)
 {
-    uint64_t total = 1; /* nodes at most */
+    uint64_t total = 1; /* upper bound of nodes */
     struct backwards *tokens = NULL;
     struct range *ranges = NULL;
     bool done = false;

@@ -2,11 +2,11 @@
 /* Byte pair encoding of one word: characters become tokens, then the adjacent pair of the lowest rank (the leftmost
  * among equals) is merged until no pair has a rank.
  *
- * Short words scan all pairs for each merge. Long ones keep candidates in a heap, O(n log n). A candidate is stale when
- * its position no longer holds that pair; symbols only grow, so a pair that has changed never comes back.
+ * For short words, each merge scans all pairs. Long words keep candidates in a heap, O(n log n). A candidate is stale
+ * if its position no longer has that pair; symbols only grow, so a changed pair never recurs.
  *
- * A SentencePiece-style tokenizer has no pre-tokenizer, so that the whole text is one word; but no token of such a
- * vocabulary reaches over the start of a word, and so the text is merged in pieces after all. */
+ * A SentencePiece-style tokenizer has no pre-tokenizer, so the whole text is one word. Since no token of such a
+ * vocabulary extends over the start of a word, the text is merged in pieces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,8 +86,8 @@ static bool all_bytes_known(const struct tokenizer *tokenizer, const char *text,
     return true;
 }
 
-/* Splits the word into the symbols to start from. An unknown token is pending until the next known character, as in
- * Hugging Face; byte tokens do not end it, so that they come before it. */
+/* Splits the word into its initial symbols. An unknown token is pending until the next known character, as in Hugging
+ * Face; byte tokens do not end it, so they precede it. */
 static bool first_symbols(struct encode_scratch *scratch, const char *text, size_t size)
 {
     const struct tokenizer *tokenizer = scratch->tokenizer;
@@ -95,7 +95,7 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
     struct merge_scratch *merge = &scratch->merge;
     bool pending = false;
     merge->symbol_count = 0;
-    /* no character makes more symbols than it has bytes: byte tokens, or one token, or one unknown token */
+    /* a character makes at most as many symbols as it has bytes: byte tokens, one token, or one unknown token */
     if (!reserve_symbols(merge, size, scratch->status)) return false;
     for (size_t at = 0; at < size;) {
         uint32_t character;
@@ -119,7 +119,7 @@ static bool first_symbols(struct encode_scratch *scratch, const char *text, size
         } else if (header->unknown_id >= 0) {
             if (pending && !(header->model_flags & MODEL_FUSE_UNKNOWN)) add_symbol(merge, header->unknown_id);
             pending = true;
-        } /* no unknown token: the character is dropped, as in Hugging Face */
+        } /* without an unknown token the character is dropped, as in Hugging Face */
     }
     if (pending) add_symbol(merge, header->unknown_id);
     if (merge->symbol_count) merge->symbols[merge->symbol_count - 1].next = -1;
@@ -255,7 +255,7 @@ bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size
     const struct tokenizer *tokenizer = scratch->tokenizer;
     if (tokenizer->header->model_flags & MODEL_IGNORE_MERGES) {
         int32_t id = model_token(tokenizer, text, size);
-        /* a special token may be in the model's vocabulary, too */
+        /* a special token may also be in the model's vocabulary */
         if (id >= 0 && !encode_scratch_is_text(scratch, id))
             return tokenizer_token_append(scratch->tokens, id, scratch->status);
     }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Feature by feature: small tokenizer.json files, and the ids and text that Hugging Face tokenizers 0.23 gives for
- * them. */
+/* Feature by feature: small tokenizer.json files, with the ids and text of Hugging Face tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
 
 struct encode_case {

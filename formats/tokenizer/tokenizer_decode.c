@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding. The decoder's per-token steps were applied when the image was made, so a token is a lookup of bytes; what
- * is left runs as a small machine that holds back an incomplete character and, where the decoder strips the end of the
- * text, a few characters that may turn out to be its end:
+/* Decoding. The decoder's steps for single tokens were applied at import, so a token is a lookup of bytes. The remaining steps
+ * are a small state machine. It holds back an incomplete character and, if the decoder strips the end of the text, a few
+ * characters that may be that end:
  *
  *   token's bytes -> metaspace -> characters (invalid ones become U+FFFD) -> strip start, hold back the end -> out
  *
- * tokenizer_decode drives the same machine as the stream, so the two cannot differ but where the header says so. */
+ * tokenizer_decode uses the same machine as the stream, so they only differ as tokenizer.h states. */
 #include <string.h>
 
 #include "formats/tokenizer/tokenizer_internal.h"
 
-/* Output of one push; the caller has made sure that it fits. */
+/* Output of one push. Requires: it fits. */
 struct sink {
     struct decode_stream *stream;
     char *out;
@@ -30,7 +30,7 @@ static void put_strip_character(struct sink *sink, uint32_t count)
     for (; count > 0; count--) put(sink, bytes, size);
 }
 
-/* One whole character, past the decoder's Strip. */
+/* Emits one complete character after the decoder's Strip. */
 static void put_character(struct sink *sink, const uint8_t *bytes, size_t size)
 {
     struct decode_stream *stream = sink->stream;
@@ -44,7 +44,7 @@ static void put_character(struct sink *sink, const uint8_t *bytes, size_t size)
             } else if (stream->held < header->strip_stop) {
                 stream->held++;
             } else {
-                put(sink, bytes, size); /* one more than can be stripped: as good as the first one held */
+                put(sink, bytes, size); /* more than can be stripped: emit the first one held */
             }
             return;
         }
@@ -60,14 +60,14 @@ static void put_replacement(struct sink *sink)
     put_character(sink, (const uint8_t *)TEXT_REPLACEMENT, TEXT_REPLACEMENT_BYTES);
 }
 
-/* Ends an incomplete character: one U+FFFD for all of it. */
+/* Ends an incomplete character with one U+FFFD. */
 static void drop_pending(struct sink *sink)
 {
     if (sink->stream->pending_count) put_replacement(sink);
     sink->stream->pending_count = 0;
 }
 
-/* Adds bytes that may end or begin inside a character. */
+/* Adds bytes, which may begin or end within a character. */
 static void put_bytes(struct sink *sink, const uint8_t *bytes, size_t size)
 {
     struct decode_stream *stream = sink->stream;
@@ -94,13 +94,12 @@ static void put_bytes(struct sink *sink, const uint8_t *bytes, size_t size)
             stream->pending_count++;
             at++;
             break;
-        default: /* the pending bytes are a maximal ill-formed piece; this byte is looked at again */
-            drop_pending(sink);
+        default: /* the pending bytes are a maximal ill-formed piece; look at this byte again */ drop_pending(sink);
         }
     }
 }
 
-/* The byte run is over. HF's ByteFallback gives every byte of an ill-formed run its own U+FFFD. */
+/* Ends a byte run. ByteFallback of Hugging Face replaces every byte of an ill-formed run by U+FFFD. */
 static void end_run(struct sink *sink)
 {
     struct decode_stream *stream = sink->stream;
@@ -148,7 +147,7 @@ static void put_token(struct sink *sink, const uint8_t *bytes, size_t size, bool
         }
     }
     put_bytes(sink, bytes, size);
-    /* Tokens are whole text by themselves unless the decoder joins bytes; a hostile image may break that */
+    /* Unless the decoder joins bytes, tokens are complete text; a hostile image may violate that */
     if (!(header->decoder_flags & DECODER_BYTES)) drop_pending(sink);
 }
 
@@ -190,12 +189,12 @@ static void finish(struct sink *sink)
 {
     end_run(sink);
     drop_pending(sink);
-    sink->stream->held = 0; /* the text ends here: stripped */
+    sink->stream->held = 0; /* the text ends here: strip them */
 }
 
 size_t decode_stream_max_bytes(const struct tokenizer *tokenizer)
 {
-    /* each byte may become a U+FFFD; before it a pending character, a joining space and the characters held back */
+    /* each byte may become U+FFFD, after a pending character, a joining space and the characters held back */
     return ((size_t)tokenizer->longest_decoded + 4 + 1) * TEXT_REPLACEMENT_BYTES +
            ((size_t)tokenizer->header->strip_stop + 1) * TEXT_CHARACTER_BYTES;
 }
@@ -237,7 +236,7 @@ bool decode_stream_finish(struct decode_stream *stream, char *out, size_t capaci
     return true;
 }
 
-/* Whether the byte run that begins at ids[0] is valid UTF-8 as a whole. The ids have been checked. */
+/* Whether the byte run that begins at ids[0] is valid UTF-8. Requires: the ids were checked. */
 static bool run_is_valid(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special)
 {
     uint8_t bytes[TEXT_CHARACTER_BYTES];

@@ -7,7 +7,7 @@
 
 #include "formats/tokenizer/tokenizer_internal.h"
 
-/* Bytes that all steps together may write. Real tokenizers write each byte of text a few times, some three times as
+/* Limit of the bytes that all steps may write. Real tokenizers write each byte of text a few times, some three times as
  * long; a hostile one multiplies in every step. */
 enum { WORK_BASE = 1 << 16, WORK_PER_BYTE = 256 };
 
@@ -115,7 +115,7 @@ void encode_scratch_close(struct encode_scratch *scratch)
     free(scratch->merge.heap);
 }
 
-/* \w of Rust's regex crate, which decides single_word: Alphabetic, marks, Nd, Pc and the joiners. */
+/* \w of Rust's regex crate, which defines single_word: Alphabetic, marks, Nd, Pc and the joiners. */
 static bool is_word(uint32_t character)
 {
     switch (utf8proc_category((utf8proc_int32_t)character)) {
@@ -130,7 +130,7 @@ static bool is_word(uint32_t character)
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC: return true;
-    default: /* the joiners, and the symbols that are Alphabetic: letters in circles and squares */
+    default: /* joiners, and symbols that are Alphabetic: letters in circles and squares */
         return character == 0x200C || character == 0x200D || (character >= 0x24B6 && character <= 0x24E9) ||
                (character >= 0x1F130 && character <= 0x1F149) || (character >= 0x1F150 && character <= 0x1F169) ||
                (character >= 0x1F170 && character <= 0x1F189);
@@ -174,7 +174,8 @@ static bool stands_alone(const char *text, size_t size, size_t start, size_t end
     return true;
 }
 
-/* The longest added token that begins at `at`; *added is NULL where there is none. Asked for rising places of one text. */
+/* The longest added token that begins at `at`; *added is NULL if there is none. Requires: places of one text in
+ * increasing order. */
 static bool added_at(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, size_t at,
                      const struct image_added **added)
 {
@@ -200,13 +201,13 @@ static bool added_at(struct encode_scratch *scratch, bool normalized, const char
 
 typedef bool (*piece_function)(struct encode_scratch *scratch, const char *text, size_t size, bool at_start);
 
-/* Cuts added tokens out of the text and hands what lies between them to `piece`. */
+/* Cuts added tokens out of the text and passes the text between them to `piece`. */
 static bool extract_added(struct encode_scratch *scratch, bool normalized, const char *text, size_t size, bool at_start,
                           piece_function piece)
 {
     bool any = scratch->tokenizer->added_index[normalized].nodes != NULL;
     size_t covered = 0;
-    size_t run_start = SIZE_MAX, run_end = 0; /* the last white space scanned: added tokens may be white space too */
+    size_t run_start = SIZE_MAX, run_end = 0; /* the last white space scanned: added tokens may be white space, too */
     if (size == 0) return true;
     scratch->added[normalized].end = 0;
     for (size_t at = 0; at < size && any;) {
@@ -217,10 +218,10 @@ static bool extract_added(struct encode_scratch *scratch, bool normalized, const
             continue;
         }
         size_t start = at, end = at + added->pattern_bytes;
-        at = end; /* the search goes on here whatever becomes of this match and of the spaces behind it */
+        at = end; /* the search continues here, whatever happens to this match and the spaces after it */
         if (encode_scratch_is_text(scratch, (int32_t)added->id)) continue;
         if ((added->flags & ADDED_SINGLE_WORD) && !stands_alone(text, size, start, end)) continue;
-        /* what an earlier match has taken stays taken */
+        /* text of an earlier match is not available */
         if (added->flags & ADDED_STRIP_LEFT) start = start > covered ? spaces_before(text, covered, start) : covered;
         if (added->flags & ADDED_STRIP_RIGHT) {
             if (end < run_start || end > run_end) {
@@ -229,9 +230,9 @@ static bool extract_added(struct encode_scratch *scratch, bool normalized, const
             }
             end = run_end;
         }
-        if (start > end) continue; /* nothing left of it, not even where it ended */
+        if (start > end) continue; /* nothing is left of it */
         if (covered < start && !piece(scratch, text + covered, start - covered, at_start && covered == 0)) return false;
-        /* An earlier match may have stripped the very spaces that this one consists of: Hugging Face drops it then */
+        /* An earlier match may have stripped the spaces of this one: Hugging Face drops it then */
         if (start < end && !tokenizer_token_append(scratch->tokens, (int32_t)added->id, scratch->status)) return false;
         covered = end;
     }

@@ -2,13 +2,13 @@
 /* The tokenizer's flat image: what `tokenizer_import` writes, `tokenizer_open` validates and an engine file stores.
  *
  * All numbers are little endian; the image holds no pointers. After the header follow the sections, in the order of
- * `enum tokenizer_section`, each at the next multiple of 8 bytes, padding zero. Their sizes follow from the counts
- * in the header, so that there are no offsets to lie about.
+ * `enum tokenizer_section`, each at the next multiple of 8 bytes, padding zero. Their sizes follow from the counts in
+ * the header, so that no offset can be wrong.
  *
- * Token ids are 0 .. token_count - 1. An id without a token (a hole in the vocabulary) has TOKEN_PRESENT clear and
- * all other fields zero. A token's text is unique. Both hash tables use linear probing, hold index + 1 in each used
- * slot and 0 in a free one, have a power of two of slots, and place every entry at most TOKENIZER_PROBE_LIMIT slots
- * after its home: token text by hash64(text), merges by tokenizer_merge_home(left, right). */
+ * Token ids are 0 .. token_count - 1. An id without a token (unused) has TOKEN_PRESENT clear and all other fields zero.
+ * A token's text is unique. Both hash tables use linear probing, hold index + 1 in each used slot and 0 in a free one,
+ * have a power of two of slots, and place every entry at most TOKENIZER_PROBE_LIMIT slots after its home: token text by
+ * hash64(text), merges by tokenizer_merge_home(left, right). */
 #ifndef FORMATS_TOKENIZER_TOKENIZER_IMAGE_H
 #define FORMATS_TOKENIZER_TOKENIZER_IMAGE_H
 
@@ -80,8 +80,8 @@ struct image_header {
     uint32_t metaspace_character;     /* used with DECODER_METASPACE                                     */
     uint32_t strip_character;         /* stripped from the whole decoded text:                            */
     uint32_t strip_start, strip_stop; /* at most so many at its start and at its end                  */
-    /* A character that no merge result has behind another character than itself (0: none known). Merges cannot reach
-     * over the place before it, so a long text may be merged word by word. U+2581 in SentencePiece vocabularies. */
+    /* A character that, in the results of merges, only follows itself (0: none known). Merges cannot extend over the
+     * place before it, so a long text can be merged word by word. U+2581 in SentencePiece vocabularies. */
     uint32_t word_start_character;
     uint32_t reserved[2]; /* zero */
 };
@@ -122,15 +122,15 @@ enum tokenizer_split_behavior {
 
 struct image_step {
     uint32_t kind, flags;
-    uint32_t pattern_offset, pattern_bytes; /* in the pool; Hugging Face's pattern, not PCRE2's */
+    uint32_t pattern_offset, pattern_bytes; /* in the pool; Hugging Face's pattern, not that of PCRE2 */
     uint32_t content_offset, content_bytes; /* in the pool                                      */
 };
 static_assert(sizeof(struct image_step) == 24, "part of the format");
 
 enum { ADDED_SINGLE_WORD = 1, ADDED_STRIP_LEFT = 2, ADDED_STRIP_RIGHT = 4, ADDED_FLAGS = 7 };
 
-/* Two lists, first those searched in the text as given, then those searched in normalized text; each list is sorted
- * by the pattern's bytes, without duplicates. */
+/* Two lists: tokens searched in the original text, then tokens searched in normalized text. Each is sorted by the
+ * pattern's bytes, without duplicates. */
 struct image_added {
     uint32_t id, flags;
     uint32_t pattern_offset, pattern_bytes; /* in the pool; not empty */
@@ -157,8 +157,8 @@ struct image_merge {
 };
 static_assert(sizeof(struct image_merge) == 12, "part of the format");
 
-/* Home slot of a merge before masking. The multipliers are odd constants of the golden-ratio kind: ids are small and
- * dense, and the high half of the product mixes both well. */
+/* Home slot of a merge before masking. The multipliers are odd and near the golden ratio: ids are small and dense, and
+ * the high half of the product mixes both. */
 static inline uint32_t tokenizer_merge_home(uint32_t left, uint32_t right)
 {
     uint64_t mixed = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile images: every single-byte change and every truncation is refused or harmless. Run under the sanitizers, which
- * decide what harmless means. */
+/* Hostile images: every single-byte change and every truncation is refused or harmless, as the sanitizers determine. */
 #include "formats/tokenizer/test_tokenizer.h"
 #include "formats/tokenizer/tokenizer_image.h"
 
-/* Uses all of an open tokenizer: what encodes or decodes may be anything, but it must stay in bounds and be UTF-8. */
+/* Uses all parts of an open tokenizer: the results may be anything, but within bounds and valid UTF-8. */
 static void use(const struct tokenizer *tokenizer)
 {
     static const char text[] = "hello ab<x> A  12\n\u00e9 <s>\u65e5";
@@ -61,7 +60,8 @@ static void test_every_byte(void **state)
     for (size_t which = 0; which < sizeof small / sizeof *small; which++) {
         struct opened opened = fixture_open(&small[which]);
         use(opened.tokenizer);
-        uint8_t *image = malloc(opened.image_size); /* of its own, so that the sanitizer sees its end */
+        uint8_t *image =
+            malloc(opened.image_size); /* a separate block, so that the sanitizer detects accesses beyond it */
         for (size_t i = 0; i < opened.image_size; i++) {
             for (size_t k = 0; k < sizeof changes; k++) {
                 struct status status = {0};
@@ -81,7 +81,7 @@ static void test_every_byte(void **state)
         free(image);
         fixture_close(&opened);
     }
-    assert_true(refused > harmless); /* most of an image is checked against the rest of it */
+    assert_true(refused > harmless); /* most of an image is checked against other parts of it */
 }
 
 static void test_truncation(void **state)
@@ -93,7 +93,7 @@ static void test_truncation(void **state)
         uint8_t *image = malloc(size + 8);
         memcpy(image, opened.image, size);
         if (size >= sizeof(struct image_header))
-            ((struct image_header *)image)->image_bytes = size; /* an honest size */
+            ((struct image_header *)image)->image_bytes = size; /* a correct size */
         assert_null(tokenizer_open(image, size, true, &status));
         assert_int_equal(status.code, STATUS_CORRUPT);
         free(image);
@@ -137,7 +137,7 @@ static void test_header(void **state)
     FIELD(decoder_flags, 1 << 5, STATUS_CORRUPT, "decoder flags");
     FIELD(decoder_flags, DECODER_BYTES | DECODER_JOIN_SPACE, STATUS_CORRUPT, "contradict");
     FIELD(decoder_flags, DECODER_METASPACE_DROP, STATUS_CORRUPT, "contradict");
-    FIELD(unknown_id, 8, STATUS_CORRUPT, "unknown token does not exist"); /* a hole */
+    FIELD(unknown_id, 8, STATUS_CORRUPT, "unknown token does not exist"); /* an unused id */
     FIELD(unknown_id, 999, STATUS_CORRUPT, "unknown token out of range");
     FIELD(strip_stop, 65, STATUS_CORRUPT, "strip");
     FIELD(strip_character, 0xD800, STATUS_CORRUPT, "scalar value");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json to image: the top level of the file, normalized forms of added tokens, hash tables, assembly. */
+/* Conversion of tokenizer.json to the image: top level of the file, normalized forms of added tokens, hash tables,
+ * assembly. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,8 @@ bool tokenizer_import_pool(struct tokenizer_import *import, const char *text, si
     return tokenizer_text_append(&import->pool, text, size, import->status);
 }
 
-/* Puts entries 0 .. count - 1 into a table of a power of two of slots, at most half full; doubles it until every entry
- * is within the probe limit. `home` gives the home slot before masking, -1 for an entry to leave out. */
+/* Inserts entries 0 .. count - 1 into a table with a power of two of slots, at most half full; doubles it until every
+ * entry is within the probe limit. `home` returns the home slot before masking, -1 to leave the entry out. */
 static uint32_t *build_slots(const struct tokenizer_import *import, uint32_t count,
                              int64_t (*home)(const struct tokenizer_import *import, uint32_t index),
                              uint32_t *slot_count)
@@ -86,7 +87,7 @@ static int compare_merges(const void *a, const void *b)
     return (left[1] > right[1]) - (left[1] < right[1]);
 }
 
-/* Of merges of the same pair the last one counts, as in Hugging Face. */
+/* Of merges of the same pair, the last one counts, as in Hugging Face. */
 static bool drop_repeated_merges(struct tokenizer_import *import)
 {
     uint32_t count = import->header.merge_count, kept = 0;
@@ -98,7 +99,7 @@ static bool drop_repeated_merges(struct tokenizer_import *import)
     }
     qsort(order, count, sizeof *order, compare_merges);
     for (uint32_t i = 0; i + 1 < count; i++)
-        if (order[i][0] == order[i + 1][0]) import->merges[order[i][1]].left = UINT32_MAX; /* marks it */
+        if (order[i][0] == order[i + 1][0]) import->merges[order[i][1]].left = UINT32_MAX; /* marks it as dropped */
     for (uint32_t i = 0; i < count; i++)
         if (import->merges[i].left != UINT32_MAX) import->merges[kept++] = import->merges[i];
     import->header.merge_count = kept;
@@ -139,7 +140,7 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
     header.version = TOKENIZER_IMAGE_VERSION;
     header.header_bytes = sizeof header;
     header.image_bytes = size;
-    *image = calloc(1, size); /* malloc'd memory is aligned for any type; the padding is zero */
+    *image = calloc(1, size); /* allocated memory is aligned for any type; the padding is zero */
     if (!*image) return out_of_memory(import);
     *image_size = size;
     memcpy(*image, &header, sizeof header);
@@ -151,8 +152,8 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
     return true;
 }
 
-/* Runs the normalizer over added tokens that ask for it. It needs an open tokenizer: an image of the normalizer alone,
- * with one token since there must be one. */
+/* Normalizes the added tokens that require it. This needs an open tokenizer: an image with the normalizer and one
+ * token, since there must be one. */
 static bool normalize_added(struct tokenizer_import *import)
 {
     struct image_token lone = {.flags = TOKEN_PRESENT};
@@ -209,7 +210,7 @@ done:
     return good;
 }
 
-/* qsort has no context argument, so what is sorted carries its text along. */
+/* qsort has no context argument: elements carry their text. */
 struct sortable {
     struct image_added added;
     const char *text;
@@ -228,7 +229,7 @@ static int compare_added(const void *a, const void *b)
 static bool sort_added(struct tokenizer_import *import)
 {
     struct sortable *sortables = calloc(import->added_count + 1, sizeof *sortables);
-    uint64_t total = 1; /* bytes, as tokenizer_open counts them */
+    uint64_t total = 1; /* in bytes, as tokenizer_open counts */
     bool good = false;
     import->image_added = calloc(import->added_count + 1, sizeof *import->image_added);
     if (!sortables || !import->image_added) {
@@ -303,7 +304,7 @@ static bool read_file(struct tokenizer_import *import, struct json_reader *reade
            json_reader_all_consumed(reader, import->status);
 }
 
-/* Finds out whether U+2581 can serve as header.word_start_character; tokenizer_open checks the same again. */
+/* Determines whether U+2581 can be header.word_start_character; tokenizer_open checks it again. */
 static void find_word_start(struct tokenizer_import *import)
 {
     static const char mark[] = "\xE2\x96\x81";
@@ -356,7 +357,7 @@ bool tokenizer_import(const char *json, size_t size, const char *name, uint8_t *
         !tokenizer_import_decoded(&import) || !build_tables(&import) ||
         !tokenizer_import_assemble(&import, image, image_size))
         goto done;
-    /* What is written must open: this also compiles the patterns, so that a bad one is refused now */
+    /* The image must open: this also compiles the patterns, so that an invalid one is refused now */
     tokenizer = tokenizer_open(*image, *image_size, false, status);
     good = tokenizer != NULL;
 done:
@@ -364,7 +365,7 @@ done:
         free(*image);
         *image = NULL;
         *image_size = 0;
-        /* what the pattern compiler and the normalizer report does not say which file */
+        /* messages of the pattern compiler and the normalizer do not name the file */
         if (status && strncmp(status->message, name, strlen(name)) != 0) status_prefix(status, "%s", name);
     }
     tokenizer_close(tokenizer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The image under construction, shared by the files that read tokenizer.json. Private to formats/tokenizer*.c. */
+/* The image under construction, shared by the files that read tokenizer.json. Private to formats/tokenizer. */
 #ifndef FORMATS_TOKENIZER_TOKENIZER_IMPORT_H
 #define FORMATS_TOKENIZER_TOKENIZER_IMPORT_H
 
@@ -7,7 +7,7 @@
 #include "formats/tokenizer/tokenizer_image.h"
 #include "formats/tokenizer/tokenizer_text.h"
 
-/* Decoder steps that act on one token at a time: applied to every token now, so that the image stores the result. */
+/* Decoder steps for single tokens. They are applied to every token at import, and the image stores the results. */
 enum decode_step_kind { DECODE_REPLACE_STRING, DECODE_REPLACE_REGEX, DECODE_STRIP };
 struct decode_step {
     enum decode_step_kind kind;
@@ -19,7 +19,7 @@ struct added_token {
     uint32_t id, flags;
     const char *content; /* borrowed from the JSON */
     size_t content_size;
-    char *normalized; /* owned: the normalized form, NULL when it is the content itself */
+    char *normalized; /* owned: the normalized form; NULL: equal to the content */
     size_t normalized_size;
     bool is_normalized, special;
 };
@@ -33,8 +33,8 @@ struct tokenizer_import {
     uint32_t template_ids[2 * TOKENIZER_TEMPLATE_LIMIT]; /* prefix, then suffix */
     struct decode_step decode_steps[TOKENIZER_STEP_LIMIT];
     uint32_t decode_step_count;
-    json_t *vocabulary;      /* borrowed: token -> id. A hash table already, so lookups go through it */
-    const char **texts;      /* [vocabulary_ids] tokens of the model, borrowed from the JSON; NULL: none */
+    json_t *vocabulary;      /* borrowed: token -> id; also used as hash table */
+    const char **texts;      /* [vocabulary_ids] tokens of the model, borrowed from the JSON; NULL: unused id */
     uint32_t vocabulary_ids; /* 1 + highest id in the model */
     size_t vocabulary_count;
     struct added_token *added;
@@ -46,7 +46,7 @@ struct tokenizer_import {
     uint32_t *merge_slots;
 };
 
-/* Each reads one part of tokenizer.json; NULL stands for JSON null or a missing key. */
+/* Each reads one part of tokenizer.json; NULL is JSON null or a missing key. */
 bool tokenizer_import_normalizer(struct tokenizer_import *import, json_t *normalizer);
 bool tokenizer_import_pre_tokenizer(struct tokenizer_import *import, json_t *pre_tokenizer);
 bool tokenizer_import_post_processor(struct tokenizer_import *import, json_t *post_processor);
@@ -54,14 +54,14 @@ bool tokenizer_import_decoder(struct tokenizer_import *import, json_t *decoder);
 bool tokenizer_import_model(struct tokenizer_import *import, json_t *model);
 bool tokenizer_import_added(struct tokenizer_import *import, json_t *added_tokens);
 
-/* Fills tokens[].decoded_* and TOKEN_BYTE from the decoder's per-token steps. */
+/* Fills tokens[].decoded_* and TOKEN_BYTE by the decoder's steps for single tokens. */
 bool tokenizer_import_decoded(struct tokenizer_import *import);
 
-/* Appends text to the pool and gives its place. */
+/* Appends text to the pool and returns its place. */
 bool tokenizer_import_pool(struct tokenizer_import *import, const char *text, size_t size, uint32_t *offset,
                            uint32_t *bytes);
 
-/* Writes the image (malloc'd) from what the import holds. */
+/* Builds the image, which the caller frees. */
 bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **image, size_t *image_size);
 
 bool tokenizer_import_fail(const struct tokenizer_import *import, const char *format, ...)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the "decoder" of tokenizer.json and applies what it does to single tokens. Supported are sequences of the form
+/* Reads the "decoder" of tokenizer.json and applies its steps for single tokens. Supported are sequences of the form
  *
  *   (Replace | Strip)* [Metaspace] [ByteFallback] [Fuse [Strip]]     or     (Replace | Strip)* ByteLevel [Strip]
  *
- * since those can be streamed: before the first bracket everything acts on one token and is computed here, once. */
+ * since these can be streamed: all steps before the first bracket act on one token and are applied here, once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static const char supported_order[] =
     "supported: Replace and Strip, then Metaspace, then ByteFallback, then Fuse, then "
     "Strip; or Replace and Strip, then ByteLevel, then Strip";
 
-/* How far the sequence has come; each decoder may only move it forward. */
+/* Progress through the sequence; each decoder may only advance it. */
 enum decoder_stage { STAGE_TOKENS, STAGE_METASPACE, STAGE_BYTES, STAGE_TEXT, STAGE_STRIPPED };
 
 struct decoder_import {
@@ -115,7 +115,7 @@ static bool import_metaspace(struct decoder_import *decoder, struct json_reader 
 static bool import_byte_fallback(struct decoder_import *decoder)
 {
     if (decoder->stage > STAGE_METASPACE) return out_of_order(decoder, "ByteFallback");
-    /* a byte token must look the same before and behind Metaspace */
+    /* a byte token must be the same before and after Metaspace */
     if (decoder->stage == STAGE_METASPACE && decoder->import->header.metaspace_character < 0x80)
         return tokenizer_import_fail(decoder->import,
                                      "%s: Metaspace with an ASCII replacement before ByteFallback is not supported",
@@ -132,7 +132,7 @@ static bool import_bytes(struct decoder_import *decoder, struct json_reader *rea
     decoder->import->header.decoder_flags |= DECODER_BYTES;
     decoder->stage = STAGE_TEXT;
     return json_reader_bool(reader, "add_prefix_space", false, &ignored,
-                            decoder->import->status) && /* of encoding alone */
+                            decoder->import->status) && /* only for encoding */
            json_reader_bool(reader, "trim_offsets", false, &ignored, decoder->import->status) &&
            json_reader_bool(reader, "use_regex", false, &ignored, decoder->import->status);
 }
@@ -184,11 +184,11 @@ bool tokenizer_import_decoder(struct tokenizer_import *import, json_t *part)
     struct decoder_import decoder = {.import = import};
     snprintf(decoder.path, sizeof decoder.path, "%.200s: decoder", import->name);
     if (part) return import_decoder(&decoder, part, 0);
-    import->header.decoder_flags = DECODER_JOIN_SPACE; /* what Hugging Face does without a decoder */
+    import->header.decoder_flags = DECODER_JOIN_SPACE; /* as Hugging Face without a decoder */
     return true;
 }
 
-/* Strip of one token, in whole characters. */
+/* Strip of one token, in complete characters. */
 static void strip_token(const struct decode_step *step, const char **text, size_t *size)
 {
     uint32_t character;
@@ -217,7 +217,7 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     struct replacement *replacement = context;
     const char *bytes = matched ? replacement->content : replacement->text + start;
     size_t size = matched ? strlen(bytes) : end - start;
-    if (size > TOKENIZER_TEXT_LIMIT - replacement->out->size) /* stops growth from step to step, too */
+    if (size > TOKENIZER_TEXT_LIMIT - replacement->out->size) /* also limits growth from step to step */
         return status_fail(replacement->status, STATUS_BAD_INPUT, "the decoder makes more than %d bytes of one token",
                            TOKENIZER_TEXT_LIMIT);
     return tokenizer_text_append(replacement->out, bytes, size, replacement->status);
@@ -231,7 +231,7 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* "<0x0A>": the byte, or -1. Rust's number parser, which Hugging Face uses, takes a leading '+' too. */
+/* The byte of "<0x0A>", or -1. Rust's number parser, which Hugging Face uses, also accepts a leading '+'. */
 static int byte_token(const char *text, size_t size)
 {
     if (size != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
@@ -239,7 +239,7 @@ static int byte_token(const char *text, size_t size)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* ByteLevel: characters of the byte alphabet become bytes; a token with any other character stays as it is. */
+/* ByteLevel: characters of the byte alphabet become bytes; a token with any other character is unchanged. */
 static bool append_bytes(struct tokenizer_import *import, const int16_t *byte_of, const char *text, size_t size)
 {
     size_t begin = import->decoded.size;
@@ -256,13 +256,13 @@ static bool append_bytes(struct tokenizer_import *import, const int16_t *byte_of
     return true;
 }
 
-/* What applying the steps to the whole vocabulary needs. */
+/* State for applying the steps to the whole vocabulary. */
 struct decoding {
     struct tokenizer_import *import;
     struct tokenizer_pattern *patterns[TOKENIZER_STEP_LIMIT];
     struct tokenizer_matcher matcher;
-    struct text_buffer buffers[2]; /* results of Replace, in turn: each reads the other one */
-    int16_t byte_of[0x200];        /* byte alphabet backwards, -1: not in it                 */
+    struct text_buffer buffers[2]; /* results of Replace, alternating: each step reads the other one */
+    int16_t byte_of[0x200];        /* inverse byte alphabet, -1: not in it */
 };
 
 static bool decoding_open(struct decoding *decoding, struct tokenizer_import *import)
@@ -334,7 +334,7 @@ bool tokenizer_import_decoded(struct tokenizer_import *import)
     const struct added_token **renamed = calloc(import->header.token_count, sizeof *renamed); /* [id] */
     bool good = decoding_open(&decoding, import);
     if (!renamed) good = status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
-    /* Hugging Face 0.23 decodes an added token from its normalized form, as if it had come out of the model */
+    /* Hugging Face 0.23 decodes an added token from its normalized form, as if the model had produced it */
     for (size_t i = 0; good && i < import->added_count; i++)
         if (import->added[i].normalized) renamed[import->added[i].id] = &import->added[i];
     for (uint32_t id = 0; good && id < import->header.token_count; id++) {

@@ -10,8 +10,8 @@ static bool out_of_memory(struct tokenizer_import *import)
     return status_fail(import->status, STATUS_MACHINE, "%s: out of memory", import->name);
 }
 
-/* Ids by token, turned round into texts by id. A hostile file must not make a table of 2^24 entries out of one token:
- * ids may leave holes, but not many more than there are tokens. */
+/* Converts token -> id into a table of texts by id. A hostile file must not get a table of 2^24 entries with one token:
+ * unused ids are allowed, but not many more than there are tokens. */
 static bool read_vocabulary(struct tokenizer_import *import, json_t *vocabulary)
 {
     json_int_t highest = -1;
@@ -64,7 +64,7 @@ static int64_t find_token(const struct tokenizer_import *import, const char *tex
     return id ? (int64_t)json_integer_value(id) : -1;
 }
 
-/* Splits "left right" at its only space, or takes ["left", "right"]. */
+/* Splits "left right" at its only space, or reads ["left", "right"]. */
 static bool merge_parts(json_t *merge, char *buffer, const char **left, const char **right)
 {
     if (json_is_string(merge)) {
@@ -105,7 +105,7 @@ static bool read_merges(struct tokenizer_import *import, json_t *merges)
             tokenizer_import_fail(import, "%s: merge %zu is of another kind than the first one", import->name, index);
             goto done;
         }
-        /* the first line of an old merges.txt, which some converters kept */
+        /* first line of an old merges.txt, which some converters kept */
         if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0) continue;
         if (!merge_parts(merge, buffer, &left, &right)) {
             tokenizer_import_fail(import, "%s: merge %zu: expected \"left right\" or [\"left\", \"right\"]",
@@ -135,7 +135,7 @@ done:
     return good;
 }
 
-/* Options of other BPE dialects that must be off: null, an empty string. */
+/* Options of other BPE dialects, which must be off: null or an empty string. */
 static bool check_affix(struct tokenizer_import *import, struct json_reader *reader, const char *key)
 {
     const char *affix = "";
@@ -145,10 +145,10 @@ static bool check_affix(struct tokenizer_import *import, struct json_reader *rea
                                  key, affix);
 }
 
-/* Before the vocabulary, which each type has in a form of its own. */
+/* Checked before the vocabulary, whose form depends on the type. */
 static bool check_type(struct tokenizer_import *import, struct json_reader *reader, json_t *vocabulary)
 {
-    /* GPT-2's own file names no type; a list is what Unigram has */
+    /* GPT-2's own file has no type; Unigram has a list */
     const char *type = json_is_array(vocabulary) ? "Unigram" : "BPE";
     if (!json_reader_string(reader, "type", false, &type, import->status)) return false;
     return strcmp(type, "BPE") == 0 ||
@@ -173,7 +173,7 @@ static bool read_options(struct tokenizer_import *import, struct json_reader *re
         !json_reader_bool(reader, "ignore_merges", false, &ignore, import->status) ||
         !json_reader_string(reader, "unk_token", false, &unknown, import->status))
         return false;
-    if (dropout != 0) /* makes encoding random: for training */
+    if (dropout != 0) /* dropout, for training, makes encoding random */
         return tokenizer_import_fail(import, "%s: field 'dropout' is %g; only null and 0 are supported", reader->path,
                                      dropout);
     int64_t unknown_id = unknown ? find_token(import, unknown) : -1;
@@ -237,8 +237,8 @@ static bool place_vocabulary(struct tokenizer_import *import)
     return true;
 }
 
-/* Hugging Face gives an added token the id its content has in the model, or else the next free number behind the
- * vocabulary, and only warns when the file says another one. Here the file must agree. */
+/* Hugging Face gives an added token the id that its content has in the model, or else the next free id after the
+ * vocabulary, and only warns if the file has another one. Here the file must agree. */
 bool tokenizer_import_added(struct tokenizer_import *import, json_t *list)
 {
     char path[256];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "normalizer", "pre_tokenizer" and "post_processor" of tokenizer.json into steps of the image. Compound
- * steps come apart here: ByteLevel is a prefix space, a split and the byte alphabet; Metaspace a rewrite and a
+ * steps are divided: ByteLevel into a prefix space, a split and the byte alphabet; Metaspace into a rewrite and a
  * split. */
 #include <string.h>
 
@@ -8,11 +8,11 @@
 
 enum { SEQUENCE_DEPTH_LIMIT = 8 };
 
-/* What ByteLevel splits by when use_regex is set: the pattern of GPT-2. */
+/* The split of ByteLevel with use_regex: the pattern of GPT-2. */
 static const char byte_level_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* One part of a pipeline: an object with a "type". Opens the reader; the caller closes it in every case. */
+/* One part of a pipeline: an object with a "type". Opens the reader, which the caller closes in every case. */
 static bool open_part(struct tokenizer_import *import, json_t *part, const char *path, struct json_reader *reader,
                       const char **type)
 {
@@ -131,7 +131,8 @@ static bool import_byte_level(struct tokenizer_import *import, struct json_reade
         if (import->splitters[i].kind == STEP_BYTE_LEVEL)
             return tokenizer_import_fail(import, "%s: a second ByteLevel is not supported", path);
     return json_reader_bool(reader, "add_prefix_space", true, &prefix_space, import->status) &&
-           json_reader_bool(reader, "trim_offsets", true, &trim_offsets, import->status) && /* of offsets: none here */
+           json_reader_bool(reader, "trim_offsets", true, &trim_offsets,
+                            import->status) && /* for offsets, which are not supported */
            json_reader_bool(reader, "use_regex", false, &use_regex, import->status) &&
            (!prefix_space || add_step(import, true, STEP_SPACE_FIRST, 0, NULL, NULL)) &&
            (!use_regex || add_step(import, true, STEP_SPLIT_REGEX, SPLIT_ISOLATED, byte_level_pattern, NULL)) &&
@@ -163,9 +164,9 @@ static bool import_split(struct tokenizer_import *import, struct json_reader *re
                                  path, name);
 }
 
-/* Hugging Face prepends where the piece begins at offset 0 of the original text, which it tracks through all steps.
- * Here a piece knows whether it is the first one, which is the same only while no step before has made a character out
- * of nothing or out of several. */
+/* Hugging Face prepends at pieces that begin at offset 0 of the original text, which it tracks through all steps. Here
+ * a piece knows whether it is the first one, which is equivalent only if no earlier step makes a character from none or
+ * from several. */
 static bool check_first_scheme(struct tokenizer_import *import, const char *path)
 {
     for (uint32_t i = 0; i < import->header.normalizer_count; i++) {
@@ -252,7 +253,7 @@ bool tokenizer_import_pre_tokenizer(struct tokenizer_import *import, json_t *par
     return !part || pre_tokenizer(import, part, path, 0);
 }
 
-/* {"id": name, "ids": [...], "tokens": [...]}: the ids count. */
+/* {"id": name, "ids": [...], "tokens": [...]}: only the ids are used. */
 static bool template_token(struct tokenizer_import *import, json_t *special_tokens, json_t *piece, const char *path,
                            uint32_t *count, uint32_t *ids)
 {
@@ -274,14 +275,14 @@ static bool template_token(struct tokenizer_import *import, json_t *special_toke
     return true;
 }
 
-/* "single": special tokens around one Sequence A. The ids before it go to template_ids[0...], those behind it to
- * template_ids[TOKENIZER_TEMPLATE_LIMIT...]; assembling closes the gap. */
+/* "single": special tokens around one Sequence A. Ids before it go to template_ids[0...], those after it to
+ * template_ids[TOKENIZER_TEMPLATE_LIMIT...]; the assembly closes the gap. */
 static bool import_template(struct tokenizer_import *import, struct json_reader *reader, const char *path)
 {
     json_t *single = json_reader_get(reader, "single"), *special_tokens = json_reader_get(reader, "special_tokens");
     json_t *piece;
     size_t index, sequences = 0;
-    (void)json_reader_get(reader, "pair"); /* for two texts at once: nothing here encodes two */
+    (void)json_reader_get(reader, "pair"); /* for encoding two texts, which is not supported */
     if (import->header.prefix_count || import->header.suffix_count)
         return tokenizer_import_fail(import, "%s: a second TemplateProcessing is not supported", path);
     if (!json_is_array(single))
@@ -319,7 +320,7 @@ static bool post_processor(struct tokenizer_import *import, json_t *part, const 
         good = each_member(import, &reader, "processors", path, depth, post_processor);
     } else if (strcmp(type, "TemplateProcessing") == 0) {
         good = import_template(import, &reader, path);
-    } else if (strcmp(type, "ByteLevel") == 0) { /* moves offsets, which nobody asks for here */
+    } else if (strcmp(type, "ByteLevel") == 0) { /* changes offsets, which are not supported */
         good = json_reader_bool(&reader, "add_prefix_space", false, &ignored, import->status) &&
                json_reader_bool(&reader, "trim_offsets", false, &ignored, import->status) &&
                json_reader_bool(&reader, "use_regex", false, &ignored, import->status);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What import refuses, each by name; and what it accepts without applying. */
+/* Parts of files that import refuses, by name, and parts that it accepts without applying them. */
 #include "formats/tokenizer/test_tokenizer.h"
 
 static void expect_refused(const struct fixture *fixture, const char *words)
@@ -225,7 +225,7 @@ static void test_top_level(void **state)
     }
 }
 
-/* The least that is a tokenizer; the older form without "type"; leftovers of training; empty added tokens. */
+/* The smallest tokenizer; the older form without "type"; leftovers of training; empty added tokens. */
 static void test_accepted(void **state)
 {
     (void)state;

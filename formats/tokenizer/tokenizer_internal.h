@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tokenizer's files share: the open tokenizer, the scratch space of one encode call and the stages of the
- * pipeline. Private to formats/tokenizer*.c.
+/* Internals of the tokenizer: the open tokenizer, the scratch space of one encode call and the stages of the pipeline.
+ * Private to formats/tokenizer.
  *
  *   text -> added tokens -> normalizer -> added tokens -> pre-tokenizer steps -> BPE -> post-processor's template */
 #ifndef FORMATS_TOKENIZER_TOKENIZER_INTERNAL_H
@@ -36,7 +36,7 @@ struct tokenizer {
     struct added_index added_index[2];      /* plain and normalized               */
 };
 
-/* A symbol of the word being merged: a doubly linked list inside one array, -1 ends it. */
+/* A symbol of the word being merged: an element of a doubly linked list in an array; -1 ends it. */
 struct merge_symbol {
     int32_t id; /* -1: merged into its left neighbour */
     int32_t previous, next;
@@ -52,14 +52,14 @@ struct merge_scratch {
     size_t heap_count, heap_capacity;
 };
 
-/* What added_index_find has found for a piece of the text that is searched. */
+/* Results of added_index_find for a piece of the text being searched. */
 enum { ADDED_WINDOW = 1 << 14 };
 struct added_window {
     uint32_t *found;
     size_t capacity, begin, end;
 };
 
-/* Everything one encode call needs, so that an open tokenizer is never written to. */
+/* State of one encode call, so that an open tokenizer is never written. */
 struct encode_scratch {
     const struct tokenizer *tokenizer;
     struct token_buffer *tokens; /* output, borrowed */
@@ -77,14 +77,15 @@ struct encode_scratch {
 };
 bool encode_scratch_open(struct encode_scratch *scratch, const struct tokenizer *tokenizer, struct token_buffer *tokens,
                          size_t text_size, struct status *status);
-/* Accounts for `size` bytes that a step is about to write; fails when a hostile tokenizer lets text grow and grow. */
+/* Accounts for `size` bytes that a step is about to write; fails if a hostile tokenizer lets text grow beyond the
+ * limit. */
 bool encode_scratch_charge(struct encode_scratch *scratch, size_t size);
 void encode_scratch_close(struct encode_scratch *scratch);
 
-/* Whether an added token is text in this call, however it is written. */
+/* Whether this call treats the added token as text. */
 bool encode_scratch_is_text(const struct encode_scratch *scratch, int32_t id);
 
-/* Runs the normalizer; *out is `text` itself or lies in scratch->normalized. */
+/* Runs the normalizer; *out is `text` itself or in scratch->normalized. */
 bool tokenizer_normalize(struct encode_scratch *scratch, const char *text, size_t size, const char **out,
                          size_t *out_size);
 
@@ -94,14 +95,14 @@ bool tokenizer_split(struct encode_scratch *scratch, uint32_t step, const char *
 /* Encodes one word: appends its ids to scratch->tokens. */
 bool tokenizer_merge_word(struct encode_scratch *scratch, const char *text, size_t size);
 
-/* Id of a token with exactly this text, -1 if there is none. */
+/* Id of a token with exactly this text; -1: none. */
 int32_t tokenizer_lookup(const struct tokenizer *tokenizer, const char *text, size_t size);
 /* The same, given the home slot: hash64(text) masked. */
 int32_t tokenizer_lookup_from(const struct tokenizer *tokenizer, uint32_t slot, const char *text, size_t size);
-/* Where the next word begins after the first character: before a word start that follows another character. `size`
- * when there is none. The tokenizer must have a word start. */
+/* Start of the next word after the first character: before a word start that follows another character; `size` if there
+ * is none. Requires: the tokenizer has a word start. */
 size_t tokenizer_next_word(const struct tokenizer *tokenizer, const char *text, size_t size);
-/* Rank of the merge of two adjacent tokens, UINT32_MAX if there is none. */
+/* Rank of the merge of two adjacent tokens; UINT32_MAX: none. */
 uint32_t tokenizer_merge_rank(const struct tokenizer *tokenizer, uint32_t left, uint32_t right);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled patterns and matching with PCRE2.
  *
- * A hostile pattern may backtrack for ever, or look at the rest of the text from every position. The limits of PCRE2 count
- * neither what a repeat of one character scans nor what one search does at all its positions, so the work is counted by the
- * callouts that the translation puts into a pattern: a step each, and the distance of a scan. A step costs the more the larger
- * the compiled pattern is, whose parts between two callouts may all be tried. The budget is proportional to the text; published
- * patterns use a tenth of it, a hostile one ends in an error. */
+ * A hostile pattern may backtrack for ever, or scan the rest of the text from every position. PCRE2's limits count
+ * neither the scan of a repeat of one character nor the positions of one search. The work is therefore counted by
+ * callouts, which the translation adds to patterns: one step each, and the distance of a scan. The cost of a step grows
+ * with the size of the compiled pattern, whose parts between two callouts may all be tried. The budget is proportional
+ * to the text; published patterns use a tenth of it, a hostile one ends in an error. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 enum {
     BUDGET_BASE = 20 * 1000 * 1000,
     BUDGET_PER_BYTE = 300,
-    WEIGHT_BYTES = 256, /* of a compiled pattern: each so many make a step dearer by one unit */
+    WEIGHT_BYTES = 256, /* so many bytes of a compiled pattern add one unit to the cost of a step */
     LONG_STRING = 16,   /* bytes                                                              */
     HEAP_LIMIT_KIB = 32 << 10,
     JIT_STACK_FIRST = 32 << 10,
@@ -54,7 +54,7 @@ struct tokenizer_pattern *tokenizer_pattern_regex(const char *regex, size_t size
         out_of_memory(status);
         goto failed;
     }
-    pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* the library's build-time default may be any */
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* the library's build-time default may differ */
     pattern->text = regex;
     pattern->size = size;
     pattern->code =
@@ -74,7 +74,7 @@ struct tokenizer_pattern *tokenizer_pattern_regex(const char *regex, size_t size
     }
     (void)pcre2_pattern_info(pattern->code, PCRE2_INFO_SIZE, &code_bytes);
     pattern->weight = 1 + code_bytes / WEIGHT_BYTES;
-    /* No executable memory here (hardened kernels): the interpreter does the same, more slowly. */
+    /* No executable memory is available (hardened kernels): the interpreter does the same more slowly. */
     if (just_in_time) (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);
     goto done;
 failed:
@@ -118,7 +118,7 @@ static bool charge(struct tokenizer_matcher *matcher, uint64_t steps)
     return enough;
 }
 
-/* Called by PCRE2 in the middle of a match; a negative result ends it. */
+/* Called by PCRE2 during a match; a negative result ends it. */
 static int count_work(pcre2_callout_block *block, void *context)
 {
     struct tokenizer_matcher *matcher = context;
@@ -142,7 +142,7 @@ bool tokenizer_matcher_open(struct tokenizer_matcher *matcher, size_t text_size,
         return out_of_memory(status);
     }
     pcre2_set_heap_limit(matcher->match_context, HEAP_LIMIT_KIB);
-    pcre2_set_match_limit(matcher->match_context, UINT32_MAX); /* our own count is the stricter one */
+    pcre2_set_match_limit(matcher->match_context, UINT32_MAX); /* the work count is stricter */
     pcre2_set_callout(matcher->match_context, count_work, matcher);
     matcher->budget = BUDGET_BASE + (uint64_t)text_size * BUDGET_PER_BYTE;
     return true;
@@ -167,7 +167,7 @@ static int too_much_work(const struct tokenizer_pattern *pattern, size_t from, s
     return -1;
 }
 
-/* One search from `from` on. Returns 1 found, 0 not found, -1 failed. */
+/* One search from `from`. Returns 1: found, 0: not found, -1: failed. */
 static int search(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *matcher, const char *text,
                   size_t size, size_t from, size_t *start, size_t *end, struct status *status)
 {
@@ -186,7 +186,7 @@ static int search(const struct tokenizer_pattern *pattern, struct tokenizer_matc
         int result = pcre2_match(pattern->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, matcher->match_data,
                                  matcher->match_context);
         if (result == PCRE2_ERROR_JIT_STACKLIMIT && !matcher->stack) {
-            /* 32 KiB of machine stack, PCRE2's default, was too little: long runs of white space, say */
+            /* PCRE2's default of 32 KiB of machine stack is too small for long runs of white space */
             matcher->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, NULL);
             if (!matcher->stack) {
                 out_of_memory(status);
@@ -207,15 +207,15 @@ static int search(const struct tokenizer_pattern *pattern, struct tokenizer_matc
         const PCRE2_SIZE *offsets = pcre2_get_ovector_pointer(matcher->match_data);
         *start = result >= 0 ? offsets[0] : size;
         *end = result >= 0 ? offsets[1] : size;
-        /* the positions that were tried, most of them without any callout */
+        /* the positions that were tried, most of them without a callout */
         if (*start >= from && !charge(matcher, *start - from + 1))
             return too_much_work(pattern, from, size, "", status);
         return result >= 0;
     }
 }
 
-/* Ends where Oniguruma's iteration ends: after a match the search goes on at its end; an empty match right behind the
- * previous match is not taken, the search moves on by one character instead. */
+/* Ends where Oniguruma's iteration ends: the search continues at the end of a match; an empty match directly after the
+ * previous match is skipped, and the search advances by one character. */
 bool tokenizer_pattern_segments(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *matcher,
                                 const char *text, size_t size, tokenizer_segment_function segment, void *context,
                                 struct status *status)
@@ -227,7 +227,7 @@ bool tokenizer_pattern_segments(const struct tokenizer_pattern *pattern, struct 
         int found = search(pattern, matcher, text, size, from, &start, &end, status);
         if (found < 0) return false;
         if (found == 0) break;
-        if (end < start || start < covered || end > size) /* \K is not translated, so this cannot be */
+        if (end < start || start < covered || end > size) /* impossible, since \K is not translated */
             return status_fail(status, STATUS_INTERNAL, "a pattern matched backwards");
         if (start == end && any && covered == end) {
             uint32_t character;

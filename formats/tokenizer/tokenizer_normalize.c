@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Normalizer steps: Unicode normal forms (utf8proc), lowercase, strip, prepend, replace.
  *
- * utf8proc orders combining marks by exchanging neighbours, quadratic in the length of a run of marks; text comes from
- * anyone, so here it decomposes and composes while the ordering is ours. */
+ * utf8proc orders combining marks by exchanging neighbours, quadratic in the length of a run of marks. Text is not
+ * trusted, so utf8proc only decomposes and composes here, and the ordering is our own. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -10,9 +10,9 @@
 #include "formats/tokenizer/tokenizer_internal.h"
 
 enum {
-    DECOMPOSITION_LIMIT = 32, /* U+FDFA has 18 characters, the longest there is */
-    /* Work that each byte is charged as by which a replacement makes the text longer: steps that multiply the text end in an
-     * error before they cost much memory. */
+    DECOMPOSITION_LIMIT = 32, /* U+FDFA has 18 characters, the most of all */
+    /* Work charged for each byte by which a replacement makes the text longer: steps that multiply the text end in an
+     * error before they use much memory. */
     WORK_PER_BYTE_OF_GROWTH = 8,
 };
 
@@ -37,7 +37,7 @@ static int combining_class(utf8proc_int32_t character)
     return (int)utf8proc_get_property(character)->combining_class;
 }
 
-/* Stable sort of one run of marks by combining class: insertion for the usual few, counting for long runs. */
+/* Stable sort of a run of marks by combining class: insertion for a few, counting for long runs. */
 static bool order_run(utf8proc_int32_t *run, size_t count, struct status *status)
 {
     if (count <= 16) {
@@ -78,8 +78,8 @@ static bool append_character(struct text_buffer *out, uint32_t character, struct
     return tokenizer_text_append(out, bytes, text_write(character, bytes), status);
 }
 
-/* No character below U+0300 changes under NFC or takes part in a reordering; below U+00C0 (ASCII for the
- * compatibility forms) none changes under NFD. */
+/* Characters below U+0300 do not change under NFC or take part in reordering; those below U+00C0 (ASCII for the
+ * compatibility forms) do not change under NFD. */
 static bool unchanged(uint32_t kind, const char *text, size_t size)
 {
     uint8_t limit = kind == STEP_NFC ? 0xCC : kind == STEP_NFD ? 0xC3 : 0x80; /* lead bytes */
@@ -130,7 +130,8 @@ done:
     return good;
 }
 
-/* Character by character, without context, as Rust's char::to_lowercase: one character has two, I with dot above. */
+/* Character by character, without context, like Rust's char::to_lowercase: only I with dot above becomes two
+ * characters. */
 static bool lowercase(const char *text, size_t size, struct text_buffer *out, struct status *status)
 {
     for (size_t at = 0; at < size;) {
@@ -198,7 +199,7 @@ static bool apply(struct encode_scratch *scratch, uint32_t index, const char *te
                tokenizer_text_append(out, text, size, scratch->status);
     default: { /* STEP_REPLACE_*: open has checked the kinds */
         struct replacement replacement = {scratch, text, content, step->content_bytes, out};
-        /* the empty text has one segment to Hugging Face, and that is not a match */
+        /* for Hugging Face, empty text has one segment, which is not a match */
         return size == 0 || tokenizer_pattern_segments(tokenizer->patterns[index], &scratch->matcher, text, size,
                                                        replace_segment, &replacement, scratch->status);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening an image: every number in it is checked before anything is used, patterns are compiled, and the small
- * tables that are cheaper to compute than to check are computed. */
+/* Opening an image: every number is checked before use, patterns are compiled, and small tables are computed where that
+ * is cheaper than checking stored ones. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static bool check_model_and_decoder(const struct image_header *header, struct st
     return true;
 }
 
-/* Section sizes follow from the counts; none can overflow, the counts having limits. */
+/* Section sizes follow from the counts, whose limits prevent overflow. */
 static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t image_size, struct status *status)
 {
     const struct image_header *header = (const struct image_header *)image;
@@ -113,7 +113,7 @@ static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t ima
     return true;
 }
 
-/* True when [offset, offset + bytes) lies in the pool and cuts no character. */
+/* True if [offset, offset + bytes) lies in the pool and does not divide a character. */
 static bool pool_text(const struct tokenizer *tokenizer, uint32_t offset, uint32_t bytes)
 {
     uint32_t limit = tokenizer->header->pool_bytes;
@@ -123,7 +123,7 @@ static bool pool_text(const struct tokenizer *tokenizer, uint32_t offset, uint32
            (end == limit || ((uint8_t)tokenizer->pool[end] & 0xC0) != 0x80);
 }
 
-/* Most vocabularies have no holes; then the range says it all, without touching the token. */
+/* Most vocabularies have no unused ids: checking the range is then sufficient. */
 static bool has_token(const struct tokenizer *tokenizer, uint32_t id)
 {
     return id < tokenizer->header->token_count &&
@@ -168,8 +168,8 @@ static bool check_slots(const uint32_t *slots, uint32_t slot_count, uint32_t ent
     return true;
 }
 
-/* Every entry must be found, so that a damaged table cannot quietly encode text in another way. The slots of a block
- * are fetched ahead: one cache miss after the other would make this the longest part of opening. */
+/* Every entry must be found, so that a damaged table cannot silently change the encoding. The slots of a block are
+ * prefetched: successive cache misses would dominate the time of opening. */
 enum { PREFETCH_BLOCK = 16 };
 
 static bool check_token_slots(const struct tokenizer *tokenizer, struct status *status)
@@ -221,7 +221,7 @@ static bool check_merge_slots(const struct tokenizer *tokenizer, struct status *
     return true;
 }
 
-/* Also that the character is a token: an unknown character before it is then settled when the word ends. */
+/* Also that the character is a token: an unknown character before it is then complete at the end of the word. */
 static bool check_word_start(struct tokenizer *tokenizer, struct status *status)
 {
     uint32_t character = tokenizer->header->word_start_character;
@@ -272,7 +272,7 @@ static bool check_split_flags(const struct image_step *step, bool may_invert)
            (step->flags & ~(uint32_t)(SPLIT_BEHAVIOR_MASK | (may_invert ? SPLIT_INVERT : 0))) == 0;
 }
 
-/* Flags fit the kind, and the kind stands in the list it belongs to. */
+/* Flags must be valid for the kind, and the kind for its list. */
 static bool check_step(const struct tokenizer *tokenizer, const struct image_step *step, bool splitter)
 {
     uint32_t character;

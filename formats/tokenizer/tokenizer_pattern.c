@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Translation of regular expressions from Oniguruma (Ruby syntax, UTF-8) to PCRE2 (UTF, UCP, MULTILINE).
  *
- * Only syntax that is known to mean the same after translation passes. What differs, and how it is settled:
+ * Only syntax with the same meaning after translation is accepted. Differences, and how they are handled:
  *  - \s is the White_Space property (PCRE2's has U+180E too), \w adds marks, letter numbers and a few Latin-1 signs,
  *    \d is Nd: each becomes an explicit class. \b and \B are spelled out with that \w.
  *  - \p{Han} and other scripts are plain script tests (PCRE2 10.40 and later default to script extensions).
  *  - {,n} means {0,n}; a class may hold nested classes (their union).
- *  - An option without a group, (?i)x, reaches over alternatives in Oniguruma: accepted at the start alone.
+ *  - An option without a group, (?i)x, reaches over alternatives in Oniguruma: only accepted at the start.
  *  - Case folding: Oniguruma also folds to several characters (ss for sharp s) and folds property classes, PCRE2 does
- *    not. Where (?i) holds, only ASCII letters that cannot begin such a folding are accepted.
- * What the translation cannot settle is the version of Unicode: Hugging Face 0.23 knows version 16, PCRE2 the one that
- * it was built with (10.42: 14). The engines agree on every character that both know; one that PCRE2 does not know is
- * to it neither letter nor number.
+ *    not. With (?i), only ASCII letters that cannot begin such a folding are accepted.
+ * The version of Unicode can differ: Hugging Face 0.23 has version 16, PCRE2 the one that it was built with (10.42: 14).
+ * The engines agree on every character that both know; for PCRE2 an unknown character is neither letter nor number.
  *
- * Groups never capture: without back-references nobody can tell.
+ * Groups never capture, which has no effect without back-references.
  *
- * The translation also makes the work of matching countable: callouts (enum pattern_callout) stand where backtracking can
- * come by again and around what scans text, and the matcher charges its budget there. A lookaround may look at a limited
- * piece of text only: a repeat without an upper limit inside one is refused. */
+ * The translation also makes the work of matching countable: callouts (enum pattern_callout) are placed where backtracking
+ * can pass again and around scans of text, and the matcher charges its budget there. A lookaround may only inspect a limited
+ * piece of text: a repeat without an upper limit inside one is refused. */
 #include "formats/tokenizer/tokenizer_pattern.h"
 
 #include <inttypes.h>
@@ -30,7 +29,7 @@ enum { GROUP_DEPTH_LIMIT = 64, REPEAT_LIMIT = 1000 };
 
 #define SPACE_SET \
     "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-/* All other code points: PCRE2 has no way to put a complement inside a class. */
+/* All other code points: PCRE2 cannot put a complement inside a class. */
 #define NOT_SPACE_SET                                                                                                  \
     "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
     "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
@@ -39,9 +38,9 @@ enum { GROUP_DEPTH_LIMIT = 64, REPEAT_LIMIT = 1000 };
 struct translation {
     const char *regex;
     size_t size, at;
-    unsigned depth, lookarounds; /* groups, and of those lookarounds, around this place */
+    unsigned depth, lookarounds; /* groups and lookarounds around this place */
     bool fold;                   /* inside (?i: */
-    uint32_t fold_previous;      /* the literal just before, while no quantifier or group has come between */
+    uint32_t fold_previous;      /* the literal just before, if no quantifier or group is between */
     struct text_buffer *out;
     struct status *status;
 };
@@ -64,7 +63,7 @@ static bool emit_callout(struct translation *t, unsigned number)
     return emit(t, text);
 }
 
-/* Puts a callout before what was emitted from `at` on. */
+/* Inserts a callout before the output from `at` on. */
 static bool insert_callout(struct translation *t, size_t at, unsigned number)
 {
     size_t size = t->out->size - at;
@@ -86,7 +85,7 @@ static bool emit_character(struct translation *t, uint32_t character)
 
 static bool at_end(const struct translation *t) { return t->at == t->size; }
 
-/* The byte `ahead` bytes on, 0 past the end (patterns hold no NUL that matters: a literal one is no metacharacter). */
+/* The byte at `ahead`; 0 after the end (a literal NUL is no metacharacter). */
 static char peek(const struct translation *t, size_t ahead)
 {
     return t->size - t->at > ahead ? t->regex[t->at + ahead] : '\0';
@@ -98,7 +97,7 @@ static bool looking_at(const struct translation *t, const char *text)
     return t->size - t->at >= size && memcmp(t->regex + t->at, text, size) == 0;
 }
 
-/* General categories pass as they are; scripts need PCRE2's "sc:". Other names are refused. */
+/* General categories are kept; scripts need PCRE2's "sc:". Other names are refused. */
 static bool property(struct translation *t, bool complement)
 {
     static const char categories[] =
@@ -139,7 +138,7 @@ static int hex_digit(char c)
     return -1;
 }
 
-/* After the backslash: an escape that stands for one character. *known is false (nothing read) for any other. */
+/* After the backslash: an escape for one character. *known is false, with nothing read, for any other. */
 static bool character_escape(struct translation *t, uint32_t *character, bool *known)
 {
     static const char from[] = "nrtfvae", to[] = "\n\r\t\f\v\a\x1b";
@@ -161,7 +160,7 @@ static bool character_escape(struct translation *t, uint32_t *character, bool *k
         if (digits == 0 || (c == 'u' && digits != 4)) return refuse(t, "an unfinished hexadecimal escape");
         if (braces && peek(t, 0) != '}') return refuse(t, "an unfinished hexadecimal escape");
         if (braces) t->at++;
-        /* \x80 and above without braces is a raw byte to Oniguruma */
+        /* Oniguruma treats \x80 and above without braces as a raw byte */
         if (value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF) || (c == 'x' && !braces && value >= 0x80))
             return refuse(t, "this hexadecimal escape");
         *character = (uint32_t)value;
@@ -222,7 +221,7 @@ static bool set_escape(struct translation *t, bool in_class, bool *known)
     }
 }
 
-/* One member of a class that may bound a range: a literal or a character escape; *is_set when a set was emitted. */
+/* One member of a class that may bound a range: a literal or a character escape; *is_set if a set was emitted. */
 static bool class_member(struct translation *t, uint32_t *character, bool *is_set)
 {
     bool known;
@@ -296,7 +295,7 @@ static bool character_class(struct translation *t)
 
 static bool alternatives(struct translation *t);
 
-/* *repeatable: a quantifier may follow; what it may not follow is a lookaround. */
+/* *repeatable: a quantifier may follow; not after a lookaround. */
 static bool group(struct translation *t, bool *repeatable)
 {
     static const struct {
@@ -382,8 +381,8 @@ struct repeat {
     bool unlimited;
 };
 
-/* At '{': an interval. Ruby reads a '?' or '+' behind one in its own way, so neither may follow ... except '?' behind
- * an open or two-sided interval, which means lazy in both. */
+/* At '{': an interval. Ruby treats a '?' or '+' after one specially, so neither is accepted, except '?' after an open
+ * or two-sided interval, which means lazy in both. */
 static bool interval(struct translation *t, struct repeat *repeat)
 {
     uint32_t most;
@@ -415,8 +414,8 @@ static bool interval(struct translation *t, struct repeat *repeat)
 
 static bool is_quantifier(char c) { return c == '?' || c == '*' || c == '+' || c == '{'; }
 
-/* What may follow the atom that was emitted from `from` on. A repeat of one character or set scans text without
- * backtracking, so there is a callout before it, too. */
+/* Quantifiers of the atom that was emitted from `from` on. A repeat of one character or set scans text without
+ * backtracking, so a callout precedes it, too. */
 static bool quantifier(struct translation *t, size_t from, bool repeatable, bool is_group)
 {
     char c = peek(t, 0);
@@ -438,7 +437,8 @@ static bool quantifier(struct translation *t, size_t from, bool repeatable, bool
         t->at = begin;
         return refuse(t, "a repeat without an upper limit inside a lookahead or lookbehind");
     }
-    /* a repeat that ends before its least count has scanned that much at most, and never gets to the callout after it */
+    /* a repeat that fails before its least count has scanned at most that much, and does not reach the callout
+     * after it */
     return (is_group || c == '?' || insert_callout(t, from, 1 + repeat.least / PATTERN_CALLOUT_UNIT)) &&
            emit_callout(t, PATTERN_CALLOUT_AFTER);
 }

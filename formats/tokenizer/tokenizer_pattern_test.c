@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Patterns: what the translation means, what it refuses, and that a hostile pattern ends. */
+/* Patterns: equivalence of the translation, refused syntax, and the end of hostile patterns. */
 #include "formats/base/test_support.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
@@ -47,7 +47,7 @@ static void test_meaning(void **state)
     } cases[] = {
         {"b+", "abba", "a[bb]a"},
         {"x*", "ab", "[]a[]b[]"},
-        {"a*", "baa", "[]b[aa]"}, /* the empty match behind "aa" is not taken */
+        {"a*", "baa", "[]b[aa]"}, /* the empty match after "aa" is not taken */
         {LLAMA3, "I'LL go12345  \n x", "[I]['LL][ go][123][45][  \n][ x]"},
         {LLAMA3, "a \u00a0b\xC2\x85", "[a][ ][\u00a0b][\xC2\x85]"},
         {"\\s+", "\u180e\u2003\u3000x\xC2\x85", "\u180e[\u2003\u3000]x[\xC2\x85]"}, /* U+180E is no white space */
@@ -116,7 +116,7 @@ static void test_string(void **state)
     test_expect_message(&status, "empty pattern");
 }
 
-/* Each with the words of its message. */
+/* Each with words of its message. */
 static void test_refusals(void **state)
 {
     (void)state;
@@ -229,14 +229,14 @@ static bool accept_segment(void *context, size_t start, size_t end, bool matched
     return true;
 }
 
-/* Exponential backtracking is given up with a message, by the compiled and by the interpreted pattern. */
+/* Exponential backtracking ends with a message, compiled and interpreted. */
 static void test_hostile_pattern(void **state)
 {
     (void)state;
     static const char *const patterns[] = {"(a|aa)+$", "(?:a+)+b", "(?:a|b|ab|aa)*b"};
     char text[2002];
     memset(text, 'a', 2000);
-    memcpy(text + 2000, "cb", 2); /* no early answer from a required letter that is missing */
+    memcpy(text + 2000, "cb", 2); /* prevents an early answer from a missing required letter */
     for (size_t i = 0; i < 2 * sizeof patterns / sizeof *patterns; i++) {
         struct status status = {0};
         struct tokenizer_matcher matcher;
@@ -253,7 +253,7 @@ static void test_hostile_pattern(void **state)
     }
 }
 
-/* Honest patterns stay far from the limits, even on long runs. */
+/* Ordinary patterns stay far from the limits, even on long runs. */
 static void test_long_runs(void **state)
 {
     (void)state;

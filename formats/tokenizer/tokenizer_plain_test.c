@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Special tokens as text: what Hugging Face tokenizers 0.23 gives with encode_special_tokens, and markers by their ids. */
+/* Special tokens as text: the results of Hugging Face tokenizers 0.23 with encode_special_tokens, and markers by their
+ * ids. */
 #include <zlib.h>
 
 #include "formats/tokenizer/test_tokenizer.h"
@@ -61,7 +62,7 @@ static void test_fixture(void **state)
     fixture_close(&opened);
 }
 
-/* A marker is text though it is no special token, in the text as given and in normalized text. */
+/* A marker is text although it is no special token, in the original and in normalized text. */
 static void test_markers(void **state)
 {
     (void)state;
@@ -74,7 +75,7 @@ static void test_markers(void **state)
     fixture_close(&opened);
 }
 
-/* A special token that the model's vocabulary has, too, where whole words of it are taken as they are. */
+/* A special token that is also in the model's vocabulary, where whole words of it are used directly. */
 static void test_word_of_the_model(void **state)
 {
     (void)state;
@@ -88,7 +89,7 @@ static void test_word_of_the_model(void **state)
     fixture_close(&opened);
 }
 
-/* The template's own tokens stay. */
+/* The template's own tokens remain. */
 static void test_template(void **state)
 {
     (void)state;
@@ -111,7 +112,7 @@ static void check_real(const char *name, const char *file_name, const struct pla
 {
     char path[512];
     snprintf(path, sizeof path, "%s/tokenizers/%s/%s", test_shared(), name, file_name);
-    gzFile file = gzopen(path, "rb"); /* reads plain files as they are */
+    gzFile file = gzopen(path, "rb"); /* reads uncompressed files, too */
     char *json = malloc(MOST_JSON);
     assert_true(file && json);
     int size = gzread(file, json, MOST_JSON);

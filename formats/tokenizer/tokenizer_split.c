@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pre-tokenizer steps. Each step cuts or rewrites one piece and hands what results to the next step at once; behind the
- * last step stands BPE. Pieces are never collected, so memory does not grow with their number. */
+/* Pre-tokenizer steps. Each step cuts or rewrites one piece and passes the results to the next step at once; BPE
+ * follows the last step. Pieces are never collected, so memory does not grow with their number. */
 #include <string.h>
 #include <utf8proc.h>
 
 #include "formats/tokenizer/tokenizer_internal.h"
 
-/* A split in progress: Hugging Face's behaviours, decided one segment at a time. The segment held back may still be
- * joined by the next one. */
+/* A split in progress: the behaviours of Hugging Face, decided one segment at a time. The next segment may still be
+ * joined to the one held back. */
 struct split {
     struct encode_scratch *scratch;
     uint32_t step;
@@ -21,7 +21,7 @@ struct split {
 
 static bool emit_piece(struct split *split, size_t start, size_t end)
 {
-    if (start == end) return true; /* empty pieces vanish */
+    if (start == end) return true; /* empty pieces are dropped */
     return tokenizer_split(split->scratch, split->step + 1, split->text + start, end - start,
                            split->at_start && start == 0);
 }
@@ -49,7 +49,7 @@ static bool split_segment(void *context, size_t start, size_t end, bool matched)
     if (split->invert) matched = !matched;
     switch (split->behavior) {
     case SPLIT_REMOVED: return matched || emit_piece(split, start, end);
-    case SPLIT_MERGED_WITH_PREVIOUS: /* the first match behind a word joins it; further ones stand alone */
+    case SPLIT_MERGED_WITH_PREVIOUS: /* the first match after a word joins it; further ones are separate */
         joins = matched && !split->previous_matched;
         break;
     case SPLIT_MERGED_WITH_NEXT: /* the last match before a word joins it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streaming, odd input, limits; and, where ENG_SHARED names the shared folder, five real tokenizers against what
- * Hugging Face tokenizers 0.23 gives. */
+/* Streaming, odd input, limits; and, if ENG_SHARED names the shared folder, five real tokenizers against Hugging Face
+ * tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
 
 #include <jansson.h>
@@ -90,7 +90,7 @@ static void test_skip_special(void **state)
     fixture_close(&opened);
 }
 
-/* Text that is not UTF-8 encodes as its repaired form. */
+/* Text that is not UTF-8 is encoded in its repaired form. */
 static void test_invalid_text(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void test_invalid_text(void **state)
     fixture_close(&opened);
 }
 
-/* When bytes become text. ids 195 169 are the bytes of é, 240 159 152 129 those of an emoji. */
+/* The push with which bytes become text. Ids 195 169 are the bytes of é, 240 159 152 129 those of an emoji. */
 static void test_stream_byte_level(void **state)
 {
     (void)state;
@@ -170,8 +170,8 @@ static void check_run(const struct tokenizer *tokenizer, const int32_t *ids, siz
     text_buffer_free(&text);
 }
 
-/* Runs of byte tokens: valid ones are equal in both; of an ill-formed one the stream keeps the characters before the
- * fault, the one exception that tokenizer.h states. */
+/* Runs of byte tokens: valid ones are equal in both; for an ill-formed one the stream keeps the characters before the
+ * fault, the exception stated in tokenizer.h. */
 static void test_byte_runs(void **state)
 {
     (void)state;
@@ -191,7 +191,7 @@ static void test_byte_runs(void **state)
     RUN("x", "x", 259, BYTE('x')); /* the leading space is stripped */
     RUN("x", "x", BYTE(' '), BYTE('x'));
 #undef RUN
-    /* a long ill-formed run: nothing is lost and nothing overflows */
+    /* a long ill-formed run: nothing is lost, nothing overflows */
     int32_t ids[3000];
     char expected[9001];
     for (size_t i = 0; i < 3000; i++) ids[i] = BYTE(0x80);
@@ -200,7 +200,7 @@ static void test_byte_runs(void **state)
     fixture_close(&opened);
 }
 
-/* Strip at the end of the text: held back until it is known not to be the end. */
+/* Strip at the end of the text: characters are held back until more text follows. */
 static void test_strip_stop(void **state)
 {
     (void)state;
@@ -220,7 +220,7 @@ static void test_strip_stop(void **state)
     fixture_close(&opened);
 }
 
-/* Random ids: the stream gives what the batch gives (byte-level), for every skip setting. */
+/* Random ids: stream and batch give the same text (byte-level), for every skip setting. */
 static void test_stream_random(void **state)
 {
     (void)state;
@@ -243,8 +243,8 @@ static void test_stream_random(void **state)
     fixture_close(&opened);
 }
 
-/* Long texts of one word must not take quadratic time: a quarter of a million
- * characters through the heap, and through word starts. */
+/* Long texts of one word must not take quadratic time: a quarter of a million characters with the heap and with word
+ * starts. */
 static void test_long_words(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_long_words(void **state)
     }
 }
 
-/* The two ways of merging must agree: random words of few letters, around the length where one hands over. */
+/* The two ways of merging must agree: random words of few letters, around the length at which they change. */
 static void test_merge_orders(void **state)
 {
     (void)state;
@@ -297,7 +297,7 @@ static void test_merge_orders(void **state)
             ids[i] = text[i] == 'b';
         }
         size_t left = count;
-        for (;;) { /* by the definition: the lowest rank, the leftmost of it */
+        for (;;) { /* by the definition: the lowest rank, the leftmost among equals */
             size_t best_rank = 12, best = 0;
             for (size_t i = 0; i + 1 < left; i++)
                 for (size_t rank = 0; rank < best_rank; rank++)
@@ -341,7 +341,7 @@ static void test_missing_unknown(void **state)
     fixture_close(&opened);
 }
 
-/* A step that multiplies text ends in an error, not in all of the machine's memory. */
+/* A step that multiplies text ends in an error instead of using all memory. */
 static void test_growth(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ static void test_growth(void **state)
     free(steps);
 }
 
-/* A long run of combining marks, which a careless ordering takes quadratic time for, comes out sorted by class. */
+/* A long run of combining marks, quadratic for a simple sort, is sorted by class. */
 static void test_many_marks(void **state)
 {
     (void)state;
@@ -395,7 +395,7 @@ static char *read_gzip(const char *folder, const char *name, size_t *size)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    gzFile file = gzopen(path, "rb"); /* reads plain files as they are */
+    gzFile file = gzopen(path, "rb"); /* reads uncompressed files, too */
     if (!file) return NULL;
     size_t limit = 32 << 20;
     char *text = malloc(limit);
@@ -415,7 +415,7 @@ static size_t json_ids(json_t *list, int32_t **ids)
     return json_array_size(list);
 }
 
-/* {"text", "ids", "with_special" (the first ids), "decoded" (of ids)} as Hugging Face tokenizers 0.23 gave them. */
+/* {"text", "ids", "with_special" (the first ids), "decoded" (of ids)} from Hugging Face tokenizers 0.23. */
 static void check_real(const char *shared, const char *folder, const char *tokenizer_name, const char *cases_name)
 {
     size_t size, cases_size, index, count;

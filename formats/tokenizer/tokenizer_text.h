@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UTF-8 as the tokenizer needs it: reading characters of text that is known to be valid, and classifying bytes of
- * text that is not, by the "maximal subpart" rule of the Unicode standard (section 3.9, table 3-7). */
+/* UTF-8 for the tokenizer: reads characters of valid text and classifies bytes of other text by the "maximal subpart"
+ * rule of the Unicode standard (section 3.9, table 3-7). */
 #ifndef FORMATS_TOKENIZER_TOKENIZER_TEXT_H
 #define FORMATS_TOKENIZER_TOKENIZER_TEXT_H
 
@@ -21,7 +21,7 @@ enum text_sequence {
     TEXT_CUT,    /* well-formed so far; the bytes end before the character does */
 };
 
-/* Classifies the bytes at `text` (size > 0) and gives the length of the piece that the answer is about. */
+/* Classifies the bytes at `text` (size > 0) and sets the length of the classified piece. */
 static inline enum text_sequence text_next(const uint8_t *text, size_t size, size_t *length)
 {
     uint8_t lead = text[0];
@@ -84,8 +84,8 @@ static inline size_t text_read(const char *text, uint32_t *character)
     return 4;
 }
 
-/* First occurrence of a needle that is not empty, NULL if there is none. Needles here are short and searched for over
- * and over in what is left of one text: memmem's set-up for each call costs more than it saves. */
+/* First occurrence of a needle that is not empty; NULL: none. Needles are short and searched many times in the rest of
+ * one text: memmem's set-up for each call costs more than it saves. */
 static inline const char *text_find(const char *text, size_t size, const char *needle, size_t needle_size)
 {
     while (size >= needle_size) {
@@ -130,7 +130,7 @@ static inline size_t text_write(uint32_t character, char out[TEXT_CHARACTER_BYTE
     return 4;
 }
 
-/* Unicode's White_Space property, which is also what `\s` of Hugging Face's regex engine matches. */
+/* Unicode's White_Space property, which `\s` of Hugging Face's regex engine also matches. */
 static inline bool text_is_space(uint32_t character)
 {
     return (character >= 0x09 && character <= 0x0D) || character == 0x20 || character == 0x85 || character == 0xA0 ||
@@ -138,7 +138,7 @@ static inline bool text_is_space(uint32_t character)
            character == 0x2029 || character == 0x202F || character == 0x205F || character == 0x3000;
 }
 
-/* The byte-level alphabet of GPT-2: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 and up. */
+/* The byte-level alphabet of GPT-2: printable Latin-1 bytes are themselves, the other 68 are U+0100 and up. */
 static inline bool text_byte_is_itself(uint32_t byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);

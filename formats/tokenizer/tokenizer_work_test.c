@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The work of a tokenizer is bounded by the length of the text, whatever its patterns and added tokens are; and patterns
- * that published tokenizers have stay far below the bound. */
+/* The work of a tokenizer is bounded by the length of the text for all patterns and added tokens; patterns of published
+ * tokenizers stay far below the bound. */
 #include <time.h>
 
 #include "formats/tokenizer/test_tokenizer.h"
@@ -8,7 +8,7 @@
 
 enum { LONG_TEXT = 100 * 1000 };
 
-/* Processor time of this thread: other programs of the machine do not count. */
+/* Processor time of this thread: other programs do not count. */
 static double thread_seconds(void)
 {
     struct timespec now;
@@ -16,7 +16,7 @@ static double thread_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* A repeat without an upper limit inside a lookaround costs time that no position consumes. */
+/* A repeat without an upper limit inside a lookaround takes time that no position consumes. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -42,7 +42,7 @@ static bool accept_segment(void *context, size_t start, size_t end, bool matched
     return true;
 }
 
-/* Each of these looks at the rest of the text from every position. */
+/* Each of these scans the rest of the text from every position. */
 static void test_quadratic_patterns_end(void **state)
 {
     (void)state;
@@ -121,7 +121,8 @@ static const char *const published[] = {
     " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
 };
 
-/* Published patterns stay below a third of the budget of a byte, interpreted and compiled, on prose and on long runs. */
+/* Published patterns stay below a third of the budget for a byte, interpreted and compiled, on prose and on long
+ * runs. */
 static void test_published(void **state)
 {
     (void)state;
@@ -156,11 +157,11 @@ static void test_published(void **state)
         }
     }
     print_message("at most %.1f units of work for a byte\n", most);
-    assert_true(most > 1); /* it is counted at all */
+    assert_true(most > 1); /* work is counted */
     free(text);
 }
 
-/* Tokens that begin alike, over a text that begins like them everywhere. */
+/* Tokens with the same beginning, on a text that begins like them everywhere. */
 static void test_added_tokens_of_one_prefix(void **state)
 {
     (void)state;
@@ -195,7 +196,7 @@ static void test_added_tokens_of_one_prefix(void **state)
     free(text);
 }
 
-/* Normalizers that each make the text eight times as long: two of them make 64 bytes of memory, and their tokens, of each
+/* Normalizers that each make the text eight times as long: two of them make 64 bytes, and their tokens, from each
  * byte. */
 static void test_text_that_grows(void **state)
 {

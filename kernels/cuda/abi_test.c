@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares driver.h with the toolkit's cuda.h: all of it at compile time. Without a toolkit (12.4 or later) there is
- * nothing to compare with, and the one test says so. */
+/* Compares driver.h with the toolkit's cuda.h, all of it at compile time. Without a toolkit (12.4 or later) there is
+ * nothing to compare with, and the test reports that. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* Some of our enumerators bear the very names of cuda.h: here they get others. */
+/* Some of our enumerators have names of cuda.h: rename them here. */
 #define CU_MEMHOSTALLOC_PORTABLE                              OUR_MEMHOSTALLOC_PORTABLE
 #define CU_MEMHOSTALLOC_DEVICEMAP                             OUR_MEMHOSTALLOC_DEVICEMAP
 #define CU_MEMHOSTALLOC_WRITECOMBINED                         OUR_MEMHOSTALLOC_WRITECOMBINED
@@ -71,7 +71,7 @@
     _Static_assert(offsetof(ours, member) == offsetof(theirs, their_member) &&             \
                        sizeof(((ours *)0)->member) == sizeof(((theirs *)0)->their_member), \
                    #ours "." #member)
-/* Three members of theirs, one behind the other, are an array of ours. */
+/* Three consecutive members of cuda.h are one array in driver.h. */
 #define SAME_TRIPLE(ours, member, theirs, x, y, z)                                      \
     _Static_assert(offsetof(ours, member) == offsetof(theirs, x) &&                     \
                        offsetof(theirs, y) == offsetof(theirs, x) + sizeof(unsigned) && \
@@ -208,7 +208,7 @@ SAME_MEMBER(struct cu_graph_edge, to_port, CUgraphEdgeData, to_port);
 SAME_MEMBER(struct cu_graph_edge, type, CUgraphEdgeData, type);
 SAME_MEMBER(struct cu_graph_edge, reserved, CUgraphEdgeData, reserved);
 
-/* Functions: the parameter lists of driver.h with our types replaced by theirs must be those of cuda.h. */
+/* Functions: the parameter lists of driver.h, with our types replaced, must be those of cuda.h. */
 #define cu_result                 CUresult
 #define cu_device                 CUdevice
 #define cu_deviceptr              CUdeviceptr
@@ -231,7 +231,7 @@ SAME_MEMBER(struct cu_graph_edge, reserved, CUgraphEdgeData, reserved);
 #define cu_graph_edge             CUgraphEdgeData_st
 #define cu_graph_node_params      CUgraphNodeParams_st
 
-/* Where cuda.h has an enum or its arrays, ours has int or void: what these functions must be there. */
+/* Where cuda.h has an enum or its arrays, driver.h has int or void. */
 typedef CUresult DeviceGetAttribute(int *, CUdevice_attribute, CUdevice);
 typedef CUresult DeviceGetP2PAttribute(int *, CUdevice_P2PAttribute, CUdevice, CUdevice);
 typedef CUresult MemGetAllocationGranularity(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);

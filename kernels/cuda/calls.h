@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library calls of an engine on the device: opens the libraries that they need, checks every call against the
- * library at hand, and queues them. Any thread may check and run. */
+/* The library calls of an engine on a device: opens the required libraries, checks every call against the open library,
+ * and queues them. Any thread may check and run calls. */
 #ifndef KERNELS_CUDA_CALLS_H
 #define KERNELS_CUDA_CALLS_H
 
@@ -15,24 +15,25 @@ struct cuda_calls {
     size_t count;
     struct cublaslt cublaslt; /* all zero: no call needs it; likewise cudnn */
     struct cudnn cudnn;
-    struct attention_cudnn_calls *attention; /* owned; there if cudnn is */
+    struct attention_cudnn_calls *attention; /* owned; present if cudnn is */
     const struct nccl_rank *nccl;            /* borrowed; NULL: no communicator */
-    bool borrows;                            /* the libraries are somebody else's */
+    bool borrows;                            /* the libraries are owned by the caller */
 };
 
-/* Opens what the calls need, each library in the version that they were recorded with; NCCL's are those of a communicator
- * that this rank has joined, in any version that will do. STATUS_MACHINE, with what is to be done, where one is missing or
- * another. No calls: opens nothing. */
+/* Opens the libraries that the calls need, each in the version with which they were recorded; NCCL calls use the given
+ * communicator, in any suitable version. STATUS_MACHINE, with the remedy, if a library is missing or has another
+ * version. Without calls nothing is opened. */
 bool cuda_calls_open(struct cuda_calls *calls, const struct device *device, const struct engine_call *entries,
                      size_t count, const struct nccl_rank *nccl, struct status *status);
-/* Calls of libraries that the caller has open, or not (all zero), until the calls are closed. It may set the entries
- * anew whenever there are more. */
+/* For libraries that the caller has open (or all zero), until the calls are closed. The caller may replace the entries
+ * when there are more. */
 bool cuda_calls_borrow(struct cuda_calls *calls, const struct cublaslt *cublaslt, const struct cudnn *cudnn,
                        const struct nccl_rank *nccl, struct status *status);
-/* Not while a graph of such a call is to run. Harmless on one that is all zero. */
+/* Does nothing if all zero. Requires: no graph with such a call will run. */
 void cuda_calls_close(struct cuda_calls *calls, const struct device *device);
 
-/* Checks that the library takes the launch's call for its parameters. In the device's context; likewise below. */
+/* Checks that the library accepts the launch's call with its parameters. Requires, here and below: the device's context
+ * is current. */
 bool cuda_call_check(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
                      struct status *status);
 /* Queues the launch on the stream, which may be capturing. operands: device addresses; pool_bytes: of all KV pages. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library calls of NCCL on the fake driver with the fake NCCL (tests/fake_cuda): what is checked, and that ranks which
- * run them have the sum and each other's data, queued and in a plan's graph. */
+/* Library calls of NCCL with the fake driver and the fake NCCL (tests/fake_cuda): their checks, and the sums and
+ * gathered data of ranks that run them, queued and in a plan's graph. */
 #include "kernels/cuda/vendor/test_nccl.h"
 
 #include "kernels/all_gather/all_gather_nccl.h"
@@ -19,7 +19,7 @@ static const uint8_t zeros[NCCL_CALL_BYTES];
 static const enum plan_op ops[] = {OP_ALL_REDUCE, OP_ALL_GATHER};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-/* A plan of one launch, and the call it makes. */
+/* A plan of one launch, and its call. */
 struct setup {
     struct engine_call entry;
     struct plan_launch launch;
@@ -129,7 +129,7 @@ static void opens_with_a_communicator(void **state)
     assert_null(calls.nccl);
     test_expect_failure(cuda_calls_open(&calls, &device, &setup.entry, 1, NULL, &status), &status, STATUS_MACHINE,
                         "NCCL: the ranks have no communicator");
-    status_clear(&status); /* nor do calls of others need one */
+    status_clear(&status); /* calls of other libraries do not need one either */
     test_expect_success(cuda_calls_open(&calls, &device, NULL, 0, NULL, &status), &status);
     cuda_calls_close(&calls, &device);
 }
@@ -192,7 +192,7 @@ static void refuses_wrong_operands(void **state)
         WITH(launch.operand_count = 0);
         WITH(launch.operand_count = 2);
         WITH(launch.operand_count = 4);
-        /* Not even to be queued. */
+        /* Not even queued. */
         struct status status = {0};
         const cu_deviceptr addresses[OPERANDS] = {0};
         set_up(&setup, ops[o], DTYPE_F16, RANKS);
@@ -229,7 +229,7 @@ static void refuses_wrong_problems(void **state)
     }
 }
 
-/* NCCL adds no residual and forms no norm: a plan that asks for them would get wrong results. */
+/* NCCL adds no residual and computes no norm: a plan that requires them would get wrong results. */
 static void refuses_what_nccl_leaves_out(void **state)
 {
     (void)state;
@@ -318,7 +318,7 @@ static bool queue(struct test_nccl_rank *self)
             EXPECT(test_nccl_is_sum(self, self->to, dtype, CELLS, n));
         else
             EXPECT(test_nccl_is_gathered(self, self->to, CELLS, n));
-        /* Nothing behind it. */
+        /* Nothing after it. */
         const uint8_t *behind = (const uint8_t *)(uintptr_t)self->to + setup.operands[RESULT].bytes;
         EXPECT(behind[0] == 0xff && behind[1] == 0xff);
         cuda_calls_close(&calls, &self->device);
@@ -332,10 +332,10 @@ static void ranks_have_the_result(void **state)
     for (uint32_t ranks = 2; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, queue);
 }
 
-/* A gather, and of what it has made the sum: as often as there are ranks. */
+/* A gather, and then a sum of its result: the number of ranks times that. */
 static bool replay(struct test_nccl_rank *self)
 {
-    enum { GATHERED = 4096, SUM = 8192 }; /* in the arena, behind x */
+    enum { GATHERED = 4096, SUM = 8192 }; /* in the arena, after x */
     _Static_assert(CELLS * 4 <= GATHERED && TEST_NCCL_RANKS * CELLS * 4 <= SUM - GATHERED, "they do not overlap");
     struct setup gather, sum;
     struct cuda_calls calls;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library calls on the fake driver with the fake libraries (tests/fake_cuda): what is opened, what is checked, what is
- * prepared once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
+/* Library calls with the fake driver and the fake libraries (tests/fake_cuda): what is opened, checked, and prepared
+ * once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
     64, 0, 8, 2, 64, 16, 32, 1 << 17, 4, DTYPE_BF16, DTYPE_BF16, 0, 0x3e000000,
 };
 
-/* A prefill plan of one launch, which calls cuDNN, and the cuBLASLt call that an engine would have beside it. */
+/* A prefill plan of one launch that calls cuDNN, and a cuBLASLt call as an engine would also have. */
 struct setup {
     struct device device;
     struct engine_call entries[2];
@@ -83,7 +83,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* No test may leave anything behind or call the driver wrongly. */
+/* No test may leak resources or misuse the driver. */
 static int tear_down(void **state)
 {
     struct setup *setup = *state;
@@ -179,7 +179,7 @@ static void refuses_other_versions(void **state)
     setup->entries[1] = lt;
 }
 
-/* A plan is a module on the device: one, however often it is checked and run. */
+/* A plan is one module on the device, however often it is checked and run. */
 static void prepares_once(void **state)
 {
     enum { RUNS = 3 };
@@ -342,7 +342,7 @@ int main(int argc, char **argv)
     };
     (void)argc;
     int result;
-    /* Behind the driver, which is put in front. */
+    /* After the driver's folder, which comes first. */
     const char *folders = getenv("LD_LIBRARY_PATH");
     if ((!folders || !strstr(folders, driver_folder)) && !test_with_libraries(library_folder, argv, &result))
         return result;

@@ -6,7 +6,7 @@
 
 #include "formats/base/checked.h"
 
-enum { EMPTY_BYTE = 0xff }; /* of COMM_EMPTY in comm.cuh */
+enum { EMPTY_BYTE = 0xff }; /* every byte of COMM_EMPTY in comm.cuh */
 
 static void begin(struct comm_header *header, uint32_t rank, uint32_t ranks)
 {
@@ -59,7 +59,7 @@ const char *cuda_link_name(enum cuda_link link)
     return link == CUDA_LINK_NVLINK ? "NVLink" : link == CUDA_LINK_PCIE ? "PCIe" : "host memory";
 }
 
-/* *link becomes slower if the one between these two is. */
+/* Makes *link slower if the link between these two is. */
 static bool find_link(const struct device *device, const struct device *peer, enum cuda_link *link,
                       struct status *reason, struct status *status)
 {
@@ -81,7 +81,7 @@ static bool find_link(const struct device *device, const struct device *peer, en
     return true;
 }
 
-/* Whether memory of this GPU can be opened to others piece by piece. */
+/* Whether memory of this GPU can be mapped for other GPUs. */
 static void check_mapping(const struct device *device, enum cuda_link *link, struct status *reason)
 {
     if (device->facts.maps_memory || *link == CUDA_LINK_HOST) return;
@@ -108,7 +108,7 @@ bool cuda_comm_find_link(const struct device *const *devices, uint32_t count, en
 
 /* ---- memory ---- */
 
-/* What the driver maps for `bytes`; 0: no such number. */
+/* `bytes` rounded up to the driver's granularity; 0: overflow. */
 static uint64_t mapped_bytes(const struct device *device, uint64_t bytes)
 {
     const uint64_t piece = device->mapping_bytes;
@@ -116,7 +116,7 @@ static uint64_t mapped_bytes(const struct device *device, uint64_t bytes)
     return piece && checked_align(bytes, piece, &mapped) ? mapped : 0;
 }
 
-/* To the GPUs of all ranks, each once. */
+/* Maps the memory for the GPUs of all ranks, each once. */
 static bool open_to_all(const struct device *device, const struct device *const *ranks, uint32_t count,
                         cu_deviceptr comm, uint64_t bytes, struct status *status)
 {
@@ -153,7 +153,7 @@ static bool map_memory(const struct device *device, const struct device *const *
     bool is_mapped = ok && cuda_ok(driver, driver->MemMap(address, mapped, 0, handle, 0), status,
                                    "GPU %d: mapping the %s space (ranks do without it if they decline peer access)",
                                    device->ordinal, plan_space_name(SPACE_COMM));
-    driver->MemRelease(handle); /* the mapping holds it from now on */
+    driver->MemRelease(handle); /* the mapping keeps it alive */
     if (is_mapped && open_to_all(device, ranks, count, address, mapped, status)) {
         *comm = address;
         return true;

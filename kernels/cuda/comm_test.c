@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMM spaces, against the fake driver: headers, and what host and device code must agree on. */
+/* COMM spaces with the fake driver: headers, and the layout that host and device code share. */
 #include "kernels/cuda/comm.h"
 
 #include <stdio.h>
@@ -142,7 +142,7 @@ static void test_headers(void **state)
             assert_int_equal(alone.rank, 0);
             assert_int_equal(alone.fault, 0);
             for (uint32_t r = 0; r < PLAN_MAX_RANKS; r++) {
-                /* Everybody fills the part of its number; a rank alone fills all parts, its own space's. */
+                /* Every rank fills its part; a single rank fills all parts of its own space. */
                 assert_int_equal(header.slots[r], r < ranks ? rank : 0);
                 assert_int_equal(header.peers[r], r < ranks ? spaces[r] : 0);
                 assert_int_equal(alone.slots[r], r < ranks ? r : 0);
@@ -170,7 +170,7 @@ static void check_space(enum cuda_link link)
     const struct device *ranks[] = {&device, &device};
     if (!cuda_comm_allocate(&device, ranks, 2, link, BYTES, &comm, &status)) fail_msg("%s", status.message);
     assert_int_equal(fake.live(link == CUDA_LINK_HOST ? HOST_MEMORY : MEMORY), 1);
-    uint8_t *space = (uint8_t *)(uintptr_t)comm; /* the fake driver's are host addresses */
+    uint8_t *space = (uint8_t *)(uintptr_t)comm; /* addresses of the fake driver are host addresses */
     memset(space, 0, BYTES);
     assert_true(cuda_comm_clear(&device, comm, BYTES, &status));
     for (size_t i = 0; i < BYTES; i += sizeof(uint32_t)) {
@@ -182,13 +182,13 @@ static void check_space(enum cuda_link link)
     assert_true(cuda_comm_write(&device, comm, &header, &status));
     assert_memory_equal(space, &header, sizeof header);
     for (size_t i = sizeof header; i < BYTES; i++) assert_int_equal(space[i], 0xff);
-    const bool mapped = link == CUDA_LINK_NVLINK; /* in pieces that the driver says */
+    const bool mapped = link == CUDA_LINK_NVLINK; /* in the driver's granularity */
     assert_false(cuda_comm_clear(&device, comm, (mapped ? MAPPED : BYTES) + 1, &status));
     test_expect_failure(false, &status, STATUS_MACHINE, "GPU 1");
     cuda_comm_free(&device, link, comm, BYTES);
     cuda_comm_free(&device, link, 0, BYTES);
     assert_int_equal(fake.live(-1), 3); /* the context, current, and its stream */
-    assert_int_equal(fake.misuse(), 1); /* of the clearing that was too long */
+    assert_int_equal(fake.misuse(), 1); /* of the clearing beyond the end */
     device_leave(&device);
     device_close(&device);
 }
@@ -255,7 +255,7 @@ static void test_peers(void **state)
     close_all(devices);
 }
 
-/* Each call fails once: that is told, and nothing was taken. */
+/* Each driver call fails once: the failure is reported, and nothing leaks. */
 static void test_each_call_of_peers_failing(void **state)
 {
     (void)state;
@@ -284,7 +284,7 @@ static void test_each_call_of_peers_failing(void **state)
     assert_int_equal(failed, 6 * 2); /* pairs of GPUs, asked twice */
 }
 
-/* Likewise, of a space on three GPUs. */
+/* The same for a space on three GPUs. */
 static void test_each_call_of_mapping_failing(void **state)
 {
     (void)state;

@@ -5,7 +5,7 @@
 
 void device_architecture(int capability, char name[16])
 {
-    /* From Hopper on, what makes a kernel fast (wgmma, setmaxnreg) is there only for the exact architecture. */
+    /* From Hopper on, wgmma and setmaxnreg exist only for the exact architecture. */
     snprintf(name, 16, "sm_%d%s", capability, capability >= 90 ? "a" : "");
 }
 
@@ -93,7 +93,7 @@ bool device_find_at(struct device *device, int index, int ordinal, struct status
     return false;
 }
 
-/* In the context. */
+/* Requires: the context is current. */
 static bool read_granularity(struct device *device, struct status *status)
 {
     const struct cuda_driver *driver = &device->driver;
@@ -145,7 +145,7 @@ bool device_open_again(struct device *device, const struct device *open, struct 
 void device_close(struct device *device)
 {
     const struct cuda_driver *driver = &device->driver;
-    /* On a GPU that was lost every call fails: there is nobody left to tell. */
+    /* If the GPU was lost every call fails, and the failures do not matter. */
     if (device->stream) {
         bool entered = device_enter(device, NULL);
         driver->StreamDestroy(device->stream);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char library_name[] = "libcuda.so.1"; /* the driver's, not the toolkit's */
+static const char library_name[] = "libcuda.so.1"; /* the driver's library, not the toolkit's */
 
 struct symbol {
     const char *name;
@@ -29,7 +29,7 @@ static bool look_up(struct cuda_driver *driver, struct status *status)
     return true;
 }
 
-/* The version is asked first, by itself: an old driver lacks functions, and what to do then is to update it. */
+/* The version is checked first: an old driver lacks functions, and the remedy is to update it. */
 static bool check_version(struct cuda_driver *driver, struct status *status)
 {
     void *address = dlsym(driver->library, "cuDriverGetVersion");
@@ -54,7 +54,7 @@ static bool check_version(struct cuda_driver *driver, struct status *status)
     return true;
 }
 
-/* What helps against an error of cuInit. */
+/* Remedy of an error of cuInit. */
 static const char *remedy(cu_result result)
 {
     if (result == CU_ERROR_NO_DEVICE)
@@ -66,7 +66,7 @@ static const char *remedy(cu_result result)
 bool cuda_driver_open(struct cuda_driver *driver, struct status *status)
 {
     *driver = (struct cuda_driver){0};
-    /* The driver has threads and exit handlers of its own: it stays mapped after cuda_driver_close. */
+    /* The driver has its own threads and exit handlers: it stays loaded after cuda_driver_close. */
     driver->library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!driver->library) {
         const char *reason = dlerror();
@@ -93,7 +93,7 @@ bool cuda_driver_is_in_use(void)
 {
     cu_result (*count_devices)(int *) = NULL;
     int count;
-    /* Where it is not there nobody uses it. */
+    /* A driver that is not loaded is not in use. */
     void *library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) return false;
     void *address = dlsym(library, "cuDeviceGetCount");

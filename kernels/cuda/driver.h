@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NVIDIA driver, opened at run time: nothing of ours links a CUDA library, so one binary serves machines with and
+/* The NVIDIA driver, opened at run time: no program here links a CUDA library, so one binary serves machines with and
  * without a GPU.
  *
- * The declarations below repeat the driver's binary interface (CUDA 12.4 and later, which keeps it compatible) so that
- * the build needs no toolkit; abi_test.c compares them with cuda.h where there is one. Names follow cuda.h: cuda_driver
- * member `MemAlloc` is cuMemAlloc_v2, and so on. */
+ * The declarations below repeat the driver's binary interface (CUDA 12.4 and later, which keep it compatible), so that
+ * the build needs no toolkit; abi_test.c compares them with cuda.h if there is one. Names follow cuda.h: member
+ * `MemAlloc` of cuda_driver is cuMemAlloc_v2, and so on. */
 #ifndef KERNELS_CUDA_DRIVER_H
 #define KERNELS_CUDA_DRIVER_H
 
@@ -67,7 +67,7 @@ enum cu_function_attribute {
     CU_FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 };
 
-/* Memory that is made, mapped and opened to GPUs in steps of their own. */
+/* Memory that is created, mapped and made accessible to GPUs in separate steps. */
 enum { CU_MEM_PINNED = 1, CU_MEM_ON_DEVICE = 1, CU_MEM_READ_WRITE = 3, CU_MEM_GRANULARITY_MINIMUM = 0 };
 typedef uint64_t cu_mem_handle;
 struct cu_mem_location {
@@ -153,7 +153,7 @@ struct cu_kernel_node_params { /* CUDA_KERNEL_NODE_PARAMS_v3 */
 };
 struct cu_child_graph_params { /* CUDA_CHILD_GRAPH_NODE_PARAMS: the graph is copied */
     cu_graph graph;
-    int ownership; /* 0: stays the caller's; before CUDA 12.9 there is no such member, and it must be zero */
+    int ownership; /* 0: remains the caller's; before CUDA 12.9 the member does not exist and must be zero */
 };
 struct cu_graph_node_params { /* CUgraphNodeParams */
     int type;
@@ -269,15 +269,15 @@ struct cuda_driver {
 #undef CUDA_DRIVER_MEMBER
 };
 
-/* Opens libcuda.so.1, looks every function up, calls cuInit. STATUS_MACHINE, with expected, found and remedy, when there
- * is no driver, it is older than CU_DRIVER_LEAST_VERSION, a function is missing or cuInit fails. */
+/* Opens libcuda.so.1, looks up every function and calls cuInit. STATUS_MACHINE, with expected, found and remedy, if
+ * there is no driver, it is older than CU_DRIVER_LEAST_VERSION, a function is missing or cuInit fails. */
 bool cuda_driver_open(struct cuda_driver *driver, struct status *status);
 /* Whether this process has begun to use CUDA. */
 bool cuda_driver_is_in_use(void);
-void cuda_driver_close(struct cuda_driver *driver); /* harmless on a driver that is all zero */
+void cuda_driver_close(struct cuda_driver *driver); /* does nothing on a driver that is all zero */
 
-/* True for CU_SUCCESS; else fills status with "WHAT: NAME (text)" and returns false. Out of memory and a missing or lost
- * device are STATUS_MACHINE, as is every other error of the driver: the engine was verified before. */
+/* True for CU_SUCCESS; else fills status with "WHAT: NAME (text)" and returns false. All errors of the driver are
+ * STATUS_MACHINE, such as lack of memory and a missing or lost device: the engine was verified before. */
 bool cuda_ok(const struct cuda_driver *driver, cu_result result, struct status *status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening the driver and a device, against the fake driver (tests/fake_cuda): the program runs itself again with the
- * fake's folder in LD_LIBRARY_PATH. */
+/* Opening the driver and a device with the fake driver (tests/fake_cuda): the program runs itself again with the fake's
+ * folder in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
 
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static int begin(void **state)
     return 0;
 }
 
-/* No test may leave anything behind or call the driver wrongly. */
+/* No test may leak resources or misuse the driver. */
 static int end(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_refusals(void **state)
     expect_refused(INT_MAX, "choose another, or check CUDA_VISIBLE_DEVICES");
 }
 
-/* Every call of the driver fails once: the failure is told, and nothing stays open. */
+/* Every call of the driver fails once: the failure is reported, and nothing stays open. */
 static void test_each_call_failing(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void test_each_call_failing(void **state)
     /* Version, init, count, get, name, seven attributes, UUID, memory, context, push, granularity, stream; push and free
      * memory. */
     assert_int_equal(failed_opens, 20);
-    assert_true(call > failed_opens + 5); /* and some in device_leave and device_close, which tell nobody */
+    assert_true(call > failed_opens + 5); /* and some in device_leave and device_close, whose failures are ignored */
 }
 
 static void test_cuda_ok(void **state)
@@ -202,7 +202,7 @@ static void test_architecture_names(void **state)
     }
 }
 
-/* What --open says, with another folder to find the library in. */
+/* Output of --open with another folder for the library. */
 static void expect_message_with(const char *folder, const char *expected)
 {
     int ends[2];
@@ -235,7 +235,7 @@ static void test_library_without_a_function(void **state)
                                            "libcuda.so.1 13.0 without it; reinstall the driver");
 }
 
-/* A library of that name that is none hides those of this machine. */
+/* A file of that name that is no library hides the machine's libraries. */
 static void test_no_library(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans as CUDA graphs: the device target's counterpart of kernels/cpu/executor.h. Each launch becomes a kernel node, or,
- * where it calls a library, a child graph with what the library queues. A launch with LAUNCH_PROGRAMMATIC depends on the one before it, and on nothing else, by a programmatic edge: it may begin
- * early, and its kernel waits until that launch, and so the whole chain behind it, has completed. Other launches,
- * and those behind a library call, depend by full edges. Graphs come from the plan's data alone: no JIT, no warm-up, and no
- * capture but for library calls.
+/* Plans as CUDA graphs, as kernels/cpu/executor.h is for the CPU. Each launch becomes a kernel node or, if it calls a
+ * library, a child graph with the work that the library queues. A launch with LAUNCH_PROGRAMMATIC depends only on the
+ * one before it, by a programmatic edge: it may begin early, and its kernel waits until that launch, and so the whole
+ * chain before it, has completed. Other launches, and those after a library call, depend by full edges. Graphs are
+ * built from the plan's data: no JIT, no warm-up, and no capture except of library calls.
  *
- * All functions enter the device's context themselves. A kernel set and its plans belong to one device and are used by one
- * thread at a time. */
+ * All functions enter the device's context themselves. Requires: a kernel set and its plans belong to one device and
+ * are used by one thread at a time. */
 #ifndef KERNELS_CUDA_EXECUTOR_H
 #define KERNELS_CUDA_EXECUTOR_H
 
@@ -19,7 +19,7 @@ struct cuda_memory {
     uint64_t bytes[SPACE_COUNT];
 };
 
-/* A kernel of an engine on the device, and what its parameters are. */
+/* A kernel of an engine on the device, and its parameters. */
 struct cuda_kernel {
     cu_library library;
     cu_function function;
@@ -33,7 +33,7 @@ struct cuda_kernels {
     const struct cuda_calls *calls; /* borrowed, set by the caller; NULL: no plan calls a library */
 };
 
-/* Loads every cubin and looks up every entry; raises the limit of dynamic shared memory to what the device allows. */
+/* Loads every cubin and looks up every entry; raises the limit of dynamic shared memory to the device's maximum. */
 bool cuda_kernels_load(struct cuda_kernels *kernels, const struct device *device, const struct engine_kernel *entries,
                        size_t count, struct status *status);
 void cuda_kernels_free(struct cuda_kernels *kernels, const struct device *device);
@@ -43,9 +43,8 @@ struct cuda_plan {
     uint32_t launch_count;
 };
 
-/* Builds and instantiates the graph. The plan must have passed the checks of engine_open; what only
- * the device knows is checked here: shared memory, threads, blocks that wait for each other, the kernels' parameters, the chain
- * of dependencies. */
+/* Builds and instantiates the graph. Checks what depends on the device: shared memory, threads, co-resident blocks, the
+ * kernels' parameters, the chain of dependencies. Requires: the plan has passed the checks of engine_open. */
 bool cuda_plan_bind(struct cuda_plan *bound, const struct device *device, const struct cuda_kernels *kernels,
                     const struct plan *plan, const struct cuda_memory *memory, const char *name, struct status *status);
 void cuda_plan_free(struct cuda_plan *bound, const struct device *device);
@@ -53,7 +52,7 @@ void cuda_plan_free(struct cuda_plan *bound, const struct device *device);
 /* Queues one replay on the device's stream and returns. */
 bool cuda_plan_launch(const struct cuda_plan *bound, const struct device *device, struct status *status);
 
-/* Runs the launches one after the other outside a graph and measures each: launch_us[i] is set. For traces. */
+/* Runs the launches one after the other without a graph and sets launch_us[i]. For traces. */
 bool cuda_plan_run_timed(const struct device *device, const struct cuda_kernels *kernels, const struct plan *plan,
                          const struct cuda_memory *memory, double *launch_us, struct status *status);
 

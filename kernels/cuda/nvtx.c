@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of NVTX version 3 that a program plays (headers nvtxInit.h and nvtxTypes.h of github.com/NVIDIA/NVTX). The tool
- * is a library with the function InitializeInjectionNvtx2. It gets a function that hands out tables by number; with the
- * table of callbacks it asks for arrays of places, one array for each module of the API, and writes its functions into
- * the places that it wants. All numbers are part of NVTX's interface and never change. */
+/* The program's side of NVTX version 3 (headers nvtxInit.h and nvtxTypes.h of github.com/NVIDIA/NVTX). The tool is a
+ * library with the function InitializeInjectionNvtx2. It receives a function that returns tables by number. With the
+ * table of callbacks it requests arrays of pointers, one for each module of the API, and writes its functions into
+ * those that it uses. All numbers are part of NVTX's interface and never change. */
 #include "kernels/cuda/nvtx.h"
 
 #include <dlfcn.h>
@@ -37,9 +37,9 @@ struct version {
 typedef const void *get_table_function(uint32_t table);
 typedef int initialize_function(get_table_function *get_table);
 
-/* Where the tool's functions stand; what is never called shares one place. */
+/* Pointers to the tool's functions; functions that are never called share one. */
 static function *push_place, *pop_place, *unused_place;
-static function **core_places[MOST_FUNCTIONS + 1], **unused_places[MOST_FUNCTIONS + 1]; /* NULL behind the last */
+static function **core_places[MOST_FUNCTIONS + 1], **unused_places[MOST_FUNCTIONS + 1]; /* NULL-terminated */
 
 static push_function *push;
 static pop_function *pop;
@@ -61,7 +61,7 @@ static const void *get_table(uint32_t table)
     return table == TABLE_CALLBACKS ? (const void *)&callbacks : table == TABLE_VERSION ? (const void *)&version : NULL;
 }
 
-/* A tool that fails is one that is not there: it must not keep the program from its work. */
+/* A tool that fails is treated as absent, so that the program continues. */
 static void attach(void)
 {
     const char *path = secure_getenv("NVTX_INJECTION64_PATH");
@@ -80,7 +80,7 @@ static void attach(void)
         dlclose(library);
         return;
     }
-    /* One without the other could not nest. */
+    /* Ranges need both functions. */
     if (!push_place || !pop_place) return;
     memcpy(&push, &push_place, sizeof push);
     memcpy(&pop, &pop_place, sizeof pop);

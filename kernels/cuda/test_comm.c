@@ -5,7 +5,7 @@ enum {
     MOST_GPUS = 8,
     CANARY_BYTES = 256,
     CANARY = 0xa5,
-    EMPTY = 0xff, /* every byte of COMM_EMPTY; poison, too */
+    EMPTY = 0xff, /* every byte of COMM_EMPTY; also the poison */
     HEADER_BYTES = 256,
     HOPPER = 90,
 };
@@ -26,7 +26,7 @@ static void must(bool ok, const struct status *status)
 
 /* ---- GPUs ---- */
 
-static struct device others[MOST_GPUS]; /* from 1 on; 0: the tests' own */
+static struct device others[MOST_GPUS]; /* from 1 on; 0: that of the tests */
 
 static const struct device *gpu(int index) { return index ? &others[index] : &test_device()->device; }
 
@@ -36,7 +36,7 @@ static void close_others(void)
         if (others[g].context) device_close(&others[g]);
 }
 
-static enum cuda_link link_of_gpus; /* once test_comm_gpus was called */
+static enum cuda_link link_of_gpus; /* set by test_comm_gpus */
 
 int test_comm_gpus(void)
 {
@@ -253,7 +253,7 @@ void test_comm_kernel_open(const struct test_comm *comm, struct test_comm_kernel
                            const struct test_kernel *kernel)
 {
     *bound = (struct test_comm_kernel){.kernel = kernel};
-    assert_int_equal(kernel->geometry.shared_bytes, 0); /* else every context would have to allow it */
+    assert_int_equal(kernel->geometry.shared_bytes, 0); /* otherwise every context would have to allow it */
     for (int r = 0; r < comm->members; r++) {
         cu_kernel handle = NULL;
         enter(&comm->rank[r]);

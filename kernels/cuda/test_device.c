@@ -7,14 +7,14 @@
 #include "kernels/cuda/nvrtc.h"
 
 enum {
-    CANARY_BYTES = 256, /* before and behind; a multiple of what allocations are aligned to */
+    CANARY_BYTES = 256, /* before and after; a multiple of the alignment of allocations */
     CANARY = 0xa5,
     POISON = 0xff,
     WARM_UP_REPLAYS = 5,
-    TIMED_REPLAYS = 31, /* fewer, down to LEAST_REPLAYS, where they would take longer than MOST_TIMED_MS */
+    TIMED_REPLAYS = 31, /* fewer, at least LEAST_REPLAYS, if they would take longer than MOST_TIMED_MS */
     LEAST_REPLAYS = 5,
     MOST_TIMED_MS = 300,
-    /* A replay takes longer than queueing the next one, so that the times are the device's and not the host's. */
+    /* A replay takes longer than queueing the next one, so that the device's time is measured, not the host's. */
     LEAST_LAUNCHES = 64,
 };
 
@@ -27,7 +27,7 @@ static void close_device(void)
     device_close(&the_device.device);
 }
 
-/* A test that is skipped for want of a GPU must not look as if it had passed where there is one. */
+/* Where a GPU is required, a skipped test is a failure. */
 static struct test_device *without_device(const char *message)
 {
     if (getenv("ENG_TEST_NEEDS_GPU")) fail_msg("no GPU: %s", message);
@@ -43,7 +43,7 @@ struct test_device *test_device(void)
     tried = true;
     if (!device_open(&the_device.device, 0, &status)) return without_device(status.message);
     the_device.nvrtc = nvrtc_open(device_sources, device_source_count, getenv("ENG_TEST_CUBINS"), &status);
-    /* The context stays current on the one thread that tests have. */
+    /* The context stays current on the only thread of the tests. */
     if (!the_device.nvrtc || !device_enter(&the_device.device, &status)) {
         nvrtc_close(the_device.nvrtc);
         device_close(&the_device.device);
@@ -191,7 +191,7 @@ struct compiling {
     _Atomic int next;
 };
 
-/* What fails here fails again, with its message, in test_kernel_open. */
+/* A failure here occurs again, with its message, in test_kernel_open. */
 static void *compile_some(void *context)
 {
     struct compiling *work = context;
@@ -226,7 +226,7 @@ void test_kernel_close(struct test_kernel *test)
     *test = (struct test_kernel){0};
 }
 
-/* The arguments of one launch; it must not move while `pointers` is in use. */
+/* The arguments of one launch. Requires: it does not move while `pointers` is used. */
 struct arguments {
     struct cu_tensor_map maps[PLAN_MAX_OPERANDS];
     cu_deviceptr addresses[PLAN_MAX_OPERANDS];
@@ -330,13 +330,13 @@ void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int
 
 /* Timing */
 
-/* `launches` nodes in one chain that takes the operand sets in turn. */
+/* `launches` nodes in one chain that use the operand sets in rotation. */
 static cu_graph_exec build_chain(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
                                  int launches, uint64_t space_rows)
 {
     enum { HOPPER = 90 };
     const struct device_geometry *geometry = &test->geometry;
-    /* As in an engine: the next kernel's preamble overlaps, its device_wait() orders it. */
+    /* As in an engine: the next kernel's preamble overlaps, and its device_wait() orders it. */
     const struct cu_graph_edge programmatic = {.from_port = CU_GRAPH_PORT_PROGRAMMATIC,
                                                .type = CU_GRAPH_EDGE_PROGRAMMATIC};
     const struct cu_graph_edge full = {0};
@@ -376,7 +376,7 @@ static int compare_floats(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median milliseconds of a replay. All are queued without a pause: each event follows the replay before it at once. */
+/* Median milliseconds of a replay. All are queued without a pause: each event directly follows the replay before it. */
 static double time_replays(cu_graph_exec exec, int warm_up, int replays)
 {
     cu_event events[TIMED_REPLAYS + 1];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of device kernels share: one GPU, one compiler, launches between canaries, timing. Every test program
- * that uses it must call test_device() first; where there is no GPU it returns NULL and the test is skipped. */
+/* Shared by tests of device kernels: one GPU, one compiler, launches between canaries, timing. Every test program first
+ * calls test_device(); without a GPU it returns NULL, and the test is skipped. */
 #ifndef KERNELS_CUDA_TEST_DEVICE_H
 #define KERNELS_CUDA_TEST_DEVICE_H
 
@@ -12,8 +12,8 @@ struct test_device {
     struct device device;
     struct nvrtc *nvrtc;
 };
-/* The GPU, opened on first use and shared by all tests of the program; NULL and one line on stderr if there is none,
- * a failed test where ENG_TEST_NEEDS_GPU is set. Cubins stay for the next program in the folder ENG_TEST_CUBINS. */
+/* The GPU, opened on first use and shared by all tests of the program. Without a GPU NULL, with one line on stderr, or
+ * a failed test if ENG_TEST_NEEDS_GPU is set. Cubins are kept for the next program in the folder ENG_TEST_CUBINS. */
 struct test_device *test_device(void);
 /* if (!test_device()) skip(); for cmocka tests. */
 #define TEST_NEEDS_DEVICE()         \
@@ -45,22 +45,23 @@ struct test_kernel {
 };
 void test_kernel_open(struct test_kernel *test, const struct device_kernel *kernel, const int64_t *params);
 void test_kernel_close(struct test_kernel *test);
-/* Compiles ahead, with all processors, what test_kernel_open will ask for; needs ENG_TEST_CUBINS. */
+/* Compiles in advance, with all processors, the kernels that test_kernel_open will request; needs ENG_TEST_CUBINS. */
 void test_kernels_compile(const struct device_kernel *const *kernels, int64_t (*params)[PLAN_MAX_PARAMS], int count);
-/* One launch with operands at these addresses (operands that are tensor maps are encoded over them; map.rows 0 takes
+/* Runs one launch with operands at these addresses (operands that are tensor maps are encoded for them; map.rows 0 uses
  * space_rows), then a synchronisation that must succeed. */
 void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int count, uint64_t space_rows);
 
-/* Median microseconds of a launch inside a graph of `copies` launches, each with its own operand set (rotated, so that
- * the L2 cache is cold when the sets exceed it), joined by programmatic edges as in an engine. operand_sets:
+/* Median microseconds of a launch in a graph of `copies` launches, each with its own operand set (in rotation, so that
+ * the L2 cache is cold if the sets exceed it), joined by programmatic edges as in an engine. operand_sets:
  * [copies][count]. For benchmarks. */
 double test_kernel_time(struct test_kernel *test, const cu_deviceptr *operand_sets, int count, int copies,
                         uint64_t space_rows);
 
-/* Bytes per second, read and written, of a copy inside the device's memory: what a kernel can hope for. */
+/* Bytes per second, read plus written, of a copy within the device's memory: the limit of a kernel. */
 double test_copy_bandwidth(void);
 
-/* float <-> bf16/f16 arrays on the host: values rounded through dtype, so that the reference sees what the device sees. */
+/* float <-> bf16/f16 arrays on the host: values are rounded to the dtype, so that the reference uses the same values as
+ * the device. */
 void test_encode(const float *from, void *to, size_t count, enum dtype dtype);
 void test_decode(const void *from, float *to, size_t count, enum dtype dtype);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake driver's own functions (tests/fake_cuda/fake_cuda.h, which this folder may not include), for tests that run with
- * it as libcuda.so.1. */
+/* Functions of the fake driver (tests/fake_cuda/fake_cuda.h, which this folder may not include), for tests that run
+ * with it as libcuda.so.1. */
 #ifndef KERNELS_CUDA_TEST_FAKE_CUDA_H
 #define KERNELS_CUDA_TEST_FAKE_CUDA_H
 
@@ -23,7 +23,7 @@ struct test_fake_cuda {
                   void *context);
 };
 
-/* Fails the test where the fake driver is not the one that the linker finds. */
+/* Fails the test if the linker finds another driver than the fake one. */
 static inline struct test_fake_cuda test_fake_cuda_find(void)
 {
     struct test_fake_cuda fake;

@@ -67,7 +67,7 @@ bool cublaslt_open(struct cublaslt *library, uint32_t version, struct status *st
     bool found = false;
     for (int i = 0; i < LIBRARY_NAMES; i++) {
         memset(library, 0, sizeof *library);
-        /* As of the driver: what it starts may outlive the handle. */
+        /* Stays loaded, as the driver does: its threads may outlive the handle. */
         library->library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!library->library) continue;
         found = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuBLASLt, opened at run time, only where an engine calls it or a builder races it. As in driver.h, the declarations
- * repeat the library's binary interface (CUDA 12 and 13) under names that follow cublasLt.h; abi_test.c compares them
- * with it where there is one. */
+/* cuBLASLt, opened at run time only if an engine calls it or a builder measures it. As in driver.h, the declarations
+ * repeat the library's binary interface (CUDA 12 and 13) with names of cublasLt.h; abi_test.c compares them with it if
+ * there is one. */
 #ifndef KERNELS_CUDA_VENDOR_CUBLASLT_H
 #define KERNELS_CUDA_VENDOR_CUBLASLT_H
 
@@ -12,7 +12,7 @@ typedef struct lt_matmul_desc_opaque *lt_matmul_desc;
 typedef struct lt_matrix_layout_opaque *lt_matrix_layout;
 typedef struct lt_preference_opaque *lt_preference;
 
-/* cublasLtMatmulAlgo_t: opaque, copyable, and meant to be stored. */
+/* cublasLtMatmulAlgo_t: opaque; may be copied and stored. */
 struct lt_algorithm {
     uint64_t opaque[8];
 };
@@ -106,9 +106,10 @@ struct cublaslt {
 #undef CUBLASLT_MEMBER
 };
 
-/* Opens libcublasLt.so.13 or .12 and makes a handle; the device's context must be current. STATUS_MACHINE, with expected,
- * found and remedy, when it is not there or lacks a function. Of `version` only, unless that is 0. */
+/* Opens libcublasLt.so.13 or .12 and creates a handle. STATUS_MACHINE, with expected, found and remedy, if the library
+ * is missing, lacks a function or, unless `version` is 0, has another version. Requires: the device's context is
+ * current. */
 bool cublaslt_open(struct cublaslt *library, uint32_t version, struct status *status);
-void cublaslt_close(struct cublaslt *library); /* harmless on one that is all zero */
+void cublaslt_close(struct cublaslt *library); /* does nothing on one that is all zero */
 
 #endif

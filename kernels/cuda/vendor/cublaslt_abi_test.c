@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares cublaslt.h with the toolkit's cublasLt.h, as abi_test.c does driver.h with cuda.h: all of it at compile time. */
+/* Compares cublaslt.h with the toolkit's cublasLt.h, as abi_test.c compares driver.h with cuda.h: all of it at compile
+ * time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +60,7 @@ SAME_MEMBER(workspace_bytes, workspaceSize);
 SAME_MEMBER(state, state);
 SAME_MEMBER(waves, wavesCount);
 
-/* Parameter lists with our types replaced by theirs; enums of theirs are ints of ours. */
+/* Parameter lists with our types replaced; enums of the library are int here. */
 #define IS(symbol, result, ...) \
     _Static_assert(__builtin_types_compatible_p(__typeof__(symbol), result(__VA_ARGS__)), #symbol)
 IS(cublasLtGetVersion, size_t, void);

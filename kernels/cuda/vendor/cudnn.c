@@ -47,7 +47,7 @@ static bool check_version(const struct cudnn *cudnn, size_t version, struct stat
 bool cudnn_open(struct cudnn *cudnn, size_t version, struct status *status)
 {
     *cudnn = (struct cudnn){0};
-    /* The library and those it opens have threads and exit handlers of their own: they stay mapped. */
+    /* The library and its dependencies have threads and exit handlers: they stay loaded. */
     cudnn->library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!cudnn->library) {
         const char *reason = dlerror();

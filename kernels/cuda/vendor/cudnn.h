@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuDNN 9, opened at run time by whoever needs one of its plans: nothing of ours links it, and an engine whose tactics
- * are all our own never asks for it.
+/* cuDNN 9, opened at run time only for its plans: no program here links it, and an engine without its tactics does not
+ * load it.
  *
- * The declarations below repeat the binary interface of cuDNN's backend API so that the build needs no headers;
- * cudnn_abi_test.c compares them with cudnn.h where there is one. Names follow cudnn.h: member `Execute` is
+ * The declarations below repeat the binary interface of cuDNN's backend API, so that the build needs no headers;
+ * cudnn_abi_test.c compares them with cudnn.h if there is one. Names follow cudnn.h: member `Execute` is
  * cudnnBackendExecute, CUDNN_DESCRIPTOR_ENGINE is CUDNN_BACKEND_ENGINE_DESCRIPTOR, and so on. */
 #ifndef KERNELS_CUDA_VENDOR_CUDNN_H
 #define KERNELS_CUDA_VENDOR_CUDNN_H
@@ -162,13 +162,13 @@ struct cudnn {
 #undef CUDNN_MEMBER
 };
 
-/* Opens libcudnn.so.9, looks every function up and makes a handle for the context that is current. STATUS_MACHINE, with
- * expected, found and remedy, when the library is missing, of another version, lacks a function or makes no handle.
- * `version`: as cudnnGetVersion; 0: any 9. A handle is used by one thread at a time. */
+/* Opens libcudnn.so.9, looks up every function and creates a handle for the current context. STATUS_MACHINE, with
+ * expected, found and remedy, if the library is missing, has another version, lacks a function or creates no handle.
+ * `version`: as cudnnGetVersion; 0: any 9. Requires: a handle is used by one thread at a time. */
 bool cudnn_open(struct cudnn *cudnn, size_t version, struct status *status);
-void cudnn_close(struct cudnn *cudnn); /* harmless on one that is all zero; the context is current */
+void cudnn_close(struct cudnn *cudnn); /* does nothing on one that is all zero. Requires: the context is current. */
 
-/* True for success; else fills status with "WHAT: what cuDNN says" and returns false, STATUS_MACHINE. */
+/* True for success; else fills status with "WHAT: text of cuDNN" and returns false, STATUS_MACHINE. */
 bool cudnn_ok(const struct cudnn *cudnn, cudnn_result result, struct status *status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

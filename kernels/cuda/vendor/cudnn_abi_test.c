@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares cudnn.h of ours with cuDNN's own: all of it at compile time. Without headers of cuDNN 9.5 or later there
- * is nothing to compare with, and the one test says so. */
+/* Compares cudnn.h of this folder with cuDNN's own, all of it at compile time. Without headers of cuDNN 9.5 or later
+ * there is nothing to compare with, and the test reports that. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -133,8 +133,7 @@ SAME_VALUE(CUDNN_REDUCE_MAX, CUDNN_REDUCE_TENSOR_MAX);
 SAME_VALUE(CUDNN_HEURISTIC_A, CUDNN_HEUR_MODE_A);
 SAME_VALUE(CUDNN_HEURISTIC_B, CUDNN_HEUR_MODE_B);
 
-/* Functions: with our types replaced by theirs, the parameter lists must be those of cudnn.h; where it has enums, ours
- * have int. */
+/* Functions: with our types replaced, the parameter lists must be those of cudnn.h; its enums are int here. */
 _Static_assert(sizeof(cudnn_result) == sizeof(cudnnStatus_t), "cudnnStatus_t");
 _Static_assert(sizeof(int) == sizeof(cudnnBackendDescriptorType_t), "cudnnBackendDescriptorType_t");
 _Static_assert(sizeof(int) == sizeof(cudnnBackendAttributeName_t), "cudnnBackendAttributeName_t");

@@ -14,9 +14,9 @@ static const char library_name[] = "libnccl.so.2";
 static const char remedy[] = "install NCCL 2.18 or later (the pip wheel nvidia-nccl-cu13 has it too), and name its "
                              "folder in LD_LIBRARY_PATH";
 
-static const double gate_seconds = 1;  /* that an abort waits for calls on other threads, which notice it */
-static const double end_seconds = 5;   /* that NCCL gets to give back what it holds */
-static const long first_pause = 20000; /* nanoseconds between two questions: doubles ... */
+static const double gate_seconds = 1;  /* limit of the wait of an abort for calls on other threads, which notice it */
+static const double end_seconds = 5;   /* limit of the time for NCCL to release its resources */
+static const long first_pause = 20000; /* nanoseconds between two polls: doubles ... */
 static const long last_pause = 1000000;
 
 struct ending;
@@ -25,7 +25,7 @@ struct nccl_gate {
     pthread_cond_t changed;
     unsigned inside; /* calls of NCCL on this communicator */
     bool aborted;
-    struct ending *ending; /* that has begun; NULL: none */
+    struct ending *ending; /* in progress; NULL: none */
 };
 
 /* ---- the library ---- */
@@ -50,7 +50,7 @@ static bool look_up(struct nccl *nccl, struct status *status)
     return true;
 }
 
-/* The version is asked first, by itself: an old library lacks functions, and what to do then is to update it. */
+/* The version is checked first: an old library lacks functions, and the remedy is to update it. */
 static bool check_version(struct nccl *nccl, struct status *status)
 {
     int version = 0;
@@ -77,12 +77,12 @@ static bool check_version(struct nccl *nccl, struct status *status)
 bool nccl_open(struct nccl *nccl, struct status *status)
 {
     memset(nccl, 0, sizeof *nccl);
-    /* NVLink multicast stays off: a process that dies while it holds multicast memory can put all GPUs of a host out of
-     * service until the fabric is reset, and our own collectives do without it. Whoever set it otherwise is overruled,
-     * because the host may be shared. */
+    /* NVLink multicast stays off: a process that ends while it holds multicast memory can put all GPUs of a host out of
+     * service until the fabric is reset, and our own collectives do not need it. An existing setting is overridden,
+     * since the host may be shared. */
     if (setenv("NCCL_NVLS_ENABLE", "0", 1) != 0)
         return status_fail_errno(status, STATUS_MACHINE, errno, "NCCL: setting NCCL_NVLS_ENABLE=0");
-    /* As of the driver: its threads may outlive the handle. */
+    /* Stays loaded, as the driver does: its threads may outlive the handle. */
     nccl->library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!nccl->library) {
         const char *reason = dlerror();
@@ -100,7 +100,7 @@ void nccl_close(struct nccl *nccl)
     memset(nccl, 0, sizeof *nccl);
 }
 
-/* True for success; else fills status with "WHAT: what NCCL says". */
+/* True for success; else fills status with "WHAT: text of NCCL". */
 __attribute__((format(printf, 4, 5))) static bool succeeded(const struct nccl *nccl, nccl_result result,
                                                             struct status *status, const char *format, ...)
 {
@@ -135,7 +135,7 @@ static struct timespec after(double seconds)
     return (struct timespec){.tv_sec = (time_t)end, .tv_nsec = (long)(1e9 * (end - (double)(time_t)end))};
 }
 
-/* Both with the clock of after(). */
+/* Both use the clock of after(). */
 static bool make_lock(pthread_mutex_t *mutex, pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
@@ -179,7 +179,7 @@ static bool was_aborted(struct nccl_gate *gate)
     return aborted;
 }
 
-/* Returns false, for a message that has been set. */
+/* Returns false, for a message that is already set. */
 static bool name_rank(const struct nccl_rank *rank, struct status *status)
 {
     return status_prefix(status, "NCCL: rank %" PRIu32 " of %" PRIu32 " (GPU %d)", rank->rank, rank->ranks,
@@ -212,14 +212,14 @@ static void gate_leave(const struct nccl_rank *rank)
     pthread_mutex_unlock(&gate->mutex);
 }
 
-/* From here on no call begins. Waits for those that have begun. False: was so already. */
+/* Prevents further calls and waits for those in progress. False: this was done before. */
 static bool gate_shut(struct nccl_gate *gate)
 {
     const struct timespec end = after(gate_seconds);
     pthread_mutex_lock(&gate->mutex);
     bool first = !gate->aborted;
     gate->aborted = true;
-    /* One that hangs in NCCL, or in a full queue behind a kernel that waits, returns because of the abort alone. */
+    /* A call that hangs in NCCL, or in a queue that is full since a kernel waits, only returns because of the abort. */
     while (first && gate->inside && pthread_cond_timedwait(&gate->changed, &gate->mutex, &end) == 0) continue;
     pthread_mutex_unlock(&gate->mutex);
     return first;
@@ -230,14 +230,14 @@ static bool is_well(const struct nccl_rank *rank)
     return !rank->watch.is_well || rank->watch.is_well(rank->watch.context);
 }
 
-/* Inside the gate: waits until nothing is in progress. *finished: false when the time was up, the rank aborted or the watch
- * saw that others are gone. */
+/* Requires: inside the gate. Waits until nothing is in progress. *finished is false if the time was up, the rank was
+ * aborted or the watch reported a failure. */
 static nccl_result settle(const struct nccl_rank *rank, double longest_seconds, bool *finished)
 {
     const double end = now() + longest_seconds;
     struct timespec pause = {.tv_nsec = first_pause};
     *finished = false;
-    while (!was_aborted(rank->gate)) { /* then there is nobody left to ask */
+    while (!was_aborted(rank->gate)) { /* afterwards NCCL must not be called */
         nccl_result state = NCCL_SUCCESS, result = rank->nccl->CommGetAsyncError(rank->comm, &state);
         *finished = result != NCCL_SUCCESS || state != NCCL_IN_PROGRESS;
         if (*finished) return result != NCCL_SUCCESS ? result : state;
@@ -250,12 +250,12 @@ static nccl_result settle(const struct nccl_rank *rank, double longest_seconds, 
 
 /* ---- ends ---- */
 
-/* ncclCommAbort and ncclCommDestroy wait: for kernels, for graphs, for whatever else the GPU does. They run on a thread
- * of their own, while the caller ends what they wait for; it is left behind where that takes too long. */
+/* ncclCommAbort and ncclCommDestroy wait for kernels, graphs and other work of the GPU. They run on a separate thread
+ * while the caller ends the work that they wait for; if that takes too long, the thread continues alone. */
 struct ending {
     nccl_result (*end)(nccl_comm comm);
     nccl_comm comm;
-    struct device device; /* a copy, because the rank's may be closed before this ends */
+    struct device device; /* a copy, since the rank's may be closed before this ends */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -271,7 +271,7 @@ static void ending_free(struct ending *ending)
 static void *run_ending(void *argument)
 {
     struct ending *ending = argument;
-    /* Without it NCCL, which puts the thread's GPU back when it is done, would make a context on GPU 0. */
+    /* Otherwise NCCL, which restores the thread's GPU at the end, would create a context on GPU 0. */
     bool entered = device_enter(&ending->device, NULL);
     ending->end(ending->comm);
     if (entered) device_leave(&ending->device);
@@ -296,7 +296,7 @@ static struct ending *ending_new(const struct nccl_rank *rank, nccl_result (*end
     return NULL;
 }
 
-/* Begins it. Without memory or a thread it happens here: better late than never. */
+/* Begins the ending. Without memory or a thread it runs here, synchronously. */
 static void begin_ending(const struct nccl_rank *rank, nccl_result (*end)(nccl_comm comm))
 {
     struct ending *ending = ending_new(rank, end);
@@ -308,7 +308,7 @@ static void begin_ending(const struct nccl_rank *rank, nccl_result (*end)(nccl_c
     if (ending) ending_free(ending);
 }
 
-/* Waits for one that has begun. */
+/* Waits for an ending in progress. */
 static void wait_for_ending(const struct nccl_rank *rank)
 {
     struct ending *ending = rank->gate->ending;
@@ -367,7 +367,7 @@ static bool wait_for_others(const struct nccl_rank *rank, struct status *status)
     nccl_result result = settle(rank, rank->longest_seconds, &finished);
     if (finished) return succeeded(rank->nccl, result, status, "joining");
     if (!is_well(rank))
-        return status_fail(status, STATUS_MACHINE, "expected all ranks to join, found that some are gone");
+        return status_fail(status, STATUS_MACHINE, "expected all ranks to join, found that some have ended or failed");
     return status_fail(status, STATUS_MACHINE,
                        "expected all ranks to join, found that some had not after %.3g s; see that each of them runs, "
                        "with the same id and count",
@@ -425,7 +425,7 @@ bool nccl_ok(const struct nccl_rank *rank, struct status *status)
     return succeeded(rank->nccl, result, status, "working") || name_rank(rank, status);
 }
 
-/* Inside the gate: a collective was called, with that result; waits until it is queued. */
+/* Requires: inside the gate. Waits until a collective that was called with that result is queued. */
 static bool queued(const struct nccl_rank *rank, nccl_result result, const char *what, struct status *status)
 {
     bool finished = true;
@@ -433,7 +433,8 @@ static bool queued(const struct nccl_rank *rank, nccl_result result, const char 
     if (finished) return succeeded(rank->nccl, result, status, "queueing an %s", what) || name_rank(rank, status);
     if (was_aborted(rank->gate)) return fail_aborted(rank, status);
     if (!is_well(rank)) {
-        status_fail(status, STATUS_MACHINE, "expected an %s to be queued, found that some ranks are gone", what);
+        status_fail(status, STATUS_MACHINE, "expected an %s to be queued, found that some ranks have ended or failed",
+                    what);
         return name_rank(rank, status);
     }
     status_fail(status, STATUS_MACHINE,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, opened at run time, only where ranks exchange data through it. As in driver.h, the declarations repeat the
- * library's binary interface (2.18 and later, which keep it) under names that follow nccl.h: member `AllReduce` is
- * ncclAllReduce, and so on; nccl_abi_test.c compares them with it where there is one.
+/* NCCL, opened at run time only if ranks exchange data through it. As in driver.h, the declarations repeat the
+ * library's binary interface (2.18 and later, which keep it) with names of nccl.h: member `AllReduce` is ncclAllReduce,
+ * and so on; nccl_abi_test.c compares them with it if there is one.
  *
- * Communicators are non-blocking, so that no call waits longer for another rank than its caller says. One thread at a
- * time uses a struct nccl_rank; only nccl_abort may come from another one while it is in use. */
+ * Communicators are non-blocking, so that a call waits for other ranks no longer than its caller allows. Requires: one
+ * thread at a time uses a struct nccl_rank; only nccl_abort may be called by another thread at the same time. */
 #ifndef KERNELS_CUDA_VENDOR_NCCL_H
 #define KERNELS_CUDA_VENDOR_NCCL_H
 
@@ -29,12 +29,12 @@ enum nccl_value {
     NCCL_SUM = 0, /* ncclRedOp_t */
 };
 
-/* ncclUniqueId: goes from the rank that makes it to all others, by whatever way they have. Functions take it by value. */
+/* ncclUniqueId: created by one rank and sent to all others by any means. Functions take it by value. */
 struct nccl_id {
     uint8_t bytes[128];
 };
 
-/* ncclConfig_t of 2.18; later versions have more members behind it, and go by `bytes` and `version`. */
+/* ncclConfig_t of 2.18; later versions append members and use `bytes` and `version`. */
 struct nccl_config {
     size_t bytes;
     unsigned magic, version;
@@ -42,7 +42,7 @@ struct nccl_config {
     int cluster_size, least_blocks, most_blocks;
     const char *net_name;
     int split_share;
-    int later; /* padding in 2.18, a member since: must be undefined too */
+    int later; /* padding in 2.18, a member later: must be undefined, too */
 };
 _Static_assert(sizeof(struct nccl_config) == 48, "ncclConfig_t of 2.18");
 #define NCCL_CONFIG_MAGIC     0xcafebeefu
@@ -73,8 +73,8 @@ struct nccl {
 #undef NCCL_MEMBER
 };
 
-/* Asked, by any thread, while a call waits for other ranks: false ends the wait. For processes that hear of each other by
- * another way. */
+/* Polled, by any thread, while a call waits for other ranks: false ends the wait. For processes with another channel
+ * between them. */
 struct nccl_watch {
     bool (*is_well)(void *context);
     void *context;
@@ -82,33 +82,35 @@ struct nccl_watch {
 
 struct nccl_gate;
 struct nccl_rank {
-    const struct nccl *nccl; /* borrowed, as is the device: both outlive the rank */
+    const struct nccl *nccl; /* borrowed, as is the device: both must outlive the rank */
     const struct device *device;
     nccl_comm comm; /* NULL: not joined */
     uint32_t rank, ranks;
-    double longest_seconds;  /* that a call waits for other ranks */
+    double longest_seconds;  /* limit of a call's wait for other ranks */
     struct nccl_watch watch; /* is_well NULL: none */
-    struct nccl_gate *gate;  /* owned: keeps nccl_abort and calls on other threads apart */
+    struct nccl_gate *gate;  /* owned: synchronises nccl_abort with calls on other threads */
 };
 
-/* Opens libnccl.so.2. STATUS_MACHINE, with expected, found and remedy, when it is not there, older than
- * NCCL_LEAST_VERSION or lacks a function. Sets NCCL_NVLS_ENABLE=0 in the environment of the process, which NCCL reads
- * once: before other threads use the environment, and before anybody else makes a communicator. */
+/* Opens libnccl.so.2. STATUS_MACHINE, with expected, found and remedy, if it is missing, older than NCCL_LEAST_VERSION
+ * or lacks a function. Sets NCCL_NVLS_ENABLE=0 in the environment of the process, which NCCL reads once. Requires: no
+ * other thread uses the environment, and no communicator exists yet. */
 bool nccl_open(struct nccl *nccl, struct status *status);
-void nccl_close(struct nccl *nccl); /* harmless on one that is all zero; no rank may be joined */
+void nccl_close(struct nccl *nccl); /* does nothing on one that is all zero. Requires: no rank is joined. */
 
-/* An id for one communicator. This process must live until all ranks have joined: they meet through it. */
+/* Creates an id for one communicator. Requires: this process lives until all ranks have joined, which connect through
+ * it. */
 bool nccl_make_id(const struct nccl *nccl, struct nccl_id *id, struct status *status);
 
-/* Joins as rank `rank` of `ranks`, each on a GPU of its own, and waits until all have: each on its own thread or process,
- * with the device's context current here and below. STATUS_MACHINE after longest_seconds without the others, and for
- * whatever NCCL says; *rank is all zero then. longest_seconds and watch, which may be NULL, hold for later calls too. */
+/* Joins as rank `rank` of `ranks`, each on a different GPU, and waits for all. STATUS_MACHINE after longest_seconds
+ * without the others, and for errors of NCCL; *rank is then all zero. longest_seconds and watch (may be NULL) also
+ * apply to later calls. Requires: each rank has its own thread or process; the device's context is current, here and
+ * below. */
 bool nccl_join(struct nccl_rank *joined, const struct nccl *nccl, const struct device *device, const struct nccl_id *id,
                uint32_t rank, uint32_t ranks, double longest_seconds, const struct nccl_watch *watch,
                struct status *status);
 
-/* Whether all is well so far, without waiting: for a host that waits for a step, which never ends if another rank is
- * gone. STATUS_MACHINE with NCCL's reason, also after nccl_abort. After a failure the rank can only be left. */
+/* Whether no error has occurred, without waiting: for a host that waits for a step, which never ends if another rank
+ * has ended. STATUS_MACHINE with NCCL's reason, also after nccl_abort. After a failure only nccl_leave is useful. */
 bool nccl_ok(const struct nccl_rank *rank, struct status *status);
 
 /* Queue a collective on the stream, which may be capturing (CU_STREAM_CAPTURE_MODE_RELAXED: the launch may come from a
@@ -121,14 +123,14 @@ bool nccl_all_reduce(const struct nccl_rank *rank, enum dtype dtype, cu_devicept
 bool nccl_all_gather(const struct nccl_rank *rank, cu_deviceptr from, cu_deviceptr to, uint64_t bytes, cu_stream stream,
                      struct status *status);
 
-/* Ends what waits for a rank that is gone, kernels and calls; results are undefined and later calls fail. From any
- * thread, with any context; again does nothing. Returns within a second; kernels end soon after, and the rest goes on beside
- * the caller, who then destroys the graphs and leaves. */
+/* Ends kernels and calls that wait for a rank that has ended; results are undefined, and later calls fail. Any thread,
+ * any context; further calls do nothing. Returns within a second; kernels end soon after, and the rest continues on a
+ * thread of its own. The caller then destroys the graphs and calls nccl_leave. */
 void nccl_abort(const struct nccl_rank *rank);
 
-/* Leaves, and zeroes *rank: harmless on one that is all zero. Returns within seconds, whatever other ranks do; with any
- * context, while no other thread uses the rank. Graphs that captured its collectives must be destroyed before: NCCL
- * waits for them, and what it holds is lost where they are not. */
+/* Leaves the communicator and zeroes *rank; does nothing if it is all zero. Returns within seconds, whatever other
+ * ranks do. Any context. Requires: no other thread uses the rank, and graphs that captured its collectives are
+ * destroyed; otherwise NCCL waits for them, and its resources are lost. */
 void nccl_leave(struct nccl_rank *rank);
 
 #endif

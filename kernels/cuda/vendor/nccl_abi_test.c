@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares nccl.h with the library's own header of that name, as abi_test.c does driver.h with cuda.h: all of it at
+/* Compares nccl.h of this folder with the library's own, as abi_test.c compares driver.h with cuda.h: all of it at
  * compile time. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ SAME_VALUE(NCCL_CONFIG_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
 SAME_SIZE(nccl_result, ncclResult_t);
 SAME_SIZE(struct nccl_id, ncclUniqueId);
 
-/* The configuration: ours is the beginning of theirs, up to what 2.18 has. */
+/* The configuration: ours is the beginning of the library's, with the members of 2.18. */
 _Static_assert(sizeof(struct nccl_config) <= sizeof(ncclConfig_t), "ncclConfig_t");
 SAME_MEMBER(bytes, size);
 SAME_MEMBER(magic, magic);
@@ -54,7 +54,7 @@ SAME_MEMBER(split_share, splitShare);
 SAME_MEMBER(later, trafficClass);
 #endif
 
-/* Parameter lists with our types replaced by theirs; enums of theirs are ints of ours. */
+/* Parameter lists with our types replaced; enums of the library are int here. */
 #define IS(symbol, result, ...) \
     _Static_assert(__builtin_types_compatible_p(__typeof__(symbol), result(__VA_ARGS__)), #symbol)
 IS(ncclGetVersion, ncclResult_t, int *);
@@ -74,7 +74,7 @@ static const bool compared = true;
 static const bool compared = false;
 #endif
 
-/* The magic number stands in an initializer of theirs alone. */
+/* The magic number is only in an initializer of the library. */
 static void declarations_agree(void **state)
 {
     (void)state;

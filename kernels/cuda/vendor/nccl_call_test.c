@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine stores of a call of NCCL, and what is taken for one. */
+/* Data of an NCCL call in an engine, and which data are accepted. */
 #include "kernels/cuda/vendor/nccl_call.h"
 
 #include "formats/base/test_support.h"
@@ -22,7 +22,7 @@ static void makes_zeros_of_the_least_version(void **state)
     assert_int_equal(call.bytes, 8);
     assert_memory_equal(call.data, zeros, sizeof zeros);
     assert_int_equal(call.version, NCCL_LEAST_VERSION);
-    assert_int_equal(call.library, LIBRARY_NCCL); /* is as it was, as is the count */
+    assert_int_equal(call.library, LIBRARY_NCCL); /* unchanged, as is the count */
     assert_int_equal(call.operand_count, 3);
     free((void *)call.data);
 }
@@ -54,7 +54,7 @@ static void refuses_other_data(void **state)
     free((void *)call.data);
 }
 
-/* The data are of exactly that size, so that a sanitizer sees who reads more. */
+/* The data have exactly that size, so that a sanitizer detects reads beyond it. */
 static void refuses_other_sizes(void **state)
 {
     (void)state;

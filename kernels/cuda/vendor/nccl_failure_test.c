@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL against the fake driver and the fake NCCL (tests/fake_cuda): libraries that do not do, ranks that do not come or do
- * something else, errors, and that none of it hangs. */
+/* NCCL with the fake driver and the fake NCCL (tests/fake_cuda): unsuitable libraries, ranks that do not join or do
+ * something else, errors; none of them hangs. */
 #include "kernels/cuda/vendor/test_nccl.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void test_versions(void **state)
 {
     (void)state;
     const struct {
-        const char *version, *words; /* NULL: good */
+        const char *version, *words; /* NULL: suitable */
     } cases[] = {
         {"21705", "NCCL: expected version 2.18 or later, found 2.17.5; install NCCL 2.18 or later"},
         {"2708", "found 2.7.8"},
@@ -53,7 +53,7 @@ static void test_versions(void **state)
     }
 }
 
-/* What --open says, with another folder to find the library in. */
+/* Output of --open with another folder for the library. */
 static void expect_message_with(const char *folder, const char *words)
 {
     int ends[2], result = 0;
@@ -78,7 +78,7 @@ static void expect_message_with(const char *folder, const char *words)
     test_expect_message(&status, words);
 }
 
-/* A library of that name that is none hides one of this machine. */
+/* A file of that name that is no library hides the machine's library. */
 static void test_no_library(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void test_no_library(void **state)
                         "NCCL: expected the function ncclCommFinalize, found a libnccl.so.2 without it; install");
 }
 
-/* The others come late or never: `ranks` are expected, some of them join. */
+/* `ranks` are expected, and only some join in time or at all. */
 static void expect_no_join(uint32_t ranks, uint32_t joining, const char *words)
 {
     struct test_nccl_rank group[TEST_NCCL_RANKS];
@@ -167,7 +167,7 @@ static bool fail_calls(struct test_nccl_rank *self)
     EXPECT(says(self, "expected an all_gather to be queued, found it in progress after 0.3 s"));
     EXPECT(nccl_ok(rank, &self->status));
     double start = test_nccl_now();
-    nccl_leave(rank); /* what is in progress cannot be finalized */
+    nccl_leave(rank); /* work in progress cannot be finalized */
     EXPECT(test_nccl_now() - start < 3);
     nccl_leave(rank);
     return true;
@@ -201,7 +201,7 @@ static bool leave_slowly(struct test_nccl_rank *self)
     return true;
 }
 
-/* NCCL takes longer than a rank waits to end: it goes on after the device is closed. */
+/* NCCL takes longer to end than a rank waits: it continues after the device is closed. */
 static void test_slow_end(void **state)
 {
     const struct timespec pause = {.tv_nsec = 10000000};
@@ -223,7 +223,7 @@ static bool differ(struct test_nccl_rank *self)
     return true;
 }
 
-/* Rank 0 finds that rank 1, which is there, does not take part. */
+/* Rank 0 detects that rank 1, which exists, does not take part. */
 static bool keep_away(struct test_nccl_rank *self)
 {
     if (self->number == 0) {
@@ -244,7 +244,8 @@ static void test_ranks_that_differ(void **state)
     test_nccl_run(2, keep_away);
 }
 
-/* Rank 0 waits in a collective, from a stream or a graph of several, which the other does not join: it aborts rank 0. */
+/* Rank 0 waits in a collective, from a stream or a graph of several, which the other does not call: it aborts
+ * rank 0. */
 static bool wait_alone(struct test_nccl_rank *self, bool from_graph)
 {
     cu_graph graph = NULL;

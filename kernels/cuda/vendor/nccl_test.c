@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL against the fake driver and the fake NCCL (tests/fake_cuda): what collectives compute, in threads, in processes
- * and in graphs. nccl_failure_test.c has what fails. */
+/* NCCL with the fake driver and the fake NCCL (tests/fake_cuda): results of collectives in threads, processes and
+ * graphs. Failures are in nccl_failure_test.c. */
 #include "kernels/cuda/vendor/test_nccl.h"
 
 #include <sys/wait.h>

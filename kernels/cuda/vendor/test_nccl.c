@@ -14,7 +14,7 @@ struct test_nccl test_nccl;
 
 bool test_nccl_with_libraries(char **argv, int *result)
 {
-    /* Behind the driver, which is put in front. */
+    /* After the driver's folder, which comes first. */
     const char *folders = getenv("LD_LIBRARY_PATH");
     if ((!folders || !strstr(folders, driver_folder)) && !test_with_libraries(library_folder, argv, result))
         return false;
@@ -128,7 +128,7 @@ void test_nccl_wait(struct test_nccl_rank *other, int phase)
 
 /* ---- data ---- */
 
-/* About +-2, with all bits of a fraction. */
+/* About +-2, with all bits of the fraction. */
 float test_nccl_number(uint32_t round, uint32_t r, uint64_t i)
 {
     uint64_t bits = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ (r + 1) * UINT64_C(0xbf58476d1ce4e5b9) ^
@@ -139,7 +139,7 @@ float test_nccl_number(uint32_t round, uint32_t r, uint64_t i)
     return (float)(int32_t)(uint32_t)bits * 0x1p-30f;
 }
 
-/* Device memory of the fake driver is the host's. */
+/* Device memory of the fake driver is host memory. */
 float test_nccl_get(cu_deviceptr at, enum dtype dtype, uint64_t i)
 {
     const void *data = (const void *)(uintptr_t)at;
