@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng.h as a caller meets it: arguments, struct sizes, ownership, slots, text. */
+/* eng.h from a caller's side: arguments, struct sizes, ownership, slots, text. */
 #include "tests/test_fables.h"
 
 #include "builder/build.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The binary interface: a change of any of these breaks programs that were built before it. */
+/* The binary interface: a change of any of these breaks programs that were built before. */
 _Static_assert(sizeof(struct eng_error) == 4 + ENG_MESSAGE_BYTES, "eng_error");
 _Static_assert(offsetof(struct eng_engine_facts, page_bytes) == 24, "eng_engine_facts");
 _Static_assert(offsetof(struct eng_engine_facts, eos_tokens) == 56, "eng_engine_facts");
@@ -53,7 +53,7 @@ static void test_open_refuses(void **state)
     options.threads = 100000;
     assert_int_equal(eng_open(fables_path(), &options, &engine, &error), ENG_USAGE);
     assert_ptr_equal(engine, (void *)(uintptr_t)1);
-    /* Of GPUs, where there is nothing to do for one. */
+    /* Options for GPUs, which an engine for processors refuses. */
     const uint32_t devices[] = {0};
     for (int i = 0; i < 3; i++) {
         eng_open_options_init(&options);
@@ -112,7 +112,7 @@ static void test_struct_sizes(void **state)
     options.known.struct_size = 1u << 20;
     assert_int_equal(eng_session_create(engine, &options.known, &session, &error), ENG_USAGE);
 
-    /* An older caller's struct ends behind `threads`: what lies there now is not looked at. */
+    /* An older caller's struct ends after `threads`: later memory is not read. */
     options.known.struct_size = offsetof(struct eng_session_options, max_sequences);
     options.known.max_sequences = UINT32_MAX;
     CHECK(eng_session_create(engine, &options.known, &session, &error));
@@ -123,7 +123,7 @@ static void test_struct_sizes(void **state)
     assert_int_equal(facts.max_sequences, 64);
     eng_session_destroy(&session);
 
-    /* A newer caller's struct is longer: fine while the rest is zero. */
+    /* A newer caller's struct is longer: allowed while the rest is zero. */
     options.known.max_sequences = 3;
     options.known.struct_size = sizeof options;
     CHECK(eng_session_create(engine, &options.known, &session, &error));
@@ -163,7 +163,7 @@ static void test_handles(void **state)
     eng_close(&engine); /* twice */
     eng_close(&none);
     eng_close(NULL);
-    /* Session and stream keep what they need. */
+    /* Session and stream keep the engine open. */
     int32_t token = 300;
     const char *text;
     size_t size;
@@ -295,7 +295,8 @@ static void test_sampling_is_checked(void **state)
     eng_close(&engine);
 }
 
-/* The slot level, one way and another: whole prompt, pieces, pieces with a wrong end cut off, other slots beside it. */
+/* The slot level in several ways: the whole prompt, pieces, pieces with a wrong end that is truncated, beside other
+ * slots. */
 static void test_slots(void **state)
 {
     (void)state;
@@ -320,7 +321,7 @@ static void test_slots(void **state)
     assert_int_equal(next[0], next[1]);
     assert_memory_equal(logits[0], logits[1], row);
 
-    /* Decode two slots at once, and the third token by token from the start. */
+    /* Decodes two slots at the same time, and the third token by token from the start. */
     CHECK(eng_decode(session, slots, next, 2, next, logits[2], &error));
     assert_memory_equal(logits[2], logits[2] + facts.vocab_size, row);
     for (size_t i = 0; i < PROMPT; i++)
@@ -374,7 +375,7 @@ static void test_slots_run_out(void **state)
     eng_close(&engine);
 }
 
-/* A repeated token is punished in the prompt as in the answer, and forgotten with the tokens that are cut off. */
+/* The penalty applies to repeated tokens of prompt and answer, and no longer to tokens that were truncated. */
 static void test_penalty_follows_truncation(void **state)
 {
     (void)state;
@@ -391,7 +392,7 @@ static void test_penalty_follows_truncation(void **state)
     CHECK(eng_slot_truncate(session, slots[0], 0, &error));
     sampling.repetition_penalty = 1e6f;
     for (int i = 0; i < 2; i++) CHECK(eng_slot_set_sampling(session, slots[i], &sampling, &error));
-    /* With the greedy answer in the prompt, another token must win. */
+    /* With the greedy answer in the prompt, another token must be drawn. */
     int32_t with[51];
     memcpy(with + 1, prompt, 50 * sizeof *prompt);
     with[0] = greedy;
@@ -427,7 +428,7 @@ static void check_text(const struct eng_engine *engine)
     struct eng_text *stream;
     const char *piece;
     CHECK(eng_text_create(engine, 0, &stream, &error));
-    for (int round = 0; round < 2; round++) { /* finish makes it as new */
+    for (int round = 0; round < 2; round++) { /* finish restarts the stream */
         used = 0;
         for (size_t i = 0; i < count; i++) {
             CHECK(eng_text_push(stream, tokens[i], &piece, &size, &error));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of an open engine, and of its sessions, when somebody writes into its file, cuts it, replaces it or takes its
- * name away. */
+/* Effects on an open engine and its sessions when its file is written, truncated, replaced or unlinked. */
 #include "tests/test_fables.h"
 
 #include <fcntl.h>
@@ -17,7 +16,8 @@ enum { PROMPT = 40, NEW_TOKENS = 6, PAUSE_US = 50 * 1000 };
 static char copy[512];
 static int32_t expected[NEW_TOKENS];
 
-/* A fresh copy of the engine, modified long ago: a change within one tick of the file system's clock would not be seen. */
+/* A fresh copy of the engine, modified long ago: a change within one tick of the file system's clock would not be
+ * detected. */
 static const char *fresh_copy(void)
 {
     const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
@@ -140,7 +140,7 @@ static void expect_changed(enum eng_status status, const struct eng_error *error
     }
 }
 
-/* Words that come from the file, of an engine that is open. */
+/* Text that comes from the file of an open engine. */
 static void check_text(const struct eng_engine *engine)
 {
     static const char text[] = "Once upon a time, a fox";
@@ -201,7 +201,7 @@ static void decode_steps_look_in_between(void **state)
     eng_close(&engine);
 }
 
-/* The engine goes on as if nothing had happened to its file, in sessions made before and after. */
+/* The engine continues as if its file had not changed, in sessions made before and after. */
 static void expect_no_effect(uint32_t private_weights, enum change change)
 {
     struct eng_error error;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts that cannot be right: more tokens than the context holds are refused before any of them is read, and a larger KV
- * pool than all slots can use is cut to that. */
+/* Impossible counts: more tokens than the context holds are refused before any of them is read, and a KV pool larger
+ * than all slots can use is reduced. */
 #include "tests/test_fables.h"
 
 #include <stdio.h>
@@ -55,7 +55,7 @@ static void test_submit(void **state)
         for (int i = 0; i < COUNTS; i++) {
             snprintf(found, sizeof found, "found %zu", counts[i]);
             eng_sequence_submit(sequence, tokens, counts[i], &error);
-            /* Three tokens and two drawn ones are there already at the second turn. */
+            /* Three tokens and two drawn ones exist at the second turn. */
             expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 95" : "at most 100", found, NULL});
         }
         CHECK(eng_sequence_submit(sequence, tokens, SHORT, &error));
@@ -85,7 +85,7 @@ static void test_slots(void **state)
             expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
             eng_decode_steps(session, &slot, tokens, 1, counts[i], &next, &error);
             expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
-            /* As many slots: neither their numbers nor their tokens are read. */
+            /* The number of slots: neither their numbers nor their tokens are read. */
             eng_decode(session, &slot, tokens, counts[i], &next, NULL, &error);
             snprintf(found, sizeof found, "is %zu", counts[i]);
             expect(&error, ENG_USAGE, (const char *[]){found, "at most 8", NULL});

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole device engine, from the builder's lowering through the file to the executor, on the fake driver: the program
- * runs itself again with the fake's folder in LD_LIBRARY_PATH. */
+/* A whole device engine, from the builder's lowering through the file to the executor, with the fake driver: the
+ * program runs itself again with the fake's folder in LD_LIBRARY_PATH. */
 #include "tests/test_lowered_engine.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
@@ -38,7 +38,7 @@ static int begin(void **state)
 
 static int64_t lost; /* objects whose context could not be entered to free them */
 
-/* No test may leave anything behind. */
+/* No test may leak resources. */
 static int end(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void unload(struct loaded *loaded)
 
 /* ---- what the fake sees ---- */
 
-/* The launches of one replay of a plan. The fake's lock is held while a kernel runs, so what is wrong is only noted. */
+/* The launches of one replay of a plan. The fake's lock is held while a kernel runs, so defects are only noted. */
 struct watch {
     const struct loaded *loaded;
     const struct plan *plan;
@@ -197,7 +197,7 @@ static void the_file_opens(void **state)
     engine_close(&engine);
 }
 
-/* Weights that need no new order are the checkpoint's bytes. */
+/* Weights in their original order are the checkpoint's bytes. */
 static void weights_are_the_checkpoints(void **state)
 {
     (void)state;
@@ -280,7 +280,7 @@ static void every_plan_runs_as_planned(void **state)
     assert_int_equal(fake.misuse(), 0);
 }
 
-/* Kernels loaded, a decode and a prefill plan bound and replayed; then all is released. */
+/* Loads kernels, binds and replays a decode and a prefill plan, and releases all. */
 static bool try_everything(struct loaded *loaded, struct status *status)
 {
     enum { PLANS = 2 };
@@ -297,7 +297,8 @@ static bool try_everything(struct loaded *loaded, struct status *status)
     return ok;
 }
 
-/* Every call of the driver fails once, from loading the kernels to releasing all. Few plans, so that these are few. */
+/* Every call of the driver fails once, from loading the kernels to releasing all. Few plans keep the number of calls
+ * small. */
 static void each_call_failing(void **state)
 {
     (void)state;
@@ -324,17 +325,17 @@ static void each_call_failing(void **state)
         if (!ok && !strstr(status.message, "CUDA_ERROR_UNKNOWN (unknown error)"))
             fail_msg("call %llu: %s", (unsigned long long)call, status.message);
         failures += !ok;
-        if (fake.live(-1) != alive) { /* it was the call that enters the context to free what is there */
+        if (fake.live(-1) != alive) { /* it was the call that enters the context to release resources */
             assert_true(ok && fake.live(-1) > alive);
             lost_calls++;
             lost += fake.live(-1) - alive;
             alive = fake.live(-1);
         }
-        if (fake.calls() < call) { /* that was all of them, and the failure is still to come */
+        if (fake.calls() < call) { /* the failure is still to come: all calls were made */
             calls = call;
             assert_false(try_everything(&loaded, &status));
         }
-        /* Nothing of a failure stays: the same device takes the next try. */
+        /* A failure has no lasting effect: the next try on the same device works. */
         if (!ok || call == calls) {
             uint64_t ran = fake.kernels();
             test_expect_success(try_everything(&loaded, &status), &status);
@@ -346,8 +347,8 @@ static void each_call_failing(void **state)
         assert_int_equal(fake.live(-1), lost);
     }
     assert_true(lost_calls <= 3); /* two plans and the kernels */
-    /* A kernel: load, look up, two attributes read, two set, function, a question for each parameter (a failure behind
-     * the last is what tells that it was the last). A launch: its node, its tensor maps. Clusters come on top. */
+    /* A kernel: load, look up, read two attributes, set two, function, a query for each parameter (a failed one marks
+     * the end). A launch: its node, its tensor maps. Clusters are additional. */
     uint64_t least = 7 * engine->kernel_count + launches;
     for (size_t i = 0; i < engine->kernel_count; i++) least += engine->kernels[i].operand_count;
     for (int p = 0; p < 2; p++)
@@ -462,7 +463,7 @@ static void launches_that_do_not_fit_are_refused(void **state)
     launch.kernel = (uint32_t)engine->kernel_count;
     expect_bind_refused(&loaded, &kernels, index, &launch, STATUS_INTERNAL, "kernel ");
     launch = plan->launches[index];
-    launch.first_dependency--; /* on the launch before the one before */
+    launch.first_dependency--; /* on the launch two before */
     expect_bind_refused(&loaded, &kernels, index, &launch, STATUS_CORRUPT, "does not depend on the launch before it");
     launch = plan->launches[index];
     launch.dependency_count = 0;
@@ -485,8 +486,8 @@ static void launches_that_do_not_fit_are_refused(void **state)
     assert_int_equal(fake.misuse(), 0);
 }
 
-/* Before Hopper there is neither programmatic launch nor a cluster nor a tensor map; newer GPUs have all of them and
- * other limits. */
+/* Before Hopper there is no programmatic launch, cluster or tensor map; newer GPUs have all of them and other
+ * limits. */
 static void engines_for_other_gpus_run_there(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines for a GPU through the public API, on the fake driver (tests/fake_cuda): the same tokens and logits as on the
- * CPU, errors that say what to do, nothing left behind whichever call of the driver fails. The program runs itself again
- * with the fake's folder in LD_LIBRARY_PATH. */
+/* Engines for a GPU through the public API, with the fake driver (tests/fake_cuda): the same tokens and logits as on
+ * the CPU, errors with a remedy, and no leak for any failing driver call. The program runs itself again with the fake's
+ * folder in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
 #include "kernels/cuda/test_fake_cuda.h"
 #include "tests/test_fables.h"
@@ -64,7 +64,7 @@ static int begin(void **state)
 
 static int64_t lost; /* objects on a device whose context could not be entered to free them */
 
-/* No test may leave anything behind or call the driver wrongly. */
+/* No test may leak resources or misuse the driver. */
 static int end(void **state)
 {
     (void)state;
@@ -86,7 +86,7 @@ struct answers {
     size_t counts[SEQUENCES];
 };
 
-/* Sequences that join one after the other, some of which a stop token ends; ENG_OK or the first error. */
+/* Sequences that join one after the other, some ended by a stop token; returns ENG_OK or the first error. */
 static enum eng_status generate(struct eng_session *session, const int32_t *stops, struct answers *answers,
                                 struct eng_error *error)
 {
@@ -222,7 +222,7 @@ static void refused(const struct eng_open_options *options, enum eng_status stat
         if (!strstr(error.message, *parts)) fail_msg("expected '%s' in '%s'", *parts, error.message);
 }
 
-/* The same GPU under the same number, whether the driver is shown it alone or not; the environment is as before. */
+/* The same GPU with the same number, whether the driver is shown only it or all; the environment is restored. */
 static void test_the_only_user(void **state)
 {
     (void)state;
@@ -245,7 +245,8 @@ static void test_the_only_user(void **state)
         struct eng_session *session = fables_session(engine, NULL);
         CHECK(generate(session, NULL, &answers[only], &error));
         eng_session_destroy(&session);
-        /* Another one finds what the driver was shown, under the same number, whether it asks for that or not. */
+        /* Another engine uses the GPUs that the driver was shown, with the same numbers, with and without
+         * only_cuda_user. */
         struct eng_engine *other = NULL;
         for (options.only_cuda_user = 0; options.only_cuda_user < 2; options.only_cuda_user++) {
             options.device = 2;
@@ -272,7 +273,7 @@ static void test_refusals(void **state)
     (void)state;
     set("FAKE_CUDA_DEVICES", 0);
     refused(NULL, ENG_MACHINE, (const char *[]){"NVIDIA driver", "nvidia-smi", NULL});
-    /* An engine for the CPU does not mind. */
+    /* Engines for the CPU accept the option. */
     struct eng_engine *engine = fables_open();
     eng_close(&engine);
     begin(NULL);
@@ -348,10 +349,10 @@ static void test_each_call_failing(void **state)
         enum eng_status status = eng_open(path, &open_options, &engine, &error);
         if (!status) status = eng_session_create(engine, NULL, &session, &error);
         if (!status) {
-            step = 3; /* steps repeat themselves */
+            step = 3; /* steps repeat */
             status = generate(session, NULL, &answers, &error);
             if (status) {
-                /* It stays that way. */
+                /* The failure is permanent. */
                 struct eng_error again;
                 assert_int_equal(eng_step(session, NULL, &again), status);
                 assert_string_equal(again.message, error.message);
@@ -359,7 +360,7 @@ static void test_each_call_failing(void **state)
         }
         eng_session_destroy(&session);
         eng_close(&engine);
-        /* What cannot be freed because the context cannot be entered goes with the context. */
+        /* Resources that cannot be released because the context cannot be entered are released with the context. */
         if (status && fake.live(-1) != lost)
             fail_msg("call %llu failing leaves %lld objects: %s", (unsigned long long)call,
                      (long long)(fake.live(-1) - lost), error.message);
@@ -368,7 +369,7 @@ static void test_each_call_failing(void **state)
             fail_msg("call %llu failing: %llu calls that are wrong: %s", (unsigned long long)call,
                      (unsigned long long)fake.misuse(), error.message);
         if (!status && call > fake.calls()) break;
-        if (!status) continue; /* a call whose failure does no harm */
+        if (!status) continue; /* the failure of this call does no harm */
         assert_int_equal(status, ENG_MACHINE);
         assert_true(error.message[0]);
         failures++;
@@ -376,7 +377,7 @@ static void test_each_call_failing(void **state)
     assert_true(failures > 100);
 }
 
-/* In a child made by fork nothing reaches the driver, which does not know that process; handles are given up. */
+/* In a child made by fork no call reaches the driver, which does not know that process; handles are dropped. */
 static void test_child(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A profiler's library as NVTX version 3 wants it (nvtxTypes.h), which notes the ranges that it is told of. It refuses a
- * program that does not keep to the protocol. FAKE_NVTX_REFUSE: refuses any. FAKE_NVTX_ONLY_PUSH: asks for half. */
+/* A profiler's library for NVTX version 3 (nvtxTypes.h) that records ranges. It refuses a program that violates the
+ * protocol. FAKE_NVTX_REFUSE: refuses any. FAKE_NVTX_ONLY_PUSH: requests only half of the functions. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A child made by fork has a copy of the session's memory and none of its threads. What would run the session in the child is
- * refused; destroying it there releases memory and waits for nobody; a session of the child's own works. */
+/* A child made by fork has a copy of the session's memory and none of its threads. Functions that would run the session
+ * in the child are refused; destroying it there releases memory without waiting; a session made by the child works. */
 #include "tests/test_fables.h"
 
 #include <signal.h>
@@ -40,14 +40,14 @@ static bool generate(struct eng_session *session, const int32_t *prompt, int32_t
     return all;
 }
 
-/* Runs check(parent) in a child. Assertions of cmocka would return to the parent's test from there. */
+/* Runs check(parent) in a child. In it cmocka's assertions would return to the parent's test. */
 static void in_child(struct parent *parent, const char *(*check)(struct parent *parent), const char *name)
 {
     int result = 0;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        alarm(LIMIT_SECONDS); /* a call that waits for a thread of the parent would wait for ever */
+        alarm(LIMIT_SECONDS); /* a call that waits for a thread of the parent would never return */
         const char *wrong = check(parent);
         if (wrong) fprintf(stderr, "%s: %s\n", name, wrong);
         _exit(wrong ? 1 : 0);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call that failed changed nothing: the handle at the address that a create function was given stays what it was, and
- * goes on working. */
+/* A failed call changes nothing: the handle passed to a create function keeps its value and still works. */
 #include "tests/test_fables.h"
 
 #include <string.h>

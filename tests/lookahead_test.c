@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps queued ahead of the tokens before them: on a device of the tests' own (runtime/backend/test_backend.h) every sequence
- * and slot gets what it gets alone on the plain path, under random schedules; and what happens when the device fails. */
+/* Steps queued ahead of the tokens of the previous ones: on a test device (runtime/backend/test_backend.h) every
+ * sequence and slot gets the same tokens as by itself without lookahead, under random schedules; and failures of the
+ * device. */
 #include "tests/test_fables.h"
 
 #include <stdbool.h>
@@ -21,7 +22,7 @@ enum {
     RAW_STEPS = 9
 };
 
-/* What one sequence is asked, and what it answers alone on the plain path. */
+/* Inputs of one sequence, and its answer by itself without lookahead. */
 struct script {
     uint32_t seed;
     int turns;
@@ -136,7 +137,7 @@ static void make_script(struct eng_session *plain, struct random *random, struct
         script->prompt[turn] = 1 + below(random, script->turns > 1 ? 30 : LONGEST_PROMPT);
     run_alone(plain, script);
     if (below(random, 3) == 0) return;
-    /* Mostly it ends where nobody can foresee it. */
+    /* The end usually cannot be foreseen. */
     script->stop_token = script->answers[0][below(random, (uint32_t)script->counts[0])];
     run_alone(plain, script);
 }
@@ -158,7 +159,7 @@ static void run_raw_steps(struct eng_session *session, size_t index, const struc
     assert_int_equal(token, script->tokens[0]);
     CHECK(eng_decode_steps(session, &slot, &token, 1, RAW_STEPS - 1, drawn, &error));
     assert_memory_equal(drawn, script->tokens + 1, (RAW_STEPS - 1) * sizeof *drawn);
-    /* It can be cut and goes on as it did. */
+    /* It can be truncated and continues in the same way. */
     CHECK(eng_slot_truncate(session, slot, RAW_PROMPT + 2, &error));
     CHECK(eng_decode_steps(session, &slot, &drawn[1], 1, 3, drawn, &error));
     assert_memory_equal(drawn, script->tokens + 3, 3 * sizeof *drawn);
@@ -181,7 +182,7 @@ static void run_raw_alone(struct eng_session *session, size_t index, struct raw_
     CHECK(eng_slot_release(session, slot, &error));
 }
 
-/* One sequence while a schedule runs. */
+/* One sequence of a schedule. */
 struct actor {
     const struct script *script;
     struct eng_sequence *sequence;
@@ -201,7 +202,7 @@ static void poll_actor(struct actor *actor)
     }
 }
 
-/* Goes on where the sequence is done: the next turn, or the end. */
+/* Continues a sequence that is done: the next turn, or the end. */
 static void advance(struct actor *actor, struct random *random)
 {
     const struct script *script = actor->script;
@@ -220,7 +221,7 @@ static void advance(struct actor *actor, struct random *random)
     }
 }
 
-/* A raw slot that comes and goes between the steps. */
+/* A raw slot that is acquired and released between steps. */
 struct raw_actor {
     const struct raw_script *scripts;
     size_t index;
@@ -284,7 +285,7 @@ static void run_schedule(struct eng_engine *engine, const struct script scripts[
             act_raw(session, &raw);
         } else {
             enum eng_status status = eng_step(session, NULL, &error);
-            if (status != ENG_OK) assert_int_equal(status, ENG_FULL); /* kept ones are to go on */
+            if (status != ENG_OK) assert_int_equal(status, ENG_FULL); /* kept ones must continue */
         }
         finished = 0;
         for (size_t i = 0; i < started; i++) {
@@ -345,7 +346,7 @@ static void test_steps_are_queued_ahead(void **state)
         struct eng_session *session = device_session(engine, FABLES_CONTEXT);
         struct actor actor = {.script = &script, .sequence = create(session, &script)};
         submit(actor.sequence, &script, 0);
-        /* The prompt draws the first token; of 19 steps the first has its inputs from the host. One token a step. */
+        /* The prompt draws the first token; the first of 19 steps has its inputs from the host. One token per step. */
         for (size_t steps = 1; steps <= 20; steps++) {
             CHECK(eng_step(session, NULL, &error));
             assert_null(eng_sequence_logits(actor.sequence));
@@ -355,7 +356,7 @@ static void test_steps_are_queued_ahead(void **state)
         assert_int_equal(eng_sequence_end(actor.sequence), ENG_END_LENGTH);
         assert_int_equal(test_backend_settings.submits, 20);
         assert_int_equal(test_backend_settings.submits_ahead, 18);
-        assert_int_equal(test_backend_settings.waits, 20); /* an end that is foreseen costs nothing */
+        assert_int_equal(test_backend_settings.waits, 20); /* an end that is foreseen needs no extra step */
         eng_session_destroy(&session);
     }
     eng_session_destroy(&plain);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make_checkpoint: a checkpoint of random weights in the shape that a config.json describes, for measurements at full
- * size. The architecture's import says which tensors there are. Same seed, same bytes. */
+/* make_checkpoint: a checkpoint of random weights in the shape described by a config.json, for measurements at full
+ * size. The architecture's import defines the tensors. The same seed gives the same bytes. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -23,7 +23,7 @@ static const char usage[] =
 
 enum { CHUNK_ELEMENTS = 1 << 20 };
 
-/* What is written chunk by chunk, in any order. */
+/* Written chunk by chunk, in any order. */
 struct making {
     struct file_output output;
     uint64_t begin; /* of the first tensor in the file */
@@ -31,10 +31,10 @@ struct making {
     size_t count;
     uint64_t seed;
     atomic_bool failed;
-    struct status *status; /* of the thread that set `failed` first */
+    struct status *status; /* written by the thread that sets `failed` first */
 };
 
-/* SplitMix64 (Steele, Lea, Flood 2014): four 16-bit values a step. */
+/* SplitMix64 (Steele, Lea, Flood 2014): four 16-bit values per step. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -68,7 +68,7 @@ static void fill_chunk(const struct tensor_view *tensor, uint64_t elements, uint
     }
 }
 
-/* The bytes of a chunk depend on the seed and on its number alone. */
+/* The bytes of a chunk depend only on the seed and on its number. */
 static bool write_chunk(struct making *making, uint64_t number, void *buffer, struct status *status)
 {
     uint64_t offset = making->begin, chunk = number, state = making->seed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logits that are not finite, through the public API: the sequence or slot concerned ends or is named, its neighbours get
- * bit for bit what they get without it, and so does the next owner of its slot and pages. On processors, for one rank and
- * several, on a device that runs steps ahead, and on the fake driver of a GPU. */
+/* Logits that are not finite, through the public API: the sequence ends, or the slot is named. Its neighbours, and the
+ * next owner of its slot and pages, get the same results, bit for bit, as without it. On processors for one rank and
+ * several, on a device with lookahead, and with the fake driver. */
 #include "tests/test_overflow_model.h"
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ enum { SOUND = 3, ANSWER = 12, PROMPT = 70 };
 
 static const char fake_folder[] = "tests/fake_cuda/whole";
 
-/* What runs the plans. */
+/* The backends under test. */
 enum runner { RUNNER_CPU, RUNNER_RANKS, RUNNER_AHEAD_EAGER, RUNNER_AHEAD_LAZY, RUNNER_CUDA, RUNNERS };
 static const char *const runner_names[RUNNERS] = {"processors", "two ranks", "steps ahead, eager", "steps ahead, lazy",
                                                   "fake GPU"};
@@ -64,7 +64,7 @@ static struct eng_session *open_session(enum runner runner, uint64_t kv_tokens)
     eng_session_options_init(&options);
     options.threads = runner == RUNNER_RANKS ? 2 : 1;
     options.kv_tokens = kv_tokens;
-    /* The fake GPU's kernels are these. */
+    /* Kernels of the fake GPU. */
     if (runner == RUNNER_CPU) options.instruction_set = "portable";
     CHECK(eng_open(paths[runner == RUNNER_RANKS ? 1 : runner == RUNNER_CUDA ? 2 : 0], NULL, &engine, &error));
     if (runner == RUNNER_AHEAD_EAGER || runner == RUNNER_AHEAD_LAZY) {
@@ -100,7 +100,7 @@ static struct eng_sequence *create(struct eng_session *session, bool sampled, ui
     return sequence;
 }
 
-/* Sequence `index` of those that are sound: every other one is sampled. */
+/* Sequence `index` with finite logits: every other one is sampled. */
 static struct eng_sequence *start_sound(struct eng_session *session, int index)
 {
     struct eng_error error;
@@ -111,7 +111,7 @@ static struct eng_sequence *start_sound(struct eng_session *session, int index)
     return sequence;
 }
 
-/* One whose prompt of `count` tokens ends with `last`. */
+/* A sequence with a prompt of `count` tokens that ends with `last`. */
 static struct eng_sequence *start_overflow(struct eng_session *session, int32_t last, size_t count, bool sampled,
                                            uint32_t flags)
 {
@@ -141,7 +141,7 @@ static void expect_sound(struct eng_sequence *sequence, const int32_t *expected,
     eng_sequence_destroy(&sequence);
 }
 
-/* Ended without a token of its own but those `expected`; slot and pages are free. */
+/* The sequence has ended with only the expected tokens; slot and pages are free. */
 static void expect_not_finite(struct eng_sequence *sequence, const int32_t *expected, size_t count, const char *what)
 {
     struct eng_error error;
@@ -183,7 +183,7 @@ static const int32_t chain[] = {OVERFLOW_SECOND, OVERFLOW_VALUES};
 static void test_sequences(enum runner runner, int32_t expected[SOUND][ANSWER])
 {
     const char *name = runner_names[runner];
-    /* A pool just large enough for all, so that every page is used again. */
+    /* A pool just large enough for all, so that every page is reused. */
     struct eng_session *session = open_session(runner, 7 * 96);
     for (int round = 0; round < 3; round++) {
         struct eng_sequence *sound[SOUND], *overflow[4];
@@ -204,7 +204,7 @@ static void test_sequences(enum runner runner, int32_t expected[SOUND][ANSWER])
     eng_session_destroy(&session);
 }
 
-/* A prompt with such a token amid others, and one for which there is only the largest chunk's plan. */
+/* A prompt with such a token among others, and one that only fits the largest chunk's plan. */
 static void test_amid_a_prompt(enum runner runner, int32_t expected[SOUND][ANSWER])
 {
     struct eng_error error;
@@ -240,7 +240,7 @@ static uint32_t position_of(const struct eng_session *session, uint32_t slot)
 
 enum { STEPS = 9 };
 
-/* Its tokens depend on its draws and on what it has seen, which steps that count for nothing must not change. */
+/* Its tokens depend on its draws and on the tokens that occurred, which discarded steps must not change. */
 static void set_sampling(struct eng_session *session, uint32_t slot)
 {
     struct eng_error error;
@@ -252,7 +252,7 @@ static void set_sampling(struct eng_session *session, uint32_t slot)
     CHECK(eng_slot_set_sampling(session, slot, &sampling, &error));
 }
 
-/* What a slot draws that is alone: behind its prompt, then step by step. */
+/* Tokens of a single slot: after its prompt, then step by step. */
 static void slot_alone(enum runner runner, int32_t tokens[1 + 2 * STEPS], float *logits)
 {
     struct eng_error error;
@@ -283,7 +283,7 @@ static void test_slots(enum runner runner)
     CHECK(eng_prefill(session, slots[0], prompt, PROMPT, &next[0], NULL, &error));
     assert_int_equal(next[0], alone[0]);
 
-    /* A prompt: the tokens are appended, the logits are there to be looked at. */
+    /* A prompt: the tokens are appended, and the logits are returned. */
     prompt[PROMPT - 1] = OVERFLOW_VALUES;
     assert_int_equal(eng_prefill(session, slots[1], prompt, PROMPT, NULL, NULL, &error), ENG_OK); /* nothing is drawn */
     assert_int_equal(position_of(session, slots[1]), PROMPT);
@@ -296,7 +296,7 @@ static void test_slots(enum runner runner)
     assert_true(logits[0] != logits[0]);
     assert_int_equal(position_of(session, slots[1]), PROMPT);
 
-    /* A step together with a sound slot, which gets what it gets alone. */
+    /* A step with a second slot, whose results are the same as by itself. */
     given[0] = next[0], given[1] = 300;
     assert_int_equal(eng_decode(session, slots, given, 2, next, logits, &error), ENG_NOT_FINITE);
     expect_message(&error, ENG_NOT_FINITE, named);
@@ -306,7 +306,7 @@ static void test_slots(enum runner runner)
     assert_int_equal(position_of(session, slots[0]), PROMPT + 1);
     assert_int_equal(position_of(session, slots[1]), PROMPT + 1);
 
-    /* What led there is taken back: the slot is sound again. Then steps that come to it by themselves. */
+    /* Truncated, the slot is usable again. Then steps that lead to such logits by themselves. */
     CHECK(eng_slot_truncate(session, slots[1], 3, &error));
     given[0] = next[0], given[1] = OVERFLOW_FIRST;
     assert_int_equal(eng_decode_steps(session, slots, given, 2, STEPS, &steps[0][0], &error), ENG_NOT_FINITE);
@@ -318,12 +318,12 @@ static void test_slots(enum runner runner)
     }
     assert_int_equal(position_of(session, slots[0]), PROMPT + 4);
     assert_int_equal(position_of(session, slots[1]), 6);
-    /* The sound one goes on where it was. */
+    /* The other slot continues. */
     int32_t rest[STEPS];
     CHECK(eng_decode_steps(session, &slots[0], &steps[2][0], 1, STEPS, rest, &error));
     assert_memory_equal(rest, alone + 5, sizeof rest);
 
-    /* Whoever gets the pages next. */
+    /* The next owner of the pages. */
     CHECK(eng_slot_release(session, slots[1], &error));
     CHECK(eng_slot_acquire(session, &slots[1], &error));
     set_sampling(session, slots[1]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges for profilers: what a tool's library (tests/fake_nvtx.c) is told of, and that nothing happens without one. A
+/* Ranges for profilers: the ranges that a tool's library (tests/fake_nvtx.c) receives, and no effect without one. A
  * process looks for a tool once, so every case is a process. */
 #include "tests/test_fables.h"
 
@@ -15,7 +15,7 @@
 
 static const char tool[] = "tests/libfake_nvtx.so", no_tool[] = "tests/fake_cuda/whole/libcuda.so.1";
 
-/* Runs the case in a child whose tool is `path` (NULL: none); `setting` is set there, too. */
+/* Runs the case in a child whose tool is `path` (NULL: none), with `setting` in its environment. */
 static void in_child(const char *path, const char *setting, bool (*passes)(void))
 {
     fflush(NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks on processors that share the shipped model, through the public API: sequences that run together answer what they
- * answer alone, also with steps queued ahead; and a rank that fails or is late ends the session soon, by name. */
+/* Ranks on processors that share the shipped model, through the public API: concurrent sequences give the same answers
+ * as single ones, also with lookahead; a rank that fails or does not answer in time makes the session fail soon, and is
+ * named. */
 #include "tests/test_fables.h"
 
 #include <stdlib.h>
@@ -172,7 +173,7 @@ static struct backend *create_devices(struct eng_engine *engine, const struct ba
     return backend_ranks_create(&devices, &device_rank, engine, options, status);
 }
 
-/* Each rank a device of the tests' own, with spaces of its own for the host and for itself. */
+/* Each rank is a test device with separate host and device spaces. */
 static void steps_are_queued_ahead(void **state)
 {
     (void)state;
@@ -184,7 +185,8 @@ static void steps_are_queued_ahead(void **state)
     device_rank = test_backend;
     device_rank.connect = connect_devices;
     device_rank.stop = stop_devices;
-    test_backend_settings = (struct test_backend_settings){.pace = PACE_EAGER}; /* ranks meet in the submit */
+    test_backend_settings =
+        (struct test_backend_settings){.pace = PACE_EAGER}; /* the submit waits for the other ranks */
     struct eng_session *session = session_on(engine, &devices, 2);
     run_alone(session, found);
     assert_memory_equal(found, alone, sizeof alone);
@@ -199,7 +201,7 @@ static void steps_are_queued_ahead(void **state)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* The processors' ranks, one of which fails or sleeps in its n-th submit. */
+/* Ranks on processors, one of which fails or sleeps in its n-th submit. */
 static struct {
     struct backend *ranks[FABLES_RANKS];
     int rank, countdown;
@@ -239,7 +241,7 @@ static struct backend *create_troubled(struct eng_engine *engine, const struct b
     return backend_ranks_create(&troubled, &troubled_rank, engine, options, status);
 }
 
-/* Runs until the trouble; the session then stays failed. */
+/* Runs until the failure; the session then remains failed. */
 static void expect_trouble(struct eng_engine *engine, const char *expected)
 {
     struct eng_error error;
@@ -254,7 +256,7 @@ static void expect_trouble(struct eng_engine *engine, const char *expected)
     while (unfinished && status == ENG_OK) status = eng_step(session, &unfinished, &error);
     assert_int_equal(status, ENG_MACHINE);
     if (!strstr(error.message, expected)) fail_msg("expected '%s', found '%s'", expected, error.message);
-    /* Long before a rank would give up by itself. */
+    /* Long before a rank's own time limit. */
     if (!trouble.sleep_us) assert_true(load_seconds() - begin < COMM_TIMEOUT_NS * 1e-9 / 2);
     assert_int_equal(eng_step(session, NULL, &error), ENG_MACHINE);
     assert_non_null(strstr(error.message, expected));
@@ -292,7 +294,7 @@ static void a_late_rank_ends_the_session(void **state)
     eng_close(&engine);
 }
 
-/* Another session of the same engine works on. */
+/* Another session of the same engine still works. */
 static void the_engine_outlives_a_failed_session(void **state)
 {
     (void)state;

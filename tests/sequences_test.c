@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Continuous batching through the public API: whatever runs beside a sequence, its tokens are those it gets alone. */
+/* Continuous batching through the public API: a sequence gets the same tokens with any others as by itself. */
 #include "tests/test_fables.h"
 
 #include <pthread.h>
@@ -48,7 +48,7 @@ static void finish(struct eng_session *session)
     while (unfinished) CHECK(eng_step(session, &unfinished, &error));
 }
 
-/* The answers each sequence gives with the session to itself. */
+/* The answer of each sequence that has the session to itself. */
 static void run_alone(struct eng_engine *engine, const struct eng_session_options *options,
                       int32_t answers[SEQUENCES][ANSWER])
 {
@@ -64,7 +64,7 @@ static void run_alone(struct eng_engine *engine, const struct eng_session_option
     eng_session_destroy(&session);
 }
 
-/* Sequence i joins at step 3 * i; each one's tokens are taken as they come. */
+/* Sequence i joins at step 3 * i; tokens are polled as they arrive. */
 static void run_together(struct eng_engine *engine, const struct eng_session_options *options,
                          int32_t answers[SEQUENCES][ANSWER])
 {
@@ -176,7 +176,7 @@ static void test_waits_in_order_then_runs(void **state)
     assert_int_equal(unfinished, 2);
     assert_int_equal(eng_sequence_state(longest), ENG_STATE_PREFILL);
     assert_int_equal(eng_sequence_state(small), ENG_STATE_WAITING);
-    /* A raw slot finds no page, either; that is an answer, and nothing changes. */
+    /* A raw slot finds no page either; the call fails without effect. */
     uint32_t slot;
     int32_t prompt[64], next;
     fables_tokens(1, prompt, 64);
@@ -208,7 +208,7 @@ static void test_leaving_changes_nothing_for_others(void **state)
     struct eng_session *session = fables_session(engine, NULL);
     struct eng_sequence *sequences[SEQUENCES];
     for (size_t i = 0; i < SEQUENCES; i++) sequences[i] = start(session, i);
-    /* Odd ones leave: one while it waits for its turn, one in the middle of its prompt, others while they decode. */
+    /* Odd ones are cancelled: one while it waits, one in the middle of its prompt, others while they decode. */
     uint32_t unfinished;
     eng_sequence_destroy(&sequences[1]);
     for (int i = 0; i < 15; i++) CHECK(eng_step(session, &unfinished, &error));
@@ -223,7 +223,7 @@ static void test_leaving_changes_nothing_for_others(void **state)
         assert_int_equal(eng_sequence_poll(sequences[i], answer, ANSWER), ANSWER);
         assert_memory_equal(answer, alone[i], sizeof answer);
     }
-    /* What a cancelled sequence said before is right, too. */
+    /* The tokens of a cancelled sequence are correct, too. */
     size_t count = eng_sequence_poll(sequences[3], answer, ANSWER);
     assert_memory_equal(answer, alone[3], count * sizeof *answer);
     eng_session_destroy(&session);
@@ -242,7 +242,7 @@ static void test_long_prompt_does_not_starve(void **state)
     int32_t tokens[ANSWER];
     assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
     struct eng_sequence *reader = start(session, 7);
-    /* 200 tokens are 64 + 64 + 64 + 8: at every second step the talker gets a token. */
+    /* 200 tokens are 64 + 64 + 64 + 8: at every second step the decoding sequence gets a token. */
     for (int i = 0; i < 3; i++) {
         CHECK(eng_step(session, &unfinished, &error));
         CHECK(eng_step(session, &unfinished, &error));

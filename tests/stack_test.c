@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What eng.h promises of stacks: a caller needs little, and the size of the session's own threads does not depend on the
- * process's limits. Steps of all kinds, with the longest prompt that the engine takes, run on a small stack, of which what is
- * used is measured. */
+/* The stack limits of eng.h: callers need little, and the stacks of the session's threads do not depend on the
+ * process's limits. Steps of all kinds, with the longest prompt of the engine, run on a small stack, whose use is
+ * measured. */
 #include "tests/test_fables.h"
 
 #include <limits.h>
@@ -56,7 +56,7 @@ static enum eng_status run_session(struct job *job)
     return status;
 }
 
-/* What may take more: an engine's whole life. */
+/* Calls with the larger limit: an engine's whole life. */
 static enum eng_status run_engine(struct job *job)
 {
     static const char text[] = "Once upon a time there was a fox";
@@ -84,7 +84,7 @@ static void *run_job(void *argument)
     return NULL;
 }
 
-/* Runs the job on a thread with `bytes` of stack below a page that must not be touched; returns how much of it was used. */
+/* Runs the job on a thread with `bytes` of stack below a guard page; returns how much of it was used. */
 static size_t run_on_stack(struct job *job, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), used = bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* enginfo --tactics for engines of both targets, without a GPU: every launch is counted once, figures follow from the
- * records, and what was not measured says so. */
+ * records, and missing measurements are marked. */
 #include "tests/test_fables.h"
 
 #include <jansson.h>
@@ -51,7 +51,7 @@ static json_t *data(const struct engine *file)
     return plans;
 }
 
-/* The entry whose shape begins so. */
+/* The entry whose shape begins with this text. */
 static const json_t *find(const json_t *plan, const char *shape)
 {
     size_t index;
@@ -64,7 +64,7 @@ static const json_t *find(const json_t *plan, const char *shape)
 
 static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
 
-/* Every launch of every plan stands in one entry, and no two entries are the same in words. */
+/* Every launch of every plan belongs to one entry, and no two entries have the same text. */
 static void check_counts(const struct engine *file, const json_t *plans)
 {
     size_t p, index;
@@ -190,7 +190,7 @@ static uint32_t point(struct tuned *tuned, enum plan_op op, uint32_t line)
     return count;
 }
 
-/* The line that begins so, without it; the caller frees it. */
+/* The line that begins with this text, without it; the caller frees it. */
 static char *rest_of_line(const char *text, const char *begin)
 {
     const char *at = strstr(text, begin);
@@ -206,7 +206,7 @@ static void expect_line(const char *text, const char *begin, const char *words)
     free(line);
 }
 
-/* Why a kernel was chosen that another beat, and what stands for a rate that no memory has. */
+/* Why a kernel was chosen that was not the fastest, and the text for a rate above that of any memory. */
 static void test_choices(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static void test_choices(void **state)
         point(&tuned, cases[i].op, lines++);
         add_record(&tuned, &record);
     }
-    /* Not the fastest of its race, which has a record of its own, but in the plan. */
+    /* Not the fastest of its race, which has a separate record, but used in the plan. */
     struct tuning_record winner = measured("gpu; matmul; 1", "matmul_gemv", 8), listed = winner;
     winner.median_us = 3.25;
     add_record(&tuned, &winner);
@@ -244,7 +244,7 @@ static void test_choices(void **state)
     listed.runner_up_count = 0, listed.runner_up_us = 0, listed.candidates = 1;
     point(&tuned, OP_MATMUL, lines++);
     add_record(&tuned, &listed);
-    /* A long key of a record that no launch names, and words too long for a line. */
+    /* A long key of a record that no launch names, and words longer than a line. */
     struct tuning_record other = measured("", "alternative", 1);
     memset(other.key, 'k', sizeof other.key - 1);
     other.key[sizeof other.key - 1] = '\0', other.key[40] = ' ';
@@ -334,7 +334,7 @@ static void test_cuda_engine(void **state)
 
     char *text = print(file);
     assert_non_null(strstr(text, "rope_attention stages=4 warps=8"));
-    assert_non_null(strstr(text, "runner-up 4.50 us: stages=6\n")); /* what is different of the same kernel */
+    assert_non_null(strstr(text, "runner-up 4.50 us: stages=6\n")); /* only the tunables that differ */
     assert_non_null(strstr(text, "runner-up 4.50 us: embed_other stages=3 warps=8\n"));
     assert_non_null(strstr(text, "not measured"));
     assert_non_null(strstr(text, "other records\n  gpu; decode of 1 rows; plans 1234\n      alternative, 4.00 us\n"));
@@ -343,7 +343,7 @@ static void test_cuda_engine(void **state)
     assert_int_equal(json_array_size(records), 4);
     json_decref(records);
 
-    /* A line that engine_open takes, for its frame is right, and a record that is not. */
+    /* A line with a valid frame, which engine_open accepts, and an invalid record. */
     struct status status = {0};
     tuned.tactics[tuned.size - 20] ^= 1;
     assert_null(tactics_json(file, &status));
@@ -354,7 +354,7 @@ static void test_cuda_engine(void **state)
     engine_close(file);
 }
 
-/* Of every launch of every plan on a device: a shape and a kernel, whichever op it is. */
+/* Every launch of every plan on a device has a shape and a kernel, for each op. */
 static void test_shapes(void **state)
 {
     (void)state;

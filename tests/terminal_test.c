@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a file says reaches a terminal through enginfo and messages: whatever the names in it hold, no byte that a terminal
- * acts on, and nothing that changes the order of what is read. */
+/* Text from files reaches a terminal through enginfo and messages: for all names, it contains no byte that controls a
+ * terminal and no character that changes the direction of text. */
 #define TEST_ENGINE_MAKE test_engine_make
 #include "formats/engine/test_engine_frame.h"
 
@@ -11,7 +11,8 @@
 
 enum { MOST_OUTPUT = 1 << 16 };
 
-/* ESC and 0x9b begin commands, DEL, a character that turns the order round, a line end, and a mark that does both. */
+/* ESC and 0x9b begin commands; DEL, a character that reverses the direction, a line end, and a mark with both
+ * effects. */
 #define HOSTILE      \
     "a\033[31mb\x7f" \
     "c\xc2\x9b"      \
@@ -19,7 +20,7 @@ enum { MOST_OUTPUT = 1 << 16 };
     "e\xe2\x80\xa8"  \
     "f\xd8\x9cg"
 
-/* Checks apart from the code that is tested: one expression for each range of the standard's tables. */
+/* Checks independent of the tested code: one expression for each range of the standard's tables. */
 static void expect_harmless(const char *text, const char *what)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -34,7 +35,7 @@ static void expect_harmless(const char *text, const char *what)
     }
 }
 
-/* Output and messages of enginfo, which ends with this code. */
+/* Output and messages of enginfo, which must exit with this code. */
 static void run_enginfo(const char *flags, int code, char *output)
 {
     char command[256];
@@ -57,7 +58,7 @@ static void write_file(const uint8_t *bytes, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Writes the sample with every occurrence of `from` replaced by `to`, which is as long, and all checksums right. */
+/* Writes the sample with every occurrence of `from` replaced by `to`, of the same length, and all checksums correct. */
 static void write_changed(const char *from, const char *to)
 {
     size_t size, length = strlen(from), changes = 0;
@@ -90,7 +91,7 @@ static void test_records(void **state)
     run_enginfo("", 0, output);
 }
 
-/* Writing and reading hold a record to the same rules. */
+/* Writer and reader apply the same rules to a record. */
 static void test_record_keys(void **state)
 {
     (void)state;
@@ -121,7 +122,7 @@ static void test_names_in_the_manifest(void **state)
     }
 }
 
-/* What a later version may add is read over, and printed as JSON. */
+/* Fields that a later version may add are ignored, and printed as JSON. */
 static void test_information_for_later_versions(void **state)
 {
     (void)state;

@@ -19,12 +19,12 @@
 
 enum { MOST_PLANS = 32, OPERANDS = 8 };
 
-/* The operands of a plan's one launch. The first of each space leads to its beginning. */
+/* The operands of a plan's only launch. The first of each space gives its base address. */
 enum { AT_STEP, AT_WEIGHTS, AT_ARENA, AT_KV, AT_STATE, AT_TOKENS, AT_POSITIONS, AT_NEXT_TOKENS };
 
 struct fake_plan {
     const struct plan *plan;
-    struct cpu_memory memory; /* that it is bound to */
+    struct cpu_memory memory; /* the memory that it is bound to */
     struct cpu_plan bound;
     struct plan_launch launch;
     struct plan_operand operands[OPERANDS];

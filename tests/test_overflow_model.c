@@ -10,7 +10,7 @@
 
 static const char source[] = "tests/models/fables";
 
-/* Columns of the residual stream that nothing in the layers writes: all but the last are zero but in their token's row. */
+/* Columns of the residual stream that no layer writes: all but the last are zero except in their token's row. */
 enum column { COLUMN_PLUS, COLUMN_MINUS, COLUMN_VALUES, COLUMN_FIRST, COLUMN_SECOND, COLUMN_ALWAYS, COLUMNS };
 _Static_assert(OVERFLOW_TOKENS_END - OVERFLOW_PLUS == COLUMN_ALWAYS, "a column for each token, in order");
 
@@ -58,7 +58,7 @@ static void change(const char *name, const struct matrix *matrix)
         for (uint64_t c = 0; c < COLUMNS; c++) set_column(matrix, c, 0);
         set_column(matrix, COLUMN_PLUS, huge);
         set_column(matrix, COLUMN_MINUS, -huge);
-        /* Drawn where they should be, and nowhere else. */
+        /* Drawn in the expected places, and nowhere else. */
         for (uint64_t t = OVERFLOW_PLUS; t < OVERFLOW_TOKENS_END; t++) set(matrix, t, COLUMN_ALWAYS, -1000);
         set(matrix, OVERFLOW_SECOND, COLUMN_FIRST, 16);
         set(matrix, OVERFLOW_VALUES, COLUMN_SECOND, 16);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eng_tokenize of text that is not trusted, counts that cannot be, and patterns without machine code. */
+/* eng_tokenize of untrusted text, impossible counts, and patterns without machine code. */
 #include "formats/base/test_support.h"
 #include "tests/test_fables.h"
 
@@ -23,7 +23,7 @@ static void test_plain(void **state)
     for (size_t f = 0; f < 3; f++) {
         CHECK(eng_tokenize(engine, text, strlen(text), flags[f], tokens, MOST_TOKENS, &count, &error));
         for (size_t i = 0; i < count; i++) found[f] += tokens[i] == bos;
-        size_t first = f == 2 ? 1 : 0; /* what the tokenizer puts before the text */
+        size_t first = f == 2 ? 1 : 0; /* added by the tokenizer before the text */
         if (f > 0) assert_true(tokens[0] == bos || f == 1);
         CHECK(eng_detokenize(engine, tokens + first, count - first, ENG_TEXT_KEEP_SPECIAL, back, sizeof back, &size,
                              &error));
@@ -32,7 +32,7 @@ static void test_plain(void **state)
     assert_int_equal(found[0], 1);
     assert_int_equal(found[1], 0);
     assert_int_equal(found[2], 1);
-    /* plain characters are no special tokens to the other direction */
+    /* detokenize treats plain characters as text, too */
     CHECK(eng_tokenize(engine, text, strlen(text), ENG_TEXT_PLAIN, tokens, MOST_TOKENS, &count, &error));
     CHECK(eng_detokenize(engine, tokens, count, 0, back, sizeof back, &size, &error));
     assert_string_equal(back, text);
@@ -42,7 +42,7 @@ static void test_plain(void **state)
     eng_close(&engine);
 }
 
-/* A count whose bytes do not fit into memory: no token is read. */
+/* A count whose bytes exceed memory: no token is read. */
 static void test_impossible_count(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static uint64_t executable_bytes(void)
     return total;
 }
 
-/* The first engine of this program, since machine code of an earlier one may stay. */
+/* The first engine of this program, since machine code of an earlier one may remain. */
 static void test_without_machine_code(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces of steps, on the CPU and on the fake driver (tests/fake_cuda): every launch has its time, the file says what a
- * viewer needs, and the sequences go on as if nothing had happened. The program runs itself again with the fake's folder
- * in LD_LIBRARY_PATH. */
+/* Traces of steps, on the CPU and with the fake driver (tests/fake_cuda): every launch has its time, the file has what
+ * a viewer needs, and the sequences are not affected. The program runs itself again with the fake's folder in
+ * LD_LIBRARY_PATH. */
 #include "tests/test_fables.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
@@ -113,7 +113,7 @@ static void trace_both(struct eng_session *session, const uint32_t *slots, const
     trace_free(&trace);
 }
 
-/* Drawn tokens and a sequence's, with traces in between or without. */
+/* Drawn tokens of slots and of a sequence, with and without traces in between. */
 static void generate(const char *path, bool traced, int32_t drawn[STEPS][SLOTS], int32_t answer[STEPS])
 {
     struct eng_error error;
@@ -189,7 +189,7 @@ static void test_no_room(void **state)
     eng_session_destroy(&session);
 }
 
-/* Every launch of a plan, on a device, at least so often: by itself, in the graph that is timed, and before both in graphs
+/* Minimum runs of every launch of a plan on a device: by itself, in the graph that is timed, and before both in graphs
  * that keep the GPU busy; all that once unmeasured and five times more. */
 static void test_every_launch_runs(void **state)
 {
@@ -263,7 +263,7 @@ static const char *text(const json_t *object, const char *key)
     return value;
 }
 
-/* Events of a step: its names, the replay, the launches one behind the other. Returns where the next step begins. */
+/* Events of a step: its names, the replay, the launches in order. Returns where the next step begins. */
 static size_t check_step(const json_t *events, size_t at, size_t process, const struct traced *step)
 {
     const struct trace *trace = &step->trace;

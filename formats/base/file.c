@@ -186,7 +186,7 @@ bool file_read(const char *path, uint64_t limit, char **text, size_t *size, stru
             status_fail_errno(status, STATUS_BAD_INPUT, errno, "cannot read '%s'", path);
             goto done;
         }
-        if (count == 0) break; /* the file became shorter meanwhile: check what is left */
+        if (count == 0) break; /* the file became shorter meanwhile: check the rest */
         used += (uint64_t)count;
     }
     buffer[used] = '\0';

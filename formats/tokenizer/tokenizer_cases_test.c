@@ -298,7 +298,7 @@ static const struct encode_case cases[] = {
      false,
      "276 279 281",
      "hello the ab"},
-    {"Metaspace behind a split",
+    {"Metaspace after a split",
      {.sentencepiece = true,
       .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"String\":"
                        "\"\\\\n\"},\"behavior\":\"Removed\",\"invert\":false},{\"type\":\"Metaspace\",\"replacement\":"

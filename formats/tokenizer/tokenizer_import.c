@@ -87,7 +87,7 @@ static int compare_merges(const void *a, const void *b)
     return (left[1] > right[1]) - (left[1] < right[1]);
 }
 
-/* Of merges of the same pair, the last one counts, as in Hugging Face. */
+/* The last of several merges of one pair counts, as in Hugging Face. */
 static bool drop_repeated_merges(struct tokenizer_import *import)
 {
     uint32_t count = import->header.merge_count, kept = 0;

@@ -177,14 +177,15 @@ static bool check_first_scheme(struct tokenizer_import *import, const char *path
                            text_read(import->pool.text + step->content_offset, &character) == step->content_bytes;
         if (!one_for_one)
             return tokenizer_import_fail(import,
-                                         "%s: prepend_scheme 'first' behind a normalizer other than Replace of one "
+                                         "%s: prepend_scheme 'first' after a normalizer other than Replace of one "
                                          "character by one character is not supported",
                                          path);
     }
     for (uint32_t i = 0; i < import->header.splitter_count; i++)
         if (import->splitters[i].kind == STEP_SPACE_FIRST || import->splitters[i].kind == STEP_METASPACE)
-            return tokenizer_import_fail(
-                import, "%s: prepend_scheme 'first' behind another step that prepends is not supported", path);
+            return tokenizer_import_fail(import,
+                                         "%s: prepend_scheme 'first' after another step that prepends is not supported",
+                                         path);
     return true;
 }
 

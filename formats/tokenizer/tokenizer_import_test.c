@@ -67,9 +67,9 @@ static void test_pre_tokenizer(void **state)
     REFUSED("one character", .pre_tokenizer = METASPACE("\"replacement\":\"\""));
     REFUSED("'sometimes'", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"sometimes\""));
     REFUSED("contradicts", .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"add_prefix_space\":false"));
-    REFUSED("'first' behind a normalizer", .normalizer = "{\"type\":\"NFC\"}",
+    REFUSED("'first' after a normalizer", .normalizer = "{\"type\":\"NFC\"}",
             .pre_tokenizer = METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\""));
-    REFUSED("'first' behind another step",
+    REFUSED("'first' after another step",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" METASPACE(
                 "\"replacement\":\"_\"") "," METASPACE("\"replacement\":\"_\",\"prepend_scheme\":\"first\"") "]}");
     REFUSED("\\h|not supported", .pre_tokenizer = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},"

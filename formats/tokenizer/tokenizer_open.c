@@ -97,7 +97,7 @@ static bool locate(struct tokenizer *tokenizer, const uint8_t *image, size_t ima
         for (; end < at; end++)
             if (image[end] != 0) return corrupt(status, "padding is not zero");
     }
-    if (at != image_size) return corrupt(status, "bytes behind the last section");
+    if (at != image_size) return corrupt(status, "bytes after the last section");
     tokenizer->header = header;
     tokenizer->normalizers = (const struct image_step *)sections[SECTION_STEPS];
     tokenizer->splitters = tokenizer->normalizers + header->normalizer_count;

@@ -406,7 +406,7 @@ static bool interval(struct translation *t, struct repeat *repeat)
     else
         snprintf(text, sizeof text, "{%" PRIu32 ",%" PRIu32 "}", repeat->least, most);
     if (!emit(t, text)) return false;
-    if (peek(t, 0) == '+' || (peek(t, 0) == '?' && !comma)) return refuse(t, "a suffix behind '{...}'");
+    if (peek(t, 0) == '+' || (peek(t, 0) == '?' && !comma)) return refuse(t, "a suffix after '{...}'");
     if (peek(t, 0) != '?') return true;
     t->at++;
     return emit(t, "?");

@@ -315,7 +315,7 @@ static void test_merge_orders(void **state)
     fixture_close(&opened);
 }
 
-/* Of repeated merges the last one counts, as in Hugging Face. */
+/* The last of repeated merges counts, as in Hugging Face. */
 static void test_repeated_merges(void **state)
 {
     (void)state;

@@ -68,7 +68,7 @@ static void set_up(struct setup *setup, enum plan_op op, enum dtype dtype, uint3
                                 .params = setup->params};
 }
 
-/* ---- checks, for which nobody need have joined ---- */
+/* ---- checks that need no communicator ---- */
 
 static struct device device;
 static struct nccl_rank alone;

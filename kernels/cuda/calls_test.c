@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library calls with the fake driver and the fake libraries (tests/fake_cuda): what is opened, checked, and prepared
- * once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
+/* Library calls with the fake driver and the fake libraries (tests/fake_cuda): calls that are opened, checked, and
+ * prepared once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
 
 #include <dlfcn.h>

@@ -183,7 +183,7 @@ static void test_cuda_ok(void **state)
     assert_string_equal(status.message, "x: error 123456 (no description)");
     assert_false(cuda_ok(&none, 1, &status, "x"));
     assert_string_equal(status.message, "x: error 1 (no description)");
-    assert_false(cuda_ok(&driver, 1, NULL, "nobody listens"));
+    assert_false(cuda_ok(&driver, 1, NULL, "no status"));
     cuda_driver_close(&driver);
     assert_all_zero(&driver, sizeof driver);
 }

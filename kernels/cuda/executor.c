@@ -37,7 +37,7 @@ static bool read_parameters(struct cuda_kernel *kernel, const struct device *dev
                                sizeof(cu_deviceptr), sizeof(struct cu_tensor_map));
         kernel->parameter_bytes[i] = (uint32_t)bytes;
     }
-    /* One parameter more than the launches fill would be read from whatever lies behind. */
+    /* A launch with fewer operands than the kernel has parameters would pass indeterminate values. */
     if (driver->KernelGetParamInfo(handle, kernel->operand_count, &offset, &bytes) == CU_SUCCESS)
         return status_fail(status, STATUS_CORRUPT, "kernel '%s': has more parameters than the %" PRIu32 " stated",
                            entry, kernel->operand_count);
@@ -267,7 +267,7 @@ static bool find_edges(const cu_graph_node *nodes, const struct plan *plan, uint
                            "calls a library, but does not depend on the launch before it alone");
     /* It waits for that launch alone, so that one must have waited for the rest: a library call has, by a full edge. */
     if (programmatic && index > 1 && !is_library(&launch[-1]) && !(launch[-1].attributes & LAUNCH_PROGRAMMATIC))
-        return status_fail(status, STATUS_CORRUPT, "begins early behind a launch that does not");
+        return status_fail(status, STATUS_CORRUPT, "begins early after a launch that does not");
     bool early = programmatic && index > 0 && !is_library(&launch[-1]);
     memset(found->edges, 0, sizeof found->edges);
     for (uint32_t d = 0; d < launch->dependency_count; d++) {

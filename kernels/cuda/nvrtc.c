@@ -13,7 +13,7 @@
 #include "formats/base/file.h"
 #include "formats/base/hash.h"
 
-/* Of nvrtc.h, which keeps them. */
+/* Values of nvrtc.h, which never change. */
 typedef struct nvrtc_program_opaque *nvrtc_program;
 enum nvrtc_result {
     NVRTC_SUCCESS = 0,

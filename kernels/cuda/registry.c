@@ -18,7 +18,7 @@
 #include "kernels/select_rows/select_rows_device.h"
 #include "kernels/swiglu/swiglu_device.h"
 
-enum { MOST_KERNELS = 4 }; /* of an op, with the NULL behind them */
+enum { MOST_KERNELS = 4 }; /* of an op, including the terminating NULL */
 
 static const struct device_kernel *const registry[OP_COUNT][MOST_KERNELS] = {
     [OP_EMBED] = {&device_embed},

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/kernel.h"
 
-/* In order of preference, NULL behind the last; NULL for an op without device code. */
+/* In order of preference, NULL-terminated; NULL for an op without device code. */
 const struct device_kernel *const *device_kernels(enum plan_op op);
 const struct device_kernel *device_kernel_find(const char *name); /* NULL if there is none */
 bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu);

@@ -86,7 +86,7 @@ struct test_device_buffer test_device_buffer_new(size_t bytes)
     buffer.data = buffer.base + CANARY_BYTES;
     check(driver()->MemsetD8Async(buffer.base, CANARY, CANARY_BYTES, stream()), "filling the canary before a buffer");
     check(driver()->MemsetD8Async(buffer.data + bytes, CANARY, tail_bytes(bytes), stream()),
-          "filling the canary behind a buffer");
+          "filling the canary after a buffer");
     test_device_buffer_poison(&buffer);
     return buffer;
 }
@@ -130,7 +130,7 @@ void test_device_assert_intact(const struct test_device_buffer *buffer, const ch
     check(driver()->MemcpyDtoHAsync(canary, buffer->data + buffer->bytes, tail, stream()), "reading a canary");
     synchronize("reading a canary");
     for (size_t i = 0; i < tail; i++)
-        if (canary[i] != CANARY) fail_msg("%s: byte %zu behind the buffer was written", what, i);
+        if (canary[i] != CANARY) fail_msg("%s: byte %zu after the buffer was written", what, i);
 }
 
 /* Kernels */

@@ -130,7 +130,7 @@ static void destroy(struct backend *backend)
 static bool connect_ranks(struct backend *backend, const uint64_t *comm, struct status *status)
 {
     struct fake *fake = fake_of(backend);
-    if (fake->submits) note_fault("connect behind a submit");
+    if (fake->submits) note_fault("connect after a submit");
     fake->connects++;
     for (int r = 0; r < atomic_load(&fakes.created); r++) fake->comm[r] = comm[r];
     return goes_well(fake, CALL_CONNECT, status);

@@ -34,7 +34,7 @@ static void step_name(const struct traced *step, char *name, size_t size)
 {
     bool decode = step->test.kind == BENCH_DECODE;
     const char *rows = step->trace.rows == 1 ? "" : "s", *plan_rows = step->trace.plan->header.rows == 1 ? "" : "s";
-    snprintf(name, size, "%s of %" PRIu32 " %s%s behind %" PRIu32 " tokens, plan of %" PRIu32 " row%s",
+    snprintf(name, size, "%s of %" PRIu32 " %s%s after %" PRIu32 " tokens, plan of %" PRIu32 " row%s",
              decode ? "decode" : "prefill", step->trace.rows, decode ? "sequence" : "token", rows, step->test.context,
              step->trace.plan->header.rows, plan_rows);
 }

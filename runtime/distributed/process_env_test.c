@@ -159,7 +159,7 @@ static void the_first_launcher_counts(void **state)
     expect_place(4, 5, 4, "127.0.0.1:29401");
     torchrun("host", "100", VALUES("2", "3", "2", "3"));
     expect_place(2, 3, 2, "host:101");
-    unsetenv("WORLD_SIZE"); /* RANK alone is of anybody */
+    unsetenv("WORLD_SIZE"); /* RANK alone identifies no launcher */
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     expect_place(4, 5, 4, "127.0.0.1:101");
     unsetenv("OMPI_COMM_WORLD_RANK");
@@ -463,7 +463,7 @@ static void wrong_structs_are_refused(void **state)
     assert_non_null(strstr(error.message, "argument 'options' is NULL"));
 }
 
-/* Of a caller that knows more fields: zero, or not ours to understand. */
+/* For a caller that knows more fields: zero, or not ours to understand. */
 static void longer_structs_are_read(void **state)
 {
     (void)state;
@@ -483,7 +483,7 @@ static void longer_structs_are_read(void **state)
     assert_non_null(strstr(error.message, "use a newer library"));
 }
 
-/* Of a caller that knows fewer: nothing is written behind what it has. */
+/* For a caller that knows fewer: nothing is written beyond its struct. */
 static void shorter_structs_keep_their_end(void **state)
 {
     (void)state;

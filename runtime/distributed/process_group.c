@@ -135,7 +135,7 @@ static void send_due(struct process_group *group, struct peer *peer)
         }
         peer->out_left -= (size_t)sent;
         if (!peer->out_left && (peer->out.type == FRAME_BYE || peer->is_refused)) {
-            /* Not close(): with unread input, it would reset the connection and lose what is in flight. */
+            /* Not close(): with unread input, it would reset the connection and lose data in flight. */
             shutdown(peer->descriptor, SHUT_WR);
             peer->was_told_bye = true;
         }

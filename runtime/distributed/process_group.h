@@ -3,8 +3,8 @@
  * TCP, gather small blocks of data, and detect that one of them fails, ends, hangs or computes something else.
  *
  * The connections form a star: process 0 listens, the others connect to it, and it forwards. All input is checked as
- * hostile. With a token, both ends of a connection prove that they have it when the connection is made; what is sent
- * later is neither encrypted nor authenticated. */
+ * hostile. With a token, both ends of a connection prove that they have it when the connection is made; later data is
+ * neither encrypted nor authenticated. */
 #ifndef RUNTIME_DISTRIBUTED_PROCESS_GROUP_H
 #define RUNTIME_DISTRIBUTED_PROCESS_GROUP_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that are killed and stopped, and connections of somebody who does not keep to the protocol. */
+/* Processes that are killed and stopped, and connections that violate the protocol. */
 #include "formats/base/test_support.h"
 
 #include <signal.h>
@@ -126,7 +126,7 @@ static void wrong_frames_of_a_member(void **state)
         test_group_frame(3, 1, PROCESS_GROUP_GATHER_BYTES + 1, 0, 0), /* a long part */
         test_group_frame(3, 1, 0xffffffff, 0, 0),                     /* a very long one */
         test_group_frame(3, 0, 8, 0, 0),                              /* another's part */
-        test_group_frame(3, 20, 8, 0, 0),                             /* nobody's */
+        test_group_frame(3, 20, 8, 0, 0),                             /* of a process that does not exist */
         test_group_frame(3, 1, 8, 2, 0),                              /* of a gather to come */
         test_group_frame(4, 1, 1, 0, 0),                              /* a beat with data */
         test_group_frame(5, 1, 1, 0, 0),                              /* a goodbye with data */
@@ -186,7 +186,7 @@ static void a_part_that_comes_too_early(void **state)
     test_group_expect_message(0, "process 1 () sent an unexpected message (frame type 3)");
 }
 
-/* Bytes at random behind right magics, also goodbyes, notes of any step, and parts: whatever follows is an end. */
+/* Random bytes after correct magics, also goodbyes, notes of any step, and parts: whatever follows is an end. */
 static void random_frames_of_a_member(void **state)
 {
     (void)state;

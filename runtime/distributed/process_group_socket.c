@@ -121,7 +121,8 @@ bool process_group_socket_listen(const char *address, bool has_several_machines,
                              address);
 }
 
-/* A socket connected to itself: possible while nobody listens and the system picks the same port as the local one. */
+/* A socket connected to itself: possible while no process listens and the system picks the same port as the local
+ * one. */
 static bool is_own(int descriptor)
 {
     struct sockaddr_storage own = {0}, other = {0};

@@ -17,7 +17,7 @@ int64_t process_group_clock_ms(void);
 bool process_group_socket_listen(const char *address, bool has_several_machines, int *descriptor,
                                  struct status *status);
 
-/* Connects to "host:port", trying again for longest_ms while nobody listens. The caller closes *descriptor. */
+/* Connects to "host:port", trying again for longest_ms while no process listens. The caller closes *descriptor. */
 bool process_group_socket_connect(const char *address, int64_t longest_ms, int *descriptor, struct status *status);
 
 #endif

@@ -68,7 +68,7 @@ static void wrong_hellos_end_nothing(void **state)
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
-/* What is no hello at all gets no answer. */
+/* A connection without a hello gets no answer. */
 static void what_is_no_hello_ends_nothing(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void a_silent_stranger_is_named(void **state)
     test_group_start_one(0);
     int silent = test_group_connect(NULL), slow = test_group_connect(NULL);
     struct test_group_frame hello = hello_of(1, 2);
-    /* One byte now and then keeps nobody connected. */
+    /* A byte at intervals does not keep a stranger connected. */
     double begun = test_group_seconds();
     for (size_t i = 0; i < sizeof hello - 1 && test_group_seconds() - begun < 3; i++) {
         if (send(slow, (const uint8_t *)&hello + i, 1, MSG_NOSIGNAL) != 1) break;

@@ -250,7 +250,7 @@ static void equal_notes_at_any_pace(void **state)
 static void parted_processes_are_noticed(void **state)
 {
     (void)state;
-    /* Behind process 0, in step with it, ahead of it; and when process 0 itself is the odd one. */
+    /* Slower than process 0, as fast, faster; and when process 0 itself is the odd one. */
     static const int paces[][3] = {{1, 10, 1}, {5, 5, 5}, {10, 1, 1}};
     for (int i = 0; i < 4; i++) {
         note_with(paces[i % 3], i == 3 ? 0 : 1, 640);

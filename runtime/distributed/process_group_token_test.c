@@ -23,7 +23,7 @@ static void plan_with_token(uint32_t count, double longest_seconds,
     for (uint32_t i = 0; i < count; i++) test_group_members[i].options.token = token;
 }
 
-/* Nobody prints the secret. */
+/* No message contains the secret. */
 static void expect_no_token(uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) assert_null(strstr(test_group_reports[i].message, token));
@@ -141,7 +141,7 @@ static void other_tokens_are_refused(void **state)
     refused_alone(NULL, token, "process 1 (|was started with a job token, but process 0 (|without one|ENG_JOB_TOKEN");
 }
 
-/* Somebody without the token does not keep the place of the process that has it. */
+/* A stranger without the token does not take the number of the process that has it. */
 static void strangers_take_no_number(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void strangers_take_no_number(void **state)
 
 /* ---- between the two ---- */
 
-/* Passes on what process 1 sends to `to` and the other way round, as somebody on the network does. */
+/* Passes on what process 1 sends to `to` and the other way round, as an attacker on the network could. */
 struct relay {
     int listener, to, from;
     pthread_t thread;

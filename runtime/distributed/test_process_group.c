@@ -56,7 +56,7 @@ int test_group_begin(void **state)
     return 0;
 }
 
-/* Also what a test that failed has left behind. */
+/* Also what a failed test has left. */
 int test_group_end(void **state)
 {
     (void)state;

@@ -74,7 +74,7 @@ struct test_group_frame {
 };
 struct test_group_frame test_group_frame(uint32_t type, uint32_t process, uint32_t bytes, uint64_t number,
                                          uint64_t value);
-/* Tries while nobody listens. packet_bytes: the size of packets; NULL: as the system has it. */
+/* Tries again while no process listens. packet_bytes: the size of packets; NULL: as the system has it. */
 int test_group_connect(const int *packet_bytes);
 void test_group_send(int descriptor, const void *data, size_t bytes);
 void test_group_send_hello(int descriptor, struct test_group_frame hello, const char *name);

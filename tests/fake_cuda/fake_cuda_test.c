@@ -57,7 +57,7 @@ static cu_function find_kernel(cu_library library, const char *name, cu_kernel *
     return function;
 }
 
-/* Adds the integer behind argument 1 to that behind argument 0; notes the grid. */
+/* Adds the integer at argument 1 to that at argument 0; notes the grid. */
 static void add(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
                 void *context)
 {
@@ -219,7 +219,7 @@ static void test_events(void **state)
     assert_int_equal(driver->EventRecord(events[0], device.stream), 400);
 }
 
-/* A child that leaves memory behind: the file tells. */
+/* A child that leaks memory: the file says so. */
 static void test_leak_file(void **state)
 {
     (void)state;

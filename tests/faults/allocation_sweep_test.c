@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation, mapping and thread start between eng_open and eng_close fails, one after the other: once, and from
- * there on. Each time the call that needed it ends with ENG_MACHINE and a message, or succeeds with the same results;
- * nothing leaks, and the next run of the same steps works. */
+/* Every allocation, mapping and thread start between eng_open and eng_close fails in turn: once, and from there on.
+ * Each time the call that needed it ends with ENG_MACHINE and a message, or succeeds with the same results; nothing
+ * leaks, and the next run of the same steps works. */
 #include "tests/faults/faults.h"
 #include "tests/test_fables.h"
 
@@ -22,7 +22,7 @@ enum { STRIDE = 1 };
 
 static const char text[] = "Once upon a time \xff there was a fox";
 
-/* What a run computes: the same in each. */
+/* Results of a run, the same in each. */
 struct results {
     int32_t prompt[MOST_TOKENS], drawn[NEW_TOKENS];
     size_t prompt_count, drawn_count;
@@ -30,7 +30,7 @@ struct results {
     uint32_t selftest_tokens;
 };
 
-/* What a run holds. */
+/* Resources of a run. */
 struct run {
     struct eng_engine *engine;
     struct eng_session *session;
@@ -127,7 +127,7 @@ static struct held held_now(void)
         struct held){.blocks = faults_live_blocks(), .mappings = faults_live_mappings(), .descriptors = descriptors};
 }
 
-/* A run in which nothing fails. */
+/* A run without failures. */
 static void run_cleanly(struct results *results)
 {
     static struct run run;
@@ -180,7 +180,7 @@ static void fail_each(bool from_there_on, const char *name)
     static struct results again;
     static struct run run;
     memset(&sweep, 0, sizeof sweep);
-    run_cleanly(&again); /* what a library makes once per process is made now */
+    run_cleanly(&again); /* allocations that a library makes once per process are made now */
     sweep.before = held_now();
     faults_arm(0, false);
     run_cleanly(&sweep.expected);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After eng_session_create, nothing that eng.h marks [no allocation] allocates: every call of the allocator, mmap and
- * pthread_create is counted while sequences and slots are created, run, polled, cut and destroyed. */
+/* After eng_session_create, functions marked [no allocation] in eng.h do not allocate: calls of the allocator, mmap and
+ * pthread_create are counted while sequences and slots are created, run, polled, truncated and destroyed. */
 #include "tests/faults/faults.h"
 #include "tests/test_fables.h"
 
@@ -76,7 +76,7 @@ static void test_no_allocation(void **state)
     CHECK(eng_engine_get_facts(engine, &facts, &error));
     float *logits = malloc(2 * facts.vocab_size * sizeof *logits);
 
-    /* A thread that starts late takes memory for its thread-local variables: let all of them have run. */
+    /* A thread that starts late allocates thread-local variables: let all of them have run. */
     run_slots(session, logits);
 
     faults_arm(0, false);
@@ -85,7 +85,7 @@ static void test_no_allocation(void **state)
     faults_disarm();
     assert_int_equal(faults_calls(), 0);
 
-    /* The counter counts. */
+    /* The counter works. */
     faults_arm(0, false);
     free(logits);
     logits = malloc(facts.vocab_size);

@@ -27,7 +27,7 @@
 #endif
 #endif
 
-/* The allocator itself: the sanitizer's, or the C library's. */
+/* The allocator: the sanitizer's, or the C library's. */
 #ifdef ADDRESS_SANITIZER
 #define ALLOCATOR(name) __interceptor_##name
 #else
@@ -42,7 +42,7 @@ extern void ALLOCATOR(free)(void *memory);
 static atomic_bool armed, sticky;
 static atomic_ulong chosen, calls, failures;
 static atomic_long live_blocks, live_mappings;
-/* The thread runs code of the program: not what a sanitizer does before and after, and for which it must have memory. */
+/* The thread runs code of the program, not of the sanitizer before and after it, which must have memory. */
 static __thread bool is_running;
 
 void faults_arm(unsigned long nth, bool from_there_on)
@@ -64,7 +64,7 @@ unsigned long faults_calls(void) { return atomic_load(&calls); }
 long faults_live_blocks(void) { return atomic_load(&live_blocks); }
 long faults_live_mappings(void) { return atomic_load(&live_mappings); }
 
-/* Counts a call; whether it is to fail. */
+/* Counts a call; returns whether it must fail. */
 static bool fails(void)
 {
     if (!atomic_load(&armed) || !is_running) return false;

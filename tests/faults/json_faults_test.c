@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing JSON while memory runs out: jansson alone loses single characters and whole keys then, and
- * reads past a buffer. Tokens of every length, so that each end falls on a buffer's end once. */
+/* Reading and writing JSON while memory runs out: jansson by itself then loses characters and keys, and reads past a
+ * buffer. Tokens of every length, so that each end coincides once with a buffer's end. */
 #include "formats/base/json.h"
 #include "formats/base/test_support.h"
 #include "tests/faults/faults.h"

@@ -62,7 +62,7 @@ void test_nccl_expect_no_segment(const struct nccl_id *id)
     int file = shm_open((const char *)id->bytes, O_RDWR, 0);
     if (file < 0) return;
     close(file);
-    fail_msg("%s was left behind", (const char *)id->bytes);
+    fail_msg("%s was not removed", (const char *)id->bytes);
 }
 
 /* ---- ranks ---- */
