@@ -188,7 +188,7 @@ static void records_are_kept_and_used(void **state)
             assert_true(f.tactics.records[i].roofline_us == measured[i].roofline_us);
         }
     }
-    /* Quick records do not answer a full search, and records that nobody measured answer nothing. */
+    /* Quick records do not answer a full search, and records without a measurement answer nothing. */
     tune(&f, TUNE_FULL, f.weights, &again);
     assert_int_equal(f.tactics.measured, PROBLEMS);
     snprintf(again.records[0].level, sizeof again.records[0].level, "model");

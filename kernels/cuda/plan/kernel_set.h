@@ -30,7 +30,7 @@ struct kernel_compiler {
     int capability, threads;
     struct kernel_set known; /* everything that was compiled */
 };
-/* Compiles what is neither compiled nor known yet. `progress` may be NULL. */
+/* Compiles kernels that are neither compiled nor known yet. `progress` may be NULL. */
 typedef void kernel_set_progress(void *context, uint64_t done, uint64_t total);
 bool kernel_set_compile(struct kernel_set *set, struct kernel_compiler *compiler, kernel_set_progress *progress,
                         void *context, struct status *status);
