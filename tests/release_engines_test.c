@@ -68,7 +68,7 @@ static void generate(const char *path, const char *instruction_set, int32_t toke
     eng_close(&engine);
 }
 
-/* ---- what is checked ---- */
+/* ---- checks ---- */
 
 static void expect_tokens(const char *path, const char *instruction_set, const int32_t expected[ANSWER])
 {
@@ -97,7 +97,7 @@ static void engines_of_every_release_give_their_tokens(void **state)
     }
 }
 
-/* ---- what is written before a release ---- */
+/* ---- written before a release ---- */
 
 static void build_engine_of(const char *model, const char *output)
 {
