@@ -60,8 +60,8 @@ static bool make_graph(struct build *build, struct graph *graph, enum plan_kind 
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = build->target;
-    graph->half = half_dtype(build);
-    graph->narrow = narrow;
+    graph->compute_dtype = half_dtype(build);
+    graph->small_batch = narrow;
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
     return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
@@ -158,7 +158,8 @@ static bool lower_all(struct build *build, struct status *status)
     for (int i = 0; i < batch_count + chunk_count; i++) {
         bool decode = i < batch_count;
         uint64_t rows = decode ? batches[i] : chunks[i - batch_count], bytes;
-        if (!lower_exchange_bytes(decode ? &build->decode : &build->prefill, rows, decode ? rows : 1, &bytes, status))
+        if (!lower_exchange_bytes(decode ? &build->decode : &build->prefill, &build->lowering, rows, decode ? rows : 1,
+                                  &bytes, status))
             return false;
         if (bytes > build->lowering.exchange_bytes) build->lowering.exchange_bytes = bytes;
     }

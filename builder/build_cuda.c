@@ -221,7 +221,7 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {
-        bool narrow = batches[i] <= GRAPH_NARROW_ROWS;
+        bool narrow = batches[i] <= GRAPH_SMALL_BATCH;
         if (!lower_one(build, narrow ? &build->narrow : &build->decode, narrow ? &build->decode : NULL, batches[i],
                        status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);

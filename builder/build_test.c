@@ -237,7 +237,7 @@ static void failures_leave_nothing(void **state)
     test_expect_failure(build(&fixture), &fixture.status, STATUS_BAD_INPUT, "--max-context|64|65");
     options->max_context = 0;
     options->dump_after = "nonsense";
-    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE, "nonsense|fuse_qkv");
+    test_expect_failure(build(&fixture), &fixture.status, STATUS_USAGE, "nonsense|last_position");
     options->dump_after = NULL;
     options->model = "/no/such/model";
     test_expect_failure(build(&fixture), &fixture.status, STATUS_NOT_FOUND, "/no/such/model");

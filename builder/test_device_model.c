@@ -65,8 +65,8 @@ static bool make_graph(struct test_device_model *model, enum test_graph which, e
     struct graph *graph = &model->graphs[which];
     graph_init(graph, &model->config, which == TEST_PREFILL ? PLAN_PREFILL : PLAN_DECODE);
     graph->target = TARGET_CUDA;
-    graph->half = half;
-    graph->narrow = which == TEST_NARROW;
+    graph->compute_dtype = half;
+    graph->small_batch = which == TEST_NARROW;
     graph->ranks = model->ranks;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
@@ -141,7 +141,7 @@ void test_device_model_close(struct test_device_model *model)
 const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
 {
     if (kind == PLAN_PREFILL) return &model->graphs[TEST_PREFILL];
-    return &model->graphs[rows <= GRAPH_NARROW_ROWS ? TEST_NARROW : TEST_WIDE];
+    return &model->graphs[rows <= GRAPH_SMALL_BATCH ? TEST_NARROW : TEST_WIDE];
 }
 
 void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,
@@ -161,7 +161,8 @@ void test_device_model_exchange(struct test_device_model *model, uint32_t rows)
     model->lowering.exchange_bytes = 0;
     for (int g = 0; g < TEST_GRAPHS; g++) {
         uint64_t bytes, out_rows = g == TEST_PREFILL ? 1 : rows;
-        test_expect_success(lower_exchange_bytes(&model->graphs[g], rows, out_rows, &bytes, &status), &status);
+        test_expect_success(lower_exchange_bytes(&model->graphs[g], &model->lowering, rows, out_rows, &bytes, &status),
+                            &status);
         if (bytes > model->lowering.exchange_bytes) model->lowering.exchange_bytes = bytes;
     }
 }

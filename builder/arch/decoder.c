@@ -4,22 +4,61 @@
 #include <stdlib.h>
 
 #include "builder/arch/arch.h"
+#include "kernels/add/add.h"
+#include "kernels/attention/attention.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
+
+/* A matrix and its bias, -1 if it has none. */
+struct projection {
+    int weight, bias;
+};
 
 /* `shard`: of the weight; the bias follows. */
-static int linear(struct graph *graph, int x, uint32_t layer, uint64_t rows, uint64_t columns, bool bias,
-                  enum shard shard, const char *label, const char *module)
+static struct projection projection(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns, bool bias,
+                                    enum shard shard, const char *module)
 {
-    int weight = graph_matrix(graph, layer, rows, columns, WEIGHT_MATRIX, "model.layers.%u.%s.weight", layer, module);
-    int bias_weight = bias ? graph_vector(graph, layer, rows, "model.layers.%u.%s.bias", layer, module) : -1;
-    graph_shard(graph, weight, shard);
-    graph_shard(graph, bias_weight, shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : shard);
-    int y = graph_value(graph, ROWS_TOKENS, rows, "%s%u", label, layer);
+    struct projection made = {.bias = -1};
+    made.weight = graph_matrix(graph, layer, rows, columns, WEIGHT_MATRIX, "model.layers.%u.%s.weight", layer, module);
+    if (bias) made.bias = graph_vector(graph, layer, rows, "model.layers.%u.%s.bias", layer, module);
+    graph_shard(graph, made.weight, shard);
+    graph_shard(graph, made.bias, shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : shard);
+    return made;
+}
+
+/* Rows of `from` come after those of `to`, or with a group in turn with them. One matmul then reads its input once. */
+static void join(struct graph *graph, struct projection to, struct projection from, uint64_t group, const char *module)
+{
+    const int into[] = {to.weight, to.bias}, taken[] = {from.weight, from.bias};
+    for (int i = 0; i < 2; i++) {
+        if (into[i] < 0 || taken[i] < 0) continue;
+        struct graph_weight *weight = &graph->weights[into[i]];
+        if (!graph_weight_interleave(graph, into[i], taken[i], group)) return;
+        snprintf(weight->name, sizeof weight->name, "model.layers.%u.%s.%s", weight->layer, module,
+                 i == 0 ? "weight" : "bias");
+    }
+}
+
+static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, enum matmul_epilogue epilogue,
+                  const char *label)
+{
+    if (graph->out_of_memory) return -1;
+    const uint64_t rows = graph->weights[by.weight].rows;
+    const uint64_t width = epilogue == MATMUL_EPILOGUE_SWIGLU ? rows / 2 : rows;
+    int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     if (!node) return -1;
-    node->inputs[0] = x;
-    node->weights[0] = weight;
-    node->weights[1] = bias_weight;
-    node->outputs[0] = y;
+    graph->weights[by.weight].depth = graph->values[x].width; /* which may be padded */
+    node->operands[MATMUL_X] = x;
+    node->operands[MATMUL_W] = by.weight;
+    node->operands[MATMUL_BIAS] = by.bias;
+    node->operands[MATMUL_OUT] = y;
+    node->params[MATMUL_EPILOGUE] = epilogue;
     return y;
 }
 
@@ -29,22 +68,29 @@ static int rms_norm(struct graph *graph, int x, uint32_t layer, int weight, cons
     int y = graph_value(graph, ROWS_TOKENS, config->hidden_size, layer == GRAPH_NO_LAYER ? "%s" : "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_RMS_NORM, layer);
     if (!node) return -1;
-    node->inputs[0] = x;
-    node->weights[0] = weight;
-    node->eps = (float)config->rms_norm_eps;
-    node->outputs[0] = y;
+    node->operands[RMS_NORM_X] = x;
+    node->operands[RMS_NORM_WEIGHT] = weight;
+    node->operands[RMS_NORM_OUT] = y;
+    node->params[RMS_NORM_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     return y;
 }
 
-static int binary(struct graph *graph, enum plan_op op, int a, int b, uint64_t width, uint32_t layer, const char *label)
+static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
 {
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
-    struct graph_node *node = graph_append(graph, op, layer);
+    struct graph_node *node = graph_append(graph, OP_ADD, layer);
     if (!node) return -1;
-    node->inputs[0] = a;
-    node->inputs[1] = b;
-    node->outputs[0] = y;
+    node->operands[ADD_A] = a;
+    node->operands[ADD_B] = b;
+    node->operands[ADD_OUT] = y;
     return y;
+}
+
+static void set_heads(const struct model_config *config, int64_t *params)
+{
+    params[PAGED_HEADS] = (int64_t)config->heads;
+    params[PAGED_KV_HEADS] = (int64_t)config->kv_heads;
+    params[PAGED_HEAD_DIM] = (int64_t)config->head_dim;
 }
 
 static int self_attention(struct graph *graph, const struct decoder_traits *traits, int x, int table, uint32_t layer)
@@ -52,9 +98,13 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
-    int q = linear(graph, x, layer, q_width, hidden, traits->qkv_bias, SHARD_ROWS, "q", "self_attn.q_proj");
-    int k = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, SHARD_KV_ROWS, "k", "self_attn.k_proj");
-    int v = linear(graph, x, layer, kv_width, hidden, traits->qkv_bias, SHARD_KV_ROWS, "v", "self_attn.v_proj");
+    const bool bias = traits->qkv_bias;
+    const struct projection q = projection(graph, layer, q_width, hidden, bias, SHARD_ROWS, "self_attn.q_proj");
+    const struct projection k = projection(graph, layer, kv_width, hidden, bias, SHARD_KV_ROWS, "self_attn.k_proj");
+    const struct projection v = projection(graph, layer, kv_width, hidden, bias, SHARD_KV_ROWS, "self_attn.v_proj");
+    join(graph, q, k, 0, "self_attn.qkv_proj");
+    join(graph, q, v, 0, "self_attn.qkv_proj");
+    int qkv = matmul(graph, x, layer, q, MATMUL_EPILOGUE_NONE, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
         norm_q = graph_vector(graph, layer, head_dim, "model.layers.%u.self_attn.q_norm.weight", layer);
@@ -63,34 +113,39 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
     if (rope) {
-        rope->inputs[0] = q;
-        rope->inputs[1] = k;
-        rope->inputs[2] = v;
-        rope->inputs[3] = table;
-        rope->weights[0] = norm_q;
-        rope->weights[1] = norm_k;
-        rope->eps = (float)config->rms_norm_eps;
-        rope->outputs[0] = rotated;
+        rope->operands[ROPE_APPEND_QKV] = qkv;
+        rope->operands[ROPE_APPEND_TABLE] = table;
+        rope->operands[ROPE_APPEND_NORM_Q] = norm_q;
+        rope->operands[ROPE_APPEND_NORM_K] = norm_k;
+        rope->operands[ROPE_APPEND_Q] = rotated;
+        set_heads(config, rope->params);
+        if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     }
     int mixed = graph_value(graph, ROWS_TOKENS, q_width, "attention%u", layer);
     struct graph_node *attention = graph_append(graph, OP_ATTENTION, layer);
     if (attention) {
-        attention->inputs[0] = rotated;
-        attention->outputs[0] = mixed;
-        attention->scale = (float)(1.0 / sqrt((double)head_dim));
-        attention->window = config->layer_slides[layer] ? config->sliding_window : 0;
+        attention->operands[ATTENTION_Q] = rotated;
+        attention->operands[ATTENTION_OUT] = mixed;
+        set_heads(config, attention->params);
+        attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)(1.0 / sqrt((double)head_dim)));
+        attention->params[ATTENTION_WINDOW] = config->layer_slides[layer] ? (int64_t)config->sliding_window : 0;
     }
-    return linear(graph, mixed, layer, hidden, q_width, traits->output_bias, SHARD_COLUMNS, "o", "self_attn.o_proj");
+    const struct projection o =
+        projection(graph, layer, hidden, q_width, traits->output_bias, SHARD_COLUMNS, "self_attn.o_proj");
+    return matmul(graph, mixed, layer, o, MATMUL_EPILOGUE_NONE, "o");
 }
 
 static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    int gate = linear(graph, x, layer, inner, hidden, traits->mlp_bias, SHARD_ROWS, "gate", "mlp.gate_proj");
-    int up = linear(graph, x, layer, inner, hidden, traits->mlp_bias, SHARD_ROWS, "up", "mlp.up_proj");
-    int activated = binary(graph, OP_SWIGLU, gate, up, inner, layer, "activated");
-    return linear(graph, activated, layer, hidden, inner, traits->mlp_bias, SHARD_COLUMNS, "down", "mlp.down_proj");
+    const bool bias = traits->mlp_bias;
+    const struct projection gate = projection(graph, layer, inner, hidden, bias, SHARD_ROWS, "mlp.gate_proj");
+    const struct projection up = projection(graph, layer, inner, hidden, bias, SHARD_ROWS, "mlp.up_proj");
+    join(graph, gate, up, graph_interleave(graph), "mlp.gate_up_proj");
+    int activated = matmul(graph, x, layer, gate, MATMUL_EPILOGUE_SWIGLU, "activated");
+    const struct projection down = projection(graph, layer, hidden, inner, bias, SHARD_COLUMNS, "mlp.down_proj");
+    return matmul(graph, activated, layer, down, MATMUL_EPILOGUE_NONE, "down");
 }
 
 /* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
@@ -109,9 +164,9 @@ static int rope_table(struct graph *graph, struct status *status)
         table = graph_value(graph, ROWS_TOKENS, config->head_dim, "rope");
         struct graph_node *node = graph_append(graph, OP_ROPE_TABLE, GRAPH_NO_LAYER);
         if (node) {
-            node->weights[0] = weight;
-            node->outputs[0] = table;
-            node->scale = scaling;
+            node->operands[ROPE_TABLE_INV_FREQ] = weight;
+            node->operands[ROPE_TABLE_OUT] = table;
+            node->params[ROPE_TABLE_SCALING_BITS] = float_to_bits(scaling);
         }
     }
     free(inv_freq);
@@ -131,8 +186,8 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int x = graph_value(graph, ROWS_TOKENS, hidden, "embedded");
     struct graph_node *embed = graph_append(graph, OP_EMBED, GRAPH_NO_LAYER);
     if (embed) {
-        embed->weights[0] = embedding;
-        embed->outputs[0] = x;
+        embed->operands[EMBED_TABLE] = embedding;
+        embed->operands[EMBED_OUT] = x;
     }
     int table = rope_table(graph, status);
     if (table < 0 && !graph->out_of_memory) return false;
@@ -141,11 +196,11 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
         int weight = graph_vector(graph, layer, hidden, "model.layers.%u.input_layernorm.weight", layer);
         int normed = rms_norm(graph, x, layer, weight, "attention_in");
         int mixed = self_attention(graph, traits, normed, table, layer);
-        x = binary(graph, OP_ADD, x, mixed, hidden, layer, "after_attention");
+        x = add(graph, x, mixed, hidden, layer, "after_attention");
         weight = graph_vector(graph, layer, hidden, "model.layers.%u.post_attention_layernorm.weight", layer);
         normed = rms_norm(graph, x, layer, weight, "mlp_in");
         int inner = gated_mlp(graph, traits, normed, layer);
-        x = binary(graph, OP_ADD, x, inner, hidden, layer, "after_mlp");
+        x = add(graph, x, inner, hidden, layer, "after_mlp");
     }
 
     int weight = graph_vector(graph, GRAPH_NO_LAYER, hidden, "model.norm.weight");
@@ -157,24 +212,23 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     int selected = graph_value(graph, ROWS_OUT, hidden, "selected");
     struct graph_node *select = graph_append(graph, OP_SELECT_ROWS, GRAPH_NO_LAYER);
     if (select) {
-        select->inputs[0] = x;
-        select->outputs[0] = selected;
+        select->operands[SELECT_ROWS_X] = x;
+        select->operands[SELECT_ROWS_OUT] = selected;
     }
     int logits = graph_value(graph, ROWS_OUT, vocab, "logits");
     struct graph_node *lm_head = graph_append(graph, OP_MATMUL, GRAPH_NO_LAYER);
     if (lm_head) {
-        lm_head->inputs[0] = selected;
-        lm_head->weights[0] = head;
-        lm_head->outputs[0] = logits;
+        lm_head->operands[MATMUL_X] = selected;
+        lm_head->operands[MATMUL_W] = head;
+        lm_head->operands[MATMUL_OUT] = logits;
     }
-    int next = graph_value(graph, ROWS_OUT, 1, "next_tokens");
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
     if (sample) {
-        sample->inputs[0] = logits;
-        sample->outputs[0] = next;
+        sample->operands[SAMPLE_LOGITS] = logits;
+        /* On a GPU, decode steps can be queued before the tokens of the step before are known. */
+        sample->params[SAMPLE_FEEDBACK] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
     }
     if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
     graph->values[logits].place = VALUE_LOGITS;
-    graph->values[next].place = VALUE_NEXT_TOKENS;
     return true;
 }

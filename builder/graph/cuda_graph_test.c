@@ -4,6 +4,17 @@
 
 #include "builder/passes/pass.h"
 #include "builder/test_device_model.h"
+#include "kernels/add/add.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/attention/attention.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
 
 /* ---- what a graph must be, written down from the model's side ---- */
 
@@ -130,7 +141,7 @@ static void expect_model(struct expectation *e, const struct test_device_model *
                                   .weight = model->config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head",
                                   .norm = norm,
                                   .output = "logits"});
-    expect_node(e, (struct expected){.op = OP_SAMPLE, .input = "logits", .output = "next_tokens"});
+    expect_node(e, (struct expected){.op = OP_SAMPLE, .input = "logits"});
 }
 
 /* ---- comparing ---- */
@@ -157,25 +168,45 @@ static void compare_weight(const struct graph *graph, int node, const char *what
     if (found) assert_true(graph->weights[id].used);
 }
 
+/* Operands that the expectation names, at their places in the op's schema; 0: the op has none such. */
+struct places {
+    int input, residual, table, weight, bias, norm, output;
+};
+static const struct places places[OP_COUNT] = {
+    [OP_EMBED] = {.weight = EMBED_TABLE, .output = EMBED_OUT},
+    [OP_ROPE_TABLE] = {.weight = ROPE_TABLE_INV_FREQ, .output = ROPE_TABLE_OUT},
+    [OP_RMS_NORM] = {RMS_NORM_X, RMS_NORM_RESIDUAL, 0, RMS_NORM_WEIGHT, 0, 0, RMS_NORM_OUT},
+    [OP_MATMUL] = {MATMUL_X, MATMUL_RESIDUAL, 0, MATMUL_W, MATMUL_BIAS, MATMUL_NORM, MATMUL_OUT},
+    [OP_ROPE_APPEND] = {ROPE_APPEND_QKV, 0, ROPE_APPEND_TABLE, ROPE_APPEND_NORM_Q, ROPE_APPEND_NORM_K, 0,
+                        ROPE_APPEND_Q},
+    [OP_ROPE_ATTENTION] = {ROPE_ATTENTION_QKV, 0, ROPE_ATTENTION_TABLE, ROPE_ATTENTION_NORM_Q, ROPE_ATTENTION_NORM_K, 0,
+                           ROPE_ATTENTION_OUT},
+    [OP_ATTENTION] = {.input = ATTENTION_Q, .output = ATTENTION_OUT},
+    [OP_SELECT_ROWS] = {.input = SELECT_ROWS_X, .output = SELECT_ROWS_OUT},
+    [OP_SAMPLE] = {.input = SAMPLE_LOGITS},
+};
+
+/* What is at a place; nothing where there is no such place. */
+static int at(const struct graph_node *node, int place) { return place ? node->operands[place] : GRAPH_ABSENT; }
+
 static void compare(const struct graph *graph, const struct expectation *e)
 {
     for (int n = 0; n < graph->node_count && n < e->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         const struct expected *expected = &e->nodes[n];
+        const struct places *p = &places[node->op];
         if (node->op != expected->op)
             fail_with_dump(graph, n, "op", plan_op_name(expected->op), plan_op_name(node->op));
         assert_false(node->removed);
-        assert_int_equal(node->swiglu, expected->swiglu);
-        compare_value(graph, n, "input", node->inputs[0], expected->input);
-        compare_value(graph, n, "second input", node->inputs[1], expected->residual);
-        bool rope = node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION;
-        compare_value(graph, n, "third input", node->inputs[2], NULL);
-        compare_value(graph, n, "table", node->inputs[3], rope ? "rope" : NULL);
-        compare_weight(graph, n, "weight", node->weights[0], expected->weight);
-        compare_weight(graph, n, "second weight", node->weights[1], expected->bias);
-        compare_weight(graph, n, "norm", node->weights[2], expected->norm);
-        compare_value(graph, n, "output", node->outputs[0], expected->output);
-        assert_int_equal(node->outputs[1], -1);
+        assert_int_equal(node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU,
+                         expected->swiglu);
+        compare_value(graph, n, "input", at(node, p->input), expected->input);
+        compare_value(graph, n, "residual", at(node, p->residual), expected->residual);
+        compare_value(graph, n, "table", at(node, p->table), p->table ? "rope" : NULL);
+        compare_weight(graph, n, "weight", at(node, p->weight), expected->weight);
+        compare_weight(graph, n, "second weight", at(node, p->bias), expected->bias);
+        compare_weight(graph, n, "norm", at(node, p->norm), expected->norm);
+        compare_value(graph, n, "output", at(node, p->output), expected->output);
     }
     if (graph->node_count != e->node_count) graph_dump(graph, stderr);
     assert_int_equal(graph->node_count, e->node_count);
@@ -185,14 +216,15 @@ static void compare(const struct graph *graph, const struct expectation *e)
 static void check_dtypes(const struct graph *graph)
 {
     static const char *const wide[] = {"embedded",       "rope",   "after_attention", "after_mlp",
-                                       "last_after_mlp", "logits", "last_embedded",   "next_tokens"};
+                                       "last_after_mlp", "logits", "last_embedded"};
     for (int n = 0; n < graph->node_count; n++) {
-        const struct graph_value *value = &graph->values[graph->nodes[n].outputs[0]];
+        if (graph->nodes[n].op == OP_SAMPLE) continue;
+        const struct graph_value *value = &graph->values[at(&graph->nodes[n], places[graph->nodes[n].op].output)];
         bool is_wide = false;
         for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
             is_wide |= strncmp(value->name, wide[i], strlen(wide[i])) == 0;
-        if (value->dtype != (is_wide ? DTYPE_F32 : graph->half))
-            fail_with_dump(graph, n, value->name, dtype_name(is_wide ? DTYPE_F32 : graph->half),
+        if (value->dtype != (is_wide ? DTYPE_F32 : graph->compute_dtype))
+            fail_with_dump(graph, n, value->name, dtype_name(is_wide ? DTYPE_F32 : graph->compute_dtype),
                            dtype_name(value->dtype));
     }
 }
@@ -205,7 +237,6 @@ static uint64_t expected_width(const struct test_device_model *model, const stru
     case OP_ROPE_APPEND:
     case OP_ROPE_ATTENTION:
     case OP_ATTENTION: return config->heads * config->head_dim;
-    case OP_SAMPLE: return 1;
     default: return config->hidden_size;
     }
 }
@@ -217,26 +248,38 @@ static void check_attributes(const struct test_device_model *model, const struct
     bool selected = false;
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        const struct graph_value *out = &graph->values[node->outputs[0]];
         bool qwen3 = strcmp(config->model_type, "qwen3") == 0;
-        if (node->op == OP_RMS_NORM || (node->op == OP_MATMUL && node->weights[2] >= 0) ||
-            ((node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION) && qwen3))
-            assert_true(node->eps == (float)config->rms_norm_eps);
-        if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
-            float expected = (float)(1 / sqrt((double)config->head_dim));
-            assert_true(node->scale == expected);
-            assert_int_equal(node->window, config->layer_slides[node->layer] ? config->sliding_window : 0);
+        const int64_t eps = float_to_bits((float)config->rms_norm_eps);
+        if (node->op == OP_SAMPLE) {
+            assert_int_equal(node->params[SAMPLE_FEEDBACK], graph->kind == PLAN_DECODE);
+            continue;
         }
-        if (node->swiglu) {
+        const struct graph_value *out = &graph->values[at(node, places[node->op].output)];
+        if (node->op == OP_RMS_NORM) assert_int_equal(node->params[RMS_NORM_EPS_BITS], eps);
+        if (node->op == OP_MATMUL)
+            assert_int_equal(node->params[MATMUL_EPS_BITS], node->operands[MATMUL_NORM] >= 0 ? eps : 0);
+        if (node->op == OP_ROPE_APPEND) assert_int_equal(node->params[ROPE_APPEND_EPS_BITS], qwen3 ? eps : 0);
+        if (node->op == OP_ROPE_ATTENTION) assert_int_equal(node->params[ROPE_ATTENTION_EPS_BITS], qwen3 ? eps : 0);
+        if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
+            const bool fused = node->op == OP_ROPE_ATTENTION;
+            assert_int_equal(node->params[fused ? (int)ROPE_ATTENTION_SCALE_BITS : (int)ATTENTION_SCALE_BITS],
+                             float_to_bits((float)(1 / sqrt((double)config->head_dim))));
+            assert_int_equal(node->params[fused ? (int)ROPE_ATTENTION_WINDOW : (int)ATTENTION_WINDOW],
+                             config->layer_slides[node->layer] ? config->sliding_window : 0);
+            assert_int_equal(node->params[PAGED_HEADS], config->heads);
+            assert_int_equal(node->params[PAGED_KV_HEADS], config->kv_heads);
+        }
+        if (node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
             uint64_t padded = (config->intermediate_size + 7) / 8 * 8;
             assert_int_equal(out->width, padded);
-            assert_int_equal(graph->weights[node->weights[0]].rows, 2 * padded);
+            assert_int_equal(graph->weights[node->operands[MATMUL_W]].rows, 2 * padded);
         } else if (node->op == OP_MATMUL) {
-            assert_int_equal(out->width, graph->weights[node->weights[0]].rows);
+            assert_int_equal(out->width, graph->weights[node->operands[MATMUL_W]].rows);
         } else if (node->op != OP_SELECT_ROWS) {
             assert_int_equal(out->width, expected_width(model, node));
         }
-        if (node->op == OP_SELECT_ROWS) assert_int_equal(out->dtype, graph->values[node->inputs[0]].dtype);
+        if (node->op == OP_SELECT_ROWS)
+            assert_int_equal(out->dtype, graph->values[node->operands[SELECT_ROWS_X]].dtype);
         /* A prefill's rows after the selection are the last token's. */
         if (graph->kind == PLAN_PREFILL && node->op == OP_SELECT_ROWS) selected = true;
         assert_int_equal(out->rows, selected ? ROWS_OUT : ROWS_TOKENS);
@@ -275,28 +318,42 @@ static void begin(struct graph *graph, enum plan_kind kind, bool narrow)
 {
     graph_init(graph, &no_config, kind);
     graph->target = TARGET_CUDA;
-    graph->half = DTYPE_BF16;
-    graph->narrow = narrow;
+    graph->compute_dtype = DTYPE_BF16;
+    graph->small_batch = narrow;
 }
 
 enum { WIDTH = 8 };
 
-/* Appends a node of square shape; the new value. */
+/* Appends a node of square shape; the new value. `b`: the residual or second summand. */
 static int node(struct graph *graph, enum plan_op op, int a, int b, const char *output)
 {
-    int weight = op == OP_MATMUL  ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_MATRIX, "w.%s", output)
-                 : op == OP_EMBED ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_ROW_MAJOR, "w.%s", output)
-                 : op == OP_RMS_NORM || op == OP_ROPE_TABLE ? graph_vector(graph, 0, WIDTH, "w.%s", output)
-                                                            : -1;
+    int weight = op == OP_MATMUL       ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_MATRIX, "w.%s", output)
+                 : op == OP_EMBED      ? graph_matrix(graph, 0, WIDTH, WIDTH, WEIGHT_ROW_MAJOR, "w.%s", output)
+                 : op == OP_RMS_NORM   ? graph_vector(graph, 0, WIDTH, "w.%s", output)
+                 : op == OP_ROPE_TABLE ? graph_vector(graph, 0, WIDTH / 2, "w.%s", output)
+                                       : -1;
     int value = graph_value(graph, ROWS_TOKENS, WIDTH, "%s", output);
     struct graph_node *made = graph_append(graph, op, 0);
+    struct places p = places[op];
     assert_non_null(made);
-    made->inputs[0] = a;
-    made->inputs[1] = b;
-    made->weights[0] = weight;
-    made->outputs[0] = value;
-    made->eps = 0.5f;
+    if (op == OP_ADD) p = (struct places){.input = ADD_A, .residual = ADD_B, .output = ADD_OUT};
+    if (op == OP_ALL_REDUCE) p = (struct places){.input = ALL_REDUCE_X, .output = ALL_REDUCE_OUT};
+    if (p.input) made->operands[p.input] = a;
+    if (p.residual) made->operands[p.residual] = b;
+    if (p.weight) made->operands[p.weight] = weight;
+    made->operands[p.output] = value;
+    if (op == OP_RMS_NORM) made->params[RMS_NORM_EPS_BITS] = float_to_bits(0.5f);
     return value;
+}
+
+static int producer(const struct graph *graph, int value)
+{
+    struct graph_index index;
+    struct status status = {0};
+    test_expect_success(graph_index_open(&index, graph, &status), &status);
+    const int found = index.producer[value];
+    graph_index_close(&index);
+    return found;
 }
 
 static void run(struct graph *graph, const struct pass *pass)
@@ -325,17 +382,17 @@ static void the_fused_matmul_stands_where_the_addition_stood(void **state)
         int late = node(&graph, OP_RMS_NORM, x, -1, "late");
         int sum = node(&graph, OP_ADD, side ? late : product, side ? product : late, "sum");
         node(&graph, OP_RMS_NORM, sum, -1, "after");
-        int matrix = graph.nodes[1].weights[0];
+        int matrix = graph.nodes[1].operands[MATMUL_W];
         run(&graph, &pass_fuse_residual_matmul);
         assert_int_equal(live(&graph, OP_ADD), 0);
         assert_int_equal(live(&graph, OP_MATMUL), 1);
         assert_true(graph.nodes[1].removed);
         const struct graph_node *fused = &graph.nodes[3];
         assert_int_equal(fused->op, OP_MATMUL);
-        assert_int_equal(fused->inputs[0], x);
-        assert_int_equal(fused->inputs[1], late);
-        assert_int_equal(fused->weights[0], matrix);
-        assert_int_equal(fused->outputs[0], sum);
+        assert_int_equal(fused->operands[MATMUL_X], x);
+        assert_int_equal(fused->operands[MATMUL_RESIDUAL], late);
+        assert_int_equal(fused->operands[MATMUL_W], matrix);
+        assert_int_equal(fused->operands[MATMUL_OUT], sum);
         graph_free(&graph);
     }
 }
@@ -364,7 +421,7 @@ static void a_sum_takes_residual_and_norm(void **state)
         if (has_add) end = node(&graph, OP_ADD, left ? late : sum, left ? sum : late, "added");
         if (has_norm) {
             normed = node(&graph, OP_RMS_NORM, end, -1, "normed");
-            weight = graph.nodes[graph.node_count - 1].weights[0];
+            weight = graph.nodes[graph.node_count - 1].operands[RMS_NORM_WEIGHT];
             node(&graph, OP_MATMUL, normed, -1, "last");
         }
         node(&graph, OP_MATMUL, end, -1, "reader");
@@ -372,15 +429,15 @@ static void a_sum_takes_residual_and_norm(void **state)
         assert_int_equal(live(&graph, OP_ADD), 0);
         assert_int_equal(live(&graph, OP_RMS_NORM), 0); /* "late" went into the first sum */
         assert_int_equal(live(&graph, OP_ALL_REDUCE), 2);
-        const struct graph_node *fused = &graph.nodes[graph_producer(&graph, end)];
+        const struct graph_node *fused = &graph.nodes[producer(&graph, end)];
         assert_int_equal(fused->op, OP_ALL_REDUCE);
         assert_ptr_equal(fused, &graph.nodes[has_add ? 5 : 3]);
-        assert_int_equal(fused->inputs[0], product);
-        assert_int_equal(fused->inputs[1], has_add ? late : -1);
-        assert_int_equal(fused->outputs[0], end);
-        assert_int_equal(fused->outputs[1], normed);
-        assert_int_equal(fused->weights[0], weight);
-        if (has_norm) assert_true(fused->eps == 0.5f);
+        assert_int_equal(fused->operands[ALL_REDUCE_X], product);
+        assert_int_equal(fused->operands[ALL_REDUCE_RESIDUAL], has_add ? late : -1);
+        assert_int_equal(fused->operands[ALL_REDUCE_OUT], end);
+        assert_int_equal(fused->operands[ALL_REDUCE_NORMED], normed);
+        assert_int_equal(fused->operands[ALL_REDUCE_NORM], weight);
+        assert_int_equal(fused->params[ALL_REDUCE_EPS_BITS], has_norm ? float_to_bits(0.5f) : 0);
         graph_free(&graph);
     }
 }
@@ -400,10 +457,10 @@ static void a_sum_with_other_readers_stays(void **state)
     assert_int_equal(live(&graph, OP_ADD), 1);
     assert_int_equal(live(&graph, OP_RMS_NORM), 1);
     assert_int_equal(graph.nodes[1].op, OP_ALL_REDUCE);
-    assert_int_equal(graph.nodes[1].outputs[0], sum);
-    assert_int_equal(graph.nodes[1].outputs[1], first);
-    assert_int_equal(graph.nodes[1].inputs[1], -1);
-    assert_int_equal(graph.nodes[graph_producer(&graph, second)].op, OP_RMS_NORM);
+    assert_int_equal(graph.nodes[1].operands[ALL_REDUCE_OUT], sum);
+    assert_int_equal(graph.nodes[1].operands[ALL_REDUCE_NORMED], first);
+    assert_int_equal(graph.nodes[1].operands[ALL_REDUCE_RESIDUAL], -1);
+    assert_int_equal(graph.nodes[producer(&graph, second)].op, OP_RMS_NORM);
     graph_free(&graph);
 }
 
@@ -418,12 +475,12 @@ static void additions_that_stay_are_refused(void **state)
         begin(&graph, PLAN_DECODE, false);
         int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
         if (variant == 1) { /* with a residual already */
-            graph.nodes[1].inputs[1] = x;
+            graph.nodes[1].operands[MATMUL_RESIDUAL] = x;
         } else if (variant == 2) { /* of no matmul */
             product = node(&graph, OP_RMS_NORM, product, -1, "normed");
         } else if (variant == 3) {
-            graph.nodes[1].swiglu = true;
-            graph.weights[graph.nodes[1].weights[0]].rows *= 2;
+            graph.nodes[1].params[MATMUL_EPILOGUE] = MATMUL_EPILOGUE_SWIGLU;
+            graph.weights[graph.nodes[1].operands[MATMUL_W]].rows *= 2;
         }
         node(&graph, OP_ADD, x, product, "sum");
         if (variant == 0) node(&graph, OP_RMS_NORM, product, -1, "other reader");
@@ -443,7 +500,7 @@ static void norms_join_all_their_readers_or_none(void **state)
         struct graph graph;
         begin(&graph, PLAN_DECODE, variant != WIDE);
         int x = node(&graph, OP_EMBED, -1, -1, "x"), normed = node(&graph, OP_RMS_NORM, x, -1, "normed");
-        int norm = graph.nodes[1].weights[0];
+        int norm = graph.nodes[1].operands[RMS_NORM_WEIGHT];
         if (variant != UNREAD) node(&graph, OP_MATMUL, normed, variant == ALSO_RESIDUAL ? normed : -1, "a");
         if (variant == TWO) node(&graph, OP_MATMUL, normed, x, "b");
         if (variant == ALSO_ADDED) node(&graph, OP_ADD, x, normed, "b");
@@ -453,9 +510,9 @@ static void norms_join_all_their_readers_or_none(void **state)
         for (int n = 2; n < graph.node_count; n++) {
             const struct graph_node *matmul = &graph.nodes[n];
             if (matmul->op != OP_MATMUL) continue;
-            assert_int_equal(matmul->weights[2], fused ? norm : -1);
-            assert_int_equal(matmul->inputs[0], fused ? x : normed);
-            if (fused) assert_true(matmul->eps == 0.5f);
+            assert_int_equal(matmul->operands[MATMUL_NORM], fused ? norm : -1);
+            assert_int_equal(matmul->operands[MATMUL_X], fused ? x : normed);
+            assert_int_equal(matmul->params[MATMUL_EPS_BITS], fused ? float_to_bits(0.5f) : 0);
         }
         graph_free(&graph);
     }
@@ -469,23 +526,42 @@ static void rotation_joins_attention_in_decode_alone(void **state)
         struct graph graph;
         begin(&graph, variant == PREFILL ? PLAN_PREFILL : PLAN_DECODE, true);
         int x = node(&graph, OP_EMBED, -1, -1, "x"), table = node(&graph, OP_ROPE_TABLE, -1, -1, "table");
-        int q = node(&graph, OP_ROPE_APPEND, x, -1, "q");
-        graph.nodes[2].inputs[3] = table;
-        graph.nodes[2].weights[0] = graph_vector(&graph, 0, WIDTH, "norm_q");
-        graph.nodes[2].weights[1] = graph_vector(&graph, 0, WIDTH, "norm_k");
-        node(&graph, OP_ATTENTION, q, -1, "mixed");
-        graph.nodes[3].scale = 0.25f;
-        graph.nodes[3].window = 7;
+        int matrix = graph_matrix(&graph, 0, 3 * WIDTH, WIDTH, WEIGHT_MATRIX, "qkv");
+        int qkv = graph_value(&graph, ROWS_TOKENS, 3 * WIDTH, "qkv");
+        struct graph_node *project = graph_append(&graph, OP_MATMUL, 0);
+        assert_non_null(project);
+        project->operands[MATMUL_X] = x;
+        project->operands[MATMUL_W] = matrix;
+        project->operands[MATMUL_OUT] = qkv;
+        int q = node(&graph, OP_ROPE_APPEND, qkv, -1, "q"), rope = graph.node_count - 1;
+        const int norm_q = graph_vector(&graph, 0, WIDTH, "norm_q"), norm_k = graph_vector(&graph, 0, WIDTH, "norm_k");
+        graph.nodes[rope].operands[ROPE_APPEND_TABLE] = table;
+        graph.nodes[rope].operands[ROPE_APPEND_NORM_Q] = norm_q;
+        graph.nodes[rope].operands[ROPE_APPEND_NORM_K] = norm_k;
+        graph.nodes[rope].params[ROPE_APPEND_EPS_BITS] = float_to_bits(0.5f);
+        int mixed = node(&graph, OP_ATTENTION, q, -1, "mixed"), last = graph.node_count - 1;
+        graph.nodes[last].params[ATTENTION_SCALE_BITS] = float_to_bits(0.25f);
+        graph.nodes[last].params[ATTENTION_WINDOW] = 7;
+        for (int n = rope; n <= last; n++) {
+            graph.nodes[n].params[PAGED_HEADS] = graph.nodes[n].params[PAGED_KV_HEADS] = 1;
+            graph.nodes[n].params[PAGED_HEAD_DIM] = WIDTH;
+        }
         if (variant == READ_TWICE) node(&graph, OP_RMS_NORM, q, -1, "other reader");
-        struct graph_node rope = graph.nodes[2];
         run(&graph, &pass_fuse_rope_attention);
-        const struct graph_node *attention = &graph.nodes[3];
-        assert_int_equal(graph.nodes[2].removed, variant == FUSED);
+        const struct graph_node *attention = &graph.nodes[last];
+        assert_int_equal(graph.nodes[rope].removed, variant == FUSED);
         assert_int_equal(attention->op, variant == FUSED ? OP_ROPE_ATTENTION : OP_ATTENTION);
         if (variant == FUSED) {
-            assert_memory_equal(attention->inputs, rope.inputs, sizeof rope.inputs);
-            assert_memory_equal(attention->weights, rope.weights, 2 * sizeof rope.weights[0]);
-            assert_true(attention->eps == 0.5f && attention->scale == 0.25f && attention->window == 7);
+            assert_int_equal(attention->operands[ROPE_ATTENTION_QKV], qkv);
+            assert_int_equal(attention->operands[ROPE_ATTENTION_TABLE], table);
+            assert_int_equal(attention->operands[ROPE_ATTENTION_NORM_Q], norm_q);
+            assert_int_equal(attention->operands[ROPE_ATTENTION_NORM_K], norm_k);
+            assert_int_equal(attention->operands[ROPE_ATTENTION_OUT], mixed);
+            assert_int_equal(attention->params[PAGED_HEADS], 1);
+            assert_int_equal(attention->params[PAGED_HEAD_DIM], WIDTH);
+            assert_int_equal(attention->params[ROPE_ATTENTION_EPS_BITS], float_to_bits(0.5f));
+            assert_int_equal(attention->params[ROPE_ATTENTION_SCALE_BITS], float_to_bits(0.25f));
+            assert_int_equal(attention->params[ROPE_ATTENTION_WINDOW], 7);
         }
         graph_free(&graph);
     }

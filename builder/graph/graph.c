@@ -173,8 +173,22 @@ bool graph_weight_join(struct graph *graph, int to, int from)
     if (!reserve_sources(graph, weight, other->source_count)) return false;
     for (int i = 0; i < other->source_count; i++) weight->sources[weight->source_count++] = other->sources[i];
     other->source_count = 0;
-    weight->rows += other->rows;
+    weight->rows = graph_weight_rows(weight);
     return true;
+}
+
+bool graph_weight_interleave(struct graph *graph, int to, int from, uint64_t group)
+{
+    graph->weights[to].interleave = group;
+    return graph_weight_join(graph, to, from);
+}
+
+uint64_t graph_weight_rows(const struct graph_weight *weight)
+{
+    const uint64_t group = weight->interleave ? weight->interleave : 1;
+    uint64_t rows = 0;
+    for (int i = 0; i < weight->source_count; i++) rows += (weight->sources[i].rank_rows + group - 1) / group * group;
+    return rows;
 }
 
 int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns, enum weight_form form,
@@ -223,9 +237,10 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
     memset(node, 0, sizeof *node);
     node->op = op;
     node->layer = layer;
-    for (int i = 0; i < GRAPH_MAX_INPUTS; i++) node->inputs[i] = -1;
-    for (int i = 0; i < GRAPH_MAX_OUTPUTS; i++) node->outputs[i] = -1;
-    for (int i = 0; i < GRAPH_MAX_WEIGHTS; i++) node->weights[i] = -1;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) node->operands[i] = GRAPH_ABSENT;
+    const struct op_descriptor *schema = op_find(op);
+    for (int i = 0; i < schema->param_count; i++)
+        if (schema->params[i].source == PARAM_OF_NODE) node->params[i] = schema->params[i].fallback;
     return node;
 }
 
@@ -243,200 +258,14 @@ bool graph_weight_has_panels(const struct graph *graph, const struct graph_weigh
     return graph_has_panels(graph) && weight->form == WEIGHT_MATRIX && encoding_is_plain(weight->encoding);
 }
 
-bool graph_is_narrow(const struct graph *graph, int value)
+bool graph_is_small_batch(const struct graph *graph, int value)
 {
     /* Out rows of a prefill: the last token. */
-    if (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) return true;
-    return graph->narrow;
+    return (graph->values[value].rows == ROWS_OUT && graph->kind == PLAN_PREFILL) || graph->small_batch;
 }
 
 void graph_shard(struct graph *graph, int weight, enum shard shard)
 {
     for (int i = 0; weight >= 0 && i < graph->weights[weight].source_count; i++)
         graph->weights[weight].sources[i].shard = shard;
-}
-
-int graph_producer(const struct graph *graph, int value)
-{
-    for (int n = 0; n < graph->node_count; n++) {
-        const struct graph_node *node = &graph->nodes[n];
-        for (int o = 0; !node->removed && o < GRAPH_MAX_OUTPUTS; o++)
-            if (node->outputs[o] == value) return n;
-    }
-    return -1;
-}
-
-int graph_use_count(const struct graph *graph, int value)
-{
-    int uses = 0;
-    for (int n = 0; n < graph->node_count; n++)
-        for (int i = 0; !graph->nodes[n].removed && i < GRAPH_MAX_INPUTS; i++)
-            uses += graph->nodes[n].inputs[i] == value;
-    return uses;
-}
-
-void graph_replace_uses(struct graph *graph, int from, int to)
-{
-    for (int n = 0; n < graph->node_count; n++)
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
-            if (graph->nodes[n].inputs[i] == from) graph->nodes[n].inputs[i] = to;
-}
-
-bool graph_is_row_wise(enum plan_op op)
-{
-    return op == OP_RMS_NORM || op == OP_MATMUL || op == OP_SWIGLU || op == OP_ADD || plan_op_is_collective(op);
-}
-
-/* One live node's own rules; returns what is wrong or NULL. */
-static const char *node_fault(const struct graph *graph, const struct graph_node *node)
-{
-    const struct graph_value *values = graph->values;
-    int required_inputs = 0, required_outputs = 1, required_weights = 0;
-    switch (node->op) {
-    case OP_EMBED:
-    case OP_ROPE_TABLE: required_weights = 1; break;
-    case OP_RMS_NORM:
-    case OP_MATMUL: required_inputs = required_weights = 1; break;
-    case OP_SWIGLU:
-    case OP_ADD: required_inputs = 2; break;
-    case OP_ROPE_APPEND:
-    case OP_ATTENTION:
-    case OP_ROPE_ATTENTION:
-    case OP_SELECT_ROWS:
-    case OP_SAMPLE:
-    case OP_ALL_REDUCE:
-    case OP_ALL_GATHER: required_inputs = 1; break;
-    default: return "is of an unknown op";
-    }
-    for (int i = 0; i < required_inputs; i++)
-        if (node->inputs[i] < 0) return "lacks an input";
-    for (int i = 0; i < required_outputs; i++)
-        if (node->outputs[i] < 0) return "lacks an output";
-    for (int i = 0; i < required_weights; i++)
-        if (node->weights[i] < 0) return "lacks a weight";
-    for (int i = 0; i < GRAPH_MAX_WEIGHTS; i++)
-        if (node->weights[i] >= graph->weight_count) return "names a weight that is not there";
-    if (graph_is_row_wise(node->op)) {
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
-            if (node->inputs[i] >= 0 && values[node->inputs[i]].rows != values[node->outputs[0]].rows)
-                return "mixes token rows and out rows";
-    }
-    if (node->op == OP_MATMUL) {
-        const struct graph_weight *weight = &graph->weights[node->weights[0]];
-        if (weight->depth != values[node->inputs[0]].width) return "has an input whose width is not K";
-        uint64_t width = node->swiglu ? weight->rows / 2 : weight->rows;
-        if (width != values[node->outputs[0]].width) return "has an output whose width is not N";
-    }
-    if (node->op == OP_ADD && (values[node->inputs[0]].width != values[node->outputs[0]].width ||
-                               values[node->inputs[1]].width != values[node->outputs[0]].width))
-        return "adds values of different width";
-    if (node->op == OP_ALL_REDUCE && values[node->inputs[0]].width != values[node->outputs[0]].width)
-        return "sums values of different width";
-    if (node->op == OP_ALL_REDUCE && (node->weights[0] >= 0) != (node->outputs[1] >= 0))
-        return "has a norm without an output for it";
-    if (node->op == OP_RMS_NORM && (node->inputs[1] >= 0) != (node->outputs[1] >= 0))
-        return "has a residual without a sum";
-    return NULL;
-}
-
-bool graph_check(const struct graph *graph, const char *after, struct status *status)
-{
-    if (graph->out_of_memory) return status_fail(status, STATUS_MACHINE, "out of memory while building the graph");
-    const char *fault = NULL;
-    int at = 0;
-    bool *produced = calloc((size_t)graph->value_count + 1, sizeof *produced);
-    if (!produced) return status_fail(status, STATUS_MACHINE, "out of memory while checking the graph");
-    for (at = 0; at < graph->node_count; at++) {
-        const struct graph_node *node = &graph->nodes[at];
-        if (node->removed) continue;
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++) {
-            if (node->inputs[i] < 0) continue;
-            if (node->inputs[i] >= graph->value_count || !produced[node->inputs[i]]) {
-                fault = "reads a value that nothing before it produces";
-                goto done;
-            }
-        }
-        for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++) {
-            if (node->outputs[o] < 0) continue;
-            if (node->outputs[o] >= graph->value_count || produced[node->outputs[o]]) {
-                fault = "produces a value twice";
-                goto done;
-            }
-            produced[node->outputs[o]] = true;
-        }
-        fault = node_fault(graph, node);
-        if (fault) goto done;
-    }
-done:
-    free(produced);
-    if (!fault) return true;
-    return status_fail(status, STATUS_INTERNAL, "graph after %s: node %d (%s) %s", after, at,
-                       plan_op_name(graph->nodes[at].op), fault);
-}
-
-static void dump_value(const struct graph *graph, int id, FILE *out)
-{
-    const struct graph_value *value = &graph->values[id];
-    fprintf(out, "%%%s[%s,%llu]", value->name, value->rows == ROWS_TOKENS ? "T" : "R",
-            (unsigned long long)value->width);
-}
-
-static void dump_weight(const struct graph *graph, int id, FILE *out)
-{
-    const struct graph_weight *weight = &graph->weights[id];
-    const bool matrix = weight->form == WEIGHT_MATRIX, constant = weight->source_count && weight->sources[0].values;
-    const char *form = weight->interleave ? (matrix ? "gate/up" : "bias gate/up")
-                       : constant         ? "constant"
-                       : matrix           ? "matrix"
-                                          : "row-major";
-    fprintf(out, "@%s[%llu", weight->name, (unsigned long long)weight->rows);
-    if (weight->columns) fprintf(out, ",%llu", (unsigned long long)weight->columns);
-    fprintf(out, " %s]", form);
-}
-
-void graph_dump(const struct graph *graph, FILE *out)
-{
-    fprintf(out, "# %s graph of %s; T = token rows, R = rows that need logits",
-            graph->kind == PLAN_DECODE ? "decode" : "prefill", graph->config->model_type);
-    if (graph->ranks > 1) fprintf(out, "; %u ranks", graph->ranks);
-    fputc('\n', out);
-    for (int n = 0; n < graph->node_count; n++) {
-        const struct graph_node *node = &graph->nodes[n];
-        if (node->removed) continue;
-        const char *separator = "";
-        for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++) {
-            if (node->outputs[o] < 0) continue;
-            fputs(separator, out);
-            dump_value(graph, node->outputs[o], out);
-            separator = ", ";
-        }
-        fprintf(out, " = %s(", plan_op_name(node->op));
-        separator = "";
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++) {
-            if (node->inputs[i] < 0) continue;
-            fprintf(out, "%s%%%s", separator, graph->values[node->inputs[i]].name);
-            separator = ", ";
-        }
-        for (int w = 0; w < GRAPH_MAX_WEIGHTS; w++) {
-            if (node->weights[w] < 0) continue;
-            fputs(separator, out);
-            dump_weight(graph, node->weights[w], out);
-            separator = ", ";
-        }
-        fputs(")", out);
-        if (node->op == OP_MATMUL && node->swiglu) fputs(" epilogue=swiglu", out);
-        if ((node->op == OP_MATMUL || node->op == OP_ALL_REDUCE) && node->inputs[1] >= 0)
-            fputs(" epilogue=residual", out);
-        if (node->op == OP_ALL_REDUCE && node->weights[0] >= 0)
-            fprintf(out, " epilogue=rms_norm eps=%g", (double)node->eps);
-        if (node->op == OP_MATMUL && node->weights[2] >= 0) fputs(" prologue=rms_norm", out);
-        if (node->op == OP_RMS_NORM || (node->op == OP_MATMUL && node->weights[2] >= 0))
-            fprintf(out, " eps=%g", (double)node->eps);
-        if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
-            fprintf(out, " scale=%.9g", (double)node->scale);
-            if (node->window) fprintf(out, " window=%llu", (unsigned long long)node->window);
-        }
-        if (node->layer != GRAPH_NO_LAYER) fprintf(out, " # layer %u", node->layer);
-        fputc('\n', out);
-    }
 }

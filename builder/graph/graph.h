@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The graph: a model as ops over named values, before rows, offsets and tunables are known.
  *
- * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in
- * execution order. A node's inputs and outputs stand in fixed places that each op's comment below names; -1 =
- * absent. */
+ * Import files build it, passes rewrite it, lowering turns it into one plan per row count. Nodes are kept in execution
+ * order. The schema of a node's op (kernels/op/schema.h) says what its operands and parameters are. */
 #ifndef BUILDER_GRAPH_GRAPH_H
 #define BUILDER_GRAPH_GRAPH_H
 
@@ -12,9 +11,10 @@
 #include "builder/weights/source.h"
 #include "formats/engine/engine_file.h"
 #include "formats/checkpoint/model_config.h"
-#include "formats/engine/plan.h"
+#include "kernels/op/op.h"
 
-enum { GRAPH_MAX_INPUTS = 6, GRAPH_MAX_OUTPUTS = 2, GRAPH_MAX_WEIGHTS = 3, GRAPH_NAME_BYTES = 64 };
+enum { GRAPH_MAX_PARAMS = 24, GRAPH_NAME_BYTES = 64 };
+enum { GRAPH_ABSENT = -1 }; /* an operand that a node does not have */
 #define GRAPH_NO_LAYER UINT32_MAX
 
 /* How a weight lies in the engine file. */
@@ -42,7 +42,7 @@ struct graph_weight {
 /* Rows of a value: one per token of the step, or one per row that needs logits. */
 enum row_space { ROWS_TOKENS, ROWS_OUT };
 
-enum value_place { VALUE_ARENA, VALUE_LOGITS /* STEP_LOGITS */, VALUE_NEXT_TOKENS /* STEP_NEXT_TOKENS */ };
+enum value_place { VALUE_ARENA, VALUE_LOGITS /* STEP_LOGITS */ };
 
 struct graph_value {
     char name[GRAPH_NAME_BYTES];
@@ -52,31 +52,13 @@ struct graph_value {
     enum dtype dtype; /* F32; on devices also that of the weights: pass_activation_dtypes */
 };
 
-/* Inputs of each op, by place:
- *   EMBED        -                              weight                   -> x
- *   ROPE_TABLE   -                              inv_freq                 -> table
- *   RMS_NORM     x, residual or -1              weight                   -> y, sum (-1 without residual)
- *   MATMUL       x, residual or -1              weight, bias or -1, norm or -1 (RMS norm of x)  -> y
- *   ROPE_APPEND  q, k, v (fused: qkv, -1, -1), table    norm_q, norm_k or -1  -> q
- *   ROPE_ATTENTION  qkv, -1, -1, table          norm_q, norm_k or -1     -> y
- *   ATTENTION    q                                                       -> y
- *   SWIGLU       gate, up                                                -> y
- *   ADD          a, b                                                    -> y
- *   SELECT_ROWS  x                                                       -> y
- *   SAMPLE       logits                                                  -> next tokens
- *   ALL_REDUCE   x, residual or -1              norm of y or -1          -> y, its norm or -1
- *   ALL_GATHER   x                                                       -> y */
+/* Operands and parameters stand at their places in the op's schema. */
 struct graph_node {
     enum plan_op op;
-    int inputs[GRAPH_MAX_INPUTS];   /* value ids */
-    int weights[GRAPH_MAX_WEIGHTS]; /* weight ids */
-    int outputs[GRAPH_MAX_OUTPUTS]; /* value ids */
+    int operands[PLAN_MAX_OPERANDS];  /* inputs and outputs: value ids; weights: weight ids; all others: GRAPH_ABSENT */
+    int64_t params[GRAPH_MAX_PARAMS]; /* those that the schema takes from the node (PARAM_OF_NODE), else 0 */
     uint32_t layer;
     bool removed;
-    bool swiglu;     /* MATMUL: fused gate/up epilogue */
-    float eps;       /* RMS_NORM, MATMUL and ALL_REDUCE with a norm, ROPE_APPEND with norms */
-    float scale;     /* ATTENTION: softmax scale; ROPE_TABLE: scaling */
-    uint64_t window; /* ATTENTION: 0 = none */
 };
 
 struct graph {
@@ -85,8 +67,8 @@ struct graph {
     uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
     enum engine_target target; /* TARGET_CPU unless the builder says otherwise */
-    enum dtype half;           /* devices: dtype of matrices and of 16-bit values, F16 or BF16 */
-    bool narrow;               /* devices: at most GRAPH_NARROW_ROWS token rows, so that fusions for few rows pay */
+    enum dtype compute_dtype;  /* CUDA: dtype of matrices and of 16-bit values, F16 or BF16 */
+    bool small_batch;          /* CUDA: at most GRAPH_SMALL_BATCH token rows, so that fusions for few rows pay */
     struct graph_node *nodes;
     int node_count, node_capacity;
     struct graph_value *values;
@@ -96,7 +78,7 @@ struct graph {
     bool out_of_memory; /* sticky: checked once after import and after each pass */
 };
 
-enum { GRAPH_NARROW_ROWS = 8 };
+enum { GRAPH_SMALL_BATCH = 8 };
 
 void graph_init(struct graph *graph, const struct model_config *config, enum plan_kind kind);
 void graph_free(struct graph *graph);
@@ -119,8 +101,12 @@ void graph_weight_append(struct graph *graph, int weight, const struct weight_so
                          ...) __attribute__((format(printf, 4, 5)));
 /* Moves the sources of `from` to the end of those of `to`. False after an allocation failure. */
 bool graph_weight_join(struct graph *graph, int to, int from);
+/* The same with rows in turn, `group` of each source, each source padded to a multiple. */
+bool graph_weight_interleave(struct graph *graph, int to, int from, uint64_t group);
+/* Rows on each rank, as they follow from the sources. */
+uint64_t graph_weight_rows(const struct graph_weight *weight);
 int graph_constant(struct graph *graph, const float *values, uint64_t count, const char *name);
-/* Appends a node with all places -1; NULL after an allocation failure. */
+/* Appends a node without operands, its parameters the schema's defaults; NULL after an allocation failure. */
 struct graph_node *graph_append(struct graph *graph, enum plan_op op, uint32_t layer);
 /* Makes room for a node before position `index` (ids of values do not change). */
 struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op, uint32_t layer);
@@ -132,19 +118,43 @@ uint64_t graph_interleave(const struct graph *graph);
 bool graph_has_panels(const struct graph *graph);
 /* Whether this weight is: panels hold elements of plain encodings alone. */
 bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight);
-/* At most GRAPH_NARROW_ROWS rows, for sure. */
-bool graph_is_narrow(const struct graph *graph, int value);
+/* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
+bool graph_is_small_batch(const struct graph *graph, int value);
 
 /* Of all sources that the matrix or vector `weight` (or -1) has so far. */
 void graph_shard(struct graph *graph, int weight, enum shard shard);
 
-int graph_producer(const struct graph *graph, int value);  /* node index, -1 if none */
-int graph_use_count(const struct graph *graph, int value); /* inputs of live nodes that name it */
-void graph_replace_uses(struct graph *graph, int from, int to);
-bool graph_is_row_wise(enum plan_op op); /* row r of the output depends on row r of the inputs alone */
+/* Who makes each value and how many operands of live nodes read it. Describes the graph at the time of the call. */
+struct graph_index {
+    int *producer; /* [value_count]: node index, -1 if none */
+    int *uses;     /* [value_count] */
+};
+bool graph_index_open(struct graph_index *index, const struct graph *graph, struct status *status);
+void graph_index_close(struct graph_index *index);
 
-/* Structural check after import and each pass: ids in range, every input produced earlier, one producer per value,
- * widths and row spaces that fit the op. A failure is a defect of ours (STATUS_INTERNAL). */
+/* Puts value `to` in the place of `from` where live nodes read it. */
+void graph_replace_uses(struct graph *graph, int from, int to);
+
+/* Of a node's operand: whether the schema says that it is a value that the node reads or makes, or a weight, and it is there. */
+bool graph_reads(const struct graph_node *node, int operand);
+bool graph_makes(const struct graph_node *node, int operand);
+bool graph_has_weight(const struct graph_node *node, int operand);
+/* Rows of a node: those that its op is for, else those of its first output, else of its first input. */
+enum row_space graph_node_rows(const struct graph *graph, const struct graph_node *node);
+
+/* What lowering knows and the graph does not. */
+struct graph_step {
+    int64_t rows, out_rows;
+    const struct plan_geometry *geometry; /* NULL: parameters that come from it stay 0 */
+    enum dtype kv_dtype;
+};
+/* Parameters of the op's schema for a node: params[op->param_count]. */
+void graph_node_params(const struct graph *graph, const struct graph_node *node, const struct graph_step *step,
+                       int64_t *params);
+
+/* Structural check after import and each pass: ids in range, every input produced earlier, one producer per value, and by
+ * the op's schema all operands that it needs, with widths and rows as it says. A failure is a defect of ours
+ * (STATUS_INTERNAL). */
 bool graph_check(const struct graph *graph, const char *after, struct status *status);
 
 /* Text form, one node a line. */

@@ -16,8 +16,11 @@
 #include "builder/weights/weights.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
+#include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_table/rope_table.h"
 
 #define COMMON                                                                                                   \
     "\"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "    \
@@ -92,7 +95,7 @@ static void import_has_every_part(void **state)
     for (int c = 0; c < CONFIGS; c++) {
         struct model model;
         load(&model, c, PLAN_DECODE);
-        assert_int_equal(count_ops(&model.graph, OP_MATMUL), 3 * 7 + 1);
+        assert_int_equal(count_ops(&model.graph, OP_MATMUL), 3 * 4 + 1);
         assert_int_equal(count_ops(&model.graph, OP_RMS_NORM), 3 * 2 + 1);
         assert_int_equal(count_ops(&model.graph, OP_ADD), 3 * 2);
         assert_int_equal(count_ops(&model.graph, OP_SELECT_ROWS), 1);
@@ -110,7 +113,6 @@ static void passes_fuse(void **state)
             optimise(&model);
             const struct graph *graph = &model.graph;
             assert_int_equal(count_ops(graph, OP_MATMUL), 3 * 4 + 1);
-            assert_int_equal(count_ops(graph, OP_SWIGLU), 0);
             assert_int_equal(count_ops(graph, OP_ADD), 0);
             assert_int_equal(count_ops(graph, OP_RMS_NORM), 3 * 2 + 1);
             /* Prefill: the residual stream and the last attention's output are selected, and nothing else. */
@@ -118,12 +120,13 @@ static void passes_fuse(void **state)
             int out_rows = 0, swiglu = 0;
             for (int n = 0; n < graph->node_count; n++) {
                 const struct graph_node *node = &graph->nodes[n];
-                out_rows += node->op == OP_MATMUL && graph->values[node->outputs[0]].rows == ROWS_OUT;
-                if (!node->swiglu) continue;
+                if (node->op != OP_MATMUL) continue;
+                out_rows += graph->values[node->operands[MATMUL_OUT]].rows == ROWS_OUT;
+                if (node->params[MATMUL_EPILOGUE] != MATMUL_EPILOGUE_SWIGLU) continue;
                 swiglu++;
                 /* 100 gate rows and 100 up rows, each padded to 112. */
-                assert_int_equal(graph->weights[node->weights[0]].rows, 224);
-                assert_int_equal(graph->values[node->outputs[0]].width, 112);
+                assert_int_equal(graph->weights[node->operands[MATMUL_W]].rows, 224);
+                assert_int_equal(graph->values[node->operands[MATMUL_OUT]].width, 112);
             }
             assert_int_equal(swiglu, 3);
             /* o, gate/up, down of the last layer and the LM head see one row only. */
@@ -143,10 +146,10 @@ static void dumps_are_text(void **state)
     size_t size;
     load(&model, 4, PLAN_PREFILL);
     FILE *out = open_memstream(&text, &size);
-    assert_true(run_passes(&model.graph, "fuse_gate_up", out, &status));
+    assert_true(run_passes(&model.graph, "shard", out, &status));
     fclose(out);
     assert_non_null(strstr(text, "qkv0"));
-    assert_non_null(strstr(text, "epilogue=swiglu"));
+    assert_non_null(strstr(text, "epilogue=1"));
     assert_non_null(strstr(text, "q_norm.weight"));
     assert_null(strstr(text, "last_"));
     free(text);
@@ -163,14 +166,30 @@ static void broken_graphs_are_noticed(void **state)
     struct model model;
     struct status status = {0};
     load(&model, 0, PLAN_DECODE);
-    struct graph_node saved = model.graph.nodes[4];
-    model.graph.nodes[4].inputs[0] = model.graph.value_count - 1; /* made only at the end */
-    assert_false(graph_check(&model.graph, "test", &status));
-    assert_int_equal(status.code, STATUS_INTERNAL);
-    model.graph.nodes[4] = saved;
-    assert_true(graph_check(&model.graph, "test", &status));
-    model.graph.nodes[4].outputs[0] = model.graph.nodes[3].outputs[0]; /* twice */
-    assert_false(graph_check(&model.graph, "test", &status));
+    struct graph_node *matmul = &model.graph.nodes[3], saved = *matmul;
+    const struct {
+        int operand, id;
+        const char *words;
+    } cases[] = {
+        {MATMUL_X, model.graph.value_count - 1, "operand x is a value that nothing before it produces"},
+        {MATMUL_X, GRAPH_ABSENT, "operand x is missing"},
+        {MATMUL_X, model.graph.nodes[1].operands[ROPE_TABLE_OUT], "operand x has width 16, expected 64"},
+        {MATMUL_W, GRAPH_ABSENT, "operand w is missing"},
+        {MATMUL_W, model.graph.weight_count, "operand w is a weight that does not exist"},
+        {MATMUL_OUT, model.graph.nodes[2].operands[RMS_NORM_OUT], "operand out is produced twice"},
+        {MATMUL_BIAS, model.graph.nodes[2].operands[RMS_NORM_WEIGHT], "operand bias has width 64, expected 128"},
+        {MATMUL_WORKSPACE, 0, "operand workspace is no value and no weight"},
+    };
+    assert_int_equal(saved.op, OP_MATMUL);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        status_clear(&status);
+        matmul->operands[cases[c].operand] = cases[c].id;
+        assert_false(graph_check(&model.graph, "test", &status));
+        assert_int_equal(status.code, STATUS_INTERNAL);
+        if (!strstr(status.message, cases[c].words)) fail_msg("case %zu: %s", c, status.message);
+        *matmul = saved;
+        assert_true(graph_check(&model.graph, "test", &status));
+    }
     graph_free(&model.graph);
 }
 
@@ -179,19 +198,22 @@ static void check_lifetimes(const struct model *model, const struct memory_plan 
 {
     const struct graph *graph = &model->graph;
     uint64_t out_rows = graph->kind == PLAN_DECODE ? rows : 1;
+    struct graph_index index;
+    struct status status = {0};
+    assert_true(graph_index_open(&index, graph, &status));
     for (int a = 0; a < graph->value_count; a++) {
         if (memory->value_offset[a] == UINT64_MAX) continue;
-        int born = graph_producer(graph, a), dies = born;
+        int born = index.producer[a], dies = born;
         for (int n = 0; n < graph->node_count; n++)
-            for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
-                if (graph->nodes[n].inputs[i] == a) dies = n;
+            for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+                if (graph_reads(&graph->nodes[n], i) && graph->nodes[n].operands[i] == a) dies = n;
         uint64_t bytes = (graph->values[a].rows == ROWS_TOKENS ? rows : out_rows) * graph->values[a].width * 4;
         assert_true(memory->value_offset[a] % PLAN_ALIGNMENT == 0);
         assert_true(memory->value_offset[a] + bytes <= memory->arena_bytes);
         for (int n = born + 1; n < dies; n++)
-            for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++) {
-                int b = graph->nodes[n].outputs[o];
-                if (b < 0 || memory->value_offset[b] == UINT64_MAX) continue;
+            for (int o = 0; o < PLAN_MAX_OPERANDS; o++) {
+                int b = graph->nodes[n].operands[o];
+                if (!graph_makes(&graph->nodes[n], o) || memory->value_offset[b] == UINT64_MAX) continue;
                 uint64_t other = (graph->values[b].rows == ROWS_TOKENS ? rows : out_rows) * graph->values[b].width * 4;
                 assert_true(memory->value_offset[b] + other <= memory->value_offset[a] ||
                             memory->value_offset[a] + bytes <= memory->value_offset[b]);
@@ -202,6 +224,7 @@ static void check_lifetimes(const struct model *model, const struct memory_plan 
                         memory->value_offset[a] + bytes <= memory->workspace_offset[n]);
         }
     }
+    graph_index_close(&index);
 }
 
 static void memory_is_never_shared_while_alive(void **state)
@@ -216,8 +239,8 @@ static void memory_is_never_shared_while_alive(void **state)
                 load_ranks(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
                 optimise(&model);
                 uint64_t out_rows = kind == PLAN_DECODE ? rows : 1;
-                assert_true(
-                    lower_exchange_bytes(&model.graph, rows, out_rows, &model.lowering.exchange_bytes, &status));
+                assert_true(lower_exchange_bytes(&model.graph, &model.lowering, rows, out_rows,
+                                                 &model.lowering.exchange_bytes, &status));
                 assert_true(plan_memory(&model.graph, &model.lowering, rows, out_rows, &memory, &status));
                 check_lifetimes(&model, &memory, rows);
                 /* Lifetimes pay: far less than every value at its own place. */
@@ -273,8 +296,8 @@ static void plans_verify_and_are_ordered(void **state)
                 load_ranks(&model, c / 3, (enum plan_kind)kind, 1u << c % 3);
                 optimise(&model);
                 uint64_t out_rows = kind == PLAN_DECODE ? rows : 1;
-                assert_true(
-                    lower_exchange_bytes(&model.graph, rows, out_rows, &model.lowering.exchange_bytes, &status));
+                assert_true(lower_exchange_bytes(&model.graph, &model.lowering, rows, out_rows,
+                                                 &model.lowering.exchange_bytes, &status));
                 if (!lower_plan(&model.graph, &model.lowering, rows, &plan, &status)) fail_msg("%s", status.message);
                 struct plan_space_sizes sizes = {0};
                 struct plan_geometry *geometry = &model.lowering.geometry;
@@ -289,7 +312,7 @@ static void plans_verify_and_are_ordered(void **state)
                 sizes.bytes[SPACE_KV] = geometry->page_bytes;
                 if (!plan_verify(&plan, &sizes, "plan", &status)) fail_msg("%s", status.message);
                 for (uint32_t n = 0; n < plan.header.launch_count; n++)
-                    if (!op_verify(&plan, n, geometry, "plan", &status)) fail_msg("%s", status.message);
+                    if (!op_verify(&plan, n, TARGET_CPU, geometry, "plan", &status)) fail_msg("%s", status.message);
                 check_dependencies(&plan);
                 plan_free(&plan);
                 graph_free(&model.graph);
@@ -328,30 +351,27 @@ static void the_dump_shows_what_is_shared(void **state)
     (void)state;
     static const char *const lines[] = {
         "; 4 ranks\n",
-        "%embedded.part[T,64] = embed(@model.embed_tokens.weight[13,64 matrix])\n",
-        "%embedded[T,64] = all_reduce(%embedded.part)\n",
-        "%attention_in0[T,64] = rms_norm(%embedded, ",
-        "%q0[T,16] = matmul(%attention_in0, @model.layers.0.self_attn.q_proj.weight[16,64 matrix], "
-        "@model.layers.0.self_attn.q_proj.bias[16 row-major])",
-        "%k0[T,16] = matmul(%attention_in0, @model.layers.0.self_attn.k_proj.weight[16,64 matrix], "
-        "@model.layers.0.self_attn.k_proj.bias[16 row-major])", /* a KV head of 2 on 4 ranks */
-        "%v0[T,16] = ",
-        "%rotated0[T,16] = rope_append(%q0, %k0, %v0, %rope)",
-        "%attention0[T,16] = attention(%rotated0)",
-        "%o0.part[T,64] = matmul(%attention0, @model.layers.0.self_attn.o_proj.weight[64,16 matrix], "
-        "@model.layers.0.self_attn.o_proj.bias[64 row-major])",
-        "%o0[T,64] = all_reduce(%o0.part) # layer 0\n",
-        "%after_attention0[T,64] = add(%embedded, %o0)",
-        "%gate0[T,25] = matmul(%mlp_in0, @model.layers.0.mlp.gate_proj.weight[25,64 matrix], "
-        "@model.layers.0.mlp.gate_proj.bias[25 row-major])",
-        "%up0[T,25] = ",
-        "%activated0[T,25] = swiglu(%gate0, %up0)",
-        "%down0.part[T,64] = matmul(%activated0, @model.layers.0.mlp.down_proj.weight[64,25 matrix], "
-        "@model.layers.0.mlp.down_proj.bias[64 row-major])",
-        "%down0[T,64] = all_reduce(%down0.part) # layer 0\n",
-        "%down2[T,64] = all_reduce(%down2.part) # layer 2\n",
+        "%embedded.part[T,64] = embed(table=@model.embed_tokens.weight[13,64 matrix])\n",
+        "%embedded[T,64] = all_reduce(x=%embedded.part)\n",
+        "%attention_in0[T,64] = rms_norm(x=%embedded, ",
+        /* 16 rows of q, and a KV head of 2 on 4 ranks */
+        "%qkv0[T,48] = matmul(x=%attention_in0, w=@model.layers.0.self_attn.qkv_proj.weight[48,64 matrix], "
+        "bias=@model.layers.0.self_attn.qkv_proj.bias[48 row-major])",
+        "%rotated0[T,16] = rope_append(qkv=%qkv0, table=%rope) heads=1 kv_heads=1 head_dim=16",
+        "%attention0[T,16] = attention(q=%rotated0) heads=1 kv_heads=1 head_dim=16 scale_bits=0.25",
+        "%o0.part[T,64] = matmul(x=%attention0, w=@model.layers.0.self_attn.o_proj.weight[64,16 matrix], "
+        "bias=@model.layers.0.self_attn.o_proj.bias[64 row-major])",
+        "%o0[T,64] = all_reduce(x=%o0.part) # layer 0\n",
+        "%after_attention0[T,64] = add(a=%embedded, b=%o0)",
+        /* 25 rows each of gate and up, padded to 32 */
+        "%activated0[T,32] = matmul(x=%mlp_in0, w=@model.layers.0.mlp.gate_up_proj.weight[64,64 gate/up], "
+        "bias=@model.layers.0.mlp.gate_up_proj.bias[64 bias gate/up]) epilogue=1",
+        "%down0.part[T,64] = matmul(x=%activated0, w=@model.layers.0.mlp.down_proj.weight[64,25 matrix], "
+        "bias=@model.layers.0.mlp.down_proj.bias[64 row-major])",
+        "%down0[T,64] = all_reduce(x=%down0.part) # layer 0\n",
+        "%down2[T,64] = all_reduce(x=%down2.part) # layer 2\n",
         "logits.part[R,13] = matmul(",
-        "[R,50] = all_gather(%logits.part)\n",
+        "[R,50] = all_gather(x=%logits.part)\n",
         "sample(",
     };
     for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++) {
@@ -403,28 +423,37 @@ static void collectives_survive_the_passes(void **state)
                 assert_int_equal(count_ops(graph, OP_ALL_REDUCE), 1 + 2 * LAYERS);
                 assert_int_equal(count_ops(graph, OP_ALL_GATHER), 1);
                 assert_int_equal(count_ops(graph, OP_MATMUL), 4 * LAYERS + 1);
-                assert_int_equal(count_ops(graph, OP_SWIGLU) + count_ops(graph, OP_ADD), 0);
+                assert_int_equal(count_ops(graph, OP_ADD), 0);
+                struct graph_index index;
+                struct status status = {0};
+                assert_true(graph_index_open(&index, graph, &status));
                 assert_ptr_equal(graph->config, &model.rank_config);
                 for (int n = 0; n < graph->node_count; n++) {
                     const struct graph_node *node = &graph->nodes[n];
                     if (node->removed) continue;
-                    const struct graph_value *out = &graph->values[node->outputs[0]];
                     /* Nothing is added before the sum is there, or it would be added once for each rank. */
-                    if (node->op == OP_MATMUL) assert_int_equal(node->inputs[1], -1);
-                    if (plan_op_is_collective(node->op)) {
-                        int from = graph_producer(graph, node->inputs[0]);
-                        const struct graph_value *in = &graph->values[node->inputs[0]];
-                        assert_true(graph->nodes[from].op == OP_MATMUL || graph->nodes[from].op == OP_EMBED);
-                        assert_int_equal(graph_use_count(graph, node->inputs[0]), 1);
-                        assert_int_equal(in->place, VALUE_ARENA);
-                        assert_int_equal(in->rows, out->rows);
-                        assert_int_equal(in->width, node->op == OP_ALL_REDUCE ? HIDDEN : (VOCAB + ranks - 1) / ranks);
-                        assert_int_equal(out->width, node->op == OP_ALL_REDUCE ? HIDDEN : VOCAB);
-                        assert_int_equal(out->place, node->op == OP_ALL_REDUCE ? VALUE_ARENA : VALUE_LOGITS);
+                    if (node->op == OP_MATMUL) {
+                        assert_int_equal(node->operands[MATMUL_RESIDUAL], GRAPH_ABSENT);
+                        if (node->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU)
+                            assert_int_equal(graph->values[node->operands[MATMUL_OUT]].width,
+                                             (INNER / ranks + 15) / 16 * 16);
                     }
-                    if (node->swiglu) assert_int_equal(out->width, (INNER / ranks + 15) / 16 * 16);
-                    if (node->op == OP_ATTENTION) assert_int_equal(out->width, HEADS / ranks * model.config.head_dim);
+                    if (node->op == OP_ATTENTION)
+                        assert_int_equal(graph->values[node->operands[ATTENTION_OUT]].width,
+                                         HEADS / ranks * model.config.head_dim);
+                    if (!plan_op_is_collective(node->op)) continue;
+                    const int from = index.producer[node->operands[ALL_REDUCE_X]];
+                    const struct graph_value *in = &graph->values[node->operands[ALL_REDUCE_X]],
+                                             *out = &graph->values[node->operands[ALL_REDUCE_OUT]];
+                    assert_true(graph->nodes[from].op == OP_MATMUL || graph->nodes[from].op == OP_EMBED);
+                    assert_int_equal(index.uses[node->operands[ALL_REDUCE_X]], 1);
+                    assert_int_equal(in->place, VALUE_ARENA);
+                    assert_int_equal(in->rows, out->rows);
+                    assert_int_equal(in->width, node->op == OP_ALL_REDUCE ? HIDDEN : (VOCAB + ranks - 1) / ranks);
+                    assert_int_equal(out->width, node->op == OP_ALL_REDUCE ? HIDDEN : VOCAB);
+                    assert_int_equal(out->place, node->op == OP_ALL_REDUCE ? VALUE_ARENA : VALUE_LOGITS);
                 }
+                graph_index_close(&index);
                 graph_free(&model.graph);
             }
 }
@@ -438,7 +467,7 @@ static void launches_state_a_ranks_share(void **state)
     struct status status = {0};
     load_ranks(&model, 2, PLAN_DECODE, 4);
     optimise(&model);
-    assert_true(lower_exchange_bytes(&model.graph, 3, 3, &model.lowering.exchange_bytes, &status));
+    assert_true(lower_exchange_bytes(&model.graph, &model.lowering, 3, 3, &model.lowering.exchange_bytes, &status));
     assert_int_equal(model.lowering.exchange_bytes, 3 * HIDDEN * sizeof(float));
     if (!lower_plan(&model.graph, &model.lowering, 3, &plan, &status)) fail_msg("%s", status.message);
     int found = 0;
@@ -501,14 +530,14 @@ static void add_collective(struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {
         if (graph->nodes[n].removed || graph->nodes[n].op != OP_RMS_NORM) continue;
-        int part = graph->nodes[n].outputs[0];
+        int part = graph->nodes[n].operands[RMS_NORM_OUT];
         struct graph_value before = graph->values[part];
         int whole = graph_value(graph, before.rows, before.width, "again");
         struct graph_node *node = graph_insert(graph, n + 1, OP_ALL_REDUCE, GRAPH_NO_LAYER);
         assert_true(node && whole >= 0);
         graph_replace_uses(graph, part, whole);
-        node->inputs[0] = part;
-        node->outputs[0] = whole;
+        node->operands[ALL_REDUCE_X] = part;
+        node->operands[ALL_REDUCE_OUT] = whole;
         return;
     }
     fail_msg("no norm");
@@ -531,7 +560,7 @@ static void collectives_take_turns(void **state)
             if (odd & 1 << k) add_collective(&models[k].graph);
             if (!graph_check(&models[k].graph, "test", &status)) fail_msg("%s", status.message);
             uint64_t bytes;
-            assert_true(lower_exchange_bytes(&models[k].graph, 16, k ? 1 : 16, &bytes, &status));
+            assert_true(lower_exchange_bytes(&models[k].graph, &models[k].lowering, 16, k ? 1 : 16, &bytes, &status));
             if (bytes > exchange) exchange = bytes;
         }
         for (int p = 0; p < PLANS; p++) {
@@ -544,7 +573,8 @@ static void collectives_take_turns(void **state)
             note_turns(&plan, comm_bytes, &turns[p]);
             assert_int_equal(turns[p].count, 2 + 2 * LAYERS + (odd >> p / SIZES & 1));
             for (uint32_t n = 0; n < plan.header.launch_count; n++)
-                if (!op_verify(&plan, n, &model->lowering.geometry, "plan", &status)) fail_msg("%s", status.message);
+                if (!op_verify(&plan, n, TARGET_CPU, &model->lowering.geometry, "plan", &status))
+                    fail_msg("%s", status.message);
             check_dependencies(&plan);
             plan_free(&plan);
         }
@@ -565,7 +595,7 @@ static void one_rank_exchanges_nothing(void **state)
     load(&model, 0, PLAN_DECODE);
     optimise(&model);
     uint64_t bytes = 1;
-    assert_true(lower_exchange_bytes(&model.graph, 16, 16, &bytes, &status));
+    assert_true(lower_exchange_bytes(&model.graph, &model.lowering, 16, 16, &bytes, &status));
     assert_int_equal(bytes, 0);
     bytes = 1;
     assert_true(lower_comm_bytes(&model.lowering, &bytes));
@@ -584,7 +614,7 @@ static void absurd_exchanges_are_refused(void **state)
     static const uint64_t rows[] = {UINT64_C(1) << 56, (UINT64_C(1) << 56) + 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         status_clear(&status);
-        bool fits = lower_exchange_bytes(&model.graph, rows[i], 1, &bytes, &status);
+        bool fits = lower_exchange_bytes(&model.graph, &model.lowering, rows[i], 1, &bytes, &status);
         if (fits) fail_msg("%llu rows: accepted as %llu bytes", (unsigned long long)rows[i], (unsigned long long)bytes);
         assert_int_equal(status.code, STATUS_BAD_INPUT);
     }
@@ -609,6 +639,29 @@ static void absurd_sizes_are_refused(void **state)
     graph_free(&model.graph);
 }
 
+/* A projection of q alone where q, k and v are expected is noticed, on both targets. */
+static void a_part_of_the_projection_is_refused(void **state)
+{
+    (void)state;
+    for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
+        struct model model;
+        struct status status = {0};
+        load(&model, 0, PLAN_DECODE);
+        model.graph.target = (enum engine_target)target;
+        for (int n = 0; n < model.graph.node_count; n++) {
+            struct graph_node *node = &model.graph.nodes[n];
+            if (node->op != OP_MATMUL || node->layer != 1) continue;
+            model.graph.weights[node->operands[MATMUL_W]].rows = HEADS * 16;
+            model.graph.values[node->operands[MATMUL_OUT]].width = HEADS * 16;
+            break;
+        }
+        assert_false(graph_check(&model.graph, "test", &status));
+        if (!strstr(status.message, "(rope_append): operand qkv has width 64, expected 128"))
+            fail_msg("%s", status.message);
+        graph_free(&model.graph);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -616,6 +669,7 @@ int main(void)
         cmocka_unit_test(passes_fuse),
         cmocka_unit_test(dumps_are_text),
         cmocka_unit_test(broken_graphs_are_noticed),
+        cmocka_unit_test(a_part_of_the_projection_is_refused),
         cmocka_unit_test(memory_is_never_shared_while_alive),
         cmocka_unit_test(plans_verify_and_are_ordered),
         cmocka_unit_test(absurd_sizes_are_refused),

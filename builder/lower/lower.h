@@ -34,8 +34,8 @@ struct memory_plan {
 uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype);
 
 /* The largest buffer of a collective in a plan of these rows, for struct lowering; 0: there is none. */
-bool lower_exchange_bytes(const struct graph *graph, uint64_t rows, uint64_t out_rows, uint64_t *bytes,
-                          struct status *status);
+bool lower_exchange_bytes(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
+                          uint64_t *bytes, struct status *status);
 /* Bytes of the COMM space; 0 with one rank. False on overflow. */
 bool lower_comm_bytes(const struct lowering *lowering, uint64_t *bytes);
 

@@ -28,49 +28,13 @@ enum {
 
 /* ---- operands ---- */
 
-/* The operands of an op, a letter each: x the next input, y the output, n the second one, w the next weight, z scratch; of
- * the COMM space h the header, H the same written, r the collective's buffer; KV read k, written K, both B; of the step c counts, t tokens (T written), s slots, p positions (P both), o out rows; of the state g page
- * table, m samplers, e seen (both written, too). */
-static void operand_letters(const struct graph *graph, const struct graph_node *node, char letters[16])
-{
-    const char *fixed = node->op == OP_EMBED            ? "ctwy"
-                        : node->op == OP_ROPE_TABLE     ? "cpwy"
-                        : node->op == OP_RMS_NORM       ? "cxwy"
-                        : node->op == OP_MATMUL         ? "cxwy"
-                        : node->op == OP_ROPE_APPEND    ? "cxxspgKy"
-                        : node->op == OP_ATTENTION      ? "cxspgky"
-                        : node->op == OP_ROPE_ATTENTION ? "cxxspgByz"
-                        : node->op == OP_SELECT_ROWS    ? "cxoy"
-                        : node->op == OP_ALL_REDUCE     ? "cxHry"
-                        : node->op == OP_ALL_GATHER     ? "cxHry"
-                                                        : "cxosmey";
-    const char *bias = "", *residual = "", *tail = "";
-    if (node->op == OP_MATMUL) {
-        bias = node->weights[1] >= 0 ? "w" : "";
-        residual = node->inputs[1] >= 0 ? "x" : "";
-        tail = node->weights[2] >= 0 ? "w" : "";
-    } else if (node->op == OP_EMBED) {
-        tail = graph->ranks > 1 ? "h" : "";
-    } else if (node->op == OP_ALL_REDUCE) {
-        residual = node->inputs[1] >= 0 ? "x" : "";
-        tail = node->weights[0] >= 0 ? "wn" : "";
-    } else if (node->op == OP_SAMPLE) {
-        tail = graph->kind == PLAN_DECODE ? "TP" : "";
-    } else if (node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION) {
-        tail = node->weights[0] >= 0 ? "ww" : "";
-    }
-    snprintf(letters, 16, "%s%s%s%s", fixed, bias, residual, tail);
-}
-
 struct layout {
     struct plan_field step[STEP_FIELD_COUNT], state[STATE_FIELD_COUNT];
 };
 
-static void check_place(const struct plan_operand *operand, enum plan_space space, enum plan_access access,
-                        struct plan_field field)
+static void check_place(const struct plan_operand *operand, enum plan_space space, struct plan_field field)
 {
     assert_int_equal(operand->space, space);
-    assert_int_equal(operand->access, access);
     assert_int_equal(operand->offset, field.offset);
     assert_int_equal(operand->bytes, field.bytes);
     assert_int_equal(operand->reserved0, 0);
@@ -84,247 +48,92 @@ static uint64_t rows_of(const struct graph_value *value, const struct plan_heade
 
 /* Where a value is; only the offset of one in the arena is the memory plan's choice. */
 static void check_value(const struct graph_value *value, const struct plan_header *header, const struct layout *layout,
-                        const struct plan_operand *operand, enum plan_access access)
+                        const struct plan_operand *operand)
 {
-    if (value->place != VALUE_ARENA) {
-        enum step_field field = value->place == VALUE_LOGITS ? STEP_LOGITS : STEP_NEXT_TOKENS;
-        check_place(operand, SPACE_STEP, access, layout->step[field]);
-        return;
-    }
-    uint64_t bytes = rows_of(value, header) * value->width * dtype_bytes(value->dtype);
-    check_place(operand, SPACE_ARENA, access, (struct plan_field){operand->offset, bytes});
+    const uint64_t bytes = rows_of(value, header) * value->width * dtype_bytes(value->dtype);
+    if (value->place == VALUE_LOGITS)
+        check_place(operand, SPACE_STEP, layout->step[STEP_LOGITS]);
+    else
+        check_place(operand, SPACE_ARENA, (struct plan_field){operand->offset, bytes});
 }
 
 /* Calls `visit` for every input and output in the arena. */
 typedef void visit_value(void *context, int value, const struct plan_operand *operand, bool written);
+
+static void check_operand(const struct test_device_model *model, const struct graph *graph,
+                          const struct device_plan *plan, uint32_t index, int place, const struct plan_operand *operand,
+                          const struct layout *layout)
+{
+    const struct graph_node *node = &graph->nodes[index];
+    const struct op_operand *schema = &op_find(node->op)->operands[place];
+    const uint64_t kv = 2 * graph->config->kv_heads * model->lowering.geometry.page_tokens * model->config.head_dim * 2;
+    const struct graph_weight *weight = NULL;
+    assert_int_equal(operand->access, op_operand_access(schema));
+    switch ((enum op_role)schema->role) {
+    case ROLE_STEP: check_place(operand, SPACE_STEP, layout->step[schema->field]); break;
+    case ROLE_STATE: check_place(operand, SPACE_STATE, layout->state[schema->field]); break;
+    case ROLE_KV: check_place(operand, SPACE_KV, (struct plan_field){node->layer * kv, kv}); break;
+    case ROLE_HEADER: check_place(operand, SPACE_COMM, (struct plan_field){0, sizeof(struct comm_header)}); break;
+    case ROLE_EXCHANGE: assert_int_equal(operand->space, SPACE_COMM); break; /* where: check_exchange */
+    case ROLE_WORKSPACE: fail(); break;                                      /* GPUs have none */
+    case ROLE_COUNTERS: check_place(operand, SPACE_ARENA, (struct plan_field){0, model->lowering.scratch_bytes}); break;
+    case ROLE_WEIGHT:
+        weight = &graph->weights[node->operands[place]];
+        check_place(operand, SPACE_WEIGHTS, (struct plan_field){weight->offset, weight->bytes});
+        assert_int_equal(operand->offset % 256, 0);
+        break;
+    case ROLE_INPUT:
+    case ROLE_OUTPUT: check_value(&graph->values[node->operands[place]], &plan->header, layout, operand); break;
+    }
+}
 
 static void check_operands(const struct test_device_model *model, const struct graph *graph,
                            const struct device_plan *plan, uint32_t index, visit_value *visit, void *context)
 {
     const struct graph_node *node = &graph->nodes[index];
     const struct device_launch *launch = &plan->launches[index];
-    const struct plan_geometry *geometry = &model->lowering.geometry;
+    const struct op_descriptor *op = op_find(node->op);
     struct layout layout;
-    uint64_t total, kv = 2 * graph->config->kv_heads * geometry->page_tokens * model->config.head_dim * 2;
-    char letters[16];
-    int inputs = 0, weights = 0;
-    assert_true(step_layout(plan->header.rows, plan->header.out_rows, geometry->vocab_size, layout.step, &total));
-    assert_true(state_layout(geometry, layout.state, &total));
-    operand_letters(graph, node, letters);
-    assert_int_equal(launch->operand_count, strlen(letters));
-    for (uint32_t i = 0; i < launch->operand_count; i++) {
-        const struct plan_operand *operand = &launch->operands[i];
-        const struct plan_field kv_block = {node->layer * kv, kv};
-        switch (letters[i]) {
-        case 'c': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_COUNTS]); break;
-        case 't': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_TOKENS]); break;
-        case 'T': check_place(operand, SPACE_STEP, ACCESS_WRITE, layout.step[STEP_TOKENS]); break;
-        case 's': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_SLOTS]); break;
-        case 'p': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_POSITIONS]); break;
-        case 'P': check_place(operand, SPACE_STEP, ACCESS_READ_WRITE, layout.step[STEP_POSITIONS]); break;
-        case 'o': check_place(operand, SPACE_STEP, ACCESS_READ, layout.step[STEP_OUT_ROWS]); break;
-        case 'g': check_place(operand, SPACE_STATE, ACCESS_READ, layout.state[STATE_PAGE_TABLE]); break;
-        case 'm': check_place(operand, SPACE_STATE, ACCESS_READ_WRITE, layout.state[STATE_SAMPLERS]); break;
-        case 'e': check_place(operand, SPACE_STATE, ACCESS_READ_WRITE, layout.state[STATE_SEEN]); break;
-        case 'k': check_place(operand, SPACE_KV, ACCESS_READ, kv_block); break;
-        case 'K': check_place(operand, SPACE_KV, ACCESS_WRITE, kv_block); break;
-        case 'B': check_place(operand, SPACE_KV, ACCESS_READ_WRITE, kv_block); break;
-        case 'z':
-            check_place(operand, SPACE_ARENA, ACCESS_READ_WRITE, (struct plan_field){0, model->lowering.scratch_bytes});
-            break;
-        case 'w': {
-            while (node->weights[weights] < 0) weights++;
-            const struct graph_weight *weight = &graph->weights[node->weights[weights++]];
-            check_place(operand, SPACE_WEIGHTS, ACCESS_READ, (struct plan_field){weight->offset, weight->bytes});
-            assert_int_equal(operand->offset % 256, 0);
-            break;
-        }
-        case 'h':
-        case 'H':
-            check_place(operand, SPACE_COMM, letters[i] == 'h' ? ACCESS_READ : ACCESS_READ_WRITE,
-                        (struct plan_field){0, sizeof(struct comm_header)});
-            break;
-        case 'r': /* where: check_exchange */
-            check_place(operand, SPACE_COMM, ACCESS_READ_WRITE, (struct plan_field){operand->offset, operand->bytes});
-            break;
-        case 'x':
-        case 'n':
-        case 'y': {
-            bool written = letters[i] != 'x';
-            while (!written && node->inputs[inputs] < 0) inputs++;
-            int value = written ? node->outputs[letters[i] == 'n'] : node->inputs[inputs++];
-            check_value(&graph->values[value], &plan->header, &layout, operand, written ? ACCESS_WRITE : ACCESS_READ);
-            if (operand->space == SPACE_ARENA) visit(context, value, operand, written);
-            break;
-        }
-        default: fail();
-        }
+    uint64_t total;
+    uint32_t count = 0;
+    assert_true(step_layout(plan->header.rows, plan->header.out_rows, model->lowering.geometry.vocab_size, layout.step,
+                            &total));
+    assert_true(state_layout(&model->lowering.geometry, layout.state, &total));
+    for (int i = 0; i < op->operand_count; i++) {
+        if (!op_has_operand(op, TARGET_CUDA, launch->tactic.params, i)) continue;
+        const struct plan_operand *operand = &launch->operands[count++];
+        const bool is_value = graph_reads(node, i) || graph_makes(node, i);
+        check_operand(model, graph, plan, index, i, operand, &layout);
+        if (is_value && operand->space == SPACE_ARENA) visit(context, node->operands[i], operand, graph_makes(node, i));
     }
+    assert_int_equal(launch->operand_count, count);
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) /* nothing of the node is left out */
+        if (node->operands[i] >= 0) assert_true(op_has_operand(op, TARGET_CUDA, launch->tactic.params, i));
 }
 
-/* ---- sizes: what each contract says of the parameters' operands ---- */
-
-static uint64_t size_of_dtype(int64_t dtype) { return dtype_bytes((enum dtype)dtype); }
-
-static uint64_t attention_bytes(const int64_t *p, uint32_t operand)
+/* What a loader will demand of the launch. */
+static void check_schema(const struct test_device_model *model, const struct device_plan *plan, uint32_t index)
 {
-    const uint64_t rows = (uint64_t)p[ATTENTION_DEVICE_ROWS], dim = (uint64_t)p[ATTENTION_DEVICE_HEAD_DIM];
-    switch (operand) {
-    case ATTENTION_DEVICE_Q:
-    case ATTENTION_DEVICE_OUT:
-        return rows * (uint64_t)p[ATTENTION_DEVICE_HEADS] * dim * size_of_dtype(p[ATTENTION_DEVICE_X_DTYPE]);
-    case ATTENTION_DEVICE_PAGE_TABLE:
-        return (uint64_t)(p[ATTENTION_DEVICE_SLOT_COUNT] * p[ATTENTION_DEVICE_PAGES_PER_SLOT]) * 4;
-    case ATTENTION_DEVICE_KV:
-        return 2 * (uint64_t)(p[ATTENTION_DEVICE_KV_HEADS] * p[ATTENTION_DEVICE_PAGE_TOKENS]) * dim *
-               size_of_dtype(p[ATTENTION_DEVICE_KV_DTYPE]);
-    default: return rows * 4;
-    }
-}
-
-static uint64_t rope_append_bytes(const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[ROPE_APPEND_DEVICE_ROWS], dim = (uint64_t)p[ROPE_APPEND_DEVICE_HEAD_DIM];
-    const uint64_t heads = (uint64_t)p[ROPE_APPEND_DEVICE_HEADS], kv_heads = (uint64_t)p[ROPE_APPEND_DEVICE_KV_HEADS];
-    const uint64_t element = size_of_dtype(p[ROPE_APPEND_DEVICE_X_DTYPE]);
-    switch (operand) {
-    case ROPE_APPEND_DEVICE_QKV: return rows * (heads + 2 * kv_heads) * dim * element;
-    case ROPE_APPEND_DEVICE_TABLE: return rows * dim * 4;
-    case ROPE_APPEND_DEVICE_PAGE_TABLE:
-        return (uint64_t)(p[ROPE_APPEND_DEVICE_SLOT_COUNT] * p[ROPE_APPEND_DEVICE_PAGES_PER_SLOT]) * 4;
-    case ROPE_APPEND_DEVICE_KV:
-        return 2 * kv_heads * (uint64_t)p[ROPE_APPEND_DEVICE_PAGE_TOKENS] * dim *
-               size_of_dtype(p[ROPE_APPEND_DEVICE_KV_DTYPE]);
-    case ROPE_APPEND_DEVICE_Q: return rows * heads * dim * element;
-    case ROPE_APPEND_DEVICE_NORM_Q:
-    case ROPE_APPEND_DEVICE_NORM_K: return dim * size_of_dtype(p[ROPE_APPEND_DEVICE_NORM_DTYPE]);
-    default: return rows * 4;
-    }
-}
-
-static uint64_t rope_attention_bytes(const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[ROPE_ATTENTION_ROWS], dim = (uint64_t)p[ROPE_ATTENTION_HEAD_DIM];
-    const uint64_t heads = (uint64_t)p[ROPE_ATTENTION_HEADS], kv_heads = (uint64_t)p[ROPE_ATTENTION_KV_HEADS];
-    const uint64_t element = size_of_dtype(p[ROPE_ATTENTION_X_DTYPE]);
-    switch (operand) {
-    case ROPE_ATTENTION_QKV: return rows * (heads + 2 * kv_heads) * dim * element;
-    case ROPE_ATTENTION_TABLE: return rows * dim * 4;
-    case ROPE_ATTENTION_PAGE_TABLE:
-        return (uint64_t)(p[ROPE_ATTENTION_SLOT_COUNT] * p[ROPE_ATTENTION_PAGES_PER_SLOT]) * 4;
-    case ROPE_ATTENTION_KV:
-        return 2 * kv_heads * (uint64_t)p[ROPE_ATTENTION_PAGE_TOKENS] * dim * size_of_dtype(p[ROPE_ATTENTION_KV_DTYPE]);
-    case ROPE_ATTENTION_OUT: return rows * heads * dim * element;
-    case ROPE_ATTENTION_NORM_Q:
-    case ROPE_ATTENTION_NORM_K: return dim * size_of_dtype(p[ROPE_ATTENTION_NORM_DTYPE]);
-    default: return rows * 4;
-    }
-}
-
-static uint64_t sample_bytes(const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[SAMPLE_DEVICE_ROWS], in_rows = (uint64_t)p[SAMPLE_DEVICE_IN_ROWS];
-    const uint64_t slots = (uint64_t)p[SAMPLE_DEVICE_SLOT_COUNT], vocab = (uint64_t)p[SAMPLE_DEVICE_VOCAB];
-    switch (operand) {
-    case SAMPLE_DEVICE_LOGITS: return rows * vocab * 4;
-    case SAMPLE_DEVICE_SAMPLERS: return slots * sizeof(struct sampler_state);
-    case SAMPLE_DEVICE_SEEN: return slots * ((vocab + 7) / 8);
-    case SAMPLE_DEVICE_OUT_ROWS:
-    case SAMPLE_DEVICE_NEXT_TOKENS: return rows * 4;
-    default: return in_rows * 4;
-    }
-}
-
-/* Behind `out` come the residual, the norm's weight and the normed rows, those that there are. */
-static uint64_t all_reduce_bytes(const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[ALL_REDUCE_DEVICE_ROWS], width = (uint64_t)p[ALL_REDUCE_DEVICE_WIDTH];
-    const bool whole_rows = p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS &&
-                            p[ALL_REDUCE_DEVICE_HAS_NORM] != ALL_REDUCE_OWN_ROWS;
-    const enum dtype x = (enum dtype)p[ALL_REDUCE_DEVICE_X_DTYPE];
-    uint64_t bytes;
-    switch (operand) {
-    case ALL_REDUCE_DEVICE_X: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_X_DTYPE]);
-    case ALL_REDUCE_DEVICE_HEADER: return sizeof(struct comm_header);
-    case ALL_REDUCE_DEVICE_BUFFER:
-        assert_true(all_reduce_device_buffer_bytes(rows, width, (uint64_t)p[ALL_REDUCE_DEVICE_RANKS], x,
-                                                   whole_rows ? DTYPE_F32 : x, &bytes));
-        return bytes;
-    case ALL_REDUCE_DEVICE_OUT: return rows * width * 4;
-    }
-    switch (operand - ALL_REDUCE_DEVICE_OUT - (p[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0)) {
-    case 0: return rows * width * 4;
-    case 1: return width * size_of_dtype(p[ALL_REDUCE_DEVICE_NORM_DTYPE]);
-    default: return rows * width * size_of_dtype(p[ALL_REDUCE_DEVICE_OUT_DTYPE]);
-    }
-}
-
-static uint64_t all_gather_bytes(const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[ALL_GATHER_DEVICE_ROWS], width = (uint64_t)p[ALL_GATHER_DEVICE_WIDTH];
-    switch (operand) {
-    case ALL_GATHER_DEVICE_X: return rows * width * 4;
-    case ALL_GATHER_DEVICE_HEADER: return sizeof(struct comm_header);
-    case ALL_GATHER_DEVICE_BUFFER: return rows * width * 4 * (uint64_t)p[ALL_GATHER_DEVICE_RANKS];
-    default: return rows * (uint64_t)p[ALL_GATHER_DEVICE_OUT_WIDTH] * 4;
-    }
-}
-
-static uint64_t small_op_bytes(enum plan_op op, const int64_t *p, uint32_t operand)
-{
-    const uint64_t rows = (uint64_t)p[0];
-    if (op == OP_EMBED) {
-        if (operand == EMBED_DEVICE_TOKENS) return rows * 4;
-        if (operand == EMBED_DEVICE_HEADER) return sizeof(struct comm_header);
-        if (operand == EMBED_DEVICE_OUT)
-            return rows * (uint64_t)p[EMBED_DEVICE_HIDDEN] * size_of_dtype(p[EMBED_DEVICE_OUT_DTYPE]);
-        return (uint64_t)(p[EMBED_DEVICE_VOCAB] * p[EMBED_DEVICE_PITCH]) * size_of_dtype(p[EMBED_DEVICE_DTYPE]);
-    }
-    if (op == OP_ROPE_TABLE) {
-        const uint64_t dim = (uint64_t)p[ROPE_TABLE_DEVICE_HEAD_DIM];
-        return operand == 1 ? rows * 4 : operand == 2 ? dim / 2 * 4 : rows * dim * 4;
-    }
-    if (op == OP_RMS_NORM) {
-        const uint64_t hidden = (uint64_t)p[RMS_NORM_DEVICE_HIDDEN];
-        return operand == 1   ? rows * hidden * 4
-               : operand == 2 ? hidden * size_of_dtype(p[RMS_NORM_DEVICE_DTYPE])
-                              : rows * hidden * size_of_dtype(p[RMS_NORM_DEVICE_OUT_DTYPE]);
-    }
-    assert_int_equal(op, OP_SELECT_ROWS);
-    const uint64_t width = (uint64_t)p[SELECT_ROWS_DEVICE_WIDTH];
-    return operand == 1   ? (uint64_t)p[SELECT_ROWS_DEVICE_IN_ROWS] * width * 4
-           : operand == 2 ? rows * 4
-                          : rows * width * 4;
-}
-
-static void check_sizes(const struct device_launch *launch)
-{
-    const int64_t *params = launch->tactic.params;
-    for (uint32_t i = 0; i < launch->operand_count; i++) {
-        uint64_t expected;
-        if (i == OP_OPERAND_COUNTS)
-            expected = 2 * sizeof(int32_t);
-        else if (launch->op == OP_MATMUL)
-            expected = matmul_device_operand_bytes(params, (int)i);
-        else if (launch->op == OP_ATTENTION)
-            expected = attention_bytes(params, i);
-        else if (launch->op == OP_ROPE_APPEND)
-            expected = rope_append_bytes(params, i);
-        else if (launch->op == OP_ROPE_ATTENTION)
-            expected = rope_attention_bytes(params, i);
-        else if (launch->op == OP_SAMPLE)
-            expected = sample_bytes(params, i);
-        else if (launch->op == OP_ALL_REDUCE)
-            expected = all_reduce_bytes(params, i);
-        else if (launch->op == OP_ALL_GATHER)
-            expected = all_gather_bytes(params, i);
-        else
-            expected = small_op_bytes(launch->op, params, i);
-        if (launch->op == OP_ROPE_ATTENTION && i == ROPE_ATTENTION_WORKSPACE) continue; /* check_scratch */
-        if (launch->operands[i].bytes != expected)
-            fail_msg("%s operand %u: the contract wants %llu bytes, the plan has %llu", plan_op_name(launch->op), i,
-                     (unsigned long long)expected, (unsigned long long)launch->operands[i].bytes);
-    }
+    const struct device_launch *launch = &plan->launches[index];
+    const int count = op_find(launch->op)->param_count;
+    const struct plan_launch as_planned = {.op = (uint16_t)launch->op,
+                                           .operand_count = (uint16_t)launch->operand_count,
+                                           .param_count = (uint16_t)count,
+                                           .tactic = PLAN_NO_TACTIC};
+    struct plan_param params[PLAN_MAX_PARAMS];
+    struct plan view = {.header = plan->header,
+                        .launches = &as_planned,
+                        .operands = launch->operands,
+                        .params = params};
+    struct plan_geometry geometry = model->lowering.geometry;
+    uint64_t state_bytes;
+    struct status status = {0};
+    op_list_params(launch->tactic.params, count, count, params);
+    assert_true(plan_place_step(&view, geometry.vocab_size) && geometry_place_state(&geometry, &state_bytes));
+    view.header.launch_count = 1;
+    view.header.operand_count = launch->operand_count;
+    view.header.param_count = (uint32_t)count;
+    test_expect_success(op_verify(&view, 0, TARGET_CUDA, &geometry, "plan", &status), &status);
 }
 
 static void check_params(const struct test_device_model *model, const struct graph *graph,
@@ -332,49 +141,51 @@ static void check_params(const struct test_device_model *model, const struct gra
 {
     const struct graph_node *node = &graph->nodes[index];
     const int64_t *params = plan->launches[index].tactic.params;
-    const struct graph_value *out = &graph->values[node->outputs[0]];
-    bool sample = node->op == OP_SAMPLE;
-    assert_int_equal(params[OP_PARAM_ROWS], rows_of(out, &plan->header));
-    assert_int_equal(params[OP_PARAM_COUNT_INDEX], sample || out->rows == ROWS_OUT);
+    const bool out_rows = graph_node_rows(graph, node) == ROWS_OUT;
+    assert_int_equal(params[OP_PARAM_ROWS], out_rows ? plan->header.out_rows : plan->header.rows);
+    assert_int_equal(params[OP_PARAM_COUNT_INDEX], out_rows);
     if (node->op == OP_MATMUL) {
-        const struct graph_weight *weight = &graph->weights[node->weights[0]];
+        const struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
+        const bool norm = node->operands[MATMUL_NORM] >= 0;
         assert_int_equal(params[MATMUL_DEVICE_N], weight->rows);
         assert_int_equal(params[MATMUL_DEVICE_K], weight->depth);
-        assert_int_equal(params[MATMUL_DEVICE_DTYPE], graph->half);
-        assert_int_equal(params[MATMUL_DEVICE_OUT_DTYPE], out->dtype);
-        assert_int_equal(params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU, node->swiglu);
-        assert_int_equal(params[MATMUL_DEVICE_HAS_NORM], node->weights[2] >= 0);
-        assert_int_equal(params[MATMUL_DEVICE_EPS_BITS],
-                         node->weights[2] >= 0 ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+        assert_int_equal(params[MATMUL_DEVICE_DTYPE], graph->compute_dtype);
+        assert_int_equal(params[MATMUL_DEVICE_OUT_DTYPE], graph->values[node->operands[MATMUL_OUT]].dtype);
+        assert_int_equal(params[MATMUL_DEVICE_INPUT_DTYPE], norm ? DTYPE_F32 : graph->compute_dtype);
+        assert_int_equal(params[MATMUL_DEVICE_EPILOGUE], node->params[MATMUL_EPILOGUE]);
+        assert_int_equal(params[MATMUL_DEVICE_HAS_NORM], norm);
+        assert_int_equal(params[MATMUL_DEVICE_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
     } else if (node->op == OP_EMBED) {
         assert_int_equal(params[EMBED_DEVICE_SHARDED], graph->ranks > 1);
-        assert_int_equal(params[EMBED_DEVICE_OUT_DTYPE], out->dtype);
-        assert_int_equal(out->dtype, graph->ranks > 1 ? graph->half : DTYPE_F32);
-        const uint64_t vocab = graph->weights[node->weights[0]].rows;
+        assert_int_equal(params[EMBED_DEVICE_OUT_DTYPE], graph->ranks > 1 ? graph->compute_dtype : DTYPE_F32);
+        const uint64_t vocab = graph->weights[node->operands[EMBED_TABLE]].rows;
         assert_int_equal(params[EMBED_DEVICE_VOCAB], vocab);
         if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
     } else if (node->op == OP_ALL_REDUCE) {
-        bool norm = node->weights[0] >= 0;
+        bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
         assert_int_equal(params[ALL_REDUCE_DEVICE_RANKS], graph->ranks);
         assert_int_equal(params[ALL_REDUCE_DEVICE_WIDTH], model->config.hidden_size);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->inputs[0]].dtype);
-        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0, node->inputs[1] >= 0); /* which rows: below */
+        assert_int_equal(params[ALL_REDUCE_DEVICE_X_DTYPE], graph->values[node->operands[ALL_REDUCE_X]].dtype);
+        assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] != 0,
+                         node->operands[ALL_REDUCE_RESIDUAL] >= 0); /* which rows: below */
         assert_int_equal(params[ALL_REDUCE_DEVICE_HAS_NORM] != 0, norm);
         assert_int_equal(params[ALL_REDUCE_DEVICE_EPS_BITS],
                          norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
-        assert_int_equal(out->dtype, DTYPE_F32);
-        if (norm) assert_int_equal(params[ALL_REDUCE_DEVICE_OUT_DTYPE], graph->values[node->outputs[1]].dtype);
+        assert_int_equal(graph->values[node->operands[ALL_REDUCE_OUT]].dtype, DTYPE_F32);
+        if (norm)
+            assert_int_equal(params[ALL_REDUCE_DEVICE_OUT_DTYPE],
+                             graph->values[node->operands[ALL_REDUCE_NORMED]].dtype);
     } else if (node->op == OP_ALL_GATHER) {
         assert_int_equal(params[ALL_GATHER_DEVICE_RANKS], graph->ranks);
         assert_int_equal(params[ALL_GATHER_DEVICE_OUT_WIDTH], model->config.vocab_size);
-        assert_int_equal(graph->values[node->inputs[0]].dtype, DTYPE_F32);
+        assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
     } else if (node->op == OP_ROPE_ATTENTION) {
-        assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->window);
-        assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], float_to_bits(node->scale));
+        assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
+        assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ROPE_ATTENTION_PAGE_BYTES], model->lowering.geometry.page_bytes);
     } else if (node->op == OP_ATTENTION) {
-        assert_int_equal(params[ATTENTION_DEVICE_WINDOW], node->window);
-        assert_int_equal(params[ATTENTION_DEVICE_SCALE_BITS], float_to_bits(node->scale));
+        assert_int_equal(params[ATTENTION_DEVICE_WINDOW], node->params[ATTENTION_WINDOW]);
+        assert_int_equal(params[ATTENTION_DEVICE_SCALE_BITS], node->params[ATTENTION_SCALE_BITS]);
         assert_int_equal(params[ATTENTION_DEVICE_PAGE_BYTES], model->lowering.geometry.page_bytes);
     }
 }
@@ -424,9 +235,9 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
 /* The place of the operand whose memory the result may take over: -1 if there is none. */
 static int residual_operand(const struct device_launch *launch)
 {
-    if (launch->op == OP_MATMUL) return matmul_device_residual_operand(launch->tactic.params);
-    bool has = launch->op == OP_ALL_REDUCE && launch->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL];
-    return has ? ALL_REDUCE_DEVICE_OUT + 1 : -1;
+    const int place = launch->op == OP_MATMUL ? (int)MATMUL_RESIDUAL : (int)ALL_REDUCE_RESIDUAL;
+    if (launch->op != OP_MATMUL && launch->op != OP_ALL_REDUCE) return -1;
+    return op_operand_position(op_find(launch->op), TARGET_CUDA, launch->tactic.params, place);
 }
 
 /* A launch writes over nothing that it reads, but for a sum's result over its residual, place for place. */
@@ -537,11 +348,11 @@ static uint64_t check_plan(const struct test_device_model *model, const struct g
         check_operands(model, graph, plan, arena.launch, visit_reads, &arena);
         check_operands(model, graph, plan, arena.launch, visit_writes, &arena);
         check_params(model, graph, plan, arena.launch);
-        check_sizes(launch);
+        check_schema(model, plan, arena.launch);
         check_overlaps(launch);
         check_scratch(model, launch, gpu);
-        for (int o = 0; o < 2; o++) {
-            const struct graph_value *out = node->outputs[o] < 0 ? NULL : &graph->values[node->outputs[o]];
+        for (int o = 0; o < PLAN_MAX_OPERANDS; o++) {
+            const struct graph_value *out = graph_makes(node, o) ? &graph->values[node->operands[o]] : NULL;
             if (out && out->place == VALUE_ARENA)
                 sum += rows_of(out, &plan->header) * out->width * dtype_bytes(out->dtype);
         }
@@ -596,11 +407,12 @@ static void check_collectives(const struct test_device_model *model, const struc
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
         assert_true(node->op != OP_ADD && node->op != OP_RMS_NORM);
-        if (node->op == OP_MATMUL) assert_true(node->inputs[1] < 0 && node->weights[2] < 0);
+        if (node->op == OP_MATMUL) assert_true(node->operands[MATMUL_RESIDUAL] < 0 && node->operands[MATMUL_NORM] < 0);
         gathers += node->op == OP_ALL_GATHER;
         if (node->op != OP_ALL_REDUCE) continue;
-        assert_int_equal(node->inputs[1] >= 0, sums > 0); /* the embedding is where the residual begins */
-        assert_true(node->weights[0] >= 0 && node->outputs[1] >= 0);
+        assert_int_equal(node->operands[ALL_REDUCE_RESIDUAL] >= 0,
+                         sums > 0); /* the embedding is where the residual begins */
+        assert_true(node->operands[ALL_REDUCE_NORM] >= 0 && node->operands[ALL_REDUCE_NORMED] >= 0);
         sums++;
     }
     assert_int_equal(sums, 1 + 2 * model->config.layers);
@@ -661,17 +473,18 @@ static void a_residual_that_is_read_later_stays(void **state)
     const uint64_t hidden = model.config.hidden_size;
     graph_init(&graph, &model.config, PLAN_DECODE);
     graph.target = TARGET_CUDA;
-    graph.half = DTYPE_BF16;
+    graph.compute_dtype = DTYPE_BF16;
     enum { X, NORMED, FIRST, SECOND, VALUES };
     static const enum plan_op ops[VALUES] = {OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_MATMUL};
     for (int v = 0; v < VALUES; v++) {
         struct graph_node *node = graph_append(&graph, ops[v], 0);
         assert_non_null(node);
-        node->outputs[0] = graph_value(&graph, ROWS_TOKENS, hidden, "value%d", v);
-        node->weights[0] = v == NORMED ? graph_vector(&graph, 0, hidden, "weight%d", v)
-                                       : graph_matrix(&graph, 0, hidden, hidden, WEIGHT_MATRIX, "weight%d", v);
-        node->inputs[0] = v == X ? -1 : v == NORMED ? X : NORMED;
-        if (v >= FIRST) node->inputs[1] = X;
+        /* embed, rms_norm and matmul have input, weight and output at the same places */
+        node->operands[MATMUL_OUT] = graph_value(&graph, ROWS_TOKENS, hidden, "value%d", v);
+        node->operands[MATMUL_W] = v == NORMED ? graph_vector(&graph, 0, hidden, "weight%d", v)
+                                               : graph_matrix(&graph, 0, hidden, hidden, WEIGHT_MATRIX, "weight%d", v);
+        if (v != X) node->operands[MATMUL_X] = v == NORMED ? X : NORMED;
+        if (v >= FIRST) node->operands[MATMUL_RESIDUAL] = X;
     }
     test_expect_success(pass_activation_dtypes.run(&graph, &status), &status);
     test_expect_success(graph_check(&graph, "the test", &status), &status);
@@ -720,8 +533,8 @@ static void shapes_that_no_kernel_takes_are_refused(void **state)
     } cases[] = {
         {SHAPE(20, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
         {SHAPE(23, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
-        {SHAPE(64, 1, 1, 512), "HEAD_DIM", "HEAD_DIM"},
-        {SHAPE(64, 3, 1, 258), "HEAD_DIM", "HEAD_DIM"},
+        {SHAPE(64, 1, 1, 512), "head_dim", "head_dim"},
+        {SHAPE(64, 3, 1, 258), "head_dim", "head_dim"},
         {SHAPE(64, 2, 1, 6), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
@@ -752,7 +565,7 @@ static void sizes_out_of_range_are_refused(void **state)
     const struct lowering lowering = model.lowering;
     /* More rows than the contracts count. */
     expect_refused(&model, gpu, wide, 65536, "rope_attention of 65536 rows|ROWS");
-    expect_refused(&model, gpu, prefill, (1 << 20) + 1, "ROWS");
+    expect_refused(&model, gpu, prefill, (1 << 20) + 1, "parameter rows is 1048577");
     expect_refused(&model, gpu, prefill, UINT32_MAX, "");
     /* Norms inside matmuls are for few rows. */
     expect_refused(&model, gpu, &model.graphs[TEST_NARROW], 9, "matmul of 9 rows|ROWS is not in 1..8");

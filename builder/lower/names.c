@@ -6,23 +6,27 @@
 
 #include "kernels/op/op.h"
 
-static struct engine_name_table op_table(unsigned op, const struct kernel_set *set)
+struct op_names {
+    const char *operands[PLAN_MAX_OPERANDS], *params[PLAN_MAX_PARAMS];
+};
+
+/* By the op's schema; on the CPU its tunables follow, on a GPU they are the kernels'. */
+static struct engine_name_table op_table(unsigned id, const struct kernel_set *set, struct op_names *names)
 {
-    struct engine_name_table table = {.op = op, .name = plan_op_name(op)};
-    const struct op_descriptor *descriptor = op_find(op);
-    const struct device_kernel *const *kernels = device_kernels((enum plan_op)op);
-    if (set && kernels) {
-        table.params = kernels[0]->param_names;
-        table.param_count = (size_t)kernels[0]->first_tunable;
-    } else if (!set && descriptor) {
-        table.params = descriptor->param_names;
-        table.param_count = (size_t)descriptor->param_count;
-    }
-    return table;
+    const struct op_descriptor *op = op_find(id);
+    const int params = set ? op->param_count : op_cpu_param_count(op);
+    for (int i = 0; i < op->operand_count; i++) names->operands[i] = op->operands[i].name;
+    for (int i = 0; i < params; i++) names->params[i] = op_cpu_param_name(op, i);
+    return (struct engine_name_table){.op = id,
+                                      .name = plan_op_name(id),
+                                      .operands = names->operands,
+                                      .operand_count = (size_t)op->operand_count,
+                                      .params = names->params,
+                                      .param_count = (size_t)params};
 }
 
 static size_t list_ops(const struct plan *plans, size_t count, const struct kernel_set *set,
-                       struct engine_name_table tables[OP_COUNT])
+                       struct engine_name_table tables[OP_COUNT], struct op_names names[OP_COUNT])
 {
     bool used[OP_COUNT] = {false};
     size_t tables_used = 0;
@@ -30,8 +34,11 @@ static size_t list_ops(const struct plan *plans, size_t count, const struct kern
         for (uint32_t n = 0; n < plans[p].header.launch_count; n++) used[plans[p].launches[n].op] = true;
     /* Plans that call libraries have ops of companion kernels besides. */
     for (size_t i = 0; set && i < set->count; i++) used[set->entries[i].tactic.kernel->op] = true;
-    for (unsigned op = 0; op < OP_COUNT; op++)
-        if (used[op]) tables[tables_used++] = op_table(op, set);
+    for (unsigned op = 0; op < OP_COUNT; op++) {
+        if (!used[op]) continue;
+        tables[tables_used] = op_table(op, set, &names[tables_used]);
+        tables_used++;
+    }
     return tables_used;
 }
 
@@ -51,7 +58,8 @@ bool write_names(struct engine_writer *writer, const struct plan *plans, size_t 
                  struct status *status)
 {
     struct engine_name_table ops[OP_COUNT];
-    const size_t op_count = list_ops(plans, count, set, ops), most = set ? set->count + set->call_count : 0;
+    struct op_names names[OP_COUNT];
+    const size_t op_count = list_ops(plans, count, set, ops, names), most = set ? set->count + set->call_count : 0;
     struct engine_name_table *kernels = calloc(most + 1, sizeof *kernels);
     const char **calls = calloc(most + 1, sizeof *calls);
     size_t kernel_count = 0, call_count = set ? set->call_count : 0;

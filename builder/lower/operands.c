@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/lower/operands.h"
 
+#include "builder/lower/residual_rows.h"
+
 bool operands_begin(struct operand_writer *writer, const struct graph *graph, const struct lowering *lowering,
-                    const struct memory_plan *memory, uint32_t rows, struct plan_operand *operands,
-                    struct status *status)
+                    const struct memory_plan *memory, uint32_t rows, struct status *status)
 {
     uint64_t state_bytes;
-    *writer = (struct operand_writer){.graph = graph,
-                                      .lowering = lowering,
-                                      .memory = memory,
-                                      .rows = rows,
-                                      .operands = operands};
+    *writer = (struct operand_writer){.graph = graph, .lowering = lowering, .memory = memory, .rows = rows};
     writer->out_rows = graph->kind == PLAN_DECODE ? rows : 1;
     if (step_layout(rows, writer->out_rows, lowering->geometry.vocab_size, writer->step, &writer->step_bytes) &&
         state_layout(&lowering->geometry, writer->state, &state_bytes))
@@ -18,73 +15,76 @@ bool operands_begin(struct operand_writer *writer, const struct graph *graph, co
     return status_fail(status, STATUS_BAD_INPUT, "a step of %u rows does not fit into 64-bit sizes", rows);
 }
 
-void put_operand(struct operand_writer *writer, enum plan_space space, enum plan_access access, uint64_t offset,
-                 uint64_t bytes)
+void lower_params(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
+                  const struct graph_node *node, int64_t *params)
 {
-    writer->operands[writer->count++] =
-        (struct plan_operand){.space = (uint8_t)space, .access = (uint8_t)access, .offset = offset, .bytes = bytes};
+    const struct graph_step step = {.rows = (int64_t)rows,
+                                    .out_rows = (int64_t)out_rows,
+                                    .geometry = &lowering->geometry,
+                                    .kv_dtype = lowering->kv_dtype};
+    graph_node_params(graph, node, &step, params);
+    if (node->op == OP_ALL_REDUCE && graph->target == TARGET_CUDA) residual_rows(graph, node, rows, out_rows, params);
 }
 
-void put_step(struct operand_writer *writer, enum step_field field, enum plan_access access)
+static struct plan_operand place_field(enum plan_space space, const struct plan_field *field)
 {
-    put_operand(writer, SPACE_STEP, access, writer->step[field].offset, writer->step[field].bytes);
+    return (struct plan_operand){.space = (uint8_t)space, .offset = field->offset, .bytes = field->bytes};
 }
 
-void put_state(struct operand_writer *writer, enum state_field field, enum plan_access access)
-{
-    put_operand(writer, SPACE_STATE, access, writer->state[field].offset, writer->state[field].bytes);
-}
-
-void put_weight(struct operand_writer *writer, int id)
-{
-    const struct graph_weight *weight = &writer->graph->weights[id];
-    put_operand(writer, SPACE_WEIGHTS, ACCESS_READ, weight->offset, weight->bytes);
-}
-
-void put_value(struct operand_writer *writer, int id, enum plan_access access)
+static struct plan_operand place_value(const struct operand_writer *writer, int id)
 {
     const struct graph_value *value = &writer->graph->values[id];
-    if (value->place == VALUE_LOGITS)
-        put_step(writer, STEP_LOGITS, access);
-    else if (value->place == VALUE_NEXT_TOKENS)
-        put_step(writer, STEP_NEXT_TOKENS, access);
-    else
-        put_operand(writer, SPACE_ARENA, access, writer->memory->value_offset[id],
-                    operand_rows(writer, id) * value->width * dtype_bytes(value->dtype));
+    const uint64_t rows = value->rows == ROWS_TOKENS ? writer->rows : writer->out_rows;
+    if (value->place == VALUE_LOGITS) return place_field(SPACE_STEP, &writer->step[STEP_LOGITS]);
+    return (struct plan_operand){.space = SPACE_ARENA,
+                                 .offset = writer->memory->value_offset[id],
+                                 .bytes = rows * value->width * dtype_bytes(value->dtype)};
 }
 
-void put_workspace(struct operand_writer *writer, const struct graph_node *node)
+static struct plan_operand place_weight(const struct graph_weight *weight)
 {
-    size_t n = (size_t)(node - writer->graph->nodes);
-    put_operand(writer, SPACE_ARENA, ACCESS_READ_WRITE, writer->memory->workspace_offset[n],
-                writer->memory->workspace_bytes[n]);
+    return (struct plan_operand){.space = SPACE_WEIGHTS, .offset = weight->offset, .bytes = weight->bytes};
 }
 
-void put_kv(struct operand_writer *writer, const struct graph_node *node, enum plan_access access)
+static struct plan_operand place(const struct operand_writer *writer, int n, int operand)
 {
+    const struct graph_node *node = &writer->graph->nodes[n];
+    const struct op_operand *schema = &op_find(node->op)->operands[operand];
     const struct lowering *lowering = writer->lowering;
-    uint64_t bytes = kv_layer_bytes(writer->graph->config, lowering->geometry.page_tokens, lowering->kv_dtype);
-    put_operand(writer, SPACE_KV, access, node->layer * bytes, bytes);
+    const struct memory_plan *memory = writer->memory;
+    uint64_t kv_bytes;
+    switch ((enum op_role)schema->role) {
+    case ROLE_INPUT:
+    case ROLE_OUTPUT: return place_value(writer, node->operands[operand]);
+    case ROLE_WEIGHT: return place_weight(&writer->graph->weights[node->operands[operand]]);
+    case ROLE_STEP: return place_field(SPACE_STEP, &writer->step[schema->field]);
+    case ROLE_STATE: return place_field(SPACE_STATE, &writer->state[schema->field]);
+    case ROLE_KV:
+        kv_bytes = kv_layer_bytes(writer->graph->config, lowering->geometry.page_tokens, lowering->kv_dtype);
+        return (struct plan_operand){.space = SPACE_KV, .offset = node->layer * kv_bytes, .bytes = kv_bytes};
+    case ROLE_HEADER: return (struct plan_operand){.space = SPACE_COMM, .bytes = sizeof(struct comm_header)};
+    case ROLE_EXCHANGE:
+        return (struct plan_operand){.space = SPACE_COMM,
+                                     .offset = memory->exchange_offset[n],
+                                     .bytes = memory->exchange_bytes[n]};
+    case ROLE_WORKSPACE:
+        return (struct plan_operand){.space = SPACE_ARENA,
+                                     .offset = memory->workspace_offset[n],
+                                     .bytes = memory->workspace_bytes[n]};
+    case ROLE_COUNTERS: break;
+    }
+    return (struct plan_operand){.space = SPACE_ARENA, .bytes = lowering->scratch_bytes};
 }
 
-void put_comm_header(struct operand_writer *writer, enum plan_access access)
+uint32_t lower_operands(const struct operand_writer *writer, int n, const int64_t *params,
+                        struct plan_operand *operands)
 {
-    put_operand(writer, SPACE_COMM, access, 0, sizeof(struct comm_header));
-}
-
-void put_exchange(struct operand_writer *writer, const struct graph_node *node)
-{
-    size_t n = (size_t)(node - writer->graph->nodes);
-    put_operand(writer, SPACE_COMM, ACCESS_READ_WRITE, writer->memory->exchange_offset[n],
-                writer->memory->exchange_bytes[n]);
-}
-
-uint32_t operand_rows(const struct operand_writer *writer, int value)
-{
-    return writer->graph->values[value].rows == ROWS_TOKENS ? writer->rows : writer->out_rows;
-}
-
-int64_t operand_count_index(const struct operand_writer *writer, int value)
-{
-    return writer->graph->values[value].rows == ROWS_TOKENS ? COUNT_TOKENS : COUNT_OUT;
+    const struct op_descriptor *op = op_find(writer->graph->nodes[n].op);
+    uint32_t count = 0;
+    for (int i = 0; i < op->operand_count; i++) {
+        if (!op_has_operand(op, writer->graph->target, params, i)) continue;
+        operands[count] = place(writer, n, i);
+        operands[count++].access = op_operand_access(&op->operands[i]);
+    }
+    return count;
 }

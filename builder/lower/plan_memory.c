@@ -2,16 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/lower/lower.h"
-#include "builder/lower/residual_rows.h"
+#include "builder/lower/operands.h"
 #include "formats/base/checked.h"
-#include "kernels/all_gather/all_gather.h"
-#include "kernels/all_gather/all_gather_device.h"
-#include "kernels/all_reduce/all_reduce.h"
-#include "kernels/all_reduce/all_reduce_device.h"
-#include "kernels/attention/attention.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/sample/sample.h"
 
 enum { NOWHERE = -1 };
 
@@ -67,44 +59,36 @@ static bool value_bytes(const struct graph *graph, int value, uint64_t rows, uin
            *bytes < UINT64_MAX / 4;
 }
 
+/* Bytes of the node's operand of that role; 0: it has none. */
+static bool role_bytes(const struct graph *graph, const struct graph_node *node, const struct lowering *lowering,
+                       uint64_t rows, uint64_t out_rows, enum op_role role, uint64_t *bytes)
+{
+    const struct op_descriptor *op = op_find(node->op);
+    int64_t params[PLAN_MAX_PARAMS];
+    *bytes = 0;
+    for (int i = 0; i < op->operand_count; i++) {
+        if (op->operands[i].role != role) continue;
+        lower_params(graph, lowering, rows, out_rows, node, params);
+        if (op_has_operand(op, graph->target, params, i))
+            return op_operand_bytes(op, graph->target, params, &lowering->geometry, i, bytes);
+    }
+    return true;
+}
+
 static bool workspace_bytes(const struct graph *graph, const struct graph_node *node, const struct lowering *lowering,
                             uint64_t rows, uint64_t out_rows, uint64_t *bytes)
 {
-    const struct model_config *config = graph->config;
-    *bytes = 0;
-    if (graph->target != TARGET_CPU) return true;
-    if (node->op == OP_MATMUL) {
-        const struct graph_value *x = &graph->values[node->inputs[0]];
-        *bytes = matmul_workspace_bytes(x->rows == ROWS_TOKENS ? rows : out_rows, x->width);
-    } else if (node->op == OP_ATTENTION) {
-        if (!attention_workspace_bytes(rows, config->heads, config->head_dim, &lowering->geometry, bytes)) return false;
-    } else if (node->op == OP_SAMPLE) {
-        *bytes = sample_workspace_bytes(out_rows, config->vocab_size);
-    }
-    return checked_align(*bytes, PLAN_ALIGNMENT, bytes);
+    return role_bytes(graph, node, lowering, rows, out_rows, ROLE_WORKSPACE, bytes) &&
+           checked_align(*bytes, PLAN_ALIGNMENT, bytes);
 }
 
-static bool exchange_bytes(const struct graph *graph, const struct graph_node *node, uint64_t rows, uint64_t out_rows,
-                           uint64_t *bytes)
-{
-    const struct graph_value *x = &graph->values[node->inputs[0]];
-    uint64_t x_rows = x->rows == ROWS_TOKENS ? rows : out_rows;
-    if (graph->target == TARGET_CPU)
-        return node->op == OP_ALL_REDUCE ? all_reduce_buffer_bytes(x_rows, x->width, bytes)
-                                         : all_gather_buffer_bytes(x_rows, x->width, bytes);
-    if (node->op == OP_ALL_GATHER) return all_gather_device_buffer_bytes(x_rows, x->width, graph->ranks, bytes);
-    return all_reduce_device_buffer_bytes(x_rows, x->width, graph->ranks, x->dtype,
-                                          residual_rows(graph, node, rows, out_rows).given, bytes);
-}
-
-bool lower_exchange_bytes(const struct graph *graph, uint64_t rows, uint64_t out_rows, uint64_t *bytes,
-                          struct status *status)
+bool lower_exchange_bytes(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
+                          uint64_t *bytes, struct status *status)
 {
     *bytes = 0;
     for (int n = 0; n < graph->node_count; n++) {
         uint64_t own;
-        if (!plan_op_is_collective(graph->nodes[n].op)) continue;
-        if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &own) ||
+        if (!role_bytes(graph, &graph->nodes[n], lowering, rows, out_rows, ROLE_EXCHANGE, &own) ||
             !checked_align(own, LOWER_EXCHANGE_OFFSET, &own))
             return status_fail(status, STATUS_BAD_INPUT, "what ranks exchange for %llu rows does not fit into 64 bits",
                                (unsigned long long)rows);
@@ -129,9 +113,10 @@ static bool place_exchange(const struct graph *graph, const struct lowering *low
     int last = -1;
     uint64_t turn = 0;
     for (int n = 0; n < graph->node_count; n++) {
-        if (!plan_op_is_collective(graph->nodes[n].op)) continue;
-        if (!exchange_bytes(graph, &graph->nodes[n], rows, out_rows, &memory->exchange_bytes[n])) return false;
-        if (memory->exchange_bytes[n] > lowering->exchange_bytes) return false;
+        if (!role_bytes(graph, &graph->nodes[n], lowering, rows, out_rows, ROLE_EXCHANGE, &memory->exchange_bytes[n]) ||
+            memory->exchange_bytes[n] > lowering->exchange_bytes)
+            return false;
+        if (memory->exchange_bytes[n] == 0) continue;
         memory->exchange_offset[n] = LOWER_EXCHANGE_OFFSET + turn++ % 2 * lowering->exchange_bytes;
         last = n;
     }
@@ -143,24 +128,8 @@ static void find_last_uses(const struct graph *graph, int *last_use)
 {
     for (int v = 0; v < graph->value_count; v++) last_use[v] = NOWHERE;
     for (int n = 0; n < graph->node_count; n++)
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++)
-            if (graph->nodes[n].inputs[i] >= 0) last_use[graph->nodes[n].inputs[i]] = n;
-}
-
-/* The input whose memory output `o` of this node may take over, by the contracts in kernels/; -1 if none. */
-static int alias_candidate(const struct graph *graph, const struct graph_node *node, int o)
-{
-    if (graph->target != TARGET_CPU)
-        return node->op == OP_MATMUL || (node->op == OP_ALL_REDUCE && o == 0) ? node->inputs[1] : -1;
-    switch (node->op) {
-    case OP_RMS_NORM: return o == 0 ? node->inputs[0] : node->inputs[1];
-    case OP_ATTENTION:
-    case OP_SWIGLU:
-    case OP_ADD:
-    case OP_ALL_REDUCE: return node->inputs[0];
-    case OP_MATMUL: return node->inputs[1]; /* the residual */
-    default: return -1;
-    }
+        for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(&graph->nodes[n], i)) last_use[graph->nodes[n].operands[i]] = n;
 }
 
 struct planner {
@@ -172,16 +141,25 @@ struct planner {
     bool *taken_over; /* [value_count]: another value lives in its memory now */
 };
 
+/* Whether an output may live in the memory of an input: one that dies here, of the same size. */
+static bool can_replace(const struct planner *planner, int n, int input, int value)
+{
+    return input >= 0 && planner->last_use[input] == n && !planner->taken_over[input] &&
+           planner->bytes[input] == planner->bytes[value] && planner->memory->value_offset[input] != UINT64_MAX;
+}
+
 static bool place_output(struct planner *planner, int n, int o)
 {
     const struct graph_node *node = &planner->graph->nodes[n];
-    int value = node->outputs[o];
-    if (value < 0 || planner->graph->values[value].place != VALUE_ARENA) return true;
-    int input = alias_candidate(planner->graph, node, o);
-    if (input >= 0 && planner->last_use[input] == n && !planner->taken_over[input] &&
-        planner->bytes[input] == planner->bytes[value] && planner->memory->value_offset[input] != UINT64_MAX) {
-        planner->memory->value_offset[value] = planner->memory->value_offset[input];
-        planner->taken_over[input] = true;
+    const struct op_operand *schema = &op_find(node->op)->operands[o];
+    const unsigned replaces =
+        schema->replaces | (planner->graph->target == TARGET_CPU ? (unsigned)schema->replaces_cpu : 0);
+    const int value = node->operands[o];
+    if (planner->graph->values[value].place != VALUE_ARENA) return true;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) {
+        if (!(replaces & (1u << i)) || !can_replace(planner, n, node->operands[i], value)) continue;
+        planner->memory->value_offset[value] = planner->memory->value_offset[node->operands[i]];
+        planner->taken_over[node->operands[i]] = true;
         return true;
     }
     return arena_take(&planner->arena, planner->bytes[value], &planner->memory->value_offset[value]);
@@ -191,22 +169,22 @@ static bool plan_node(struct planner *planner, int n)
 {
     const struct graph_node *node = &planner->graph->nodes[n];
     struct memory_plan *memory = planner->memory;
-    for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++)
-        if (!place_output(planner, n, o)) return false;
+    for (int o = 0; o < PLAN_MAX_OPERANDS; o++)
+        if (graph_makes(node, o) && !place_output(planner, n, o)) return false;
     if (memory->workspace_bytes[n]) {
         if (!arena_take(&planner->arena, memory->workspace_bytes[n], &memory->workspace_offset[n])) return false;
         arena_give_back(&planner->arena, memory->workspace_offset[n]);
     }
-    for (int i = 0; i < GRAPH_MAX_INPUTS; i++) {
-        int value = node->inputs[i];
-        if (value < 0 || planner->last_use[value] != n || planner->taken_over[value]) continue;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) {
+        int value = node->operands[i];
+        if (!graph_reads(node, i) || planner->last_use[value] != n || planner->taken_over[value]) continue;
         if (memory->value_offset[value] == UINT64_MAX) continue;
         arena_give_back(&planner->arena, memory->value_offset[value]);
         planner->taken_over[value] = true; /* an input named twice is given back once */
     }
-    for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++) {
-        int value = node->outputs[o];
-        if (value >= 0 && planner->last_use[value] == NOWHERE && memory->value_offset[value] != UINT64_MAX)
+    for (int o = 0; o < PLAN_MAX_OPERANDS; o++) {
+        int value = node->operands[o];
+        if (graph_makes(node, o) && planner->last_use[value] == NOWHERE && memory->value_offset[value] != UINT64_MAX)
             arena_give_back(&planner->arena, memory->value_offset[value]);
     }
     return true;

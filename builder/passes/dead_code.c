@@ -3,34 +3,40 @@
  * use. What writes the KV cache is alive: later steps read it. */
 #include "builder/passes/pass.h"
 
-static bool has_effect(const struct graph *graph, const struct graph_node *node)
+static bool is_read(const struct graph *graph, const struct graph_index *index, const struct graph_node *node)
 {
-    if (node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION || node->op == OP_SAMPLE) return true;
-    for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++)
-        if (node->outputs[o] >= 0 && graph->values[node->outputs[o]].place != VALUE_ARENA) return true;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+        if (graph_makes(node, i) &&
+            (index->uses[node->operands[i]] > 0 || graph->values[node->operands[i]].place != VALUE_ARENA))
+            return true;
     return false;
+}
+
+static void mark_weights(struct graph *graph)
+{
+    for (int w = 0; w < graph->weight_count; w++) graph->weights[w].used = false;
+    for (int n = 0; n < graph->node_count; n++)
+        for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+            if (graph_has_weight(&graph->nodes[n], i)) graph->weights[graph->nodes[n].operands[i]].used = true;
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
+    struct graph_index index;
+    int kept = 0;
+    if (!graph_index_open(&index, graph, status)) return false;
     for (int n = graph->node_count - 1; n >= 0; n--) {
         struct graph_node *node = &graph->nodes[n];
-        if (node->removed || has_effect(graph, node)) continue;
-        bool read = false;
-        for (int o = 0; o < GRAPH_MAX_OUTPUTS; o++)
-            read |= node->outputs[o] >= 0 && graph_use_count(graph, node->outputs[o]) > 0;
-        if (!read) node->removed = true;
+        if (node->removed || op_has_effect(op_find(node->op)) || is_read(graph, &index, node)) continue;
+        node->removed = true;
+        for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(node, i)) index.uses[node->operands[i]]--;
     }
-    for (int w = 0; w < graph->weight_count; w++) graph->weights[w].used = false;
-    int kept = 0;
-    for (int n = 0; n < graph->node_count; n++) {
-        if (graph->nodes[n].removed) continue;
-        for (int w = 0; w < GRAPH_MAX_WEIGHTS; w++)
-            if (graph->nodes[n].weights[w] >= 0) graph->weights[graph->nodes[n].weights[w]].used = true;
-        graph->nodes[kept++] = graph->nodes[n];
-    }
+    graph_index_close(&index);
+    for (int n = 0; n < graph->node_count; n++)
+        if (!graph->nodes[n].removed) graph->nodes[kept++] = graph->nodes[n];
     graph->node_count = kept;
+    mark_weights(graph);
     return true;
 }
 

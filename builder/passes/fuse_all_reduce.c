@@ -2,43 +2,50 @@
 /* What follows the sum of all ranks becomes part of it: the residual addition, and the norm of the result. Both work on
  * rows that are in registers when the other ranks' parts have come. */
 #include "builder/passes/pass.h"
+#include "kernels/add/add.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 /* The addition to a sum that nobody else reads. */
-static void take_residual(struct graph *graph, struct graph_node *add)
+static void take_residual(struct graph *graph, struct graph_index *index, int n)
 {
-    for (int side = 1; side >= 0; side--) {
-        int value = add->inputs[side], residual = add->inputs[1 - side], sum = add->outputs[0];
-        int producer = graph_producer(graph, value);
-        if (producer < 0 || graph->nodes[producer].op != OP_ALL_REDUCE || graph_use_count(graph, value) != 1) continue;
+    struct graph_node *add = &graph->nodes[n];
+    for (int side = ADD_B; side >= ADD_A; side--) {
+        const int value = add->operands[side], residual = add->operands[ADD_A + ADD_B - side];
+        const int sum = add->operands[ADD_OUT], producer = index->producer[value];
+        if (producer < 0 || graph->nodes[producer].op != OP_ALL_REDUCE || index->uses[value] != 1) continue;
         /* Where the addition stood, the residual exists. */
         *add = graph->nodes[producer];
-        add->inputs[1] = residual;
-        add->outputs[0] = sum;
+        add->operands[ALL_REDUCE_RESIDUAL] = residual;
+        add->operands[ALL_REDUCE_OUT] = sum;
         graph->nodes[producer].removed = true;
+        index->producer[sum] = n;
         return;
     }
 }
 
 /* The first norm of a sum. */
-static void take_norm(struct graph *graph, struct graph_node *norm)
+static void take_norm(struct graph *graph, const struct graph_index *index, struct graph_node *norm)
 {
-    int producer = norm->inputs[1] < 0 ? graph_producer(graph, norm->inputs[0]) : -1;
+    const int producer = norm->operands[RMS_NORM_RESIDUAL] < 0 ? index->producer[norm->operands[RMS_NORM_X]] : -1;
     if (producer < 0) return;
     struct graph_node *reduce = &graph->nodes[producer];
-    if (reduce->op != OP_ALL_REDUCE || reduce->outputs[1] >= 0) return;
-    reduce->outputs[1] = norm->outputs[0];
-    reduce->weights[0] = norm->weights[0];
-    reduce->eps = norm->eps;
+    if (reduce->op != OP_ALL_REDUCE || reduce->operands[ALL_REDUCE_NORMED] >= 0) return;
+    reduce->operands[ALL_REDUCE_NORMED] = norm->operands[RMS_NORM_OUT];
+    reduce->operands[ALL_REDUCE_NORM] = norm->operands[RMS_NORM_WEIGHT];
+    reduce->params[ALL_REDUCE_EPS_BITS] = norm->params[RMS_NORM_EPS_BITS];
     norm->removed = true;
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
+    struct graph_index index;
+    if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_ADD) take_residual(graph, &graph->nodes[n]);
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_ADD) take_residual(graph, &index, n);
     for (int n = 0; n < graph->node_count; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_RMS_NORM) take_norm(graph, &graph->nodes[n]);
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_RMS_NORM) take_norm(graph, &index, &graph->nodes[n]);
+    graph_index_close(&index);
     return true;
 }
 

@@ -2,41 +2,45 @@
 /* With few rows a norm costs a launch and no time to speak of: the matmul that reads it normalises its input itself.
  * With many rows every thread block would repeat it, so the norm stays. */
 #include "builder/passes/pass.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
 
-/* Every reader of the norm can take it over. */
-static bool fusible(const struct graph *graph, int value)
+/* Every reader of the norm can take it over; all readers follow the norm. With `take` they do. */
+static bool offer(struct graph *graph, const struct graph_index *index, int n, bool take)
 {
-    int readers = 0;
-    for (int n = 0; n < graph->node_count; n++) {
-        const struct graph_node *node = &graph->nodes[n];
-        for (int i = 0; !node->removed && i < GRAPH_MAX_INPUTS; i++) {
-            if (node->inputs[i] != value) continue;
-            if (node->op != OP_MATMUL || i != 0 || node->weights[2] >= 0) return false;
-            readers++;
+    const struct graph_node *norm = &graph->nodes[n];
+    const int value = norm->operands[RMS_NORM_OUT];
+    int left = index->uses[value];
+    if (left == 0) return false;
+    for (int i = n + 1; left > 0 && i < graph->node_count; i++) {
+        struct graph_node *reader = &graph->nodes[i];
+        for (int o = 0; !reader->removed && o < PLAN_MAX_OPERANDS; o++) {
+            if (!graph_reads(reader, o) || reader->operands[o] != value) continue;
+            if (reader->op != OP_MATMUL || o != MATMUL_X || reader->operands[MATMUL_NORM] >= 0) return false;
+            left--;
+            if (!take) continue;
+            reader->operands[MATMUL_X] = norm->operands[RMS_NORM_X];
+            reader->operands[MATMUL_NORM] = norm->operands[RMS_NORM_WEIGHT];
+            reader->params[MATMUL_EPS_BITS] = norm->params[RMS_NORM_EPS_BITS];
         }
     }
-    return readers > 0;
+    return true;
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
+    struct graph_index index;
     /* The matmul rounds x times the norm's weight before it divides by the row's size: fp16 has not the range for that. */
-    if (graph->half == DTYPE_F16) return true;
+    if (graph->compute_dtype == DTYPE_F16) return true;
+    if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *norm = &graph->nodes[n];
-        int value = norm->outputs[0];
-        if (norm->removed || norm->op != OP_RMS_NORM || norm->inputs[1] >= 0) continue;
-        if (!graph_is_narrow(graph, value) || !fusible(graph, value)) continue;
-        for (int i = 0; i < graph->node_count; i++) {
-            struct graph_node *matmul = &graph->nodes[i];
-            if (matmul->removed || matmul->op != OP_MATMUL || matmul->inputs[0] != value) continue;
-            matmul->inputs[0] = norm->inputs[0];
-            matmul->weights[2] = norm->weights[0];
-            matmul->eps = norm->eps;
-        }
+        if (norm->removed || norm->op != OP_RMS_NORM || norm->operands[RMS_NORM_RESIDUAL] >= 0) continue;
+        if (!graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) || !offer(graph, &index, n, false)) continue;
+        offer(graph, &index, n, true);
         norm->removed = true;
     }
+    graph_index_close(&index);
     return true;
 }
 

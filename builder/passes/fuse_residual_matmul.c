@@ -2,32 +2,41 @@
 /* An addition to a matmul's result becomes its epilogue: the sum is formed while the product is in registers, and the
  * residual stream is read and written once. */
 #include "builder/passes/pass.h"
+#include "kernels/add/add.h"
+#include "kernels/matmul/matmul.h"
 
-static bool fusible(const struct graph *graph, int producer, int value)
+static bool fusible(const struct graph *graph, const struct graph_index *index, int value)
 {
-    if (producer < 0) return false;
-    const struct graph_node *matmul = &graph->nodes[producer];
-    return matmul->op == OP_MATMUL && !matmul->swiglu && matmul->inputs[1] < 0 && graph_use_count(graph, value) == 1;
+    if (index->producer[value] < 0 || index->uses[value] != 1) return false;
+    const struct graph_node *matmul = &graph->nodes[index->producer[value]];
+    return matmul->op == OP_MATMUL && matmul->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_NONE &&
+           matmul->operands[MATMUL_RESIDUAL] < 0;
+}
+
+static void fuse(struct graph *graph, struct graph_index *index, int n)
+{
+    struct graph_node *add = &graph->nodes[n];
+    for (int side = ADD_B; side >= ADD_A; side--) {
+        const int product = add->operands[side], residual = add->operands[ADD_A + ADD_B - side];
+        const int sum = add->operands[ADD_OUT];
+        if (!fusible(graph, index, product)) continue;
+        /* Where the addition stood both inputs exist, and nobody else reads the product. */
+        *add = graph->nodes[index->producer[product]];
+        add->operands[MATMUL_RESIDUAL] = residual;
+        add->operands[MATMUL_OUT] = sum;
+        graph->nodes[index->producer[product]].removed = true;
+        index->producer[sum] = n;
+        return;
+    }
 }
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
-    for (int n = 0; n < graph->node_count; n++) {
-        struct graph_node *add = &graph->nodes[n];
-        if (add->removed || add->op != OP_ADD) continue;
-        for (int side = 1; side >= 0; side--) {
-            int product = add->inputs[side], residual = add->inputs[1 - side], sum = add->outputs[0];
-            int producer = graph_producer(graph, product);
-            if (!fusible(graph, producer, product)) continue;
-            /* Where the addition stood both inputs exist, and nobody else reads the product. */
-            *add = graph->nodes[producer];
-            add->inputs[1] = residual;
-            add->outputs[0] = sum;
-            graph->nodes[producer].removed = true;
-            break;
-        }
-    }
+    struct graph_index index;
+    if (!graph_index_open(&index, graph, status)) return false;
+    for (int n = 0; n < graph->node_count; n++)
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_ADD) fuse(graph, &index, n);
+    graph_index_close(&index);
     return true;
 }
 

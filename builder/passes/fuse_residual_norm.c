@@ -1,27 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An addition that feeds a norm becomes part of it: the sum is formed while the norm reads its input, once. */
 #include "builder/passes/pass.h"
+#include "kernels/add/add.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+/* The sum appears where the norm stands, so nobody may read it before. */
+static bool is_read_before(const struct graph *graph, int value, int first, int last)
+{
+    for (int n = first; n < last; n++)
+        for (int i = 0; !graph->nodes[n].removed && i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(&graph->nodes[n], i) && graph->nodes[n].operands[i] == value) return true;
+    return false;
+}
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
+    struct graph_index index;
+    if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *norm = &graph->nodes[n];
-        if (norm->removed || norm->op != OP_RMS_NORM || norm->inputs[1] >= 0) continue;
-        int sum = norm->inputs[0], producer = graph_producer(graph, sum);
-        if (producer < 0 || graph->nodes[producer].op != OP_ADD) continue;
-        /* The sum appears where the norm stands, so nobody may read it before. */
-        bool read_before = false;
-        for (int i = producer + 1; i < n; i++)
-            for (int k = 0; !graph->nodes[i].removed && k < GRAPH_MAX_INPUTS; k++)
-                read_before |= graph->nodes[i].inputs[k] == sum;
-        if (read_before) continue;
+        if (norm->removed || norm->op != OP_RMS_NORM || norm->operands[RMS_NORM_RESIDUAL] >= 0) continue;
+        const int sum = norm->operands[RMS_NORM_X], producer = index.producer[sum];
+        if (producer < 0 || graph->nodes[producer].op != OP_ADD || graph->nodes[producer].removed) continue;
+        if (is_read_before(graph, sum, producer + 1, n)) continue;
         struct graph_node *add = &graph->nodes[producer];
-        norm->inputs[0] = add->inputs[1];
-        norm->inputs[1] = add->inputs[0];
-        norm->outputs[1] = sum;
+        norm->operands[RMS_NORM_X] = add->operands[ADD_B];
+        norm->operands[RMS_NORM_RESIDUAL] = add->operands[ADD_A];
+        norm->operands[RMS_NORM_SUM] = sum;
         add->removed = true;
     }
+    graph_index_close(&index);
     return true;
 }
 

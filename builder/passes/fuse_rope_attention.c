@@ -1,25 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decode: rows are of different sequences, so each can rotate, append and attend on its own: one launch instead of two.
  * In a prefill a row attends to what other rows of the step append. */
+#include <string.h>
+
 #include "builder/passes/pass.h"
+#include "kernels/attention/attention.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_attention/rope_attention.h"
+
+static void fuse(struct graph_node *rope, struct graph_node *attention)
+{
+    const struct graph_node from = *attention;
+    attention->op = OP_ROPE_ATTENTION;
+    memset(attention->params, 0, sizeof attention->params);
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) attention->operands[i] = GRAPH_ABSENT;
+    attention->operands[ROPE_ATTENTION_QKV] = rope->operands[ROPE_APPEND_QKV];
+    attention->operands[ROPE_ATTENTION_TABLE] = rope->operands[ROPE_APPEND_TABLE];
+    attention->operands[ROPE_ATTENTION_NORM_Q] = rope->operands[ROPE_APPEND_NORM_Q];
+    attention->operands[ROPE_ATTENTION_NORM_K] = rope->operands[ROPE_APPEND_NORM_K];
+    attention->operands[ROPE_ATTENTION_OUT] = from.operands[ATTENTION_OUT];
+    memcpy(attention->params, from.params, PAGED_PARAMS * sizeof *from.params);
+    attention->params[ROPE_ATTENTION_WINDOW] = from.params[ATTENTION_WINDOW];
+    attention->params[ROPE_ATTENTION_SCALE_BITS] = from.params[ATTENTION_SCALE_BITS];
+    attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
+    rope->removed = true;
+}
 
 static bool run(struct graph *graph, struct status *status)
 {
-    (void)status;
+    struct graph_index index;
     if (graph->kind != PLAN_DECODE) return true;
+    if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *attention = &graph->nodes[n];
         if (attention->removed || attention->op != OP_ATTENTION) continue;
-        int q = attention->inputs[0], producer = graph_producer(graph, q);
-        if (producer < 0 || graph_use_count(graph, q) != 1) continue;
-        struct graph_node *rope = &graph->nodes[producer];
-        if (rope->op != OP_ROPE_APPEND || rope->inputs[1] >= 0) continue;
-        attention->op = OP_ROPE_ATTENTION;
-        for (int i = 0; i < GRAPH_MAX_INPUTS; i++) attention->inputs[i] = rope->inputs[i];
-        for (int w = 0; w < 2; w++) attention->weights[w] = rope->weights[w];
-        attention->eps = rope->eps;
-        rope->removed = true;
+        const int q = attention->operands[ATTENTION_Q];
+        if (index.producer[q] < 0 || index.uses[q] != 1) continue;
+        struct graph_node *rope = &graph->nodes[index.producer[q]];
+        if (rope->op == OP_ROPE_APPEND) fuse(rope, attention);
     }
+    graph_index_close(&index);
     return true;
 }
 

@@ -3,22 +3,27 @@
  * row, so the selection moves up past everything that works row by row: through the final norm and the last
  * layer's MLP and output projection, as far as that layer's attention. */
 #include "builder/passes/pass.h"
+#include "kernels/select_rows/select_rows.h"
 
 /* Decode: row o of the out rows is token row o. */
 static void drop_selection(struct graph *graph, struct graph_node *select)
 {
-    int from = select->outputs[0], to = select->inputs[0];
     select->removed = true;
-    graph_replace_uses(graph, from, to);
+    graph_replace_uses(graph, select->operands[SELECT_ROWS_OUT], select->operands[SELECT_ROWS_X]);
     for (int v = 0; v < graph->value_count; v++) graph->values[v].rows = ROWS_TOKENS;
+}
+
+static bool is_selection_of(const struct graph_node *node, int value)
+{
+    return !node->removed && node->op == OP_SELECT_ROWS && node->operands[SELECT_ROWS_X] == value;
 }
 
 static bool only_selected(const struct graph *graph, int value)
 {
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        for (int i = 0; !node->removed && i < GRAPH_MAX_INPUTS; i++)
-            if (node->inputs[i] == value && node->op != OP_SELECT_ROWS) return false;
+        for (int i = 0; !node->removed && i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(node, i) && node->operands[i] == value && node->op != OP_SELECT_ROWS) return false;
     }
     return true;
 }
@@ -28,38 +33,52 @@ static bool only_selected(const struct graph *graph, int value)
 static int selected_form(struct graph *graph, int value, int *before)
 {
     for (int n = 0; n < *before; n++)
-        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_SELECT_ROWS && graph->nodes[n].inputs[0] == value)
-            return graph->nodes[n].outputs[0];
+        if (is_selection_of(&graph->nodes[n], value)) return graph->nodes[n].operands[SELECT_ROWS_OUT];
     int selected = graph_value(graph, ROWS_OUT, graph->values[value].width, "last_%.50s", graph->values[value].name);
     struct graph_node *select = graph_insert(graph, *before, OP_SELECT_ROWS, graph->nodes[*before].layer);
     if (!select) return -1;
-    select->inputs[0] = value;
-    select->outputs[0] = selected;
+    select->operands[SELECT_ROWS_X] = value;
+    select->operands[SELECT_ROWS_OUT] = selected;
     ++*before;
     return selected;
+}
+
+static int count_outputs(const struct graph_node *node)
+{
+    int count = 0;
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) count += graph_makes(node, i);
+    return count;
+}
+
+static int find_producer(const struct graph *graph, int value, int before)
+{
+    for (int n = before - 1; n >= 0; n--)
+        for (int i = 0; !graph->nodes[n].removed && i < PLAN_MAX_OPERANDS; i++)
+            if (graph_makes(&graph->nodes[n], i) && graph->nodes[n].operands[i] == value) return n;
+    return -1;
 }
 
 /* Moves one selection above the row-wise node that makes its input. Returns whether it could. */
 static bool hoist(struct graph *graph, int select)
 {
-    int value = graph->nodes[select].inputs[0], producer = graph_producer(graph, value);
-    if (producer < 0 || !graph_is_row_wise(graph->nodes[producer].op) || graph->nodes[producer].outputs[1] >= 0 ||
-        !only_selected(graph, value))
+    const int value = graph->nodes[select].operands[SELECT_ROWS_X];
+    int producer = find_producer(graph, value, select);
+    if (producer < 0 || !op_is_row_wise(op_find(graph->nodes[producer].op)) ||
+        count_outputs(&graph->nodes[producer]) > 1 || !only_selected(graph, value))
         return false;
-    for (int i = 0; i < GRAPH_MAX_INPUTS; i++) {
-        int input = graph->nodes[producer].inputs[i];
-        if (input < 0) continue;
-        int selected = selected_form(graph, input, &producer);
+    for (int i = 0; i < PLAN_MAX_OPERANDS; i++) {
+        if (!graph_reads(&graph->nodes[producer], i)) continue;
+        const int selected = selected_form(graph, graph->nodes[producer].operands[i], &producer);
         if (graph->out_of_memory) return false;
-        graph->nodes[producer].inputs[i] = selected;
+        graph->nodes[producer].operands[i] = selected;
     }
     graph->values[value].rows = ROWS_OUT;
     /* Every reader of the value is a selection that has become the identity. */
     for (int n = 0; n < graph->node_count; n++) {
         struct graph_node *node = &graph->nodes[n];
-        if (node->removed || node->op != OP_SELECT_ROWS || node->inputs[0] != value) continue;
+        if (!is_selection_of(node, value)) continue;
         node->removed = true;
-        graph_replace_uses(graph, node->outputs[0], value);
+        graph_replace_uses(graph, node->operands[SELECT_ROWS_OUT], value);
     }
     return true;
 }

@@ -5,8 +5,6 @@
 
 const struct pass *const passes[] = {
     &pass_shard, /* several ranks */
-    &pass_fuse_qkv,
-    &pass_fuse_gate_up,
     &pass_last_position,
     &pass_fuse_residual_norm, /* CPU */
     &pass_fuse_all_reduce,    /* devices, down to activation_dtypes */

@@ -13,9 +13,8 @@ struct pass {
 };
 #define PASS_FOR(target) (1u << (target))
 
-extern const struct pass pass_shard, pass_fuse_qkv, pass_fuse_gate_up, pass_last_position, pass_fuse_residual_norm,
-    pass_fuse_all_reduce, pass_fuse_residual_matmul, pass_fuse_norm_matmul, pass_fuse_rope_attention,
-    pass_activation_dtypes, pass_dead_code;
+extern const struct pass pass_shard, pass_last_position, pass_fuse_residual_norm, pass_fuse_all_reduce,
+    pass_fuse_residual_matmul, pass_fuse_norm_matmul, pass_fuse_rope_attention, pass_activation_dtypes, pass_dead_code;
 
 extern const struct pass *const passes[]; /* in order, NULL behind the last */
 

@@ -3,7 +3,13 @@
  * join what the ranks have: a sum behind a matmul over a share of its K and behind an embedding over a share of the
  * vocabulary, columns side by side behind the LM head. All ranks get the same graph; which share is theirs is a matter
  * of the weights. */
+#include <stdlib.h>
+
 #include "builder/passes/pass.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
 
 static uint64_t share_rows(const struct graph *graph, const struct weight_source *source)
 {
@@ -18,50 +24,60 @@ static uint64_t share_rows(const struct graph *graph, const struct weight_source
 
 static void share_weight(const struct graph *graph, struct graph_weight *weight)
 {
-    weight->rows = 0;
     for (int i = 0; i < weight->source_count; i++) {
         struct weight_source *source = &weight->sources[i];
         source->rank_rows = share_rows(graph, source);
         if (source->shard == SHARD_COLUMNS) source->rank_columns = source->columns / graph->ranks;
-        weight->rows += source->rank_rows;
         weight->columns = weight->depth = source->rank_columns;
     }
+    weight->rows = graph_weight_rows(weight);
 }
 
-/* Widths follow from the weights. */
-static void share_value(struct graph *graph, const struct graph_node *node)
+/* A rank's heads, and widths as they follow. */
+static void share_node(struct graph *graph, struct graph_node *node)
 {
-    struct graph_value *out = &graph->values[node->outputs[0]];
-    switch (node->op) {
-    case OP_MATMUL: out->width = graph->weights[node->weights[0]].rows; break;
-    case OP_ROPE_APPEND:
-    case OP_ATTENTION:
-    case OP_SWIGLU: out->width = graph->values[node->inputs[0]].width; break;
-    default: break;
+    const struct op_descriptor *op = op_find(node->op);
+    const struct graph_step step = {.rows = 1, .out_rows = 1, .kv_dtype = DTYPE_F32};
+    int64_t params[PLAN_MAX_PARAMS];
+    for (int i = 0; i < op->param_count; i++) {
+        if (op->params[i].share == SHARE_HEADS) node->params[i] /= graph->ranks;
+        if (op->params[i].share == SHARE_KV_HEADS)
+            node->params[i] = (int64_t)rank_kv_heads((uint64_t)node->params[i], graph->ranks);
     }
+    if (node->op == OP_MATMUL)
+        graph->weights[node->operands[MATMUL_W]].depth = graph->values[node->operands[MATMUL_X]].width;
+    graph_node_params(graph, node, &step, params);
+    for (int i = 0; i < op->operand_count; i++)
+        if (graph_makes(node, i)) graph->values[node->operands[i]].width = op_operand_width(&op->operands[i], params);
 }
 
-static enum plan_op collective_behind(const struct graph *graph, const struct graph_node *node)
+/* What joins the ranks' parts of a node's output; 0: nothing. */
+static enum plan_op collective_after(const struct graph *graph, const struct graph_node *node)
 {
     if (node->op != OP_MATMUL && node->op != OP_EMBED) return 0;
-    switch (graph->weights[node->weights[0]].sources[0].shard) {
+    const int weight = node->operands[node->op == OP_MATMUL ? (int)MATMUL_W : (int)EMBED_TABLE];
+    switch (graph->weights[weight].sources[0].shard) {
     case SHARD_COLUMNS: return OP_ALL_REDUCE;
     case SHARD_VOCABULARY: return node->op == OP_EMBED ? OP_ALL_REDUCE : OP_ALL_GATHER;
     default: return 0;
     }
 }
 
-static bool join(struct graph *graph, int n, enum plan_op op)
+_Static_assert((int)ALL_REDUCE_X == (int)ALL_GATHER_X && (int)ALL_REDUCE_OUT == (int)ALL_GATHER_OUT &&
+                   (int)MATMUL_OUT == (int)EMBED_OUT,
+               "one form");
+/* Nodes after it read the whole instead of the part: renamed[part]. */
+static bool join(struct graph *graph, int n, enum plan_op op, int *renamed)
 {
-    int part = graph->nodes[n].outputs[0];
+    int part = graph->nodes[n].operands[MATMUL_OUT];
     struct graph_value before = graph->values[part];
     uint64_t width = op == OP_ALL_GATHER ? graph->config->vocab_size : before.width;
     int whole = graph_value(graph, before.rows, width, "%s", before.name);
     struct graph_node *node = graph_insert(graph, n + 1, op, graph->nodes[n].layer);
     if (!node || whole < 0) return false;
-    graph_replace_uses(graph, part, whole);
-    node->inputs[0] = part;
-    node->outputs[0] = whole;
+    renamed[part] = whole;
+    node->operands[ALL_REDUCE_X] = part;
+    node->operands[ALL_REDUCE_OUT] = whole;
     graph->values[whole].place = before.place;
     graph->values[part].place = VALUE_ARENA;
     snprintf(graph->values[part].name, GRAPH_NAME_BYTES, "%.50s.part", before.name);
@@ -71,14 +87,23 @@ static bool join(struct graph *graph, int n, enum plan_op op)
 static bool run(struct graph *graph, struct status *status)
 {
     if (graph->ranks == 1) return true;
+    const int value_count = graph->value_count;
+    int *renamed = malloc(((size_t)value_count + 1) * sizeof *renamed);
+    bool ok = renamed || status_fail(status, STATUS_MACHINE, "out of memory while sharding");
+    for (int v = 0; ok && v < value_count; v++) renamed[v] = v;
     for (int w = 0; w < graph->weight_count; w++) share_weight(graph, &graph->weights[w]);
-    for (int n = 0; n < graph->node_count; n++) {
-        share_value(graph, &graph->nodes[n]);
-        enum plan_op op = collective_behind(graph, &graph->nodes[n]);
-        if (op && !join(graph, n++, op)) return status_fail(status, STATUS_MACHINE, "out of memory while sharding");
+    for (int n = 0; ok && n < graph->node_count; n++) {
+        struct graph_node *node = &graph->nodes[n];
+        for (int i = 0; i < PLAN_MAX_OPERANDS; i++)
+            if (graph_reads(node, i)) node->operands[i] = renamed[node->operands[i]];
+        share_node(graph, node);
+        enum plan_op op = collective_after(graph, node);
+        if (op && !join(graph, n++, op, renamed))
+            ok = status_fail(status, STATUS_MACHINE, "out of memory while sharding");
     }
+    free(renamed);
     graph->config = graph->rank_config;
-    return true;
+    return ok;
 }
 
 const struct pass pass_shard = {"shard", "with several GPUs: equal shares of the matrices, and collectives", run, 0};

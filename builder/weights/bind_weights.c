@@ -68,15 +68,19 @@ static bool redundant(const struct graph *graph, const struct checkpoint *checkp
                        tensor->name, graph->config->model_type);
 }
 
-/* rope_append and rope_attention read both head norms in one encoding; a checkpoint may mix them. */
-static void unify_head_norms(struct graph *graph)
+/* Vectors that an op reads in one dtype, such as the norms of q and k heads; a checkpoint may mix them. */
+static void unify_dtypes(struct graph *graph)
 {
     for (int n = 0; n < graph->node_count; n++) {
         const struct graph_node *node = &graph->nodes[n];
-        bool rope = node->op == OP_ROPE_APPEND || node->op == OP_ROPE_ATTENTION;
-        if (!rope || node->weights[0] < 0) continue;
-        struct graph_weight *q = &graph->weights[node->weights[0]], *k = &graph->weights[node->weights[1]];
-        if (q->encoding != k->encoding) q->encoding = k->encoding = ENCODING_F32;
+        const struct op_descriptor *op = op_find(node->op);
+        for (int i = 0; i < op->operand_count; i++)
+            for (int j = 0; j < i; j++) {
+                if (!graph_has_weight(node, i) || !graph_has_weight(node, j)) continue;
+                struct graph_weight *a = &graph->weights[node->operands[i]], *b = &graph->weights[node->operands[j]];
+                if (op->operands[i].dtype == op->operands[j].dtype && a->encoding != b->encoding)
+                    a->encoding = b->encoding = ENCODING_F32;
+            }
     }
 }
 
@@ -136,7 +140,7 @@ bool bind_weights(struct graph *graph, const struct checkpoint *checkpoint, enum
         weight->encoding = matrices != ENCODING_NONE && weight->columns ? matrices : common;
     }
     if (!all_consumed(graph, checkpoint, claims, status)) goto done;
-    unify_head_norms(graph);
+    unify_dtypes(graph);
     ok = true;
 done:
     for (size_t t = 0; t < checkpoint->tensor_count; t++) claims_free(&claims[t]);

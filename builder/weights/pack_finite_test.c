@@ -23,7 +23,7 @@ static bool pack(const struct test_model *model, enum engine_target target, enum
     test_expect_success(shard_config(&checkpoint.config, ranks, &rank_config, status), status);
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     graph.target = target;
-    graph.half = dtype;
+    graph.compute_dtype = dtype;
     graph.ranks = ranks;
     graph.rank_config = &rank_config;
     test_expect_success(import_graph(&graph, status) && run_passes(&graph, NULL, NULL, status), status);

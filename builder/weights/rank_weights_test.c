@@ -33,7 +33,7 @@ static void note_progress(void *context, uint64_t done, uint64_t total)
 /* The passes that decide how weights lie. The others follow what the target's kernels can do. */
 static bool run_layout_passes(struct graph *graph, struct status *status)
 {
-    static const struct pass *const layout[] = {&pass_shard, &pass_fuse_qkv, &pass_fuse_gate_up, &pass_dead_code};
+    static const struct pass *const layout[] = {&pass_shard, &pass_dead_code};
     for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
         if (!layout[i]->run(graph, status) || !graph_check(graph, layout[i]->name, status)) return false;
     return true;
@@ -45,7 +45,7 @@ static void make_graph(struct packed *packed, struct graph *graph, enum plan_kin
     struct status status = {0};
     graph_init(graph, &packed->checkpoint.config, kind);
     graph->target = target;
-    graph->half = dtype;
+    graph->compute_dtype = dtype;
     graph->ranks = (uint32_t)packed->ranks;
     graph->rank_config = &packed->rank_config;
     test_expect_success(import_graph(graph, &status), &status);

@@ -33,7 +33,7 @@ static bool pack_for(struct packed *packed, const struct test_model *model, enum
     test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, status), status);
     graph_init(&packed->graph, &packed->checkpoint.config, PLAN_DECODE);
     packed->graph.target = target;
-    packed->graph.half = dtype;
+    packed->graph.compute_dtype = dtype;
     test_expect_success(import_graph(&packed->graph, status), status);
     test_expect_success(run_passes(&packed->graph, NULL, NULL, status), status);
     test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, (enum encoding_id)dtype, status), status);

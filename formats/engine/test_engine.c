@@ -116,7 +116,8 @@ static int64_t float_bits(float value) { return (int64_t)float_to_bits(value); }
 /* Sums an arena block over the ranks. */
 static void add_all_reduce(struct builder *builder, int64_t rows, unsigned block, uint64_t buffer)
 {
-    BEGIN(builder, OP_ALL_REDUCE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, TEST_ENGINE_RANKS);
+    BEGIN(builder, OP_ALL_REDUCE, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, TEST_ENGINE_RANKS, DTYPE_F32, 0, 0,
+          DTYPE_BF16, 0, DTYPE_BF16);
     arena_operand(builder, block, ACCESS_READ);
     comm_header_operand(builder, ACCESS_READ_WRITE);
     comm_operand(builder, EXCHANGE_OFFSET + buffer * TEST_ENGINE_EXCHANGE, (uint64_t)rows * HIDDEN * sizeof(float),
@@ -135,7 +136,7 @@ static void add_layer(struct builder *builder, int64_t rows)
     weight_operand(builder, FREQUENCIES);
     arena_operand(builder, 3, ACCESS_WRITE);
     BEGIN(builder, OP_ROPE_APPEND, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
-          page_bytes, SLOTS, DTYPE_F32, 0, 0, float_bits(0));
+          page_bytes, SLOTS, DTYPE_F32, DTYPE_F32, 0, DTYPE_BF16, float_bits(0));
     arena_operand(builder, 0, ACCESS_READ);
     arena_operand(builder, 3, ACCESS_READ);
     step_operand(builder, STEP_SLOTS, ACCESS_READ);
@@ -144,7 +145,7 @@ static void add_layer(struct builder *builder, int64_t rows)
     kv_operand(builder, ACCESS_WRITE);
     arena_operand(builder, 4, ACCESS_WRITE);
     BEGIN(builder, OP_ATTENTION, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, heads, KV_HEADS, HEAD_DIM, PAGE_TOKENS, pages,
-          page_bytes, SLOTS, DTYPE_F32, 0, float_bits(0.35f));
+          page_bytes, SLOTS, DTYPE_F32, DTYPE_F32, 0, float_bits(0.35f));
     arena_operand(builder, 4, ACCESS_READ);
     step_operand(builder, STEP_SLOTS, ACCESS_READ);
     step_operand(builder, STEP_POSITIONS, ACCESS_READ);
@@ -152,7 +153,7 @@ static void add_layer(struct builder *builder, int64_t rows)
     kv_operand(builder, ACCESS_READ);
     arena_operand(builder, 5, ACCESS_WRITE);
     arena_operand(builder, 6, ACCESS_READ_WRITE); /* workspace, as below */
-    BEGIN(builder, OP_SWIGLU, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN);
+    BEGIN(builder, OP_ADD, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN);
     arena_operand(builder, 0, ACCESS_READ);
     arena_operand(builder, 5, ACCESS_READ);
     arena_operand(builder, 7, ACCESS_WRITE);
@@ -184,7 +185,8 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
     };
     if (!plan_place_step(plan, VOCAB)) return false;
     if (plan->header.step_bytes > engine->manifest.step_bytes) engine->manifest.step_bytes = plan->header.step_bytes;
-    BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, vocab, DTYPE_F32, LAYOUT_ROW_MAJOR);
+    BEGIN(&builder, OP_EMBED, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, HIDDEN, vocab, DTYPE_F32, several, DTYPE_F32,
+          LAYOUT_ROW_MAJOR);
     step_operand(&builder, STEP_TOKENS, ACCESS_READ);
     weight_operand(&builder, TABLE);
     arena_operand(&builder, full ? 0 : 1, ACCESS_WRITE);
@@ -193,16 +195,17 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
         add_all_reduce(&builder, rows, full ? 0 : 1, 0);
     }
     if (full) add_layer(&builder, rows);
-    BEGIN(&builder, OP_RMS_NORM, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, DTYPE_F32, float_bits(1e-5f), 0);
+    BEGIN(&builder, OP_RMS_NORM, PLAN_NO_TACTIC, rows, COUNT_OF_ROWS, HIDDEN, DTYPE_F32, float_bits(1e-5f), DTYPE_F32,
+          0);
     arena_operand(&builder, 1, ACCESS_READ);
     weight_operand(&builder, NORM);
     arena_operand(&builder, 0, ACCESS_WRITE);
-    BEGIN(&builder, OP_SELECT_ROWS, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, HIDDEN, rows);
+    BEGIN(&builder, OP_SELECT_ROWS, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, HIDDEN, rows, DTYPE_F32);
     arena_operand(&builder, 0, ACCESS_READ);
     step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
     arena_operand(&builder, 1, ACCESS_WRITE);
-    BEGIN(&builder, OP_MATMUL, full ? 1 : 0, out_rows, COUNT_OF_OUT_ROWS, vocab, HIDDEN, DTYPE_F32, 0, 0, 0, 0, 1, 1, 0,
-          0, 1, 0);
+    BEGIN(&builder, OP_MATMUL, full ? 1 : 0, out_rows, COUNT_OF_OUT_ROWS, vocab, HIDDEN, DTYPE_F32, DTYPE_F32, 0, 0,
+          DTYPE_BF16, 0, 0, DTYPE_BF16, 0, DTYPE_F32, 1, 1, 0, 0, 1, 0);
     arena_operand(&builder, 1, ACCESS_READ);
     weight_operand(&builder, HEAD);
     if (several)
@@ -218,7 +221,7 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
                      out_rows * (uint64_t)vocab * sizeof(float), ACCESS_READ_WRITE);
         step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
     }
-    BEGIN(&builder, OP_SAMPLE, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, VOCAB, SLOTS, rows);
+    BEGIN(&builder, OP_SAMPLE, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, VOCAB, SLOTS, rows, 0);
     step_operand(&builder, STEP_LOGITS, ACCESS_READ);
     step_operand(&builder, STEP_OUT_ROWS, ACCESS_READ);
     step_operand(&builder, STEP_SLOTS, ACCESS_READ);

@@ -2,25 +2,7 @@
 #include "kernels/add/add.h"
 
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    (void)geometry;
-    const struct op_descriptor *op = &op_add;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, ADD_WIDTH, 1, OP_MAX_WIDTH, status))
-        return false;
-    uint64_t rows = (uint64_t)params[ADD_ROWS], width = (uint64_t)params[ADD_WIDTH];
-    const struct op_operand a = {.name = "a", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand b = {.name = "b", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, a, sizeof(float), rows, width, 1, status) &&
-           op_add_operand(op, operands, operand_count, b, sizeof(float), rows, width, 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, width, 1, status);
-}
+#include "kernels/op/op.h"
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
 {
@@ -48,14 +30,25 @@ static void run(const struct op_call *call, struct team_member *member)
 
 static void reference(const struct op_call *call) { add_range(call, 0, op_valid_rows(call) * call->params[ADD_WIDTH]); }
 
-static const char *const param_names[ADD_PARAMS] = {"rows", "count_index", "width"};
+static const struct op_param param_schema[ADD_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [ADD_WIDTH] = {"width", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ADD_A, .least = 1, .most = OP_MAX_WIDTH},
+};
+static const struct op_operand operand_schema[ADD_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ADD_A] = {"a", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ADD_ROWS, .columns = ADD_WIDTH},
+    [ADD_B] = {"b", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ADD_ROWS, .columns = ADD_WIDTH},
+    [ADD_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ADD_ROWS, .columns = ADD_WIDTH,
+                 .replaces_cpu = 1u << ADD_A},
+};
 
 const struct op_descriptor op_add = {
     .id = OP_ADD,
     .name = "add",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = ADD_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = ADD_OPERANDS,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

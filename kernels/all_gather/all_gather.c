@@ -4,41 +4,12 @@
 #include "formats/base/checked.h"
 #include "kernels/cpu/rendezvous.h"
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
-bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t *bytes)
+bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint64_t *bytes)
 {
-    const uint64_t factors[] = {rows, width, sizeof(float)};
-    return checked_product(factors, 3, bytes);
-}
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    const struct op_descriptor *op = &op_all_gather;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, ALL_GATHER_WIDTH, 1, OP_MAX_WIDTH, status) ||
-        !op_check_range(op, params, ALL_GATHER_RANKS, 2, PLAN_MAX_RANKS, status) ||
-        !op_check_equal(op, params, ALL_GATHER_RANKS, plan_ranks(geometry), status) ||
-        !op_check_range(op, params, ALL_GATHER_OUT_WIDTH, 1, params[ALL_GATHER_RANKS] * params[ALL_GATHER_WIDTH],
-                        status))
-        return false;
-    uint64_t rows = (uint64_t)params[ALL_GATHER_ROWS], width = (uint64_t)params[ALL_GATHER_WIDTH];
-    uint64_t out_width = (uint64_t)params[ALL_GATHER_OUT_WIDTH], buffer_bytes;
-    if (!all_gather_buffer_bytes(rows, width, &buffer_bytes))
-        return status_fail(status, STATUS_CORRUPT, "%s: the size of its buffer overflows 64 bits", op->name);
-    const struct op_operand x = {.name = "x", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand header = {.name = "header",
-                                      .space_mask = OP_IN_COMM,
-                                      .access = ACCESS_READ_WRITE,
-                                      .field = OP_FIELD_COMM_HEADER};
-    const struct op_operand buffer = {.name = "buffer", .space_mask = OP_IN_COMM, .access = ACCESS_READ_WRITE};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA | OP_IN_STEP, .access = ACCESS_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, x, sizeof(float), rows, width, 1, status) &&
-           op_add_operand(op, operands, operand_count, header, sizeof(struct comm_header), 1, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, buffer, 1, buffer_bytes, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, out_width, 1, status);
+    const uint64_t factors[] = {rows, width, ranks, sizeof(float)};
+    return checked_product(factors, 4, bytes);
 }
 
 /* Rank 0's: it has the most columns of its own below OUT_WIDTH. */
@@ -98,14 +69,48 @@ static void reference(const struct op_call *call)
     }
 }
 
-static const char *const param_names[ALL_GATHER_PARAMS] = {"rows", "count_index", "width", "out_width", "ranks"};
+static const char *illegal(const int64_t *params)
+{
+    /* RANKS <= 16 and WIDTH < 2^31. */
+    return params[ALL_GATHER_OUT_WIDTH] > params[ALL_GATHER_RANKS] * params[ALL_GATHER_WIDTH]
+               ? "parameter out_width is above ranks times width"
+               : NULL;
+}
+
+/* A GPU has a place for the columns of each rank, a processor for its own. */
+static bool buffer_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes)
+{
+    (void)geometry;
+    return all_gather_buffer_bytes((uint64_t)params[ALL_GATHER_ROWS], (uint64_t)params[ALL_GATHER_WIDTH],
+                                   target == TARGET_CPU ? 1 : (uint64_t)params[ALL_GATHER_RANKS], bytes);
+}
+
+static const struct op_param param_schema[ALL_GATHER_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [ALL_GATHER_WIDTH] = {"width", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ALL_GATHER_X, .least = 1, .most = OP_MAX_WIDTH},
+    [ALL_GATHER_OUT_WIDTH] = {"out_width", 4, PARAM_INTEGER, PARAM_OF_WIDTH, ALL_GATHER_OUT, .least = 1,
+                              .most = OP_MAX_WIDTH},
+    [ALL_GATHER_RANKS] = {"ranks", 5, PARAM_INTEGER, PARAM_OF_ENGINE, .field = offsetof(struct plan_geometry, ranks),
+                          .least = 2, .most = PLAN_MAX_RANKS},
+};
+static const struct op_operand operand_schema[ALL_GATHER_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ALL_GATHER_X] = {"x", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS, .columns = ALL_GATHER_WIDTH},
+    [ALL_GATHER_HEADER] = {"header", ROLE_HEADER, ACCESS_READ_WRITE, .bytes = op_header_bytes},
+    [ALL_GATHER_BUFFER] = {"buffer", ROLE_EXCHANGE, .bytes = buffer_bytes},
+    [ALL_GATHER_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS,
+                        .columns = ALL_GATHER_OUT_WIDTH},
+};
 
 const struct op_descriptor op_all_gather = {
     .id = OP_ALL_GATHER,
     .name = "all_gather",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = ALL_GATHER_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = ALL_GATHER_OPERANDS,
+    .illegal = illegal,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

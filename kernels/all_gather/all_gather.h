@@ -12,7 +12,7 @@ enum all_gather_operand {
     ALL_GATHER_COUNTS,
     ALL_GATHER_X,      /* f32[rows, WIDTH]: this rank's columns */
     ALL_GATHER_HEADER, /* struct comm_header */
-    ALL_GATHER_BUFFER, /* f32[rows, WIDTH] in the COMM space */
+    ALL_GATHER_BUFFER, /* CPU: f32[rows, WIDTH], CUDA: f32[RANKS, rows, WIDTH] in the COMM space */
     ALL_GATHER_OUT,    /* f32[rows, OUT_WIDTH] */
     ALL_GATHER_OPERANDS
 };
@@ -27,7 +27,7 @@ enum all_gather_param {
 
 extern const struct op_descriptor op_all_gather;
 
-/* Bytes of the buffer; false when they overflow. */
-bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t *bytes);
+/* Bytes of a buffer with places for the columns of `ranks` ranks; false when they overflow. */
+bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint64_t *bytes);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "formats/base/checked.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
 

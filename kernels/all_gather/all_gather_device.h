@@ -5,6 +5,7 @@
 #define KERNELS_ALL_GATHER_ALL_GATHER_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/all_gather/all_gather.h"
 
 enum all_gather_device_operand {
     ALL_GATHER_DEVICE_COUNTS,
@@ -15,12 +16,12 @@ enum all_gather_device_operand {
     ALL_GATHER_DEVICE_OPERANDS
 };
 enum all_gather_device_param {
-    ALL_GATHER_DEVICE_ROWS,
-    ALL_GATHER_DEVICE_COUNT_INDEX,
-    ALL_GATHER_DEVICE_WIDTH,
-    ALL_GATHER_DEVICE_OUT_WIDTH, /* 1 to RANKS * WIDTH; fastest when both widths are multiples of 4 */
-    ALL_GATHER_DEVICE_RANKS,     /* 2 to PLAN_MAX_RANKS */
-    ALL_GATHER_DEVICE_THREADS,   /* tunable: of a block, a multiple of 32 up to 1024 */
+    ALL_GATHER_DEVICE_ROWS = ALL_GATHER_ROWS,
+    ALL_GATHER_DEVICE_COUNT_INDEX = ALL_GATHER_COUNT_INDEX,
+    ALL_GATHER_DEVICE_WIDTH = ALL_GATHER_WIDTH,
+    ALL_GATHER_DEVICE_OUT_WIDTH = ALL_GATHER_OUT_WIDTH,
+    ALL_GATHER_DEVICE_RANKS = ALL_GATHER_RANKS,
+    ALL_GATHER_DEVICE_THREADS = ALL_GATHER_PARAMS, /* tunable: of a block, a multiple of 32 up to 1024 */
     ALL_GATHER_DEVICE_PARAMS
 };
 extern const struct device_kernel device_all_gather;

@@ -37,7 +37,7 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
                                              .ranks = (uint64_t)count};
     const int64_t params[ALL_GATHER_PARAMS] = {rows, 1, width, out_width, count};
     uint64_t buffer_bytes;
-    assert_true(all_gather_buffer_bytes((uint64_t)rows, (uint64_t)width, &buffer_bytes));
+    assert_true(all_gather_buffer_bytes((uint64_t)rows, (uint64_t)width, 1, &buffer_bytes));
     test_ranks_open(&world->ranks, count, (size_t)buffer_bytes, timeout_ns);
     for (int round = 0; round < ROUNDS; round++) {
         world->valid[round] = test_random_range(random, round == 0, rows);
@@ -190,9 +190,9 @@ static void hostile_params_are_refused(void **state)
     odd.ranks = PLAN_MAX_RANKS + 1;
     test_assert_refused(&op_all_gather, params, &odd, ALL_GATHER_RANKS, PLAN_MAX_RANKS + 1);
     uint64_t bytes;
-    assert_true(all_gather_buffer_bytes(3, 5, &bytes));
+    assert_true(all_gather_buffer_bytes(3, 5, 1, &bytes));
     assert_int_equal(bytes, 60);
-    assert_false(all_gather_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, &bytes));
+    assert_false(all_gather_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, 1, &bytes));
 }
 
 static void cost_counts_what_moves(void **state)

@@ -2,40 +2,20 @@
 #include "kernels/all_reduce/all_reduce.h"
 
 #include "formats/base/checked.h"
+#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/cpu/rendezvous.h"
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
-bool all_reduce_buffer_bytes(uint64_t rows, uint64_t width, uint64_t *bytes)
+bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, uint64_t *bytes)
 {
-    const uint64_t factors[] = {rows, width, sizeof(float)};
-    return checked_product(factors, 3, bytes);
-}
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    const struct op_descriptor *op = &op_all_reduce;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, ALL_REDUCE_WIDTH, 1, OP_MAX_WIDTH, status) ||
-        !op_check_range(op, params, ALL_REDUCE_RANKS, 2, PLAN_MAX_RANKS, status) ||
-        !op_check_equal(op, params, ALL_REDUCE_RANKS, plan_ranks(geometry), status))
-        return false;
-    uint64_t rows = (uint64_t)params[ALL_REDUCE_ROWS], width = (uint64_t)params[ALL_REDUCE_WIDTH], buffer_bytes;
-    if (!all_reduce_buffer_bytes(rows, width, &buffer_bytes))
-        return status_fail(status, STATUS_CORRUPT, "%s: the size of its buffer overflows 64 bits", op->name);
-    const struct op_operand x = {.name = "x", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand header = {.name = "header",
-                                      .space_mask = OP_IN_COMM,
-                                      .access = ACCESS_READ_WRITE,
-                                      .field = OP_FIELD_COMM_HEADER};
-    const struct op_operand buffer = {.name = "buffer", .space_mask = OP_IN_COMM, .access = ACCESS_READ_WRITE};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, x, sizeof(float), rows, width, 1, status) &&
-           op_add_operand(op, operands, operand_count, header, sizeof(struct comm_header), 1, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, buffer, 1, buffer_bytes, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, width, 1, status);
+    const uint64_t factors[] = {(uint64_t)params[ALL_REDUCE_ROWS], (uint64_t)params[ALL_REDUCE_WIDTH], sizeof(float)};
+    if (target == TARGET_CPU) return checked_product(factors, 3, bytes);
+    const enum dtype x = (enum dtype)params[ALL_REDUCE_X_DTYPE], out = (enum dtype)params[ALL_REDUCE_OUT_DTYPE];
+    const bool own_norm = params[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+    enum dtype given = params[ALL_REDUCE_HAS_NORM] && dtype_bytes(out) > dtype_bytes(x) ? out : x;
+    if (params[ALL_REDUCE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS && !own_norm) given = DTYPE_F32;
+    return all_reduce_device_buffer_bytes(factors[0], factors[1], (uint64_t)params[ALL_REDUCE_RANKS], x, given, bytes);
 }
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -89,14 +69,57 @@ static void reference(const struct op_call *call)
     }
 }
 
-static const char *const param_names[ALL_REDUCE_PARAMS] = {"rows", "count_index", "width", "ranks"};
+static const char *cpu_illegal(const int64_t *params)
+{
+    return params[ALL_REDUCE_HAS_RESIDUAL] || params[ALL_REDUCE_HAS_NORM] ? "CPU code has no residual and no norm"
+                                                                          : NULL;
+}
+
+static bool buffer_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes)
+{
+    (void)geometry;
+    return all_reduce_buffer_bytes(params, target, bytes);
+}
+
+static const struct op_param param_schema[ALL_REDUCE_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [ALL_REDUCE_WIDTH] = {"width", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ALL_REDUCE_X, .least = 1, .most = OP_MAX_WIDTH},
+    [ALL_REDUCE_RANKS] = {"ranks", 4, PARAM_INTEGER, PARAM_OF_ENGINE, .field = offsetof(struct plan_geometry, ranks),
+                          .least = 2, .most = PLAN_MAX_RANKS},
+    [ALL_REDUCE_X_DTYPE] = {"x_dtype", 5, PARAM_DTYPE, PARAM_OF_DTYPE, ALL_REDUCE_X, .fallback = DTYPE_F32},
+    [ALL_REDUCE_HAS_RESIDUAL] = {"has_residual", 6, PARAM_INTEGER, PARAM_OF_PRESENT, ALL_REDUCE_RESIDUAL,
+                                 .most = ALL_REDUCE_OWN_ROWS},
+    [ALL_REDUCE_HAS_NORM] = {"has_norm", 7, PARAM_INTEGER, PARAM_OF_PRESENT, ALL_REDUCE_NORM,
+                             .most = ALL_REDUCE_OWN_ROWS},
+    [ALL_REDUCE_NORM_DTYPE] = {"norm_dtype", 8, PARAM_DTYPE, PARAM_OF_DTYPE, ALL_REDUCE_NORM, .fallback = DTYPE_BF16},
+    [ALL_REDUCE_EPS_BITS] = {"eps_bits", 9, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ALL_REDUCE_OUT_DTYPE] = {"out_dtype", 10, PARAM_DTYPE, PARAM_OF_DTYPE, ALL_REDUCE_NORMED, .fallback = DTYPE_BF16},
+};
+static const struct op_operand operand_schema[ALL_REDUCE_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ALL_REDUCE_X] = {"x", ROLE_INPUT, .dtype = ALL_REDUCE_X_DTYPE, .rows = ALL_REDUCE_ROWS,
+                      .columns = ALL_REDUCE_WIDTH},
+    [ALL_REDUCE_HEADER] = {"header", ROLE_HEADER, ACCESS_READ_WRITE, .bytes = op_header_bytes},
+    [ALL_REDUCE_BUFFER] = {"buffer", ROLE_EXCHANGE, .bytes = buffer_bytes},
+    [ALL_REDUCE_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_REDUCE_ROWS, .columns = ALL_REDUCE_WIDTH,
+                        .replaces = 1u << ALL_REDUCE_RESIDUAL, .replaces_cpu = 1u << ALL_REDUCE_X},
+    [ALL_REDUCE_RESIDUAL] = {"residual", ROLE_INPUT, .present = ALL_REDUCE_HAS_RESIDUAL, .fixed = DTYPE_F32,
+                             .rows = ALL_REDUCE_ROWS, .columns = ALL_REDUCE_WIDTH},
+    [ALL_REDUCE_NORM] = {"norm", ROLE_WEIGHT, .present = ALL_REDUCE_HAS_NORM, .dtype = ALL_REDUCE_NORM_DTYPE,
+                         .rows = OP_NONE, .columns = ALL_REDUCE_WIDTH},
+    [ALL_REDUCE_NORMED] = {"normed", ROLE_OUTPUT, .present = ALL_REDUCE_HAS_NORM, .dtype = ALL_REDUCE_OUT_DTYPE,
+                           .rows = ALL_REDUCE_ROWS, .columns = ALL_REDUCE_WIDTH},
+};
 
 const struct op_descriptor op_all_reduce = {
     .id = OP_ALL_REDUCE,
     .name = "all_reduce",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = ALL_REDUCE_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = ALL_REDUCE_OPERANDS,
+    .cpu_illegal = cpu_illegal,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -10,23 +10,34 @@
 
 enum all_reduce_operand {
     ALL_REDUCE_COUNTS,
-    ALL_REDUCE_X,      /* f32[rows, WIDTH]: this rank's part of the sum */
-    ALL_REDUCE_HEADER, /* struct comm_header */
-    ALL_REDUCE_BUFFER, /* f32[rows, WIDTH] in the COMM space */
-    ALL_REDUCE_OUT,    /* f32[rows, WIDTH]; may be X */
+    ALL_REDUCE_X,        /* X_DTYPE[rows, WIDTH]: this rank's part of the sum */
+    ALL_REDUCE_HEADER,   /* struct comm_header */
+    ALL_REDUCE_BUFFER,   /* all_reduce_buffer_bytes in the COMM space */
+    ALL_REDUCE_OUT,      /* f32[rows, WIDTH]; may be X (CPU) or RESIDUAL */
+    ALL_REDUCE_RESIDUAL, /* HAS_RESIDUAL: f32[rows, WIDTH] */
+    ALL_REDUCE_NORM,     /* HAS_NORM: NORM_DTYPE[WIDTH], a constant */
+    ALL_REDUCE_NORMED,   /* HAS_NORM: OUT_DTYPE[rows, WIDTH] */
     ALL_REDUCE_OPERANDS
 };
+/* OWN_ROWS: a rank has the rows that it owns alone (all_reduce_device.h). */
+enum all_reduce_rows { ALL_REDUCE_NO_ROWS, ALL_REDUCE_EVERY_ROW, ALL_REDUCE_OWN_ROWS };
 enum all_reduce_param {
     ALL_REDUCE_ROWS,
     ALL_REDUCE_COUNT_INDEX,
     ALL_REDUCE_WIDTH,
     ALL_REDUCE_RANKS, /* 2 to PLAN_MAX_RANKS: the geometry's */
+    ALL_REDUCE_X_DTYPE,
+    ALL_REDUCE_HAS_RESIDUAL, /* enum all_reduce_rows; likewise HAS_NORM; CUDA */
+    ALL_REDUCE_HAS_NORM,
+    ALL_REDUCE_NORM_DTYPE,
+    ALL_REDUCE_EPS_BITS, /* bits of a float32 >= 0 */
+    ALL_REDUCE_OUT_DTYPE,
     ALL_REDUCE_PARAMS
 };
 
 extern const struct op_descriptor op_all_reduce;
 
-/* Bytes of the buffer; false when they overflow. */
-bool all_reduce_buffer_bytes(uint64_t rows, uint64_t width, uint64_t *bytes);
+/* Bytes of a buffer that serves every way to solve the problem in params on the target; false when they overflow. */
+bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, uint64_t *bytes);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "formats/base/checked.h"
 #include "kernels/all_reduce/all_reduce_layout.cuh"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 enum {
     FLT_MAX_BITS = 0x7f7fffff,

@@ -13,6 +13,7 @@
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_DEVICE_H
 
+#include "kernels/all_reduce/all_reduce.h"
 #include "kernels/cuda/kernel.h"
 
 enum all_reduce_device_operand {
@@ -25,19 +26,18 @@ enum all_reduce_device_operand {
      * OUT_DTYPE[ROWS, WIDTH], the normed rows */
     ALL_REDUCE_DEVICE_OPERANDS = 8
 };
-enum all_reduce_rows { ALL_REDUCE_NO_ROWS, ALL_REDUCE_EVERY_ROW, ALL_REDUCE_OWN_ROWS }; /* the last: two_shot alone */
 enum all_reduce_device_param {
-    ALL_REDUCE_DEVICE_ROWS,
-    ALL_REDUCE_DEVICE_COUNT_INDEX,
-    ALL_REDUCE_DEVICE_WIDTH,        /* whole vectors of 16 bytes of X_DTYPE, at least 8 elements */
-    ALL_REDUCE_DEVICE_RANKS,        /* 2 to PLAN_MAX_RANKS */
-    ALL_REDUCE_DEVICE_X_DTYPE,      /* F32, F16, BF16 */
-    ALL_REDUCE_DEVICE_HAS_RESIDUAL, /* enum all_reduce_rows */
-    ALL_REDUCE_DEVICE_HAS_NORM,     /* enum all_reduce_rows */
-    ALL_REDUCE_DEVICE_NORM_DTYPE,   /* F32, F16, BF16, also without a norm; likewise OUT_DTYPE */
-    ALL_REDUCE_DEVICE_EPS_BITS,     /* bits of a finite float32 >= 0 */
-    ALL_REDUCE_DEVICE_OUT_DTYPE,
-    ALL_REDUCE_DEVICE_THREADS, /* tunable: of a block, a multiple of 32 up to 1024 */
+    ALL_REDUCE_DEVICE_ROWS = ALL_REDUCE_ROWS,
+    ALL_REDUCE_DEVICE_COUNT_INDEX = ALL_REDUCE_COUNT_INDEX,
+    ALL_REDUCE_DEVICE_WIDTH = ALL_REDUCE_WIDTH,
+    ALL_REDUCE_DEVICE_RANKS = ALL_REDUCE_RANKS,
+    ALL_REDUCE_DEVICE_X_DTYPE = ALL_REDUCE_X_DTYPE,
+    ALL_REDUCE_DEVICE_HAS_RESIDUAL = ALL_REDUCE_HAS_RESIDUAL,
+    ALL_REDUCE_DEVICE_HAS_NORM = ALL_REDUCE_HAS_NORM,
+    ALL_REDUCE_DEVICE_NORM_DTYPE = ALL_REDUCE_NORM_DTYPE,
+    ALL_REDUCE_DEVICE_EPS_BITS = ALL_REDUCE_EPS_BITS,
+    ALL_REDUCE_DEVICE_OUT_DTYPE = ALL_REDUCE_OUT_DTYPE,
+    ALL_REDUCE_DEVICE_THREADS = ALL_REDUCE_PARAMS, /* tunable: of a block, a multiple of 32 up to 1024 */
     /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; from compute capability 9.0 on more than 1.
      * two_shot: BLOCKS, of each half of the grid; no more than all run at once. */
     ALL_REDUCE_DEVICE_BLOCKS,

@@ -33,7 +33,7 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
                                              .ranks = (uint64_t)count};
     const int64_t params[ALL_REDUCE_PARAMS] = {rows, 0, width, count};
     uint64_t buffer_bytes;
-    assert_true(all_reduce_buffer_bytes((uint64_t)rows, (uint64_t)width, &buffer_bytes));
+    assert_true(all_reduce_buffer_bytes(params, TARGET_CPU, &buffer_bytes));
     test_ranks_open(&world->ranks, count, (size_t)buffer_bytes, timeout_ns);
     for (int round = 0; round < ROUNDS; round++) {
         int64_t valid = world->valid[round] = test_random_range(random, round == 0, rows);
@@ -191,9 +191,11 @@ static void hostile_params_are_refused(void **state)
     odd.ranks = PLAN_MAX_RANKS + 1;
     test_assert_refused(&op_all_reduce, params, &odd, ALL_REDUCE_RANKS, PLAN_MAX_RANKS + 1);
     uint64_t bytes;
-    assert_true(all_reduce_buffer_bytes(3, 5, &bytes));
+    int64_t small[ALL_REDUCE_PARAMS] = {3, 0, 5, 4};
+    assert_true(all_reduce_buffer_bytes(small, TARGET_CPU, &bytes));
     assert_int_equal(bytes, 60);
-    assert_false(all_reduce_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, &bytes));
+    small[ALL_REDUCE_ROWS] = INT64_C(1) << 32, small[ALL_REDUCE_WIDTH] = INT64_C(1) << 30;
+    assert_false(all_reduce_buffer_bytes(small, TARGET_CPU, &bytes));
 }
 
 static void cost_counts_what_moves(void **state)

@@ -21,60 +21,6 @@ bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim,
     return checked_product(factors, sizeof factors / sizeof factors[0], bytes);
 }
 
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    const struct op_descriptor *op = &op_attention;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, ATTENTION_HEADS, 1, OP_MAX_HEADS, status) ||
-        !op_check_range(op, params, ATTENTION_KV_HEADS, 1, OP_MAX_HEADS, status) ||
-        !op_check_range(op, params, ATTENTION_HEAD_DIM, 1, OP_MAX_HEAD_DIM, status) ||
-        !op_check_pages(op, params, ATTENTION_PAGE_TOKENS, geometry, status) ||
-        !op_check_float_dtype(op, params, ATTENTION_KV_DTYPE, status) ||
-        !op_check_range(op, params, ATTENTION_WINDOW, 0, INT32_MAX, status) ||
-        !op_check_float_bits(op, params, ATTENTION_SCALE_BITS, status))
-        return false;
-    if (params[ATTENTION_HEADS] % params[ATTENTION_KV_HEADS])
-        return status_fail(status, STATUS_CORRUPT, "attention: %d heads cannot share %d kv heads evenly",
-                           (int)params[ATTENTION_HEADS], (int)params[ATTENTION_KV_HEADS]);
-    if (!(op_float_param(params, ATTENTION_SCALE_BITS) > 0))
-        return status_fail(status, STATUS_CORRUPT,
-                           "attention: parameter scale_bits holds 0, expected a positive float");
-
-    uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
-    uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS], head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
-    size_t kv_bytes = dtype_bytes((enum dtype)params[ATTENTION_KV_DTYPE]);
-    uint64_t workspace_bytes;
-    if (!attention_workspace_bytes(rows, heads, head_dim, geometry, &workspace_bytes))
-        return status_fail(status, STATUS_CORRUPT, "attention: the size of operand workspace overflows 64 bits");
-    const struct op_operand q = {.name = "q", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand slots = {.name = "slots",
-                                     .space_mask = OP_IN_STEP,
-                                     .access = ACCESS_READ,
-                                     .field = OP_FIELD(STEP_SLOTS)};
-    const struct op_operand positions = {.name = "positions",
-                                         .space_mask = OP_IN_STEP,
-                                         .access = ACCESS_READ,
-                                         .field = OP_FIELD(STEP_POSITIONS)};
-    const struct op_operand page_table = {.name = "page_table",
-                                          .space_mask = OP_IN_STATE,
-                                          .access = ACCESS_READ,
-                                          .field = OP_FIELD(STATE_PAGE_TABLE)};
-    const struct op_operand kv = {.name = "kv", .space_mask = OP_IN_KV, .access = ACCESS_READ};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    const struct op_operand workspace = {.name = "workspace", .space_mask = OP_IN_ARENA, .access = ACCESS_READ_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, q, sizeof(float), rows, heads, head_dim, status) &&
-           op_add_operand(op, operands, operand_count, slots, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, positions, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, page_table, sizeof(int32_t), geometry->slots,
-                          geometry->pages_per_slot, 1, status) &&
-           op_add_operand(op, operands, operand_count, kv, 2 * kv_bytes, kv_heads, geometry->page_tokens, head_dim,
-                          status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, heads, head_dim, status) &&
-           op_add_operand(op, operands, operand_count, workspace, 1, workspace_bytes, 1, 1, status);
-}
-
 /* Rows count as one sequence each, as in decode; a prefill chunk reads its context once. The plan does not say which it
  * is, so bytes are those of decode and an upper bound for prefill. */
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -91,17 +37,41 @@ static void cost(const int64_t *params, const struct plan_geometry *geometry, ui
 
 static void run_portable(const struct op_call *call, struct team_member *member) { attention_vector_run(call, member); }
 
-static const char *const param_names[ATTENTION_PARAMS] = {
-    "rows",           "count_index", "heads",      "kv_heads", "head_dim", "page_tokens",
-    "pages_per_slot", "page_bytes",  "slot_count", "kv_dtype", "window",   "scale_bits",
+static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                            uint64_t *bytes)
+{
+    (void)target;
+    return attention_workspace_bytes((uint64_t)params[ATTENTION_ROWS], (uint64_t)params[ATTENTION_HEADS],
+                                     (uint64_t)params[ATTENTION_HEAD_DIM], geometry, bytes);
+}
+
+static const struct op_param param_schema[ATTENTION_PARAMS] = {
+    OP_PAGED_PARAMS(ATTENTION_Q),
+    [ATTENTION_WINDOW] = {"window", 12, PARAM_INTEGER, PARAM_OF_NODE, .most = INT32_MAX},
+    [ATTENTION_SCALE_BITS] = {"scale_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .least = 1, .most = OP_FLOAT_MAX_BITS},
+};
+static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ATTENTION_Q] = {"q", ROLE_INPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width},
+    [ATTENTION_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ATTENTION_ROWS,
+                         .columns = OP_NONE},
+    [ATTENTION_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
+                             .rows = ATTENTION_ROWS, .columns = OP_NONE},
+    [ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
+    [ATTENTION_KV] = {"kv", ROLE_KV, .bytes = op_kv_bytes},
+    [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width,
+                       .replaces_cpu = 1u << ATTENTION_Q},
+    [ATTENTION_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
 };
 
 const struct op_descriptor op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = ATTENTION_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = ATTENTION_OPERANDS,
+    .illegal = op_paged_illegal,
     .cost = cost,
     .reference = attention_reference,
     .run =

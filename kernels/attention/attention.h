@@ -8,38 +8,39 @@
  * of every row of this step. Pages as in rope_append.h. Numerics contract: a row's result depends on its own sequence
  * only, never on the other rows, the chunking of the prompt or the number of threads: tokens are taken in blocks of
  * ATTENTION_BLOCK_TOKENS counted from token 0 of the sequence, blocks merged in rising order. HEAD_DIM is at most
- * OP_MAX_HEAD_DIM (kernels/op/op_check.h), SCALE positive. */
+ * OP_MAX_HEAD_DIM (kernels/op/op.h), SCALE positive. */
 #ifndef KERNELS_ATTENTION_ATTENTION_H
 #define KERNELS_ATTENTION_ATTENTION_H
 
-#include "kernels/op/op.h"
+#include "kernels/op/paged.h"
 
 enum { ATTENTION_BLOCK_TOKENS = 256 };
 
 enum attention_operand {
     ATTENTION_COUNTS,
-    ATTENTION_Q,          /* f32[rows, HEADS * HEAD_DIM] */
+    ATTENTION_Q,          /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ATTENTION_SLOTS,      /* i32[rows] */
     ATTENTION_POSITIONS,  /* i32[rows] */
     ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
     ATTENTION_KV,         /* as ROPE_APPEND_KV, read */
-    ATTENTION_OUT,        /* f32[rows, HEADS * HEAD_DIM]; may be Q */
-    ATTENTION_WORKSPACE,  /* attention_workspace_bytes */
+    ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM]; may be Q */
+    ATTENTION_WORKSPACE,  /* CPU: attention_workspace_bytes */
     ATTENTION_OPERANDS
 };
 enum attention_param {
-    ATTENTION_ROWS,
-    ATTENTION_COUNT_INDEX,
-    ATTENTION_HEADS,
-    ATTENTION_KV_HEADS,
-    ATTENTION_HEAD_DIM,
-    ATTENTION_PAGE_TOKENS, /* this and the next three must equal the engine's geometry */
-    ATTENTION_PAGES_PER_SLOT,
-    ATTENTION_PAGE_BYTES,
-    ATTENTION_SLOT_COUNT,
-    ATTENTION_KV_DTYPE,
-    ATTENTION_WINDOW,     /* 0: none */
-    ATTENTION_SCALE_BITS, /* float bits */
+    ATTENTION_ROWS = OP_PARAM_ROWS,
+    ATTENTION_COUNT_INDEX = OP_PARAM_COUNT_INDEX,
+    ATTENTION_HEADS = PAGED_HEADS,
+    ATTENTION_KV_HEADS = PAGED_KV_HEADS,
+    ATTENTION_HEAD_DIM = PAGED_HEAD_DIM,
+    ATTENTION_PAGE_TOKENS = PAGED_PAGE_TOKENS,
+    ATTENTION_PAGES_PER_SLOT = PAGED_PAGES_PER_SLOT,
+    ATTENTION_PAGE_BYTES = PAGED_PAGE_BYTES,
+    ATTENTION_SLOT_COUNT = PAGED_SLOT_COUNT,
+    ATTENTION_KV_DTYPE = PAGED_KV_DTYPE,
+    ATTENTION_X_DTYPE = PAGED_X_DTYPE,
+    ATTENTION_WINDOW,     /* tokens that a row sees, itself included; 0: all */
+    ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
     ATTENTION_PARAMS
 };
 

@@ -10,7 +10,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/pages.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 enum {
     ATTENTION_TILE_LINES = 64,    /* most lines of a task */

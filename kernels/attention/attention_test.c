@@ -263,7 +263,8 @@ static void hostile_params_are_refused(void **state)
     (void)state;
     const struct plan_geometry geometry =
         {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
-    const int64_t params[ATTENTION_PARAMS] = {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 0, test_float_bits(0.125f)};
+    const int64_t params[ATTENTION_PARAMS] =
+        {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, DTYPE_F32, 0, test_float_bits(0.125f)};
     test_hostile_params(&op_attention, params, &geometry);
     static const struct {
         int index;

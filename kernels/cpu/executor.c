@@ -11,14 +11,16 @@ static bool resolve_launch(const struct plan *plan, uint32_t index, const struct
                            struct op_call *call, const char *name, struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
-    for (uint32_t i = 0; i < launch->operand_count; i++) {
-        const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
+    const struct op_descriptor *op = op_find(launch->op);
+    const struct plan_operand *operand = &plan->operands[launch->first_operand];
+    for (int i = 0; i < op->operand_count; i++) {
+        if (!op_has_operand(op, TARGET_CPU, call->params, i)) continue;
         uint8_t *base = memory->base[operand->space];
-        if (operand->space == SPACE_NONE) continue; /* NULL */
         if (!base || (uintptr_t)base % PLAN_ALIGNMENT)
             return status_fail(status, STATUS_INTERNAL, "%s: the %s space has no memory aligned to %d bytes", name,
                                plan_space_name(operand->space), (int)PLAN_ALIGNMENT);
         call->operands[i] = base + operand->offset;
+        operand++;
     }
     return true;
 }
@@ -38,11 +40,11 @@ bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct
                            sizes->bytes[SPACE_KV], geometry->page_bytes);
     uint32_t count = plan->header.launch_count;
     for (uint32_t i = 0; i < count; i++)
-        if (!op_verify(plan, i, geometry, name, status)) return false;
+        if (!op_verify(plan, i, TARGET_CPU, geometry, name, status)) return false;
 
     bool done = false;
     size_t param_count = 0;
-    for (uint32_t i = 0; i < count; i++) param_count += (size_t)op_find(plan->launches[i].op)->param_count;
+    for (uint32_t i = 0; i < count; i++) param_count += (size_t)op_cpu_param_count(op_find(plan->launches[i].op));
     bound->launch_count = count;
     bound->calls = calloc(count ? count : 1, sizeof *bound->calls);
     bound->runners = calloc(count ? count : 1, sizeof *bound->runners);
@@ -57,8 +59,8 @@ bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct
         bound->ops[i] = op_find(plan->launches[i].op);
         bound->runners[i] = op_runner(bound->ops[i], isa);
         bound->calls[i].params = params;
-        if (!op_params(plan, &plan->launches[i], bound->ops[i]->param_count, params, status)) goto done;
-        params += bound->ops[i]->param_count;
+        if (!op_params(plan, &plan->launches[i], op_cpu_param_count(bound->ops[i]), params, status)) goto done;
+        params += op_cpu_param_count(bound->ops[i]);
         if (!resolve_launch(plan, i, memory, &bound->calls[i], name, status)) goto done;
     }
     done = true;

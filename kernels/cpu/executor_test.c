@@ -14,7 +14,6 @@
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
-#include "kernels/swiglu/swiglu.h"
 
 enum {
     ROWS = 3,
@@ -34,7 +33,7 @@ struct world {
     struct plan plan;
     struct plan_launch launches[MOST];
     struct plan_operand operands[MOST * 10];
-    struct plan_param params[MOST * 16];
+    struct plan_param params[MOST * PLAN_MAX_PARAMS];
     struct plan_geometry geometry;
     struct plan_space_sizes sizes;
     struct cpu_memory memory;
@@ -73,22 +72,26 @@ static void launch(struct world *world, const struct op_descriptor *op, const in
     struct plan_header *header = &world->plan.header;
     world->launches[header->launch_count] = (struct plan_launch){.op = (uint16_t)op->id,
                                                                  .operand_count = (uint16_t)(operand_count + 1),
-                                                                 .param_count = (uint16_t)op->param_count,
+                                                                 .param_count = (uint16_t)op_cpu_param_count(op),
                                                                  .first_operand = header->operand_count,
                                                                  .first_param = header->param_count,
                                                                  .tactic = PLAN_NO_TACTIC};
-    op_list_params(params, op->param_count, op->param_count, world->params + header->param_count);
-    struct op_operand demands[PLAN_MAX_OPERANDS];
+    int64_t copy[PLAN_MAX_PARAMS];
+    memcpy(copy, params, (size_t)op_cpu_param_count(op) * sizeof *params);
+    test_complete_params(op, copy);
+    op_list_params(copy, op_cpu_param_count(op), op_cpu_param_count(op), world->params + header->param_count);
+    struct op_demand demands[PLAN_MAX_OPERANDS];
     int demanded = 0;
     struct status status = {0};
-    if (!op->check(params, &world->geometry, demands, &demanded, &status)) fail_msg("%s", status.message);
+    if (!op_demands(op, TARGET_CPU, copy, &world->geometry, demands, &demanded, &status))
+        fail_msg("%s", status.message);
     assert_int_equal(demanded, operand_count + 1);
     for (int i = 0; i < demanded; i++) {
         struct plan_operand operand = i ? operands[i - 1] : step_field(world, STEP_COUNTS);
         operand.access = demands[i].access;
         world->operands[header->operand_count++] = operand;
     }
-    header->param_count += (uint32_t)op->param_count;
+    header->param_count += (uint32_t)op_cpu_param_count(op);
     header->launch_count++;
 }
 
@@ -117,8 +120,9 @@ static void matmul(struct world *world, int64_t count_index, int64_t n, int64_t 
         [MATMUL_ROWS_PER_TILE] = 1,
         [MATMUL_PANELS_PER_TASK] = 2,
     };
-    struct plan_operand operands[5] = {x, w, out, scratch};
-    if (residual) operands[4] = *residual;
+    struct plan_operand operands[5] = {x, w, out};
+    if (residual) operands[3] = *residual;
+    operands[residual ? 4 : 3] = scratch;
     launch(world, &op_matmul, params, operands, residual ? 5 : 4);
 }
 
@@ -162,29 +166,31 @@ static void world_open(struct world *world)
     struct plan_operand pages = state_field(world, STATE_PAGE_TABLE);
     struct plan_operand kv = {.space = SPACE_KV, .bytes = block};
 
-    LAUNCH(world, &op_embed, ((int64_t[]){ROWS, 0, HIDDEN, VOCAB, DTYPE_F32, LAYOUT_PANEL16}),
+    LAUNCH(world, &op_embed,
+           ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HIDDEN, HIDDEN, VOCAB, DTYPE_F32, 0, 0, LAYOUT_PANEL16}),
            step_field(world, STEP_TOKENS), embedding, x);
-    LAUNCH(world, &op_rope_table, ((int64_t[]){ROWS, 0, HEAD_DIM, test_float_bits(1)}), positions, inv_freq, table);
-    LAUNCH(world, &op_rms_norm, ((int64_t[]){ROWS, 0, HIDDEN, DTYPE_F32, eps, 0}), x, norm, normal);
+    LAUNCH(world, &op_rope_table, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HEAD_DIM, test_float_bits(1)}), positions,
+           inv_freq, table);
+    LAUNCH(world, &op_rms_norm, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HIDDEN, DTYPE_F32, eps, 0}), x, norm, normal);
     matmul(world, 0, (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, 0, normal, w_qkv, qkv, scratch, NULL);
     LAUNCH(world, &op_rope_append,
-           ((int64_t[]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS, DTYPE_F32, 0, 0,
-                        0}),
+           ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS,
+                                       DTYPE_F32, 0, 0, 0}),
            qkv, table, slots, positions, pages, kv, q);
     LAUNCH(world, &op_attention,
-           ((int64_t[]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS, DTYPE_F32, 0,
-                        test_float_bits(0.35f)}),
+           ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, per_slot, page_bytes, ROWS,
+                                       DTYPE_F32, 0, 0, test_float_bits(0.35f)}),
            q, slots, positions, pages, kv, q, partials);
     matmul(world, 0, HIDDEN, HIDDEN, 0, q, w_out, x, scratch, &x);
-    LAUNCH(world, &op_rms_norm, ((int64_t[]){ROWS, 0, HIDDEN, DTYPE_F32, eps, 0}), x, norm, normal);
+    LAUNCH(world, &op_rms_norm, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HIDDEN, DTYPE_F32, eps, 0}), x, norm, normal);
     matmul(world, 0, 2 * INTERMEDIATE, HIDDEN, MATMUL_EPILOGUE_SWIGLU, normal, w_gate, inner, scratch, NULL);
-    LAUNCH(world, &op_swiglu, ((int64_t[]){ROWS, 0, INTERMEDIATE}), inner, inner, inner);
     matmul(world, 0, HIDDEN, INTERMEDIATE, 0, inner, w_down, normal, scratch, NULL);
-    LAUNCH(world, &op_add, ((int64_t[]){ROWS, 0, HIDDEN}), x, normal, x);
-    LAUNCH(world, &op_select_rows, ((int64_t[]){ROWS, 1, HIDDEN, ROWS}), x, out_rows, selected);
-    LAUNCH(world, &op_rms_norm, ((int64_t[]){ROWS, 1, HIDDEN, DTYPE_F32, eps, 0}), selected, norm, selected);
+    LAUNCH(world, &op_add, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 0, HIDDEN}), x, normal, x);
+    LAUNCH(world, &op_select_rows, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 1, HIDDEN, ROWS}), x, out_rows, selected);
+    LAUNCH(world, &op_rms_norm, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 1, HIDDEN, DTYPE_F32, eps, 0}), selected, norm,
+           selected);
     matmul(world, 1, VOCAB, HIDDEN, 0, selected, embedding, logits, scratch, NULL);
-    LAUNCH(world, &op_sample, ((int64_t[]){ROWS, 1, VOCAB, ROWS, ROWS}), logits, out_rows, slots,
+    LAUNCH(world, &op_sample, ((int64_t[PLAN_MAX_PARAMS]){ROWS, 1, VOCAB, ROWS, ROWS}), logits, out_rows, slots,
            state_field(world, STATE_SAMPLERS), state_field(world, STATE_SEEN), step_field(world, STEP_NEXT_TOKENS),
            candidates);
     world->plan.header.arena_bytes = bytes[SPACE_ARENA];
@@ -453,17 +459,24 @@ static void ops_are_registered(void **state)
     assert_null(op_find(UINT32_MAX));
     for (unsigned id = 1; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);
-        if (id == OP_ROPE_ATTENTION) { /* devices only */
-            assert_null(op);
-            continue;
-        }
         assert_non_null(op);
         assert_int_equal(op->id, id);
         assert_string_equal(op->name, plan_op_name(id));
         assert_in_range(op->param_count, 2, PLAN_MAX_PARAMS);
-        assert_string_equal(op->param_names[OP_PARAM_ROWS], "rows");
-        assert_string_equal(op->param_names[OP_PARAM_COUNT_INDEX], "count_index");
-        for (int i = 0; i < op->param_count; i++) assert_non_null(op->param_names[i]);
+        assert_string_equal(op->params[OP_PARAM_ROWS].name, "rows");
+        assert_string_equal(op->params[OP_PARAM_COUNT_INDEX].name, "count_index");
+        for (int i = 0; i < op->param_count; i++) {
+            assert_non_null(op->params[i].name);
+            for (int j = 0; j < i; j++) assert_int_not_equal(op->params[i].id, op->params[j].id);
+            assert_true(op->params[i].id > 0);
+        }
+        for (int i = 0; i < op->tunable_count; i++) assert_non_null(op->tunables[i]);
+        assert_in_range(op->operand_count, 2, PLAN_MAX_OPERANDS);
+        for (int i = 0; i < op->operand_count; i++) assert_non_null(op->operands[i].name);
+        if (id == OP_ROPE_ATTENTION || id == OP_SWIGLU) { /* GPUs alone have code for it */
+            assert_null(op->run[CPU_PORTABLE]);
+            continue;
+        }
         assert_non_null(op->reference);
         for (int isa = CPU_PORTABLE; isa < CPU_ISA_COUNT; isa++) assert_non_null(op_runner(op, (enum cpu_isa)isa));
         assert_ptr_equal(op_runner(op, CPU_PORTABLE), op->run[CPU_PORTABLE]);

@@ -1,57 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed.h"
 
+#include "formats/base/checked.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/cpu/share.h"
 #include "kernels/matmul/panel.h"
-#include "kernels/op/op_check.h"
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    const struct op_descriptor *op = &op_embed;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, EMBED_HIDDEN, 1, OP_MAX_WIDTH, status) ||
-        !op_check_range(op, params, EMBED_VOCAB, 1, OP_MAX_WIDTH, status) ||
-        !op_check_float_dtype(op, params, EMBED_DTYPE, status) ||
-        !op_check_range(op, params, EMBED_LAYOUT, LAYOUT_ROW_MAJOR, LAYOUT_PANEL16, status))
-        return false;
-    /* One rank's table may be longer than the vocabulary; with several its length tells which tokens are whose. */
-    bool several = plan_ranks(geometry) > 1;
-    if ((several || (uint64_t)params[EMBED_VOCAB] < geometry->vocab_size) &&
-        !op_check_equal(op, params, EMBED_VOCAB, plan_rank_vocab(geometry), status))
-        return false;
-    uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
-    uint64_t vocab = (uint64_t)params[EMBED_VOCAB];
-    enum dtype dtype = (enum dtype)params[EMBED_DTYPE];
-    const struct op_operand tokens = {.name = "tokens",
-                                      .space_mask = OP_IN_STEP,
-                                      .access = ACCESS_READ,
-                                      .field = OP_FIELD(STEP_TOKENS)};
-    const struct op_operand table = {.name = "table", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    const struct op_operand header = {.name = "header",
-                                      .space_mask = OP_IN_COMM,
-                                      .access = ACCESS_READ,
-                                      .field = OP_FIELD_COMM_HEADER};
-    bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, tokens, sizeof(int32_t), rows, 1, 1, status) &&
-           (panels
-                ? op_add_operand(op, operands, operand_count, table, 1, panel_count(vocab), panel_bytes(hidden, dtype),
-                                 1, status)
-                : op_add_operand(op, operands, operand_count, table, dtype_bytes(dtype), vocab, hidden, 1, status)) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, hidden, 1, status) &&
-           (!several ||
-            op_add_operand(op, operands, operand_count, header, sizeof(struct comm_header), 1, 1, 1, status));
-}
+#include "kernels/op/op.h"
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
 {
     (void)geometry;
     uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
     /* From panels, a whole cache line comes in for every pair of columns. */
-    uint64_t element = dtype_bytes((enum dtype)params[EMBED_DTYPE]);
+    uint64_t element = dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
     if (params[EMBED_LAYOUT] == LAYOUT_PANEL16) element *= PANEL_ROWS;
     *bytes = rows * (hidden * (element + sizeof(float)) + sizeof(int32_t));
     *flops = 0;
@@ -76,10 +37,10 @@ static void gather_panel(const void *table, uint64_t token, uint64_t depth, enum
     for (int64_t k = first; k < last; k++) out[k] = op_element(table, (int64_t)base + k * PANEL_ROWS, dtype);
 }
 
-static void copy_row_major(const void *table, uint64_t token, uint64_t hidden, enum dtype dtype, int64_t first,
+static void copy_row_major(const void *table, uint64_t token, uint64_t pitch, enum dtype dtype, int64_t first,
                            int64_t last, float *out)
 {
-    uint64_t base = token * hidden;
+    uint64_t base = token * pitch;
     if (dtype == DTYPE_F32) {
         memcpy(out + first, (const float *)table + base + first, (size_t)(last - first) * sizeof(float));
     } else if (dtype == DTYPE_BF16) {
@@ -106,8 +67,9 @@ static void run(const struct op_call *call, struct team_member *member)
     const int64_t *params = call->params;
     const int32_t *tokens = call->operands[EMBED_TOKENS];
     const void *table = call->operands[EMBED_TABLE];
-    enum dtype dtype = (enum dtype)params[EMBED_DTYPE];
+    enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
     int64_t hidden = params[EMBED_HIDDEN];
+    uint64_t pitch = (uint64_t)params[EMBED_PITCH];
     bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
     int64_t segments = (hidden + SEGMENT_COLUMNS - 1) / SEGMENT_COLUMNS;
     /* Panels: a segment touches as many cache lines as it has pairs of columns, enough to share even one row. */
@@ -120,9 +82,9 @@ static void run(const struct op_call *call, struct team_member *member)
         if (from < 0)
             memset(out + first, 0, (size_t)(last - first) * sizeof(float));
         else if (panels)
-            gather_panel(table, (uint64_t)from, panel_depth((uint64_t)hidden, dtype), dtype, first, last, out);
+            gather_panel(table, (uint64_t)from, panel_depth(pitch, dtype), dtype, first, last, out);
         else
-            copy_row_major(table, (uint64_t)from, (uint64_t)hidden, dtype, first, last, out);
+            copy_row_major(table, (uint64_t)from, pitch, dtype, first, last, out);
     }
 }
 
@@ -131,29 +93,79 @@ static void reference(const struct op_call *call)
     const int64_t *params = call->params;
     const int32_t *tokens = call->operands[EMBED_TOKENS];
     float *out = call->operands[EMBED_OUT];
-    enum dtype dtype = (enum dtype)params[EMBED_DTYPE];
-    uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], depth = panel_depth(hidden, dtype);
+    enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
+    uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], pitch = (uint64_t)params[EMBED_PITCH];
+    uint64_t depth = panel_depth(pitch, dtype);
     int64_t rows = op_valid_rows(call);
     for (int64_t r = 0; r < rows; r++) {
         int64_t row = table_row(call, tokens[r]);
         uint64_t from = (uint64_t)row;
         for (uint64_t k = 0; k < hidden; k++) {
             uint64_t index =
-                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(from, k, depth, dtype) : from * hidden + k;
+                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(from, k, depth, dtype) : from * pitch + k;
             out[(uint64_t)r * hidden + k] =
                 row < 0 ? 0 : op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype);
         }
     }
 }
 
-static const char *const param_names[EMBED_PARAMS] = {"rows", "count_index", "hidden", "vocab", "dtype", "layout"};
+/* One rank's table may be longer than the vocabulary; with several its length tells which tokens are whose. */
+static const char *misfit(const int64_t *params, const struct plan_geometry *geometry)
+{
+    const bool several = plan_ranks(geometry) > 1;
+    const uint64_t vocab = (uint64_t)params[EMBED_VOCAB];
+    if (several != (params[EMBED_SHARDED] != 0)) return "parameter sharded does not fit the engine's number of ranks";
+    if ((several || vocab < geometry->vocab_size) && vocab != plan_rank_vocab(geometry))
+        return "parameter vocab is not a rank's share of the engine's vocabulary";
+    return NULL;
+}
+
+static const char *illegal(const int64_t *params)
+{
+    return params[EMBED_PITCH] < params[EMBED_HIDDEN] ? "parameter pitch is less than hidden" : NULL;
+}
+
+static bool table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                        uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    const enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
+    const uint64_t rows = (uint64_t)params[EMBED_VOCAB], pitch = (uint64_t)params[EMBED_PITCH];
+    const uint64_t plain[] = {rows, pitch, dtype_bytes(dtype)};
+    if (params[EMBED_LAYOUT] == LAYOUT_ROW_MAJOR) return checked_product(plain, 3, bytes);
+    return checked_mul(panel_count(rows), panel_bytes(pitch, dtype), bytes);
+}
+
+static const struct op_param param_schema[EMBED_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [EMBED_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_PITCH] = {"pitch", 4, PARAM_INTEGER, PARAM_OF_PITCH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_VOCAB] = {"vocab", 5, PARAM_INTEGER, PARAM_OF_HEIGHT, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_TABLE_DTYPE] = {"table_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_TABLE},
+    [EMBED_SHARDED] = {"sharded", 7, PARAM_INTEGER, PARAM_OF_PRESENT, EMBED_HEADER, .most = 1},
+    [EMBED_OUT_DTYPE] = {"out_dtype", 8, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_OUT, .fallback = DTYPE_F32},
+    [EMBED_LAYOUT] = {"layout", 9, PARAM_INTEGER, PARAM_OF_LAYOUT, EMBED_TABLE, .least = LAYOUT_ROW_MAJOR,
+                      .most = LAYOUT_PANEL16},
+};
+static const struct op_operand operand_schema[EMBED_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [EMBED_TOKENS] = {"tokens", ROLE_STEP, .field = STEP_TOKENS, .fixed = DTYPE_I32, .rows = EMBED_ROWS,
+                      .columns = OP_NONE},
+    [EMBED_TABLE] = {"table", ROLE_WEIGHT, .dtype = EMBED_TABLE_DTYPE, .rows = EMBED_VOCAB, .columns = EMBED_HIDDEN,
+                     .bytes = table_bytes},
+    [EMBED_OUT] = {"out", ROLE_OUTPUT, .dtype = EMBED_OUT_DTYPE, .rows = EMBED_ROWS, .columns = EMBED_HIDDEN},
+    [EMBED_HEADER] = {"header", ROLE_HEADER, .present = EMBED_SHARDED, .bytes = op_header_bytes},
+};
 
 const struct op_descriptor op_embed = {
     .id = OP_EMBED,
     .name = "embed",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = EMBED_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = EMBED_OPERANDS,
+    .illegal = illegal,
+    .misfit = misfit,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -12,18 +12,21 @@
 enum embed_operand {
     EMBED_COUNTS,
     EMBED_TOKENS, /* i32[rows] */
-    EMBED_TABLE,  /* DTYPE[VOCAB, HIDDEN] in LAYOUT */
-    EMBED_OUT,    /* f32[rows, HIDDEN] */
-    EMBED_HEADER, /* struct comm_header; with several ranks only */
+    EMBED_TABLE,  /* TABLE_DTYPE[VOCAB, PITCH] in LAYOUT */
+    EMBED_OUT,    /* OUT_DTYPE[rows, HIDDEN] */
+    EMBED_HEADER, /* struct comm_header; SHARDED */
     EMBED_OPERANDS
 };
 enum embed_param {
     EMBED_ROWS,
     EMBED_COUNT_INDEX,
     EMBED_HIDDEN,
+    EMBED_PITCH, /* elements between rows of the table, at least HIDDEN */
     EMBED_VOCAB,
-    EMBED_DTYPE,  /* enum dtype: F32, F16, BF16 */
-    EMBED_LAYOUT, /* enum tensor_layout: row-major or PANEL16 (kernels/matmul/panel.h) */
+    EMBED_TABLE_DTYPE,
+    EMBED_SHARDED, /* 1: several ranks share the vocabulary */
+    EMBED_OUT_DTYPE,
+    EMBED_LAYOUT, /* enum tensor_layout: row-major, or on the CPU PANEL16 (kernels/matmul/panel.h) */
     EMBED_PARAMS
 };
 

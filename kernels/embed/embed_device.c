@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, VECTOR = 8, MAX_HIDDEN = 1 << 24 };
@@ -19,6 +19,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (params[EMBED_DEVICE_VOCAB] < 1 || params[EMBED_DEVICE_VOCAB] > OP_MAX_WIDTH) return "VOCAB is not in 1..2^31-1";
     if (dtype != DTYPE_F32 && dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "TABLE_DTYPE is not F32, F16 or BF16";
     const int64_t out_dtype = params[EMBED_DEVICE_OUT_DTYPE], sharded = params[EMBED_DEVICE_SHARDED];
+    if (params[EMBED_LAYOUT] != LAYOUT_ROW_MAJOR) return "LAYOUT is not row-major";
     if (sharded < 0 || sharded > 1) return "SHARDED is not 0 or 1";
     if (out_dtype != DTYPE_F32 && out_dtype != DTYPE_F16 && out_dtype != DTYPE_BF16)
         return "OUT_DTYPE is not F32, F16 or BF16";
@@ -39,8 +40,9 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = 0;
 }
 
-static const char *const param_names[EMBED_DEVICE_PARAMS] = {"ROWS",  "COUNT_INDEX", "HIDDEN",  "PITCH",
-                                                             "VOCAB", "TABLE_DTYPE", "SHARDED", "OUT_DTYPE"};
+static const char *const param_names[EMBED_DEVICE_PARAMS] = {"ROWS",    "COUNT_INDEX", "HIDDEN",
+                                                             "PITCH",   "VOCAB",       "TABLE_DTYPE",
+                                                             "SHARDED", "OUT_DTYPE",   "LAYOUT"};
 
 const struct device_kernel device_embed = {
     .name = "embed",

@@ -6,6 +6,7 @@
 #define KERNELS_EMBED_EMBED_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/embed/embed.h"
 
 enum embed_device_operand {
     EMBED_DEVICE_COUNTS,
@@ -16,15 +17,15 @@ enum embed_device_operand {
     EMBED_DEVICE_OPERANDS
 };
 enum embed_device_param {
-    EMBED_DEVICE_ROWS,
-    EMBED_DEVICE_COUNT_INDEX,
-    EMBED_DEVICE_HIDDEN,
-    EMBED_DEVICE_PITCH, /* elements between rows of the table, at least HIDDEN; fastest when both are multiples of 8 */
-    EMBED_DEVICE_VOCAB,
-    EMBED_DEVICE_DTYPE,   /* parameter TABLE_DTYPE: F32, F16, BF16 */
-    EMBED_DEVICE_SHARDED, /* 0, 1 */
-    EMBED_DEVICE_OUT_DTYPE,
-    EMBED_DEVICE_PARAMS
+    EMBED_DEVICE_ROWS = EMBED_ROWS,
+    EMBED_DEVICE_COUNT_INDEX = EMBED_COUNT_INDEX,
+    EMBED_DEVICE_HIDDEN = EMBED_HIDDEN,
+    EMBED_DEVICE_PITCH = EMBED_PITCH,
+    EMBED_DEVICE_VOCAB = EMBED_VOCAB,
+    EMBED_DEVICE_DTYPE = EMBED_TABLE_DTYPE,
+    EMBED_DEVICE_SHARDED = EMBED_SHARDED,
+    EMBED_DEVICE_OUT_DTYPE = EMBED_OUT_DTYPE,
+    EMBED_DEVICE_PARAMS = EMBED_PARAMS
 };
 extern const struct device_kernel device_embed;
 

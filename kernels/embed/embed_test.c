@@ -39,7 +39,7 @@ static void gathers(void **state)
                 for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++) {
                     int64_t hidden = hiddens[h], vocab = vocabs[v], rows = test_random_range(&random, 1, 5);
                     int64_t valid = test_random_range(&random, 1, rows);
-                    const int64_t params[EMBED_PARAMS] = {rows, 0, hidden, vocab, dtypes[d], layout};
+                    const int64_t params[EMBED_PARAMS] = {rows, 0, hidden, hidden, vocab, dtypes[d], 0, 0, layout};
                     const struct plan_geometry geometry = {.slots = 1,
                                                            .max_context = 8,
                                                            .page_tokens = 8,
@@ -97,7 +97,7 @@ static void ranks_share_the_vocabulary(void **state)
                                                .vocab_size = (uint64_t)vocab,
                                                .ranks = (uint64_t)count};
         int64_t each = (int64_t)plan_rank_vocab(&geometry);
-        const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, each, dtype, layout};
+        const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, each, dtype, 1, 0, layout};
         struct test_ranks ranks;
         test_ranks_open(&ranks, count, 0, 0);
         int32_t wanted[ROWS];
@@ -144,7 +144,7 @@ static void tokens_that_do_not_exist_are_zero(void **state)
     for (int d = 0; d < 3; d++)
         for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++)
             for (int run = 0; run <= TEST_TEAMS; run++) {
-                const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, VOCAB, dtypes[d], layout};
+                const int64_t params[EMBED_PARAMS] = {ROWS, 0, HIDDEN, HIDDEN, VOCAB, dtypes[d], 0, 0, layout};
                 const struct plan_geometry geometry = {.slots = 1,
                                                        .max_context = 8,
                                                        .page_tokens = 8,
@@ -177,31 +177,31 @@ static void hostile_params_are_refused(void **state)
     (void)state;
     const struct plan_geometry geometry =
         {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
-    const int64_t params[EMBED_PARAMS] = {4, 0, 64, 320, DTYPE_BF16, LAYOUT_PANEL16};
+    const int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 0, 0, LAYOUT_PANEL16};
     test_hostile_params(&op_embed, params, &geometry);
     test_assert_refused(&op_embed, params, &geometry, EMBED_HIDDEN, 0);
     test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 0);
     test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 319); /* a token could lie outside */
-    test_assert_refused(&op_embed, params, &geometry, EMBED_DTYPE, DTYPE_I8);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_DTYPE, -1);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, DTYPE_I8);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, -1);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, 2);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, -1);
 
     /* Several ranks: the table has this many rows and no others, or tokens would belong to the wrong rank. */
     struct plan_geometry shared = geometry;
     shared.ranks = 3;
-    const int64_t part[EMBED_PARAMS] = {4, 0, 64, 107, DTYPE_BF16, LAYOUT_PANEL16};
+    const int64_t part[EMBED_PARAMS] = {4, 0, 64, 64, 107, DTYPE_BF16, 1, 0, LAYOUT_PANEL16};
     test_hostile_params(&op_embed, part, &shared);
     test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 106);
     test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 108);
     test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 320);
     test_assert_refused(&op_embed, part, &geometry, EMBED_VOCAB, 107);
     /* One rank's may have more, as before. */
-    struct op_operand operands[PLAN_MAX_OPERANDS];
+    struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count;
-    int64_t longer[EMBED_PARAMS] = {4, 0, 64, 336, DTYPE_BF16, LAYOUT_PANEL16};
+    int64_t longer[EMBED_PARAMS] = {4, 0, 64, 64, 336, DTYPE_BF16, 0, DTYPE_F32, LAYOUT_PANEL16};
     for (shared.ranks = 0; shared.ranks < 2; shared.ranks++) {
-        assert_true(op_embed.check(longer, &shared, operands, &operand_count, NULL));
+        assert_true(op_demands(&op_embed, TARGET_CPU, longer, &shared, operands, &operand_count, NULL));
         assert_int_equal(operand_count, EMBED_HEADER);
     }
 }

@@ -2,34 +2,8 @@
 /* The descriptor of matmul: its contract as checks on parameters, operands and sizes, its cost, its implementations. */
 #include "kernels/matmul/matmul.h"
 
+#include "formats/base/checked.h"
 #include "kernels/matmul/matmul_tile.h"
-#include "kernels/op/op_check.h"
-
-static const char *const param_names[MATMUL_PARAMS] = {
-    [MATMUL_ROWS] = "rows",
-    [MATMUL_COUNT_INDEX] = "count_index",
-    [MATMUL_N] = "n",
-    [MATMUL_K] = "k",
-    [MATMUL_DTYPE] = "dtype",
-    [MATMUL_EPILOGUE] = "epilogue",
-    [MATMUL_HAS_BIAS] = "has_bias",
-    [MATMUL_BIAS_DTYPE] = "bias_dtype",
-    [MATMUL_HAS_RESIDUAL] = "has_residual",
-    [MATMUL_PANELS_PER_TILE] = "panels_per_tile",
-    [MATMUL_ROWS_PER_TILE] = "rows_per_tile",
-    [MATMUL_DEPTH_BLOCK] = "depth_block",
-    [MATMUL_ROWS_PER_BLOCK] = "rows_per_block",
-    [MATMUL_PANELS_PER_TASK] = "panels_per_task",
-    [MATMUL_THREADS] = "threads",
-};
-
-int matmul_bias_operand(const int64_t *params) { return params[MATMUL_HAS_BIAS] ? MATMUL_OPERANDS : -1; }
-
-int matmul_residual_operand(const int64_t *params)
-{
-    if (!params[MATMUL_HAS_RESIDUAL]) return -1;
-    return params[MATMUL_HAS_BIAS] ? MATMUL_OPERANDS + 1 : MATMUL_OPERANDS;
-}
 
 static uint64_t matmul_out_columns(const int64_t *params)
 {
@@ -40,62 +14,84 @@ static uint64_t matmul_out_columns(const int64_t *params)
 /* rows, k < 2^31 keep it below 2^64. */
 uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k) { return rows * (k + k % 2) * sizeof(float); }
 
-static bool check_problem(const int64_t *params, struct status *status)
-{
-    const struct op_descriptor *op = &op_matmul;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, MATMUL_N, 1, OP_MAX_WIDTH, status) ||
-        !op_check_range(op, params, MATMUL_K, 1, OP_MAX_WIDTH, status) ||
-        !op_check_float_dtype(op, params, MATMUL_DTYPE, status) ||
-        !op_check_range(op, params, MATMUL_EPILOGUE, MATMUL_EPILOGUE_NONE, MATMUL_EPILOGUE_SWIGLU, status) ||
-        !op_check_range(op, params, MATMUL_HAS_BIAS, 0, 1, status) ||
-        !op_check_range(op, params, MATMUL_HAS_RESIDUAL, 0, 1, status))
-        return false;
-    if ((params[MATMUL_HAS_BIAS] || params[MATMUL_BIAS_DTYPE] != DTYPE_NONE) &&
-        !op_check_float_dtype(op, params, MATMUL_BIAS_DTYPE, status))
-        return false;
-    if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
-        if (params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
-            return status_fail(status, STATUS_CORRUPT, "matmul: n is %lld, expected a multiple of %d with SwiGLU",
-                               (long long)params[MATMUL_N], 2 * PANEL_ROWS);
-        if (params[MATMUL_HAS_RESIDUAL])
-            return status_fail(status, STATUS_CORRUPT, "matmul: has_residual is 1, expected 0 with SwiGLU");
-    }
-    /* The instruction set with the most registers last: its reason is the one that says what is wrong. */
-    const char *illegal = NULL;
-    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
-        illegal = matmul_tunables_illegal(params, (enum cpu_isa)isa);
-        if (!illegal) return true;
-    }
-    return status_fail(status, STATUS_CORRUPT, "matmul: illegal tunables: %s", illegal);
-}
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
+static bool weight_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes)
 {
     (void)geometry;
-    if (!check_problem(params, status)) return false;
-    const struct op_descriptor *op = &op_matmul;
-    uint64_t rows = (uint64_t)params[MATMUL_ROWS], n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
-    enum dtype dtype = (enum dtype)params[MATMUL_DTYPE], bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE];
-    const struct op_operand x = {.name = "x", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand weights = {.name = "weights", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA | OP_IN_STEP, .access = ACCESS_WRITE};
-    const struct op_operand workspace = {.name = "workspace", .space_mask = OP_IN_ARENA, .access = ACCESS_READ_WRITE};
-    const struct op_operand bias = {.name = "bias", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
-    const struct op_operand residual = {.name = "residual", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
+    const enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
+    const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
+    const uint64_t row_major[] = {n, k, dtype_bytes(dtype)};
+    return target == TARGET_CPU ? checked_mul(panel_count(n), panel_bytes(k, dtype), bytes)
+                                : checked_product(row_major, 3, bytes);
+}
 
-    /* In the order of enum matmul_operand. */
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, x, sizeof(float), rows, k, 1, status) &&
-           op_add_operand(op, operands, operand_count, weights, 1, panel_count(n), panel_bytes(k, dtype), 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, matmul_out_columns(params), 1,
-                          status) &&
-           op_add_operand(op, operands, operand_count, workspace, 1, matmul_workspace_bytes(rows, k), 1, 1, status) &&
-           (!params[MATMUL_HAS_BIAS] ||
-            op_add_operand(op, operands, operand_count, bias, dtype_bytes(bias_dtype), n, 1, 1, status)) &&
-           (!params[MATMUL_HAS_RESIDUAL] ||
-            op_add_operand(op, operands, operand_count, residual, sizeof(float), rows, n, 1, status));
+static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                            uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = matmul_workspace_bytes((uint64_t)params[MATMUL_ROWS], (uint64_t)params[MATMUL_K]);
+    return true;
+}
+
+static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
+    OP_ROWS_PARAMS,
+    [MATMUL_N] = {"n", 3, PARAM_INTEGER, PARAM_OF_HEIGHT, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
+    [MATMUL_K] = {"k", 4, PARAM_INTEGER, PARAM_OF_PITCH, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
+    [MATMUL_DTYPE] = {"dtype", 5, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_W},
+    [MATMUL_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_OUT, .fallback = DTYPE_F32},
+    [MATMUL_EPILOGUE] = {"epilogue", 7, PARAM_INTEGER, PARAM_OF_NODE, .least = MATMUL_EPILOGUE_NONE,
+                         .most = MATMUL_EPILOGUE_SWIGLU},
+    [MATMUL_HAS_BIAS] = {"has_bias", 8, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_BIAS, .most = 1},
+    [MATMUL_BIAS_DTYPE] = {"bias_dtype", 9, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_BIAS, .fallback = DTYPE_BF16},
+    [MATMUL_HAS_RESIDUAL] = {"has_residual", 10, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_RESIDUAL, .most = 1},
+    [MATMUL_HAS_NORM] = {"has_norm", 11, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_NORM, .most = 1},
+    [MATMUL_NORM_DTYPE] = {"norm_dtype", 12, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_NORM, .fallback = DTYPE_BF16},
+    [MATMUL_EPS_BITS] = {"eps_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
+};
+static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [MATMUL_X] = {"x", ROLE_INPUT, .dtype = MATMUL_INPUT_DTYPE, .rows = MATMUL_ROWS, .columns = MATMUL_K},
+    [MATMUL_W] = {"w", ROLE_WEIGHT, .dtype = MATMUL_DTYPE, .rows = MATMUL_N, .columns = MATMUL_K,
+                  .bytes = weight_bytes},
+    [MATMUL_OUT] = {"out", ROLE_OUTPUT, .dtype = MATMUL_OUT_DTYPE, .rows = MATMUL_ROWS, .width = matmul_out_columns,
+                    .replaces = 1u << MATMUL_RESIDUAL},
+    [MATMUL_BIAS] = {"bias", ROLE_WEIGHT, .present = MATMUL_HAS_BIAS, .dtype = MATMUL_BIAS_DTYPE, .rows = OP_NONE,
+                     .columns = MATMUL_N},
+    [MATMUL_RESIDUAL] = {"residual", ROLE_INPUT, .present = MATMUL_HAS_RESIDUAL, .fixed = DTYPE_F32,
+                         .rows = MATMUL_ROWS, .columns = MATMUL_N},
+    [MATMUL_NORM] = {"norm", ROLE_WEIGHT, .present = MATMUL_HAS_NORM, .dtype = MATMUL_NORM_DTYPE, .rows = OP_NONE,
+                     .columns = MATMUL_K},
+    [MATMUL_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
+};
+static const char *const tunable_names[MATMUL_TUNABLES] = {
+    [MATMUL_PANELS_PER_TILE - MATMUL_FIRST_TUNABLE] = "panels_per_tile",
+    [MATMUL_ROWS_PER_TILE - MATMUL_FIRST_TUNABLE] = "rows_per_tile",
+    [MATMUL_DEPTH_BLOCK - MATMUL_FIRST_TUNABLE] = "depth_block",
+    [MATMUL_ROWS_PER_BLOCK - MATMUL_FIRST_TUNABLE] = "rows_per_block",
+    [MATMUL_PANELS_PER_TASK - MATMUL_FIRST_TUNABLE] = "panels_per_task",
+    [MATMUL_THREADS - MATMUL_FIRST_TUNABLE] = "threads",
+};
+
+static const char *illegal(const int64_t *params)
+{
+    if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_NONE) return NULL;
+    if (params[MATMUL_HAS_RESIDUAL]) return "a residual with SwiGLU";
+    return params[MATMUL_N] % 2 ? "parameter n is odd with SwiGLU" : NULL;
+}
+
+static const char *cpu_illegal(const int64_t *params)
+{
+    if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
+        return "parameter n is not a multiple of 32 with SwiGLU";
+    /* The instruction set with the most registers last: its reason is the one that says what is wrong. */
+    const char *why = NULL;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        why = matmul_tunables_illegal(params, (enum cpu_isa)isa);
+        if (!why) return NULL;
+    }
+    return why;
 }
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -114,10 +110,16 @@ static void reference(const struct op_call *call) { matmul_reference_range(call,
 const struct op_descriptor op_matmul = {
     .id = OP_MATMUL,
     .name = "matmul",
-    .param_count = MATMUL_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = MATMUL_FIRST_TUNABLE,
+    .operand_count = MATMUL_OPERANDS,
+    .illegal = illegal,
     .cost = cost,
+    .tunables = tunable_names,
+    .tunable_count = MATMUL_TUNABLES,
+    .cpu_illegal = cpu_illegal,
+    .default_tunables = matmul_default_tunables,
     .reference = reference,
     .run =
         {

@@ -19,36 +19,46 @@
 
 enum matmul_operand {
     MATMUL_COUNTS,
-    MATMUL_X,         /* f32[rows, K] */
-    MATMUL_W,         /* DTYPE, panel_count(N) panels */
-    MATMUL_OUT,       /* f32[rows, N], SWIGLU: f32[rows, N / 2]; may be RESIDUAL, never X */
-    MATMUL_WORKSPACE, /* matmul_workspace_bytes: x in the form the instruction set wants */
-    MATMUL_OPERANDS,  /* then bias if HAS_BIAS, then residual if HAS_RESIDUAL */
+    MATMUL_X,         /* INPUT_DTYPE[rows, K] */
+    MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K] */
+    MATMUL_OUT,       /* OUT_DTYPE[rows, N], SWIGLU: [rows, N / 2]; may be RESIDUAL, never X */
+    MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
+    MATMUL_RESIDUAL,  /* HAS_RESIDUAL: f32[rows, N] */
+    MATMUL_NORM,      /* HAS_NORM: NORM_DTYPE[K] */
+    MATMUL_WORKSPACE, /* CPU: matmul_workspace_bytes: x in the form the instruction set wants */
+    MATMUL_OPERANDS
 };
 enum matmul_param {
     MATMUL_ROWS,
     MATMUL_COUNT_INDEX,
-    MATMUL_N, /* rows of W: multiple of 32 with SWIGLU (each half padded with zero rows to a multiple of 16) */
-    MATMUL_K,
+    MATMUL_N, /* rows of W. SWIGLU: CPU a multiple of 32 (each half padded with zero rows to a multiple of 16), CUDA of 16 */
+    MATMUL_K, /* CUDA: a multiple of 8 */
     MATMUL_DTYPE,
+    MATMUL_OUT_DTYPE,
     MATMUL_EPILOGUE, /* enum matmul_epilogue */
-    MATMUL_HAS_BIAS, /* operand bias: DTYPE BIAS_DTYPE [N], ordered as the rows of W */
+    MATMUL_HAS_BIAS,
     MATMUL_BIAS_DTYPE,
-    MATMUL_HAS_RESIDUAL, /* operand residual: f32[rows, N]; not with SWIGLU */
+    MATMUL_HAS_RESIDUAL, /* not with SWIGLU */
+    MATMUL_HAS_NORM,     /* CUDA */
+    MATMUL_NORM_DTYPE,
+    MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
+    MATMUL_INPUT_DTYPE,
+    MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
      * 16), 3 without (four each). Tiles exist for the sizes listed. */
-    MATMUL_PANELS_PER_TILE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with SWIGLU */
-    MATMUL_ROWS_PER_TILE,   /* rows of x that one register tile covers: 1, 2, 3, 4, 6, 8, 12 */
-    MATMUL_DEPTH_BLOCK,     /* k per pass over the rows of a block: multiple of 64 (whole cache lines, whole pairs of
+    MATMUL_PANELS_PER_TILE =
+        MATMUL_FIRST_TUNABLE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with SWIGLU */
+    MATMUL_ROWS_PER_TILE,     /* rows of x that one register tile covers: 1, 2, 3, 4, 6, 8, 12 */
+    MATMUL_DEPTH_BLOCK,       /* k per pass over the rows of a block: multiple of 64 (whole cache lines, whole pairs of
                              * k), or 0 = all of K; without effect on a single tile of rows */
-    MATMUL_ROWS_PER_BLOCK,  /* rows whose activations stay in cache while panels stream: 0 = all, or at least
+    MATMUL_ROWS_PER_BLOCK,    /* rows whose activations stay in cache while panels stream: 0 = all, or at least
                              * ROWS_PER_TILE; cut to what 64 KiB of sums hold */
-    MATMUL_PANELS_PER_TASK, /* panels that a thread takes at once: multiple of PANELS_PER_TILE, at most 4096 */
-    MATMUL_THREADS,         /* most members that work: 0 = all, at most TEAM_MAX_THREADS */
+    MATMUL_PANELS_PER_TASK,   /* panels that a thread takes at once: multiple of PANELS_PER_TILE, at most 4096 */
+    MATMUL_THREADS,           /* most members that work: 0 = all, at most TEAM_MAX_THREADS */
     MATMUL_PARAMS
 };
-enum { MATMUL_FIRST_TUNABLE = MATMUL_PANELS_PER_TILE, MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
+enum { MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
 enum { MATMUL_MAX_TASK_PANELS = 4096 };
 enum matmul_epilogue { MATMUL_EPILOGUE_NONE = 0, MATMUL_EPILOGUE_SWIGLU = 1 };
 
@@ -62,8 +72,6 @@ enum { MATMUL_REVISION = 1 };
 extern const struct op_descriptor op_matmul;
 
 uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k); /* room for every instruction set */
-int matmul_bias_operand(const int64_t *params);             /* operand index, -1 if none */
-int matmul_residual_operand(const int64_t *params);         /* operand index, -1 if none */
 
 /* Why tunables (params[MATMUL_FIRST_TUNABLE...]) are illegal for this problem and instruction set, NULL if legal.
  * The runtime accepts any tunables that are legal for some instruction set and clamps the register tile to what its
@@ -73,7 +81,7 @@ const char *matmul_tunables_illegal(const int64_t *params, enum cpu_isa isa);
 /* Good tunables without measuring, and the tunables that a tuner should measure: legal ones for this problem and
  * instruction set, the default first, the others from promising to less so, always in the same order. Returns how many,
  * at most `capacity`. Both read params below MATMUL_FIRST_TUNABLE only; `threads`: the size of the team. */
-void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int threads, int64_t tunables[MATMUL_TUNABLES]);
+void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int threads, int64_t *tunables);
 int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int64_t (*candidates)[MATMUL_TUNABLES],
                       int capacity);
 

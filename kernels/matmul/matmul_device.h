@@ -27,20 +27,21 @@ enum matmul_device_operand {
 enum { MATMUL_DEVICE_MOST_OPERANDS = MATMUL_DEVICE_OPERANDS + 3 };
 
 enum matmul_device_param {
-    MATMUL_DEVICE_ROWS,
-    MATMUL_DEVICE_COUNT_INDEX,  /* which of STEP_COUNTS holds the valid rows: 0 or 1 */
-    MATMUL_DEVICE_N,            /* rows of W; SWIGLU: multiple of 16 */
-    MATMUL_DEVICE_K,            /* multiple of 8 */
-    MATMUL_DEVICE_DTYPE,        /* of W and of X without HAS_NORM: F16, BF16 */
-    MATMUL_DEVICE_OUT_DTYPE,    /* F32, F16, BF16 */
-    MATMUL_DEVICE_EPILOGUE,     /* enum matmul_epilogue */
-    MATMUL_DEVICE_HAS_BIAS,     /* operand bias: BIAS_DTYPE [N], ordered as the rows of W */
-    MATMUL_DEVICE_BIAS_DTYPE,   /* F32, F16, BF16; any value of these without HAS_BIAS */
-    MATMUL_DEVICE_HAS_RESIDUAL, /* operand residual: f32 [ROWS, N]; OUT_DTYPE is F32 then, EPILOGUE is NONE */
-    MATMUL_DEVICE_HAS_NORM,     /* operand norm: NORM_DTYPE [K] */
-    MATMUL_DEVICE_NORM_DTYPE,   /* F32, F16, BF16; any value of these without HAS_NORM */
-    MATMUL_DEVICE_EPS_BITS,     /* bits of a float32 >= 0; 0 without HAS_NORM is usual */
-    MATMUL_DEVICE_FIRST_TUNABLE /* tunables of each kernel from here on */
+    MATMUL_DEVICE_ROWS = MATMUL_ROWS,
+    MATMUL_DEVICE_COUNT_INDEX = MATMUL_COUNT_INDEX,
+    MATMUL_DEVICE_N = MATMUL_N,
+    MATMUL_DEVICE_K = MATMUL_K,
+    MATMUL_DEVICE_DTYPE = MATMUL_DTYPE,
+    MATMUL_DEVICE_OUT_DTYPE = MATMUL_OUT_DTYPE,
+    MATMUL_DEVICE_EPILOGUE = MATMUL_EPILOGUE,
+    MATMUL_DEVICE_HAS_BIAS = MATMUL_HAS_BIAS,
+    MATMUL_DEVICE_BIAS_DTYPE = MATMUL_BIAS_DTYPE,
+    MATMUL_DEVICE_HAS_RESIDUAL = MATMUL_HAS_RESIDUAL,
+    MATMUL_DEVICE_HAS_NORM = MATMUL_HAS_NORM,
+    MATMUL_DEVICE_NORM_DTYPE = MATMUL_NORM_DTYPE,
+    MATMUL_DEVICE_EPS_BITS = MATMUL_EPS_BITS,
+    MATMUL_DEVICE_INPUT_DTYPE = MATMUL_INPUT_DTYPE,
+    MATMUL_DEVICE_FIRST_TUNABLE = MATMUL_FIRST_TUNABLE
 };
 
 /* Limits of all device matmuls, so that every index fits 64 bits and every tile count 32. */
@@ -60,7 +61,7 @@ void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes
 /* The names of the shared parameters, for param_names of the kernels: MATMUL_DEVICE_PARAM_NAMES, "MY_TUNABLE", ... */
 #define MATMUL_DEVICE_PARAM_NAMES                                                                                \
     "ROWS", "COUNT_INDEX", "N", "K", "DTYPE", "OUT_DTYPE", "EPILOGUE", "HAS_BIAS", "BIAS_DTYPE", "HAS_RESIDUAL", \
-        "HAS_NORM", "NORM_DTYPE", "EPS_BITS"
+        "HAS_NORM", "NORM_DTYPE", "EPS_BITS", "INPUT_DTYPE"
 
 /* matmul_gemv: ROWS 1..8, bound by the bandwidth of the memory; its tunables. */
 enum matmul_gemv_param {

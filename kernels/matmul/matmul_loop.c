@@ -40,7 +40,6 @@ struct blocking {
 static void decode(const struct op_call *call, struct matmul_problem *problem)
 {
     const int64_t *params = call->params;
-    int bias = matmul_bias_operand(params), residual = matmul_residual_operand(params);
     enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
     *problem = (struct matmul_problem){
         .rows = op_valid_rows(call),
@@ -55,8 +54,8 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .weights = call->operands[MATMUL_W],
         .panel_bytes = panel_bytes((uint64_t)params[MATMUL_K], dtype),
         .out = call->operands[MATMUL_OUT],
-        .bias = bias >= 0 ? call->operands[bias] : NULL,
-        .residual = residual >= 0 ? call->operands[residual] : NULL,
+        .bias = call->operands[MATMUL_BIAS],
+        .residual = call->operands[MATMUL_RESIDUAL],
         .workspace = call->operands[MATMUL_WORKSPACE],
     };
     problem->out_columns = problem->swiglu ? problem->n / 2 : problem->n;

@@ -22,8 +22,8 @@ static double dot(const struct op_call *call, int64_t row, int64_t n)
     double sum = 0;
     for (uint64_t k = 0; k < k_count; k++)
         sum += (double)x[k] * element(call->operands[MATMUL_W], dtype, panel_index((uint64_t)n, k, depth, dtype));
-    int bias = matmul_bias_operand(params);
-    if (bias >= 0) sum += element(call->operands[bias], (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);
+    const void *bias = call->operands[MATMUL_BIAS];
+    if (bias) sum += element(bias, (enum dtype)params[MATMUL_BIAS_DTYPE], (uint64_t)n);
     return sum;
 }
 
@@ -32,7 +32,7 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
     const int64_t *params = call->params;
     int64_t rows = op_valid_rows(call), n_count = params[MATMUL_N];
     float *out = call->operands[MATMUL_OUT];
-    int residual = matmul_residual_operand(params);
+    const float *residual = call->operands[MATMUL_RESIDUAL];
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t n = first; n < last; n++) {
             if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
@@ -42,7 +42,7 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
                 out[row * (n_count / 2) + column] = (float)(gate / (1 + exp(-gate)) * up);
             } else {
                 double sum = dot(call, row, n);
-                if (residual >= 0) sum += (double)((const float *)call->operands[residual])[row * n_count + n];
+                if (residual) sum += (double)residual[row * n_count + n];
                 out[row * n_count + n] = (float)sum;
             }
         }

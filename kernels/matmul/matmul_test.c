@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "kernels/matmul/matmul.h"
+#include "kernels/op/test_support.h"
 
 enum { CANARY_BYTES = 256, CANARY = 0xa5, THREADS = 3 };
 
@@ -62,7 +63,7 @@ static void store_element(void *data, enum dtype dtype, uint64_t index, float va
 struct launch {
     int64_t params[MATMUL_PARAMS];
     struct op_call call;
-    struct op_operand operands[PLAN_MAX_OPERANDS];
+    struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count;
 };
 
@@ -87,12 +88,15 @@ static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_
     };
     *launch = (struct launch){.operand_count = 0};
     memcpy(launch->params, params, sizeof params);
+    test_complete_params(&op_matmul, launch->params);
     launch->call.params = launch->params;
     struct status status;
     status_clear(&status);
-    if (!op_matmul.check(launch->params, &geometry, launch->operands, &launch->operand_count, &status))
+    if (!op_demands(&op_matmul, TARGET_CPU, launch->params, &geometry, launch->operands, &launch->operand_count,
+                    &status))
         fail_msg("%s", status.message);
-    for (int i = 0; i < launch->operand_count; i++) launch->call.operands[i] = guarded_alloc(launch->operands[i].bytes);
+    for (int i = 0; i < launch->operand_count; i++)
+        launch->call.operands[launch->operands[i].operand] = guarded_alloc(launch->operands[i].bytes);
 
     memset(launch->call.operands[MATMUL_W], 0, launch->operands[MATMUL_W].bytes);
     uint64_t depth = panel_depth((uint64_t)k, dtype);
@@ -102,17 +106,17 @@ static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_
     for (int64_t i = 0; i < rows * k; i++) ((float *)launch->call.operands[MATMUL_X])[i] = random_float();
     if (bias_dtype != DTYPE_NONE)
         for (int64_t i = 0; i < n; i++)
-            store_element(launch->call.operands[matmul_bias_operand(params)], bias_dtype, (uint64_t)i, random_float());
+            store_element(launch->call.operands[MATMUL_BIAS], bias_dtype, (uint64_t)i, random_float());
     if (residual)
-        for (int64_t i = 0; i < rows * n; i++)
-            ((float *)launch->call.operands[matmul_residual_operand(params)])[i] = random_float();
+        for (int64_t i = 0; i < rows * n; i++) ((float *)launch->call.operands[MATMUL_RESIDUAL])[i] = random_float();
     ((int32_t *)launch->call.operands[MATMUL_COUNTS])[0] = (int32_t)rows;
     ((int32_t *)launch->call.operands[MATMUL_COUNTS])[1] = -1;
 }
 
 static void launch_destroy(struct launch *launch)
 {
-    for (int i = 0; i < launch->operand_count; i++) guarded_free(launch->call.operands[i], launch->operands[i].bytes);
+    for (int i = 0; i < launch->operand_count; i++)
+        guarded_free(launch->call.operands[launch->operands[i].operand], launch->operands[i].bytes);
 }
 
 static void set_valid_rows(struct launch *launch, int64_t rows)
@@ -135,7 +139,7 @@ static void run_member(void *argument, struct team_member *member)
 static void launch_run(struct launch *launch, enum cpu_isa isa, struct team *with)
 {
     memset(launch->call.operands[MATMUL_OUT], 0xff, launch->operands[MATMUL_OUT].bytes);
-    memset(launch->call.operands[MATMUL_WORKSPACE], 0xff, launch->operands[MATMUL_WORKSPACE].bytes);
+    memset(launch->call.operands[MATMUL_WORKSPACE], 0xff, launch->operands[launch->operand_count - 1].bytes);
     struct run run = {op_runner(&op_matmul, isa), &launch->call};
     team_run(with, run_member, &run);
 }
@@ -310,7 +314,7 @@ static void test_row_alone(void **state)
         launch_create(&batch, ROWS, N, K, dtypes[t], false, DTYPE_F32, false);
         launch_create(&alone, 1, N, K, dtypes[t], false, DTYPE_F32, false);
         memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.operands[MATMUL_W].bytes);
-        memcpy(alone.call.operands[MATMUL_OPERANDS], batch.call.operands[MATMUL_OPERANDS], N * sizeof(float));
+        memcpy(alone.call.operands[MATMUL_BIAS], batch.call.operands[MATMUL_BIAS], N * sizeof(float));
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
             if (!cpu_isa_supported((enum cpu_isa)isa)) continue;
             randomize_tunables(&batch);
@@ -337,7 +341,7 @@ static void test_residual_in_place(void **state)
     struct launch launch;
     launch_create(&launch, ROWS, N, K, DTYPE_BF16, false, DTYPE_NONE, true);
     size_t bytes = launch.operands[MATMUL_OUT].bytes;
-    float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_OPERANDS];
+    float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_RESIDUAL];
     float *out = launch.call.operands[MATMUL_OUT];
     assert_non_null(expected);
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
@@ -346,10 +350,10 @@ static void test_residual_in_place(void **state)
         memcpy(expected, out, bytes);
         randomize_tunables(&launch);
         memcpy(out, residual, bytes);
-        launch.call.operands[MATMUL_OPERANDS] = out;
+        launch.call.operands[MATMUL_RESIDUAL] = out;
         struct run run = {op_runner(&op_matmul, (enum cpu_isa)isa), &launch.call};
         team_run(team, run_member, &run);
-        launch.call.operands[MATMUL_OPERANDS] = residual;
+        launch.call.operands[MATMUL_RESIDUAL] = residual;
         assert_memory_equal(out, expected, bytes);
     }
     free(expected);
@@ -430,7 +434,7 @@ struct hostile {
     const char *message; /* must occur in the refusal */
 };
 
-static void test_hostile_params(void **state)
+static void hostile_params(void **state)
 {
     (void)state;
     static const int64_t good[MATMUL_PARAMS] = {
@@ -438,6 +442,10 @@ static void test_hostile_params(void **state)
         [MATMUL_N] = 64,
         [MATMUL_K] = 64,
         [MATMUL_DTYPE] = DTYPE_BF16,
+        [MATMUL_OUT_DTYPE] = DTYPE_F32,
+        [MATMUL_BIAS_DTYPE] = DTYPE_BF16,
+        [MATMUL_NORM_DTYPE] = DTYPE_BF16,
+        [MATMUL_INPUT_DTYPE] = DTYPE_F32,
         [MATMUL_PANELS_PER_TILE] = 4,
         [MATMUL_ROWS_PER_TILE] = 4,
         [MATMUL_PANELS_PER_TASK] = 4,
@@ -458,7 +466,7 @@ static void test_hostile_params(void **state)
         {MATMUL_DTYPE, ((int64_t)1 << 32) + DTYPE_BF16, "dtype"},
         {MATMUL_EPILOGUE, 2, "epilogue"},
         {MATMUL_HAS_BIAS, 2, "has_bias"},
-        {MATMUL_HAS_BIAS, 1, "bias_dtype"},
+        {MATMUL_BIAS_DTYPE, DTYPE_NONE, "bias_dtype"},
         {MATMUL_BIAS_DTYPE, DTYPE_I64, "bias_dtype"},
         {MATMUL_HAS_RESIDUAL, -1, "has_residual"},
         {MATMUL_PANELS_PER_TILE, 0, "panels_per_tile"},
@@ -480,41 +488,42 @@ static void test_hostile_params(void **state)
         {MATMUL_THREADS, 257, "threads"},
     };
     int64_t params[MATMUL_PARAMS];
-    struct op_operand operands[PLAN_MAX_OPERANDS];
+    struct op_demand operands[PLAN_MAX_OPERANDS];
     int count;
     struct status status;
     status_clear(&status);
-    assert_true(op_matmul.check(good, &geometry, operands, &count, &status));
-    assert_int_equal(count, MATMUL_OPERANDS);
+    assert_true(op_demands(&op_matmul, TARGET_CPU, good, &geometry, operands, &count, &status));
+    assert_int_equal(count, 5);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memcpy(params, good, sizeof params);
         params[cases[i].param] = cases[i].value;
         status_clear(&status);
-        if (op_matmul.check(params, &geometry, operands, &count, &status)) fail_msg("case %d is accepted", (int)i);
+        if (op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status))
+            fail_msg("case %d is accepted", (int)i);
         assert_int_not_equal(status.code, STATUS_OK);
         if (!strstr(status.message, cases[i].message)) fail_msg("case %d: %s", (int)i, status.message);
     }
 
     memcpy(params, good, sizeof params);
     params[MATMUL_EPILOGUE] = MATMUL_EPILOGUE_SWIGLU;
-    assert_true(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     params[MATMUL_N] = 48;
-    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "SwiGLU"));
     params[MATMUL_N] = 64;
     params[MATMUL_HAS_RESIDUAL] = 1;
-    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "SwiGLU"));
     params[MATMUL_HAS_RESIDUAL] = 0;
     params[MATMUL_PANELS_PER_TILE] = 1;
-    assert_false(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     assert_non_null(strstr(status.message, "SwiGLU"));
 
     /* The largest sizes neither overflow nor shrink. */
     memcpy(params, good, sizeof params);
     params[MATMUL_N] = params[MATMUL_K] = INT32_MAX;
     params[MATMUL_ROWS] = 1 << 20;
-    assert_true(op_matmul.check(params, &geometry, operands, &count, &status));
+    assert_true(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     assert_true(operands[MATMUL_X].bytes == (uint64_t)INT32_MAX << 22);
     assert_true(operands[MATMUL_W].bytes == (uint64_t)1 << 63);
 }
@@ -567,7 +576,7 @@ int main(void)
         cmocka_unit_test(test_residual_in_place),
         cmocka_unit_test(test_special_values),
         cmocka_unit_test(test_silu),
-        cmocka_unit_test(test_hostile_params),
+        cmocka_unit_test(hostile_params),
         cmocka_unit_test(test_candidates),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

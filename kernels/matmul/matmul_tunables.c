@@ -111,7 +111,7 @@ static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, i
     while (*panels > least_panels && *panels * threads > all_panels) *panels = matmul_panels_choice(*panels - 1, even);
 }
 
-void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int threads, int64_t tunables[MATMUL_TUNABLES])
+void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int threads, int64_t *tunables)
 {
     int64_t rows = params[MATMUL_ROWS], tile_panels, tile_rows;
     default_tile(params, isa, threads, &tile_panels, &tile_rows);
@@ -135,7 +135,7 @@ struct collection {
 
 /* Appends unless it is there, illegal, beyond the capacity, or has a block where 0 means the same: because the block
  * covers all, or because there is one tile of rows, so that nothing is read twice. */
-static void append(struct collection *to, const int64_t tunables[MATMUL_TUNABLES])
+static void append(struct collection *to, const int64_t *tunables)
 {
     int64_t params[MATMUL_PARAMS];
     int64_t rows = to->params[MATMUL_ROWS];

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS])
 {

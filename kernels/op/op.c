@@ -1,38 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What follows from a schema. */
 #include "kernels/op/op.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "formats/base/checked.h"
-#include "kernels/add/add.h"
-#include "kernels/all_gather/all_gather.h"
-#include "kernels/all_reduce/all_reduce.h"
-#include "kernels/attention/attention.h"
-#include "kernels/embed/embed.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/rms_norm/rms_norm.h"
-#include "kernels/rope_append/rope_append.h"
-#include "kernels/rope_table/rope_table.h"
-#include "kernels/sample/sample.h"
-#include "kernels/select_rows/select_rows.h"
-#include "kernels/swiglu/swiglu.h"
-
-static const struct op_descriptor *const registry[OP_COUNT] = {
-    [OP_EMBED] = &op_embed,
-    [OP_ROPE_TABLE] = &op_rope_table,
-    [OP_RMS_NORM] = &op_rms_norm,
-    [OP_MATMUL] = &op_matmul,
-    [OP_ROPE_APPEND] = &op_rope_append,
-    [OP_ATTENTION] = &op_attention,
-    [OP_SWIGLU] = &op_swiglu,
-    [OP_ADD] = &op_add,
-    [OP_SELECT_ROWS] = &op_select_rows,
-    [OP_SAMPLE] = &op_sample,
-    [OP_ALL_REDUCE] = &op_all_reduce,
-    [OP_ALL_GATHER] = &op_all_gather,
-};
-
-const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }
 
 op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
 {
@@ -41,167 +14,237 @@ op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
     return op->run[CPU_PORTABLE];
 }
 
-bool op_params(const struct plan *plan, const struct plan_launch *launch, int count, int64_t *values,
-               struct status *status)
+/* ---- sizes ---- */
+
+bool op_counts_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                     uint64_t *bytes)
 {
-    for (int i = 0; i < count; i++) values[i] = 0;
-    for (uint32_t i = 0; i < launch->param_count; i++) {
-        const struct plan_param *param = &plan->params[launch->first_param + i];
-        if (param->id >= 1 && param->id <= count)
-            values[param->id - 1] = param->value;
-        else if (param->flags & PLAN_PARAM_ESSENTIAL)
-            return status_fail(
-                status, STATUS_VERSION,
-                "needs a newer runtime: %s has an essential parameter of id %u, this runtime knows ids 1 "
-                "to %d; use the runtime that came with the builder",
-                plan_op_name(launch->op), param->id, count);
-    }
+    (void)params, (void)geometry, (void)target;
+    *bytes = 2 * sizeof(int32_t);
     return true;
 }
 
-void op_list_params(const int64_t *values, int count, int essential, struct plan_param *list)
+bool op_page_table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes)
 {
-    for (int i = 0; i < count; i++)
-        list[i] = (struct plan_param){
-            .id = (uint16_t)(i + 1),
-            .flags = i < essential ? PLAN_PARAM_ESSENTIAL : 0,
-            .value = values[i],
-        };
+    (void)params, (void)target;
+    const uint64_t factors[] = {geometry->slots, geometry->pages_per_slot, sizeof(int32_t)};
+    return checked_product(factors, 3, bytes);
 }
 
-void op_leave_out_defaults(struct plan *plan)
+bool op_header_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                     uint64_t *bytes)
 {
-    struct plan_launch *launches = (struct plan_launch *)(uintptr_t)plan->launches; /* the builder owns its plans */
-    struct plan_param *params = (struct plan_param *)(uintptr_t)plan->params;
-    uint32_t kept = 0;
-    for (uint32_t n = 0; n < plan->header.launch_count; n++) {
-        struct plan_launch *launch = &launches[n];
-        const uint32_t first = launch->first_param, count = launch->param_count;
-        launch->first_param = kept;
-        for (uint32_t i = first; i < first + count; i++)
-            if (params[i].value != 0) params[kept++] = params[i];
-        launch->param_count = (uint16_t)(kept - launch->first_param);
+    (void)params, (void)geometry, (void)target;
+    *bytes = sizeof(struct comm_header);
+    return true;
+}
+
+uint64_t op_operand_width(const struct op_operand *operand, const int64_t *params)
+{
+    if (operand->width) return operand->width(params);
+    return operand->columns == OP_NONE ? 1 : (uint64_t)params[operand->columns];
+}
+
+bool op_operand_bytes(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
+                      const struct plan_geometry *geometry, int operand, uint64_t *bytes)
+{
+    const struct op_operand *schema = &op->operands[operand];
+    if (schema->bytes) return schema->bytes(params, geometry, target, bytes);
+    const enum dtype dtype = schema->dtype ? (enum dtype)params[schema->dtype] : (enum dtype)schema->fixed;
+    const uint64_t factors[] = {schema->rows == OP_NONE ? 1 : (uint64_t)params[schema->rows],
+                                op_operand_width(schema, params), dtype_bytes(dtype)};
+    return checked_product(factors, 3, bytes);
+}
+
+/* ---- operands of a launch ---- */
+
+bool op_has_operand(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand)
+{
+    const struct op_operand *schema = &op->operands[operand];
+    return (!schema->targets || schema->targets & (1u << target)) && (!schema->present || params[schema->present] != 0);
+}
+
+int op_operand_position(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand)
+{
+    int position = 0;
+    if (!op_has_operand(op, target, params, operand)) return -1;
+    for (int i = 0; i < operand; i++) position += op_has_operand(op, target, params, i);
+    return position;
+}
+
+int op_operands_present(const struct op_descriptor *op, enum engine_target target, const int64_t *params)
+{
+    int count = 0;
+    for (int i = 0; i < op->operand_count; i++) count += op_has_operand(op, target, params, i);
+    return count;
+}
+
+uint8_t op_operand_access(const struct op_operand *operand)
+{
+    if (operand->access) return operand->access;
+    switch (operand->role) {
+    case ROLE_OUTPUT: return ACCESS_WRITE;
+    case ROLE_EXCHANGE:
+    case ROLE_WORKSPACE:
+    case ROLE_COUNTERS: return ACCESS_READ_WRITE;
+    default: return ACCESS_READ;
     }
-    plan->header.param_count = kept;
 }
 
-/* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
- * turn the others' exchange to any address. */
-static bool verify_comm(const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+static uint8_t spaces_of(enum op_role role)
 {
-    const uint64_t header_bytes = sizeof(struct comm_header);
-    if (demand->field ? operand->offset == 0 && operand->bytes == header_bytes : operand->offset >= header_bytes)
-        return true;
-    return status_fail(status, STATUS_CORRUPT,
-                       "operand %s at offset %" PRIu64 " of comm has %" PRIu64 " bytes, expected %s header of %" PRIu64
-                       " bytes",
-                       demand->name, operand->offset, operand->bytes,
-                       demand->field ? "the whole" : "a place behind the", header_bytes);
+    switch (role) {
+    case ROLE_WEIGHT: return 1u << SPACE_WEIGHTS;
+    case ROLE_STEP: return 1u << SPACE_STEP;
+    case ROLE_STATE: return 1u << SPACE_STATE;
+    case ROLE_KV: return 1u << SPACE_KV;
+    case ROLE_HEADER:
+    case ROLE_EXCHANGE: return 1u << SPACE_COMM;
+    case ROLE_WORKSPACE:
+    case ROLE_COUNTERS: return 1u << SPACE_ARENA;
+    case ROLE_INPUT:
+    case ROLE_OUTPUT: break;
+    }
+    return 1u << SPACE_ARENA | 1u << SPACE_STEP; /* STEP: logits */
 }
 
-/* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
- * in a field that is output, so that no plan can overwrite the indices that a later op trusts. */
-static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry,
-                          const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+static uint8_t field_of(const struct op_operand *operand)
 {
-    bool step = operand->space == SPACE_STEP;
-    if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
-    if (!step && operand->space != SPACE_STATE) return true;
-    const struct plan_field *fields = step ? plan->step : geometry->state;
-    int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
-    int first = 0, last = count - 1;
-    if (demand->field)
-        first = last = demand->field - 1;
-    else if (operand->access & ACCESS_WRITE)
-        first = step ? (int)STEP_NEXT_TOKENS : (int)STATE_SAMPLERS;
-    else
-        return true;
-    for (int i = first; i <= last && i < count; i++) {
-        if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
-        /* Scratch and logits of some rows may begin inside an output field. */
-        if (!demand->field && operand->offset >= fields[i].offset &&
-            checked_range(operand->offset - fields[i].offset, operand->bytes, fields[i].bytes))
+    if (operand->role == ROLE_HEADER) return OP_FIELD_COMM_HEADER;
+    return operand->role == ROLE_STEP || operand->role == ROLE_STATE ? OP_FIELD(operand->field) : 0;
+}
+
+/* ---- facts ---- */
+
+static bool has_role(const struct op_descriptor *op, unsigned roles, uint8_t access)
+{
+    for (int i = 0; i < op->operand_count; i++)
+        if (i != OP_OPERAND_COUNTS && roles & (1u << op->operands[i].role) &&
+            op_operand_access(&op->operands[i]) & access)
             return true;
+    return false;
+}
+
+bool op_is_row_wise(const struct op_descriptor *op)
+{
+    return !has_role(op, 1u << ROLE_STEP | 1u << ROLE_STATE | 1u << ROLE_KV, ACCESS_READ_WRITE);
+}
+
+bool op_has_effect(const struct op_descriptor *op)
+{
+    return has_role(op, 1u << ROLE_STEP | 1u << ROLE_STATE | 1u << ROLE_KV, ACCESS_WRITE);
+}
+
+bool op_is_of_out_rows(const struct op_descriptor *op) { return op->params[OP_PARAM_COUNT_INDEX].least == 1; }
+
+int op_find_param(const struct op_descriptor *op, const char *name)
+{
+    for (int i = 0; i < op->param_count; i++)
+        if (strcmp(op->params[i].name, name) == 0) return i;
+    return -1;
+}
+
+/* ---- parameters ---- */
+
+enum { REASON_BYTES = 160 };
+static _Thread_local char reason[REASON_BYTES];
+
+static const char *param_illegal(const struct op_param *param, int64_t value)
+{
+    if (param->type == PARAM_DTYPE) {
+        if (value == DTYPE_F32 || value == DTYPE_F16 || value == DTYPE_BF16) return NULL;
+        snprintf(reason, sizeof reason, "parameter %s is %" PRId64 " (%s), expected F32, F16 or BF16", param->name,
+                 value, value >= 0 && value < DTYPE_COUNT ? dtype_name((enum dtype)value) : "unknown");
+        return reason;
     }
-    return status_fail(status, STATUS_CORRUPT,
-                       "operand %s at offset %" PRIu64 " of %s (%" PRIu64 " bytes) is outside the field it belongs to",
-                       demand->name, operand->offset, plan_space_name(operand->space), operand->bytes);
+    if (value >= param->least && value <= param->most) return NULL;
+    if (param->type == PARAM_FLOAT)
+        snprintf(reason, sizeof reason, "parameter %s is %" PRId64 ", expected the bits of a float32 from %g to %g",
+                 param->name, value, (double)float_from_bits((uint32_t)param->least),
+                 (double)float_from_bits((uint32_t)param->most));
+    else
+        snprintf(reason, sizeof reason, "parameter %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, param->name,
+                 value, param->least, param->most);
+    return reason;
 }
 
-static bool verify_operand(const struct plan *plan, const struct plan_geometry *geometry,
-                           const struct op_operand *demand, const struct plan_operand *operand, struct status *status)
+const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params)
 {
-    if (operand->space >= SPACE_COUNT || !(demand->space_mask & (1u << operand->space)))
-        return status_fail(status, STATUS_CORRUPT, "operand %s lies in the %s space, which this op does not allow",
-                           demand->name, plan_space_name(operand->space));
-    if (operand->space == SPACE_NONE) return true;
-    if (operand->access != demand->access)
-        return status_fail(status, STATUS_CORRUPT, "operand %s has access %u, expected %u", demand->name,
-                           (unsigned)operand->access, (unsigned)demand->access);
-    if (operand->bytes < demand->bytes)
-        return status_fail(status, STATUS_CORRUPT, "operand %s has %" PRIu64 " bytes, expected at least %" PRIu64,
-                           demand->name, operand->bytes, demand->bytes);
-    if (operand->offset % PLAN_ALIGNMENT)
-        return status_fail(status, STATUS_CORRUPT,
-                           "operand %s begins at offset %" PRIu64 ", which is not a multiple of %d", demand->name,
-                           operand->offset, (int)PLAN_ALIGNMENT);
-    return verify_fields(plan, geometry, demand, operand, status);
-}
-
-/* Two operands of one launch, one of them written, are disjoint or begin at the same place. */
-static bool verify_overlap(const struct op_operand *demands, const struct plan_operand *operands, int count,
-                           struct status *status)
-{
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < i; j++) {
-            const struct plan_operand *a = &operands[i], *b = &operands[j];
-            if (a->space != b->space || !((a->access | b->access) & ACCESS_WRITE) || a->offset == b->offset) continue;
-            bool apart = a->offset < b->offset ? b->offset - a->offset >= a->bytes : a->offset - b->offset >= b->bytes;
-            if (!apart)
-                return status_fail(status, STATUS_CORRUPT, "operands %s and %s overlap in part", demands[j].name,
-                                   demands[i].name);
-        }
+    for (int i = 0; i < op->param_count; i++) {
+        const char *why = param_illegal(&op->params[i], params[i]);
+        if (why) return why;
     }
-    return true;
+    return op->illegal ? op->illegal(params) : NULL;
 }
 
-static bool verify_launch(const struct plan *plan, const struct plan_launch *launch,
-                          const struct plan_geometry *geometry, struct status *status)
+static bool check_engine(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
+                         struct status *status)
 {
-    const struct op_descriptor *op = op_find(launch->op);
-    if (!op) return status_fail(status, STATUS_CORRUPT, "op %u is unknown", (unsigned)launch->op);
-    if (!checked_range(launch->first_param, launch->param_count, plan->header.param_count) ||
-        !checked_range(launch->first_operand, launch->operand_count, plan->header.operand_count))
-        return status_fail(status, STATUS_CORRUPT, "%s refers to parameters or operands beyond the plan's", op->name);
-
-    int64_t params[PLAN_MAX_PARAMS];
-    if (!op_params(plan, launch, op->param_count, params, status)) return false;
-    struct op_operand demands[PLAN_MAX_OPERANDS] = {{0}};
-    int operand_count = 0;
-    if (!op->check(params, geometry, demands, &operand_count, status)) return false;
-
-    uint32_t rows = params[OP_PARAM_COUNT_INDEX] == 0 ? plan->header.rows : plan->header.out_rows;
-    if (params[OP_PARAM_ROWS] != (int64_t)rows)
-        return status_fail(status, STATUS_CORRUPT, "%s works on %" PRId64 " rows, but the plan has %" PRIu32, op->name,
-                           params[OP_PARAM_ROWS], rows);
-    if (launch->operand_count != operand_count)
-        return status_fail(status, STATUS_CORRUPT, "%s has %u operands, expected %d", op->name,
-                           (unsigned)launch->operand_count, operand_count);
-
-    const struct plan_operand *operands = plan->operands + launch->first_operand;
-    for (int i = 0; i < operand_count; i++)
-        if (!verify_operand(plan, geometry, &demands[i], &operands[i], status))
-            return status_prefix(status, "%s", op->name);
-    if (!verify_overlap(demands, operands, operand_count, status)) return status_prefix(status, "%s", op->name);
-    return true;
+    bool paged = false;
+    for (int i = 0; i < op->param_count; i++) {
+        const struct op_param *param = &op->params[i];
+        uint64_t expected;
+        if (param->source != PARAM_OF_ENGINE) continue;
+        memcpy(&expected, (const uint8_t *)geometry + param->field, sizeof expected);
+        if (param->field == offsetof(struct plan_geometry, ranks)) expected = plan_ranks(geometry);
+        if ((uint64_t)params[i] != expected)
+            return status_fail(status, STATUS_CORRUPT,
+                               "%s: parameter %s is %" PRId64 ", but the engine's geometry says %" PRIu64, op->name,
+                               param->name, params[i], expected);
+    }
+    for (int i = 0; i < op->operand_count; i++) paged = paged || op->operands[i].role == ROLE_KV;
+    if (paged) {
+        uint64_t tokens;
+        if (geometry->page_bytes % PLAN_ALIGNMENT)
+            return status_fail(status, STATUS_CORRUPT, "%s: pages of %" PRIu64 " bytes are no multiple of %d", op->name,
+                               geometry->page_bytes, (int)PLAN_ALIGNMENT);
+        if (geometry->max_context > INT32_MAX ||
+            !checked_mul(geometry->page_tokens, geometry->pages_per_slot, &tokens) || tokens < geometry->max_context)
+            return status_fail(status, STATUS_CORRUPT,
+                               "%s: the pages of a slot hold fewer tokens than its context of %" PRIu64, op->name,
+                               geometry->max_context);
+    }
+    const char *why = op->misfit ? op->misfit(params, geometry) : NULL;
+    return !why || status_fail(status, STATUS_CORRUPT, "%s: %s", op->name, why);
 }
 
-bool op_verify(const struct plan *plan, uint32_t launch, const struct plan_geometry *geometry, const char *name,
-               struct status *status)
+/* CPU code computes in float32. */
+static const char *cpu_illegal(const struct op_descriptor *op, const int64_t *params)
 {
-    if (launch >= plan->header.launch_count)
-        return status_fail(status, STATUS_INTERNAL, "%s: there is no launch %" PRIu32, name, launch);
-    if (!verify_launch(plan, &plan->launches[launch], geometry, status))
-        return status_prefix(status, "%s: launch %" PRIu32, name, launch);
+    if (!op->run[CPU_PORTABLE]) return "there is no CPU code for this op";
+    for (int i = 0; i < op->operand_count; i++) {
+        const struct op_operand *operand = &op->operands[i];
+        const bool is_value = operand->role == ROLE_INPUT || operand->role == ROLE_OUTPUT;
+        if (is_value && operand->dtype && params[operand->dtype] != DTYPE_F32 &&
+            op_has_operand(op, TARGET_CPU, params, i))
+            return "CPU code computes in float32 only";
+    }
+    return op->cpu_illegal ? op->cpu_illegal(params) : NULL;
+}
+
+bool op_demands(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
+                const struct plan_geometry *geometry, struct op_demand *demands, int *count, struct status *status)
+{
+    const char *why = op_params_illegal(op, params);
+    if (why) return status_fail(status, STATUS_CORRUPT, "%s: %s", op->name, why);
+    if (!check_engine(op, params, geometry, status)) return false;
+    why = target == TARGET_CPU ? cpu_illegal(op, params) : NULL;
+    if (why) return status_fail(status, STATUS_CORRUPT, "%s: %s", op->name, why);
+    *count = 0;
+    for (int i = 0; i < op->operand_count; i++) {
+        const struct op_operand *operand = &op->operands[i];
+        struct op_demand *demand = &demands[*count];
+        if (!op_has_operand(op, target, params, i)) continue;
+        *demand = (struct op_demand){.name = operand->name,
+                                     .operand = (uint8_t)i,
+                                     .space_mask = spaces_of(operand->role),
+                                     .access = op_operand_access(operand),
+                                     .field = field_of(operand)};
+        if (!op_operand_bytes(op, target, params, geometry, i, &demand->bytes))
+            return status_fail(status, STATUS_CORRUPT, "%s: the size of operand %s overflows 64 bits", op->name,
+                               operand->name);
+        ++*count;
+    }
     return true;
 }

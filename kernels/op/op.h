@@ -1,42 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The registry of ops: for every enum plan_op its contract (operands, parameters, legality), its cost, its plain
- * reference and its CPU implementations. Builder, tuner and runtime know ops only through this table. */
+/* Ops: for every enum plan_op its schema, its cost, its plain reference and its CPU code. Builder, tuner and runtime know
+ * ops only through this table; what runs an op on a GPU is kernels/cuda/registry.h. */
 #ifndef KERNELS_OP_OP_H
 #define KERNELS_OP_OP_H
 
-#include "formats/engine/plan.h"
 #include "kernels/cpu/team.h"
+#include "kernels/op/schema.h"
 
 /* Instruction sets with code of their own, slowest first. */
 enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_ISA_COUNT };
 
-/* What an op demands of one operand. */
-struct op_operand {
-    const char *name;
-    uint8_t space_mask; /* bit (1 << enum plan_space) for every space it may lie in */
-    uint8_t access;     /* enum plan_access */
-    uint64_t bytes;     /* least size */
-    uint8_t field;      /* OP_FIELD(...): the very field of STEP or STATE that it must be; 0: any place in its space */
-};
-/* Index data (tokens, slots, positions, pages) is trusted by the ops, so it may only come from where the submitter
- * put it: these operands are pinned to their field. */
-#define OP_FIELD(field) ((uint8_t)(1 + (field)))
-#define OP_IN_WEIGHTS   (1u << SPACE_WEIGHTS)
-#define OP_IN_ARENA     (1u << SPACE_ARENA)
-#define OP_IN_KV        (1u << SPACE_KV)
-#define OP_IN_STEP      (1u << SPACE_STEP)
-#define OP_IN_STATE     (1u << SPACE_STATE)
-#define OP_IN_COMM      (1u << SPACE_COMM)
-/* In the COMM space: the header that it begins with; operands that are not pinned to it lie behind it. */
-#define OP_FIELD_COMM_HEADER OP_FIELD(0)
-
-/* An operand that may be absent: its bit in space_mask. */
-#define OP_OPTIONAL (1u << SPACE_NONE)
-
-/* A launch with its operands resolved to addresses, NULL for absent ones and beyond the last. KV operands are the address
- * in page 0 of the pool. */
+/* A launch on the CPU with its operands resolved to addresses, each at its place in the schema, NULL where it is absent. KV
+ * operands are the address in page 0 of the pool. */
 struct op_call {
-    const int64_t *params;
+    const int64_t *params; /* the schema's, then the tunables of the CPU code */
     void *operands[PLAN_MAX_OPERANDS];
 };
 
@@ -45,59 +22,142 @@ typedef void op_run(const struct op_call *call, struct team_member *member);
 struct op_descriptor {
     enum plan_op id;
     const char *name;
-    int param_count;
-    const char *const *param_names; /* [param_count] */
+    const struct op_param *params;     /* [param_count] */
+    const struct op_operand *operands; /* [operand_count] */
+    int param_count, operand_count;
 
-    /* Checks hostile parameters against the contract and the engine's geometry, and fills what each operand must be.
-     * After this returned true and the operands satisfy `operands`, run and reference stay inside them. */
-    bool (*check)(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status);
-
+    /* Why parameters that are each in range are illegal together, NULL if they are legal. */
+    const char *(*illegal)(const int64_t *params);
+    /* Likewise, why they do not fit the engine; NULL: nothing but the PARAM_OF_ENGINE parameters refers to it. */
+    const char *(*misfit)(const int64_t *params, const struct plan_geometry *geometry);
     /* Bytes moved (each input read once, each output written once) and floating point operations at full row count.
      * Attention: at a context of max_context / 2. */
     void (*cost)(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops);
 
+    /* CPU code; absent where run[CPU_PORTABLE] is NULL. */
+    const char *const *tunables; /* [tunable_count]: names of the parameters after the schema's */
+    int tunable_count;
+    const char *(*cpu_illegal)(const int64_t *params); /* what the CPU code demands besides; NULL: nothing */
+    /* Good tunables without measuring, for the schema's parameters and a team of that size. NULL without tunables. */
+    void (*default_tunables)(const int64_t *params, enum cpu_isa isa, int threads, int64_t *tunables);
+
     /* Plain and slow, one thread, accumulation in double where it matters: the oracle. */
     void (*reference)(const struct op_call *call);
-
-    /* Called by every member of the team; returns when this member's share is done (the caller has a barrier behind).
-     * NULL for an instruction set without code of its own: the next slower one is used. [CPU_PORTABLE] never is. */
+    /* Called by every member of the team; returns when this member's share is done (the caller has a barrier after it).
+     * NULL for an instruction set without code of its own: the next slower one is used. */
     op_run *run[CPU_ISA_COUNT];
 };
 
 const struct op_descriptor *op_find(unsigned id); /* NULL for an unknown op */
 
+/* What a launch must give for one operand. */
+struct op_demand {
+    const char *name;
+    uint8_t operand;    /* its place in the schema */
+    uint8_t space_mask; /* bit (1 << enum plan_space) for every space it may lie in */
+    uint8_t access;     /* enum plan_access */
+    uint8_t field;      /* OP_FIELD(...): the field of STEP or STATE that it must be; 0: any place in its space */
+    uint64_t bytes;     /* least size */
+};
+/* Index data (tokens, slots, positions, pages) is trusted by the ops, so it may only come from where the submitter
+ * put it: these operands are pinned to their field. */
+#define OP_FIELD(field) ((uint8_t)(1 + (field)))
+/* In the COMM space: the header that it begins with; operands that are not pinned to it lie after it. */
+#define OP_FIELD_COMM_HEADER OP_FIELD(0)
+
+/* Checks hostile parameters against schema and geometry, and lists the operands that a launch on the target has, in its
+ * order: those of the schema that are present. After this returned true and the operands satisfy the demands, run and
+ * reference stay inside them. `demands`: [PLAN_MAX_OPERANDS]. */
+bool op_demands(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
+                const struct plan_geometry *geometry, struct op_demand *demands, int *count, struct status *status);
+
+/* Why the parameters of the schema are illegal, NULL if they are legal: ranges, types and op->illegal. The text lies in
+ * memory of the calling thread until its next call. Never trusts a parameter. */
+const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params);
+
+/* Of a launch on the target with these parameters: whether it has the operand, at which place in its list (-1: absent), and
+ * how many it has. */
+bool op_has_operand(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand);
+int op_operand_position(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand);
+int op_operands_present(const struct op_descriptor *op, enum engine_target target, const int64_t *params);
+/* Bytes of an operand that is present; false on overflow. */
+bool op_operand_bytes(const struct op_descriptor *op, enum engine_target target, const int64_t *params,
+                      const struct plan_geometry *geometry, int operand, uint64_t *bytes);
+/* Elements of a row of an operand. */
+uint64_t op_operand_width(const struct op_operand *operand, const int64_t *params);
+
 /* The parameters of a launch, which a plan lists by id, as the array that an op's code reads: values[id - 1], 0 where the
  * plan has none. Fails for an id above `count` that is essential; ignores others. */
 bool op_params(const struct plan *plan, const struct plan_launch *launch, int count, int64_t *values,
                struct status *status);
-
 /* The list for such an array: all `count` values, the first `essential` of them marked as essential. */
 void op_list_params(const int64_t *values, int count, int essential, struct plan_param *list);
-
 /* Takes the parameters that have their default, 0, out of a plan whose arrays are owned. */
 void op_leave_out_defaults(struct plan *plan);
 
-/* All checks of one launch: known op, parameters, op->check, row counts, operand count, spaces, access, sizes,
- * fields, what may be written in STEP and STATE, no operand that is written half over another (the same offset is
- * the op's own affair). */
-bool op_verify(const struct plan *plan, uint32_t launch, const struct plan_geometry *geometry, const char *name,
-               struct status *status);
+/* Facts that follow from the schema. */
+bool op_is_row_wise(const struct op_descriptor *op); /* row r of its outputs depends on row r of its inputs alone */
+bool op_has_effect(const struct op_descriptor *op);  /* writes to KV, STEP or STATE */
+uint8_t op_operand_access(const struct op_operand *operand);         /* enum plan_access */
+int op_find_param(const struct op_descriptor *op, const char *name); /* index, -1 if there is none */
+
+/* All checks of one launch on the target: known op, parameters, row counts, operand count, spaces, access, sizes, fields,
+ * what may be written in STEP and STATE, no operand that is written half over another (the same offset is the op's own
+ * affair). */
+bool op_verify(const struct plan *plan, uint32_t launch, enum engine_target target,
+               const struct plan_geometry *geometry, const char *name, struct status *status);
 
 enum cpu_isa cpu_isa_best(void); /* the best one this processor and operating system support */
 const char *cpu_isa_name(enum cpu_isa isa);
 bool cpu_isa_supported(enum cpu_isa isa);
 op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa); /* with the fallback to slower ones */
 
+/* Parameters of a launch on the CPU: the schema's, then the tunables. */
+static inline int op_cpu_param_count(const struct op_descriptor *op) { return op->param_count + op->tunable_count; }
+static inline const char *op_cpu_param_name(const struct op_descriptor *op, int index)
+{
+    return index < op->param_count ? op->params[index].name : op->tunables[index - op->param_count];
+}
+
 /* Parameters 0 and 1 of every op: the most rows of the plan, and which of STEP_COUNTS says how many are valid. */
 enum { OP_PARAM_ROWS = 0, OP_PARAM_COUNT_INDEX = 1 };
+#define OP_ROWS_PARAMS                                                                                           \
+    [OP_PARAM_ROWS] = {"rows", 1, PARAM_INTEGER, PARAM_OF_ROWS, .least = 1, .most = OP_MAX_ROWS, .fallback = 1}, \
+    [OP_PARAM_COUNT_INDEX] = {"count_index", 2, PARAM_INTEGER, PARAM_OF_COUNT, .least = 0, .most = 1}
+/* The same of an op that always works on out rows. */
+#define OP_OUT_ROWS_PARAMS                                                                                       \
+    [OP_PARAM_ROWS] = {"rows", 1, PARAM_INTEGER, PARAM_OF_ROWS, .least = 1, .most = OP_MAX_ROWS, .fallback = 1}, \
+    [OP_PARAM_COUNT_INDEX] = {"count_index", 2, PARAM_INTEGER, PARAM_OF_COUNT, .least = 1, .most = 1, .fallback = 1}
+bool op_is_of_out_rows(const struct op_descriptor *op);
 /* Operand 0 of every op: STEP_COUNTS. Rows beyond the valid ones are neither read nor written. */
 enum { OP_OPERAND_COUNTS = 0 };
+#define OP_COUNTS_OPERAND \
+    [OP_OPERAND_COUNTS] = {"counts", ROLE_STEP, .field = STEP_COUNTS, .fixed = DTYPE_NONE, .bytes = op_counts_bytes}
+bool op_counts_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                     uint64_t *bytes);
+/* Sizes that several schemas share: STATE_PAGE_TABLE, struct comm_header. */
+bool op_page_table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes);
+bool op_header_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                     uint64_t *bytes);
 
 static inline int64_t op_valid_rows(const struct op_call *call)
 {
     int64_t rows = ((const int32_t *)call->operands[OP_OPERAND_COUNTS])[call->params[OP_PARAM_COUNT_INDEX]];
     return rows < call->params[OP_PARAM_ROWS] ? rows : call->params[OP_PARAM_ROWS];
+}
+
+static inline float op_float_param(const int64_t *params, int index)
+{
+    return float_from_bits((uint32_t)params[index]);
+}
+
+/* Element of an array of F32, F16 or BF16. */
+static inline float op_element(const void *array, int64_t index, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32) return ((const float *)array)[index];
+    uint16_t bits = ((const uint16_t *)array)[index];
+    return dtype == DTYPE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
 }
 
 #endif

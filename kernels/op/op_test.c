@@ -28,15 +28,15 @@ struct world {
 
 static void world_fill(struct world *world, const struct op_descriptor *op, const int64_t *params)
 {
-    struct op_operand demands[PLAN_MAX_OPERANDS];
+    struct op_demand demands[PLAN_MAX_OPERANDS];
     int count = 0;
     struct status status = {0};
-    if (!op->check(params, &geometry, demands, &count, &status)) fail_msg("%s", status.message);
+    if (!op_demands(op, TARGET_CPU, params, &geometry, demands, &count, &status)) fail_msg("%s", status.message);
     uint64_t next[SPACE_COUNT] = {[SPACE_COMM] = HEADER_BYTES};
     memset(world, 0, sizeof *world);
     world->plan.header = (struct plan_header){.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS};
     assert_true(plan_place_step(&world->plan, VOCAB));
-    op_list_params(params, op->param_count, op->param_count, world->params);
+    op_list_params(params, op_cpu_param_count(op), op_cpu_param_count(op), world->params);
     for (int i = 0; i < count; i++) {
         unsigned space = SPACE_WEIGHTS;
         while (!(demands[i].space_mask & (1u << space))) space++;
@@ -52,11 +52,11 @@ static void world_fill(struct world *world, const struct op_descriptor *op, cons
     }
     world->launch = (struct plan_launch){.op = (uint16_t)op->id,
                                          .operand_count = (uint16_t)count,
-                                         .param_count = (uint16_t)op->param_count,
+                                         .param_count = (uint16_t)op_cpu_param_count(op),
                                          .tactic = PLAN_NO_TACTIC};
     world->plan.header.launch_count = 1;
     world->plan.header.operand_count = (uint32_t)count;
-    world->plan.header.param_count = (uint32_t)op->param_count;
+    world->plan.header.param_count = (uint32_t)op_cpu_param_count(op);
     world->plan.launches = &world->launch;
     world->plan.operands = world->operands;
     world->plan.params = world->params;
@@ -65,20 +65,21 @@ static void world_fill(struct world *world, const struct op_descriptor *op, cons
 static void assert_accepted(const struct world *world)
 {
     struct status status = {0};
-    if (!op_verify(&world->plan, 0, &geometry, "test plan", &status)) fail_msg("%s", status.message);
+    if (!op_verify(&world->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("%s", status.message);
 }
 
 static void assert_refused(const struct world *world, const char *words, int line)
 {
     struct status status = {0};
-    if (op_verify(&world->plan, 0, &geometry, "test plan", &status)) fail_msg("line %d: accepted", line);
+    if (op_verify(&world->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("line %d: accepted", line);
     assert_int_equal(status.code, STATUS_CORRUPT);
     if (!strstr(status.message, words)) fail_msg("line %d: the message lacks '%s': %s", line, words, status.message);
 }
 
-static const int64_t reduce_params[ALL_REDUCE_PARAMS] = {ROWS, 0, WIDTH, RANKS};
+static const int64_t reduce_params[ALL_REDUCE_PARAMS] = {ROWS, 0, WIDTH,      RANKS, DTYPE_F32,
+                                                         0,    0, DTYPE_BF16, 0,     DTYPE_BF16};
 static const int64_t gather_params[ALL_GATHER_PARAMS] = {ROWS, 1, 13, VOCAB, RANKS};
-static const int64_t embed_params[EMBED_PARAMS] = {ROWS, 0, WIDTH, 13, DTYPE_BF16, LAYOUT_PANEL16};
+static const int64_t embed_params[EMBED_PARAMS] = {ROWS, 0, WIDTH, WIDTH, 13, DTYPE_BF16, 1, DTYPE_F32, LAYOUT_PANEL16};
 
 /* Changes one field of an operand of a fresh all_reduce. */
 #define REFUSED(operand, change, words)                          \
@@ -140,7 +141,10 @@ static void outputs_of_collectives(void **state)
     struct world world;
     REFUSED(ALL_REDUCE_X, space = SPACE_COMM, "x");
     REFUSED(ALL_REDUCE_OUT, space = SPACE_COMM, "out");
-    REFUSED(ALL_REDUCE_OUT, space = SPACE_STEP, "out");
+    world_fill(&world, &op_all_reduce, reduce_params);
+    world.operands[ALL_REDUCE_OUT].space = SPACE_STEP;
+    world.operands[ALL_REDUCE_OUT].offset = 0; /* counts */
+    assert_refused(&world, "out", __LINE__);
     REFUSED(ALL_REDUCE_OUT, offset = PLAN_ALIGNMENT, "overlap"); /* half over x */
     world_fill(&world, &op_all_reduce, reduce_params);
     world.operands[ALL_REDUCE_OUT].offset = world.operands[ALL_REDUCE_X].offset; /* in place */

@@ -103,20 +103,28 @@ void test_fill(struct test_random *random, void *array, size_t count, enum dtype
     }
 }
 
+void test_complete_params(const struct op_descriptor *op, int64_t *params)
+{
+    for (int i = 0; i < op->param_count; i++)
+        if (op->params[i].type == PARAM_DTYPE && params[i] == DTYPE_NONE) params[i] = op->params[i].fallback;
+}
+
 void test_case_open(struct test_case *test, const struct op_descriptor *op, const int64_t *params,
                     const struct plan_geometry *geometry, int32_t valid)
 {
     memset(test, 0, sizeof *test);
     test->op = op;
-    memcpy(test->params, params, (size_t)op->param_count * sizeof *params);
+    memcpy(test->params, params, (size_t)op_cpu_param_count(op) * sizeof *params);
     test->geometry = *geometry;
+    test_complete_params(op, test->params);
     struct status status = {0};
-    if (!op->check(test->params, geometry, test->demands, &test->operand_count, &status))
+    if (!op_demands(op, TARGET_CPU, test->params, geometry, test->demands, &test->operand_count, &status))
         fail_msg("%s: refused: %s", op->name, status.message);
     test->call.params = test->params;
     for (int i = 0; i < test->operand_count; i++) {
-        test->buffers[i] = test_buffer_new((size_t)test->demands[i].bytes);
-        test->call.operands[i] = test->buffers[i].data;
+        const int operand = test->demands[i].operand;
+        test->buffers[operand] = test_buffer_new((size_t)test->demands[i].bytes);
+        test->call.operands[operand] = test->buffers[operand].data;
     }
     int32_t *counts = test->call.operands[OP_OPERAND_COUNTS];
     counts[0] = counts[1] = INT32_MAX; /* the other count must not matter */
@@ -125,13 +133,14 @@ void test_case_open(struct test_case *test, const struct op_descriptor *op, cons
 
 void test_case_assert_intact(const struct test_case *test)
 {
-    for (int i = 0; i < test->operand_count; i++) test_buffer_assert_intact(&test->buffers[i], test->demands[i].name);
+    for (int i = 0; i < test->operand_count; i++)
+        test_buffer_assert_intact(&test->buffers[test->demands[i].operand], test->demands[i].name);
 }
 
 void test_case_close(struct test_case *test)
 {
     test_case_assert_intact(test);
-    for (int i = 0; i < test->operand_count; i++) test_buffer_free(&test->buffers[i]);
+    for (int i = 0; i < test->operand_count; i++) test_buffer_free(&test->buffers[test->demands[i].operand]);
 }
 
 void test_case_replace(struct test_case *test, int operand, size_t bytes, size_t offset)
@@ -263,13 +272,14 @@ void test_assert_refused(const struct op_descriptor *op, const int64_t *params, 
                          int index, int64_t value)
 {
     int64_t hostile[PLAN_MAX_PARAMS];
-    memcpy(hostile, params, (size_t)op->param_count * sizeof *params);
+    memcpy(hostile, params, (size_t)op_cpu_param_count(op) * sizeof *params);
+    test_complete_params(op, hostile);
     hostile[index] = value;
-    struct op_operand operands[PLAN_MAX_OPERANDS];
+    struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count = 0;
     struct status status = {0};
-    if (op->check(hostile, geometry, operands, &operand_count, &status))
-        fail_msg("%s: %s = %" PRId64 " was accepted", op->name, op->param_names[index], value);
+    if (op_demands(op, TARGET_CPU, hostile, geometry, operands, &operand_count, &status))
+        fail_msg("%s: %s = %" PRId64 " was accepted", op->name, op_cpu_param_name(op, index), value);
     assert_int_equal(status.code, STATUS_CORRUPT);
     if (!strstr(status.message, op->name)) fail_msg("message does not name %s: %s", op->name, status.message);
 }
@@ -297,10 +307,11 @@ void test_hostile_params(const struct op_descriptor *op, const int64_t *params, 
     struct test_random random = {77};
     for (int round = 0; round < 4000; round++) {
         int64_t hostile[PLAN_MAX_PARAMS];
-        memcpy(hostile, params, (size_t)op->param_count * sizeof *params);
-        int changes = round < op->param_count * EXTREMES ? 1 : 3;
+        memcpy(hostile, params, (size_t)op_cpu_param_count(op) * sizeof *params);
+        test_complete_params(op, hostile);
+        const int count = op_cpu_param_count(op), changes = round < count * EXTREMES ? 1 : 3;
         for (int i = 0; i < changes; i++) {
-            int index = (int)test_random_range(&random, 0, op->param_count - 1);
+            int index = (int)test_random_range(&random, 0, count - 1);
             int64_t value = extremes[test_random_range(&random, 0, EXTREMES - 1)];
             if (changes == 1) {
                 index = round / EXTREMES;
@@ -308,10 +319,10 @@ void test_hostile_params(const struct op_descriptor *op, const int64_t *params, 
             }
             hostile[index] = value;
         }
-        struct op_operand operands[PLAN_MAX_OPERANDS];
+        struct op_demand operands[PLAN_MAX_OPERANDS];
         int operand_count = 0;
         struct status status = {0};
-        if (!op->check(hostile, geometry, operands, &operand_count, &status)) {
+        if (!op_demands(op, TARGET_CPU, hostile, geometry, operands, &operand_count, &status)) {
             assert_int_equal(status.code, STATUS_CORRUPT);
             assert_true(strlen(status.message) > 0);
             continue;

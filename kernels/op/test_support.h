@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "kernels/op/op.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 /* xorshift64*: the same data on every machine. */
 struct test_random {
@@ -44,7 +44,7 @@ struct test_case {
     const struct op_descriptor *op;
     int64_t params[PLAN_MAX_PARAMS];
     struct plan_geometry geometry;
-    struct op_operand demands[PLAN_MAX_OPERANDS];
+    struct op_demand demands[PLAN_MAX_OPERANDS];
     int operand_count;
     struct test_buffer buffers[PLAN_MAX_OPERANDS];
     struct op_call call;
@@ -55,6 +55,9 @@ void test_case_open(struct test_case *test, const struct op_descriptor *op, cons
                     const struct plan_geometry *geometry, int32_t valid);
 void test_case_assert_intact(const struct test_case *test);
 void test_case_close(struct test_case *test);
+
+/* Puts the schema's default in the place of every dtype that is DTYPE_NONE. */
+void test_complete_params(const struct op_descriptor *op, int64_t *params);
 
 /* Replaces an operand's memory by a larger one (the KV pool); the call points `offset` bytes into it. */
 void test_case_replace(struct test_case *test, int operand, size_t bytes, size_t offset);

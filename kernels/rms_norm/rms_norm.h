@@ -10,21 +10,21 @@
 
 enum rms_norm_operand {
     RMS_NORM_COUNTS,
-    RMS_NORM_X,                            /* f32[rows, HIDDEN] */
-    RMS_NORM_WEIGHT,                       /* DTYPE[HIDDEN] */
-    RMS_NORM_OUT,                          /* f32[rows, HIDDEN]; may be X */
-    RMS_NORM_OPERANDS,                     /* without residual */
-    RMS_NORM_RESIDUAL = RMS_NORM_OPERANDS, /* f32[rows, HIDDEN] */
-    RMS_NORM_SUM,                          /* f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
-    RMS_NORM_OPERANDS_RESIDUAL
+    RMS_NORM_X,        /* f32[rows, HIDDEN] */
+    RMS_NORM_WEIGHT,   /* WEIGHT_DTYPE[HIDDEN] */
+    RMS_NORM_OUT,      /* OUT_DTYPE[rows, HIDDEN]; may be X if it is F32 */
+    RMS_NORM_RESIDUAL, /* HAS_RESIDUAL: f32[rows, HIDDEN] */
+    RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
+    RMS_NORM_OPERANDS
 };
 enum rms_norm_param {
     RMS_NORM_ROWS,
     RMS_NORM_COUNT_INDEX,
     RMS_NORM_HIDDEN,
-    RMS_NORM_DTYPE,
-    RMS_NORM_EPS_BITS, /* float bits */
-    RMS_NORM_HAS_RESIDUAL,
+    RMS_NORM_WEIGHT_DTYPE,
+    RMS_NORM_EPS_BITS, /* bits of a float32 >= 0 */
+    RMS_NORM_OUT_DTYPE,
+    RMS_NORM_HAS_RESIDUAL, /* CPU */
     RMS_NORM_PARAMS
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rms_norm/rms_norm_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 
 enum { FLT_MAX_BITS = 0x7f7fffff, MAX_HIDDEN = 1 << 24, WARP = 32, MAX_THREADS = 1024 };
 
@@ -19,6 +19,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (!is_float(params[RMS_NORM_DEVICE_DTYPE])) return "WEIGHT_DTYPE is not F32, F16 or BF16";
     if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
     if (!is_float(params[RMS_NORM_DEVICE_OUT_DTYPE])) return "OUT_DTYPE is not F32, F16 or BF16";
+    if (params[RMS_NORM_HAS_RESIDUAL]) return "HAS_RESIDUAL is not 0";
     if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
     *geometry = (struct device_geometry){{(uint32_t)rows, 1, 1}, {(uint32_t)threads, 1, 1}, {1, 1, 1}, 0};
     return NULL;
@@ -52,8 +53,9 @@ int rms_norm_device_candidates(const int64_t *params, const struct device_facts 
     return count;
 }
 
-static const char *const param_names[RMS_NORM_DEVICE_PARAMS] = {"ROWS",     "COUNT_INDEX", "HIDDEN", "WEIGHT_DTYPE",
-                                                                "EPS_BITS", "OUT_DTYPE",   "THREADS"};
+static const char *const param_names[RMS_NORM_DEVICE_PARAMS] = {"ROWS",         "COUNT_INDEX", "HIDDEN",
+                                                                "WEIGHT_DTYPE", "EPS_BITS",    "OUT_DTYPE",
+                                                                "HAS_RESIDUAL", "THREADS"};
 
 const struct device_kernel device_rms_norm = {
     .name = "rms_norm",

@@ -8,6 +8,7 @@
 #define KERNELS_RMS_NORM_RMS_NORM_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 enum rms_norm_device_operand {
     RMS_NORM_DEVICE_COUNTS,
@@ -17,13 +18,13 @@ enum rms_norm_device_operand {
     RMS_NORM_DEVICE_OPERANDS
 };
 enum rms_norm_device_param {
-    RMS_NORM_DEVICE_ROWS,
-    RMS_NORM_DEVICE_COUNT_INDEX,
-    RMS_NORM_DEVICE_HIDDEN,
-    RMS_NORM_DEVICE_DTYPE,    /* parameter WEIGHT_DTYPE: F32, F16, BF16 */
-    RMS_NORM_DEVICE_EPS_BITS, /* bits of a finite float32 >= 0 */
-    RMS_NORM_DEVICE_OUT_DTYPE,
-    RMS_NORM_DEVICE_THREADS, /* tunable: a multiple of 32 in 32..1024, one block per row */
+    RMS_NORM_DEVICE_ROWS = RMS_NORM_ROWS,
+    RMS_NORM_DEVICE_COUNT_INDEX = RMS_NORM_COUNT_INDEX,
+    RMS_NORM_DEVICE_HIDDEN = RMS_NORM_HIDDEN,
+    RMS_NORM_DEVICE_DTYPE = RMS_NORM_WEIGHT_DTYPE,
+    RMS_NORM_DEVICE_EPS_BITS = RMS_NORM_EPS_BITS,
+    RMS_NORM_DEVICE_OUT_DTYPE = RMS_NORM_OUT_DTYPE,
+    RMS_NORM_DEVICE_THREADS = RMS_NORM_PARAMS, /* tunable: a multiple of 32 in 32..1024, one block per row */
     RMS_NORM_DEVICE_PARAMS
 };
 extern const struct device_kernel device_rms_norm;

@@ -26,7 +26,8 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype,
                                                                    test_device_buffer_new(out_bytes)};
     cu_deviceptr operands[RMS_NORM_DEVICE_OPERANDS];
     for (int i = 0; i < RMS_NORM_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows, 1, hidden, dtype, test_float_bits(eps), out_dtype, threads};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {rows,      1, hidden, dtype, test_float_bits(eps),
+                                                    out_dtype, 0, threads};
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_rms_norm, params);
     assert_int_equal(kernel.local_bytes, 0);
@@ -36,7 +37,7 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype,
     test_kernel_run(&kernel, operands, RMS_NORM_DEVICE_OPERANDS, 0);
     test_device_read(&buffers[RMS_NORM_DEVICE_OUT], again, out_bytes);
     test_assert_same_bits(found, again, valid_cells * dtype_bytes(out_dtype), "rms_norm, second run");
-    const int64_t reference_params[RMS_NORM_PARAMS] = {rows, 1, hidden, dtype, test_float_bits(eps), 0};
+    const int64_t reference_params[RMS_NORM_PARAMS] = {rows, 1, hidden, dtype, test_float_bits(eps)};
     rms_norm_reference(&(struct op_call){reference_params, {counts, x, weight, expected}});
     test_decode(found, out, valid_cells, out_dtype);
     test_assert_close(out, expected, valid_cells, 1e-7, relative_of(out_dtype), "rms_norm");
@@ -112,7 +113,7 @@ static void times(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(eps), DTYPE_BF16, 256};
+    const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(eps), DTYPE_BF16, 0, 256};
     test_hostile_launches(&device_rms_norm, params);
     test_launch_refuses(&device_rms_norm, params, RMS_NORM_DEVICE_HIDDEN, 0);
     test_launch_refuses(&device_rms_norm, params, RMS_NORM_DEVICE_THREADS, 48);

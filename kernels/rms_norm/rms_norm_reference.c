@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 void rms_norm_reference(const struct op_call *call)
 {
     int64_t width = call->params[RMS_NORM_HIDDEN], rows = op_valid_rows(call);
-    enum dtype dtype = (enum dtype)call->params[RMS_NORM_DTYPE];
+    enum dtype dtype = (enum dtype)call->params[RMS_NORM_WEIGHT_DTYPE];
     double eps = (double)op_float_param(call->params, RMS_NORM_EPS_BITS);
     bool has_residual = call->params[RMS_NORM_HAS_RESIDUAL] != 0;
     for (int64_t r = 0; r < rows; r++) {

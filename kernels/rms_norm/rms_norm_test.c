@@ -31,7 +31,7 @@ static void load_inputs(struct test_case *test, const struct data *data, size_t 
 static void check_shape(struct test_random *random, int64_t rows, int64_t valid, int64_t width, enum dtype dtype,
                         bool has_residual)
 {
-    const int64_t params[RMS_NORM_PARAMS] = {rows, 0, width, dtype, test_float_bits(1e-5f), has_residual};
+    const int64_t params[RMS_NORM_PARAMS] = {rows, 0, width, dtype, test_float_bits(1e-5f), 0, has_residual};
     struct test_case test;
     test_case_open(&test, &op_rms_norm, params, &geometry, (int32_t)valid);
     size_t count = (size_t)(valid * width), all = (size_t)(rows * width), bytes = count * sizeof(float);
@@ -98,7 +98,7 @@ static void equals_reference(void **state)
 static void zeros_give_zeros(void **state)
 {
     (void)state;
-    const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f), 0};
+    const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f)};
     TEST_FOR_EACH_ISA(isa)
     {
         struct test_case test;
@@ -115,10 +115,10 @@ static void zeros_give_zeros(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 1};
+    const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1};
     test_hostile_params(&op_rms_norm, params, &geometry);
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HIDDEN, 0);
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_DTYPE, DTYPE_F8_E4M3);
+    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3);
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_EPS_BITS, test_float_bits(-1e-5f));
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_EPS_BITS, INT64_MIN);
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HAS_RESIDUAL, 2);

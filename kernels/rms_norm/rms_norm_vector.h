@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 op_run rms_norm_run_avx2, rms_norm_run_avx512;
@@ -82,7 +82,7 @@ static inline void rms_norm_vector_run(const struct op_call *call, struct team_m
 {
     struct share rows = team_share_rows(member, op_valid_rows(call), call->params[RMS_NORM_HIDDEN]);
     bool has_residual = call->params[RMS_NORM_HAS_RESIDUAL] != 0;
-    switch ((enum dtype)call->params[RMS_NORM_DTYPE]) {
+    switch ((enum dtype)call->params[RMS_NORM_WEIGHT_DTYPE]) {
     case DTYPE_F32: rms_norm_rows(call, rows, DTYPE_F32, has_residual); break;
     case DTYPE_F16: rms_norm_rows(call, rows, DTYPE_F16, has_residual); break;
     default: rms_norm_rows(call, rows, DTYPE_BF16, has_residual); break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_append/rope_append_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, FLT_MAX_BITS = 0x7f7fffff, MAX_PAGE_TOKENS = 65536 };

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/pages.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
 static void store(void *array, int64_t index, enum dtype dtype, float value)

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/pages.h"
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append.h"
 
 op_run rope_append_run_avx2, rope_append_run_avx512;

@@ -19,6 +19,7 @@
 #define KERNELS_ROPE_ATTENTION_ROPE_ATTENTION_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/op/paged.h"
 
 enum rope_attention_operand {
     ROPE_ATTENTION_COUNTS,
@@ -31,39 +32,40 @@ enum rope_attention_operand {
     ROPE_ATTENTION_OUT,        /* X_DTYPE[rows, HEADS * HEAD_DIM] */
     ROPE_ATTENTION_WORKSPACE,  /* rope_attention_workspace_bytes, all zero before the first launch, and again after
                                 * each */
-    ROPE_ATTENTION_OPERANDS,   /* with HAS_NORM two more: */
-    ROPE_ATTENTION_NORM_Q = ROPE_ATTENTION_OPERANDS, /* NORM_DTYPE[HEAD_DIM] */
-    ROPE_ATTENTION_NORM_K,
-    ROPE_ATTENTION_OPERANDS_NORM
+    ROPE_ATTENTION_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM] */
+    ROPE_ATTENTION_NORM_K,     /* likewise */
+    ROPE_ATTENTION_OPERANDS
 };
 enum rope_attention_param {
-    ROPE_ATTENTION_ROWS,
-    ROPE_ATTENTION_COUNT_INDEX,
-    ROPE_ATTENTION_HEADS, /* a multiple of KV_HEADS */
-    ROPE_ATTENTION_KV_HEADS,
-    ROPE_ATTENTION_HEAD_DIM,    /* even, 2 to 256 */
-    ROPE_ATTENTION_PAGE_TOKENS, /* a power of two from 16 on; this and the next three: the engine's geometry */
-    ROPE_ATTENTION_PAGES_PER_SLOT,
-    ROPE_ATTENTION_PAGE_BYTES, /* a multiple of 16 */
-    ROPE_ATTENTION_SLOT_COUNT,
-    ROPE_ATTENTION_KV_DTYPE,   /* F16, BF16 */
-    ROPE_ATTENTION_X_DTYPE,    /* F16, BF16 */
+    ROPE_ATTENTION_ROWS = OP_PARAM_ROWS,
+    ROPE_ATTENTION_COUNT_INDEX = OP_PARAM_COUNT_INDEX,
+    ROPE_ATTENTION_HEADS = PAGED_HEADS,
+    ROPE_ATTENTION_KV_HEADS = PAGED_KV_HEADS,
+    ROPE_ATTENTION_HEAD_DIM = PAGED_HEAD_DIM, /* even */
+    ROPE_ATTENTION_PAGE_TOKENS = PAGED_PAGE_TOKENS,
+    ROPE_ATTENTION_PAGES_PER_SLOT = PAGED_PAGES_PER_SLOT,
+    ROPE_ATTENTION_PAGE_BYTES = PAGED_PAGE_BYTES,
+    ROPE_ATTENTION_SLOT_COUNT = PAGED_SLOT_COUNT,
+    ROPE_ATTENTION_KV_DTYPE = PAGED_KV_DTYPE,
+    ROPE_ATTENTION_X_DTYPE = PAGED_X_DTYPE,
     ROPE_ATTENTION_WINDOW,     /* 0: none */
-    ROPE_ATTENTION_SCALE_BITS, /* float bits */
+    ROPE_ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
     ROPE_ATTENTION_HAS_NORM,
-    ROPE_ATTENTION_NORM_DTYPE, /* F32, F16, BF16; not looked at without HAS_NORM */
-    ROPE_ATTENTION_EPS_BITS,
+    ROPE_ATTENTION_NORM_DTYPE,
+    ROPE_ATTENTION_EPS_BITS, /* bits of a float32 >= 0 */
+    ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
-    ROPE_ATTENTION_SPLITS,      /* 1 to 64 */
-    ROPE_ATTENTION_WARPS,       /* 1 to 16 */
-    ROPE_ATTENTION_TILE_TOKENS, /* 16, 32, 64, at most PAGE_TOKENS */
-    ROPE_ATTENTION_HEAD_TILES,  /* 1, 2, 4: query heads per block / 8 */
-    ROPE_ATTENTION_STAGES,      /* 2 to 16: of a warp's ring in shared memory */
+    ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */
+    ROPE_ATTENTION_WARPS,                                  /* 1 to 16 */
+    ROPE_ATTENTION_TILE_TOKENS,                            /* 16, 32, 64, at most PAGE_TOKENS */
+    ROPE_ATTENTION_HEAD_TILES,                             /* 1, 2, 4: query heads per block / 8 */
+    ROPE_ATTENTION_STAGES,                                 /* 2 to 16: of a warp's ring in shared memory */
     ROPE_ATTENTION_BULK,        /* 0, 1: rows fetched by the copy engine: sm_90, HEAD_DIM a multiple of 8 */
     ROPE_ATTENTION_ALONE_TILES, /* 1 to 64: per warp, that one split takes alone */
     ROPE_ATTENTION_PARAMS
 };
 
+extern const struct op_descriptor op_rope_attention;
 extern const struct device_kernel device_rope_attention;
 
 /* Of parameters that `launch` accepts. */

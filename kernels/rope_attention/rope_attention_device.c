@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rope_attention/rope_attention.h"
 #include "kernels/rope_attention/rope_attention_layout.cuh"
 
@@ -282,7 +282,7 @@ const struct device_kernel device_rope_attention = {
     .param_count = ROPE_ATTENTION_PARAMS,
     .param_names = param_names,
     .first_tunable = ROPE_ATTENTION_SPLITS,
-    .operand_count = ROPE_ATTENTION_OPERANDS_NORM,
+    .operand_count = ROPE_ATTENTION_OPERANDS,
     .launch = launch,
     .candidates = rope_attention_candidates,
     .cost = cost,

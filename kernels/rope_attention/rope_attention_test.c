@@ -28,8 +28,8 @@ struct setup {
     uint8_t *pool, *expected_pool;
     struct pages pages;
     uint16_t *found;
-    struct test_device_buffer buffers[ROPE_ATTENTION_OPERANDS_NORM];
-    cu_deviceptr operands[ROPE_ATTENTION_OPERANDS_NORM];
+    struct test_device_buffer buffers[ROPE_ATTENTION_OPERANDS];
+    cu_deviceptr operands[ROPE_ATTENTION_OPERANDS];
     int operand_count;
 };
 

@@ -4,33 +4,7 @@
 #include <math.h>
 
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    (void)geometry;
-    const struct op_descriptor *op = &op_rope_table;
-    if (!op_check_rows(op, params, status) ||
-        !op_check_range(op, params, ROPE_TABLE_HEAD_DIM, 2, OP_MAX_HEAD_DIM, status) ||
-        !op_check_float_bits(op, params, ROPE_TABLE_SCALING_BITS, status))
-        return false;
-    if (params[ROPE_TABLE_HEAD_DIM] % 2)
-        return status_fail(status, STATUS_CORRUPT, "rope_table: parameter head_dim is %d, expected an even number",
-                           (int)params[ROPE_TABLE_HEAD_DIM]);
-    uint64_t rows = (uint64_t)params[ROPE_TABLE_ROWS], head_dim = (uint64_t)params[ROPE_TABLE_HEAD_DIM];
-    const struct op_operand positions = {.name = "positions",
-                                         .space_mask = OP_IN_STEP,
-                                         .access = ACCESS_READ,
-                                         .field = OP_FIELD(STEP_POSITIONS)};
-    const struct op_operand inv_freq = {.name = "inv_freq", .space_mask = OP_IN_WEIGHTS, .access = ACCESS_READ};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, positions, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, inv_freq, sizeof(float), head_dim / 2, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, head_dim, 1, status);
-}
+#include "kernels/op/op.h"
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
 {
@@ -69,14 +43,36 @@ static void run(const struct op_call *call, struct team_member *member)
 
 static void reference(const struct op_call *call) { fill_rows(call, 0, op_valid_rows(call)); }
 
-static const char *const param_names[ROPE_TABLE_PARAMS] = {"rows", "count_index", "head_dim", "scaling_bits"};
+static const char *illegal(const int64_t *params)
+{
+    return params[ROPE_TABLE_HEAD_DIM] % 2 ? "parameter head_dim is odd" : NULL;
+}
+
+static uint64_t half_head(const int64_t *params) { return (uint64_t)params[ROPE_TABLE_HEAD_DIM] / 2; }
+
+static const struct op_param param_schema[ROPE_TABLE_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [ROPE_TABLE_HEAD_DIM] = {"head_dim", 3, PARAM_INTEGER, PARAM_OF_WIDTH, ROPE_TABLE_OUT, .least = 2,
+                             .most = OP_MAX_HEAD_DIM},
+    [ROPE_TABLE_SCALING_BITS] = {"scaling_bits", 4, PARAM_FLOAT, PARAM_OF_NODE, .most = 0x5f800000 /* 2^64 */},
+};
+static const struct op_operand operand_schema[ROPE_TABLE_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ROPE_TABLE_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
+                              .rows = ROPE_TABLE_ROWS, .columns = OP_NONE},
+    [ROPE_TABLE_INV_FREQ] = {"inv_freq", ROLE_WEIGHT, .fixed = DTYPE_F32, .rows = OP_NONE, .width = half_head},
+    [ROPE_TABLE_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ROPE_TABLE_ROWS,
+                        .columns = ROPE_TABLE_HEAD_DIM},
+};
 
 const struct op_descriptor op_rope_table = {
     .id = OP_ROPE_TABLE,
     .name = "rope_table",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = ROPE_TABLE_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = ROPE_TABLE_OPERANDS,
+    .illegal = illegal,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/rope_table/rope_table_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ROPE_TABLE_THREADS, FLT_MAX_BITS = 0x7f7fffff, FLOPS_PER_ELEMENT = 20 };

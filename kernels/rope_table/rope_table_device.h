@@ -10,6 +10,7 @@
 #define KERNELS_ROPE_TABLE_ROPE_TABLE_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/rope_table/rope_table.h"
 
 enum rope_table_device_operand {
     ROPE_TABLE_DEVICE_COUNTS,
@@ -19,11 +20,11 @@ enum rope_table_device_operand {
     ROPE_TABLE_DEVICE_OPERANDS
 };
 enum rope_table_device_param {
-    ROPE_TABLE_DEVICE_ROWS,
-    ROPE_TABLE_DEVICE_COUNT_INDEX,
-    ROPE_TABLE_DEVICE_HEAD_DIM,     /* even, 2..256 */
-    ROPE_TABLE_DEVICE_SCALING_BITS, /* bits of a finite float32 >= 0 */
-    ROPE_TABLE_DEVICE_PARAMS
+    ROPE_TABLE_DEVICE_ROWS = ROPE_TABLE_ROWS,
+    ROPE_TABLE_DEVICE_COUNT_INDEX = ROPE_TABLE_COUNT_INDEX,
+    ROPE_TABLE_DEVICE_HEAD_DIM = ROPE_TABLE_HEAD_DIM,
+    ROPE_TABLE_DEVICE_SCALING_BITS = ROPE_TABLE_SCALING_BITS,
+    ROPE_TABLE_DEVICE_PARAMS = ROPE_TABLE_PARAMS
 };
 extern const struct device_kernel device_rope_table;
 

@@ -2,59 +2,12 @@
 #include "kernels/sample/sample.h"
 
 #include "kernels/cpu/vector_portable.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/sample/sample_vector.h"
 
 uint64_t sample_workspace_bytes(uint64_t rows, uint64_t vocab)
 {
     return rows * (sample_maxima(vocab) * sizeof(float) + vocab * sizeof(uint32_t));
-}
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    const struct op_descriptor *op = &op_sample;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, SAMPLE_COUNT_INDEX, 1, 1, status) ||
-        !op_check_range(op, params, SAMPLE_VOCAB, 1, OP_MAX_WIDTH, status) ||
-        !op_check_equal(op, params, SAMPLE_VOCAB, geometry->vocab_size, status) ||
-        !op_check_range(op, params, SAMPLE_SLOT_COUNT, 1, OP_MAX_ROWS, status) ||
-        !op_check_equal(op, params, SAMPLE_SLOT_COUNT, geometry->slots, status) ||
-        !op_check_range(op, params, SAMPLE_IN_ROWS, 1, OP_MAX_ROWS, status))
-        return false;
-    uint64_t rows = (uint64_t)params[SAMPLE_ROWS], vocab = (uint64_t)params[SAMPLE_VOCAB];
-    uint64_t slot_count = (uint64_t)params[SAMPLE_SLOT_COUNT], in_rows = (uint64_t)params[SAMPLE_IN_ROWS];
-    const struct op_operand logits = {.name = "logits", .space_mask = OP_IN_STEP | OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand out_rows = {.name = "out_rows",
-                                        .space_mask = OP_IN_STEP,
-                                        .access = ACCESS_READ,
-                                        .field = OP_FIELD(STEP_OUT_ROWS)};
-    const struct op_operand slots = {.name = "slots",
-                                     .space_mask = OP_IN_STEP,
-                                     .access = ACCESS_READ,
-                                     .field = OP_FIELD(STEP_SLOTS)};
-    const struct op_operand samplers = {.name = "samplers",
-                                        .space_mask = OP_IN_STATE,
-                                        .access = ACCESS_READ_WRITE,
-                                        .field = OP_FIELD(STATE_SAMPLERS)};
-    const struct op_operand seen = {.name = "seen",
-                                    .space_mask = OP_IN_STATE,
-                                    .access = ACCESS_READ_WRITE,
-                                    .field = OP_FIELD(STATE_SEEN)};
-    const struct op_operand next_tokens = {.name = "next_tokens",
-                                           .space_mask = OP_IN_STEP,
-                                           .access = ACCESS_WRITE,
-                                           .field = OP_FIELD(STEP_NEXT_TOKENS)};
-    const struct op_operand workspace = {.name = "workspace", .space_mask = OP_IN_ARENA, .access = ACCESS_READ_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, logits, sizeof(float), rows, vocab, 1, status) &&
-           op_add_operand(op, operands, operand_count, out_rows, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, slots, sizeof(int32_t), in_rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, samplers, sizeof(struct sampler_state), slot_count, 1, 1,
-                          status) &&
-           op_add_operand(op, operands, operand_count, seen, 1, slot_count, (vocab + 7) / 8, 1, status) &&
-           op_add_operand(op, operands, operand_count, next_tokens, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, workspace, 1, sample_workspace_bytes(rows, vocab), 1, 1, status);
 }
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
@@ -67,14 +20,71 @@ static void cost(const int64_t *params, const struct plan_geometry *geometry, ui
 
 static void run_portable(const struct op_call *call, struct team_member *member) { sample_vector_run(call, member); }
 
-static const char *const param_names[SAMPLE_PARAMS] = {"rows", "count_index", "vocab", "slot_count", "in_rows"};
+static bool sampler_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                          uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = (uint64_t)params[SAMPLE_SLOT_COUNT] * sizeof(struct sampler_state);
+    return true;
+}
+
+static bool seen_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                       uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = (uint64_t)params[SAMPLE_SLOT_COUNT] * (((uint64_t)params[SAMPLE_VOCAB] + 7) / 8);
+    return true;
+}
+
+static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                            uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = sample_workspace_bytes((uint64_t)params[SAMPLE_ROWS], (uint64_t)params[SAMPLE_VOCAB]);
+    return true;
+}
+
+static const struct op_param param_schema[SAMPLE_PARAMS] = {
+    OP_OUT_ROWS_PARAMS,
+    [SAMPLE_VOCAB] = {"vocab", 3, PARAM_INTEGER, PARAM_OF_ENGINE, .field = offsetof(struct plan_geometry, vocab_size),
+                      .least = 1, .most = OP_MAX_WIDTH},
+    [SAMPLE_SLOT_COUNT] = {"slot_count", 4, PARAM_INTEGER, PARAM_OF_ENGINE,
+                           .field = offsetof(struct plan_geometry, slots), .least = 1, .most = OP_MAX_ROWS},
+    [SAMPLE_IN_ROWS] = {"in_rows", 5, PARAM_INTEGER, PARAM_OF_STEP, .least = 1, .most = OP_MAX_ROWS},
+    [SAMPLE_FEEDBACK] = {"feedback", 6, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+};
+static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [SAMPLE_LOGITS] = {"logits", ROLE_INPUT, .fixed = DTYPE_F32, .rows = SAMPLE_ROWS, .columns = SAMPLE_VOCAB},
+    [SAMPLE_OUT_ROWS] = {"out_rows", ROLE_STEP, .field = STEP_OUT_ROWS, .fixed = DTYPE_I32, .rows = SAMPLE_ROWS,
+                         .columns = OP_NONE},
+    [SAMPLE_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = SAMPLE_IN_ROWS,
+                      .columns = OP_NONE},
+    [SAMPLE_SAMPLERS] = {"samplers", ROLE_STATE, ACCESS_READ_WRITE, STATE_SAMPLERS, .bytes = sampler_bytes},
+    [SAMPLE_SEEN] = {"seen", ROLE_STATE, ACCESS_READ_WRITE, STATE_SEEN, .bytes = seen_bytes},
+    [SAMPLE_NEXT_TOKENS] = {"next_tokens", ROLE_STEP, ACCESS_WRITE, STEP_NEXT_TOKENS, .fixed = DTYPE_I32,
+                            .rows = SAMPLE_ROWS, .columns = OP_NONE},
+    [SAMPLE_TOKENS] = {"tokens", ROLE_STEP, ACCESS_WRITE, STEP_TOKENS, SAMPLE_FEEDBACK, .fixed = DTYPE_I32,
+                       .rows = SAMPLE_IN_ROWS, .columns = OP_NONE},
+    [SAMPLE_POSITIONS] = {"positions", ROLE_STEP, ACCESS_READ_WRITE, STEP_POSITIONS, SAMPLE_FEEDBACK,
+                          .fixed = DTYPE_I32, .rows = SAMPLE_IN_ROWS, .columns = OP_NONE},
+    [SAMPLE_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
+};
+
+/* On the CPU the host feeds tokens back. */
+static const char *cpu_illegal(const int64_t *params)
+{
+    return params[SAMPLE_FEEDBACK] ? "parameter feedback is not 0" : NULL;
+}
 
 const struct op_descriptor op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = SAMPLE_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = SAMPLE_OPERANDS,
+    .cpu_illegal = cpu_illegal,
     .cost = cost,
     .reference = sample_reference,
     .run =

@@ -28,7 +28,9 @@ enum sample_operand {
     SAMPLE_SAMPLERS,    /* struct sampler_state[SLOT_COUNT], read and written */
     SAMPLE_SEEN,        /* u8[SLOT_COUNT, ceil(VOCAB / 8)], read and written */
     SAMPLE_NEXT_TOKENS, /* i32[rows], each in [0, VOCAB) or PLAN_NO_TOKEN */
-    SAMPLE_WORKSPACE,   /* sample_workspace_bytes */
+    SAMPLE_TOKENS,      /* FEEDBACK: i32[IN_ROWS], written */
+    SAMPLE_POSITIONS,   /* FEEDBACK: i32[IN_ROWS], read and written */
+    SAMPLE_WORKSPACE,   /* CPU: sample_workspace_bytes */
     SAMPLE_OPERANDS
 };
 enum sample_param {
@@ -37,6 +39,7 @@ enum sample_param {
     SAMPLE_VOCAB,      /* equals the geometry's */
     SAMPLE_SLOT_COUNT, /* equals the geometry's */
     SAMPLE_IN_ROWS,
+    SAMPLE_FEEDBACK, /* CUDA: 0, 1 */
     SAMPLE_PARAMS
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/sample/sample_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/sample/sample_layout.cuh"
 
 enum {

@@ -12,6 +12,7 @@
 #define KERNELS_SAMPLE_SAMPLE_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/sample/sample.h"
 
 enum sample_device_operand {
     SAMPLE_DEVICE_COUNTS,
@@ -27,15 +28,15 @@ enum sample_device_operand {
     SAMPLE_DEVICE_OPERANDS_FEEDBACK
 };
 enum sample_device_param {
-    SAMPLE_DEVICE_ROWS, /* out rows */
-    SAMPLE_DEVICE_COUNT_INDEX,
-    SAMPLE_DEVICE_VOCAB, /* fastest: a multiple of 4 */
-    SAMPLE_DEVICE_SLOT_COUNT,
-    SAMPLE_DEVICE_IN_ROWS,
-    SAMPLE_DEVICE_FEEDBACK, /* 0, 1 */
-    SAMPLE_DEVICE_CLUSTER,  /* tunable: thread blocks of a row: 1, 2, 4, 8 (portable); 1 before capability 90 */
-    SAMPLE_DEVICE_THREADS,  /* tunable: of a block: a multiple of 32 in 128..512 (128 tokens are
-                            * ranked at once; registers) */
+    SAMPLE_DEVICE_ROWS = SAMPLE_ROWS,
+    SAMPLE_DEVICE_COUNT_INDEX = SAMPLE_COUNT_INDEX,
+    SAMPLE_DEVICE_VOCAB = SAMPLE_VOCAB,
+    SAMPLE_DEVICE_SLOT_COUNT = SAMPLE_SLOT_COUNT,
+    SAMPLE_DEVICE_IN_ROWS = SAMPLE_IN_ROWS,
+    SAMPLE_DEVICE_FEEDBACK = SAMPLE_FEEDBACK,
+    SAMPLE_DEVICE_CLUSTER = SAMPLE_PARAMS, /* tunable: thread blocks of a row: 1, 2, 4, 8 (portable); 1 before 9.0 */
+    SAMPLE_DEVICE_THREADS,                 /* tunable: of a block: a multiple of 32 in 128..512 (128 tokens are
+                                            * ranked at once; registers) */
     SAMPLE_DEVICE_PARAMS
 };
 extern const struct device_kernel device_sample;

@@ -178,7 +178,7 @@ static int compare_with_cpu(const struct problem *problem, const struct problem 
     const int64_t params[SAMPLE_PARAMS] = {ROWS, 1, problem->vocab, SLOTS, IN_ROWS};
     const struct op_call call = {params,
                                  {copy.counts, copy.logits, copy.out_rows, copy.slots, copy.samplers, copy.seen,
-                                  copy.next, malloc(workspace)}};
+                                  copy.next, [SAMPLE_WORKSPACE] = malloc(workspace)}};
     if (reference)
         sample_reference(&call);
     else

@@ -2,31 +2,7 @@
 #include "kernels/select_rows/select_rows.h"
 
 #include "kernels/cpu/share.h"
-#include "kernels/op/op_check.h"
-
-static bool check(const int64_t *params, const struct plan_geometry *geometry,
-                  struct op_operand operands[PLAN_MAX_OPERANDS], int *operand_count, struct status *status)
-{
-    (void)geometry;
-    const struct op_descriptor *op = &op_select_rows;
-    if (!op_check_rows(op, params, status) || !op_check_range(op, params, SELECT_ROWS_COUNT_INDEX, 1, 1, status) ||
-        !op_check_range(op, params, SELECT_ROWS_WIDTH, 1, OP_MAX_WIDTH, status) ||
-        !op_check_range(op, params, SELECT_ROWS_IN_ROWS, 1, OP_MAX_ROWS, status))
-        return false;
-    uint64_t rows = (uint64_t)params[SELECT_ROWS_ROWS], width = (uint64_t)params[SELECT_ROWS_WIDTH];
-    uint64_t in_rows = (uint64_t)params[SELECT_ROWS_IN_ROWS];
-    const struct op_operand x = {.name = "x", .space_mask = OP_IN_ARENA, .access = ACCESS_READ};
-    const struct op_operand index = {.name = "index",
-                                     .space_mask = OP_IN_STEP,
-                                     .access = ACCESS_READ,
-                                     .field = OP_FIELD(STEP_OUT_ROWS)};
-    const struct op_operand out = {.name = "out", .space_mask = OP_IN_ARENA, .access = ACCESS_WRITE};
-    *operand_count = 0;
-    return op_add_counts(op, operands, operand_count, status) &&
-           op_add_operand(op, operands, operand_count, x, sizeof(float), in_rows, width, 1, status) &&
-           op_add_operand(op, operands, operand_count, index, sizeof(int32_t), rows, 1, 1, status) &&
-           op_add_operand(op, operands, operand_count, out, sizeof(float), rows, width, 1, status);
-}
+#include "kernels/op/op.h"
 
 static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
 {
@@ -60,14 +36,29 @@ static void run(const struct op_call *call, struct team_member *member)
 
 static void reference(const struct op_call *call) { copy_rows(call, 0, op_valid_rows(call)); }
 
-static const char *const param_names[SELECT_ROWS_PARAMS] = {"rows", "count_index", "width", "in_rows"};
+static const struct op_param param_schema[SELECT_ROWS_PARAMS] = {
+    OP_OUT_ROWS_PARAMS,
+    [SELECT_ROWS_WIDTH] = {"width", 3, PARAM_INTEGER, PARAM_OF_WIDTH, SELECT_ROWS_X, .least = 1, .most = OP_MAX_WIDTH},
+    [SELECT_ROWS_IN_ROWS] = {"in_rows", 4, PARAM_INTEGER, PARAM_OF_STEP, .least = 1, .most = OP_MAX_ROWS},
+    [SELECT_ROWS_X_DTYPE] = {"x_dtype", 5, PARAM_DTYPE, PARAM_OF_DTYPE, SELECT_ROWS_X, .fallback = DTYPE_F32},
+};
+static const struct op_operand operand_schema[SELECT_ROWS_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [SELECT_ROWS_X] = {"x", ROLE_INPUT, .dtype = SELECT_ROWS_X_DTYPE, .rows = SELECT_ROWS_IN_ROWS,
+                       .columns = SELECT_ROWS_WIDTH},
+    [SELECT_ROWS_INDEX] = {"index", ROLE_STEP, .field = STEP_OUT_ROWS, .fixed = DTYPE_I32, .rows = SELECT_ROWS_ROWS,
+                           .columns = OP_NONE},
+    [SELECT_ROWS_OUT] = {"out", ROLE_OUTPUT, .dtype = SELECT_ROWS_X_DTYPE, .rows = SELECT_ROWS_ROWS,
+                         .columns = SELECT_ROWS_WIDTH},
+};
 
 const struct op_descriptor op_select_rows = {
     .id = OP_SELECT_ROWS,
     .name = "select_rows",
+    .params = param_schema,
+    .operands = operand_schema,
     .param_count = SELECT_ROWS_PARAMS,
-    .param_names = param_names,
-    .check = check,
+    .operand_count = SELECT_ROWS_OPERANDS,
     .cost = cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},

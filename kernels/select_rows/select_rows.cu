@@ -7,7 +7,8 @@
     PARAM(ROWS) = 1;        \
     PARAM(COUNT_INDEX) = 1; \
     PARAM(WIDTH) = 4096;    \
-    PARAM(IN_ROWS) = 512;
+    PARAM(IN_ROWS) = 512;   \
+    PARAM(X_DTYPE) = DTYPE_F32;
 #endif
 
 struct select_rows_params {

@@ -7,9 +7,9 @@
 
 enum select_rows_operand {
     SELECT_ROWS_COUNTS,
-    SELECT_ROWS_X,     /* f32[IN_ROWS, WIDTH] */
+    SELECT_ROWS_X,     /* X_DTYPE[IN_ROWS, WIDTH] */
     SELECT_ROWS_INDEX, /* i32[rows], each in [0, IN_ROWS): the submitter's duty */
-    SELECT_ROWS_OUT,   /* f32[rows, WIDTH]; not X */
+    SELECT_ROWS_OUT,   /* X_DTYPE[rows, WIDTH]; not X */
     SELECT_ROWS_OPERANDS
 };
 enum select_rows_param {
@@ -17,6 +17,7 @@ enum select_rows_param {
     SELECT_ROWS_COUNT_INDEX, /* 1 */
     SELECT_ROWS_WIDTH,
     SELECT_ROWS_IN_ROWS,
+    SELECT_ROWS_X_DTYPE,
     SELECT_ROWS_PARAMS
 };
 

@@ -4,6 +4,7 @@
 #define KERNELS_SELECT_ROWS_SELECT_ROWS_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/select_rows/select_rows.h"
 
 enum select_rows_device_operand {
     SELECT_ROWS_DEVICE_COUNTS,
@@ -13,11 +14,11 @@ enum select_rows_device_operand {
     SELECT_ROWS_DEVICE_OPERANDS
 };
 enum select_rows_device_param {
-    SELECT_ROWS_DEVICE_ROWS,        /* out rows */
-    SELECT_ROWS_DEVICE_COUNT_INDEX, /* 1 in engines */
-    SELECT_ROWS_DEVICE_WIDTH,
-    SELECT_ROWS_DEVICE_IN_ROWS,
-    SELECT_ROWS_DEVICE_PARAMS
+    SELECT_ROWS_DEVICE_ROWS = SELECT_ROWS_ROWS,
+    SELECT_ROWS_DEVICE_COUNT_INDEX = SELECT_ROWS_COUNT_INDEX,
+    SELECT_ROWS_DEVICE_WIDTH = SELECT_ROWS_WIDTH,
+    SELECT_ROWS_DEVICE_IN_ROWS = SELECT_ROWS_IN_ROWS,
+    SELECT_ROWS_DEVICE_PARAMS = SELECT_ROWS_PARAMS
 };
 extern const struct device_kernel device_select_rows;
 

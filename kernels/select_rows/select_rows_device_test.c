@@ -19,7 +19,7 @@ static void check(int64_t rows, int64_t valid, int64_t width, int64_t in_rows)
                                                                       test_device_buffer_new(cells * 4)};
     cu_deviceptr operands[SELECT_ROWS_DEVICE_OPERANDS];
     for (int i = 0; i < SELECT_ROWS_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
-    const int64_t params[SELECT_ROWS_DEVICE_PARAMS] = {rows, 1, width, in_rows};
+    const int64_t params[SELECT_ROWS_DEVICE_PARAMS] = {rows, 1, width, in_rows, DTYPE_F32};
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_select_rows, params);
     assert_int_equal(kernel.local_bytes, 0);
@@ -49,7 +49,7 @@ static void equals_reference(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[SELECT_ROWS_DEVICE_PARAMS] = {4, 1, 64, 8};
+    const int64_t params[SELECT_ROWS_DEVICE_PARAMS] = {4, 1, 64, 8, DTYPE_F32};
     test_hostile_launches(&device_select_rows, params);
     test_launch_refuses(&device_select_rows, params, SELECT_ROWS_DEVICE_WIDTH, 0);
     test_launch_refuses(&device_select_rows, params, SELECT_ROWS_DEVICE_IN_ROWS, 0);

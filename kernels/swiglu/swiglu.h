@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu: out[r, i] = silu(gate[r, i]) * up[r, i]. Shazeer 2020. Usually fused into the matmul; this is the plain form. */
+/* swiglu: out[r, j] = silu(gate[r, j]) * up[r, j], silu(g) = g / (1 + exp(-g)), for a gate/up projection whose matmul has no
+ * such epilogue, as those of cuBLASLt. Shazeer 2020, arXiv:2002.05202. Columns 16i..16i+7 of GATE_UP are gate columns
+ * 8i..8i+7, columns 16i+8..16i+15 are up columns 8i..8i+7. */
 #ifndef KERNELS_SWIGLU_SWIGLU_H
 #define KERNELS_SWIGLU_SWIGLU_H
 
@@ -7,14 +9,18 @@
 
 enum swiglu_operand {
     SWIGLU_COUNTS,
-    SWIGLU_GATE, /* f32[rows, WIDTH] */
-    SWIGLU_UP,   /* f32[rows, WIDTH] */
-    SWIGLU_OUT,  /* f32[rows, WIDTH]; may be GATE or UP */
+    SWIGLU_GATE_UP, /* X_DTYPE[rows, 2 * WIDTH] */
+    SWIGLU_OUT,     /* X_DTYPE[rows, WIDTH] */
     SWIGLU_OPERANDS
 };
-enum swiglu_param { SWIGLU_ROWS, SWIGLU_COUNT_INDEX, SWIGLU_WIDTH, SWIGLU_PARAMS };
+enum swiglu_param {
+    SWIGLU_ROWS,
+    SWIGLU_COUNT_INDEX,
+    SWIGLU_WIDTH /* a multiple of 8 */,
+    SWIGLU_X_DTYPE,
+    SWIGLU_PARAMS
+};
 
 extern const struct op_descriptor op_swiglu;
-void swiglu_reference(const struct op_call *call);
 
 #endif

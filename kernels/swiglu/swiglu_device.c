@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu_device.h"
 
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/cuda/include/layout.cuh"
 
 enum { THREADS = LAYOUT_ELEMENTWISE_THREADS, GROUP = 8, MAX_WIDTH = 1 << 24, FLOPS_PER_ELEMENT = 6 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/swiglu/swiglu_device.h"
 
+#include <math.h>
+
 #include "kernels/embed/test_hostile.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -8,7 +10,7 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
 {
     struct test_random random = {(uint64_t)(rows * 3 + width)};
     const size_t cells = (size_t)(rows * width), valid_cells = (size_t)(valid * width);
-    float *gate = malloc(cells * 4), *up = malloc(cells * 4), *both = malloc(cells * 8), *expected = malloc(cells * 4);
+    float *both = malloc(cells * 8), *expected = malloc(cells * 4);
     float *out = malloc(cells * 4);
     void *encoded = malloc(cells * 4), *found = malloc(cells * 2), *again = malloc(cells * 2);
     int32_t counts[2] = {(int32_t)valid, INT32_MAX};
@@ -16,8 +18,8 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
     test_encode(both, encoded, 2 * cells, dtype);
     test_decode(encoded, both, 2 * cells, dtype);
     for (size_t i = 0; i < cells; i++) {
-        gate[i] = both[i / 8 * 16 + i % 8];
-        up[i] = both[i / 8 * 16 + 8 + i % 8];
+        const double gate = both[i / 8 * 16 + i % 8], up = both[i / 8 * 16 + 8 + i % 8];
+        expected[i] = (float)(gate / (1 + exp(-gate)) * up);
     }
     struct test_device_buffer buffers[SWIGLU_DEVICE_OPERANDS] = {test_upload(counts, sizeof counts),
                                                                  test_upload(encoded, cells * 4),
@@ -34,8 +36,6 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
     test_kernel_run(&kernel, operands, SWIGLU_DEVICE_OPERANDS, 0);
     test_device_read(&buffers[SWIGLU_DEVICE_OUT], again, cells * 2);
     test_assert_same_bits(found, again, valid_cells * 2, "swiglu, second run");
-    const int64_t reference_params[SWIGLU_PARAMS] = {rows, 0, width};
-    swiglu_reference(&(struct op_call){reference_params, {counts, gate, up, expected}});
     test_decode(found, out, valid_cells, dtype);
     test_assert_close(out, expected, valid_cells, dtype == DTYPE_F16 ? 6e-8 : 1e-30, dtype == DTYPE_F16 ? 5e-4 : 4e-3,
                       "swiglu");
@@ -44,7 +44,7 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
         test_device_assert_intact(&buffers[i], "swiglu");
         test_device_buffer_free(&buffers[i]);
     }
-    free(gate), free(up), free(both), free(expected), free(out), free(encoded), free(found), free(again);
+    free(both), free(expected), free(out), free(encoded), free(found), free(again);
 }
 
 static void equals_reference(void **state)

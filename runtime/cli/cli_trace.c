@@ -68,7 +68,9 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
         struct plan_geometry geometry = file->manifest.geometry;
         geometry.max_context = 2 * context; /* op.h: the cost of a CPU op is that at half of max_context */
         const struct op_descriptor *op = op_find(launch->op);
-        params_by_name(&step->trace, launch, op->param_names, op->param_count, params);
+        const char *names[PLAN_MAX_PARAMS];
+        for (int i = 0; i < op_cpu_param_count(op); i++) names[i] = op_cpu_param_name(op, i);
+        params_by_name(&step->trace, launch, names, op_cpu_param_count(op), params);
         op->cost(params, &geometry, bytes, flops);
     }
 }

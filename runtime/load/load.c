@@ -107,7 +107,7 @@ static bool check_launches(const struct manifest *manifest, const struct plan *p
                            struct status *status)
 {
     for (uint32_t launch = 0; manifest->target == TARGET_CPU && launch < plan->header.launch_count; launch++)
-        if (!op_verify(plan, launch, &manifest->geometry, name, status)) return false;
+        if (!op_verify(plan, launch, TARGET_CPU, &manifest->geometry, name, status)) return false;
     return true;
 }
 

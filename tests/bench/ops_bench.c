@@ -13,13 +13,12 @@
 #include "kernels/embed/embed.h"
 #include "kernels/add/add.h"
 #include "kernels/matmul/panel.h"
-#include "kernels/op/op_check.h"
+#include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/rope_table/rope_table.h"
 #include "kernels/sample/sample.h"
 #include "kernels/select_rows/select_rows.h"
-#include "kernels/swiglu/swiglu.h"
 
 enum {
     HIDDEN = 2048,
@@ -120,16 +119,17 @@ static void fill(void *array, size_t count, float scale)
 static struct op_call call_of(const struct bench *bench, const struct op_descriptor *op, const int64_t *params,
                               int valid)
 {
-    struct op_operand operands[PLAN_MAX_OPERANDS] = {{0}};
+    struct op_demand operands[PLAN_MAX_OPERANDS] = {{0}};
     int operand_count = 0;
     struct status status = {0};
-    if (!op->check(params, &bench->geometry, operands, &operand_count, &status)) {
+    if (!op_demands(op, TARGET_CPU, params, &bench->geometry, operands, &operand_count, &status)) {
         fprintf(stderr, "ops_bench: %s\n", status.message);
         exit(4);
     }
     struct op_call call = {.params = params};
     for (int i = 0; i < operand_count; i++)
-        if (!(operands[i].space_mask & OP_IN_KV)) call.operands[i] = allocate(operands[i].bytes);
+        if (!(operands[i].space_mask & 1u << SPACE_KV))
+            call.operands[operands[i].operand] = allocate(operands[i].bytes);
     int32_t *counts = call.operands[OP_OPERAND_COUNTS];
     counts[0] = counts[1] = valid;
     return call;
@@ -142,7 +142,7 @@ static void free_call(struct op_call *call)
 
 static void bench_embed(const struct bench *bench, int rows, int64_t layout)
 {
-    const int64_t params[EMBED_PARAMS] = {rows, 0, HIDDEN, VOCAB, DTYPE_BF16, layout};
+    const int64_t params[EMBED_PARAMS] = {rows, 0, HIDDEN, HIDDEN, VOCAB, DTYPE_BF16, 0, DTYPE_F32, layout};
     enum { VARIANTS = 64 };
     struct op_call call = call_of(bench, &op_embed, params, rows), calls[VARIANTS];
     int32_t *tokens = malloc(sizeof(int32_t) * (size_t)(VARIANTS * rows));
@@ -219,8 +219,9 @@ static void bench_rope_append(const struct bench *bench, const struct kv_pool *p
                                                 (int64_t)geometry->page_bytes,
                                                 (int64_t)geometry->slots,
                                                 DTYPE_F32,
+                                                DTYPE_F32,
                                                 0,
-                                                0,
+                                                DTYPE_F32,
                                                 0};
     struct op_call call = call_of(bench, &op_rope_append, params, rows);
     set_rows(bench, &call, ROPE_APPEND_SLOTS, ROPE_APPEND_POSITIONS, ROPE_APPEND_PAGE_TABLE, rows, 200, one_slot);
@@ -246,6 +247,7 @@ static void bench_attention(const struct bench *bench, const struct kv_pool *poo
                                               (int64_t)geometry->pages_per_slot,
                                               (int64_t)geometry->page_bytes,
                                               (int64_t)geometry->slots,
+                                              DTYPE_F32,
                                               DTYPE_F32,
                                               0,
                                               (int64_t)float_to_bits(0.125f)};
@@ -308,13 +310,14 @@ static void bench_all(const struct bench *bench)
         int rows = row_counts[i];
         bench_embed(bench, rows, LAYOUT_ROW_MAJOR);
         bench_embed(bench, rows, LAYOUT_PANEL16);
-        bench_plain(bench, &op_rope_table, (int64_t[]){rows, 0, HEAD_DIM, (int64_t)float_to_bits(1)}, rows, "");
-        bench_plain(bench, &op_rms_norm, (int64_t[]){rows, 0, HIDDEN, DTYPE_BF16, eps, 0}, rows, "");
-        bench_plain(bench, &op_rms_norm, (int64_t[]){rows, 0, HIDDEN, DTYPE_BF16, eps, 1}, rows, ", residual");
+        bench_plain(bench, &op_rope_table, (int64_t[PLAN_MAX_PARAMS]){rows, 0, HEAD_DIM, (int64_t)float_to_bits(1)},
+                    rows, "");
+        bench_plain(bench, &op_rms_norm, (int64_t[PLAN_MAX_PARAMS]){rows, 0, HIDDEN, DTYPE_BF16, eps, 0}, rows, "");
+        bench_plain(bench, &op_rms_norm, (int64_t[PLAN_MAX_PARAMS]){rows, 0, HIDDEN, DTYPE_BF16, eps, 1}, rows,
+                    ", residual");
         bench_rope_append(bench, &pool, rows, rows == PREFILL);
-        bench_plain(bench, &op_swiglu, (int64_t[]){rows, 0, INTERMEDIATE}, rows, "");
-        bench_plain(bench, &op_add, (int64_t[]){rows, 0, HIDDEN}, rows, "");
-        bench_plain(bench, &op_select_rows, (int64_t[]){rows, 1, HIDDEN, rows}, rows, "");
+        bench_plain(bench, &op_add, (int64_t[PLAN_MAX_PARAMS]){rows, 0, HIDDEN}, rows, "");
+        bench_plain(bench, &op_select_rows, (int64_t[PLAN_MAX_PARAMS]){rows, 1, HIDDEN, rows}, rows, "");
     }
     bench_attention(bench, &pool, 1, 10, false);
     bench_attention(bench, &pool, 1, 200, false);

@@ -221,7 +221,7 @@ class CudaBuild(unittest.TestCase):
             self.assertIn(name, listed)
         dumped = self.build("d.eng", "--dry-run", "--dump-after", "dead_code").stdout
         self.assertIn("rope_attention", dumped)
-        self.assertIn("prologue=rms_norm", dumped)
+        self.assertIn("norm=@model.layers.0.input_layernorm.weight", dumped)
         self.assertFalse(os.path.exists(self.path("d.eng")))
 
     def test_refusals(self):

@@ -411,8 +411,8 @@ class Files(RanksTest):
         command = [ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--quiet", "--dump-after", "shard"]
         text = self.output(command + gpus(2))
         self.assertIn("; 2 ranks\n", text)
-        self.assertIn("%embedded[T,192] = all_reduce(%embedded.part)\n", text)
-        self.assertIn("%q4[T,96] = matmul(", text)
+        self.assertIn("%embedded[T,192] = all_reduce(x=%embedded.part)\n", text)
+        self.assertIn("%qkv4[T,160] = matmul(", text)
         self.assertIn(" = all_gather(", text)
         self.assertEqual(text.count("all_reduce"), 2 * (1 + 2 * 5))  # decode and prefill
         text = self.output(command)

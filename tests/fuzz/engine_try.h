@@ -11,7 +11,7 @@ static void verify_ops(const struct plan *plan, const struct engine *engine)
 {
     struct status status = {0};
     for (uint32_t launch = 0; launch < plan->header.launch_count; launch++)
-        op_verify(plan, launch, &engine->manifest.geometry, "plan", &status);
+        op_verify(plan, launch, engine->manifest.target, &engine->manifest.geometry, "plan", &status);
 }
 
 static int try_engine(const uint8_t *data, size_t size)

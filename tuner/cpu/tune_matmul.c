@@ -78,7 +78,7 @@ bool matmul_apply_record(const struct tuning_record *record, int64_t *params)
     memcpy(applied, params, sizeof applied);
     if (record->value_count != MATMUL_TUNABLES) return false;
     for (int i = 0; i < MATMUL_TUNABLES; i++) {
-        const char *name = op_matmul.param_names[MATMUL_FIRST_TUNABLE + i];
+        const char *name = op_matmul.tunables[i];
         int at = 0;
         while (at < record->value_count && strcmp(record->values[at].name, name) != 0) at++;
         if (at == record->value_count) return false;
@@ -121,11 +121,10 @@ static void choose_weights(struct bench *bench)
     const uint8_t *weights = bench->problem->weights[bench->next_site];
     uint64_t row_bytes = panel_bytes((uint64_t)params[MATMUL_K], (enum dtype)params[MATMUL_DTYPE]) / PANEL_ROWS;
     bench->call.operands[MATMUL_W] = (void *)(weights + first_row * row_bytes);
-    int bias = matmul_bias_operand(params);
-    if (bias >= 0) {
+    if (params[MATMUL_HAS_BIAS]) {
         const uint8_t *values = bench->problem->biases[bench->next_site];
         uint64_t element_bytes = dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
-        bench->call.operands[bias] = (void *)(values + first_row * element_bytes);
+        bench->call.operands[MATMUL_BIAS] = (void *)(values + first_row * element_bytes);
     }
     bench->next_site = (bench->next_site + 1) % bench->problem->site_count;
     if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
@@ -202,8 +201,7 @@ static bool bench_open(struct bench *bench, const struct matmul_problem *problem
     bench->call.operands[MATMUL_X] = bench->x;
     bench->call.operands[MATMUL_OUT] = bench->out;
     bench->call.operands[MATMUL_WORKSPACE] = bench->workspace;
-    int residual = matmul_residual_operand(bench->params);
-    if (residual >= 0) bench->call.operands[residual] = bench->residual;
+    bench->call.operands[MATMUL_RESIDUAL] = bench->residual; /* NULL without one */
     return true;
 }
 
@@ -249,7 +247,7 @@ static int list_candidates(const int64_t *params, const struct machine *machine,
 static int fill_values(const int64_t *tunables, struct tuning_value values[TUNING_MAX_VALUES])
 {
     for (int i = 0; i < MATMUL_TUNABLES; i++) {
-        snprintf(values[i].name, TUNING_NAME_BYTES, "%s", op_matmul.param_names[MATMUL_FIRST_TUNABLE + i]);
+        snprintf(values[i].name, TUNING_NAME_BYTES, "%s", op_matmul.tunables[i]);
         values[i].value = tunables[i];
     }
     return MATMUL_TUNABLES;
@@ -334,7 +332,7 @@ done:
 static void print_candidate(const int64_t *params, const struct machine *machine, FILE *out)
 {
     for (int i = MATMUL_FIRST_TUNABLE; i < MATMUL_PARAMS; i++)
-        fprintf(out, "%s=%" PRId64 " ", op_matmul.param_names[i], params[i]);
+        fprintf(out, "%s=%" PRId64 " ", op_cpu_param_name(&op_matmul, i), params[i]);
     const char *reason = matmul_tunables_illegal(params, machine->isa);
     if (reason)
         fprintf(out, "illegal: %s\n", reason);

@@ -21,7 +21,7 @@ static void add_site(struct problem *problem, const struct plan *plan, const str
 {
     if (problem->site_count == MAX_SITES || !weights) return;
     const struct plan_operand *operands = plan->operands + launch->first_operand;
-    int bias = matmul_bias_operand(params);
+    const int bias = op_operand_position(&op_matmul, TARGET_CPU, params, MATMUL_BIAS);
     problem->weights[problem->site_count] = weights + operands[MATMUL_W].offset;
     problem->biases[problem->site_count] = bias >= 0 ? weights + operands[bias].offset : NULL;
     problem->site_count++;

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters and operands that the schemas of all ops on the paged KV cache begin with. */
+#ifndef KERNELS_OP_PAGED_H
+#define KERNELS_OP_PAGED_H
+
+#include "kernels/op/op.h"
+
+/* Inside a page, a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V. */
+enum op_paged_param {
+    PAGED_HEADS = OP_PARAM_COUNT_INDEX + 1, /* a multiple of KV_HEADS */
+    PAGED_KV_HEADS,
+    PAGED_HEAD_DIM,
+    PAGED_PAGE_TOKENS, /* this and the next three: the engine's geometry */
+    PAGED_PAGES_PER_SLOT,
+    PAGED_PAGE_BYTES,
+    PAGED_SLOT_COUNT,
+    PAGED_KV_DTYPE,
+    PAGED_X_DTYPE, /* of the values that the op reads and makes */
+    PAGED_PARAMS
+};
+
+#define PAGED_FIELD(member) offsetof(struct plan_geometry, member)
+/* `x`: the operand whose dtype is X_DTYPE. */
+#define OP_PAGED_PARAMS(x)                                                                                             \
+    OP_ROWS_PARAMS,                                                                                                    \
+        [PAGED_HEADS] =                                                                                                \
+            {"heads", 3, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_HEADS, .least = 1, .most = OP_MAX_HEADS},        \
+        [PAGED_KV_HEADS] = {"kv_heads",          4, PARAM_INTEGER, PARAM_OF_NODE, .share = SHARE_KV_HEADS, .least = 1, \
+                            .most = OP_MAX_HEADS},                                                                     \
+        [PAGED_HEAD_DIM] = {"head_dim", 5, PARAM_INTEGER, PARAM_OF_NODE, .least = 1, .most = OP_MAX_HEAD_DIM},         \
+        [PAGED_PAGE_TOKENS] =                                                                                          \
+            {"page_tokens",  6, PARAM_INTEGER, PARAM_OF_ENGINE, .field = PAGED_FIELD(page_tokens), .least = 1,         \
+             .most = 1 << 20},                                                                                         \
+        [PAGED_PAGES_PER_SLOT] =                                                                                       \
+            {"pages_per_slot", 7, PARAM_INTEGER, PARAM_OF_ENGINE, .field = PAGED_FIELD(pages_per_slot), .least = 1,    \
+             .most = 1 << 30},                                                                                         \
+        [PAGED_PAGE_BYTES] = {"page_bytes",                                                                            \
+                              8,                                                                                       \
+                              PARAM_INTEGER,                                                                           \
+                              PARAM_OF_ENGINE,                                                                         \
+                              .field = PAGED_FIELD(page_bytes),                                                        \
+                              .least = 1,                                                                              \
+                              .most = INT64_C(1) << 40},                                                               \
+        [PAGED_SLOT_COUNT] =                                                                                           \
+            {"slot_count",       9, PARAM_INTEGER, PARAM_OF_ENGINE, .field = PAGED_FIELD(slots), .least = 1,           \
+             .most = OP_MAX_ROWS},                                                                                     \
+        [PAGED_KV_DTYPE] = {"kv_dtype", 10, PARAM_DTYPE, PARAM_OF_KV}, [PAGED_X_DTYPE] = {"x_dtype",                   \
+                                                                                          11,                          \
+                                                                                          PARAM_DTYPE,                 \
+                                                                                          PARAM_OF_DTYPE,              \
+                                                                                          .operand = (x),              \
+                                                                                          .fallback = DTYPE_F32}
+
+/* struct op_descriptor.illegal of them. */
+const char *op_paged_illegal(const int64_t *params);
+
+/* struct op_operand.bytes of ROLE_KV; .width of heads and of the projection of q, k and v. */
+bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                 uint64_t *bytes);
+uint64_t op_heads_width(const int64_t *params);
+uint64_t op_qkv_width(const int64_t *params);
+
+#endif

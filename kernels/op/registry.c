@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of ops. */
+#include "kernels/add/add.h"
+#include "kernels/all_gather/all_gather.h"
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/attention/attention.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_attention/rope_attention.h"
+#include "kernels/rope_table/rope_table.h"
+#include "kernels/sample/sample.h"
+#include "kernels/select_rows/select_rows.h"
+#include "kernels/swiglu/swiglu.h"
+
+static const struct op_descriptor *const registry[OP_COUNT] = {
+    [OP_EMBED] = &op_embed,
+    [OP_ROPE_TABLE] = &op_rope_table,
+    [OP_RMS_NORM] = &op_rms_norm,
+    [OP_MATMUL] = &op_matmul,
+    [OP_ROPE_APPEND] = &op_rope_append,
+    [OP_ATTENTION] = &op_attention,
+    [OP_SWIGLU] = &op_swiglu,
+    [OP_ADD] = &op_add,
+    [OP_SELECT_ROWS] = &op_select_rows,
+    [OP_SAMPLE] = &op_sample,
+    [OP_ROPE_ATTENTION] = &op_rope_attention,
+    [OP_ALL_REDUCE] = &op_all_reduce,
+    [OP_ALL_GATHER] = &op_all_gather,
+};
+
+const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }

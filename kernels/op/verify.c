@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a launch of a plan must satisfy by its op's schema. */
+#include <inttypes.h>
+
+#include "formats/base/checked.h"
+#include "kernels/op/op.h"
+
+/* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
+ * turn the others' exchange to any address. */
+static bool verify_comm(const struct op_demand *demand, const struct plan_operand *operand, struct status *status)
+{
+    const uint64_t header_bytes = sizeof(struct comm_header);
+    if (demand->field ? operand->offset == 0 && operand->bytes == header_bytes : operand->offset >= header_bytes)
+        return true;
+    return status_fail(status, STATUS_CORRUPT,
+                       "operand %s at offset %" PRIu64 " of comm has %" PRIu64 " bytes, expected %s header of %" PRIu64
+                       " bytes",
+                       demand->name, operand->offset, operand->bytes,
+                       demand->field ? "the whole" : "a place behind the", header_bytes);
+}
+
+/* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
+ * in a field that is output, so that no plan can overwrite the indices that a later op trusts. */
+static bool verify_fields(const struct plan *plan, const struct plan_geometry *geometry, const struct op_demand *demand,
+                          const struct plan_operand *operand, struct status *status)
+{
+    bool step = operand->space == SPACE_STEP;
+    if (operand->space == SPACE_COMM) return verify_comm(demand, operand, status);
+    if (!step && operand->space != SPACE_STATE) return true;
+    const struct plan_field *fields = step ? plan->step : geometry->state;
+    int count = step ? (int)STEP_FIELD_COUNT : (int)STATE_FIELD_COUNT;
+    int first = 0, last = count - 1;
+    if (demand->field)
+        first = last = demand->field - 1;
+    else if (operand->access & ACCESS_WRITE)
+        first = step ? (int)STEP_LOGITS : (int)STATE_FIELD_COUNT; /* nothing that a later op reads as an index */
+    else
+        return true;
+    for (int i = first; i <= last && i < count; i++) {
+        if (operand->offset == fields[i].offset && operand->bytes <= fields[i].bytes) return true;
+        /* Logits of some rows may begin inside the field. */
+        if (!demand->field && operand->offset >= fields[i].offset &&
+            checked_range(operand->offset - fields[i].offset, operand->bytes, fields[i].bytes))
+            return true;
+    }
+    return status_fail(status, STATUS_CORRUPT,
+                       "operand %s at offset %" PRIu64 " of %s (%" PRIu64 " bytes) is outside the field it belongs to",
+                       demand->name, operand->offset, plan_space_name(operand->space), operand->bytes);
+}
+
+static bool verify_operand(const struct plan *plan, const struct plan_geometry *geometry,
+                           const struct op_demand *demand, const struct plan_operand *operand, struct status *status)
+{
+    if (operand->space >= SPACE_COUNT || !(demand->space_mask & (1u << operand->space)))
+        return status_fail(status, STATUS_CORRUPT, "operand %s lies in the %s space, which this op does not allow",
+                           demand->name, plan_space_name(operand->space));
+    if (operand->access != demand->access)
+        return status_fail(status, STATUS_CORRUPT, "operand %s has access %u, expected %u", demand->name,
+                           (unsigned)operand->access, (unsigned)demand->access);
+    if (operand->bytes < demand->bytes)
+        return status_fail(status, STATUS_CORRUPT, "operand %s has %" PRIu64 " bytes, expected at least %" PRIu64,
+                           demand->name, operand->bytes, demand->bytes);
+    if (operand->offset % PLAN_ALIGNMENT)
+        return status_fail(status, STATUS_CORRUPT,
+                           "operand %s begins at offset %" PRIu64 ", which is not a multiple of %d", demand->name,
+                           operand->offset, (int)PLAN_ALIGNMENT);
+    return verify_fields(plan, geometry, demand, operand, status);
+}
+
+/* Two operands of one launch, one of them written, are disjoint or begin at the same place. */
+static bool verify_overlap(const struct op_demand *demands, const struct plan_operand *operands, int count,
+                           struct status *status)
+{
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            const struct plan_operand *a = &operands[i], *b = &operands[j];
+            if (a->space != b->space || !((a->access | b->access) & ACCESS_WRITE) || a->offset == b->offset) continue;
+            bool apart = a->offset < b->offset ? b->offset - a->offset >= a->bytes : a->offset - b->offset >= b->bytes;
+            if (!apart)
+                return status_fail(status, STATUS_CORRUPT, "operands %s and %s overlap in part", demands[j].name,
+                                   demands[i].name);
+        }
+    }
+    return true;
+}
+
+/* A library's call may have a workspace after the op's operands. */
+static bool count_fits(const struct plan_launch *launch, int operand_count)
+{
+    const int found = launch->operand_count;
+    return found == operand_count || (launch->attributes & LAUNCH_LIBRARY && found == operand_count + 1);
+}
+
+static bool verify_launch(const struct plan *plan, const struct plan_launch *launch, enum engine_target target,
+                          const struct plan_geometry *geometry, struct status *status)
+{
+    const struct op_descriptor *op = op_find(launch->op);
+    if (!op) return status_fail(status, STATUS_CORRUPT, "op %u is unknown", (unsigned)launch->op);
+    if (!checked_range(launch->first_param, launch->param_count, plan->header.param_count) ||
+        !checked_range(launch->first_operand, launch->operand_count, plan->header.operand_count))
+        return status_fail(status, STATUS_CORRUPT, "%s refers to parameters or operands beyond the plan's", op->name);
+
+    int64_t params[PLAN_MAX_PARAMS];
+    /* Tunables of device kernels follow the schema's parameters; nothing here depends on them. */
+    const int count = target == TARGET_CPU ? op_cpu_param_count(op) : PLAN_MAX_PARAMS;
+    if (!op_params(plan, launch, count, params, status)) return false;
+    struct op_demand demands[PLAN_MAX_OPERANDS] = {{0}};
+    int operand_count = 0;
+    if (!op_demands(op, target, params, geometry, demands, &operand_count, status)) return false;
+
+    uint32_t rows = params[OP_PARAM_COUNT_INDEX] == 0 ? plan->header.rows : plan->header.out_rows;
+    if (params[OP_PARAM_ROWS] != (int64_t)rows)
+        return status_fail(status, STATUS_CORRUPT, "%s works on %" PRId64 " rows, but the plan has %" PRIu32, op->name,
+                           params[OP_PARAM_ROWS], rows);
+    if (!count_fits(launch, operand_count))
+        return status_fail(status, STATUS_CORRUPT, "%s has %u operands, expected %d", op->name,
+                           (unsigned)launch->operand_count, operand_count);
+
+    const struct plan_operand *operands = plan->operands + launch->first_operand;
+    for (int i = 0; i < operand_count; i++)
+        if (!verify_operand(plan, geometry, &demands[i], &operands[i], status))
+            return status_prefix(status, "%s", op->name);
+    if (!verify_overlap(demands, operands, operand_count, status)) return status_prefix(status, "%s", op->name);
+    return true;
+}
+
+bool op_verify(const struct plan *plan, uint32_t launch, enum engine_target target,
+               const struct plan_geometry *geometry, const char *name, struct status *status)
+{
+    if (launch >= plan->header.launch_count)
+        return status_fail(status, STATUS_INTERNAL, "%s: there is no launch %" PRIu32, name, launch);
+    if (!verify_launch(plan, &plan->launches[launch], target, geometry, status))
+        return status_prefix(status, "%s: launch %" PRIu32, name, launch);
+    return true;
+}

@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#if defined(__x86_64__)
-#include "kernels/cpu/vector_avx2.h"
-#include "kernels/swiglu/swiglu_vector.h"
-
-void swiglu_run_avx2(const struct op_call *call, struct team_member *member) { swiglu_vector_run(call, member); }
-#endif
