@@ -31,13 +31,11 @@ MAY_USE_LIBRARY = {
 # Circles of units that are still there: no other unit may join one of them, and no new one may come.
 CIRCLES_LEFT = [
     {"builder/lower/lower", "builder/lower/operands"},
-    {"kernels/add/add", "kernels/all_gather/all_gather", "kernels/all_reduce/all_reduce",
-     "kernels/attention/attention", "kernels/attention/attention_plan", "kernels/attention/attention_vector",
-     "kernels/embed/embed", "kernels/matmul/matmul", "kernels/matmul/matmul_tile", "kernels/op/op",
-     "kernels/op/op_check", "kernels/rms_norm/rms_norm", "kernels/rms_norm/rms_norm_vector",
-     "kernels/rope_append/rope_append", "kernels/rope_append/rope_append_vector", "kernels/rope_table/rope_table",
-     "kernels/sample/sample", "kernels/sample/sample_row", "kernels/sample/sample_vector",
-     "kernels/select_rows/select_rows", "kernels/swiglu/swiglu", "kernels/swiglu/swiglu_vector"},
+    {"kernels/attention/attention", "kernels/attention/attention_plan", "kernels/attention/attention_vector"},
+    {"kernels/matmul/matmul", "kernels/matmul/matmul_tile"},
+    {"kernels/rms_norm/rms_norm", "kernels/rms_norm/rms_norm_vector"},
+    {"kernels/rope_append/rope_append", "kernels/rope_append/rope_append_vector"},
+    {"kernels/sample/sample", "kernels/sample/sample_row", "kernels/sample/sample_vector"},
     {"runtime/distributed/process_group", "runtime/distributed/process_group_state"},
     {"runtime/load/info", "runtime/load/join_cuda", "runtime/load/load", "runtime/load/load_cuda"},
 ]

@@ -154,7 +154,7 @@ static const struct damage damages[] = {
     LAUNCH(2, param_count, PLAN_MAX_PARAMS + 1, "65 parameters, at most 64"),
     LAUNCH(2, dependency_count, PLAN_MAX_DEPENDENCIES + 1, "17 dependencies, at most 16"),
     LAUNCH(2, first_operand, UINT32_MAX, "operands 4294967295 + 8 lie outside"),
-    LAUNCH(2, first_param, UINT32_MAX, "parameters 4294967295 + 13 lie outside"),
+    LAUNCH(2, first_param, UINT32_MAX, "parameters 4294967295 + 14 lie outside"),
     LAUNCH(2, first_dependency, UINT32_MAX, "dependencies 4294967295 + 1 lie outside"),
     LAUNCH(9, operand_count, 9, "lie outside the plan's"),
     LAUNCH(2, reserved, 1, "launch 2 (rope_append): a reserved field is not zero"),

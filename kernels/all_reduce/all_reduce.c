@@ -2,10 +2,36 @@
 #include "kernels/all_reduce/all_reduce.h"
 
 #include "formats/base/checked.h"
-#include "kernels/all_reduce/all_reduce_device.h"
 #include "kernels/cpu/rendezvous.h"
 #include "kernels/cpu/share.h"
 #include "kernels/op/op.h"
+
+/* That a rank sends, at most: beyond, two trips are faster and buffers smaller. */
+enum { ONE_SHOT_BYTES = 1 << 20 };
+
+bool all_reduce_device_is_one_shot(uint64_t message, uint64_t ranks) { return message <= ONE_SHOT_BYTES / (ranks - 1); }
+
+bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype)
+{
+    const uint64_t factors[] = {rows, width, dtype_bytes(dtype)};
+    uint64_t message;
+    return !checked_product(factors, 3, &message) || !all_reduce_device_is_one_shot(message, ranks);
+}
+
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
+                                    uint64_t *bytes)
+{
+    if (ranks < 2) return false;
+    const uint64_t row_factors[] = {width, dtype_bytes(dtype)}, given_factors[] = {rows, width, dtype_bytes(given)};
+    uint64_t row, message, owned = rows / ranks + (rows % ranks != 0), sent, second;
+    if (!checked_product(row_factors, 2, &row) || !checked_mul(rows, row, &message) ||
+        !checked_mul(owned, ranks, &sent) || !checked_mul(sent, row, &sent) ||
+        !checked_product(given_factors, 3, &second) || !checked_add(sent, second, bytes))
+        return false;
+    const uint64_t one_shot = all_reduce_device_is_one_shot(message, ranks) ? message * ranks : 0;
+    if (one_shot > *bytes) *bytes = one_shot;
+    return true;
+}
 
 bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, uint64_t *bytes)
 {

@@ -40,4 +40,13 @@ extern const struct op_descriptor op_all_reduce;
 /* Bytes of a buffer that serves every way to solve the problem in params on the target; false when they overflow. */
 bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, uint64_t *bytes);
 
+/* GPUs: whether one_shot (all_reduce_device.h) is for messages of so many bytes of a rank. */
+bool all_reduce_device_is_one_shot(uint64_t message, uint64_t ranks);
+/* Whether one_shot is not for a problem of that size. */
+bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype);
+/* Bytes of a buffer that serves every tactic of the problem. `dtype`: X_DTYPE; `given`: F32 if HAS_RESIDUAL alone is
+ * ALL_REDUCE_OWN_ROWS, else the larger of X_DTYPE and OUT_DTYPE. */
+bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
+                                    uint64_t *bytes);
+
 #endif

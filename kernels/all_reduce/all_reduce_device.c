@@ -13,12 +13,9 @@ enum {
     WARP = 32,
     MAX_THREADS = 1024,
     VECTOR_BYTES = 16,
-    MOST_RESIDENT = 16,       /* blocks that every multiprocessor has room for, if they are small */
-    MOST_STEPS = 4,           /* vectors of a thread: they stay in registers */
-    ONE_SHOT_BYTES = 1 << 20, /* that a rank sends, at most: beyond, two trips are faster and buffers smaller */
+    MOST_RESIDENT = 16, /* blocks that every multiprocessor has room for, if they are small */
+    MOST_STEPS = 4,     /* vectors of a thread: they stay in registers */
 };
-
-static bool is_one_shot(uint64_t message, uint64_t ranks) { return message <= ONE_SHOT_BYTES / (ranks - 1); }
 
 static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 static bool is_flag(int64_t value) { return value == 0 || value == 1; }
@@ -61,7 +58,7 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
     if (illegal) return illegal;
     const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], threads = params[ALL_REDUCE_DEVICE_THREADS];
     const int64_t cluster = params[ALL_REDUCE_DEVICE_BLOCKS];
-    if (!is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]))
+    if (!all_reduce_device_is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]))
         return "ROWS * WIDTH is more than one shot is for";
     if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS ||
         params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS)
@@ -179,28 +176,6 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     if (params[ALL_REDUCE_DEVICE_HAS_NORM])
         *bytes += elements * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
     *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
-}
-
-bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype)
-{
-    const uint64_t factors[] = {rows, width, dtype_bytes(dtype)};
-    uint64_t message;
-    return !checked_product(factors, 3, &message) || !is_one_shot(message, ranks);
-}
-
-bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
-                                    uint64_t *bytes)
-{
-    if (ranks < 2) return false;
-    const uint64_t row_factors[] = {width, dtype_bytes(dtype)}, given_factors[] = {rows, width, dtype_bytes(given)};
-    uint64_t row, message, owned = rows / ranks + (rows % ranks != 0), sent, second;
-    if (!checked_product(row_factors, 2, &row) || !checked_mul(rows, row, &message) ||
-        !checked_mul(owned, ranks, &sent) || !checked_mul(sent, row, &sent) ||
-        !checked_product(given_factors, 3, &second) || !checked_add(sent, second, bytes))
-        return false;
-    const uint64_t one_shot = is_one_shot(message, ranks) ? message * ranks : 0;
-    if (one_shot > *bytes) *bytes = one_shot;
-    return true;
 }
 
 #define PARAM_NAMES                                                                                           \

@@ -49,11 +49,4 @@ extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_
 
 /* What all kernels of it demand of params[0..ALL_REDUCE_DEVICE_BLOCKS); NULL: nothing. Never trusts a parameter. */
 const char *all_reduce_device_illegal(const int64_t *params);
-/* Whether one_shot is not for a problem of that size. */
-bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype);
-/* Bytes of a buffer that serves every tactic of the problem. `dtype`: X_DTYPE; `given`: F32 if HAS_RESIDUAL alone is
- * ALL_REDUCE_OWN_ROWS, else the larger of X_DTYPE and OUT_DTYPE. */
-bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
-                                    uint64_t *bytes);
-
 #endif
