@@ -8,6 +8,7 @@
 #include "kernels/matmul/matmul_device.h"
 #include "tuner/cuda/bench.h"
 #include "tuner/cuda/plan_timer.h"
+#include "tuner/cuda/starts.h"
 
 enum {
     MAX_FORMS = 24,
@@ -259,25 +260,43 @@ static bool race_plans(struct tune_context *context, const struct device_plan *p
     return plan_timer_race(&context->rig, context->compiler, plans, count, long_contexts, times, NULL, NULL, status);
 }
 
-/* The best form of the plan: *made, *fusion. One alone is not timed. */
-static bool choose_form(struct tune_context *context, const struct plan_variants *variants, struct device_plan *made,
-                        int *fusion, struct status *status)
+/* Plans from which the search sets out, the fastest first. */
+struct search {
+    struct device_plan plans[MOST_STARTS]; /* owned */
+    int fusions[MOST_STARTS];
+    int count;
+};
+
+static bool time_forms(struct tune_context *context, const struct device_plan *plans, const struct form *forms,
+                       int count, struct form_time *known, struct status *status)
+{
+    struct plan_time times[MAX_FORMS];
+    if (!race_plans(context, plans, count, false, times, status)) return false;
+    for (int f = 0; f < count; f++) known[f] = (struct form_time){forms[f].fusion, forms[f].uniform, times[f].us};
+    return true;
+}
+
+/* A plan of one form alone is not timed. A chunk is searched from its fastest form alone: what its launches do to each other
+ * is little. */
+static bool begin_search(struct tune_context *context, const struct plan_variants *variants, struct search *search,
+                         struct status *status)
 {
     struct form forms[MAX_FORMS];
+    struct form_time known[MAX_FORMS] = {{0}};
     struct device_plan plans[MAX_FORMS];
-    struct plan_time times[MAX_FORMS];
+    size_t starts[MOST_STARTS], most = variants->plans[0].header.kind == PLAN_DECODE ? MOST_STARTS : 1;
     int count = 0, fusions = (int)variants->count, ready = 0;
     for (int f = 0; f < fusions; f++) forms[count++] = (struct form){.fusion = f};
     bool ok = true;
     for (int f = 0; ok && fusions > 1 && f < fusions; f++)
         ok = add_uniform_forms(context, variants, f, forms, &count, status);
     for (; ok && ready < count; ready += ok) ok = make_form(context, variants, &forms[ready], &plans[ready], status);
-    if (ok && count > 1) ok = race_plans(context, plans, count, false, times, status);
-    if (ok) {
-        int best = count > 1 ? fastest(times, count) : 0;
-        *fusion = forms[best].fusion;
-        *made = plans[best];
-        plans[best] = (struct device_plan){.count = 0};
+    if (ok && count > 1) ok = time_forms(context, plans, forms, count, known, status);
+    search->count = ok ? (int)choose_starts(known, (size_t)count, most, starts) : 0;
+    for (int s = 0; s < search->count; s++) {
+        search->fusions[s] = forms[starts[s]].fusion;
+        search->plans[s] = plans[starts[s]];
+        plans[starts[s]] = (struct device_plan){.count = 0};
     }
     free_plans(plans, ready);
     return ok;
@@ -397,7 +416,7 @@ static bool try_all_due(struct tune_context *context, struct device_plan *plan, 
 
 /* One problem after the other, some rounds of it. A race measures a kernel behind itself; what it does to its neighbours,
  * only the plan shows. What comes out must beat what went in once more, side by side. */
-static bool descend(struct tune_context *context, struct device_plan *plan, double *us, int rounds, uint32_t *tried,
+static bool descend(struct tune_context *context, struct device_plan *plan, int rounds, uint32_t *tried,
                     struct status *status)
 {
     struct descent descent = {.count = 0};
@@ -416,9 +435,6 @@ static bool descend(struct tune_context *context, struct device_plan *plan, doub
     }
     free_plans(ends, 2);
     free(descent.problems);
-    struct plan_time final = {0};
-    ok = ok && race_plans(context, plan, 1, false, &final, status);
-    *us = final.us;
     return ok;
 }
 
@@ -426,6 +442,29 @@ static int count_rounds(const struct device_plan *plan, enum tune_level level)
 {
     if (plan->header.kind != PLAN_DECODE) return CHUNK_ROUNDS;
     return level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS;
+}
+
+/* The fastest plan that any start leads to, what a replay of it takes, and the variant that it comes from. */
+static bool search_plan(struct tune_context *context, const struct plan_variants *variants, struct device_plan *made,
+                        int *fusion, struct tuning_record *record, struct status *status)
+{
+    struct search search = {.count = 0};
+    struct plan_time times[MOST_STARTS], final = {0};
+    bool ok = begin_search(context, variants, &search, status);
+    const int rounds = count_rounds(&variants->plans[0], context->level);
+    for (int s = 0; ok && s < search.count; s++)
+        ok = descend(context, &search.plans[s], rounds, &record->candidates, status);
+    if (ok && search.count > 1) ok = race_plans(context, search.plans, search.count, true, times, status);
+    if (ok) {
+        int best = search.count > 1 ? fastest(times, search.count) : 0;
+        *fusion = search.fusions[best];
+        *made = search.plans[best];
+        search.plans[best] = (struct device_plan){.count = 0};
+        ok = race_plans(context, made, 1, false, &final, status);
+        record->median_us = final.us;
+    }
+    free_plans(search.plans, search.count);
+    return ok;
 }
 
 /* ---- all of it ---- */
@@ -445,8 +484,7 @@ static bool choose(struct tune_context *context, const struct plan_variants *var
     *fusion = 0;
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(*is_new ? context->level : TUNE_OFF));
     if (!*is_new) return device_plan_copy(&variants->plans[0], made, status);
-    return choose_form(context, variants, made, fusion, status) &&
-           descend(context, made, &record->median_us, count_rounds(made, context->level), &record->candidates, status);
+    return search_plan(context, variants, made, fusion, record, status);
 }
 
 static bool tune_plan(struct tune_context *context, struct plan_variants *variants, bool worth, struct status *status)

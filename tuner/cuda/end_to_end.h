@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* End-to-end tuning: whole plans. What wins alone need not win in the chain, where a launch begins while the one
  * before still runs and both share the multiprocessors. So decode plans are timed as a whole: plans of few rows in either
- * fusion, with each matmul's own winner or with one choice of tunables for all of them; then, problem after problem, with
- * each tactic of the problem's shortlist. At level full prefill plans, too. */
+ * fusion, with each matmul's own winner or with one choice of tunables for all of them; then, from several of these
+ * (starts.h), problem after problem, with each tactic of the problem's shortlist. At level full prefill plans, too. */
 #ifndef TUNER_CUDA_END_TO_END_H
 #define TUNER_CUDA_END_TO_END_H
 

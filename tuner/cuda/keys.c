@@ -8,7 +8,7 @@
 #include "formats/base/hash.h"
 
 /* Raised whenever what is measured, or how, changes: older records are then measured anew. */
-enum { TUNER_REVISION = 5 };
+enum { TUNER_REVISION = 6 };
 
 /* ---- keys ---- */
 
