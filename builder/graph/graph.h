@@ -121,7 +121,7 @@ bool graph_weight_has_panels(const struct graph *graph, const struct graph_weigh
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
 
-/* Of all sources that the matrix or vector `weight` (or -1) has so far. */
+/* Sets how ranks share the sources that the weight has so far; -1: no weight, nothing to set. */
 void graph_shard(struct graph *graph, int weight, enum shard shard);
 
 /* Who makes each value and how many operands of live nodes read it. Describes the graph at the time of the call. */
@@ -135,7 +135,8 @@ void graph_index_close(struct graph_index *index);
 /* Puts value `to` in the place of `from` where live nodes read it. */
 void graph_replace_uses(struct graph *graph, int from, int to);
 
-/* Of a node's operand: whether the schema says that it is a value that the node reads or makes, or a weight, and it is there. */
+/* Whether the node has this operand, an index of its op's schema, and the schema says that it is a value that the node reads,
+ * a value that it makes, or a weight. */
 bool graph_reads(const struct graph_node *node, int operand);
 bool graph_makes(const struct graph_node *node, int operand);
 bool graph_has_weight(const struct graph_node *node, int operand);

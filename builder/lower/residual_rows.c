@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of many rows each rank keeps the residual stream of those that it owns, as long as nobody else reads it: a row's owner adds
- * it and forms the norm, and what goes to the other ranks is the normed row alone. Who reads the stream but for a sum that
- * works so gets every row. */
+/* In plans of many rows each rank keeps the residual stream of the rows that it owns: the owner of a row adds to its stream
+ * and computes its norm, and the other ranks receive the normed row alone. This holds for a sum only where all later
+ * readers of its stream are sums that do the same; for any other reader every rank gets every row. */
 #include "builder/lower/residual_rows.h"
 
 static bool works_on_own_rows(const struct graph *graph, const struct graph_node *node, uint64_t rows,

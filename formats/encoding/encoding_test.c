@@ -266,7 +266,7 @@ static unsigned code_at(const struct view *v, uint64_t row, uint64_t column)
     return bits_at(v->data + v->offsets[0] + row * (v->sizes[0] / v->rows), column, v->e->bits);
 }
 
-/* Of a code, before its scale. */
+/* The value that a code stands for, before its scale is applied. */
 static double code_value(const struct view *v, unsigned code, int zero)
 {
     switch (v->e->id) {

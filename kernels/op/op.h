@@ -75,8 +75,8 @@ bool op_demands(const struct op_descriptor *op, enum engine_target target, const
  * memory of the calling thread until its next call. Never trusts a parameter. */
 const char *op_params_illegal(const struct op_descriptor *op, const int64_t *params);
 
-/* Of a launch on the target with these parameters: whether it has the operand, at which place in its list (-1: absent), and
- * how many it has. */
+/* For a launch on the target with these parameters: whether it has the operand, the operand's place in the launch's list (-1:
+ * absent), and the number of operands in that list. */
 bool op_has_operand(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand);
 int op_operand_position(const struct op_descriptor *op, enum engine_target target, const int64_t *params, int operand);
 int op_operands_present(const struct op_descriptor *op, enum engine_target target, const int64_t *params);

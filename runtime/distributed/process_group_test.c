@@ -256,7 +256,7 @@ static void parted_processes_are_noticed(void **state)
         note_with(paces[i % 3], i == 3 ? 0 : 1, 640);
         test_group_finish(6);
         for (uint32_t p = 0; p < 3; p++) test_group_expect_message(p, "was given other inputs than process 0 (step ");
-        /* The first that was compared, not before they parted. */
+        /* The first step that was compared, and not one before the inputs differed. */
         const char *step = strstr(test_group_reports[2].message, "(step ");
         assert_true(strtoull(step + 6, NULL, 10) >= 640);
         assert_int_equal(strtoull(step + 6, NULL, 10) % PROCESS_GROUP_NOTE_STEPS, 0);
