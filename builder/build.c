@@ -10,7 +10,8 @@
 #include "builder/build_cuda.h"
 #include "builder/build_tokenizer.h"
 #include "builder/lower/names.h"
-#include "builder/golden/golden.h"
+#include "builder/lower/plan_memory.h"
+#include "builder/golden/golden_cpu.h"
 #include "builder/arch/arch.h"
 #include "builder/passes/pass.h"
 #include "builder/report.h"
@@ -27,14 +28,14 @@ static bool open_checkpoint(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
     build->has_weights = true;
-    build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, false, status);
+    build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, false, arch_read_config, status);
     bool plan_only = options->dry_run || options->list_candidates;
     if (!build->checkpoint_open && plan_only && status->code == STATUS_NOT_FOUND) {
         /* A configuration without weights can still be planned. */
         struct status ignored = *status;
         build->has_weights = false;
         status_clear(status);
-        build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, true, status);
+        build->checkpoint_open = checkpoint_open(&build->checkpoint, options->model, true, arch_read_config, status);
         if (!build->checkpoint_open) *status = ignored;
     }
     return build->checkpoint_open;
@@ -55,13 +56,13 @@ static enum dtype half_dtype(const struct build *build)
     return found == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
-static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool narrow,
+static bool make_graph(struct build *build, struct graph *graph, enum plan_kind kind, bool small_batch,
                        struct status *status)
 {
     graph_init(graph, &build->checkpoint.config, kind);
     graph->target = build->target;
     graph->compute_dtype = half_dtype(build);
-    graph->small_batch = narrow;
+    graph->small_batch = small_batch;
     graph->ranks = build->options->gpus;
     if (graph->ranks > 1) graph->rank_config = &build->rank_config;
     return import_graph(graph, status) && run_passes(graph, build->options->dump_after, build->options->out, status);
@@ -72,7 +73,7 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     const struct build_options *options = build->options;
     bool cuda = build->target == TARGET_CUDA;
     if (!make_graph(build, &build->decode, PLAN_DECODE, false, status) ||
-        (cuda && !make_graph(build, &build->narrow, PLAN_DECODE, true, status)) ||
+        (cuda && !make_graph(build, &build->small_batch, PLAN_DECODE, true, status)) ||
         !make_graph(build, &build->prefill, PLAN_PREFILL, false, status))
         return false;
     enum dtype matrices = cuda ? half_dtype(build) : options->dtype;
@@ -84,7 +85,7 @@ static bool make_graphs(struct build *build, uint64_t *weights_bytes, struct sta
     }
     return plan_weights(&build->decode, weights_bytes, status) &&
            share_weights(&build->prefill, &build->decode, status) &&
-           (!cuda || share_weights(&build->narrow, &build->decode, status));
+           (!cuda || share_weights(&build->small_batch, &build->decode, status));
 }
 
 /* ---- limits ---- */
@@ -118,6 +119,7 @@ static bool set_geometry(struct build *build, struct status *status)
     if (!checked_mul(config->layers, layer_bytes, &geometry->page_bytes))
         return status_fail(status, STATUS_BAD_INPUT, "a KV page does not fit into 64-bit sizes");
     geometry->vocab_size = config->vocab_size;
+    geometry->rope_original = rope_sets(config) > 1 ? config->rope.original_max_position : 0;
     geometry->ranks = options->gpus;
     return true;
 }
@@ -134,7 +136,7 @@ static bool lower_all(struct build *build, struct status *status)
             batches[batch_count++] = (uint32_t)b;
         batches[batch_count++] = (uint32_t)slots;
     }
-    /* Every sequence can end up alone, and all slots can decode at once: both sizes are always there. */
+    /* A step may have one sequence, or all slots: both sizes always exist. */
     bool lacks_one = batches[0] != 1, lacks_all = batches[batch_count - 1] != slots;
     if (batch_count + lacks_one + lacks_all > BUILD_MAX_PLANS)
         return status_fail(status, STATUS_USAGE, "--batch-sizes: expected at most %d sizes besides 1 and --max-batch",
@@ -154,7 +156,7 @@ static bool lower_all(struct build *build, struct status *status)
         for (int i = 0; i < DEFAULT_CHUNKS && default_chunks[i]; i++)
             if (i == 0 || default_chunks[i - 1] < context) chunks[chunk_count++] = default_chunks[i];
 
-    /* Not always the largest plan's: few rows may be exchanged in a way that takes more. */
+    /* The maximum over all plans: few rows may be exchanged in a way that needs a larger buffer. */
     for (int i = 0; i < batch_count + chunk_count; i++) {
         bool decode = i < batch_count;
         uint64_t rows = decode ? batches[i] : chunks[i - batch_count], bytes;
@@ -175,7 +177,7 @@ static bool lower_all(struct build *build, struct status *status)
 
 /* ---- manifest ---- */
 
-/* The last part of the path, cut to fit; what is no text in a manifest becomes a question mark. */
+/* The last part of the path, cut to fit; bytes that are not text in a manifest become question marks. */
 static void copy_base_name(const char *path, char *out, size_t size)
 {
     size_t end = strlen(path);
@@ -286,11 +288,12 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
     bool ok = false;
     char *manifest = NULL, *lines = NULL;
     size_t manifest_size, lines_size;
-    struct engine_golden golden = {0};
+    struct golden_outputs golden = {0};
     progress_stage(&build->progress, "golden");
-    if (build->target == TARGET_CUDA ? !build_cuda_golden(build, &golden, status)
-                                     : !compute_golden(&build->manifest, build->plans, build->plan_count, weights,
-                                                       build->team, &build->progress, &golden, status))
+    if (build->target == TARGET_CUDA
+            ? !build_cuda_golden(build, &golden, status)
+            : !compute_golden(&build->manifest, build->plans, build->plan_count, weights, build->team,
+                              build->machine.isa, &build->progress, &golden, status))
         goto done;
     progress_stage(&build->progress, "write");
     if (!manifest_format(&build->manifest, &manifest, &manifest_size, status) ||
@@ -305,18 +308,18 @@ static bool write_small_sections(struct build *build, const uint8_t *weights, st
          engine_writer_section(build->writer, SECTION_TACTICS, lines, lines_size, true, status) &&
          (!build->tokenizer || engine_writer_section(build->writer, SECTION_TOKENIZER, build->tokenizer,
                                                      build->tokenizer_bytes, false, status)) &&
-         (golden.token_count == 0 || engine_writer_golden(build->writer, &golden, status));
+         (golden.prompt.token_count == 0 || engine_writer_golden(build->writer, &golden.prompt, status)) &&
+         engine_writer_golden_plans(build->writer, &golden.plans, status);
 done:
     free(manifest);
     free(lines);
-    golden_free(&golden);
+    golden_outputs_free(&golden);
     return ok;
 }
 
 /* ---- tuning ---- */
 
-/* The cache saves time and decides nothing else, so whatever is wrong with its file costs the records and not the
- * build. */
+/* The cache only saves time, so any defect of its file costs the records and not the build. */
 static void open_cache(struct build *build)
 {
     struct status status = {0};
@@ -364,7 +367,7 @@ static bool write_engine(struct build *build, uint64_t weights_bytes, struct sta
     return engine_writer_finish(build->writer, status);
 }
 
-/* ---- what is printed without writing ---- */
+/* ---- reports without an engine ---- */
 
 static bool list_candidates(const struct build *build, struct status *status)
 {
@@ -375,7 +378,7 @@ static bool list_candidates(const struct build *build, struct status *status)
             int64_t params[MATMUL_PARAMS];
             uint32_t layer = plan->launches[n].layer; /* the layers are alike */
             if (plan->launches[n].op != OP_MATMUL || (layer > 0 && layer != GRAPH_NO_LAYER)) continue;
-            if (!op_params(plan, &plan->launches[n], MATMUL_PARAMS, params, status)) return false;
+            if (!op_params(plan, &plan->launches[n], MATMUL_TUNABLES, params, status)) return false;
             matmul_tuning_key(params, &build->machine, key);
             if (strcmp(key, last) != 0) matmul_print_space(params, &build->machine, build->options->out);
             memcpy(last, key, sizeof last);
@@ -393,20 +396,20 @@ static void build_close(struct build *build)
     free(build->tokenizer);
     if (build->cache_open) tuning_cache_close(&build->cache);
     graph_free(&build->decode);
-    graph_free(&build->narrow);
+    graph_free(&build->small_batch);
     graph_free(&build->prefill);
     if (build->checkpoint_open) checkpoint_close(&build->checkpoint);
     team_destroy(build->team);
     free(build);
 }
 
-/* Where the engine is to run: a GPU's own memory, or what is left of this machine's. */
+/* Memory where the engine will run: that of a GPU, or the available memory of this machine. */
 static uint64_t available_bytes(const struct build *build)
 {
     struct memory_limit memory;
     if (build->target == TARGET_CUDA) return build_cuda_facts(build)->memory_bytes;
     memory_limit_available("", &memory);
-    return memory.bytes < INT64_MAX ? memory.bytes : INT64_MAX; /* a number for JSON where nothing is known */
+    return memory.bytes < INT64_MAX ? memory.bytes : INT64_MAX; /* JSON needs a number; unknown */
 }
 
 bool build_engine(const struct build_options *options, struct status *status)
@@ -443,7 +446,7 @@ bool build_engine(const struct build_options *options, struct status *status)
     }
     open_cache(build);
     if (options->dry_run) {
-        /* Cached timings make the better estimate; the roofline stands in for the rest. */
+        /* Cached timings give the better estimate; the roofline replaces missing ones. */
         if (build->target == TARGET_CPU && !machine_probe(&build->machine, build->team, status)) goto done;
         if (!tune(build, NULL, TUNE_OFF, status)) goto done;
         if (build->target == TARGET_CUDA) build_cuda_estimate(build);
@@ -466,11 +469,11 @@ bool build_engine(const struct build_options *options, struct status *status)
         .is_on_record = build->target == TARGET_CUDA && build_cuda_is_on_record(build),
         .available_bytes = available_bytes(build),
     };
-    /* Nothing fails for want of memory once the engine has its name. */
+    /* No allocation can fail once the engine has its name. */
     if (options->json && !(json = report_json(&report, status))) goto done;
     if (!options->dry_run) {
         struct engine_writer *writer = build->writer;
-        build->writer = NULL; /* commit frees it whatever happens */
+        build->writer = NULL; /* commit frees it even on failure */
         if (!engine_writer_commit(writer, status)) goto done;
         progress_done(&build->progress);
     }

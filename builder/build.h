@@ -7,7 +7,7 @@
 
 #define BUILDER_VERSION "0.1.0"
 
-/* On failure nothing is left at options->output that was not there before. */
+/* On failure options->output is unchanged. */
 bool build_engine(const struct build_options *options, struct status *status);
 
 #endif

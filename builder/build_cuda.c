@@ -14,8 +14,9 @@
 
 struct cuda_build {
     struct gpus gpus;
-    const struct gpu_record *record; /* the GPU holds facts alone, those of this record; NULL: a GPU of this machine */
-    bool entered; /* its context is current as long as the build lasts, so that all that was taken can be freed */
+    const struct gpu_record *record; /* the GPU consists of the facts of this record only; NULL: a GPU of this
+                                      * machine */
+    bool entered;                    /* its context is current for the whole build, so that everything can be freed */
     struct kernel_compiler compiler;
     struct plan_variants variants[2 * BUILD_MAX_PLANS]; /* as struct build.plans */
     struct vendor_cache vendor_cache;
@@ -43,13 +44,13 @@ static bool open_nccl(struct build *build, struct status *status)
     return true;
 }
 
-/* A build goes on without a library that is not there: its tactics only take no part. */
+/* A missing library does not stop a build: its tactics take no part. */
 static bool open_libraries(struct build *build, struct status *status)
 {
     struct gpus *gpus = &build->cuda->gpus;
     const struct build_options *options = build->options;
     if (options->lean) return true;
-    /* Of others each rank would have to check the calls. */
+    /* With other libraries each rank would have to check the calls. */
     if (options->gpus > 1) return open_nccl(build, status);
     if (options->tune == TUNE_OFF) return true;
     if (!device_enter(&gpus->devices[0], status)) return false;
@@ -65,7 +66,7 @@ static bool open_libraries(struct build *build, struct status *status)
     return true;
 }
 
-/* The kernels are the same whichever way ranks exchange; what is fastest differs. */
+/* The kernels do not depend on how ranks exchange data; the fastest choices do. */
 static bool link_ranks(struct build *build, const struct device *const *devices, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -101,7 +102,7 @@ static bool open_others(struct build *build, struct status *status)
 
 static bool is_plan_only(const struct build_options *options) { return options->dry_run || options->list_candidates; }
 
-/* A plan needs facts alone: of the GPU that was named, else of this machine's, else of one on record. */
+/* A plan needs only facts: of the named GPU, else of this machine's, else of one on record. */
 static bool open_device(struct build *build, struct status *status)
 {
     const struct build_options *options = build->options;
@@ -146,7 +147,7 @@ bool build_cuda_open(struct build *build, struct status *status)
     char *cache = kernel_cache_path(options);
     struct kernel_compiler *compiler = &cuda->compiler;
     compiler->nvrtc = nvrtc_open(device_sources, device_source_count, cache, status);
-    if (!compiler->nvrtc && cache) { /* it only saves time */
+    if (!compiler->nvrtc && cache) { /* the cache only saves time */
         status_clear(status);
         compiler->nvrtc = nvrtc_open(device_sources, device_source_count, NULL, status);
     }
@@ -194,7 +195,7 @@ void build_cuda_estimate(struct build *build)
 
 /* ---- lowering ---- */
 
-/* Few rows can also go the way of many: which is faster, end-to-end tuning will show. */
+/* Few rows can also use the graph for many: end-to-end tuning finds the faster one. */
 static bool lower_one(struct build *build, const struct graph *graph, const struct graph *alternative, uint32_t rows,
                       struct status *status)
 {
@@ -204,7 +205,7 @@ static bool lower_one(struct build *build, const struct graph *graph, const stru
     for (int v = 0; v < PLAN_VARIANTS && graphs[v]; v++) {
         struct device_plan *plan = &variants->plans[variants->count];
         if (!lower_device_plan(graphs[v], &build->lowering, build_cuda_facts(build), rows, plan, status)) return false;
-        /* The manifest's arena holds either until one is chosen. */
+        /* The manifest's arena is large enough for either until one is chosen. */
         uint64_t arena_bytes = header->arena_bytes;
         if (variants->count++ == 0) *header = plan->header;
         header->arena_bytes = plan->header.arena_bytes > arena_bytes ? plan->header.arena_bytes : arena_bytes;
@@ -221,9 +222,9 @@ bool build_cuda_lower(struct build *build, const uint32_t *batches, int batch_co
         if (bytes > build->lowering.scratch_bytes) build->lowering.scratch_bytes = bytes;
     }
     for (int i = 0; i < batch_count; i++) {
-        bool narrow = batches[i] <= GRAPH_SMALL_BATCH;
-        if (!lower_one(build, narrow ? &build->narrow : &build->decode, narrow ? &build->decode : NULL, batches[i],
-                       status))
+        bool small_batch = batches[i] <= GRAPH_SMALL_BATCH;
+        if (!lower_one(build, small_batch ? &build->small_batch : &build->decode, small_batch ? &build->decode : NULL,
+                       batches[i], status))
             return status_prefix(status, "decode plan of batch size %u", batches[i]);
     }
     for (int i = 0; i < chunk_count; i++)
@@ -305,10 +306,15 @@ bool build_cuda_tune(struct build *build, const uint8_t *weights, enum tune_leve
     return level == TUNE_OFF || time_plans(build, &context.rig, status);
 }
 
-bool build_cuda_golden(struct build *build, struct engine_golden *golden, struct status *status)
+bool build_cuda_golden(struct build *build, struct golden_outputs *golden, struct status *status)
 {
-    const struct cuda_rig rig = tune_context(build, TUNE_OFF).rig;
-    return compute_golden_cuda(&rig, build->plans, build->plan_count, &build->cuda->kernels, golden, status);
+    struct cuda_rig rig = tune_context(build, TUNE_OFF).rig;
+    for (size_t p = 0; p < build->plan_count; p++) {
+        const uint64_t bytes = build->library_plans[p].header.arena_bytes;
+        if (bytes > rig.arena_bytes) rig.arena_bytes = bytes;
+    }
+    return compute_golden_cuda(&rig, build->plans, build->library_plans, build->plan_count, &build->cuda->kernels,
+                               &build->progress, golden, status);
 }
 
 bool build_cuda_write_kernels(struct build *build, struct status *status)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a build is asked for. */
+/* Options of a build. */
 #ifndef BUILDER_BUILD_OPTIONS_H
 #define BUILDER_BUILD_OPTIONS_H
 
@@ -21,7 +21,7 @@ struct build_options {
     enum engine_target target;
     uint32_t gpus;       /* ranks that share the model; the CPU target has threads for them */
     int device;          /* CUDA: ordinal of the GPU to build on */
-    bool no_peer_access; /* CUDA, gpus > 1: they exchange through the host's memory whatever they could */
+    bool no_peer_access; /* CUDA, gpus > 1: they exchange data through host memory even if a direct link exists */
     enum dtype dtype;    /* matrices; DTYPE_NONE: as in the checkpoint; CUDA: 16-bit only */
     enum dtype kv_dtype; /* DTYPE_NONE: F32 on the CPU, that of the matrices on a GPU */
     enum tune_level tune;
@@ -34,7 +34,7 @@ struct build_options {
     const char *dump_after; /* pass name, or NULL */
     int threads;            /* for tuning and golden outputs; 0: all */
     FILE *progress;         /* NULL: silent */
-    FILE *warnings;         /* what does not stop the build; NULL: silent */
+    FILE *warnings;         /* warnings; NULL: silent */
     FILE *out;              /* dumps, dry-run report, summary */
     bool json;              /* report as JSON */
 };

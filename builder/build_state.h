@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a build holds between its stages. Private to build*.c. */
+/* State of a build between its stages. Private to build*.c. */
 #ifndef BUILDER_BUILD_STATE_H
 #define BUILDER_BUILD_STATE_H
 
@@ -16,9 +16,9 @@ struct build {
     enum engine_target target;
     struct checkpoint checkpoint;
     bool checkpoint_open, has_weights;
-    struct model_config rank_config; /* several ranks: of each */
+    struct model_config rank_config; /* several ranks: the configuration of each */
     struct graph decode, prefill;
-    struct graph narrow; /* devices: decode of few rows */
+    struct graph small_batch; /* CUDA: decode of at most GRAPH_SMALL_BATCH rows */
     struct lowering lowering;
     struct team *team;
     struct machine machine;
@@ -34,7 +34,7 @@ struct build {
     uint8_t *tokenizer; /* image, NULL if the checkpoint has none */
     size_t tokenizer_bytes;
     uint32_t tokenizer_tokens;
-    char no_tokenizer[320]; /* why there is none; empty: there is one */
+    char no_tokenizer[320]; /* reason if there is none; else empty */
     struct engine_writer *writer;
     struct progress progress;
     uint64_t file_bytes;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole builds: what stands in the engine, what is printed, that the same input gives the same bytes, and that
- * failures leave nothing behind. */
+/* Whole builds: the contents of the engine, the reports, equal bytes for equal input, and no files after a failure. */
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -208,7 +207,7 @@ static void cache_is_no_condition(void **state)
     fixture.options.max_batch = 1;
     fixture.options.prefill_chunk_count = 1;
     fixture.options.prefill_chunks[0] = 4;
-    /* Nobody can write it, not even root. */
+    /* No user can write it, not even root. */
     fixture.options.tuning_cache = "/proc/no/such/folder/records";
     expect_build(&fixture);
     if (!strstr(fixture.warnings, "tuning cache")) fail_msg("no warning: %s", fixture.warnings);

@@ -23,13 +23,15 @@ static enum chat_format find_chat_format(const struct tokenizer *tokenizer)
     return CHAT_NONE;
 }
 
-/* Such an engine is of use, but nobody should be surprised by it. */
+/* Such an engine is usable, so the build only warns. */
 static void warn_of_no_tokenizer(struct build *build)
 {
     const char *folder = build->checkpoint.directory, *other = build->checkpoint.other_tokenizer;
     snprintf(build->no_tokenizer, sizeof build->no_tokenizer, "%s%sthe folder holds no tokenizer.json",
              other ? other : "", other ? " is not read, and " : "");
-    if (!other && build->options->dry_run) return; /* of a config.json alone, say: the report tells it */
+    if (!other && build->options->dry_run)
+        return; /* a config.json without checkpoint, for example: the report says
+                                                    * so */
     if (!other)
         progress_warn(&build->progress, "the engine has no tokenizer: '%s' holds no tokenizer.json", folder);
     else if (checkpoint_can_convert_tokenizer(other))

@@ -216,7 +216,8 @@ static bool ends_with(const char *text, const char *suffix)
     return length >= tail && strcmp(text + length - tail, suffix) == 0;
 }
 
-/* What a build without --target is for. A GPU that cannot be used is worth a word: somebody bought it. */
+/* The target of a build without --target. A GPU that cannot be used is reported, since its owner expects it to be
+ * used. */
 static bool has_gpu(const struct build_options *options)
 {
     struct device device;
@@ -308,7 +309,7 @@ int main(int argc, char **argv)
     else if (ok)
         ok = build_engine(&line.options, &status);
     free(line.default_cache);
-    /* A report that could not be written says so itself, and less well. */
+    /* An incomplete report has already been reported, with a better message. */
     if (!cli_flush(&write_status) && (ok || cli_reader_left()))
         code = cli_fail_status(&write_status);
     else if (!ok && !code)

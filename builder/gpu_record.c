@@ -6,7 +6,7 @@
 #include <strings.h>
 
 static const struct gpu_record records[] = {
-    /* As the driver (580.159.04) tells them of an H200 SXM. */
+    /* Values that the driver (580.159.04) reports for an H200 SXM. */
     {
         .name = "h200",
         .facts = {.name = "NVIDIA H200",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of GPUs that this machine need not have, so that a dry run can plan for them. */
+/* Facts of GPUs that this machine may not have, so that a dry run can plan for them. */
 #ifndef BUILDER_GPU_RECORD_H
 #define BUILDER_GPU_RECORD_H
 
@@ -11,7 +11,7 @@ struct gpu_record {
     struct device_clocks clocks;
 };
 
-/* The first record is the one for those who name none. STATUS_USAGE with the known names; `name` may be NULL. */
+/* Finds the record of a GPU; NULL as `name` gives the first one. STATUS_USAGE with the known names. */
 const struct gpu_record *gpu_record_find(const char *name, struct status *status);
 
 #endif

@@ -35,13 +35,13 @@ static const char *kind_name(const struct plan *plan)
     return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
 }
 
-/* Of each GPU. */
+/* Bytes on each GPU. */
 static uint64_t fixed_bytes(const struct manifest *m)
 {
     return manifest_rank_weights(m) + m->arena_bytes + m->step_bytes + m->state_bytes + m->comm_bytes;
 }
 
-/* What serving one full sequence takes of each GPU, or of the machine. */
+/* Bytes needed to serve one full sequence, on each GPU or on the machine. */
 static uint64_t needed_bytes(const struct manifest *m)
 {
     uint64_t kv, all;

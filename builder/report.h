@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a build prints about its result: memory contract, plans, estimate. */
+/* Reports of a build: memory contract, plans, estimate. */
 #ifndef BUILDER_REPORT_H
 #define BUILDER_REPORT_H
 
@@ -21,15 +21,15 @@ struct build_report {
     const char *no_tokenizer;  /* and why */
     const char *output;        /* NULL: nothing was written */
     uint64_t file_bytes;       /* 0: nothing was written */
-    double seconds;            /* until the file had all its bytes on the disk */
-    bool is_on_record;         /* the target is a GPU of which this machine knows the facts alone */
-    uint64_t available_bytes;  /* memory of each GPU, or what this machine has left; looked at in a dry run */
+    double seconds;            /* time until the file was synced to disk */
+    bool is_on_record;         /* the target GPU is not on this machine: only its facts are known */
+    uint64_t available_bytes;  /* memory of each GPU, or available memory of this machine; used in a dry run */
 };
 
-/* Sum over launches of the measured time where there is one, else of the roofline; microseconds per step. */
+/* Sum over launches of the measured time, or of the roofline if there is none; microseconds per step. */
 double estimate_plan_us(const struct plan *plan, const struct machine *machine, const struct tactics *tactics);
 
-/* STATUS_MACHINE, with what is needed and available, where an engine could not serve one full sequence. */
+/* STATUS_MACHINE, with needed and available bytes, if an engine could not serve one full sequence. */
 bool report_check_fit(const struct build_report *report, struct status *status);
 
 void report_print(const struct build_report *report, FILE *out);

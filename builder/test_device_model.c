@@ -2,6 +2,7 @@
 #include "builder/test_device_model.h"
 
 #include "builder/arch/arch.h"
+#include "builder/lower/plan_memory.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/shard.h"
 #include "builder/weights/weights.h"
@@ -46,8 +47,13 @@ static const char *const configs[] = {
     "{\"model_type\": \"mistral\", \"sliding_window\": 16, " SIZES "}",
     "{\"model_type\": \"qwen2\", " SIZES "}",
     "{\"model_type\": \"qwen3\", \"head_dim\": 128, " SIZES "}",
+    "{\"model_type\": \"phi3\", \"partial_rotary_factor\": 0.75, \"head_dim\": 64, \"sliding_window\": 16, " SIZES "}",
+    "{\"model_type\": \"granite\", \"embedding_multiplier\": 12, \"attention_multiplier\": 0.015625, "
+    "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_bias\": true, " SIZES "}",
+    "{\"model_type\": \"olmo2\", " SIZES "}",
 };
-static const char *const shared_models[] = {"llama3", "qwen2", "qwen3", "mistral-window", "llama-tied-sharded"};
+static const char *const shared_models[] = {"llama3",  "qwen2", "qwen3",     "mistral-window", "llama-tied-sharded",
+                                            "granite", "phi3",  "phi4-mini", "olmo2"};
 enum { CONFIGS = sizeof configs / sizeof *configs, SHARED = sizeof shared_models / sizeof *shared_models };
 
 const char *test_device_model_source(size_t index)
@@ -60,19 +66,20 @@ const char *test_device_model_source(size_t index)
     return path;
 }
 
-static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype half, struct status *status)
+static bool make_graph(struct test_device_model *model, enum test_graph which, enum dtype compute_dtype,
+                       struct status *status)
 {
     struct graph *graph = &model->graphs[which];
     graph_init(graph, &model->config, which == TEST_PREFILL ? PLAN_PREFILL : PLAN_DECODE);
     graph->target = TARGET_CUDA;
-    graph->compute_dtype = half;
-    graph->small_batch = which == TEST_NARROW;
+    graph->compute_dtype = compute_dtype;
+    graph->small_batch = which == TEST_SMALL_BATCH;
     graph->ranks = model->ranks;
     if (model->ranks > 1) graph->rank_config = &model->rank_config;
     return import_graph(graph, status) && run_passes(graph, NULL, NULL, status);
 }
 
-static bool try_ranks(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
+static bool try_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype, uint64_t slots,
                       uint64_t context, uint32_t ranks, struct status *status)
 {
     enum { PAGE_TOKENS = 64 };
@@ -81,24 +88,26 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
     model->ranks = ranks;
     model->has_checkpoint = source[0] != '{';
     if (model->has_checkpoint) {
-        test_expect_success(checkpoint_open(&model->checkpoint, source, false, status), status);
+        test_expect_success(checkpoint_open(&model->checkpoint, source, false, arch_read_config, status), status);
         model->config = model->checkpoint.config;
     } else {
-        test_expect_success(model_config_parse(&model->config, source, strlen(source), "config.json", status), status);
+        test_expect_success(model_config_parse(&model->config, source, strlen(source), "config.json", arch_read_config,
+                                               status),
+                            status);
     }
     if (!shard_config(&model->config, ranks, &model->rank_config, status)) return false;
-    struct graph *wide = &model->graphs[TEST_WIDE];
+    struct graph *wide = &model->graphs[TEST_LARGE_BATCH];
     for (int g = 0; g < TEST_GRAPHS; g++)
-        if (!make_graph(model, (enum test_graph)g, half, status)) return false;
+        if (!make_graph(model, (enum test_graph)g, compute_dtype, status)) return false;
     if (model->has_checkpoint)
-        test_expect_success(bind_weights(wide, &model->checkpoint, (enum encoding_id)half, status), status);
+        test_expect_success(bind_weights(wide, &model->checkpoint, (enum encoding_id)compute_dtype, status), status);
     else
-        assume_weights(wide, (enum encoding_id)half);
+        assume_weights(wide, (enum encoding_id)compute_dtype);
     test_expect_success(plan_weights(wide, &model->weights_bytes, status), status);
     for (int g = 0; g < TEST_GRAPHS; g++)
-        if (g != TEST_WIDE) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
+        if (g != TEST_LARGE_BATCH) test_expect_success(share_weights(&model->graphs[g], wide, status), status);
 
-    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, half);
+    uint64_t layer_bytes = kv_layer_bytes(&model->rank_config, PAGE_TOKENS, compute_dtype);
     model->lowering = (struct lowering){
         .geometry = {.slots = slots,
                      .max_context = context,
@@ -107,29 +116,30 @@ static bool try_ranks(struct test_device_model *model, const char *source, enum 
                      .page_bytes = model->config.layers * layer_bytes,
                      .vocab_size = model->config.vocab_size,
                      .ranks = ranks},
-        .kv_dtype = half,
+        .kv_dtype = compute_dtype,
     };
     return true;
 }
 
-bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
-                           uint64_t context, struct status *status)
+bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype compute_dtype,
+                           uint64_t slots, uint64_t context, struct status *status)
 {
-    return try_ranks(model, source, half, slots, context, 1, status);
+    return try_ranks(model, source, compute_dtype, slots, context, 1, status);
 }
 
-bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype half, uint32_t ranks)
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype,
+                                  uint32_t ranks)
 {
     struct status status = {0};
-    if (try_ranks(model, source, half, 64, 512, ranks, &status)) return true;
+    if (try_ranks(model, source, compute_dtype, 64, 512, ranks, &status)) return true;
     test_device_model_close(model);
     return false;
 }
 
-void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half)
+void test_device_model_open(struct test_device_model *model, const char *source, enum dtype compute_dtype)
 {
     struct status status = {0};
-    test_expect_success(test_device_model_try(model, source, half, 64, 512, &status), &status);
+    test_expect_success(test_device_model_try(model, source, compute_dtype, 64, 512, &status), &status);
 }
 
 void test_device_model_close(struct test_device_model *model)
@@ -141,7 +151,7 @@ void test_device_model_close(struct test_device_model *model)
 const struct graph *test_device_model_graph(const struct test_device_model *model, enum plan_kind kind, uint32_t rows)
 {
     if (kind == PLAN_PREFILL) return &model->graphs[TEST_PREFILL];
-    return &model->graphs[rows <= GRAPH_SMALL_BATCH ? TEST_NARROW : TEST_WIDE];
+    return &model->graphs[rows <= GRAPH_SMALL_BATCH ? TEST_SMALL_BATCH : TEST_LARGE_BATCH];
 }
 
 void test_device_model_scratch(struct test_device_model *model, const struct device_facts *gpu, const uint32_t *rows,

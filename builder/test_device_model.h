@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models, graphs and GPUs for the tests of the device target: everything as build.c does it, without a GPU. */
+/* Models, graphs and GPUs for tests of the device target, made as build.c does, without a GPU. */
 #ifndef BUILDER_TEST_DEVICE_MODEL_H
 #define BUILDER_TEST_DEVICE_MODEL_H
 
@@ -7,11 +7,11 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/base/test_support.h"
 
-/* Facts of GPUs that need not be there. */
+/* Facts of GPUs that the machine need not have. */
 enum test_gpu { TEST_GPU_90, TEST_GPU_80, TEST_GPU_120, TEST_GPUS };
 extern const struct device_facts test_gpus[TEST_GPUS];
 
-enum test_graph { TEST_NARROW, TEST_WIDE, TEST_PREFILL, TEST_GRAPHS };
+enum test_graph { TEST_SMALL_BATCH, TEST_LARGE_BATCH, TEST_PREFILL, TEST_GRAPHS };
 
 struct test_device_model {
     const char *name;
@@ -24,17 +24,18 @@ struct test_device_model {
     uint64_t weights_bytes; /* of all ranks */
 };
 
-/* Small models that stand in the source, then the shipped model, then those of the shared folder; NULL behind the last.
+/* Small models defined in the source, then the shipped model, then those of the shared folder; the list ends with NULL.
  * Each is a folder or the text of a config.json. */
 const char *test_device_model_source(size_t index);
 
-/* `slots` sequences of at most `context` tokens. `half`: DTYPE_BF16 or DTYPE_F16. False with a message: a pass or the
+/* `slots` sequences of at most `context` tokens. `compute_dtype`: DTYPE_BF16 or DTYPE_F16. False with a message: a pass or the
  * import refused. The model must not be moved afterwards. */
-bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype half, uint64_t slots,
-                           uint64_t context, struct status *status);
-void test_device_model_open(struct test_device_model *model, const char *source, enum dtype half);
+bool test_device_model_try(struct test_device_model *model, const char *source, enum dtype compute_dtype,
+                           uint64_t slots, uint64_t context, struct status *status);
+void test_device_model_open(struct test_device_model *model, const char *source, enum dtype compute_dtype);
 /* Shared by several ranks; false where there are no equal shares. */
-bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype half, uint32_t ranks);
+bool test_device_model_open_ranks(struct test_device_model *model, const char *source, enum dtype compute_dtype,
+                                  uint32_t ranks);
 void test_device_model_close(struct test_device_model *model);
 
 /* The graph for `rows` rows of a step. */
@@ -47,7 +48,7 @@ void test_device_model_scratch(struct test_device_model *model, const struct dev
 /* Several ranks: room for what they exchange in plans of up to `rows` rows. */
 void test_device_model_exchange(struct test_device_model *model, uint32_t rows);
 
-/* What the plan of these rows is verified against. */
+/* Sizes against which the plan of these rows is verified. */
 void test_device_model_sizes(const struct test_device_model *model, const struct plan_header *header,
                              struct plan_space_sizes *sizes);
 

@@ -17,6 +17,11 @@ static const char *config_of(enum test_family family, const struct test_sizes *s
         [TEST_MISTRAL] = "\"model_type\": \"mistral\", \"sliding_window\": 4",
         [TEST_QWEN2] = "\"model_type\": \"qwen2\", \"tie_word_embeddings\": true",
         [TEST_QWEN3] = "\"model_type\": \"qwen3\"",
+        [TEST_GRANITE] = "\"model_type\": \"granite\", \"attention_bias\": true, \"mlp_bias\": true, "
+                         "\"embedding_multiplier\": 3.0, \"attention_multiplier\": 0.2, "
+                         "\"residual_multiplier\": 0.5, \"logits_scaling\": 2.0",
+        [TEST_PHI3] = "\"model_type\": \"phi3\", \"sliding_window\": 4, \"partial_rotary_factor\": 0.75",
+        [TEST_OLMO2] = "\"model_type\": \"olmo2\"",
     };
     int length = snprintf(
         texts[family], sizeof texts[family],
@@ -58,27 +63,34 @@ void test_model_init_sizes(struct test_model *model, enum test_family family, en
 {
     const uint64_t hidden = TEST_HIDDEN, inner = sizes->inner, q = sizes->heads * TEST_HEAD_DIM;
     const uint64_t kv = sizes->kv_heads * TEST_HEAD_DIM;
-    bool biased = family == TEST_LLAMA_BIASED_TIED;
+    bool biased = family == TEST_LLAMA_BIASED_TIED || family == TEST_GRANITE, post_norm = family == TEST_OLMO2;
+    bool fused = family == TEST_PHI3;
     *model = (struct test_model){.family = family, .sizes = *sizes};
     test_model_add(model, "model.embed_tokens.weight", dtype, sizes->vocab, hidden);
     for (int layer = 0; layer < TEST_LAYERS; layer++) {
-        add_in_layer(model, layer, "input_layernorm.weight", dtype, hidden, 0);
-        add_in_layer(model, layer, "self_attn.q_proj.weight", dtype, q, hidden);
-        add_in_layer(model, layer, "self_attn.k_proj.weight", dtype, kv, hidden);
-        add_in_layer(model, layer, "self_attn.v_proj.weight", dtype, kv, hidden);
+        add_in_layer(model, layer, post_norm ? "post_feedforward_layernorm.weight" : "input_layernorm.weight", dtype,
+                     hidden, 0);
+        if (fused) {
+            add_in_layer(model, layer, "self_attn.qkv_proj.weight", dtype, q + 2 * kv, hidden);
+            add_in_layer(model, layer, "mlp.gate_up_proj.weight", dtype, 2 * inner, hidden);
+        } else {
+            add_in_layer(model, layer, "self_attn.q_proj.weight", dtype, q, hidden);
+            add_in_layer(model, layer, "self_attn.k_proj.weight", dtype, kv, hidden);
+            add_in_layer(model, layer, "self_attn.v_proj.weight", dtype, kv, hidden);
+            add_in_layer(model, layer, "mlp.gate_proj.weight", dtype, inner, hidden);
+            add_in_layer(model, layer, "mlp.up_proj.weight", dtype, inner, hidden);
+        }
         add_in_layer(model, layer, "self_attn.o_proj.weight", dtype, hidden, q);
         if (biased || family == TEST_QWEN2) {
             add_in_layer(model, layer, "self_attn.q_proj.bias", dtype, q, 0);
             add_in_layer(model, layer, "self_attn.k_proj.bias", dtype, kv, 0);
             add_in_layer(model, layer, "self_attn.v_proj.bias", dtype, kv, 0);
         }
-        if (family == TEST_QWEN3) {
-            add_in_layer(model, layer, "self_attn.q_norm.weight", dtype, TEST_HEAD_DIM, 0);
-            add_in_layer(model, layer, "self_attn.k_norm.weight", dtype, TEST_HEAD_DIM, 0);
+        if (family == TEST_QWEN3 || post_norm) {
+            add_in_layer(model, layer, "self_attn.q_norm.weight", dtype, post_norm ? q : TEST_HEAD_DIM, 0);
+            add_in_layer(model, layer, "self_attn.k_norm.weight", dtype, post_norm ? kv : TEST_HEAD_DIM, 0);
         }
         add_in_layer(model, layer, "post_attention_layernorm.weight", dtype, hidden, 0);
-        add_in_layer(model, layer, "mlp.gate_proj.weight", dtype, inner, hidden);
-        add_in_layer(model, layer, "mlp.up_proj.weight", dtype, inner, hidden);
         add_in_layer(model, layer, "mlp.down_proj.weight", dtype, hidden, inner);
         if (!biased) continue;
         add_in_layer(model, layer, "self_attn.o_proj.bias", dtype, hidden, 0);
@@ -103,6 +115,45 @@ void test_model_remove(struct test_model *model, const char *name)
     struct test_tensor *tensor = test_model_find(model, name);
     assert_non_null(tensor);
     *tensor = model->tensors[--model->count];
+}
+
+size_t test_model_pieces(const struct test_model *model, struct test_piece *pieces)
+{
+    const uint64_t q = model->sizes.heads * TEST_HEAD_DIM, kv = model->sizes.kv_heads * TEST_HEAD_DIM;
+    const struct {
+        const char *whole, *part;
+        uint64_t rows;
+    } parts[] = {
+        {"qkv_proj.", "q_proj.", q},
+        {"qkv_proj.", "k_proj.", kv},
+        {"qkv_proj.", "v_proj.", kv},
+        {"gate_up_proj.", "gate_proj.", model->sizes.inner},
+        {"gate_up_proj.", "up_proj.", model->sizes.inner},
+    };
+    size_t count = 0;
+    for (size_t t = 0; t < model->count; t++) {
+        const struct test_tensor *tensor = &model->tensors[t];
+        uint64_t row = 0;
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            const char *at = strstr(tensor->name, parts[i].whole);
+            if (!at) continue;
+            struct test_piece *piece = &pieces[count++];
+            *piece = (struct test_piece){.tensor = tensor, .rows = parts[i].rows, .columns = tensor->columns};
+            snprintf(piece->name, sizeof piece->name, "%.*s%s%s", (int)(at - tensor->name), tensor->name, parts[i].part,
+                     at + strlen(parts[i].whole));
+            piece->first_row = row;
+            row += piece->rows;
+        }
+        if (row) continue;
+        pieces[count] = (struct test_piece){.tensor = tensor, .rows = tensor->rows, .columns = tensor->columns};
+        snprintf(pieces[count++].name, sizeof pieces->name, "%s", tensor->name);
+    }
+    return count;
+}
+
+float test_piece_value(const struct test_piece *piece, uint64_t row, uint64_t column)
+{
+    return test_tensor_value(piece->tensor, (piece->first_row + row) * (piece->columns ? piece->columns : 1) + column);
 }
 
 static uint16_t half_bits(enum dtype dtype, float value)

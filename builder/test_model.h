@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small checkpoints for the tests of the builder: written from lists of tensor names that stand here, not
- * taken from the import files, with odd sizes (K odd, rows of q, k and v that end inside a panel). */
+/* Small checkpoints for the tests of the builder, from lists of tensor names that are defined here and not taken from
+ * the import files, with odd sizes (K odd, rows of q, k and v that end inside a panel). */
 #ifndef BUILDER_TEST_MODEL_H
 #define BUILDER_TEST_MODEL_H
 
@@ -21,10 +21,22 @@ enum {
     TEST_LAYERS = 2,
     TEST_WINDOW = 4,
     TEST_MAX_TENSORS = 64,
+    TEST_MAX_PIECES = 3 * TEST_MAX_TENSORS,
     TEST_RANKS = 3, /* that can share such a model: its KV head is on all, its vocabulary unevenly */
 };
 
-enum test_family { TEST_LLAMA, TEST_LLAMA_BIASED_TIED, TEST_MISTRAL, TEST_QWEN2, TEST_QWEN3, TEST_FAMILIES };
+enum test_family {
+    TEST_LLAMA,
+    TEST_LLAMA_BIASED_TIED,
+    TEST_MISTRAL,
+    TEST_QWEN2,
+    TEST_QWEN3,
+    TEST_GRANITE,
+    TEST_PHI3,
+    TEST_RANK_FAMILIES, /* those above can be shared by ranks */
+    TEST_OLMO2 = TEST_RANK_FAMILIES,
+    TEST_FAMILIES
+};
 
 struct test_tensor {
     char name[80];
@@ -37,7 +49,15 @@ struct test_tensor {
     float odd_value;
 };
 
-/* What differs between models that are shared by ranks. */
+/* Rows of a tensor that hold one projection, by the name that a tensor of it alone would have: all rows of most tensors;
+ * one of q, k and v, or of gate and up, where the checkpoint has them in one tensor. */
+struct test_piece {
+    char name[80];
+    const struct test_tensor *tensor;
+    uint64_t first_row, rows, columns; /* columns 0: a vector */
+};
+
+/* Differences between models that are shared by ranks. */
 struct test_sizes {
     uint64_t inner, heads, kv_heads, vocab;
 };
@@ -58,6 +78,9 @@ void test_model_add(struct test_model *model, const char *name, enum dtype dtype
 void test_model_remove(struct test_model *model, const char *name);
 /* NULL if there is none. */
 struct test_tensor *test_model_find(struct test_model *model, const char *name);
+/* The pieces of all tensors; returns their number. */
+size_t test_model_pieces(const struct test_model *model, struct test_piece *pieces);
+float test_piece_value(const struct test_piece *piece, uint64_t row, uint64_t column);
 const char *test_family_config(enum test_family family); /* with the sizes above */
 
 /* Element `index` as it stands in the checkpoint. */

@@ -220,7 +220,7 @@ struct eng_engine_facts {
     int32_t eos_tokens[ENG_MAX_EOS_TOKENS];
     uint32_t has_tokenizer; /* 1: eng_tokenize, eng_detokenize and text streams work */
     uint32_t has_chat;      /* 1: eng_chat works */
-    uint32_t golden_tokens; /* tokens that eng_selftest compares; 0: the engine has none */
+    uint32_t golden_tokens; /* distinct tokens that eng_selftest compares; 0: the engine has none */
     int32_t chat_end_token; /* ends an answer in the chat format: a stop token for chats; -1: none */
     double open_seconds;    /* duration of eng_open */
     double verify_seconds;  /* part of open_seconds: verifying the weights */
@@ -382,13 +382,17 @@ ENG_API enum eng_status eng_sampling_recommended(const struct eng_engine *engine
 /* A prompt and its answer. Sequences wait in the order of submission until a slot and the pages for the whole prompt
  * and answer are free, and then own them: a running sequence never lacks pages, and none is evicted. Each step runs one
  * plan: one chunk of the oldest unfinished prompt, or one token for every sequence that decodes. If both are possible
- * they alternate, so that a long prompt delays answers by one chunk at a time. */
+ * they alternate, so that a long prompt delays answers by one chunk at a time.
+ *
+ * A model with longrope has other rotary frequencies for sequences of more tokens than its original context. When a
+ * sequence or a slot grows past that length, all of its tokens are processed again, once, which takes as long as a prompt
+ * of that length; a slot that was truncated below it is processed again, too, before its next token. */
 struct eng_sequence;
 
 enum eng_state {
     ENG_STATE_IDLE = 0,    /* created, nothing submitted */
     ENG_STATE_WAITING = 1, /* for a slot or pages */
-    ENG_STATE_PREFILL = 2, /* its prompt is being processed */
+    ENG_STATE_PREFILL = 2, /* its prompt, or with longrope all of its tokens again, is being processed */
     ENG_STATE_DECODE = 3,  /* it gets a token at every decode step */
     ENG_STATE_DONE = 4     /* see eng_sequence_end */
 };
@@ -509,21 +513,45 @@ ENG_API enum eng_status eng_decode_steps(struct eng_session *session, const uint
 
 struct eng_selftest_result {
     size_t struct_size;
-    uint32_t tokens;     /* compared */
+    uint32_t tokens;     /* compared, of all plans */
     uint32_t ties;       /* part of `tokens`: drawn differently, the two logits within the tolerance */
     float largest_error; /* of a logit, absolute */
     float tolerance;     /* of a logit, absolute */
+    uint32_t plans;      /* that were run */
+    uint32_t left_out;   /* tokens that were not compared, since no slot or too few pages were free */
 };
 static inline void eng_selftest_result_init(struct eng_selftest_result *result)
 {
     memset(result, 0, sizeof *result);
     result->struct_size = sizeof *result;
 }
-/* Runs the engine's golden prompt in a free slot and compares tokens and logits with the golden outputs. A difference
- * is ENG_INTERNAL; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these cases, too.
- * ENG_FULL: no slot is free. ENG_BAD_INPUT: the engine has no golden outputs. [session] */
+/* Runs every plan in free slots and compares tokens and logits with the engine's golden outputs: decode plans with as many rows
+ * as slots and pages are free, prefill plans with full and partly filled chunks. A difference is ENG_INTERNAL, and the message
+ * names the plan; logits that are not finite are ENG_NOT_FINITE; *result (may be NULL) is filled in these cases, too. ENG_FULL:
+ * a plan cannot run, since no slot or too few pages are free. ENG_BAD_INPUT: the engine has no golden outputs. [session] */
 ENG_API enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result,
                                      struct eng_error *error);
+
+/* Outcome of one plan. */
+struct eng_selftest_plan {
+    size_t struct_size;
+    uint32_t is_prefill;      /* 1: a prefill plan; 0: a decode plan */
+    uint32_t calls_libraries; /* 1: this session replays its variant that calls libraries */
+    uint32_t rows;            /* of the plan: batch size, or tokens of a chunk */
+    uint32_t tokens;          /* compared; 0: the plan was not run */
+    uint32_t ties, left_out;  /* as in struct eng_selftest_result */
+    uint32_t longest_context; /* tokens of the longest context that was compared */
+    float largest_error;      /* of a logit, absolute */
+};
+static inline void eng_selftest_plan_init(struct eng_selftest_plan *plan)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->struct_size = sizeof *plan;
+}
+/* Fills *plan with the outcome of the engine's plan `index` in the session's latest eng_selftest. ENG_USAGE: there is no such
+ * plan. [session] [no allocation] */
+ENG_API enum eng_status eng_selftest_plan(const struct eng_session *session, size_t index,
+                                          struct eng_selftest_plan *plan, struct eng_error *error);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A whole device engine, from the builder's lowering through the file to the executor, with the fake driver: the
  * program runs itself again with the fake's folder in LD_LIBRARY_PATH. */
+#include "builder/arch/arch.h"
 #include "tests/test_lowered_engine.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
@@ -208,7 +209,7 @@ static void weights_are_the_checkpoints(void **state)
     struct checkpoint checkpoint;
     struct status status = {0};
     test_expect_success(engine_open(&engine, lowered_engine_path(), &status), &status);
-    test_expect_success(checkpoint_open(&checkpoint, "tests/models/fables", false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, "tests/models/fables", false, arch_read_config, &status), &status);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const struct tensor_view *tensor = checkpoint_find(&checkpoint, names[i]);
         const struct engine_tensor *found = NULL;

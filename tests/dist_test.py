@@ -13,7 +13,8 @@ import unittest
 ROOT = os.path.join(os.environ.get("TEST_SRCDIR", "."), os.environ.get("TEST_WORKSPACE", "bazel-bin"))
 TARBALL = os.path.join(ROOT, "eng.tar.gz")
 
-MAX_LIBRARY_BYTES = 640 * 1000
+# What the runtime needs to map and replay. Before raising it, look for code that it does not need.
+MAX_LIBRARY_BYTES = 700 * 1000
 MAX_TARBALL_BYTES = 40 * 1000 * 1000
 
 # What libeng.so may open: the C library, and what the README names.

@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the language of comments, messages and documents: phrases that a reader must decode, and names that were replaced
-by the field's terms, are refused. Each rule also has a self-test below that plants a violation."""
+"""Checks the language of comments, messages and documents in every folder: phrases that a reader must decode, and names
+that were replaced by the field's terms, are refused. Each rule also has a self-test below that plants a violation."""
 
-import fnmatch
+import io
 import os
 import re
 import sys
 import tempfile
+import tokenize
 import unittest
 
-# What is held to the rules: path patterns from the root of the tree ("*" also matches "/"). A new folder is one line here.
-CHECKED = [
-    ".github/SECURITY.md",
-    "README.md",
-    "formats/base/*",
-    "formats/checkpoint/*",
-    "formats/cli/*",
-    "formats/tokenizer/*",
-    "formats/tuning/*",
-    "kernels/cpu/*",
-    "kernels/cuda/*.[ch]",
-    "runtime/*",
-    "tests/*_test.c",
-    "tests/faults/*",
-    "tests/test_*.[ch]",
-]
+# Held to the rules: every C, CUDA, Python and Markdown file, except this one, which lists and plants the phrases.
+EXEMPT = "tests/language_test.py"
 
 # (pattern, what to write instead); matched without regard to case in comments, string literals and prose.
 PHRASES = [
@@ -50,6 +37,12 @@ RETIRED = [
     (r"\bworld_(?:join|gather|note|leave|fail|ok)\b", "process_group_..."),
     (r"\bmirror_(?:open|close|send|drew|changed)\b", "state_shadow_..."),
     (r"\bBACKEND_WAITED\b", "BACKEND_NO_ANSWER"),
+    (r"\bstruct world\b", "struct process_group, or what it is in a test: group, fixture"),
+    (r"\bTEST_NARROW\b", "TEST_SMALL_BATCH"),
+    (r"(?:->|\.)narrow\b", "small_batch"),
+    (r"\bchoose_plans\w*", "end_to_end"),
+    (r"\blibrary_blobs?\w*", "vendor_cache"),
+    (r"(?:->|\.)late\b", "timed_out"),
 ]
 
 C_SOURCES = (".c", ".h", ".cu", ".cuh")
@@ -94,6 +87,23 @@ def paragraphs(text):
             lines = []
 
 
+def texts_of_python(text):
+    """(line, text) of every comment, of adjacent comments as one, and of every paragraph of a docstring."""
+    comment, first, last = "", 0, 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            if comment and token.start[0] != last + 1:
+                yield first, comment
+                comment = ""
+            first, last = first if comment else token.start[0], token.start[0]
+            comment = (comment + " " + token.string.strip("# ")).strip()
+        elif token.type == tokenize.STRING and token.string.startswith('"""'):
+            for number, paragraph in paragraphs(token.string[3:-3]):
+                yield token.start[0] + number, paragraph
+    if comment:
+        yield first, comment
+
+
 def without_code_blocks(text):
     """Markdown with fenced blocks and inline code blanked; lines stay where they are."""
     text = re.sub(r"^```.*?^```", lambda match: "\n" * match.group().count("\n"), text, flags=re.S | re.M)
@@ -105,6 +115,8 @@ def check_text(path, text):
         texts = ((number + 1, paragraph) for number, paragraph in paragraphs(without_code_blocks(text)))
     elif path.endswith(C_SOURCES):
         texts = texts_of_c(text)
+    elif path.endswith(".py"):
+        texts = texts_of_python(text)
     else:
         return
     for line, found in texts:
@@ -131,12 +143,8 @@ def files(root):
         for where, folders, names in os.walk(os.path.join(root, folder)):
             folders[:] = sorted(f for f in folders if f not in ("models", "corpus", "testdata", "data", "__pycache__"))
             for name in sorted(names):
-                if name.endswith(C_SOURCES + (".md",)):
+                if name.endswith(C_SOURCES + (".md", ".py")):
                     yield os.path.relpath(os.path.join(where, name), root)
-
-
-def is_checked(path):
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in CHECKED)
 
 
 def check_tree(root):
@@ -146,7 +154,7 @@ def check_tree(root):
             text = file.read()
         if path.endswith(C_SOURCES):
             defects += check_names(path, text)
-        if is_checked(path):
+        if path != EXEMPT:
             defects += check_text(path, text)
     return defects
 
@@ -163,11 +171,12 @@ class Tree(unittest.TestCase):
         defects = check_tree(tree_root())
         self.assertEqual(defects, [], "\n" + "\n".join(defects))
 
-    def test_every_pattern_has_files(self):
+    def test_every_kind_of_file_is_seen(self):
         paths = list(files(tree_root()))
-        for pattern in CHECKED:
-            with self.subTest(pattern=pattern):
-                self.assertTrue(any(fnmatch.fnmatchcase(path, pattern) for path in paths))
+        for kind in C_SOURCES + (".md", ".py"):
+            with self.subTest(kind=kind):
+                self.assertGreater(sum(path.endswith(kind) for path in paths), 1)
+        self.assertIn(EXEMPT, paths)
 
 
 class PlantedViolation(unittest.TestCase):
@@ -207,18 +216,27 @@ class PlantedViolation(unittest.TestCase):
         self.assert_found("runtime/a.c", "/* It waited in\n * vain. */\n", 1, "in vain")
         self.assert_found("runtime/a.c", 'fail("waited in "\n     "vain");\n', 1, "in vain")
 
+    def test_python(self):
+        self.assert_found("tests/e2e/a_test.py", "a = 1\n\n# It waited in\n# vain.\nb = 2\n", 3, "in vain")
+        self.assert_found("tests/e2e/a_test.py", 'def f():\n    """Starts.\n\n    Nobody waits."""\n', 4, "Nobody")
+        self.assertEqual(self.planted("tests/e2e/a_test.py", '# Waits.\nbehind = "whoever"  # set\n'), [])
+
     def test_sentence_without_subject(self):
         self.assert_found("runtime/a.c", "int a; /* Of the ranks: the first. */\n", 1, "Of")
         self.assert_found("runtime/a.c", "/* Waits.\n *\n * Of all, the first. */\n", 3, "Of")
         self.assert_found("runtime/a.c", "/* Waits. Of all, the first. */\n", 1, "Of")
 
     def test_retired_names(self):
-        for name in ("LAUNCH_TOGETHER", "world_join", "mirror_send", "BACKEND_WAITED"):
+        for name in ("LAUNCH_TOGETHER", "world_join", "mirror_send", "BACKEND_WAITED", "struct world", "TEST_NARROW",
+                     "choose_plans_cuda", "library_blobs"):
             with self.subTest(name=name):
                 self.assert_found("builder/a.c", "int a;\nint b = %s;\n" % name, 2, name)
+        for name in ("->narrow", ".late"):
+            with self.subTest(name=name):
+                self.assert_found("kernels/a.cuh", "int a = b%s;\n" % name, 1, name)
 
     def test_other_files_are_free(self):
-        self.assertEqual(self.planted("builder/a.c", "/* behind */\n"), [])
+        self.assertEqual(self.planted(EXEMPT, "# behind\n"), [])
         self.assertEqual(self.planted("runtime/a.txt", "behind\n"), [])
 
 

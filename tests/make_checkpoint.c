@@ -169,7 +169,7 @@ static bool make(const char *config, const char *folder, enum dtype dtype, uint6
     snprintf(from, sizeof from, "%s/config.json", config);
     snprintf(to, sizeof to, "%s/config.json", folder);
     snprintf(weights, sizeof weights, "%s/model.safetensors", folder);
-    if (!checkpoint_open(&checkpoint, config, true, status)) return false;
+    if (!checkpoint_open(&checkpoint, config, true, arch_read_config, status)) return false;
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     if (!import_graph(&graph, status)) goto done;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {

@@ -128,7 +128,7 @@ class Commands(unittest.TestCase):
 
     def run_script(self, lines):
         script = "set -eu\n" + "\n".join(lines) + "\n"
-        # No GPU and nobody's tuning cache, whatever the machine has.
+        # No GPU and no user's tuning cache, whatever the machine has.
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "XDG_CACHE_HOME": os.path.join(self.folder.name, "cache"),
                "PATH": self.bin + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
         return subprocess.run(["bash", "-c", script], cwd=self.tree, env=env, stdin=subprocess.DEVNULL,

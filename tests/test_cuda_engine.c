@@ -14,23 +14,27 @@
 
 #include "kernels/cpu/executor.h"
 #include "kernels/cuda/test_fake_cuda.h"
+#include "kernels/rope_attention/rope_attention.h"
+#include "kernels/sample/sample.h"
 #include "runtime/load/load.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-enum { MOST_PLANS = 32, OPERANDS = 8 };
+enum { MOST_PLANS = 32, LAUNCHES = 2 };
 
-/* The operands of a plan's only launch. The first of each space gives its base address. */
-enum { AT_STEP, AT_WEIGHTS, AT_ARENA, AT_KV, AT_STATE, AT_TOKENS, AT_POSITIONS, AT_NEXT_TOKENS };
+/* Release 2.0: the operands of a plan's only launch. The first of each space gives its base address. */
+enum { OLD_STEP, OLD_WEIGHTS, OLD_ARENA, OLD_KV, OLD_STATE, OLD_TOKENS, OLD_POSITIONS, OLD_NEXT_TOKENS, OLD_OPERANDS };
 
 struct fake_plan {
     const struct plan *plan;
     struct cpu_memory memory; /* the memory that it is bound to */
     struct cpu_plan bound;
-    struct plan_launch launch;
-    struct plan_operand operands[OPERANDS];
+    struct plan_launch launches[LAUNCHES];
+    struct plan_operand operands[LAUNCHES * PLAN_MAX_OPERANDS];
+    struct plan_param params[LAUNCHES * PLAN_MAX_PARAMS];
+    uint32_t dependencies[1];
     struct plan view;
-    char entry[16], cubin[256];
-    size_t cubin_bytes;
+    char entries[LAUNCHES][16], cubins[LAUNCHES][256], old_entry[16];
+    size_t cubin_bytes[LAUNCHES];
 };
 
 static struct {
@@ -40,81 +44,170 @@ static struct {
     struct fake_plan plans[MOST_PLANS];
 } fake;
 
-static void run_plan(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
-                     void *context)
+static void replay(struct fake_plan *own, const struct cpu_memory *memory, const char *entry)
 {
-    (void)entry;
-    (void)grid;
-    (void)block;
-    struct fake_plan *own = context;
-    void *pointers[OPERANDS];
-    struct cpu_memory memory = {{0}};
     struct status status;
-    for (int i = 0; i < OPERANDS; i++) memcpy(&pointers[i], arguments[i], sizeof pointers[i]);
-    memory.base[SPACE_STEP] = pointers[AT_STEP];
-    memory.base[SPACE_WEIGHTS] = pointers[AT_WEIGHTS];
-    memory.base[SPACE_ARENA] = pointers[AT_ARENA];
-    memory.base[SPACE_KV] = pointers[AT_KV];
-    memory.base[SPACE_STATE] = pointers[AT_STATE];
-    if (memcmp(&memory, &own->memory, sizeof memory) != 0) {
+    if (memcmp(memory, &own->memory, sizeof *memory) != 0) {
         cpu_plan_free(&own->bound);
-        own->memory = memory;
-        if (!cpu_plan_bind(&own->bound, own->plan, &fake.cpu->manifest.geometry, &fake.sizes, &memory, CPU_PORTABLE,
+        own->memory = *memory;
+        if (!cpu_plan_bind(&own->bound, own->plan, &fake.cpu->manifest.geometry, &fake.sizes, memory, CPU_PORTABLE,
                            entry, &status))
             fail_msg("%s", status.message);
     }
     cpu_plan_run(&own->bound, fake.team);
+}
+
+/* What a sample kernel leaves for the next step of a decode plan. */
+static void feed_back(const struct fake_plan *own, uint8_t *step)
+{
+    const int32_t *counts = (const void *)(step + own->plan->step[STEP_COUNTS].offset);
+    const int32_t *next_tokens = (const void *)(step + own->plan->step[STEP_NEXT_TOKENS].offset);
+    int32_t *tokens = (void *)(step + own->plan->step[STEP_TOKENS].offset);
+    int32_t *positions = (void *)(step + own->plan->step[STEP_POSITIONS].offset);
     if (own->plan->header.kind != PLAN_DECODE) return;
-    const int32_t *counts = pointers[AT_STEP], *next_tokens = pointers[AT_NEXT_TOKENS];
-    int32_t *tokens = pointers[AT_TOKENS], *positions = pointers[AT_POSITIONS];
     for (int32_t i = 0; i < counts[1]; i++) {
         tokens[i] = next_tokens[i];
         positions[i]++;
     }
 }
 
-static void operand(struct fake_plan *own, int index, enum plan_space space, enum plan_access access,
-                    struct plan_field field)
+/* The address of a launch's operand, back to the beginning of its space. */
+static uint8_t *base_of(const struct plan_operand *operand, void *const *arguments, uint32_t i)
 {
-    own->operands[index] = (struct plan_operand){.space = (uint8_t)space,
-                                                 .access = (uint8_t)access,
-                                                 .offset = field.offset,
-                                                 .bytes = field.bytes};
+    uint8_t *pointer;
+    memcpy(&pointer, arguments[i], sizeof pointer);
+    return pointer - operand->offset;
 }
 
+static void run_step(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
+                     void *context)
+{
+    (void)grid, (void)block;
+    struct fake_plan *own = context;
+    struct cpu_memory memory = {{0}};
+    for (uint32_t i = 0; i < own->launches[0].operand_count; i++)
+        memory.base[own->operands[i].space] = base_of(&own->operands[i], arguments, i);
+    replay(own, &memory, entry);
+}
+
+static void run_end(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
+                    void *context)
+{
+    (void)entry, (void)grid, (void)block;
+    struct fake_plan *own = context;
+    feed_back(own, base_of(&own->operands[own->launches[1].first_operand], arguments, OP_OPERAND_COUNTS));
+}
+
+static void run_plan_2_0(const char *entry, void *const *arguments, const unsigned grid[3], const unsigned block[3],
+                         void *context)
+{
+    (void)grid, (void)block;
+    struct fake_plan *own = context;
+    void *pointers[OLD_OPERANDS];
+    struct cpu_memory memory = {{0}};
+    for (int i = 0; i < OLD_OPERANDS; i++) memcpy(&pointers[i], arguments[i], sizeof pointers[i]);
+    memory.base[SPACE_STEP] = pointers[OLD_STEP];
+    memory.base[SPACE_WEIGHTS] = pointers[OLD_WEIGHTS];
+    memory.base[SPACE_ARENA] = pointers[OLD_ARENA];
+    memory.base[SPACE_KV] = pointers[OLD_KV];
+    memory.base[SPACE_STATE] = pointers[OLD_STATE];
+    replay(own, &memory, entry);
+    feed_back(own, pointers[OLD_STEP]);
+}
+
+/* Where an operand lies: a field; or the beginning of its space, which operands of one launch may share. */
+static struct plan_operand place(const struct plan *plan, const struct op_operand *schema,
+                                 const struct op_demand *demand)
+{
+    const struct plan_geometry *geometry = &fake.cpu->manifest.geometry;
+    struct plan_operand operand = {.access = demand->access, .bytes = demand->bytes};
+    const struct plan_field *field = schema->role == ROLE_STEP             ? &plan->step[schema->field]
+                                     : schema->role == ROLE_STATE          ? &geometry->state[schema->field]
+                                     : strcmp(schema->name, "logits") == 0 ? &plan->step[STEP_LOGITS]
+                                                                           : NULL;
+    operand.space = field ? (schema->role == ROLE_STATE ? SPACE_STATE : SPACE_STEP)
+                          : (schema->role == ROLE_WEIGHT ? SPACE_WEIGHTS
+                             : schema->role == ROLE_KV   ? SPACE_KV
+                                                         : SPACE_ARENA);
+    if (field) operand.offset = field->offset;
+    return operand;
+}
+
+static void add_launch(struct fake_plan *own, enum plan_op id, const int64_t *params, uint32_t kernel)
+{
+    const struct op_descriptor *op = op_find(id);
+    struct plan_header *header = &own->view.header;
+    struct op_demand demands[PLAN_MAX_OPERANDS];
+    struct plan_launch *launch = &own->launches[header->launch_count];
+    char *entry = own->entries[header->launch_count], text[128];
+    struct status status;
+    int count;
+    if (!op_demands(op, TARGET_CUDA, params, &fake.cpu->manifest.geometry, demands, &count, &status))
+        fail_msg("%s", status.message);
+    *launch = (struct plan_launch){.op = (uint16_t)id,
+                                   .first_operand = header->operand_count,
+                                   .operand_count = (uint16_t)count,
+                                   .first_param = header->param_count,
+                                   .dependency_count = header->launch_count > 0,
+                                   .tactic = PLAN_NO_TACTIC,
+                                   .layer = UINT32_MAX,
+                                   .kernel = kernel,
+                                   .grid = {1, 1, 1},
+                                   .block = {32, 1, 1},
+                                   .cluster = {1, 1, 1}};
+    snprintf(entry, sizeof own->entries[0], "%s%u", id == OP_SAMPLE ? "end" : "step", kernel / LAUNCHES);
+    int used = snprintf(text, sizeof text, "FAKE CUBIN 90\nkernel %s", entry);
+    for (int i = 0; i < count; i++) {
+        struct plan_operand *operand = &own->operands[header->operand_count++];
+        *operand = place(own->plan, &op->operands[demands[i].operand], &demands[i]);
+        if (operand->space == SPACE_ARENA && operand->bytes > header->arena_bytes) header->arena_bytes = operand->bytes;
+        used += snprintf(text + used, sizeof text - (size_t)used, " 8");
+    }
+    snprintf(text + used, sizeof text - (size_t)used, "\nend\n");
+    own->cubin_bytes[header->launch_count] =
+        fake_cuda_cubin(text, own->cubins[header->launch_count], sizeof own->cubins[0]);
+    launch->param_count = (uint16_t)op_list_params(op, params, 0, false, own->params + header->param_count);
+    header->param_count += launch->param_count;
+    header->dependency_count += launch->dependency_count;
+    header->launch_count++;
+}
+
+/* Two launches: one with operands in every space, which replays the CPU's plan, and the feedback of a sample kernel. */
 static void make_plan(struct fake_plan *own, const struct plan *plan, uint32_t index)
 {
     const struct manifest *manifest = &fake.cpu->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
-    const struct plan_field *step = plan->step, *state = geometry->state;
-    bool decode = plan->header.kind == PLAN_DECODE;
-    *own = (struct fake_plan){.plan = plan};
-    operand(own, AT_STEP, SPACE_STEP, ACCESS_READ, step[STEP_COUNTS]);
-    operand(own, AT_WEIGHTS, SPACE_WEIGHTS, ACCESS_READ, (struct plan_field){0, manifest->weights_bytes});
-    operand(own, AT_ARENA, SPACE_ARENA, ACCESS_READ_WRITE, (struct plan_field){0, plan->header.arena_bytes});
-    operand(own, AT_KV, SPACE_KV, ACCESS_READ_WRITE, (struct plan_field){0, geometry->page_bytes});
-    operand(own, AT_STATE, SPACE_STATE, ACCESS_READ, state[STATE_PAGE_TABLE]);
-    operand(own, AT_TOKENS, SPACE_STEP, decode ? ACCESS_WRITE : ACCESS_READ, step[STEP_TOKENS]);
-    operand(own, AT_POSITIONS, SPACE_STEP, decode ? ACCESS_READ_WRITE : ACCESS_READ, step[STEP_POSITIONS]);
-    operand(own, AT_NEXT_TOKENS, SPACE_STEP, ACCESS_WRITE, step[STEP_NEXT_TOKENS]);
-    own->launch = (struct plan_launch){.op = OP_SAMPLE,
-                                       .operand_count = OPERANDS,
-                                       .tactic = PLAN_NO_TACTIC,
-                                       .layer = UINT32_MAX,
-                                       .kernel = index,
-                                       .grid = {1, 1, 1},
-                                       .block = {32, 1, 1},
-                                       .cluster = {1, 1, 1}};
-    own->view = *plan;
-    own->view.header.launch_count = 1;
-    own->view.header.operand_count = OPERANDS;
-    own->view.header.param_count = own->view.header.dependency_count = 0;
-    own->view.launches = &own->launch;
+    const int64_t step[PLAN_MAX_PARAMS] = {
+        [ROPE_ATTENTION_ROWS] = plan->header.rows,
+        [ROPE_ATTENTION_HEADS] = (int64_t)manifest->heads,
+        [ROPE_ATTENTION_KV_HEADS] = (int64_t)manifest->kv_heads,
+        [ROPE_ATTENTION_HEAD_DIM] = (int64_t)manifest->head_dim,
+        [ROPE_ATTENTION_PAGE_TOKENS] = (int64_t)geometry->page_tokens,
+        [ROPE_ATTENTION_PAGES_PER_SLOT] = (int64_t)geometry->pages_per_slot,
+        [ROPE_ATTENTION_PAGE_BYTES] = (int64_t)geometry->page_bytes,
+        [ROPE_ATTENTION_SLOT_COUNT] = (int64_t)geometry->slots,
+        [ROPE_ATTENTION_KV_DTYPE] = manifest->kv_dtype,
+        [ROPE_ATTENTION_X_DTYPE] = DTYPE_F32,
+        [ROPE_ATTENTION_SCALE_BITS] = (int64_t)float_to_bits(1),
+        [ROPE_ATTENTION_HAS_NORM] = 1,
+        [ROPE_ATTENTION_NORM_DTYPE] = DTYPE_F32,
+    };
+    const int64_t end[PLAN_MAX_PARAMS] = {
+        [SAMPLE_ROWS] = plan->header.out_rows,          [SAMPLE_COUNT_INDEX] = 1,
+        [SAMPLE_VOCAB] = (int64_t)geometry->vocab_size, [SAMPLE_SLOT_COUNT] = (int64_t)geometry->slots,
+        [SAMPLE_IN_ROWS] = plan->header.rows,           [SAMPLE_FEEDBACK] = plan->header.kind == PLAN_DECODE,
+    };
+    *own = (struct fake_plan){.plan = plan, .view = *plan};
+    struct plan_header *header = &own->view.header;
+    header->launch_count = header->operand_count = header->param_count = header->dependency_count = 0;
+    add_launch(own, OP_ROPE_ATTENTION, step, LAUNCHES * index);
+    add_launch(own, OP_SAMPLE, end, LAUNCHES * index + 1);
+    own->view.launches = own->launches;
     own->view.operands = own->operands;
-    snprintf(own->entry, sizeof own->entry, "plan%u", index);
-    char text[64];
-    snprintf(text, sizeof text, "FAKE CUBIN 90\nkernel plan%u 8 8 8 8 8 8 8 8\nend\n", index);
-    own->cubin_bytes = fake_cuda_cubin(text, own->cubin, sizeof own->cubin);
+    own->view.params = own->params;
+    own->view.dependencies = own->dependencies;
+    op_leave_out_defaults(&own->view);
+    snprintf(own->old_entry, sizeof own->old_entry, "plan%u", index);
 }
 
 static void write_engine(const char *path, const struct plan *plans, const struct engine_kernel *kernels)
@@ -123,7 +216,12 @@ static void write_engine(const char *path, const struct plan *plans, const struc
     struct manifest manifest = cpu->manifest;
     manifest.target = TARGET_CUDA;
     manifest.target_capability = 90;
-    const struct engine_name_table sample = {.op = OP_SAMPLE, .name = plan_op_name(OP_SAMPLE)};
+    for (size_t i = 0; i < cpu->plan_count; i++)
+        if (plans[i].header.arena_bytes > manifest.arena_bytes) manifest.arena_bytes = plans[i].header.arena_bytes;
+    const struct engine_name_table names[] = {
+        {.op = OP_SAMPLE, .name = plan_op_name(OP_SAMPLE)},
+        {.op = OP_ROPE_ATTENTION, .name = plan_op_name(OP_ROPE_ATTENTION)},
+    };
     struct status status;
     status_clear(&status);
     char *text = NULL;
@@ -135,9 +233,9 @@ static void write_engine(const char *path, const struct plan *plans, const struc
               engine_writer_weights_begin(writer, manifest.weights_bytes, 1, &status) &&
               engine_writer_weights_put(writer, 0, cpu->weights, manifest.weights_bytes, &status) &&
               engine_writer_weights_end(writer, &status) &&
-              engine_writer_kernels(writer, kernels, cpu->plan_count, &status) &&
+              engine_writer_kernels(writer, kernels, LAUNCHES * cpu->plan_count, &status) &&
               engine_writer_plans(writer, plans, cpu->plan_count, &manifest.geometry, &status) &&
-              engine_writer_names(writer, &sample, 1, NULL, 0, NULL, 0, &status) &&
+              engine_writer_names(writer, names, 2, NULL, 0, NULL, 0, &status) &&
               engine_writer_section(writer, SECTION_TOKENIZER, cpu->tokenizer, cpu->tokenizer_size, true, &status) &&
               engine_writer_golden(writer, &cpu->golden, &status);
     free(text);
@@ -157,22 +255,25 @@ void cuda_engine_learn(const struct engine *cpu)
     for (uint32_t i = 0; i < cpu->plan_count; i++) {
         struct fake_plan *own = &fake.plans[i];
         make_plan(own, &cpu->plans[i], i);
-        driver.learn(own->entry, run_plan, own);
+        driver.learn(own->entries[0], run_step, own);
+        driver.learn(own->entries[1], run_end, own);
+        driver.learn(own->old_entry, run_plan_2_0, own);
     }
 }
 
 void cuda_engine_write(const struct engine *cpu, const char *path)
 {
     struct plan plans[MOST_PLANS];
-    struct engine_kernel kernels[MOST_PLANS];
+    struct engine_kernel kernels[LAUNCHES * MOST_PLANS];
     cuda_engine_learn(cpu);
     for (uint32_t i = 0; i < cpu->plan_count; i++) {
         const struct fake_plan *own = &fake.plans[i];
         plans[i] = own->view;
-        kernels[i] = (struct engine_kernel){.entry = own->entry,
-                                            .cubin = own->cubin,
-                                            .cubin_bytes = own->cubin_bytes,
-                                            .operand_count = OPERANDS};
+        for (uint32_t n = 0; n < LAUNCHES; n++)
+            kernels[LAUNCHES * i + n] = (struct engine_kernel){.entry = own->entries[n],
+                                                               .cubin = own->cubins[n],
+                                                               .cubin_bytes = own->cubin_bytes[n],
+                                                               .operand_count = own->launches[n].operand_count};
     }
     write_engine(path, plans, kernels);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine for a GPU that the fake driver (tests/fake_cuda) can run: that of an engine for the processor, with one kernel for each plan,
- * which replays the CPU's plan on the device's memory and leaves the next step's inputs as a sample kernel does. */
+/* An engine for a GPU that the fake driver (tests/fake_cuda) can run: that of an engine for the processor, with two kernels for
+ * each plan: the first replays the CPU's plan on the device's memory, the second leaves the next step's inputs as a sample
+ * kernel does. */
 #ifndef TESTS_TEST_CUDA_ENGINE_H
 #define TESTS_TEST_CUDA_ENGINE_H
 
@@ -8,7 +9,7 @@
 
 #include "formats/engine/engine_file.h"
 
-/* Registers the kernels of such an engine with the fake driver. `cpu`: an engine for the processor, which must stay open.
+/* Registers the kernels of such an engine, and those of release 2.0 (one for each plan), with the fake driver. `cpu`: an engine for the processor, which must stay open.
  * Ends the test on failure. */
 void cuda_engine_learn(const struct engine *cpu);
 /* Registers them and writes the engine. */

@@ -85,8 +85,8 @@ static void write_manifest(struct engine_writer *writer, const struct test_devic
         .heads = config->heads,
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
-        .parameters = count_parameters(&model->graphs[TEST_WIDE]),
-        .weight_dtype = model->graphs[TEST_WIDE].compute_dtype,
+        .parameters = count_parameters(&model->graphs[TEST_LARGE_BATCH]),
+        .weight_dtype = model->graphs[TEST_LARGE_BATCH].compute_dtype,
         .kv_dtype = model->lowering.kv_dtype,
         .geometry = model->lowering.geometry,
         .weights_bytes = model->weights_bytes,
@@ -174,7 +174,7 @@ void lowered_engine_write(const struct lowered_engine *engine, const char *to)
 
     struct engine_writer *writer = engine_writer_begin(to, &status);
     if (!writer) fail_msg("%s", status.message);
-    const struct graph *graph = &model.graphs[TEST_WIDE];
+    const struct graph *graph = &model.graphs[TEST_LARGE_BATCH];
     struct team *team = team_create(1, &status);
     ok = team && pack_weights(graph, &model.checkpoint, writer, model.weights_bytes, team, NULL, NULL, &status);
     team_destroy(team);

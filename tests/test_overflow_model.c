@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/arch/arch.h"
 #include "tests/test_overflow_model.h"
 
 #include <stdio.h>
@@ -90,7 +91,7 @@ void overflow_model_write(const char *folder)
     struct checkpoint checkpoint;
     struct file_output output;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) copy_text(folder, texts[i]);
-    test_expect_success(checkpoint_open(&checkpoint, source, false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, source, false, arch_read_config, &status), &status);
     struct tensor_view *views = calloc(checkpoint.tensor_count + 1, sizeof *views);
     memcpy(views, checkpoint.tensors, checkpoint.tensor_count * sizeof *views);
     struct tensor_view *head = &views[checkpoint.tensor_count];

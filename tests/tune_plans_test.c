@@ -29,7 +29,8 @@ static void open_fixture(struct fixture *f)
     struct status *status = &f->status;
     const char *text = test_family_config(TEST_LLAMA_BIASED_TIED);
     uint64_t bytes;
-    test_expect_success(model_config_parse(&f->config, text, strlen(text), "config.json", status), status);
+    test_expect_success(model_config_parse(&f->config, text, strlen(text), "config.json", arch_read_config, status),
+                        status);
     graph_init(&f->decode, &f->config, PLAN_DECODE);
     graph_init(&f->prefill, &f->config, PLAN_PREFILL);
     test_expect_success(import_graph(&f->decode, status) && run_passes(&f->decode, NULL, NULL, status), status);
@@ -94,7 +95,7 @@ static void expect_launches_follow_records(const struct fixture *f)
             }
             assert_true(launch->tactic < PROBLEMS);
             used[launch->tactic] = true;
-            test_expect_success(op_params(&f->plans[p], launch, MATMUL_PARAMS, params, &status), &status);
+            test_expect_success(op_params(&f->plans[p], launch, MATMUL_TUNABLES, params, &status), &status);
             const struct tuning_record *record = &f->tactics.records[launch->tactic];
             matmul_tuning_key(params, &f->machine, key);
             assert_string_equal(record->key, key);
@@ -142,7 +143,7 @@ static void progress_counts_time(void **state)
                 const void *weights = f.weights;
                 if (launch->op != OP_MATMUL || launch->tactic != (uint32_t)i) continue;
                 int64_t params[MATMUL_PARAMS];
-                test_expect_success(op_params(&f.plans[p], launch, MATMUL_PARAMS, params, &f.status), &f.status);
+                test_expect_success(op_params(&f.plans[p], launch, MATMUL_TUNABLES, params, &f.status), &f.status);
                 const struct matmul_problem problem = {params, &weights, NULL, 1};
                 expected_us += 1 + (uint64_t)tune_matmul_expected_us(&problem, &f.machine, TUNE_QUICK);
                 found = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this machine can do: the two ceilings of the roofline, measured, and the name under which timings are kept. */
+/* Rates of this machine: the two ceilings of the roofline, measured, and the name under which timings are stored. */
 #ifndef TUNER_MACHINE_H
 #define TUNER_MACHINE_H
 
@@ -7,20 +7,20 @@
 #include "kernels/op/op.h"
 
 struct machine {
-    char name[128]; /* processor model, for records and people */
+    char name[128]; /* processor model, for records and reports */
     enum cpu_isa isa;
     int threads;
-    double read_gb_s;   /* streaming reads of memory that no cache holds, whole team */
+    double read_gb_s;   /* streaming reads of uncached memory, whole team */
     double peak_gflops; /* float32 multiply-adds in registers, whole team */
 };
 
-/* Fills name, isa and threads; measures nothing (the ceilings are 0). */
+/* Fills name, isa and threads. The ceilings are 0: not measured. */
 void machine_describe(struct machine *machine, const struct team *team);
 
-/* Also measures both ceilings: best of several passes, about 0.3 s, 256 MB of memory given back at once. */
+/* Also measures both ceilings: best of several passes, about 0.3 s, with 256 MB of temporary memory. */
 bool machine_probe(struct machine *machine, struct team *team, struct status *status);
 
-/* Least time of work that moves `bytes` and computes `flops`; 0 when the ceilings are not measured. */
+/* Lower bound in microseconds of work that moves `bytes` and computes `flops`; 0 if the ceilings are not measured. */
 double roofline_us(const struct machine *machine, uint64_t bytes, uint64_t flops);
 
 #endif

@@ -37,7 +37,7 @@ static void roofline_is_the_higher_of_two_floors(void **state)
     assert_true(fabs(roofline_us(&machine, 40000000, 400000000) - 4000) < 1e-6);
     assert_true(fabs(roofline_us(&machine, 400000000, 400000000) - 20000) < 1e-6);
     assert_true(isfinite(roofline_us(&machine, UINT64_MAX, UINT64_MAX)));
-    machine.peak_gflops = 0; /* not measured: no floor is known */
+    machine.peak_gflops = 0; /* not measured: no lower bound is known */
     assert_true(roofline_us(&machine, 40000000, 400000000) == 0);
 }
 

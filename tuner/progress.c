@@ -53,7 +53,7 @@ static void print_line(struct progress *progress, double now)
     progress->printed_percent = percent_of(progress);
 }
 
-/* `ticked`: by the clock alone, nothing new is known. In a log: a line every 20 per cent, at most one a second. */
+/* `ticked`: called by the clock, without a new update. A log gets a line every 20 per cent, at most one per second. */
 static void show(struct progress *progress, bool ticked)
 {
     double now = clock_us(), silence = now - progress->printed_us;
@@ -113,7 +113,7 @@ void progress_open(struct progress *progress, FILE *out)
     progress->terminal = isatty(fileno(out));
     pthread_mutex_init(&progress->lock, NULL);
     pthread_cond_init(&progress->ending, NULL);
-    /* Without the thread, updates alone show the progress. */
+    /* Without the thread, progress shows at updates only. */
     progress->has_ticker = pthread_create(&progress->ticker, NULL, tick, progress) == 0;
 }
 
@@ -188,7 +188,7 @@ void progress_warn(struct progress *progress, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    status_fail(&status, STATUS_OK, "%s", message); /* as text for a terminal */
+    status_fail(&status, STATUS_OK, "%s", message); /* makes the text safe for a terminal */
     progress_hold(progress);
     fprintf(progress->warnings, "warning: %s\n", status.message);
     progress_release(progress);

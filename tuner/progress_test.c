@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a build says about its progress: estimates of the time left, and no silence. */
+/* Progress of a build: estimates of the time left, and no long silence. */
 #include "tuner/progress.h"
 
 #include "formats/base/test_support.h"
@@ -9,9 +9,9 @@ static void time_left_goes_by_units_of_work(void **state)
     (void)state;
     /* A quarter of the work took 10 s. */
     assert_true(progress_seconds_left(10e6, 0, 25, 100) == 30);
-    /* Nothing was heard for 4 s: they have passed. */
+    /* No update for 4 s: that time has passed, too. */
     assert_true(progress_seconds_left(14e6, 4e6, 25, 100) == 26);
-    /* An estimate that was too short never says that the stage has ended. */
+    /* An estimate that was too short never claims that the stage has ended. */
     assert_true(progress_seconds_left(100e6, 90e6, 99, 100) == 1);
     assert_true(progress_seconds_left(10e6, 0, 100, 100) == 0);
 }
@@ -49,7 +49,7 @@ static void a_long_item_is_not_silent(void **state)
     log.progress.log_silence_us = 1e3;
     progress_release(&log.progress);
     progress_stage(&log.progress, "golden");
-    sleep(2); /* the thread looks twice a second */
+    sleep(2); /* the thread redraws twice a second */
     progress_update(&log.progress, 1, 4, NULL);
     sleep(2);
     progress_done(&log.progress);

@@ -40,7 +40,7 @@ static void sample(race_run *run, void *context, int candidate, struct race_entr
         entry->us[entry->samples++] = us;
 }
 
-/* Survivors by rising median; equal medians keep the order of the list. Returns how many. */
+/* Survivors by rising median; equal medians keep the order of the list. Returns their number. */
 static int rank(const struct race_result *result, int candidates, int order[])
 {
     int count = 0;
@@ -59,7 +59,7 @@ static int rank(const struct race_result *result, int candidates, int order[])
 static bool indistinguishable(const struct race_entry *best, const struct race_entry *other)
 {
     double noise = best->spread_us + other->spread_us;
-    double least = 0.01 * best->median_us; /* timers and alignment cost about this much anyway */
+    double least = 0.01 * best->median_us; /* about the error of timers and alignment */
     return other->median_us - best->median_us <= (noise > least ? noise : least);
 }
 
@@ -71,7 +71,7 @@ void race(race_run *run, void *context, int candidates, const struct race_option
     result->winner = result->runner_up = -1;
     if (candidates > RACE_MAX_CANDIDATES) candidates = RACE_MAX_CANDIDATES;
 
-    /* One run each that does not count: caches, page faults, first use of wide registers. */
+    /* One uncounted run each: caches, page faults, first use of wide registers. */
     for (int c = 0; c < candidates; c++)
         if (run(context, c) < 0) result->entries[c].out = true;
 

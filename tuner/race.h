@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Racing candidates: successive halving over noisy timings, whatever it is that is timed.
+/* Races of candidates: successive halving over noisy timings of any kind.
  *
- * Every round measures the survivors in turn (so that drift of the machine hits all alike) and keeps the
- * better half by median; the repetitions double from round to round. It stops early when the best is within a
- * few per cent of the floor. Among candidates whose medians differ by no more than their spreads together, the
- * one that comes first in the list wins, so that noise does not change choices from run to run (Jamieson and
- * Talwalkar 2016; tie-break ours). */
+ * Every round measures the survivors in turn (so that drift of the machine affects all alike) and keeps the better half
+ * by median; the repetitions double from round to round. The race stops early when the best is within a few per cent of
+ * the floor. Among candidates whose medians differ by no more than the sum of their spreads, the first in the list
+ * wins, so that noise does not change choices from run to run (Jamieson and Talwalkar 2016; tie-break ours). */
 #ifndef TUNER_RACE_H
 #define TUNER_RACE_H
 
@@ -13,11 +12,11 @@
 
 enum { RACE_MAX_CANDIDATES = 256, RACE_MAX_SAMPLES = 64 };
 
-/* Runs candidate `candidate` once and returns the microseconds it took; negative: it failed and is out. */
+/* Runs candidate `candidate` once and returns its microseconds; negative: it failed and is dropped. */
 typedef double race_run(void *context, int candidate);
 
 struct race_options {
-    double budget_us;      /* no new round begins once it is spent */
+    double budget_us;      /* no new round begins after this time */
     double floor_us;       /* roofline; 0: unknown */
     double good_enough;    /* stop when best <= floor * good_enough; 0: never */
     int first_repetitions; /* samples per candidate in the first round */
@@ -27,7 +26,7 @@ struct race_entry {
     int samples;
     double us[RACE_MAX_SAMPLES];
     double median_us, spread_us; /* spread: half the distance between the quartiles */
-    bool out;                    /* dropped in an earlier round, or failed */
+    bool out;                    /* dropped in a round, or failed */
 };
 
 struct race_result {
@@ -39,8 +38,7 @@ struct race_result {
 
 void race(race_run *run, void *context, int candidates, const struct race_options *options, struct race_result *result);
 
-/* Microseconds that a race takes whose calls take `call_us` each, unless it finds one that is good enough: for estimates of the
- * time left. */
+/* Estimated microseconds of a race whose runs take `call_us` each, unless a good enough candidate ends it early. */
 double race_expected_us(int candidates, double call_us, const struct race_options *options);
 
 #endif

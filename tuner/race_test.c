@@ -10,7 +10,7 @@
 
 #include "tuner/race.h"
 
-/* Times that a script gives: base[c] plus noise from a fixed generator. */
+/* Scripted times: base[c] plus noise from a fixed generator. */
 struct script {
     const double *base;
     double noise;
@@ -48,7 +48,7 @@ static void finds_the_fastest_and_halves(void **state)
     assert_int_equal(result->winner, 23);
     assert_true(result->runner_up >= 0 && result->runner_up != 23);
     assert_true(result->rounds >= 4);
-    /* The winner was measured far more often than those that fell out at once. */
+    /* The winner was measured far more often than the candidates that were dropped at once. */
     int least = script.runs[23];
     for (int i = 0; i < 40; i++) least = script.runs[i] < least ? script.runs[i] : least;
     assert_true(script.runs[23] >= 4 * least);
@@ -102,7 +102,7 @@ static void stops_at_the_floor(void **state)
     assert_int_equal(result->winner, 0);
     assert_int_equal(result->rounds, 1);
     free(result);
-    options.floor_us = 50; /* far from it: goes on */
+    options.floor_us = 50; /* far from the floor: the race continues */
     result = run_race(&script, 8, &options);
     assert_int_equal(result->winner, 0);
     assert_true(result->rounds > 1);
@@ -129,7 +129,7 @@ static void expected_time_is_that_of_the_calls(void **state)
     struct script script = {.base = base, .state = 1};
     struct race_options options = {.budget_us = 1e9, .first_repetitions = 3};
     struct race_result *result = run_race(&script, 8, &options);
-    int samples = 8; /* one run each that does not count */
+    int samples = 8; /* one uncounted run each */
     for (int c = 0; c < 8; c++) samples += result->entries[c].samples;
     assert_true(race_expected_us(8, 10, &options) == 10 * samples);
     free(result);

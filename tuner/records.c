@@ -55,7 +55,7 @@ void tactics_save(struct tactics *tactics, const struct tuning_record *record)
         tactics->unsaved++;
 }
 
-enum { LONG_VALUES = TUNING_MAX_VALUES - 1 }; /* of a record that goes on in another */
+enum { LONG_VALUES = TUNING_MAX_VALUES - 1 }; /* name of the value that links a record to its continuation */
 static const char continued[] = "continued";
 
 static void continued_key(int64_t hash, char key[TUNING_KEY_BYTES])
@@ -116,7 +116,7 @@ bool tactics_format(const struct tactics *tactics, char **text, size_t *size, st
         char *line;
         size_t line_size;
         if (!tuning_record_format(&tactics->records[i], &line, &line_size, status)) goto done;
-        fwrite(line, 1, line_size, stream); /* what is missing shows in the size */
+        fwrite(line, 1, line_size, stream); /* a failed write shows in the size */
         expected += line_size;
         free(line);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of any number of values: they come back whole from the cache's file, or not at all. */
+/* Records of any number of values are read from the cache's file completely or not at all. */
 #include "tuner/records.h"
 
 #include <inttypes.h>
@@ -52,7 +52,7 @@ static void any_number_of_values_comes_back(void **state)
         test_expect_success(tuning_cache_open(&cache, test_path(folder, "records"), &status), &status);
         struct tactics tactics = {.cache = &cache};
         add(&tactics, values, count, true);
-        /* As many as before fit into one record as before. */
+        /* As many values as one record holds are stored as one record. */
         assert_int_equal(tactics.count == 1, count <= TUNING_MAX_VALUES);
         assert_int_equal(cache.count, tactics.count);
         assert_string_equal(tactics.records[tactics.count - 1].key, "plan");
@@ -63,7 +63,7 @@ static void any_number_of_values_comes_back(void **state)
         assert_true(has_values(&tactics, values, count));
         for (int other = 1; other <= MOST; other++)
             if (other != count) assert_false(has_values(&tactics, values, other));
-        /* What the engine carries is the same whether it was measured or known. */
+        /* The engine carries the same records whether they were measured or cached. */
         struct tactics known = {.cache = &cache};
         add(&known, values, count, false);
         assert_int_equal(known.count, tactics.count);
@@ -75,7 +75,7 @@ static void any_number_of_values_comes_back(void **state)
     }
 }
 
-/* Each record that is lost or another one costs the values, and nothing else. */
+/* A lost or changed continuation loses these values and nothing else. */
 static void a_lost_part_costs_the_record(void **state)
 {
     (void)state;

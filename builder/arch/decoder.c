@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared body of the Llama-like decoders. Tensor names are those of Hugging Face checkpoints. */
-#include <math.h>
 #include <stdlib.h>
 
-#include "builder/arch/arch.h"
+#include "builder/arch/family.h"
 #include "kernels/add/add.h"
 #include "kernels/attention/attention.h"
 #include "kernels/embed/embed.h"
@@ -19,37 +18,75 @@ struct projection {
     int weight, bias;
 };
 
-/* `shard`: of the weight; the bias follows. */
-static struct projection projection(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t columns, bool bias,
-                                    enum shard shard, const char *module)
+/* Rows of a tensor that hold a projection: all, or some where the checkpoint has several projections in one tensor. */
+struct part {
+    const char *module;
+    uint64_t rows;
+    enum shard shard;             /* of the weight; the bias follows */
+    uint64_t first_row, all_rows; /* all_rows 0: the tensor has no other rows */
+};
+
+static struct projection projection(struct graph *graph, uint32_t layer, const struct part *part, uint64_t columns,
+                                    bool bias)
 {
+    const uint64_t all_rows = part->all_rows ? part->all_rows : part->rows;
+    const struct weight_source matrix = {.shape = {all_rows, columns},
+                                         .first_row = part->first_row,
+                                         .rows = part->rows};
+    const struct weight_source vector = {.shape = {all_rows}, .first_row = part->first_row, .rows = part->rows};
     struct projection made = {.bias = -1};
-    made.weight = graph_matrix(graph, layer, rows, columns, WEIGHT_MATRIX, "model.layers.%u.%s.weight", layer, module);
-    if (bias) made.bias = graph_vector(graph, layer, rows, "model.layers.%u.%s.bias", layer, module);
-    graph_shard(graph, made.weight, shard);
-    graph_shard(graph, made.bias, shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : shard);
+    made.weight =
+        graph_weight_from(graph, layer, WEIGHT_MATRIX, &matrix, "model.layers.%u.%s.weight", layer, part->module);
+    if (bias)
+        made.bias =
+            graph_weight_from(graph, layer, WEIGHT_ROW_MAJOR, &vector, "model.layers.%u.%s.bias", layer, part->module);
+    graph_shard(graph, made.weight, part->shard);
+    graph_shard(graph, made.bias, part->shard == SHARD_COLUMNS ? SHARD_FIRST_RANK : part->shard);
     return made;
 }
 
-/* Rows of `from` come after those of `to`, or with a group in turn with them. One matmul then reads its input once. */
-static void join(struct graph *graph, struct projection to, struct projection from, uint64_t group, const char *module)
+/* Rows of `from` come after those of `to`, or with a group in turn with them. */
+static void join(struct graph *graph, struct projection to, struct projection from, uint64_t group)
 {
     const int into[] = {to.weight, to.bias}, taken[] = {from.weight, from.bias};
-    for (int i = 0; i < 2; i++) {
-        if (into[i] < 0 || taken[i] < 0) continue;
-        struct graph_weight *weight = &graph->weights[into[i]];
-        if (!graph_weight_interleave(graph, into[i], taken[i], group)) return;
-        snprintf(weight->name, sizeof weight->name, "model.layers.%u.%s.%s", weight->layer, module,
-                 i == 0 ? "weight" : "bias");
-    }
+    for (int i = 0; i < 2; i++)
+        if (into[i] >= 0 && taken[i] >= 0) graph_weight_interleave(graph, into[i], taken[i], group);
 }
 
-static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, enum matmul_epilogue epilogue,
-                  const char *label)
+/* Projections of one input, by one matmul that reads it once. `fused`: the module that has all of their rows in the
+ * checkpoint, one part after the other; NULL: each part has a module of its own. `name`: the module's in the engine. */
+static struct projection joined(struct graph *graph, uint32_t layer, struct part *parts, int count, const char *fused,
+                                uint64_t columns, bool bias, uint64_t group, const char *name)
+{
+    uint64_t all_rows = 0;
+    struct projection all = {-1, -1};
+    for (int i = 0; i < count && fused; i++) {
+        parts[i].module = fused;
+        parts[i].first_row = all_rows;
+        all_rows += parts[i].rows;
+    }
+    for (int i = 0; i < count; i++) {
+        parts[i].all_rows = all_rows;
+        const struct projection made = projection(graph, layer, &parts[i], columns, bias);
+        if (i == 0)
+            all = made;
+        else
+            join(graph, all, made, group);
+    }
+    const int weights[] = {all.weight, all.bias};
+    for (int i = 0; i < 2; i++)
+        if (weights[i] >= 0)
+            snprintf(graph->weights[weights[i]].name, GRAPH_NAME_BYTES, "model.layers.%u.%s.%s", layer, name,
+                     i == 0 ? "weight" : "bias");
+    return all;
+}
+
+static int matmul(struct graph *graph, int x, uint32_t layer, struct projection by, enum activation epilogue,
+                  double scale, const char *label)
 {
     if (graph->out_of_memory) return -1;
     const uint64_t rows = graph->weights[by.weight].rows;
-    const uint64_t width = epilogue == MATMUL_EPILOGUE_SWIGLU ? rows / 2 : rows;
+    const uint64_t width = epilogue != ACTIVATION_NONE ? rows / 2 : rows;
     int y = graph_value(graph, ROWS_TOKENS, width, "%s%u", label, layer);
     struct graph_node *node = graph_append(graph, OP_MATMUL, layer);
     if (!node) return -1;
@@ -59,6 +96,7 @@ static int matmul(struct graph *graph, int x, uint32_t layer, struct projection 
     node->operands[MATMUL_BIAS] = by.bias;
     node->operands[MATMUL_OUT] = y;
     node->params[MATMUL_EPILOGUE] = epilogue;
+    node->params[MATMUL_SCALE_BITS] = float_to_bits((float)scale);
     return y;
 }
 
@@ -73,6 +111,14 @@ static int rms_norm(struct graph *graph, int x, uint32_t layer, int weight, cons
     node->operands[RMS_NORM_OUT] = y;
     node->params[RMS_NORM_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
     return y;
+}
+
+/* The norm of a layer that is called `module`; without a name x itself. */
+static int layer_norm(struct graph *graph, int x, uint32_t layer, const char *module, const char *label)
+{
+    if (!module) return x;
+    int weight = graph_vector(graph, layer, graph->config->hidden_size, "model.layers.%u.%s.weight", layer, module);
+    return rms_norm(graph, x, layer, weight, label);
 }
 
 static int add(struct graph *graph, int a, int b, uint64_t width, uint32_t layer, const char *label)
@@ -98,17 +144,21 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, head_dim = config->head_dim;
     uint64_t q_width = config->heads * head_dim, kv_width = config->kv_heads * head_dim;
-    const bool bias = traits->qkv_bias;
-    const struct projection q = projection(graph, layer, q_width, hidden, bias, SHARD_ROWS, "self_attn.q_proj");
-    const struct projection k = projection(graph, layer, kv_width, hidden, bias, SHARD_KV_ROWS, "self_attn.k_proj");
-    const struct projection v = projection(graph, layer, kv_width, hidden, bias, SHARD_KV_ROWS, "self_attn.v_proj");
-    join(graph, q, k, 0, "self_attn.qkv_proj");
-    join(graph, q, v, 0, "self_attn.qkv_proj");
-    int qkv = matmul(graph, x, layer, q, MATMUL_EPILOGUE_NONE, "qkv");
+    struct part parts[] = {
+        {"self_attn.q_proj", q_width, SHARD_ROWS, 0, 0},
+        {"self_attn.k_proj", kv_width, SHARD_KV_ROWS, 0, 0},
+        {"self_attn.v_proj", kv_width, SHARD_KV_ROWS, 0, 0},
+    };
+    const struct projection q =
+        joined(graph, layer, parts, 3, traits->fused_qkv, hidden, config->qkv_bias, 0, "self_attn.qkv_proj");
+    int qkv = matmul(graph, x, layer, q, ACTIVATION_NONE, 1.0, "qkv");
     int norm_q = -1, norm_k = -1;
     if (traits->qk_norm) {
-        norm_q = graph_vector(graph, layer, head_dim, "model.layers.%u.self_attn.q_norm.weight", layer);
-        norm_k = graph_vector(graph, layer, head_dim, "model.layers.%u.self_attn.k_norm.weight", layer);
+        const bool over_width = traits->qk_norm == QK_NORM_WIDTH;
+        norm_q = graph_vector(graph, layer, over_width ? q_width : head_dim, "model.layers.%u.self_attn.q_norm.weight",
+                              layer);
+        norm_k = graph_vector(graph, layer, over_width ? kv_width : head_dim, "model.layers.%u.self_attn.k_norm.weight",
+                              layer);
     }
     int rotated = graph_value(graph, ROWS_TOKENS, q_width, "rotated%u", layer);
     struct graph_node *rope = graph_append(graph, OP_ROPE_APPEND, layer);
@@ -119,7 +169,10 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         rope->operands[ROPE_APPEND_NORM_K] = norm_k;
         rope->operands[ROPE_APPEND_Q] = rotated;
         set_heads(config, rope->params);
+        if (config->rope.rotary_dim != head_dim)
+            rope->params[ROPE_APPEND_ROTARY_DIM] = (int64_t)config->rope.rotary_dim;
         if (traits->qk_norm) rope->params[ROPE_APPEND_EPS_BITS] = float_to_bits((float)config->rms_norm_eps);
+        if (traits->qk_norm == QK_NORM_WIDTH) rope->params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
     }
     int mixed = graph_value(graph, ROWS_TOKENS, q_width, "attention%u", layer);
     struct graph_node *attention = graph_append(graph, OP_ATTENTION, layer);
@@ -127,25 +180,26 @@ static int self_attention(struct graph *graph, const struct decoder_traits *trai
         attention->operands[ATTENTION_Q] = rotated;
         attention->operands[ATTENTION_OUT] = mixed;
         set_heads(config, attention->params);
-        attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)(1.0 / sqrt((double)head_dim)));
-        attention->params[ATTENTION_WINDOW] = config->layer_slides[layer] ? (int64_t)config->sliding_window : 0;
+        attention->params[ATTENTION_SCALE_BITS] = float_to_bits((float)config->attention_scale);
+        attention->params[ATTENTION_SCATTERED] = graph->target == TARGET_CUDA && graph->kind == PLAN_DECODE;
+        attention->params[ATTENTION_WINDOW] = (int64_t)config->layer[layer].window;
     }
-    const struct projection o =
-        projection(graph, layer, hidden, q_width, traits->output_bias, SHARD_COLUMNS, "self_attn.o_proj");
-    return matmul(graph, mixed, layer, o, MATMUL_EPILOGUE_NONE, "o");
+    const struct part output = {"self_attn.o_proj", hidden, SHARD_COLUMNS, 0, 0};
+    const struct projection o = projection(graph, layer, &output, q_width, config->output_bias);
+    return matmul(graph, mixed, layer, o, ACTIVATION_NONE, config->residual_scale, "o");
 }
 
 static int gated_mlp(struct graph *graph, const struct decoder_traits *traits, int x, uint32_t layer)
 {
     const struct model_config *config = graph->config;
     uint64_t hidden = config->hidden_size, inner = config->intermediate_size;
-    const bool bias = traits->mlp_bias;
-    const struct projection gate = projection(graph, layer, inner, hidden, bias, SHARD_ROWS, "mlp.gate_proj");
-    const struct projection up = projection(graph, layer, inner, hidden, bias, SHARD_ROWS, "mlp.up_proj");
-    join(graph, gate, up, graph_interleave(graph), "mlp.gate_up_proj");
-    int activated = matmul(graph, x, layer, gate, MATMUL_EPILOGUE_SWIGLU, "activated");
-    const struct projection down = projection(graph, layer, hidden, inner, bias, SHARD_COLUMNS, "mlp.down_proj");
-    return matmul(graph, activated, layer, down, MATMUL_EPILOGUE_NONE, "down");
+    struct part parts[] = {{"mlp.gate_proj", inner, SHARD_ROWS, 0, 0}, {"mlp.up_proj", inner, SHARD_ROWS, 0, 0}};
+    const struct projection gate = joined(graph, layer, parts, 2, traits->fused_gate_up, hidden, config->mlp_bias,
+                                          graph_interleave(graph), "mlp.gate_up_proj");
+    int activated = matmul(graph, x, layer, gate, ACTIVATION_SILU, 1.0, "activated");
+    const struct part output = {"mlp.down_proj", hidden, SHARD_COLUMNS, 0, 0};
+    const struct projection down = projection(graph, layer, &output, inner, config->mlp_bias);
+    return matmul(graph, activated, layer, down, ACTIVATION_NONE, config->residual_scale, "down");
 }
 
 /* Cosine and sine table of the step; its inverse frequencies become a constant of the engine. */
@@ -153,20 +207,23 @@ static int rope_table(struct graph *graph, struct status *status)
 {
     const struct model_config *config = graph->config;
     float scaling = 1.0f;
-    float *inv_freq = malloc(config->head_dim / 2 * sizeof *inv_freq);
+    const uint64_t rotary_dim = config->rope.rotary_dim;
+    const uint64_t sets = rope_sets(config);
+    float *inv_freq = malloc(sets * (rotary_dim / 2) * sizeof *inv_freq);
     if (!inv_freq) {
         graph->out_of_memory = true;
         return -1;
     }
     int table = -1;
     if (rope_frequencies(config, inv_freq, &scaling, status)) {
-        int weight = graph_constant(graph, inv_freq, config->head_dim / 2, "rope.inv_freq");
-        table = graph_value(graph, ROWS_TOKENS, config->head_dim, "rope");
+        int weight = graph_constant(graph, inv_freq, sets * (rotary_dim / 2), "rope.inv_freq");
+        table = graph_value(graph, ROWS_TOKENS, rotary_dim, "rope");
         struct graph_node *node = graph_append(graph, OP_ROPE_TABLE, GRAPH_NO_LAYER);
         if (node) {
             node->operands[ROPE_TABLE_INV_FREQ] = weight;
             node->operands[ROPE_TABLE_OUT] = table;
             node->params[ROPE_TABLE_SCALING_BITS] = float_to_bits(scaling);
+            node->params[ROPE_TABLE_SWITCHES] = sets > 1;
         }
     }
     free(inv_freq);
@@ -188,19 +245,21 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
     if (embed) {
         embed->operands[EMBED_TABLE] = embedding;
         embed->operands[EMBED_OUT] = x;
+        embed->params[EMBED_SCALE_BITS] = float_to_bits((float)config->embedding_scale);
     }
     int table = rope_table(graph, status);
     if (table < 0 && !graph->out_of_memory) return false;
 
     for (uint32_t layer = 0; layer < config->layers; layer++) {
-        int weight = graph_vector(graph, layer, hidden, "model.layers.%u.input_layernorm.weight", layer);
-        int normed = rms_norm(graph, x, layer, weight, "attention_in");
-        int mixed = self_attention(graph, traits, normed, table, layer);
-        x = add(graph, x, mixed, hidden, layer, "after_attention");
-        weight = graph_vector(graph, layer, hidden, "model.layers.%u.post_attention_layernorm.weight", layer);
-        normed = rms_norm(graph, x, layer, weight, "mlp_in");
-        int inner = gated_mlp(graph, traits, normed, layer);
-        x = add(graph, x, inner, hidden, layer, "after_mlp");
+        const struct decoder_norms *norms = &traits->norms;
+        int in = layer_norm(graph, x, layer, norms->attention_in, "attention_in");
+        int out = self_attention(graph, traits, in, table, layer);
+        out = layer_norm(graph, out, layer, norms->attention_out, "attention_out");
+        x = add(graph, x, out, hidden, layer, "after_attention");
+        in = layer_norm(graph, x, layer, norms->mlp_in, "mlp_in");
+        out = gated_mlp(graph, traits, in, layer);
+        out = layer_norm(graph, out, layer, norms->mlp_out, "mlp_out");
+        x = add(graph, x, out, hidden, layer, "after_mlp");
     }
 
     int weight = graph_vector(graph, GRAPH_NO_LAYER, hidden, "model.norm.weight");
@@ -221,6 +280,7 @@ bool import_decoder(struct graph *graph, const struct decoder_traits *traits, st
         lm_head->operands[MATMUL_X] = selected;
         lm_head->operands[MATMUL_W] = head;
         lm_head->operands[MATMUL_OUT] = logits;
+        lm_head->params[MATMUL_SCALE_BITS] = float_to_bits((float)config->logits_scale);
     }
     struct graph_node *sample = graph_append(graph, OP_SAMPLE, GRAPH_NO_LAYER);
     if (sample) {

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Llama 1 to 3, TinyLlama, SmolLM: biases only where config.json says so. */
-#include "builder/arch/arch.h"
+#include "builder/arch/family.h"
 
-static bool import(struct graph *graph, struct status *status)
+static const struct config_defaults defaults = {
+    .max_position = 2048,
+    .rms_norm_eps = 1e-6,
+    .bos_token = 1,
+    .eos_token = 2,
+    .pad_token = CONFIG_NO_TOKEN,
+};
+
+static bool read_config(struct model_config *config, struct json_reader *reader, struct status *status)
 {
-    const struct model_config *config = graph->config;
-    const struct decoder_traits traits = {
-        .qkv_bias = config->attention_bias,
-        .output_bias = config->attention_bias,
-        .mlp_bias = config->mlp_bias,
-    };
-    return import_decoder(graph, &traits, status);
+    return config_sizes(config, reader, &defaults, status) && config_attention_bias(config, reader, status) &&
+           config_mlp_bias(config, reader, status);
 }
 
-const struct architecture import_llama = {"llama", "LlamaForCausalLM", import};
+const struct architecture arch_llama = {"llama", "LlamaForCausalLM", read_config, {.norms = DECODER_PRE_NORM}};

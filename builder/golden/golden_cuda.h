@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Golden outputs on a GPU: the engine's plans run as the runtime will run them, on memory of their own. */
+/* Golden outputs on GPUs: the engine's plans run as the runtime will run them, on memory of their own. */
 #ifndef BUILDER_GOLDEN_GOLDEN_CUDA_H
 #define BUILDER_GOLDEN_GOLDEN_CUDA_H
 
-#include "builder/golden/golden.h"
+#include "builder/golden/outputs.h"
 #include "kernels/cuda/plan/kernel_set.h"
 #include "tuner/cuda/memory.h"
 
-/* As compute_golden: the prompt once through the smallest prefill plan and once token by token, which must agree. `kernels`:
- * compiled, of the plans. */
-bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, size_t plan_count,
-                         const struct kernel_set *kernels, struct engine_golden *golden, struct status *status);
+/* As compute_golden, but the expected logits come from the decode plan of one row: contexts token by token as far as that is quick,
+ * then by prefill plans, which were compared with it. `library_plans`: the variants that call libraries, launch_count 0 where there
+ * is none. `kernels`: compiled, of all plans. The arena of `rig` must be large enough for all. */
+bool compute_golden_cuda(const struct cuda_rig *rig, const struct plan *plans, const struct plan *library_plans,
+                         size_t plan_count, const struct kernel_set *kernels, struct progress *progress,
+                         struct golden_outputs *outputs, struct status *status);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a graph is well formed: what each op's schema demands of its nodes. */
+/* Checks that a graph is well formed and each node satisfies its op's schema. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -30,7 +30,7 @@ static bool check_id(struct checker *checker, const struct graph_node *node, int
     return true;
 }
 
-/* An operand is there if its op needs it, or another that comes with it is there. */
+/* An operand must exist if its op needs it, or if another operand that requires it exists. */
 static bool check_presence(struct checker *checker, const struct op_descriptor *op, const struct graph_node *node,
                            int operand)
 {
@@ -78,7 +78,7 @@ static bool check_node(struct checker *checker, const struct graph_node *node)
         if (!check_id(checker, node, i, op->operands[i].name) || !check_presence(checker, op, node, i)) return false;
     graph_node_params(checker->graph, node, &step, params);
     for (int i = 0; i < op->operand_count; i++) {
-        /* What comes from the engine is not known yet. */
+        /* Parameters that come from the engine are not known yet. */
         const uint8_t columns = op->operands[i].columns;
         const bool known = op->operands[i].width || columns == OP_NONE || op->params[columns].source != PARAM_OF_ENGINE;
         if (known && !check_shape(checker, op, node, i, params)) return false;

@@ -66,11 +66,11 @@ static void expect_layer(struct expectation *e, const struct test_device_model *
 {
     bool prefill = which == TEST_PREFILL, last = prefill && layer + 1 == model->config.layers;
     bool qwen3 = strcmp(model->config.model_type, "qwen3") == 0;
-    bool qkv_bias = model->config.attention_bias || strcmp(model->config.model_type, "qwen2") == 0;
+    bool qkv_bias = model->config.qkv_bias;
     const char *norm, *qkv = name_of(e, "qkv%u", layer), *mixed = name_of(e, "attention%u", layer);
     const char *norm_q = qwen3 ? name_of(e, "layers.%u.self_attn.q_norm.weight", layer) : NULL;
     const char *norm_k = qwen3 ? name_of(e, "layers.%u.self_attn.k_norm.weight", layer) : NULL;
-    const char *input = norm_in(e, which == TEST_NARROW, *x, name_of(e, "attention_in%u", layer),
+    const char *input = norm_in(e, which == TEST_SMALL_BATCH, *x, name_of(e, "attention_in%u", layer),
                                 name_of(e, "layers.%u.input_layernorm.weight", layer), &norm);
     expect_node(e, (struct expected){.op = OP_MATMUL,
                                      .input = input,
@@ -100,7 +100,7 @@ static void expect_layer(struct expectation *e, const struct test_device_model *
         mixed = selected;
         *x = stream;
     }
-    bool few_rows = which == TEST_NARROW || last, output_bias = model->config.attention_bias;
+    bool few_rows = which == TEST_SMALL_BATCH || last, output_bias = model->config.output_bias;
     const char *sum = name_of(e, "after_attention%u", layer), *inner = name_of(e, "activated%u", layer);
     expect_node(e, (struct expected){.op = OP_MATMUL,
                                      .input = mixed,
@@ -134,7 +134,7 @@ static void expect_model(struct expectation *e, const struct test_device_model *
     expect_node(e, (struct expected){.op = OP_EMBED, .weight = "model.embed_tokens.weight", .output = x});
     expect_node(e, (struct expected){.op = OP_ROPE_TABLE, .weight = "rope.inv_freq", .output = "rope"});
     for (uint32_t layer = 0; layer < model->config.layers; layer++) expect_layer(e, model, which, layer, &x);
-    const char *input = norm_in(e, which != TEST_WIDE, x, "final", "model.norm.weight", &norm);
+    const char *input = norm_in(e, which != TEST_LARGE_BATCH, x, "final", "model.norm.weight", &norm);
     expect_node(e,
                 (struct expected){.op = OP_MATMUL,
                                   .input = input,
@@ -186,7 +186,7 @@ static const struct places places[OP_COUNT] = {
     [OP_SAMPLE] = {.input = SAMPLE_LOGITS},
 };
 
-/* What is at a place; nothing where there is no such place. */
+/* The text at a place; empty if the place does not exist. */
 static int at(const struct graph_node *node, int place) { return place ? node->operands[place] : GRAPH_ABSENT; }
 
 static void compare(const struct graph *graph, const struct expectation *e)
@@ -198,8 +198,7 @@ static void compare(const struct graph *graph, const struct expectation *e)
         if (node->op != expected->op)
             fail_with_dump(graph, n, "op", plan_op_name(expected->op), plan_op_name(node->op));
         assert_false(node->removed);
-        assert_int_equal(node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU,
-                         expected->swiglu);
+        assert_int_equal(node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == ACTIVATION_SILU, expected->swiglu);
         compare_value(graph, n, "input", at(node, p->input), expected->input);
         compare_value(graph, n, "residual", at(node, p->residual), expected->residual);
         compare_value(graph, n, "table", at(node, p->table), p->table ? "rope" : NULL);
@@ -233,7 +232,7 @@ static uint64_t expected_width(const struct test_device_model *model, const stru
 {
     const struct model_config *config = &model->config;
     switch (node->op) {
-    case OP_ROPE_TABLE: return config->head_dim;
+    case OP_ROPE_TABLE: return config->rope.rotary_dim;
     case OP_ROPE_APPEND:
     case OP_ROPE_ATTENTION:
     case OP_ATTENTION: return config->heads * config->head_dim;
@@ -256,6 +255,13 @@ static void check_attributes(const struct test_device_model *model, const struct
         }
         const struct graph_value *out = &graph->values[at(node, places[node->op].output)];
         if (node->op == OP_RMS_NORM) assert_int_equal(node->params[RMS_NORM_EPS_BITS], eps);
+        if (node->op == OP_EMBED)
+            assert_int_equal(node->params[EMBED_SCALE_BITS], float_to_bits((float)config->embedding_scale));
+        if (node->op == OP_MATMUL) {
+            const bool is_head = node->layer == GRAPH_NO_LAYER, adds = node->operands[MATMUL_RESIDUAL] >= 0;
+            const double scale = is_head ? config->logits_scale : adds ? config->residual_scale : 1.0;
+            assert_int_equal(node->params[MATMUL_SCALE_BITS], float_to_bits((float)scale));
+        }
         if (node->op == OP_MATMUL)
             assert_int_equal(node->params[MATMUL_EPS_BITS], node->operands[MATMUL_NORM] >= 0 ? eps : 0);
         if (node->op == OP_ROPE_APPEND) assert_int_equal(node->params[ROPE_APPEND_EPS_BITS], qwen3 ? eps : 0);
@@ -263,13 +269,13 @@ static void check_attributes(const struct test_device_model *model, const struct
         if (node->op == OP_ATTENTION || node->op == OP_ROPE_ATTENTION) {
             const bool fused = node->op == OP_ROPE_ATTENTION;
             assert_int_equal(node->params[fused ? (int)ROPE_ATTENTION_SCALE_BITS : (int)ATTENTION_SCALE_BITS],
-                             float_to_bits((float)(1 / sqrt((double)config->head_dim))));
+                             float_to_bits((float)config->attention_scale));
             assert_int_equal(node->params[fused ? (int)ROPE_ATTENTION_WINDOW : (int)ATTENTION_WINDOW],
-                             config->layer_slides[node->layer] ? config->sliding_window : 0);
+                             config->layer[node->layer].window);
             assert_int_equal(node->params[PAGED_HEADS], config->heads);
             assert_int_equal(node->params[PAGED_KV_HEADS], config->kv_heads);
         }
-        if (node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
+        if (node->op == OP_MATMUL && node->params[MATMUL_EPILOGUE] == ACTIVATION_SILU) {
             uint64_t padded = (config->intermediate_size + 7) / 8 * 8;
             assert_int_equal(out->width, padded);
             assert_int_equal(graph->weights[node->operands[MATMUL_W]].rows, 2 * padded);
@@ -296,7 +302,9 @@ static void every_model_becomes_the_expected_graph(void **state)
     for (size_t m = 0; (source = test_device_model_source(m)); m++)
         for (int h = 0; h < 2; h++) {
             test_device_model_open(&model, source, halves[h]);
-            for (int g = 0; g < TEST_GRAPHS; g++) {
+            /* Norms after attention and MLP: norms_add_and_copy. */
+            const bool is_pre_norm = strcmp(model.config.model_type, "olmo2") != 0;
+            for (int g = 0; is_pre_norm && g < TEST_GRAPHS; g++) {
                 struct status status = {0};
                 const struct graph *graph = &model.graphs[g];
                 test_expect_success(graph_check(graph, "test", &status), &status);
@@ -314,12 +322,12 @@ static void every_model_becomes_the_expected_graph(void **state)
 
 static const struct model_config no_config = {.model_type = "llama"};
 
-static void begin(struct graph *graph, enum plan_kind kind, bool narrow)
+static void begin(struct graph *graph, enum plan_kind kind, bool small_batch)
 {
     graph_init(graph, &no_config, kind);
     graph->target = TARGET_CUDA;
     graph->compute_dtype = DTYPE_BF16;
-    graph->small_batch = narrow;
+    graph->small_batch = small_batch;
 }
 
 enum { WIDTH = 8 };
@@ -383,6 +391,7 @@ static void the_fused_matmul_stands_where_the_addition_stood(void **state)
         int sum = node(&graph, OP_ADD, side ? late : product, side ? product : late, "sum");
         node(&graph, OP_RMS_NORM, sum, -1, "after");
         int matrix = graph.nodes[1].operands[MATMUL_W];
+        graph.nodes[1].params[MATMUL_SCALE_BITS] = float_to_bits(0.22f);
         run(&graph, &pass_fuse_residual_matmul);
         assert_int_equal(live(&graph, OP_ADD), 0);
         assert_int_equal(live(&graph, OP_MATMUL), 1);
@@ -391,6 +400,7 @@ static void the_fused_matmul_stands_where_the_addition_stood(void **state)
         assert_int_equal(fused->op, OP_MATMUL);
         assert_int_equal(fused->operands[MATMUL_X], x);
         assert_int_equal(fused->operands[MATMUL_RESIDUAL], late);
+        assert_int_equal(fused->params[MATMUL_SCALE_BITS], float_to_bits(0.22f));
         assert_int_equal(fused->operands[MATMUL_W], matrix);
         assert_int_equal(fused->operands[MATMUL_OUT], sum);
         graph_free(&graph);
@@ -406,7 +416,7 @@ static void begin_ranks(struct graph *graph)
     graph->rank_config = &no_config;
 }
 
-/* Addition and norm behind a sum become part of it, where the addition stood. */
+/* Addition and norm after a sum become part of it, at the place of the addition. */
 static void a_sum_takes_residual_and_norm(void **state)
 {
     (void)state;
@@ -442,7 +452,7 @@ static void a_sum_takes_residual_and_norm(void **state)
     }
 }
 
-/* A sum that somebody else reads without the addition stays as it is; a second norm stays a launch of its own. */
+/* A sum that another node reads without the addition stays as it is; a second norm stays a separate launch. */
 static void a_sum_with_other_readers_stays(void **state)
 {
     (void)state;
@@ -464,8 +474,8 @@ static void a_sum_with_other_readers_stays(void **state)
     graph_free(&graph);
 }
 
-/* A product that somebody else reads, too, or that has an epilogue already, stays; and what is left is refused, since
- * no device kernel adds. */
+/* A product that another node also reads, or that has an epilogue already, stays; the remaining addition is refused,
+ * since no device kernel adds. */
 static void additions_that_stay_are_refused(void **state)
 {
     (void)state;
@@ -479,7 +489,7 @@ static void additions_that_stay_are_refused(void **state)
         } else if (variant == 2) { /* of no matmul */
             product = node(&graph, OP_RMS_NORM, product, -1, "normed");
         } else if (variant == 3) {
-            graph.nodes[1].params[MATMUL_EPILOGUE] = MATMUL_EPILOGUE_SWIGLU;
+            graph.nodes[1].params[MATMUL_EPILOGUE] = ACTIVATION_SILU;
             graph.weights[graph.nodes[1].operands[MATMUL_W]].rows *= 2;
         }
         node(&graph, OP_ADD, x, product, "sum");
@@ -487,9 +497,61 @@ static void additions_that_stay_are_refused(void **state)
         run(&graph, &pass_fuse_residual_matmul);
         assert_int_equal(live(&graph, OP_ADD), 1);
         test_expect_failure(pass_activation_dtypes.run(&graph, &status), &status, STATUS_BAD_INPUT,
-                            "no matmul produces|--target cpu");
+                            "neither a matmul nor a norm produces|--target cpu");
         graph_free(&graph);
     }
+}
+
+/* A decoder with norms after attention and MLP: sums become part of the norms, and matmuls read 16-bit copies of them. */
+static void norms_add_and_copy(void **state)
+{
+    (void)state;
+    struct graph graph;
+    begin(&graph, PLAN_DECODE, false);
+    int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
+    int normed = node(&graph, OP_RMS_NORM, product, -1, "normed"), sum = node(&graph, OP_ADD, x, normed, "sum");
+    int next = node(&graph, OP_MATMUL, sum, -1, "next"), other = node(&graph, OP_MATMUL, sum, -1, "other");
+    run(&graph, &pass_fuse_norm_add);
+    assert_int_equal(live(&graph, OP_ADD), 0);
+    assert_int_equal(live(&graph, OP_RMS_NORM), 1);
+    const struct graph_node *norm = &graph.nodes[producer(&graph, sum)];
+    assert_int_equal(norm->op, OP_RMS_NORM);
+    assert_int_equal(norm->operands[RMS_NORM_X], product);
+    assert_int_equal(norm->operands[RMS_NORM_ADD_TO], x);
+    assert_int_equal(norm->operands[RMS_NORM_COPY], -1);
+
+    run(&graph, &pass_matmul_inputs);
+    norm = &graph.nodes[producer(&graph, sum)];
+    const int copy = norm->operands[RMS_NORM_COPY];
+    assert_true(copy >= 0);
+    assert_int_equal(graph.nodes[producer(&graph, next)].operands[MATMUL_X], copy);
+    assert_int_equal(graph.nodes[producer(&graph, other)].operands[MATMUL_X], copy);
+    assert_int_equal(live(&graph, OP_EMBED), 2);
+    const int lookup = graph.nodes[producer(&graph, product)].operands[MATMUL_X];
+    assert_int_not_equal(lookup, x);
+    assert_int_equal(graph.nodes[producer(&graph, lookup)].op, OP_EMBED);
+    assert_int_equal(graph.nodes[producer(&graph, lookup)].operands[EMBED_TABLE],
+                     graph.nodes[producer(&graph, x)].operands[EMBED_TABLE]);
+
+    run(&graph, &pass_activation_dtypes);
+    assert_int_equal(graph.values[x].dtype, DTYPE_F32);
+    assert_int_equal(graph.values[sum].dtype, DTYPE_F32);
+    assert_int_equal(graph.values[product].dtype, DTYPE_F32); /* what a norm reads */
+    assert_int_equal(graph.values[copy].dtype, graph.compute_dtype);
+    assert_int_equal(graph.values[lookup].dtype, graph.compute_dtype);
+    graph_free(&graph);
+
+    /* A result of the norm that something else reads, too, stays apart; a sum in a matmul has no copy. */
+    begin(&graph, PLAN_DECODE, false);
+    x = node(&graph, OP_EMBED, -1, -1, "x"), normed = node(&graph, OP_RMS_NORM, x, -1, "normed");
+    node(&graph, OP_ADD, x, normed, "sum"), node(&graph, OP_MATMUL, normed, x, "reader");
+    run(&graph, &pass_fuse_norm_add);
+    assert_int_equal(live(&graph, OP_ADD), 1);
+    struct status status = {0};
+    node(&graph, OP_MATMUL, graph.nodes[3].operands[MATMUL_OUT], -1, "after the sum");
+    test_expect_failure(pass_matmul_inputs.run(&graph, &status), &status, STATUS_BAD_INPUT,
+                        "no norm follows|--target cpu");
+    graph_free(&graph);
 }
 
 static void norms_join_all_their_readers_or_none(void **state)
@@ -521,7 +583,7 @@ static void norms_join_all_their_readers_or_none(void **state)
 static void rotation_joins_attention_in_decode_alone(void **state)
 {
     (void)state;
-    enum { FUSED, PREFILL, READ_TWICE, CASES };
+    enum { FUSED, PARTIAL, PREFILL, READ_TWICE, WIDE_NORM, CASES };
     for (int variant = 0; variant < CASES; variant++) {
         struct graph graph;
         begin(&graph, variant == PREFILL ? PLAN_PREFILL : PLAN_DECODE, true);
@@ -539,6 +601,12 @@ static void rotation_joins_attention_in_decode_alone(void **state)
         graph.nodes[rope].operands[ROPE_APPEND_NORM_Q] = norm_q;
         graph.nodes[rope].operands[ROPE_APPEND_NORM_K] = norm_k;
         graph.nodes[rope].params[ROPE_APPEND_EPS_BITS] = float_to_bits(0.5f);
+        if (variant == WIDE_NORM) graph.nodes[rope].params[ROPE_APPEND_NORM_SCOPE] = ROPE_APPEND_NORM_WIDTH;
+        if (variant == PARTIAL) {
+            graph.nodes[rope].params[ROPE_APPEND_ROTARY_DIM] = WIDTH / 2;
+            graph.values[table].width = WIDTH / 2;
+            graph.weights[graph.nodes[1].operands[ROPE_TABLE_INV_FREQ]].rows = WIDTH / 4;
+        }
         int mixed = node(&graph, OP_ATTENTION, q, -1, "mixed"), last = graph.node_count - 1;
         graph.nodes[last].params[ATTENTION_SCALE_BITS] = float_to_bits(0.25f);
         graph.nodes[last].params[ATTENTION_WINDOW] = 7;
@@ -549,9 +617,11 @@ static void rotation_joins_attention_in_decode_alone(void **state)
         if (variant == READ_TWICE) node(&graph, OP_RMS_NORM, q, -1, "other reader");
         run(&graph, &pass_fuse_rope_attention);
         const struct graph_node *attention = &graph.nodes[last];
-        assert_int_equal(graph.nodes[rope].removed, variant == FUSED);
-        assert_int_equal(attention->op, variant == FUSED ? OP_ROPE_ATTENTION : OP_ATTENTION);
-        if (variant == FUSED) {
+        const bool fused = variant == FUSED || variant == PARTIAL;
+        assert_int_equal(graph.nodes[rope].removed, fused);
+        assert_int_equal(attention->op, fused ? OP_ROPE_ATTENTION : OP_ATTENTION);
+        if (fused) {
+            assert_int_equal(attention->params[ROPE_ATTENTION_ROTARY_DIM], variant == PARTIAL ? WIDTH / 2 : 0);
             assert_int_equal(attention->operands[ROPE_ATTENTION_QKV], qkv);
             assert_int_equal(attention->operands[ROPE_ATTENTION_TABLE], table);
             assert_int_equal(attention->operands[ROPE_ATTENTION_NORM_Q], norm_q);
@@ -575,6 +645,7 @@ int main(void)
         cmocka_unit_test(a_sum_takes_residual_and_norm),
         cmocka_unit_test(a_sum_with_other_readers_stays),
         cmocka_unit_test(additions_that_stay_are_refused),
+        cmocka_unit_test(norms_add_and_copy),
         cmocka_unit_test(norms_join_all_their_readers_or_none),
         cmocka_unit_test(rotation_joins_attention_in_decode_alone),
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text form of a graph: one node a line, names from the ops' schemas. */
+/* The text form of a graph: one node per line, names from the ops' schemas. */
 #include <inttypes.h>
 
 #include "builder/graph/graph.h"
@@ -51,7 +51,7 @@ static void dump_inputs(const struct graph *graph, const struct graph_node *node
     }
 }
 
-/* Parameters that are not what they would be without a word. */
+/* Parameters that differ from their defaults. */
 static void dump_params(const struct graph_node *node, FILE *out)
 {
     const struct op_descriptor *op = op_find(node->op);

@@ -89,7 +89,7 @@ static bool reserve_sources(struct graph *graph, struct graph_weight *weight, in
     return true;
 }
 
-/* Takes what `source` owns, whatever happens. */
+/* Takes ownership of the memory of `source`, even on failure. */
 static void append_source(struct graph *graph, int id, struct weight_source source)
 {
     struct graph_weight *weight = id < 0 ? NULL : &graph->weights[id];

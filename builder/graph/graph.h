@@ -17,7 +17,7 @@ enum { GRAPH_MAX_PARAMS = 24, GRAPH_NAME_BYTES = 64 };
 enum { GRAPH_ABSENT = -1 }; /* an operand that a node does not have */
 #define GRAPH_NO_LAYER UINT32_MAX
 
-/* How a weight lies in the engine file. */
+/* Layout of a weight in the engine file. */
 enum weight_form {
     WEIGHT_ROW_MAJOR, /* row by row: vectors, untied embedding */
     WEIGHT_MATRIX,    /* the layout that the target's matmul reads: PANEL16 on the CPU, row by row on devices */
@@ -62,7 +62,7 @@ struct graph_node {
 };
 
 struct graph {
-    const struct model_config *config;      /* borrowed: the whole model's; behind pass_shard that of one rank */
+    const struct model_config *config;      /* borrowed: the whole model's; after pass_shard that of one rank */
     const struct model_config *rank_config; /* borrowed; with one rank NULL */
     uint32_t ranks;                         /* 1, or what pass_shard splits the model into */
     enum plan_kind kind;
@@ -91,8 +91,8 @@ int graph_matrix(struct graph *graph, uint32_t layer, uint64_t rows, uint64_t co
                  const char *tensor_format, ...) __attribute__((format(printf, 6, 7)));
 int graph_vector(struct graph *graph, uint32_t layer, uint64_t rows, const char *tensor_format, ...)
     __attribute__((format(printf, 4, 5)));
-/* A weight that is not all of one tensor as it stands: builder/weights/source.h has examples. `source` is copied and
- * completed; `tensor_format` gives its tensor, or, without a shape, the weight's name alone. */
+/* A weight that is not one whole, unchanged tensor: builder/weights/source.h has examples. `source` is copied and
+ * completed; `tensor_format` gives its tensor, or, without a shape, only the weight's name. */
 int graph_weight_from(struct graph *graph, uint32_t layer, enum weight_form form, const struct weight_source *source,
                       const char *tensor_format, ...) __attribute__((format(printf, 5, 6)));
 /* One more source, whose rows follow those that the weight has. Without a shape it has no tensor, and the
@@ -116,7 +116,7 @@ struct graph_node *graph_insert(struct graph *graph, int index, enum plan_op op,
 uint64_t graph_interleave(const struct graph *graph);
 /* Whether matrices for matmul are in PANEL16 layout. */
 bool graph_has_panels(const struct graph *graph);
-/* Whether this weight is: panels hold elements of plain encodings alone. */
+/* Whether this weight is in PANEL16 layout: panels hold only elements of plain encodings. */
 bool graph_weight_has_panels(const struct graph *graph, const struct graph_weight *weight);
 /* Whether the value has at most GRAPH_SMALL_BATCH rows in every plan. */
 bool graph_is_small_batch(const struct graph *graph, int value);
@@ -124,7 +124,8 @@ bool graph_is_small_batch(const struct graph *graph, int value);
 /* Sets how ranks share the sources that the weight has so far; -1: no weight, nothing to set. */
 void graph_shard(struct graph *graph, int weight, enum shard shard);
 
-/* Who makes each value and how many operands of live nodes read it. Describes the graph at the time of the call. */
+/* The node that makes each value, and the number of operands of live nodes that read it. Describes the graph at the
+ * time of the call. */
 struct graph_index {
     int *producer; /* [value_count]: node index, -1 if none */
     int *uses;     /* [value_count] */
@@ -132,7 +133,7 @@ struct graph_index {
 bool graph_index_open(struct graph_index *index, const struct graph *graph, struct status *status);
 void graph_index_close(struct graph_index *index);
 
-/* Puts value `to` in the place of `from` where live nodes read it. */
+/* Replaces value `from` by `to` in the operands of live nodes. */
 void graph_replace_uses(struct graph *graph, int from, int to);
 
 /* Whether the node has this operand, an index of its op's schema, and the schema says that it is a value that the node reads,
@@ -143,7 +144,7 @@ bool graph_has_weight(const struct graph_node *node, int operand);
 /* Rows of a node: those that its op is for, else those of its first output, else of its first input. */
 enum row_space graph_node_rows(const struct graph *graph, const struct graph_node *node);
 
-/* What lowering knows and the graph does not. */
+/* Facts of a step that are known to lowering but not part of the graph. */
 struct graph_step {
     int64_t rows, out_rows;
     const struct plan_geometry *geometry; /* NULL: parameters that come from it stay 0 */

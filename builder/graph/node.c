@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes of a graph through the eyes of their op's schema. */
+/* Operands and parameters of a node by its op's schema. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,6 +3,10 @@
  * passes the checks that engine_open will make, and kernels are shared between launches that compute alike. */
 #include "builder/test_device_model.h"
 #include "formats/engine/engine_verify.h"
+#include "kernels/all_gather/all_gather_nccl.h"
+#include "kernels/all_reduce/all_reduce_nccl.h"
+#include "kernels/attention/attention_cudnn_build.h"
+#include "kernels/matmul/matmul_cublaslt.h"
 
 static const uint32_t decode_rows[] = {1, 4, 8, 9, 32, 64}, prefill_rows[] = {8, 32, 128, 1024};
 enum {
@@ -83,11 +87,12 @@ static void check_launch(const struct test_device_model *model, const struct pla
     }
     int64_t params[PLAN_MAX_PARAMS];
     struct status status = {0};
-    test_expect_success(op_params(plan, launch, tactic->kernel->param_count, params, &status), &status);
-    assert_memory_equal(params, tactic->params, (size_t)tactic->kernel->param_count * sizeof *params);
+    assert_ptr_equal(tactic->kernel->problem, op_find(launch->op));
+    test_expect_success(op_params(plan, launch, tactic->kernel->own_count, params, &status), &status);
+    assert_memory_equal(params, tactic->params, (size_t)device_param_count(tactic->kernel) * sizeof *params);
     for (uint32_t i = 0; i < launch->param_count; i++) {
         const struct plan_param *param = &plan->params[launch->first_param + i];
-        assert_true(param->id <= tactic->kernel->param_count && param->value != 0 && param->flags == 0);
+        assert_true(param->id >= OP_LATER_PARAM_ID || (param->value != 0 && param->flags == 0));
     }
     assert_null(tactic->kernel->launch(tactic->params, gpu, &geometry));
     assert_memory_equal(launch->grid, geometry.grid, sizeof launch->grid);
@@ -101,7 +106,7 @@ static void check_launch(const struct test_device_model *model, const struct pla
     const struct kernel_set_entry *entry = &set->entries[launch->kernel];
     assert_ptr_equal(entry->tactic.kernel, tactic->kernel);
     assert_memory_equal(entry->tactic.params, tactic->params,
-                        (size_t)tactic->kernel->param_count * sizeof *tactic->params);
+                        (size_t)device_param_count(tactic->kernel) * sizeof *tactic->params);
     assert_int_equal(entry->operand_count, launch->operand_count);
     check_gpu_limits(plan, launch, gpu, tactic->kernel);
     check_tensor_maps(model, plan, launch, tactic);
@@ -195,7 +200,7 @@ static void layers_and_plans_share_kernels(void **state)
     const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
     test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
     test_device_model_scratch(&model, gpu, decode_rows, DECODES);
-    const struct graph *graph = &model.graphs[TEST_NARROW];
+    const struct graph *graph = &model.graphs[TEST_SMALL_BATCH];
     test_expect_success(lower_device_plan(graph, &model.lowering, gpu, 1, &plan, &status), &status);
     for (int round = 0; round < 2; round++) {
         test_expect_success(device_plan_finish(&plan, gpu, &set, &finished, &status), &status);
@@ -216,7 +221,7 @@ static void layers_and_plans_share_kernels(void **state)
     test_device_model_close(&model);
 }
 
-/* Tunables that nobody fills in are zero, which is legal nowhere. */
+/* Tunables that are not set are zero, which is illegal for every kernel. */
 static void kernels_with_tunables_have_candidates(void **state)
 {
     (void)state;
@@ -225,10 +230,11 @@ static void kernels_with_tunables_have_candidates(void **state)
         for (int i = 0; kernels && kernels[i]; i++) {
             const struct device_kernel *kernel = kernels[i];
             assert_int_equal(kernel->op, op);
+            assert_non_null(op_find((unsigned)op));
             assert_ptr_equal(device_kernel_find(kernel->name), kernel);
-            assert_true(kernel->param_count <= PLAN_MAX_PARAMS && kernel->operand_count <= PLAN_MAX_OPERANDS);
-            assert_true(kernel->first_tunable <= kernel->param_count);
-            if (kernel->first_tunable < kernel->param_count && !kernel->candidates)
+            assert_ptr_equal(kernel->problem, op_find((unsigned)op));
+            assert_true(device_param_count(kernel) <= PLAN_MAX_PARAMS && kernel->operand_count <= PLAN_MAX_OPERANDS);
+            if (kernel->own_count > 0 && !kernel->candidates)
                 fail_msg("kernel '%s' has tunables and no candidates", kernel->name);
         }
     }
@@ -258,16 +264,66 @@ static void no_cost(const int64_t *params, uint64_t context, uint64_t *bytes, ui
 
 static struct device_kernel made_up(int param_count)
 {
+    static const char *const own_names[PLAN_MAX_PARAMS] = {"first"};
     return (struct device_kernel){
         .name = "made_up",
         .op = OP_EMBED,
-        .param_count = param_count,
-        .first_tunable = param_count,
+        .own_names = own_names,
+        .own_count = param_count,
         .operand_count = PLAN_MAX_OPERANDS,
         .launch = always_legal,
         .tensor_map = always_mapped,
         .cost = no_cost,
     };
+}
+
+/* So that a trace knows the cost of a library's call at the step's context. */
+static void library_calls_are_found_by_name(void **state)
+{
+    (void)state;
+    const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,
+                                                 &device_all_reduce_nccl, &device_all_gather_nccl};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        assert_true(calls[i]->library != 0 && calls[i]->cost);
+        assert_ptr_equal(device_kernel_find(calls[i]->name), calls[i]);
+        assert_ptr_equal(calls[i]->problem, op_find(calls[i]->op));
+    }
+    assert_null(device_kernel_find("no kernel"));
+}
+
+static const char *never_legal(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
+{
+    (void)params, (void)gpu, (void)geometry;
+    return "the shape is unusual";
+}
+
+/* All kernels of an op race and are asked for a reason, however many they are. */
+static void an_op_may_have_many_kernels(void **state)
+{
+    (void)state;
+    enum { KERNELS = 9 };
+    struct device_kernel kernels[KERNELS];
+    const struct device_kernel *list[KERNELS + 1] = {NULL};
+    const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
+    struct device_tactic tactics[2 * KERNELS];
+    const int64_t params[PLAN_MAX_PARAMS] = {7};
+    for (int i = 0; i < KERNELS; i++) {
+        kernels[i] = made_up(1);
+        list[i] = &kernels[i];
+    }
+    assert_int_equal(device_tactics_among(list, params, gpu, tactics, 2 * KERNELS), KERNELS);
+    for (int i = 0; i < KERNELS; i++) {
+        assert_ptr_equal(tactics[i].kernel, list[i]);
+        assert_memory_equal(tactics[i].params, params, sizeof params);
+    }
+    assert_int_equal(device_tactics_among(list, params, gpu, tactics, KERNELS - 1), KERNELS - 1);
+    assert_string_equal(device_reason_among(list, params, gpu), "no kernel for this GPU takes its shape");
+    kernels[KERNELS - 1].launch = never_legal;
+    assert_string_equal(device_reason_among(list, params, gpu), "the shape is unusual");
+    assert_int_equal(device_tactics_among(list, params, gpu, tactics, 2 * KERNELS), KERNELS - 1);
+    for (int i = 0; i < KERNELS; i++) kernels[i].least_capability = gpu->capability + 1;
+    assert_int_equal(device_tactics_among(list, params, gpu, tactics, 2 * KERNELS), 0);
+    assert_string_equal(device_reason_among(list, params, gpu), "no kernel runs on this GPU");
 }
 
 static void kernels_are_told_apart(void **state)
@@ -385,7 +441,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_with_every_tactic),          cmocka_unit_test(layers_and_plans_share_kernels),
-        cmocka_unit_test(kernels_with_tunables_have_candidates), cmocka_unit_test(kernels_are_told_apart),
+        cmocka_unit_test(kernels_with_tunables_have_candidates), cmocka_unit_test(an_op_may_have_many_kernels),
+        cmocka_unit_test(library_calls_are_found_by_name),       cmocka_unit_test(kernels_are_told_apart),
         cmocka_unit_test(compiled_kernels_are_left_alone),       cmocka_unit_test(defects_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

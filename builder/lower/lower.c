@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "builder/lower/operands.h"
+#include "builder/lower/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "builder/lower/operands.h"
+#include "builder/lower/plan_memory.h"
 #include "formats/base/checked.h"
 #include "kernels/attention/attention.h"
 
@@ -12,20 +14,13 @@ struct emitter {
     const struct lowering *lowering;
     struct plan_geometry geometry; /* of the lowering, its state placed */
     struct operand_writer writer;
-    /* what is being built; capacities are the worst case */
+    /* the plan under construction; capacities are the worst case */
     struct plan_header header;
     struct plan_launch *launches;
     struct plan_operand *operands;
     struct plan_param *params;
     uint32_t *dependencies;
 };
-
-uint64_t kv_layer_bytes(const struct model_config *config, uint64_t page_tokens, enum dtype kv_dtype)
-{
-    uint64_t bytes;
-    return kv_block_bytes((enum encoding_id)kv_dtype, config->kv_heads, page_tokens, config->head_dim, &bytes) ? bytes
-                                                                                                               : 0;
-}
 
 /* ---- dependencies ---- */
 
@@ -117,13 +112,13 @@ static bool emit_node(struct emitter *e, int n, struct status *status)
     if (op->default_tunables)
         op->default_tunables(params, e->lowering->isa, e->lowering->threads, params + op->param_count);
     *launch = (struct plan_launch){.op = (uint16_t)node->op,
-                                   .param_count = (uint16_t)op_cpu_param_count(op),
                                    .first_operand = e->header.operand_count,
                                    .first_param = e->header.param_count,
                                    .tactic = PLAN_NO_TACTIC,
                                    .layer = node->layer};
     launch->operand_count = (uint16_t)lower_operands(&e->writer, n, params, e->operands + launch->first_operand);
-    op_list_params(params, op_cpu_param_count(op), op->param_count, e->params + launch->first_param);
+    launch->param_count =
+        (uint16_t)op_list_params(op, params, op->tunable_count, true, e->params + launch->first_param);
     e->header.param_count += launch->param_count;
     e->header.operand_count += launch->operand_count;
 
@@ -132,7 +127,7 @@ static bool emit_node(struct emitter *e, int n, struct status *status)
         set_cost(e, op, params, launch);
         return true;
     }
-    /* Sizes that no op can take come from the configuration or the flags, so they are the user's to mend. */
+    /* Sizes too large for an op come from the configuration or the flags: an error of the user's input. */
     status->code = STATUS_BAD_INPUT;
     return false;
 }

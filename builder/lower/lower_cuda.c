@@ -5,6 +5,7 @@
 
 #include "builder/lower/lower_cuda.h"
 #include "builder/lower/operands.h"
+#include "builder/lower/plan_memory.h"
 #include "kernels/rope_attention/rope_attention.h"
 
 static bool emit_node(const struct operand_writer *writer, int n, const struct device_facts *gpu,

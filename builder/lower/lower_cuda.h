@@ -6,7 +6,7 @@
 #include "builder/lower/lower.h"
 #include "kernels/cuda/plan/device_plan.h"
 
-/* What lowering.scratch_bytes must be at least for decode plans of `rows` rows, whatever tactics are chosen. */
+/* Least lowering.scratch_bytes for decode plans of `rows` rows with any tactics. */
 uint64_t device_scratch_bytes(const struct graph *graph, const struct lowering *lowering,
                               const struct device_facts *gpu, uint32_t rows);
 

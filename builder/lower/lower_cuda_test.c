@@ -115,11 +115,9 @@ static void check_operands(const struct test_device_model *model, const struct g
 static void check_schema(const struct test_device_model *model, const struct device_plan *plan, uint32_t index)
 {
     const struct device_launch *launch = &plan->launches[index];
-    const int count = op_find(launch->op)->param_count;
-    const struct plan_launch as_planned = {.op = (uint16_t)launch->op,
-                                           .operand_count = (uint16_t)launch->operand_count,
-                                           .param_count = (uint16_t)count,
-                                           .tactic = PLAN_NO_TACTIC};
+    struct plan_launch as_planned = {.op = (uint16_t)launch->op,
+                                     .operand_count = (uint16_t)launch->operand_count,
+                                     .tactic = PLAN_NO_TACTIC};
     struct plan_param params[PLAN_MAX_PARAMS];
     struct plan view = {.header = plan->header,
                         .launches = &as_planned,
@@ -128,11 +126,11 @@ static void check_schema(const struct test_device_model *model, const struct dev
     struct plan_geometry geometry = model->lowering.geometry;
     uint64_t state_bytes;
     struct status status = {0};
-    op_list_params(launch->tactic.params, count, count, params);
+    as_planned.param_count = (uint16_t)op_list_params(op_find(launch->op), launch->tactic.params, 0, true, params);
     assert_true(plan_place_step(&view, geometry.vocab_size) && geometry_place_state(&geometry, &state_bytes));
     view.header.launch_count = 1;
     view.header.operand_count = launch->operand_count;
-    view.header.param_count = (uint32_t)count;
+    view.header.param_count = as_planned.param_count;
     test_expect_success(op_verify(&view, 0, TARGET_CUDA, &geometry, "plan", &status), &status);
 }
 
@@ -147,19 +145,19 @@ static void check_params(const struct test_device_model *model, const struct gra
     if (node->op == OP_MATMUL) {
         const struct graph_weight *weight = &graph->weights[node->operands[MATMUL_W]];
         const bool norm = node->operands[MATMUL_NORM] >= 0;
-        assert_int_equal(params[MATMUL_DEVICE_N], weight->rows);
-        assert_int_equal(params[MATMUL_DEVICE_K], weight->depth);
-        assert_int_equal(params[MATMUL_DEVICE_DTYPE], graph->compute_dtype);
-        assert_int_equal(params[MATMUL_DEVICE_OUT_DTYPE], graph->values[node->operands[MATMUL_OUT]].dtype);
-        assert_int_equal(params[MATMUL_DEVICE_INPUT_DTYPE], norm ? DTYPE_F32 : graph->compute_dtype);
-        assert_int_equal(params[MATMUL_DEVICE_EPILOGUE], node->params[MATMUL_EPILOGUE]);
-        assert_int_equal(params[MATMUL_DEVICE_HAS_NORM], norm);
-        assert_int_equal(params[MATMUL_DEVICE_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
+        assert_int_equal(params[MATMUL_N], weight->rows);
+        assert_int_equal(params[MATMUL_K], weight->depth);
+        assert_int_equal(params[MATMUL_DTYPE], graph->compute_dtype);
+        assert_int_equal(params[MATMUL_OUT_DTYPE], graph->values[node->operands[MATMUL_OUT]].dtype);
+        assert_int_equal(params[MATMUL_INPUT_DTYPE], norm ? DTYPE_F32 : graph->compute_dtype);
+        assert_int_equal(params[MATMUL_EPILOGUE], node->params[MATMUL_EPILOGUE]);
+        assert_int_equal(params[MATMUL_HAS_NORM], norm);
+        assert_int_equal(params[MATMUL_EPS_BITS], norm ? float_to_bits((float)model->config.rms_norm_eps) : 0);
     } else if (node->op == OP_EMBED) {
-        assert_int_equal(params[EMBED_DEVICE_SHARDED], graph->ranks > 1);
-        assert_int_equal(params[EMBED_DEVICE_OUT_DTYPE], graph->ranks > 1 ? graph->compute_dtype : DTYPE_F32);
+        assert_int_equal(params[EMBED_SHARDED], graph->ranks > 1);
+        assert_int_equal(params[EMBED_OUT_DTYPE], graph->values[node->operands[EMBED_OUT]].dtype);
         const uint64_t vocab = graph->weights[node->operands[EMBED_TABLE]].rows;
-        assert_int_equal(params[EMBED_DEVICE_VOCAB], vocab);
+        assert_int_equal(params[EMBED_VOCAB], vocab);
         if (graph->ranks > 1) assert_int_equal(vocab, (model->config.vocab_size + graph->ranks - 1) / graph->ranks);
     } else if (node->op == OP_ALL_REDUCE) {
         bool norm = node->operands[ALL_REDUCE_NORM] >= 0;
@@ -179,6 +177,10 @@ static void check_params(const struct test_device_model *model, const struct gra
         assert_int_equal(params[ALL_GATHER_DEVICE_RANKS], graph->ranks);
         assert_int_equal(params[ALL_GATHER_DEVICE_OUT_WIDTH], model->config.vocab_size);
         assert_int_equal(graph->values[node->operands[ALL_GATHER_X]].dtype, DTYPE_F32);
+    } else if (node->op == OP_ATTENTION) { /* a decode step's rows belong to different sequences */
+        assert_int_equal(params[ATTENTION_SCATTERED], graph->kind == PLAN_DECODE);
+        if (graph->kind == PLAN_DECODE)
+            assert_ptr_equal(plan->launches[index].tactic.kernel, &device_attention_generic);
     } else if (node->op == OP_ROPE_ATTENTION) {
         assert_int_equal(params[ROPE_ATTENTION_WINDOW], node->params[ROPE_ATTENTION_WINDOW]);
         assert_int_equal(params[ROPE_ATTENTION_SCALE_BITS], node->params[ROPE_ATTENTION_SCALE_BITS]);
@@ -192,7 +194,7 @@ static void check_params(const struct test_device_model *model, const struct gra
 
 /* ---- memory ---- */
 
-/* Who wrote each granule of the arena last; -1: nobody. */
+/* Last writer of each granule of the arena; -1: none. */
 struct arena {
     const struct test_device_model *model;
     const struct graph *graph;
@@ -232,23 +234,29 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
     return a->space == b->space && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* The place of the operand whose memory the result may take over: -1 if there is none. */
-static int residual_operand(const struct device_launch *launch)
+/* The operand of the schema at a place of the launch's list. */
+static const struct op_operand *operand_at(const struct device_launch *launch, uint32_t position, int *index)
 {
-    const int place = launch->op == OP_MATMUL ? (int)MATMUL_RESIDUAL : (int)ALL_REDUCE_RESIDUAL;
-    if (launch->op != OP_MATMUL && launch->op != OP_ALL_REDUCE) return -1;
-    return op_operand_position(op_find(launch->op), TARGET_CUDA, launch->tactic.params, place);
+    const struct op_descriptor *op = op_find(launch->op);
+    for (*index = 0; *index < op->operand_count; ++*index)
+        if (op_operand_position(op, TARGET_CUDA, launch->tactic.params, *index) == (int)position)
+            return &op->operands[*index];
+    fail();
+    return NULL;
 }
 
-/* A launch writes over nothing that it reads, but for a sum's result over its residual, place for place. */
+/* A launch writes over nothing that it reads, except a result over an input that the schema lets it replace, place for
+ * place. */
 static void check_overlaps(const struct device_launch *launch)
 {
     for (uint32_t i = 0; i < launch->operand_count; i++)
         for (uint32_t j = 0; j < launch->operand_count; j++) {
             const struct plan_operand *a = &launch->operands[i], *b = &launch->operands[j];
+            int output, input;
             if (i == j || !(a->access & ACCESS_WRITE) || !overlap(a, b)) continue;
-            assert_int_equal(i, launch->op == OP_MATMUL ? (int)MATMUL_DEVICE_OUT : (int)ALL_REDUCE_DEVICE_OUT);
-            assert_int_equal(j, residual_operand(launch));
+            const struct op_operand *schema = operand_at(launch, i, &output);
+            operand_at(launch, j, &input);
+            assert_true(schema->replaces & (1u << input));
             assert_int_equal(a->offset, b->offset);
             assert_int_equal(a->bytes, b->bytes);
         }
@@ -266,8 +274,8 @@ static void check_scratch(const struct test_device_model *model, const struct de
         assert_true(rope_attention_workspace_bytes(tactics[i].params) <= model->lowering.scratch_bytes);
 }
 
-/* The buffers of collectives that follow each other, in this plan or from its end to its beginning, lie apart, and inside
- * the COMM space behind its header. */
+/* The buffers of successive collectives, in this plan or from its end to its beginning, do not overlap, and lie inside
+ * the COMM space after its header. */
 static void check_exchange(const struct test_device_model *model, const struct device_plan *plan)
 {
     const struct plan_operand *first = NULL, *last = NULL;
@@ -289,7 +297,8 @@ static void check_exchange(const struct test_device_model *model, const struct d
     assert_false(first && first != last && overlap(first, last));
 }
 
-/* What only the owners of rows have, nobody else reads; where rows are too many for one shot, they are shared out. */
+/* No other rank reads data that only the owners of rows have; if there are too many rows for one shot, owners share
+ * them. */
 static void check_shared_rows(const struct test_device_model *model, const struct device_plan *plan)
 {
     const struct plan_operand *shared = NULL;
@@ -300,7 +309,7 @@ static void check_shared_rows(const struct test_device_model *model, const struc
         for (uint32_t o = 0; shared && o < launch->operand_count; o++) {
             if (!overlap(&launch->operands[o], shared) || !(launch->operands[o].access & ACCESS_READ)) continue;
             assert_int_equal(launch->op, OP_ALL_REDUCE);
-            assert_int_equal(o, residual_operand(launch));
+            assert_int_equal(o, op_operand_position(&op_all_reduce, TARGET_CUDA, p, ALL_REDUCE_RESIDUAL));
             assert_int_equal(p[ALL_REDUCE_DEVICE_HAS_RESIDUAL], ALL_REDUCE_OWN_ROWS);
         }
         for (uint32_t o = 0; shared && o < launch->operand_count; o++)
@@ -318,7 +327,7 @@ static void check_shared_rows(const struct test_device_model *model, const struc
         large += is_large, own_residuals += own_residual, own_norms += own_norm;
     }
     if (!large || large != of_tokens) return;
-    /* Of a prefill's last sum of all rows the last layer takes some, whoever owns them. */
+    /* The last layer takes some rows of a prefill's last sum of all rows, whichever rank owns them. */
     assert_int_equal(own_residuals, of_tokens - 1);
     assert_int_equal(own_norms, of_tokens - (plan->header.kind == PLAN_PREFILL));
 }
@@ -400,7 +409,8 @@ static void every_plan_of_every_model(void **state)
         }
 }
 
-/* Of each layer, and of the embedding, one sum, with all that follows it inside; the logits' columns are gathered. */
+/* One sum for the embedding and for each layer's halves, with everything that follows inside; the logits' columns are
+ * gathered. */
 static void check_collectives(const struct test_device_model *model, const struct graph *graph)
 {
     uint32_t sums = 0, gathers = 0;
@@ -452,7 +462,7 @@ static void the_wide_graph_takes_few_rows(void **state)
     test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
     test_device_model_scratch(&model, &test_gpus[0], decode_rows, DECODES);
     for (uint32_t rows = 1; rows <= 8; rows++) {
-        const struct graph *graph = &model.graphs[TEST_WIDE];
+        const struct graph *graph = &model.graphs[TEST_LARGE_BATCH];
         test_expect_success(lower_device_plan(graph, &model.lowering, &test_gpus[0], rows, &plan, &status), &status);
         check_plan(&model, graph, &plan, &test_gpus[0]);
         device_plan_free(&plan);
@@ -460,7 +470,7 @@ static void the_wide_graph_takes_few_rows(void **state)
     test_device_model_close(&model);
 }
 
-/* A sum takes the place of its residual, but not if somebody is still to read that. */
+/* A sum takes the memory of its residual, unless another node still reads that. */
 static void a_residual_that_is_read_later_stays(void **state)
 {
     (void)state;
@@ -495,9 +505,9 @@ static void a_residual_that_is_read_later_stays(void **state)
         bool ok = lower_device_plan(&graph, &model.lowering, &test_gpus[0], rows, &plan, &status);
         test_expect_success(ok, &status);
         check_plan(&model, &graph, &plan, &test_gpus[0]);
-        const struct plan_operand *x = &plan.launches[X].operands[EMBED_DEVICE_OUT];
-        assert_true(plan.launches[FIRST].operands[MATMUL_DEVICE_OUT].offset != x->offset);
-        assert_int_equal(plan.launches[SECOND].operands[MATMUL_DEVICE_OUT].offset, x->offset);
+        const struct plan_operand *x = &plan.launches[X].operands[EMBED_OUT];
+        assert_true(plan.launches[FIRST].operands[MATMUL_OUT].offset != x->offset);
+        assert_int_equal(plan.launches[SECOND].operands[MATMUL_OUT].offset, x->offset);
         device_plan_free(&plan);
     }
     graph_free(&graph);
@@ -531,11 +541,11 @@ static void shapes_that_no_kernel_takes_are_refused(void **state)
     static const struct {
         const char *config, *decode, *prefill;
     } cases[] = {
-        {SHAPE(20, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
-        {SHAPE(23, 4, 2, 16), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
+        {SHAPE(20, 4, 2, 16), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
+        {SHAPE(23, 4, 2, 16), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
         {SHAPE(64, 1, 1, 512), "head_dim", "head_dim"},
         {SHAPE(64, 3, 1, 258), "head_dim", "head_dim"},
-        {SHAPE(64, 2, 1, 6), "matmul|K is not a multiple of 8", "matmul|K is not a multiple of 8"},
+        {SHAPE(64, 2, 1, 6), "matmul|parameter k is not a multiple of 8", "matmul|parameter k is not a multiple of 8"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int g = 0; g < TEST_GPUS; g++) {
@@ -560,7 +570,7 @@ static void sizes_out_of_range_are_refused(void **state)
     static struct test_device_model model;
     const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
     test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);
-    const struct graph *wide = &model.graphs[TEST_WIDE], *prefill = &model.graphs[TEST_PREFILL];
+    const struct graph *wide = &model.graphs[TEST_LARGE_BATCH], *prefill = &model.graphs[TEST_PREFILL];
     test_device_model_scratch(&model, gpu, decode_rows, DECODES);
     const struct lowering lowering = model.lowering;
     /* More rows than the contracts count. */
@@ -568,7 +578,7 @@ static void sizes_out_of_range_are_refused(void **state)
     expect_refused(&model, gpu, prefill, (1 << 20) + 1, "parameter rows is 1048577");
     expect_refused(&model, gpu, prefill, UINT32_MAX, "");
     /* Norms inside matmuls are for few rows. */
-    expect_refused(&model, gpu, &model.graphs[TEST_NARROW], 9, "matmul of 9 rows|ROWS is not in 1..8");
+    expect_refused(&model, gpu, &model.graphs[TEST_SMALL_BATCH], 9, "matmul of 9 rows|ROWS is not in 1..8");
     /* Sizes that overflow. */
     model.lowering.geometry.vocab_size = UINT64_C(1) << 60;
     expect_refused(&model, gpu, wide, 1 << 20, "64-bit");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names section of an engine: of the ops, parameters, kernels and library calls of its plans. */
+/* The names section of an engine: names of the ops, parameters, kernels and library calls of its plans. */
 #ifndef BUILDER_LOWER_NAMES_H
 #define BUILDER_LOWER_NAMES_H
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "builder/lower/plan_memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,16 +99,8 @@ bool lower_exchange_bytes(const struct graph *graph, const struct lowering *lowe
     return true;
 }
 
-bool lower_comm_bytes(const struct lowering *lowering, uint64_t *bytes)
-{
-    *bytes = 0;
-    return plan_ranks(&lowering->geometry) == 1 ||
-           (checked_mul(lowering->exchange_bytes, LOWER_EXCHANGE_BUFFERS, bytes) &&
-            checked_add(*bytes, LOWER_EXCHANGE_OFFSET, bytes));
-}
-
-/* Two buffers in turn. A plan with an odd number of collectives ends in a third one, for the next plan begins in the
- * first (struct comm_header says why). */
+/* Two buffers in turn. A plan with an odd number of collectives ends in a third one, since the next plan begins in the
+ * first (see struct comm_header). */
 static bool place_exchange(const struct graph *graph, const struct lowering *lowering, uint64_t rows, uint64_t out_rows,
                            struct memory_plan *memory)
 {
@@ -180,7 +174,7 @@ static bool plan_node(struct planner *planner, int n)
         if (!graph_reads(node, i) || planner->last_use[value] != n || planner->taken_over[value]) continue;
         if (memory->value_offset[value] == UINT64_MAX) continue;
         arena_give_back(&planner->arena, memory->value_offset[value]);
-        planner->taken_over[value] = true; /* an input named twice is given back once */
+        planner->taken_over[value] = true; /* an input named twice is released once */
     }
     for (int o = 0; o < PLAN_MAX_OPERANDS; o++) {
         int value = node->operands[o];

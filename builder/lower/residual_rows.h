@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rows of the residual stream a rank keeps, where ranks exchange many rows: devices. */
+/* Rows of the residual stream on each rank, if ranks exchange many rows: CUDA. */
 #ifndef BUILDER_LOWER_RESIDUAL_ROWS_H
 #define BUILDER_LOWER_RESIDUAL_ROWS_H
 
 #include "builder/graph/graph.h"
 #include "kernels/all_reduce/all_reduce_device.h"
 
-/* For the all_reduce `node` in a plan of that many token rows and out rows: HAS_RESIDUAL and HAS_NORM become
- * ALL_REDUCE_OWN_ROWS where a rank keeps its own rows alone. `params`: those of the schema otherwise. */
+/* For the all_reduce `node` in a plan with that many token rows and out rows: HAS_RESIDUAL and HAS_NORM become
+ * ALL_REDUCE_OWN_ROWS if a rank keeps only its own rows. `params`: those of the schema otherwise. */
 void residual_rows(const struct graph *graph, const struct graph_node *node, uint64_t rows, uint64_t out_rows,
                    int64_t *params);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removes nodes whose outputs nobody reads, backwards from the sampled tokens, and marks the weights that remain in
- * use. What writes the KV cache is alive: later steps read it. */
+/* Removes nodes whose outputs are not read, backwards from the sampled tokens, and marks the weights that remain in
+ * use. A node that writes the KV cache is live: later steps read it. */
 #include "builder/passes/pass.h"
 
 static bool is_read(const struct graph *graph, const struct graph_index *index, const struct graph_node *node)
@@ -40,4 +40,4 @@ static bool run(struct graph *graph, struct status *status)
     return true;
 }
 
-const struct pass pass_dead_code = {"dead_code", "drops what nobody reads", run, 0};
+const struct pass pass_dead_code = {"dead_code", "removes nodes whose outputs are not read", run, 0};

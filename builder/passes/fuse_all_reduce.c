@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows the sum of all ranks becomes part of it: the residual addition, and the norm of the result. Both work on
- * rows that are in registers when the other ranks' parts have come. */
+/* The residual addition and the norm after a sum of all ranks become part of it: both work on rows that are in
+ * registers when the other ranks' parts arrive. */
 #include "builder/passes/pass.h"
 #include "kernels/add/add.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/rms_norm/rms_norm.h"
 
-/* The addition to a sum that nobody else reads. */
+/* The addition to a sum that no other node reads. */
 static void take_residual(struct graph *graph, struct graph_index *index, int n)
 {
     struct graph_node *add = &graph->nodes[n];
@@ -14,7 +14,7 @@ static void take_residual(struct graph *graph, struct graph_index *index, int n)
         const int value = add->operands[side], residual = add->operands[ADD_A + ADD_B - side];
         const int sum = add->operands[ADD_OUT], producer = index->producer[value];
         if (producer < 0 || graph->nodes[producer].op != OP_ALL_REDUCE || index->uses[value] != 1) continue;
-        /* Where the addition stood, the residual exists. */
+        /* At the place of the addition the residual exists. */
         *add = graph->nodes[producer];
         add->operands[ALL_REDUCE_RESIDUAL] = residual;
         add->operands[ALL_REDUCE_OUT] = sum;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With few rows a norm costs a launch and no time to speak of: the matmul that reads it normalises its input itself.
- * With many rows every thread block would repeat it, so the norm stays. */
+/* With few rows a norm costs a launch and little more: the matmul that reads it normalises its input itself. With many
+ * rows every thread block would repeat it, so the norm stays. */
 #include "builder/passes/pass.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -30,7 +30,8 @@ static bool offer(struct graph *graph, const struct graph_index *index, int n, b
 static bool run(struct graph *graph, struct status *status)
 {
     struct graph_index index;
-    /* The matmul rounds x times the norm's weight before it divides by the row's size: fp16 has not the range for that. */
+    /* The matmul rounds x times the norm's weight before it divides by the row's size, which exceeds the range of
+     * fp16. */
     if (graph->compute_dtype == DTYPE_F16) return true;
     if (!graph_index_open(&index, graph, status)) return false;
     for (int n = 0; n < graph->node_count; n++) {

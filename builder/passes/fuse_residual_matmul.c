@@ -9,7 +9,7 @@ static bool fusible(const struct graph *graph, const struct graph_index *index, 
 {
     if (index->producer[value] < 0 || index->uses[value] != 1) return false;
     const struct graph_node *matmul = &graph->nodes[index->producer[value]];
-    return matmul->op == OP_MATMUL && matmul->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_NONE &&
+    return matmul->op == OP_MATMUL && matmul->params[MATMUL_EPILOGUE] == ACTIVATION_NONE &&
            matmul->operands[MATMUL_RESIDUAL] < 0;
 }
 
@@ -20,7 +20,7 @@ static void fuse(struct graph *graph, struct graph_index *index, int n)
         const int product = add->operands[side], residual = add->operands[ADD_A + ADD_B - side];
         const int sum = add->operands[ADD_OUT];
         if (!fusible(graph, index, product)) continue;
-        /* Where the addition stood both inputs exist, and nobody else reads the product. */
+        /* At the place of the addition both inputs exist, and no other node reads the product. */
         *add = graph->nodes[index->producer[product]];
         add->operands[MATMUL_RESIDUAL] = residual;
         add->operands[MATMUL_OUT] = sum;

@@ -4,7 +4,7 @@
 #include "kernels/add/add.h"
 #include "kernels/rms_norm/rms_norm.h"
 
-/* The sum appears where the norm stands, so nobody may read it before. */
+/* The sum is formed at the norm, so no node may read it before. */
 static bool is_read_before(const struct graph *graph, int value, int first, int last)
 {
     for (int n = first; n < last; n++)

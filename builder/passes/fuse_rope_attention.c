@@ -23,6 +23,7 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     attention->params[ROPE_ATTENTION_WINDOW] = from.params[ATTENTION_WINDOW];
     attention->params[ROPE_ATTENTION_SCALE_BITS] = from.params[ATTENTION_SCALE_BITS];
     attention->params[ROPE_ATTENTION_EPS_BITS] = rope->params[ROPE_APPEND_EPS_BITS];
+    attention->params[ROPE_ATTENTION_ROTARY_DIM] = rope->params[ROPE_APPEND_ROTARY_DIM];
     rope->removed = true;
 }
 
@@ -37,7 +38,9 @@ static bool run(struct graph *graph, struct status *status)
         const int q = attention->operands[ATTENTION_Q];
         if (index.producer[q] < 0 || index.uses[q] != 1) continue;
         struct graph_node *rope = &graph->nodes[index.producer[q]];
-        if (rope->op == OP_ROPE_APPEND) fuse(rope, attention);
+        /* A block of the fused launch has the heads of one kv head: it cannot normalise all of them together. */
+        if (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEAD)
+            fuse(rope, attention);
     }
     graph_index_close(&index);
     return true;

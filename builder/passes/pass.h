@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes: each rewrites the graph in place and leaves it valid. The list and its order stand in pass.c. */
+/* Passes: each rewrites the graph in place and leaves it valid. pass.c has their list, in order. */
 #ifndef BUILDER_PASSES_PASS_H
 #define BUILDER_PASSES_PASS_H
 
@@ -14,9 +14,10 @@ struct pass {
 #define PASS_FOR(target) (1u << (target))
 
 extern const struct pass pass_shard, pass_last_position, pass_fuse_residual_norm, pass_fuse_all_reduce,
-    pass_fuse_residual_matmul, pass_fuse_norm_matmul, pass_fuse_rope_attention, pass_activation_dtypes, pass_dead_code;
+    pass_fuse_norm_add, pass_matmul_inputs, pass_fuse_residual_matmul, pass_fuse_norm_matmul, pass_fuse_rope_attention,
+    pass_activation_dtypes, pass_dead_code;
 
-extern const struct pass *const passes[]; /* in order, NULL behind the last */
+extern const struct pass *const passes[]; /* in order, ended by NULL */
 
 /* Runs all passes, checking the graph after each. With dump_after (a pass name, or "import"), the graph is printed to
  * `dump` at that point. */

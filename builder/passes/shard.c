@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: every rank computes with an equal share of each matrix, as the import marked it, and collectives
- * join what the ranks have: a sum behind a matmul over a share of its K and behind an embedding over a share of the
- * vocabulary, columns side by side behind the LM head. All ranks get the same graph; which share is theirs is a matter
- * of the weights. */
+ * join the ranks' results: a sum after a matmul over a share of its K and after an embedding over a share of the
+ * vocabulary, concatenated columns after the LM head. All ranks get the same graph; the ranks differ in their weights
+ * only. */
 #include <stdlib.h>
 
 #include "builder/passes/pass.h"
@@ -10,6 +10,7 @@
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/rope_append/rope_append.h"
 
 static uint64_t share_rows(const struct graph *graph, const struct weight_source *source)
 {
@@ -33,7 +34,7 @@ static void share_weight(const struct graph *graph, struct graph_weight *weight)
     weight->rows = graph_weight_rows(weight);
 }
 
-/* A rank's heads, and widths as they follow. */
+/* A rank's heads, and the widths that follow from them. */
 static void share_node(struct graph *graph, struct graph_node *node)
 {
     const struct op_descriptor *op = op_find(node->op);
@@ -51,7 +52,7 @@ static void share_node(struct graph *graph, struct graph_node *node)
         if (graph_makes(node, i)) graph->values[node->operands[i]].width = op_operand_width(&op->operands[i], params);
 }
 
-/* What joins the ranks' parts of a node's output; 0: nothing. */
+/* The collective that joins the ranks' parts of a node's output; 0: none. */
 static enum plan_op collective_after(const struct graph *graph, const struct graph_node *node)
 {
     if (node->op != OP_MATMUL && node->op != OP_EMBED) return 0;
@@ -84,9 +85,23 @@ static bool join(struct graph *graph, int n, enum plan_op op, int *renamed)
     return true;
 }
 
+/* A norm over all heads would need the other ranks' sum. */
+static bool check_norms(const struct graph *graph, struct status *status)
+{
+    for (int n = 0; n < graph->node_count; n++)
+        if (graph->nodes[n].op == OP_ROPE_APPEND &&
+            graph->nodes[n].params[ROPE_APPEND_NORM_SCOPE] != ROPE_APPEND_NORM_HEAD)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "--gpus %u: this model normalises q and k over all heads together, which cannot be "
+                               "divided between GPUs yet; build with --gpus 1",
+                               (unsigned)graph->ranks);
+    return true;
+}
+
 static bool run(struct graph *graph, struct status *status)
 {
     if (graph->ranks == 1) return true;
+    if (!check_norms(graph, status)) return false;
     const int value_count = graph->value_count;
     int *renamed = malloc(((size_t)value_count + 1) * sizeof *renamed);
     bool ok = renamed || status_fail(status, STATUS_MACHINE, "out of memory while sharding");

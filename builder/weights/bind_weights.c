@@ -48,7 +48,7 @@ static bool ends_with(const char *text, const char *suffix)
     return length >= tail && strcmp(text + length - tail, suffix) == 0;
 }
 
-/* Tensors that some writers store although they say nothing new. */
+/* Tensors that some writers store although they carry no information. */
 static bool redundant(const struct graph *graph, const struct checkpoint *checkpoint, const struct tensor_view *tensor,
                       struct status *status)
 {
@@ -178,7 +178,7 @@ bool plan_weights(struct graph *graph, uint64_t *total_bytes, struct status *sta
         if (!weight->used) continue;
         if (!packed_bytes(graph, weight, &weight->bytes))
             return status_fail(status, STATUS_BAD_INPUT, "weight '%s' does not fit into 64-bit sizes", weight->name);
-        /* Devices copy in whole 128-byte lines and like to begin on one. */
+        /* Devices copy whole 128-byte lines, fastest from the start of one. */
         uint64_t small = graph->target == TARGET_CPU ? PLAN_ALIGNMENT : 4 * PLAN_ALIGNMENT;
         uint64_t alignment = weight->bytes >= BIG_BYTES ? BIG_ALIGNMENT : small;
         if (!checked_align(end, alignment, &weight->offset) || !checked_add(weight->offset, weight->bytes, &end))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing refuses what is not finite, or would not be in the engine's dtype, by tensor and element; whatever path the
- * element takes: copied or converted, of a matrix or a vector, at any place of a row, on any rank. */
+/* Packing refuses elements that are not finite, or would not be in the engine's dtype, by tensor and element, on every
+ * path: copied or converted, of a matrix or a vector, at any place of a row, on any rank. */
 #include <math.h>
 
 #include "builder/arch/arch.h"
@@ -19,7 +19,7 @@ static bool pack(const struct test_model *model, enum engine_target target, enum
     const uint8_t *weights;
     char *folder = test_folder();
     test_model_write(model, folder);
-    test_expect_success(checkpoint_open(&checkpoint, folder, false, status), status);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, arch_read_config, status), status);
     test_expect_success(shard_config(&checkpoint.config, ranks, &rank_config, status), status);
     graph_init(&graph, &checkpoint.config, PLAN_DECODE);
     graph.target = target;

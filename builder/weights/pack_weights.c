@@ -20,7 +20,7 @@ enum unit {
     UNIT_BLOCK, /* rows that share scales; part of each plane */
 };
 
-/* A source and what a rank has of it. */
+/* A source and a rank's share of it. */
 struct rank_source {
     const struct weight_source *source;
     const struct tensor_view *tensor; /* NULL: not from the checkpoint */
@@ -36,7 +36,7 @@ struct weight_share {
     uint64_t depth;             /* elements of a row as the engine has it */
     uint64_t unit_bytes, units; /* UNIT_BLOCK: bytes of a block that is a weight of its own */
     uint64_t unit_rows;
-    _Atomic uint64_t left; /* bytes of it that nobody has read yet */
+    _Atomic uint64_t left; /* bytes of it that no thread has read yet */
 };
 
 struct packer {
@@ -46,7 +46,7 @@ struct packer {
     uint64_t total_bytes;
 };
 
-/* What one thread needs to make a unit. */
+/* Buffers of one thread to make a unit. */
 struct scratch {
     uint8_t *converted; /* UNIT_PANEL, UNIT_ROW: rows in the engine's encoding that need conversion or padding */
     float *values;      /* UNIT_BLOCK: [unit_rows, depth] */
@@ -221,7 +221,7 @@ static void make_bytes(const struct weight_share *share, uint64_t first, uint64_
     }
 }
 
-/* Bytes [first, end) of a weight of several planes; what is not in a plane is left as it is. */
+/* Bytes [first, end) of a weight of several planes; bytes outside of the planes are left as they are. */
 static void make_planes(const struct weight_share *share, uint64_t first, uint64_t end, struct scratch *scratch,
                         uint8_t *to)
 {
@@ -347,7 +347,7 @@ static bool fail_refused(const struct scratch *scratch, const struct graph_weigh
                                   : "-infinity");
 }
 
-/* Nobody needs its tensors any more; another rank's share of them is read again. */
+/* Its tensors are not needed any more; another rank reads its share of them again. */
 static void release(const struct weight_share *share)
 {
     for (int i = 0; i < share->weight->source_count; i++) {
@@ -385,7 +385,7 @@ bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t 
     if (!checked_range(offset, size, packer->total_bytes))
         return status_fail(status, STATUS_INTERNAL, "packing beyond the weights' end");
     memset(to, 0, size);
-    /* The first weight that ends behind `offset`. */
+    /* The first weight that ends after `offset`. */
     size_t low = 0, high = packer->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -408,7 +408,7 @@ struct packing {
     void *context;
     _Atomic uint64_t done;
     atomic_bool failed;
-    struct status *status; /* of the thread that set `failed` first */
+    struct status *status; /* status of the thread that set `failed` first */
 };
 
 static void pack_some(void *argument, struct team_member *member)

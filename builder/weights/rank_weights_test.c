@@ -60,7 +60,7 @@ static bool pack(struct packed *packed, uint32_t ranks, enum engine_target targe
     packed->folder = test_folder();
     packed->ranks = ranks;
     test_model_write(&packed->model, packed->folder);
-    test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, status), status);
+    test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, arch_read_config, status), status);
     test_expect_success(shard_config(&packed->checkpoint.config, ranks, &packed->rank_config, status), status);
     make_graph(packed, &packed->graph, PLAN_DECODE, target, dtype);
     test_expect_success(bind_weights(&packed->graph, &packed->checkpoint, (enum encoding_id)dtype, status), status);
@@ -140,7 +140,7 @@ static const struct graph_weight *weight_of(const struct graph *graph, const cha
 }
 
 /* Where a rank has element [row, column] of a tensor: false if it has not. The row is counted in the weight. */
-static bool place_on(const struct packed *packed, const struct test_tensor *tensor, uint64_t rank, uint64_t *row,
+static bool place_on(const struct packed *packed, const struct test_piece *piece, uint64_t rank, uint64_t *row,
                      uint64_t *column)
 {
     const struct test_sizes *sizes = &packed->model.sizes;
@@ -148,8 +148,8 @@ static bool place_on(const struct packed *packed, const struct test_tensor *tens
     uint64_t heads_each = sizes->heads / ranks, inner_each = sizes->inner / ranks;
     uint64_t kv_each = kv_heads > ranks ? kv_heads / ranks : 1;
     uint64_t group = packed->graph.target == TARGET_CPU ? PANEL_ROWS : 8;
-    const char *name = tensor->name;
-    bool bias = !tensor->columns;
+    const char *name = piece->name;
+    bool bias = !piece->columns;
     if (strstr(name, "embed_tokens") || strstr(name, "lm_head")) {
         uint64_t each = (sizes->vocab + ranks - 1) / ranks;
         if (*row / each != rank) return false;
@@ -176,34 +176,33 @@ static bool place_on(const struct packed *packed, const struct test_tensor *tens
 }
 
 /* Columns of a matrix's rows as a rank stores them, with padding. */
-static uint64_t depth_on(const struct packed *packed, const struct test_tensor *tensor, bool row_major,
-                         enum dtype dtype)
+static uint64_t depth_on(const struct packed *packed, const struct test_piece *piece, bool row_major, enum dtype dtype)
 {
     const struct test_sizes *sizes = &packed->model.sizes;
     bool cpu = packed->graph.target == TARGET_CPU;
-    uint64_t group = cpu ? PANEL_ROWS : 8, depth = tensor->columns ? tensor->columns : 1;
-    if (tensor->columns && strstr(tensor->name, "o_proj")) depth /= packed->ranks;
-    if (tensor->columns && strstr(tensor->name, "mlp.down_proj"))
+    uint64_t group = cpu ? PANEL_ROWS : 8, depth = piece->columns ? piece->columns : 1;
+    if (piece->columns && strstr(piece->name, "o_proj")) depth /= packed->ranks;
+    if (piece->columns && strstr(piece->name, "mlp.down_proj"))
         depth = (sizes->inner / packed->ranks + group - 1) / group * group;
     if (!row_major && dtype == DTYPE_BF16) depth += depth % 2;
     return depth;
 }
 
 /* Returns on how many ranks each element is, summed. */
-static uint64_t expect_tensor(struct packed *packed, const struct test_tensor *tensor)
+static uint64_t expect_piece(struct packed *packed, const struct test_piece *piece)
 {
-    const struct graph_weight *weight = weight_of(&packed->graph, tensor->name);
+    const struct graph_weight *weight = weight_of(&packed->graph, piece->name);
     bool tied = packed->checkpoint.config.tie_word_embeddings, cpu = packed->graph.target == TARGET_CPU;
-    bool row_major = !cpu || !tensor->columns || (strstr(tensor->name, "embed_tokens") && !tied);
-    uint64_t depth = depth_on(packed, tensor, row_major, (enum dtype)weight->encoding), copies = 0;
-    uint64_t columns = tensor->columns ? tensor->columns : 1;
-    for (uint64_t index = 0; index < tensor->rows * columns; index++)
+    bool row_major = !cpu || !piece->columns || (strstr(piece->name, "embed_tokens") && !tied);
+    uint64_t depth = depth_on(packed, piece, row_major, (enum dtype)weight->encoding), copies = 0;
+    uint64_t columns = piece->columns ? piece->columns : 1;
+    for (uint64_t index = 0; index < piece->rows * columns; index++)
         for (uint64_t rank = 0; rank < packed->ranks; rank++) {
             uint64_t row = index / columns, column = index % columns;
-            if (!place_on(packed, tensor, rank, &row, &column)) continue;
+            if (!place_on(packed, piece, rank, &row, &column)) continue;
             uint64_t place =
                 row_major ? row * depth + column : panel_index(row, column, depth, (enum dtype)weight->encoding);
-            expect_element(packed, weight, rank, place, test_tensor_value(tensor, index));
+            expect_element(packed, weight, rank, place, test_piece_value(piece, index / columns, index % columns));
             copies++;
         }
     return copies;
@@ -212,17 +211,19 @@ static uint64_t expect_tensor(struct packed *packed, const struct test_tensor *t
 static void expect_all(struct packed *packed)
 {
     const struct test_sizes *sizes = &packed->model.sizes;
-    for (size_t t = 0; t < packed->model.count; t++) {
-        const struct test_tensor *tensor = &packed->model.tensors[t];
-        uint64_t elements = tensor->rows * (tensor->columns ? tensor->columns : 1), copies = 1;
-        bool kv = strstr(tensor->name, "k_proj") || strstr(tensor->name, "v_proj");
-        if (strstr(tensor->name, "norm")) copies = packed->ranks;
+    struct test_piece pieces[TEST_MAX_PIECES];
+    const size_t count = test_model_pieces(&packed->model, pieces);
+    for (size_t i = 0; i < count; i++) {
+        const struct test_piece *piece = &pieces[i];
+        uint64_t elements = piece->rows * (piece->columns ? piece->columns : 1), copies = 1;
+        bool kv = strstr(piece->name, "k_proj") || strstr(piece->name, "v_proj");
+        if (strstr(piece->name, "norm")) copies = packed->ranks;
         if (kv && packed->ranks > sizes->kv_heads) copies = packed->ranks / sizes->kv_heads;
-        assert_int_equal(expect_tensor(packed, tensor), elements * copies);
+        assert_int_equal(expect_piece(packed, piece), elements * copies);
     }
     const struct graph_weight *frequencies = find_weight(&packed->graph, "rope.inv_freq");
     for (uint64_t rank = 0; rank < packed->ranks; rank++)
-        for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++)
+        for (uint64_t i = 0; i < packed->checkpoint.config.rope.rotary_dim / 2; i++)
             expect_element(packed, frequencies, rank, i, frequencies->sources[0].values[i]);
     for (uint64_t rank = 0; rank < packed->ranks; rank++) {
         const uint8_t *region = packed->weights + rank * packed->region_bytes;
@@ -272,7 +273,7 @@ static void every_element_arrives(void **state)
     (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_NONE};
     for (size_t s = 0; s < SHAPES; s++)
-        for (int family = 0; family < TEST_FAMILIES; family++)
+        for (int family = 0; family < TEST_RANK_FAMILIES; family++)
             for (size_t to = 0; to < 4; to++)
                 check_shape(&shapes[s], (enum test_family)family, TARGET_CPU, dtypes[(to + s) % 3], dtypes[to]);
 }
@@ -283,7 +284,7 @@ static void every_element_arrives_on_devices(void **state)
     (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (size_t s = 0; s < SHAPES; s++)
-        for (int family = 0; family < TEST_FAMILIES; family++)
+        for (int family = 0; family < TEST_RANK_FAMILIES; family++)
             for (size_t to = 1; to < 3; to++)
                 check_shape(&shapes[s], (enum test_family)family, TARGET_CUDA, dtypes[(to + s) % 3], dtypes[to]);
 }
@@ -322,7 +323,7 @@ static void parameters_are_counted_once(void **state)
 static void both_kinds_share_one_layout(void **state)
 {
     (void)state;
-    for (int family = 0; family < TEST_FAMILIES; family++) {
+    for (int family = 0; family < TEST_RANK_FAMILIES; family++) {
         struct packed packed = {0};
         struct graph prefill;
         struct status status = {0};
@@ -350,7 +351,7 @@ static uint64_t random_below(uint64_t *state, uint64_t limit)
 static void every_part_is_that_of_the_whole(void **state)
 {
     (void)state;
-    for (int family = 0; family < TEST_FAMILIES; family++)
+    for (int family = 0; family < TEST_RANK_FAMILIES; family++)
         for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
             struct packed packed = {0};
             struct status status = {0};

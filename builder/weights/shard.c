@@ -38,7 +38,7 @@ struct shard_slice shard_slice(const struct weight_source *source, uint32_t rank
     case SHARD_NONE: break;
     case SHARD_ROWS:
     case SHARD_KV_ROWS: {
-        /* As many different parts as ranks, or fewer: then neighbours share one. */
+        /* As many different parts as ranks, or fewer: then neighbouring ranks share one. */
         uint64_t parts = source->rows / source->rank_rows;
         slice.first_row = rank * parts / ranks * source->rank_rows;
         break;

@@ -5,11 +5,11 @@
 
 #include "builder/graph/graph.h"
 
-/* The configuration of one of `ranks` ranks: its heads, KV heads and inner width; what all share is unchanged. False,
- * naming the shape, where there are no equal shares. */
+/* The configuration of one of `ranks` ranks: its heads, KV heads and inner width; the rest is unchanged. False, naming
+ * the shape, if there are no equal shares. */
 bool shard_config(const struct model_config *whole, uint32_t ranks, struct model_config *rank, struct status *status);
 
-/* Which part of a source a rank has. */
+/* A rank's part of a source. */
 struct shard_slice {
     uint64_t first_row, first_column;
     uint64_t rows; /* that the source has; the rank's other rows are zeros */

@@ -24,14 +24,14 @@
 #include "formats/checkpoint/safetensors.h"
 #include "formats/encoding/encoding.h"
 
-/* What a rank has of a source: an equal share, if the import names a direction. */
+/* A rank's part of a source: an equal share, if the import names a direction. */
 enum shard {
     SHARD_NONE,       /* all of it */
     SHARD_ROWS,       /* rows of heads or of the MLP's inner width */
     SHARD_KV_ROWS,    /* rows of KV heads; ranks share a head where there are more ranks than heads */
     SHARD_VOCABULARY, /* rows of tokens, the last ranks' padded */
     SHARD_COLUMNS,    /* so that the product is a part of a sum */
-    SHARD_FIRST_RANK, /* all on rank 0, zeros elsewhere: what is added once to such a sum */
+    SHARD_FIRST_RANK, /* all on rank 0, zeros elsewhere: a term that is added once to such a sum */
 };
 
 enum { SOURCE_MAX_RANK = 4 };
@@ -53,7 +53,7 @@ struct weight_source {
 
 /* Replaces every 0 that stands for a default. */
 void source_complete(struct weight_source *source);
-/* What contradicts itself in a completed source, or NULL. */
+/* The contradiction in a completed source, or NULL. */
 const char *source_fault(const struct weight_source *source);
 void source_free(struct weight_source *source);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights made of sources of every kind: each element of the packed weight is what plain arithmetic on the tensors says,
- * on one rank and several, in panels and row by row, in every encoding, whole and in parts; what is not consumed, or twice,
- * or not finite, is named. */
+/* Weights made of sources of every kind: each element of the packed weight equals plain arithmetic on the tensors, on
+ * one rank and several, in panels and row by row, in every encoding, whole and in parts; elements that are not
+ * consumed, consumed twice, or not finite are named. */
 #include <math.h>
 #include <sys/mman.h>
 

@@ -32,7 +32,7 @@ struct packer *packer_open(const struct graph *graph, const struct checkpoint *c
 bool packer_read(struct packer *packer, uint64_t offset, uint64_t size, uint8_t *to, struct status *status);
 void packer_close(struct packer *packer); /* NULL is fine */
 
-/* Called now and then, by one thread, with the bytes packed so far. */
+/* Called occasionally, by one thread, with the bytes packed so far. */
 typedef void pack_progress(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Streams all weights from the checkpoint's mapping into the file: by all of the team, same bytes whatever its size. Private

@@ -30,7 +30,7 @@ static bool pack_for(struct packed *packed, const struct test_model *model, enum
 {
     *packed = (struct packed){.folder = test_folder()};
     test_model_write(model, packed->folder);
-    test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, status), status);
+    test_expect_success(checkpoint_open(&packed->checkpoint, packed->folder, false, arch_read_config, status), status);
     graph_init(&packed->graph, &packed->checkpoint.config, PLAN_DECODE);
     packed->graph.target = target;
     packed->graph.compute_dtype = dtype;
@@ -125,34 +125,36 @@ static struct place place_of(const struct graph *graph, const char *tensor)
     return (struct place){find_weight(graph, tensor), 0, false};
 }
 
-static void expect_tensor(struct packed *packed, const struct test_tensor *tensor)
+static void expect_piece(struct packed *packed, const struct test_piece *piece)
 {
-    struct place place = place_of(&packed->graph, tensor->name);
+    struct place place = place_of(&packed->graph, piece->name);
     const struct graph_weight *weight = place.weight;
     bool tied = packed->graph.config->tie_word_embeddings, cpu = packed->graph.target == TARGET_CPU;
-    bool row_major = !cpu || !tensor->columns || (strstr(tensor->name, "embed_tokens") && !tied);
+    bool row_major = !cpu || !piece->columns || (strstr(piece->name, "embed_tokens") && !tied);
     uint64_t group = group_rows(&packed->graph);
     /* Only the inner size is padded, to whole groups; in panels BF16 pads K to even. */
-    uint64_t columns = tensor->columns ? tensor->columns : 1;
+    uint64_t columns = piece->columns ? piece->columns : 1;
     uint64_t depth =
-        strstr(tensor->name, "mlp.down_proj") && tensor->columns ? (TEST_INNER + group - 1) / group * group : columns;
+        strstr(piece->name, "mlp.down_proj") && piece->columns ? (TEST_INNER + group - 1) / group * group : columns;
     if (cpu && !row_major && weight->encoding == ENCODING_BF16) depth += depth % 2;
-    for (uint64_t row = 0; row < tensor->rows; row++) {
+    for (uint64_t row = 0; row < piece->rows; row++) {
         uint64_t n = place.first_row + (place.gate_up ? row / group * 2 * group + row % group : row);
         for (uint64_t k = 0; k < columns; k++) {
             uint64_t index = row_major ? n * depth + k : panel_index(n, k, depth, (enum dtype)weight->encoding);
-            expect_element(packed, weight, index, test_tensor_value(tensor, row * columns + k));
+            expect_element(packed, weight, index, test_piece_value(piece, row, k));
         }
     }
 }
 
 static void expect_all(struct packed *packed, const struct test_model *model)
 {
-    for (size_t t = 0; t < model->count; t++) expect_tensor(packed, &model->tensors[t]);
+    struct test_piece pieces[TEST_MAX_PIECES];
+    const size_t piece_count = test_model_pieces(model, pieces);
+    for (size_t i = 0; i < piece_count; i++) expect_piece(packed, &pieces[i]);
     const struct graph_weight *frequencies = find_weight(&packed->graph, "rope.inv_freq");
-    assert_int_equal(frequencies->bytes, TEST_HEAD_DIM / 2 * sizeof(float));
-    for (uint64_t i = 0; i < TEST_HEAD_DIM / 2; i++)
-        expect_element(packed, frequencies, i, frequencies->sources[0].values[i]);
+    const uint64_t count = packed->graph.config->rope.rotary_dim / 2;
+    assert_int_equal(frequencies->bytes, count * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) expect_element(packed, frequencies, i, frequencies->sources[0].values[i]);
     for (uint64_t b = 0; b < packed->total_bytes; b++)
         if (!packed->visited[b]) assert_int_equal(packed->weights[b], 0);
 }

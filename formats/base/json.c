@@ -183,9 +183,18 @@ json_t *json_reader_get(struct json_reader *reader, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-/* Fails with "expected X, found Y"; Y is "nothing" for a missing required key. */
-static bool wrong_value(const struct json_reader *reader, const char *key, const char *expected, const json_t *found,
-                        struct status *status)
+bool json_reader_is_unread(const struct json_reader *reader, const char *key)
+{
+    return json_object_get(reader->object, key) && !json_object_get(reader->consumed, key);
+}
+
+bool json_reader_is_null(const struct json_reader *reader, const char *key)
+{
+    return json_is_null(json_object_get(reader->object, key));
+}
+
+bool json_reader_fail(const struct json_reader *reader, const char *key, const char *expected, const json_t *found,
+                      struct status *status)
 {
     char text[80];
     json_value_text(found, text, sizeof text);
@@ -207,14 +216,14 @@ bool json_reader_u64(struct json_reader *reader, const char *key, bool required,
     if (fits) return true;
     char expected[80];
     snprintf(expected, sizeof expected, "an integer from %" PRIu64 " to %" PRIu64, minimum, maximum);
-    return wrong_value(reader, key, expected, value, status);
+    return json_reader_fail(reader, key, expected, value, status);
 }
 
 bool json_reader_double(struct json_reader *reader, const char *key, bool required, double *out, struct status *status)
 {
     const json_t *value = json_reader_get(reader, key);
     if (!value && !required) return true;
-    if (!json_is_number(value)) return wrong_value(reader, key, "a number", value, status);
+    if (!json_is_number(value)) return json_reader_fail(reader, key, "a number", value, status);
     *out = json_number_value(value);
     return true;
 }
@@ -223,7 +232,7 @@ bool json_reader_bool(struct json_reader *reader, const char *key, bool required
 {
     const json_t *value = json_reader_get(reader, key);
     if (!value && !required) return true;
-    if (!json_is_boolean(value)) return wrong_value(reader, key, "true or false", value, status);
+    if (!json_is_boolean(value)) return json_reader_fail(reader, key, "true or false", value, status);
     *out = json_is_true(value);
     return true;
 }
@@ -233,7 +242,7 @@ bool json_reader_string(struct json_reader *reader, const char *key, bool requir
 {
     const json_t *value = json_reader_get(reader, key);
     if (!value && !required) return true;
-    if (!json_is_string(value)) return wrong_value(reader, key, "a string", value, status);
+    if (!json_is_string(value)) return json_reader_fail(reader, key, "a string", value, status);
     *out = json_string_value(value);
     return true;
 }

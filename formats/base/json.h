@@ -48,6 +48,14 @@ bool json_reader_bool(struct json_reader *reader, const char *key, bool required
 bool json_reader_string(struct json_reader *reader, const char *key, bool required, const char **out,
                         struct status *status);
 
+/* Whether the object has the key, null or not, and it was not read yet. */
+bool json_reader_is_unread(const struct json_reader *reader, const char *key);
+/* Whether the object has the key with the value null. */
+bool json_reader_is_null(const struct json_reader *reader, const char *key);
+/* Fails with "field 'key': expected ..., found ..."; `found` NULL: nothing. */
+bool json_reader_fail(const struct json_reader *reader, const char *key, const char *expected, const json_t *found,
+                      struct status *status);
+
 /* Fails if a key was not read, and names it ("field 'xyz' is not understood; ..."). A key whose value is null counts as
  * absent. */
 bool json_reader_all_consumed(const struct json_reader *reader, struct status *status);

@@ -121,7 +121,7 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
 }
 
 /* Reads config.json and, if present, generation_config.json; finds tokenizer.json. */
-static bool read_configs(struct checkpoint *checkpoint, struct status *status)
+static bool read_configs(struct checkpoint *checkpoint, model_config_reader *read_family, struct status *status)
 {
     bool done = false, present;
     char *text = NULL, *generation_text = NULL;
@@ -139,7 +139,7 @@ static bool read_configs(struct checkpoint *checkpoint, struct status *status)
                         checkpoint->directory);
         goto done;
     }
-    if (!model_config_parse(&checkpoint->config, text, size, config, status)) goto done;
+    if (!model_config_parse(&checkpoint->config, text, size, config, read_family, status)) goto done;
     if (!file_find(generation, &present, status)) goto done;
     if (present) {
         if (!file_read(generation, CONFIG_MAX_BYTES, &generation_text, &size, status)) goto done;
@@ -260,14 +260,15 @@ static bool open_single(struct checkpoint *checkpoint, const char *path, struct 
     return add_shard(checkpoint, strdup(path), status) && merge_tensors(checkpoint, status);
 }
 
-bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only, struct status *status)
+bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only,
+                     model_config_reader *read_family, struct status *status)
 {
     char *weights = NULL;
     bool done = false;
     *checkpoint = (struct checkpoint){0};
     if (!resolve_path(checkpoint, path, config_only, &weights, status)) goto done;
     /* Before weights are searched: for an unsupported model, only its type matters. */
-    if (!read_configs(checkpoint, status)) goto done;
+    if (!read_configs(checkpoint, read_family, status)) goto done;
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
         if (!(ends_with(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status)) goto done;

@@ -23,8 +23,10 @@ struct checkpoint {
 /* Opens a checkpoint. `path`: a .safetensors file, an .index.json file, or a folder with model.safetensors,
  * model.safetensors.index.json or exactly one *.safetensors. For shards: every tensor of weight_map must be in the
  * named shard, every tensor of a shard must be in weight_map, shards must be in the folder, and metadata.total_size
- * must be correct if present. With `config_only` weights are neither required nor opened (dry runs, random weights). */
-bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only, struct status *status);
+ * must be correct if present. With `config_only` weights are neither required nor opened (dry runs, random weights).
+ * `read_family` reads the keys of config.json that depend on the model_type. */
+bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool config_only,
+                     model_config_reader *read_family, struct status *status);
 void checkpoint_close(struct checkpoint *checkpoint);
 const struct tensor_view *checkpoint_find(const struct checkpoint *checkpoint, const char *name);
 

@@ -5,9 +5,9 @@
 
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/base/test_support.h"
+#include "formats/checkpoint/test_config.h"
 
-static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96,"
-                                  " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 512}";
+static const char config_text[] = "{" TEST_CONFIG "}";
 
 /* Writes a shard with the named one-byte tensors, whose bytes count up from `first`. */
 static void write_shard(const char *path, const char *const *names, size_t count, uint8_t first)
@@ -40,7 +40,7 @@ static void expect_refused(const char *path, enum status_code code, const char *
 {
     struct status status = {0};
     struct checkpoint checkpoint;
-    test_expect_failure(checkpoint_open(&checkpoint, path, false, &status), &status, code, words);
+    test_expect_failure(checkpoint_open(&checkpoint, path, false, test_read_config, &status), &status, code, words);
     assert_null(checkpoint.directory);
     assert_null(checkpoint.tensors);
 }
@@ -54,7 +54,7 @@ static void test_single(void **state)
     test_write_text(test_path(folder, "config.json"), config_text);
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
     write_shard(test_path(folder, "other.safetensors"), (const char *const[]){"x"}, 1, 7);
-    test_expect_success(checkpoint_open(&checkpoint, folder, false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, test_read_config, &status), &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_null(checkpoint.tokenizer_path);
     assert_int_equal(checkpoint.tensor_count, 2);
@@ -63,14 +63,16 @@ static void test_single(void **state)
     assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "w")->data, 5);
     assert_int_equal(*(const uint8_t *)checkpoint_find(&checkpoint, "v")->data, 6);
     assert_null(checkpoint_find(&checkpoint, "x"));
-    assert_string_equal(checkpoint.config.model_type, "llama");
+    assert_string_equal(checkpoint.config.model_type, "test");
     checkpoint_close(&checkpoint);
     assert_null(checkpoint_find(&checkpoint, "w"));
 
     /* A file is named directly; generation_config.json and tokenizer.json are found in its folder. */
     test_write_text(test_path(folder, "generation_config.json"), "{\"eos_token_id\": [3, 4]}");
     test_write_text(test_path(folder, "tokenizer.json"), "{}");
-    test_expect_success(checkpoint_open(&checkpoint, test_path(folder, "other.safetensors"), false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, test_path(folder, "other.safetensors"), false, test_read_config,
+                                        &status),
+                        &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_string_equal(checkpoint.tokenizer_path, test_path(folder, "tokenizer.json"));
     assert_int_equal(checkpoint.config.eos_count, 2);
@@ -89,7 +91,7 @@ static void test_only_file(void **state)
     expect_refused(folder, STATUS_NOT_FOUND, "no weights|model.safetensors.index.json");
     write_shard(test_path(folder, "tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
     write_shard(test_path(folder, ".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
-    test_expect_success(checkpoint_open(&checkpoint, folder, false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, folder, false, test_read_config, &status), &status);
     assert_non_null(checkpoint_find(&checkpoint, "w"));
     checkpoint_close(&checkpoint);
     write_shard(test_path(folder, "tiny2.safetensors"), (const char *const[]){"w"}, 1, 5);
@@ -108,10 +110,10 @@ static void test_relative_path(void **state)
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(folder), 0);
-    test_expect_success(checkpoint_open(&checkpoint, "model.safetensors", false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, "model.safetensors", false, test_read_config, &status), &status);
     assert_string_equal(checkpoint.directory, ".");
     checkpoint_close(&checkpoint);
-    test_expect_success(checkpoint_open(&checkpoint, ".", false, &status), &status);
+    test_expect_success(checkpoint_open(&checkpoint, ".", false, test_read_config, &status), &status);
     checkpoint_close(&checkpoint);
     assert_int_equal(chdir(before), 0);
     test_folder_remove(folder);
@@ -126,7 +128,8 @@ static void test_config_only(void **state)
     test_write_text(test_path(folder, "config.json"), config_text);
     static const char *const names[] = {"", "model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        test_expect_success(checkpoint_open(&checkpoint, test_path(folder, names[i]), true, &status), &status);
+        test_expect_success(checkpoint_open(&checkpoint, test_path(folder, names[i]), true, test_read_config, &status),
+                            &status);
         assert_int_equal(checkpoint.config.hidden_size, 64);
         assert_int_equal(checkpoint.tensor_count, 0);
         assert_int_equal(checkpoint.shard_count, 0);
@@ -143,8 +146,8 @@ static void test_bad_paths(void **state)
     char *folder = test_folder();
     expect_refused(test_path(folder, "absent"), STATUS_NOT_FOUND, "absent'|No such file");
     expect_refused(test_path(folder, "absent.safetensors"), STATUS_NOT_FOUND, "absent.safetensors'");
-    test_expect_failure(checkpoint_open(&checkpoint, test_path(folder, "absent"), true, &status), &status,
-                        STATUS_NOT_FOUND, "absent'");
+    test_expect_failure(checkpoint_open(&checkpoint, test_path(folder, "absent"), true, test_read_config, &status),
+                        &status, STATUS_NOT_FOUND, "absent'");
     expect_refused("", STATUS_NOT_FOUND, "''");
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json");
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
@@ -183,7 +186,7 @@ static void test_sharded(void **state)
             metadata[i]);
         test_write_text(test_path(folder, index_name), text);
         test_expect_success(checkpoint_open(&checkpoint, i % 2 ? test_path(folder, index_name) : folder, false,
-                                            &status),
+                                            test_read_config, &status),
                             &status);
         assert_int_equal(checkpoint.shard_count, 2);
         assert_int_equal(checkpoint.tensor_count, 3);
@@ -271,49 +274,12 @@ static void test_index_alone(void **state)
     checkpoint_index_free(&index);
 }
 
-/* Every supported model of the shared folder opens; the others are refused by their model type. */
-static void test_shared_models(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *name;
-        size_t shards, tensors;
-    } cases[] = {
-        {"stories260K", 1, 47},
-        {"stories260K-bf16", 1, 47},
-        {"hf-tiny/llama3", 1, 21},
-        {"hf-tiny/llama-tied-sharded", 6, 20},
-        {"hf-tiny/mistral-window", 1, 21},
-        {"hf-tiny/qwen2", 1, 26},
-        {"hf-tiny/qwen3", 1, 25},
-        {"hf-tiny/gemma2", 0, 0},
-        {"hf-tiny/qwen3_moe", 0, 0},
-    };
-    if (!test_shared()) skip();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
-        struct checkpoint checkpoint;
-        char path[512];
-        snprintf(path, sizeof path, "%s/models/%s", test_shared(), cases[i].name);
-        bool done = checkpoint_open(&checkpoint, path, false, &status);
-        if (!cases[i].shards) {
-            test_expect_failure(done, &status, STATUS_BAD_INPUT, "model_type|is not supported");
-            continue;
-        }
-        test_expect_success(done, &status);
-        assert_int_equal(checkpoint.shard_count, cases[i].shards);
-        assert_int_equal(checkpoint.tensor_count, cases[i].tensors);
-        assert_non_null(checkpoint_find(&checkpoint, "model.norm.weight"));
-        checkpoint_close(&checkpoint);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_single),      cmocka_unit_test(test_only_file),   cmocka_unit_test(test_relative_path),
         cmocka_unit_test(test_config_only), cmocka_unit_test(test_bad_paths),   cmocka_unit_test(test_sharded),
-        cmocka_unit_test(test_bad_index),   cmocka_unit_test(test_index_alone), cmocka_unit_test(test_shared_models),
+        cmocka_unit_test(test_bad_index),   cmocka_unit_test(test_index_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

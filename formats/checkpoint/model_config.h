@@ -1,47 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json and generation_config.json of transformers 4 and 5, for the Llama family.
+/* config.json and generation_config.json of transformers 4 and 5.
  *
- * Every field is understood, known to have no effect on inference, or refused by name. The fields below are facts of
- * the checkpoint; builder/arch decides which model_type uses which of them. */
+ * Every field is understood, known to have no effect on inference, or refused by name. This folder reads what all models
+ * have in common. The keys that describe a family of models are read by a function of the caller (builder/arch), which
+ * fills the fields below. */
 #ifndef FORMATS_CHECKPOINT_MODEL_CONFIG_H
 #define FORMATS_CHECKPOINT_MODEL_CONFIG_H
 
-#include "formats/encoding/dtype.h"
 #include "formats/base/status.h"
+#include "formats/encoding/dtype.h"
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+struct json_reader;
+
+/* Size limits, far above any real model. They keep every product that later code forms below 2^63; the largest is the
+ * bytes of a KV cache: layers * kv_heads * head_dim * 2 * 4 * max_position <= 2^(10 + 18 + 1 + 2 + 30). */
+enum {
+    MODEL_MAX_EOS = 16,
+    MODEL_MAX_LAYERS = 1024,
+    MODEL_MAX_HIDDEN = 1 << 18,
+    MODEL_MAX_INTERMEDIATE = 1 << 20,
+    MODEL_MAX_HEADS = 1 << 12,
+    MODEL_MAX_HEAD_DIM = 1 << 10,
+    MODEL_MAX_ATTENTION_WIDTH = 1 << 18, /* heads * head_dim */
+    MODEL_MAX_VOCAB = 1 << 24,
+    MODEL_MAX_POSITION = 1 << 30,
+};
+
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
 
 struct rope_config {
     enum rope_type type;
+    uint64_t rotary_dim; /* elements of a head that are rotated, its first ones: even, at most head_dim */
     double theta;
     double factor;                  /* linear, llama3, yarn */
     double low_freq_factor;         /* llama3 */
     double high_freq_factor;        /* llama3 */
-    uint64_t original_max_position; /* llama3, yarn; 0: max_position_embeddings */
+    uint64_t original_max_position; /* llama3, yarn; 0: max_position_embeddings. longrope: from 1 */
     double beta_fast, beta_slow;    /* yarn: 32 and 1 unless given */
-    double attention_factor;        /* yarn: 0 = derive from factor (and mscale, mscale_all_dim) */
+    double attention_factor;        /* yarn, longrope: 0 = derive from factor (and mscale, mscale_all_dim) */
     double mscale, mscale_all_dim;  /* yarn: 0 = absent */
     bool truncate;                  /* yarn: default true */
+    /* longrope: divisors of the frequencies of sequences up to original_max_position tokens, and of longer ones. */
+    double short_factor[MODEL_MAX_HEAD_DIM / 2], long_factor[MODEL_MAX_HEAD_DIM / 2]; /* [rotary_dim / 2] */
 };
 
-enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
+/* One layer, where layers of a model differ. */
+struct model_layer {
+    uint64_t window; /* attention reads this many latest positions; 0: all */
+};
 
 struct model_config {
-    char model_type[32];   /* "llama", "mistral", "qwen2", "qwen3" */
+    char model_type[32];
     char architecture[64]; /* architectures[0], "" if absent */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, vocab_size, max_position;
     double rms_norm_eps;
     bool tie_word_embeddings;
-    bool
-        attention_bias; /* llama: q, k, v, o projections have biases; qwen2 always has q, k, v biases (builder/arch decides) */
+    bool qkv_bias, output_bias; /* of the attention projections */
     bool mlp_bias;
-    uint64_t sliding_window; /* 0: none */
-    bool layer_slides
-        [MODEL_MAX_LAYERS]; /* whether the layer uses sliding_window (layer_types, max_window_layers, ...) */
-    enum dtype dtype;       /* torch_dtype / dtype, DTYPE_NONE if absent */
+    /* Factors on embeddings, on the scores of attention, on what attention and MLP add to the residual, and on logits. */
+    double embedding_scale, attention_scale, residual_scale, logits_scale;
+    struct model_layer layer[MODEL_MAX_LAYERS]; /* [layers] */
+    enum dtype dtype;                           /* torch_dtype / dtype, DTYPE_NONE if absent */
     struct rope_config rope;
-    /* Token ids; -1: none. generation_config.json overrides config.json. As in transformers, llama and mistral have bos
-     * 1 and eos 2 if config.json does not have the fields; null means none. */
+    /* Token ids; -1: none. generation_config.json overrides config.json, which overrides the family's defaults; null
+     * means none. */
     int64_t bos_token, pad_token;
     int32_t eos_tokens[MODEL_MAX_EOS];
     int eos_count;
@@ -52,18 +74,28 @@ struct model_config {
     uint64_t top_k;
 };
 
-/* Parses config.json (`text`, `size`); `name` is for messages. An unsupported model_type fails with STATUS_BAD_INPUT,
- * which names it and the supported ones. Sizes are range-checked (heads divisible by kv_heads, even head_dim, ...);
- * every product that later code forms fits in 63 bits. */
+/* Reads the keys of a family. Called with model_type set in a config that is 0 otherwise. Sets architecture, all sizes,
+ * biases and layers, the rotary embedding (rope_config_parse), and the class defaults of bos_token, pad_token and
+ * eos_tokens. Fails with STATUS_BAD_INPUT for a model_type that it does not know. */
+typedef bool model_config_reader(struct model_config *config, struct json_reader *reader, struct status *status);
+
+/* Parses config.json (`text`, `size`); `name` is for messages. Fields that neither `read_family` nor this folder reads
+ * are refused. */
 bool model_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
-                        struct status *status);
+                        model_config_reader *read_family, struct status *status);
+/* rope_theta, partial_rotary_factor, original_max_position_embeddings, rope_scaling and rope_parameters of config.json.
+ * Requires: head_dim and max_position are set. */
+bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
 /* Applies generation_config.json. Fields that would change the generated tokens in a way that is not implemented
  * (beams, suppressed tokens, ...) are refused; those that only change sampling are refused with do_sample. Fields
  * unknown to GenerationConfig are allowed, since transformers ignores them too. */
 bool generation_config_parse(struct model_config *config, const char *text, size_t size, const char *name,
                              struct status *status);
 
-/* Computes inv_freq[head_dim / 2] and the factor on cos and sin, as transformers does in float32: the same roundings in
+/* Sets of frequencies that a model has: 2 if longer sequences than original_max_position have others (longrope), else
+ * 1. */
+uint64_t rope_sets(const struct model_config *config);
+/* Computes inv_freq[rope_sets, rotary_dim / 2] and the factor on cos and sin, as transformers does in float32: the same roundings in
  * the same order, except theta's power, which is correctly rounded here and within one unit in the last place there.
  * They are float32 for every dtype of the checkpoint, as in transformers. */
 bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,

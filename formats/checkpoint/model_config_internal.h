@@ -7,10 +7,6 @@
 
 struct model_config;
 
-/* rope_theta, rope_scaling and rope_parameters of config.json (rope_config.c). Requires: head_dim and max_position are
- * set. */
-bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status);
-
 /* Token ids, sampling defaults and other fields that control generation (generation_config.c). They belong in
  * generation_config.json, but older checkpoints have them in config.json: both are read by the same rules. */
 bool generation_fields_parse(struct model_config *config, struct json_reader *reader, struct status *status);

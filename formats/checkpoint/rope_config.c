@@ -2,7 +2,7 @@
 /* Rotary position embedding: its description in config.json and its frequencies.
  *
  * Sources: RoFormer (arXiv 2104.09864), linear interpolation (2306.15595), YaRN (2309.00071), Llama 3.1's wavelength
- * bands (model card and reference code). The order of roundings is that of transformers, which computes in float32. */
+ * bands (model card and reference code), LongRoPE (2402.13753). The order of roundings is that of transformers, which computes in float32. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +35,11 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
     static const struct {
         const char *name;
         enum rope_type type;
-    } types[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
+    } types[] = {{"default", ROPE_DEFAULT},
+                 {"linear", ROPE_LINEAR},
+                 {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},
+                 {"longrope", ROPE_LONGROPE}};
     const char *rope_type = NULL, *legacy_type = NULL;
     if (!json_reader_string(reader, "rope_type", false, &rope_type, status) ||
         !json_reader_string(reader, "type", false, &legacy_type, status))
@@ -50,8 +54,8 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
         return true;
     }
     return status_fail(status, STATUS_BAD_INPUT,
-                       "%s: field '%s': expected default, linear, llama3 or yarn, found '%.80s'", reader->path,
-                       rope_type ? "rope_type" : "type", name);
+                       "%s: field '%s': expected default, linear, llama3, yarn or longrope, found '%.80s'",
+                       reader->path, rope_type ? "rope_type" : "type", name);
 }
 
 static bool parse_factor(struct json_reader *reader, bool required, double *factor, struct status *status)
@@ -111,21 +115,80 @@ static bool parse_yarn(struct json_reader *reader, struct rope_config *rope, str
            parse_original_max_position(reader, rope, status);
 }
 
+/* short_factor or long_factor: a number for each frequency. */
+static bool parse_factors(struct json_reader *reader, const char *key, uint64_t count, double *factors,
+                          struct status *status)
+{
+    const json_t *list = json_reader_get(reader, key);
+    char expected[80];
+    snprintf(expected, sizeof expected, "an array of %" PRIu64 " numbers above 0, at most 1e6", count);
+    if (!json_is_array(list) || json_array_size(list) != count)
+        return json_reader_fail(reader, key, expected, list, status);
+    for (uint64_t i = 0; i < count; i++) {
+        const json_t *factor = json_array_get(list, i);
+        factors[i] = json_is_number(factor) ? json_number_value(factor) : 0;
+        if (!(factors[i] > 0 && factors[i] <= SCALE_MAX))
+            return json_reader_fail(reader, key, expected, factor, status);
+    }
+    return true;
+}
+
+/* transformers 4 and 5 differ in which factor decides on attention_factor; where the object has one, all must agree. */
+static bool parse_longrope(struct json_reader *reader, const struct model_config *config, struct rope_config *rope,
+                           struct status *status)
+{
+    const uint64_t above = rope->original_max_position; /* beside the object */
+    double factor = 0;
+    if (!parse_factors(reader, "short_factor", rope->rotary_dim / 2, rope->short_factor, status) ||
+        !parse_factors(reader, "long_factor", rope->rotary_dim / 2, rope->long_factor, status) ||
+        !parse_optional_scale(reader, "attention_factor", false, &rope->attention_factor, status) ||
+        !parse_optional_scale(reader, "factor", false, &factor, status) ||
+        !parse_original_max_position(reader, rope, status))
+        return false;
+    if (!rope->original_max_position)
+        return json_reader_fail(reader, "original_max_position_embeddings", "an integer, here or beside the object",
+                                NULL, status);
+    if (above && above != rope->original_max_position)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'original_max_position_embeddings': expected %" PRIu64
+                           " as beside it, found %" PRIu64,
+                           reader->path, above, rope->original_max_position);
+    rope->factor = (double)config->max_position / (double)rope->original_max_position;
+    if (factor != 0 && factor != rope->factor)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'factor': expected max_position_embeddings / original_max_position_embeddings = "
+                           "%.17g, found %.17g",
+                           reader->path, rope->factor, factor);
+    return true;
+}
+
+/* partial_rotary_factor, of which transformers rounds the product with head_dim down. */
+static bool parse_rotary_dim(struct json_reader *reader, uint64_t head_dim, uint64_t *rotary_dim, struct status *status)
+{
+    double factor = 1.0;
+    if (!json_reader_get(reader, "partial_rotary_factor")) return true;
+    if (!json_reader_double(reader, "partial_rotary_factor", false, &factor, status)) return false;
+    if (!(factor > 0 && factor <= 1.0))
+        return fail_range(reader->path, "partial_rotary_factor", "a number above 0, at most 1", factor, status);
+    *rotary_dim = (uint64_t)((double)head_dim * factor);
+    return (*rotary_dim >= 2 && *rotary_dim % 2 == 0) ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'partial_rotary_factor': expected an even number of rotated elements of the %" PRIu64
+                       " of a head, found %" PRIu64 " (%.17g)",
+                       reader->path, head_dim, *rotary_dim, factor);
+}
+
 /* One rope_scaling or rope_parameters object. Keys that its type does not read are refused by name. */
-static bool parse_object(struct rope_config *rope, json_t *object, const char *path, double theta,
-                         struct status *status)
+static bool parse_object(struct rope_config *rope, json_t *object, const char *path, const struct model_config *config,
+                         const struct rope_config *absent, struct status *status)
 {
     struct json_reader reader;
     bool done = false;
-    double partial_rotary_factor = 1.0;
-    *rope = (struct rope_config){.theta = theta, .factor = 1.0};
+    *rope = *absent;
     if (!json_reader_open(&reader, object, path, status)) goto done;
     if (!parse_theta(&reader, &rope->theta, status) || !parse_type(&reader, &rope->type, status)) goto done;
-    if (!json_reader_double(&reader, "partial_rotary_factor", false, &partial_rotary_factor, status)) goto done;
-    if (partial_rotary_factor != 1.0) {
-        fail_range(path, "partial_rotary_factor", "1", partial_rotary_factor, status);
-        goto done;
-    }
+    if (!parse_rotary_dim(&reader, config->head_dim, &rope->rotary_dim, status)) goto done;
+    if (rope->type != ROPE_LONGROPE) rope->original_max_position = 0; /* others read the object's alone */
     switch (rope->type) {
     case ROPE_DEFAULT: done = true; break;
     case ROPE_LINEAR: done = parse_factor(&reader, true, &rope->factor, status); break;
@@ -135,6 +198,7 @@ static bool parse_object(struct rope_config *rope, json_t *object, const char *p
     case ROPE_YARN:
         done = parse_factor(&reader, true, &rope->factor, status) && parse_yarn(&reader, rope, status);
         break;
+    case ROPE_LONGROPE: done = parse_longrope(&reader, config, rope, status); break;
     }
     done = done && json_reader_all_consumed(&reader, status);
 done:
@@ -144,32 +208,51 @@ done:
 
 static bool same_rope(const struct rope_config *a, const struct rope_config *b)
 {
-    return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+    return a->type == b->type && a->rotary_dim == b->rotary_dim && a->theta == b->theta && a->factor == b->factor &&
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
            a->original_max_position == b->original_max_position && a->beta_fast == b->beta_fast &&
            a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor && a->mscale == b->mscale &&
-           a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate;
+           a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate &&
+           memcmp(a->short_factor, b->short_factor, sizeof a->short_factor) == 0 &&
+           memcmp(a->long_factor, b->long_factor, sizeof a->long_factor) == 0;
 }
 
 bool rope_config_parse(struct model_config *config, struct json_reader *reader, struct status *status)
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
-    double theta = DEFAULT_THETA;
-    bool theta_given = json_reader_get(reader, "rope_theta") != NULL, object_given = false;
-    if (!parse_theta(reader, &theta, status)) return false;
-    config->rope = (struct rope_config){.theta = theta, .factor = 1.0};
+    struct rope_config plain = {.rotary_dim = config->head_dim, .theta = DEFAULT_THETA, .factor = 1.0};
+    const bool theta_given = json_reader_get(reader, "rope_theta") != NULL;
+    const bool part_given = json_reader_get(reader, "partial_rotary_factor") != NULL;
+    bool object_given = false;
+    if (!parse_theta(reader, &plain.theta, status) ||
+        !parse_rotary_dim(reader, config->head_dim, &plain.rotary_dim, status) ||
+        !parse_original_max_position(reader, &plain, status))
+        return false;
+    config->rope = plain;
+    config->rope.original_max_position = 0;
     for (size_t i = 0; i < 2; i++) {
         struct rope_config rope;
         json_t *object = json_reader_get(reader, keys[i]);
         if (!object || (json_is_object(object) && json_object_size(object) == 0)) continue;
         char path[256];
         snprintf(path, sizeof path, "%s: %s", reader->path, keys[i]);
-        if (!parse_object(&rope, object, path, theta, status)) return false;
+        if (!parse_object(&rope, object, path, config, &plain, status)) return false;
         /* The precedence of the two places depends on the version of transformers: they must agree. */
-        if (theta_given && rope.theta != theta)
+        if (theta_given && rope.theta != plain.theta)
             return status_fail(status, STATUS_BAD_INPUT,
-                               "%s: field 'rope_theta': expected %.17g as beside it, found %.17g", path, theta,
+                               "%s: field 'rope_theta': expected %.17g as beside it, found %.17g", path, plain.theta,
                                rope.theta);
+        if (part_given && rope.rotary_dim != plain.rotary_dim)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: field 'partial_rotary_factor': expected %" PRIu64
+                               " rotated elements of a head as beside it, found %" PRIu64,
+                               path, plain.rotary_dim, rope.rotary_dim);
+        if ((rope.type == ROPE_LLAMA3 || rope.type == ROPE_YARN) && plain.original_max_position &&
+            rope.original_max_position != plain.original_max_position)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: field 'original_max_position_embeddings': expected %" PRIu64
+                               " as beside it, found %" PRIu64,
+                               path, plain.original_max_position, rope.original_max_position);
         if (object_given && !same_rope(&rope, &config->rope))
             return status_fail(status, STATUS_BAD_INPUT, "%s: fields 'rope_parameters' and 'rope_scaling' disagree",
                                reader->path);
@@ -179,11 +262,11 @@ bool rope_config_parse(struct model_config *config, struct json_reader *reader, 
     return true;
 }
 
-/* 1 / theta^(2i / head_dim). The power is rounded once from double, within one unit in the last place of any float
+/* theta^(2i / rotary_dim). The power is rounded once from double, within one unit in the last place of any float
  * power function that transformers may use. */
-static float position_frequency(double theta, uint64_t index, uint64_t head_dim)
+static float position_frequency(double theta, uint64_t index, uint64_t rotary_dim)
 {
-    float exponent = (float)(2 * index) / (float)head_dim;
+    float exponent = (float)(2 * index) / (float)rotary_dim;
     return (float)pow((double)(float)theta, (double)exponent);
 }
 
@@ -204,10 +287,10 @@ static float llama3_frequency(const struct rope_config *rope, double original_ma
 }
 
 /* Index of the dimension that makes `rotations` turns over the original context. */
-static double yarn_dimension(const struct rope_config *rope, double head_dim, double original_max_position,
+static double yarn_dimension(const struct rope_config *rope, double rotary_dim, double original_max_position,
                              double rotations)
 {
-    return head_dim * log(original_max_position / (rotations * 2.0 * PI)) / (2.0 * log(rope->theta));
+    return rotary_dim * log(original_max_position / (rotations * 2.0 * PI)) / (2.0 * log(rope->theta));
 }
 
 static double yarn_mscale(double factor, double mscale)
@@ -224,26 +307,47 @@ static double yarn_attention_factor(const struct rope_config *rope)
 }
 
 /* inv_freq holds 1 / power; blends it with the value divided by factor, along a ramp over the dimensions. */
-static void yarn_frequencies(const struct rope_config *rope, uint64_t head_dim, double original_max_position,
-                             float *inv_freq)
+static void yarn_frequencies(const struct rope_config *rope, double original_max_position, float *inv_freq)
 {
-    double low = yarn_dimension(rope, (double)head_dim, original_max_position, rope->beta_fast);
-    double high = yarn_dimension(rope, (double)head_dim, original_max_position, rope->beta_slow);
+    const uint64_t rotary_dim = rope->rotary_dim;
+    double low = yarn_dimension(rope, (double)rotary_dim, original_max_position, rope->beta_fast);
+    double high = yarn_dimension(rope, (double)rotary_dim, original_max_position, rope->beta_slow);
     if (rope->truncate) {
         low = floor(low);
         high = ceil(high);
     }
     low = fmax(low, 0.0);
-    high = fmin(high, (double)head_dim - 1.0);
+    high = fmin(high, (double)rotary_dim - 1.0);
     if (low == high) high += 0.001; /* no division by zero */
-    for (uint64_t i = 0; i < head_dim / 2; i++) {
+    for (uint64_t i = 0; i < rotary_dim / 2; i++) {
         float ramp = ((float)i - (float)low) / (float)(high - low);
         ramp = fminf(fmaxf(ramp, 0.0f), 1.0f);
         float keep = 1.0f - ramp;
-        float stretched = 1.0f / ((float)rope->factor * position_frequency(rope->theta, i, head_dim));
+        float stretched = 1.0f / ((float)rope->factor * position_frequency(rope->theta, i, rotary_dim));
         stretched = stretched * (1.0f - keep);
         float kept = inv_freq[i] * keep; /* a separate statement: no fused multiply-add */
         inv_freq[i] = stretched + kept;
+    }
+}
+
+static double longrope_attention_factor(const struct rope_config *rope)
+{
+    if (rope->attention_factor != 0.0) return rope->attention_factor;
+    if (rope->factor <= 1.0) return 1.0;
+    return sqrt(1.0 + log(rope->factor) / log((double)rope->original_max_position));
+}
+
+uint64_t rope_sets(const struct model_config *config)
+{
+    const struct rope_config *rope = &config->rope;
+    return rope->type == ROPE_LONGROPE && rope->original_max_position < config->max_position ? 2 : 1;
+}
+
+static void longrope_frequencies(const struct rope_config *rope, const double *factors, float *inv_freq)
+{
+    for (uint64_t i = 0; i < rope->rotary_dim / 2; i++) {
+        const float stretched = (float)factors[i] * position_frequency(rope->theta, i, rope->rotary_dim);
+        inv_freq[i] = 1.0f / stretched;
     }
 }
 
@@ -253,22 +357,32 @@ bool rope_frequencies(const struct model_config *config, float *inv_freq, float 
     const struct rope_config *rope = &config->rope;
     double original = (double)(rope->original_max_position ? rope->original_max_position : config->max_position);
     *attention_scaling = 1.0f;
-    for (uint64_t i = 0; i < config->head_dim / 2; i++)
-        inv_freq[i] = 1.0f / position_frequency(rope->theta, i, config->head_dim);
+    for (uint64_t i = 0; i < rope->rotary_dim / 2; i++)
+        inv_freq[i] = 1.0f / position_frequency(rope->theta, i, rope->rotary_dim);
     switch (rope->type) {
     case ROPE_DEFAULT: break;
     case ROPE_LINEAR:
-        for (uint64_t i = 0; i < config->head_dim / 2; i++) inv_freq[i] = inv_freq[i] / (float)rope->factor;
+        for (uint64_t i = 0; i < rope->rotary_dim / 2; i++) inv_freq[i] = inv_freq[i] / (float)rope->factor;
         break;
     case ROPE_LLAMA3:
-        for (uint64_t i = 0; i < config->head_dim / 2; i++) inv_freq[i] = llama3_frequency(rope, original, inv_freq[i]);
+        for (uint64_t i = 0; i < rope->rotary_dim / 2; i++) inv_freq[i] = llama3_frequency(rope, original, inv_freq[i]);
         break;
     case ROPE_YARN:
-        yarn_frequencies(rope, config->head_dim, original, inv_freq);
+        yarn_frequencies(rope, original, inv_freq);
         *attention_scaling = (float)yarn_attention_factor(rope);
         break;
+    case ROPE_LONGROPE:
+        longrope_frequencies(rope, rope->short_factor, inv_freq);
+        if (rope_sets(config) == 2) longrope_frequencies(rope, rope->long_factor, inv_freq + rope->rotary_dim / 2);
+        *attention_scaling = (float)longrope_attention_factor(rope);
+        break;
     }
-    for (uint64_t i = 0; i < config->head_dim / 2; i++)
+    if (!isfinite(*attention_scaling))
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "the factor on the rotary embedding is not finite: check original_max_position_embeddings "
+                           "(%" PRIu64 ")",
+                           rope->original_max_position);
+    for (uint64_t i = 0; i < rope_sets(config) * (rope->rotary_dim / 2); i++)
         if (!isfinite(inv_freq[i]))
             return status_fail(status, STATUS_BAD_INPUT,
                                "rotary frequency %" PRIu64 " is not finite: check rope_theta (%g) and its scaling", i,

@@ -3,20 +3,18 @@
 
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
+#include "formats/checkpoint/test_config.h"
 
-/* Parses a llama config with the given rope fields; the caller checks the result. */
+/* Parses a config with the given rope fields; the caller checks the result. */
 static bool parse(struct model_config *config, const char *rope, unsigned head_dim, unsigned max_position,
                   struct status *status)
 {
     char text[1024];
-    int length = snprintf(text, sizeof text,
-                          "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96,"
-                          " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 512,"
-                          " \"head_dim\": %u, \"max_position_embeddings\": %u%s%s}",
-                          head_dim, max_position, *rope ? ", " : "", rope);
+    int length = snprintf(text, sizeof text, "{" TEST_CONFIG ", \"head_dim\": %u, \"max_position\": %u%s%s}", head_dim,
+                          max_position, *rope ? ", " : "", rope);
     assert_true(length > 0 && (size_t)length < sizeof text);
     status_clear(status);
-    return model_config_parse(config, text, (size_t)length, "config.json", status);
+    return model_config_parse(config, text, (size_t)length, "config.json", test_read_config, status);
 }
 
 /* Values of transformers 5.17.0 with torch 2.15 on a CPU: attention_scaling and inv_freq at nine positions. Its power
@@ -163,6 +161,97 @@ static void test_against_formulas(void **state)
     assert_true(fabs(attention_scaling - (0.1 * log(16.0) + 1.0)) < 1e-7);
 }
 
+#define LLAMA3(fields) "\"rope_scaling\": {\"rope_type\": \"llama3\", " fields "}"
+#define YARN(fields)   "\"rope_parameters\": {\"rope_type\": \"yarn\", " fields "}"
+
+#define LONGROPE(fields)                                                                          \
+    "\"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1,1.5,2,2.5,3,3.5,4,5], " \
+    "\"long_factor\": [10,11,12,13,14,15,16,17.5]" fields "}"
+
+/* Two sets: 1 / (factor * theta^(2i / rotary_dim)), and the factor on cos and sin of transformers. */
+static void test_longrope(void **state)
+{
+    (void)state;
+    static const double factors[2][8] = {{1, 1.5, 2, 2.5, 3, 3.5, 4, 5}, {10, 11, 12, 13, 14, 15, 16, 17.5}};
+    static const struct {
+        const char *rope;
+        unsigned head_dim, max_position, original, sets;
+        double scaling; /* 0: by the formula */
+    } cases[] = {
+        {LONGROPE("") ", \"original_max_position_embeddings\": 64", 16, 512, 64, 2, 0},
+        {LONGROPE(", \"original_max_position_embeddings\": 64"), 16, 512, 64, 2, 0},
+        {LONGROPE(
+             ", \"original_max_position_embeddings\": 64, \"factor\": 8.0") ", \"original_max_position_embeddings\": "
+                                                                            "64",
+         16, 512, 64, 2, 0},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"type\": \"longrope\", \"attention_factor\": 1.25"), 16,
+         512, 64, 2, 1.25},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"partial_rotary_factor\": 0.5"), 32, 512, 64, 2, 0},
+        {LONGROPE(", \"original_max_position_embeddings\": 512"), 16, 512, 512, 1, 1},
+        {LONGROPE(", \"original_max_position_embeddings\": 4096"), 16, 512, 4096, 1, 1},
+        {LONGROPE(", \"original_max_position_embeddings\": 4096"), 16, 131072, 4096, 2, 1.19023807}, /* Phi-3 */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct status status = {0};
+        struct model_config config;
+        float inv_freq[17], scaling;
+        const double ratio = (double)cases[c].max_position / cases[c].original;
+        const double expected =
+            cases[c].scaling != 0 ? cases[c].scaling : sqrt(1 + log(ratio) / log(cases[c].original));
+        test_expect_success(parse(&config, cases[c].rope, cases[c].head_dim, cases[c].max_position, &status), &status);
+        assert_int_equal(config.rope.type, ROPE_LONGROPE);
+        assert_int_equal(config.rope.rotary_dim, 16);
+        assert_int_equal(config.rope.original_max_position, cases[c].original);
+        assert_int_equal(rope_sets(&config), cases[c].sets);
+        for (int i = 0; i < 17; i++) inv_freq[i] = -1;
+        test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+        assert_true(fabs((double)scaling - expected) < 1e-6);
+        for (unsigned s = 0; s < cases[c].sets; s++)
+            for (int i = 0; i < 8; i++)
+                assert_true(fabs(inv_freq[8 * s + (unsigned)i] * factors[s][i] * pow(10000.0, i / 8.0) - 1) < 1e-6);
+        assert_true(inv_freq[8 * cases[c].sets] == -1);
+    }
+}
+
+/* A part of each head: as many elements as transformers rotates, with the frequencies of a head of that size. */
+static void test_partial_rotation(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rope;
+        unsigned head_dim, rotary_dim;
+        const char *whole; /* of a head that is rotated as a whole */
+    } cases[] = {
+        {"\"partial_rotary_factor\": 0.75", 128, 96, ""},
+        {"\"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.75}", 32, 24, ""},
+        {"\"partial_rotary_factor\": 0.5, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", 24, 12, ""},
+        {"\"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", 24, 12,
+         "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}"},
+        {"\"partial_rotary_factor\": 0.7", 24, 16, ""}, /* 16.8 */
+        {"\"partial_rotary_factor\": 1", 24, 24, ""},
+        {YARN("\"factor\": 4, \"partial_rotary_factor\": 0.25"), 64, 16, YARN("\"factor\": 4")},
+        {LLAMA3("\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"partial_rotary_factor\": 0.5"), 128,
+         64, LLAMA3("\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4")},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct status status = {0};
+        struct model_config config, small;
+        float inv_freq[64], expected[64], scaling, expected_scaling;
+        test_expect_success(parse(&config, cases[i].rope, cases[i].head_dim, 512, &status), &status);
+        assert_int_equal(config.rope.rotary_dim, cases[i].rotary_dim);
+        test_expect_success(parse(&small, cases[i].whole, cases[i].rotary_dim, 512, &status), &status);
+        memset(inv_freq, 0xff, sizeof inv_freq);
+        test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+        test_expect_success(rope_frequencies(&small, expected, &expected_scaling, &status), &status);
+        assert_memory_equal(inv_freq, expected, cases[i].rotary_dim / 2 * sizeof *inv_freq);
+        assert_true(scaling == expected_scaling && inv_freq[0] <= 1);
+        for (unsigned j = cases[i].rotary_dim / 2; j < 64; j++) assert_true(isnan(inv_freq[j]));
+        if (config.rope.type == ROPE_DEFAULT)
+            for (unsigned j = 0; j < cases[i].rotary_dim / 2; j++)
+                assert_true(fabs(inv_freq[j] * pow(10000.0, 2.0 * j / cases[i].rotary_dim) - 1) < 1e-6);
+    }
+}
+
 /* Absent keys have the defaults of transformers. */
 static void test_defaults(void **state)
 {
@@ -203,9 +292,6 @@ static void test_defaults(void **state)
     assert_int_equal(config.rope.type, ROPE_LINEAR);
 }
 
-#define LLAMA3(fields) "\"rope_scaling\": {\"rope_type\": \"llama3\", " fields "}"
-#define YARN(fields)   "\"rope_parameters\": {\"rope_type\": \"yarn\", " fields "}"
-
 static void test_refused(void **state)
 {
     (void)state;
@@ -218,9 +304,10 @@ static void test_refused(void **state)
         {"\"rope_theta\": \"big\"", "'rope_theta'|a number|\"big\""},
         {"\"rope_scaling\": 3", "rope_scaling|an object|integer"},
         {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
-         "'type'|default, linear, llama3 or yarn|'dynamic'"},
+         "'type'|default, linear, llama3, yarn or longrope|'dynamic'"},
         {"\"rope_scaling\": {\"type\": \"su\"}", "'type'|'su'"},
-        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}", "rope_parameters|'rope_type'|'longrope'"},
+        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}",
+         "rope_parameters|'short_factor'|an array of 8|found nothing"},
         {"\"rope_scaling\": {\"type\": \"mrope\"}", "'mrope'"},
         {"\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\"}", "disagree|'yarn'|'linear'"},
         {"\"rope_scaling\": {\"type\": 3}", "'type'|a string|found 3"},
@@ -230,8 +317,16 @@ static void test_refused(void **state)
         {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}", "'beta_fast'|not understood"},
         {"\"rope_scaling\": {\"type\": \"default\", \"factor\": 2}", "rope_scaling|'factor'|not understood"},
         {"\"rope_scaling\": {\"finetuned\": true}", "'finetuned'|not understood"},
-        {"\"rope_scaling\": {\"partial_rotary_factor\": 0.5}", "'partial_rotary_factor'|expected 1|found 0.5"},
-        {"\"partial_rotary_factor\": 0.5", "'partial_rotary_factor'|expected 1|found 0.5"},
+        {"\"rope_scaling\": {\"partial_rotary_factor\": 0.0}", "rope_scaling|'partial_rotary_factor'|above 0|found 0"},
+        {"\"partial_rotary_factor\": 1.5", "'partial_rotary_factor'|at most 1|found 1.5"},
+        {"\"partial_rotary_factor\": -0.5", "'partial_rotary_factor'|found -0.5"},
+        {"\"partial_rotary_factor\": \"all\"", "'partial_rotary_factor'|a number"},
+        {"\"partial_rotary_factor\": 0.2", "'partial_rotary_factor'|even|of the 16|found 3 (0.2"},
+        {"\"partial_rotary_factor\": 0.01", "'partial_rotary_factor'|even|found 0"},
+        {"\"rope_parameters\": {\"partial_rotary_factor\": 0.5}, \"partial_rotary_factor\": 0.75",
+         "rope_parameters|'partial_rotary_factor'|expected 12|as beside it|found 8"},
+        {"\"rope_parameters\": {\"partial_rotary_factor\": 0.5}, \"rope_scaling\": {\"type\": \"default\"}",
+         "'rope_parameters' and 'rope_scaling' disagree"},
         {"\"rope_parameters\": {\"full_attention\": {}}", "'full_attention'|not understood"},
         {"\"rope_parameters\": {\"rope_theta\": 5000}, \"rope_theta\": 10000", "'rope_theta'|10000|found 5000"},
         {"\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
@@ -244,6 +339,27 @@ static void test_refused(void **state)
         {LLAMA3("\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
                 "\"original_max_position_embeddings\": 0"),
          "'original_max_position_embeddings'|from 1|found 0"},
+        {LONGROPE("") ", \"original_max_position_embeddings\": 0", "'original_max_position_embeddings'|from 1|found 0"},
+        {LONGROPE(""), "rope_scaling|'original_max_position_embeddings'|here or beside|found nothing"},
+        {LONGROPE(", \"original_max_position_embeddings\": 64") ", \"original_max_position_embeddings\": 65",
+         "rope_scaling|'original_max_position_embeddings'|expected 65 as beside it|found 64"},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"factor\": 4"),
+         "'factor'|max_position_embeddings|= 8|found 4"},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"short_mscale\": 1.2"),
+         "'short_mscale'|not understood"},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"long_mscale\": 1.2"), "'long_mscale'|not understood"},
+        {LONGROPE(", \"original_max_position_embeddings\": 64, \"attention_factor\": -1"),
+         "'attention_factor'|found -1"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,7,8], \"long_factor\": [1,2,3]}",
+         "'long_factor'|an array of 8|of 3"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,0,8]}",
+         "'short_factor'|above 0|found 0"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,\"x\",8]}", "'short_factor'|\"x\""},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": 3}", "'short_factor'|an array of 8|found 3"},
+        {YARN("\"factor\": 2, \"original_max_position_embeddings\": 64") ", \"original_max_position_embeddings\": 65",
+         "'original_max_position_embeddings'|expected 65 as beside it|found 64"},
+        {YARN("\"factor\": 2") ", \"original_max_position_embeddings\": 65",
+         "'original_max_position_embeddings'|expected 65 as beside it|found 0"},
         {YARN("\"factor\": 2, \"attention_factor\": 0.0"), "'attention_factor'|above 0|found 0"},
         {YARN("\"factor\": 2, \"attention_factor\": -1"), "'attention_factor'|found -1"},
         {YARN("\"factor\": 2, \"beta_fast\": -1"), "'beta_fast'|found -1"},
@@ -289,6 +405,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_transformers),
         cmocka_unit_test(test_against_formulas),
+        cmocka_unit_test(test_partial_rotation),
+        cmocka_unit_test(test_longrope),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_extremes),

@@ -61,7 +61,7 @@ struct encoding {
     bool zeros, global;                 /* planes */
 };
 
-/* NULL for what is no encoding; `id` may come from a file. */
+/* NULL if `id`, which may come from a file, is not an encoding. */
 const struct encoding *encoding_find(int64_t id);
 const struct encoding *encoding_at(size_t index); /* in the order of ids; NULL after the last */
 const char *encoding_name(enum encoding_id id);   /* "?" if unknown */
@@ -84,11 +84,11 @@ struct encoding_layout {
 
 /* False for an unknown encoding or a size beyond 64 bits. A weight without rows or columns has 0 bytes. */
 bool encoding_layout(enum encoding_id id, uint64_t rows, uint64_t columns, struct encoding_layout *layout);
-/* encoding_layout's bytes, 0 where it fails. */
+/* encoding_layout's bytes; 0 if it fails. */
 uint64_t encoding_bytes(enum encoding_id id, uint64_t rows, uint64_t columns);
 
-/* The reference: rows [first_row, first_row + count) of an encoded [rows, columns] weight as floats, [count, columns]. One
- * rounding for each multiplication, none for what is plain. Requires: encoding_layout accepts the sizes. */
+/* The reference: rows [first_row, first_row + count) of an encoded [rows, columns] weight as floats, [count, columns].
+ * One rounding for each multiplication, none for unscaled elements. Requires: encoding_layout accepts the sizes. */
 void encoding_to_float(enum encoding_id id, uint64_t rows, uint64_t columns, const void *data, uint64_t first_row,
                        uint64_t count, float *values);
 
@@ -100,8 +100,8 @@ void encoding_to_float(enum encoding_id id, uint64_t rows, uint64_t columns, con
 bool encoding_from_float(enum encoding_id id, uint64_t rows, uint64_t columns, const float *values, void *data,
                          uint64_t *refused);
 
-/* Single codes. From float: to nearest, ties to the even code; what is larger than the largest becomes the largest.
- * Requires: no NaN. */
+/* Single codes. From float: to nearest, ties to the even code; larger magnitudes become the largest. Requires: no
+ * NaN. */
 float e4m3_to_float(uint8_t code);
 uint8_t e4m3_from_float(float value);
 float e2m1_to_float(uint8_t code);

@@ -31,7 +31,7 @@ static bool verify_header(struct cubin *cubin, struct status *status)
     memcpy(&cubin->header, cubin->bytes, sizeof cubin->header);
     if (memcmp(header->e_ident, ident, sizeof ident) != 0 || header->e_machine != MACHINE_CUDA ||
         header->e_ehsize != sizeof *header)
-        return status_fail(status, STATUS_CORRUPT, "expected a 64-bit ELF file for CUDA, found something else");
+        return status_fail(status, STATUS_CORRUPT, "expected a 64-bit ELF file for CUDA, found another format");
     const uint64_t segments = (uint64_t)header->e_phnum * sizeof(Elf64_Phdr);
     const uint64_t sections = (uint64_t)header->e_shnum * sizeof(Elf64_Shdr);
     if ((header->e_phnum && header->e_phentsize != sizeof(Elf64_Phdr)) ||
@@ -56,7 +56,7 @@ static bool verify_segments(const struct cubin *cubin, struct status *status)
     return true;
 }
 
-/* Texts end inside their section: its last byte is a NUL. */
+/* A section of texts must end with a NUL, so that every text ends inside it. */
 static bool is_text(const struct cubin *cubin, const Elf64_Shdr *section)
 {
     return section->sh_type == SHT_STRTAB && section->sh_size > 0 &&
@@ -69,19 +69,20 @@ static bool verify_symbols(const struct cubin *cubin, const Elf64_Shdr *section,
         section->sh_link >= cubin->header.e_shnum)
         return status_fail(status, STATUS_CORRUPT, "not a table of symbols");
     const Elf64_Shdr names = section_at(cubin, section->sh_link);
-    if (!is_text(cubin, &names)) return status_fail(status, STATUS_CORRUPT, "its symbols have no names");
+    if (!is_text(cubin, &names))
+        return status_fail(status, STATUS_CORRUPT, "expected a table of texts for the names of its symbols");
     for (uint64_t at = 0; at < section->sh_size; at += sizeof(Elf64_Sym)) {
         Elf64_Sym symbol;
         memcpy(&symbol, cubin->bytes + section->sh_offset + at, sizeof symbol);
         bool placed = symbol.st_shndx < cubin->header.e_shnum || symbol.st_shndx >= SHN_LORESERVE;
         if (symbol.st_name >= names.sh_size || !placed)
-            return status_fail(status, STATUS_CORRUPT, "symbol %" PRIu64 " refers to what is not there",
+            return status_fail(status, STATUS_CORRUPT, "symbol %" PRIu64 ": its name or its section does not exist",
                                at / sizeof symbol);
     }
     return true;
 }
 
-/* Each names a symbol, and a place inside the section that it changes. */
+/* Each relocation names a symbol, and a place inside the section that it changes. */
 static bool verify_relocations(const struct cubin *cubin, const Elf64_Shdr *section, struct status *status)
 {
     const uint64_t entry_bytes = section->sh_type == SHT_RELA ? sizeof(Elf64_Rela) : sizeof(Elf64_Rel);
@@ -90,11 +91,11 @@ static bool verify_relocations(const struct cubin *cubin, const Elf64_Shdr *sect
         return status_fail(status, STATUS_CORRUPT, "not a table of relocations");
     const Elf64_Shdr symbols = section_at(cubin, section->sh_link), target = section_at(cubin, section->sh_info);
     for (uint64_t at = 0; at < section->sh_size; at += entry_bytes) {
-        Elf64_Rel relocation; /* the beginning of an Elf64_Rela, too */
+        Elf64_Rel relocation; /* also the start of an Elf64_Rela */
         memcpy(&relocation, cubin->bytes + section->sh_offset + at, sizeof relocation);
         if (symbols.sh_type != SHT_SYMTAB || ELF64_R_SYM(relocation.r_info) >= symbols.sh_size / sizeof(Elf64_Sym) ||
             relocation.r_offset >= target.sh_size)
-            return status_fail(status, STATUS_CORRUPT, "relocation %" PRIu64 " refers to what is not there",
+            return status_fail(status, STATUS_CORRUPT, "relocation %" PRIu64 ": its symbol or its place does not exist",
                                at / entry_bytes);
     }
     return true;
@@ -105,7 +106,7 @@ static bool verify_section(const struct cubin *cubin, const Elf64_Shdr *section,
     switch (section->sh_type) {
     case SHT_STRTAB:
         return section->sh_size == 0 || is_text(cubin, section) ||
-               status_fail(status, STATUS_CORRUPT, "its last text has no end");
+               status_fail(status, STATUS_CORRUPT, "its last text does not end with a NUL");
     case SHT_SYMTAB: return verify_symbols(cubin, section, status);
     case SHT_REL:
     case SHT_RELA: return verify_relocations(cubin, section, status);
@@ -118,7 +119,8 @@ static bool is_table(const Elf64_Shdr *section)
     return section->sh_type == SHT_SYMTAB || section->sh_type == SHT_REL || section->sh_type == SHT_RELA;
 }
 
-/* Tables that do not overlap have no more bytes than the file: checking them takes no longer than reading it. */
+/* Tables that do not overlap have at most as many bytes as the file, so the time to check them is bounded by its
+ * size. */
 static bool verify_sections(const struct cubin *cubin, struct status *status)
 {
     uint64_t table_bytes = 0;
@@ -130,7 +132,8 @@ static bool verify_sections(const struct cubin *cubin, struct status *status)
             return status_fail(status, STATUS_CORRUPT, "section %" PRIu32 " leaves the file", i);
     }
     const Elf64_Shdr names = section_at(cubin, cubin->header.e_shstrndx);
-    if (!is_text(cubin, &names)) return status_fail(status, STATUS_CORRUPT, "its sections have no names");
+    if (!is_text(cubin, &names))
+        return status_fail(status, STATUS_CORRUPT, "expected a table of texts for the names of the sections");
     for (uint32_t i = 0; i < cubin->header.e_shnum; i++) {
         const Elf64_Shdr section = section_at(cubin, i);
         if (section.sh_name >= names.sh_size)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Machine code for a GPU: an ELF file, which the driver's loader reads without being told how long it is. */
+/* Checks of machine code for a GPU: an ELF file, which the driver's loader reads without knowing its length. */
 #ifndef FORMATS_ENGINE_CUBIN_H
 #define FORMATS_ENGINE_CUBIN_H
 
@@ -7,8 +7,9 @@
 
 #include "formats/base/status.h"
 
-/* Whether it is a 64-bit little-endian ELF file for CUDA whose tables, sections, names, symbols and relocations lie inside
- * `size` bytes and refer to each other inside their bounds. STATUS_CORRUPT if not. What the code does is its own affair. */
+/* Checks that the data are a 64-bit little-endian ELF file for CUDA whose tables, sections, names, symbols and
+ * relocations lie inside `size` bytes and refer to each other inside their bounds; else STATUS_CORRUPT. Does not check
+ * the instructions. */
 bool cubin_verify(const void *bytes, uint64_t size, struct status *status);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cubin_verify against a small ELF file of its own: every table, name, symbol and relocation that leads outside is
- * refused. Real cubins: every test of a device kernel loads some. */
+/* cubin_verify on a small ELF file: it refuses every table, name, symbol and relocation that leaves its bounds. Real
+ * cubins: every test of a device kernel loads some. */
 #include <elf.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,7 +66,7 @@ static int make_image(void **state)
     return 0;
 }
 
-/* On the heap, so that a sanitizer sees every byte that is read behind the end. */
+/* On the heap, so that a sanitizer detects every read after the end. */
 static bool verify(size_t size, struct status *status)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -117,27 +117,29 @@ static void every_damage_is_named(void **state)
         CHANGE(header.e_shoff, offsetof(struct image, sections) + 1, "6 sections at"),
         CHANGE(header.e_shnum, SECTIONS + 1, "7 sections at"),
         CHANGE(header.e_shstrndx, SECTIONS, "6 sections at"),
-        CHANGE(header.e_shstrndx, TEXT, "its sections have no names"),
+        CHANGE(header.e_shstrndx, TEXT, "expected a table of texts for the names of the sections"),
         CHANGE(segment.p_offset, sizeof image, "segment 0 leaves the file"),
         CHANGE(segment.p_filesz, UINT64_MAX, "segment 0 leaves the file"),
         CHANGE(sections[TEXT].sh_offset, UINT64_MAX, "section 1 leaves the file"),
         CHANGE(sections[TEXT].sh_size, sizeof image, "section 1 leaves the file"),
         CHANGE(sections[TEXT].sh_name, 16, "section 1 has no name"),
-        CHANGE(sections[STRINGS].sh_size, 0, "its sections have no names"),
-        CHANGE(strings[15], 'x', "its sections have no names"),
+        CHANGE(sections[STRINGS].sh_size, 0, "expected a table of texts for the names of the sections"),
+        CHANGE(strings[15], 'x', "expected a table of texts for the names of the sections"),
         CHANGE(sections[SYMBOLS].sh_entsize, 16, "section 2: not a table of symbols"),
         CHANGE(sections[SYMBOLS].sh_size, 25, "section 2: not a table of symbols"),
         CHANGE(sections[SYMBOLS].sh_link, SECTIONS, "section 2: not a table of symbols"),
-        CHANGE(sections[SYMBOLS].sh_link, TEXT, "section 2: its symbols have no names"),
-        CHANGE(symbols[1].st_name, 16, "section 2: symbol 1 refers to what is not there"),
-        CHANGE(symbols[1].st_shndx, SECTIONS, "section 2: symbol 1 refers to what is not there"),
+        CHANGE(sections[SYMBOLS].sh_link, TEXT, "section 2: expected a table of texts for the names of its symbols"),
+        CHANGE(symbols[1].st_name, 16, "section 2: symbol 1: its name or its section does not exist"),
+        CHANGE(symbols[1].st_shndx, SECTIONS, "section 2: symbol 1: its name or its section does not exist"),
         CHANGE(sections[RELOCATIONS].sh_entsize, 16, "section 4: not a table of relocations"),
         CHANGE(sections[RELOCATIONS].sh_size, 23, "section 4: not a table of relocations"),
         CHANGE(sections[RELOCATIONS].sh_link, SECTIONS, "section 4: not a table of relocations"),
         CHANGE(sections[RELOCATIONS].sh_info, SECTIONS, "section 4: not a table of relocations"),
-        CHANGE(sections[RELOCATIONS].sh_link, TEXT, "section 4: relocation 0 refers to what is not there"),
-        CHANGE(relocations[0].r_offset, sizeof image.code, "section 4: relocation 0 refers to what is not there"),
-        CHANGE(relocations[0].r_info, UINT64_C(2) << 32, "section 4: relocation 0 refers to what is not there"),
+        CHANGE(sections[RELOCATIONS].sh_link, TEXT, "section 4: relocation 0: its symbol or its place does not exist"),
+        CHANGE(relocations[0].r_offset, sizeof image.code,
+               "section 4: relocation 0: its symbol or its place does not exist"),
+        CHANGE(relocations[0].r_info, UINT64_C(2) << 32,
+               "section 4: relocation 0: its symbol or its place does not exist"),
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct status status;
@@ -158,7 +160,7 @@ static void no_shorter_file_is_accepted(void **state)
         if (verify(size, &status)) fail_msg("accepted: %zu of %zu bytes", size, sizeof image);
 }
 
-/* Whatever a bit makes of it: nothing outside is read. */
+/* Every bit flipped: no read outside the data. */
 static void every_bit_may_be_wrong(void **state)
 {
     struct status status;

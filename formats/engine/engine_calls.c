@@ -44,7 +44,7 @@ bool engine_writer_calls(struct engine_writer *writer, const struct engine_call 
 static bool verify_entry(const struct engine_call_entry *entry, uint64_t expected_offset, uint64_t size,
                          struct status *status)
 {
-    /* A later minor version may know more libraries: who opens them says so. */
+    /* A later minor version may know more libraries: the code that opens libraries reports unknown ones. */
     if (entry->library < 1 || entry->library > INT32_MAX)
         return status_fail(status, STATUS_CORRUPT, "unknown library %" PRIu32, entry->library);
     if (entry->operand_count < 1 || entry->operand_count > PLAN_MAX_OPERANDS)
@@ -70,7 +70,7 @@ bool engine_verify_calls(struct engine *engine, const struct engine_part *part, 
     struct engine_calls_header header;
     if (!part->bytes) return true;
     if (engine->manifest.target != TARGET_CUDA)
-        return status_fail(status, STATUS_CORRUPT, "expected none in an engine for a processor");
+        return status_fail(status, STATUS_CORRUPT, "expected none in an engine for a CPU");
     if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
     memcpy(&header, part->bytes, sizeof header);
     uint64_t end = sizeof header + (uint64_t)header.call_count * sizeof(struct engine_call_entry), next;

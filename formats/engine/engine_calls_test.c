@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library calls: their section, and what a launch says of its call. The plans: engine_library_plans_test.c. */
+/* Library calls: their section, and the launches that refer to them. Their plans: engine_library_plans_test.c. */
 
 #include <zlib.h>
 
@@ -32,7 +32,7 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 static void the_sections_have_the_documented_form(void **state)
 {
     (void)state;
-    static const struct number version[] = {{8, 2, 2}, {10, 2, 0}};
+    static const struct number version[] = {{8, 2, 2}, {10, 2, 1}};
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
         {8, 4, 2},      {12, 4, 91300},  {16, 4, 8},  {20, 4, 0},  {24, 8, 128}, {32, 8, 40}, /* cuDNN */
@@ -92,7 +92,7 @@ static void round_trip_keeps_everything(void **state)
         assert_non_null(engine.library_plans);
         assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
         for (int i = 1; i < TEST_ENGINE_PLANS; i++) assert_int_equal(engine.library_plans[i].header.launch_count, 0);
-        /* The arena of the plans is what the manifest says, whatever the library plans need. */
+        /* The manifest gives the arena of the plans; library plans may need more. */
         assert_int_equal(engine.manifest.arena_bytes, 32768);
         assert_int_equal(engine.library_arena_bytes, 36864);
         engine_close(&engine);
@@ -102,7 +102,7 @@ static void round_trip_keeps_everything(void **state)
 static void an_engine_needs_no_libraries(void **state)
 {
     (void)state;
-    sample.call_count = sample.library_plan_count = 0; /* are then not written */
+    sample.call_count = sample.library_plan_count = 0; /* a section of size 0 is left out */
     for (int compress = 0; compress < 2; compress++) {
         struct engine engine;
         open_sample(&engine, compress);
@@ -114,7 +114,7 @@ static void an_engine_needs_no_libraries(void **state)
     }
 }
 
-/* engine_writer_calls makes the section that test_engine_device.c puts together by hand. */
+/* engine_writer_calls writes the same section as test_engine_device.c. */
 static void the_writer_makes_the_same_section(void **state)
 {
     (void)state;
@@ -255,14 +255,15 @@ static const struct damage damages[] = {
     ENTRY(1, reserved, 0x80000000, "a reserved field is not zero"),
     ENTRY(0, offset, 0, "data: 40 bytes at 0, expected at least 1 at 128 inside 320"),
     ENTRY(0, offset, 192, "data: 40 bytes at 192, expected at least 1 at 128"),
-    ENTRY(1, offset, 128, "data: 72 bytes at 128, expected at least 1 at 192"), /* sharing is not in the format */
+    ENTRY(1, offset, 128, "data: 72 bytes at 128, expected at least 1 at 192"), /* entries must not share data */
     ENTRY(1, offset, UINT64_MAX, "data: 72 bytes at 18446744073709551615, expected at least 1 at 192"),
     ENTRY(0, bytes, 0, "data: 0 bytes at 128"),
     ENTRY(1, bytes, 0, "data: 0 bytes at 192"),
     ENTRY(1, bytes, 129, "data: 129 bytes at 192, expected at least 1 at 192 inside 320"),
     ENTRY(1, bytes, UINT64_MAX, "data: 18446744073709551615 bytes at 192"),
     ENTRY(1, bytes, UINT64_MAX - 191, "data: 18446744073709551424 bytes at 192"), /* to 0 */
-    /* A size that is wrong inside the padding shows as padding that is not zero, or as another place for the next. */
+    /* A size that is wrong within the padding shows as padding that is not zero, or as an unexpected offset of the next
+     * entry. */
     {CALL(0, bytes, 39), IN_CALLS "library call 1: padding is not zero"},
     {CALL(0, bytes, 65), IN_CALLS "library call 1: data: 72 bytes at 192, expected at least 1 at 256"},
     {CALL(1, bytes, 71), IN_CALLS "padding is not zero"},
@@ -290,14 +291,15 @@ static const struct damage damages[] = {
     ATTENTION(cluster[1], 1, NOT_ZERO),
     ATTENTION(cluster[2], 16, NOT_ZERO),
     ATTENTION(shared_bytes, 1, NOT_ZERO),
-    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, NOT_ZERO), /* a library does not wait by itself */
+    ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_PROGRAMMATIC, NOT_ZERO), /* a library call cannot wait for its
+                                                                            * predecessor itself */
     ATTENTION(attributes, LAUNCH_LIBRARY | LAUNCH_CORESIDENT, NOT_ZERO),
     ATTENTION(attributes, LAUNCH_LIBRARY | 0x80000000, NOT_ZERO),
     {OPERAND(0, tensor_map, 1), IN_PLAN(8) "operand 0: a tensor map for a library call"},
     {OPERAND(HEAD_OPERAND, tensor_map, 2), IN_PLAN(8) "operand 2: a tensor map for a library call"},
     {OPERAND(WORKSPACE_OPERAND, tensor_map, 1), IN_PLAN(8) "operand 4: a tensor map for a library call"},
     {OPERAND(HEAD_OPERAND, tensor_map, 10), "launch 8 (matmul): operand 2: tensor map 9 of 2"},
-    MATMUL(attributes, 0, "operands: kernel 'rows' has 8, found 5"), /* a kernel again, the one of that number */
+    MATMUL(attributes, 0, "operands: kernel 'rows' has 8, found 5"), /* now the kernel of that number */
     MATMUL(attributes, LAUNCH_PROGRAMMATIC, "operands: kernel 'rows' has 8, found 5"),
     MATMUL(attributes, 4, "operands: kernel 'rows' has 8, found 5"),
     MATMUL(tactic, 2, "tactic 2 of 2"),
@@ -319,7 +321,7 @@ static void every_damage_is_named(void **state)
     }
 }
 
-/* Whether the byte belongs to a version or to a call's data, which may be anything. */
+/* Whether the byte belongs to a version or to a call's data, where any value is valid. */
 static bool is_content(size_t position)
 {
     bool content = false;
@@ -333,7 +335,7 @@ static bool is_content(size_t position)
     return content;
 }
 
-/* Whether all that the section in the file says otherwise is that a call's data have some of the zeros behind them. */
+/* Whether the only difference is that a call's data include some of the zeros after them. */
 static bool takes_padding(const uint8_t *section)
 {
     for (size_t i = 0; i < TEST_ENGINE_CALLS; i++) {
@@ -345,7 +347,7 @@ static bool takes_padding(const uint8_t *section)
     return false;
 }
 
-/* Whether the byte belongs to a call's library, and what stands there now may be the number of one. */
+/* Whether the byte belongs to a call's library and still holds the number of one. */
 static bool names_a_library(const uint8_t *section, size_t position)
 {
     const size_t first = sizeof(struct engine_calls_header), entry_bytes = sizeof(struct engine_call_entry);
@@ -357,7 +359,7 @@ static bool names_a_library(const uint8_t *section, size_t position)
     return entry.library >= 1 && entry.library <= INT32_MAX && entry.library != LIBRARY_NCCL;
 }
 
-/* Every bit of the library calls, with all checksums right: only libraries, versions and data may be others. */
+/* Every bit of the library calls flipped, with all checksums right: only libraries, versions and data may change. */
 static void every_bit_of_the_calls_counts(void **state)
 {
     (void)state;
@@ -384,13 +386,13 @@ static void every_bit_of_the_calls_counts(void **state)
     free(bytes);
 }
 
-/* A section that ends early, or late with zeros. */
+/* A section that is too short, or too long with zeros. */
 static void every_other_length_is_refused(void **state)
 {
     (void)state;
     uint8_t section[TEST_ENGINE_CALLS_BYTES + 128] = {0};
     memcpy(section, sample.calls_section, TEST_ENGINE_CALLS_BYTES);
-    sample.call_count = 0; /* is then not written */
+    sample.call_count = 0; /* a section of size 0 is left out */
     size_t size;
     uint8_t *without = written(false, &size);
     for (size_t length = 1; length <= sizeof section; length++) {
@@ -447,7 +449,7 @@ static void there_are_at_most_65536_calls(void **state)
     }
 }
 
-/* Bounds that may be reached, and what is nobody's business here. */
+/* Values at the bounds, and fields without rules here. */
 static void edges_are_accepted(void **state)
 {
     (void)state;
@@ -481,7 +483,7 @@ static void edges_are_accepted(void **state)
     }
 }
 
-/* 1 to 12 operands; a call that several launches make, and one that none makes. */
+/* 1 to 12 operands; a call of several launches, and one without launches. */
 static void calls_are_shared_and_have_few_or_many_operands(void **state)
 {
     (void)state;
@@ -511,13 +513,13 @@ static void processors_have_no_libraries(void **state)
     assert_true(test_engine_make(&sample, &status));
     memcpy(sample.calls_section, device.calls_section, sizeof sample.calls_section);
     sample.call_count = TEST_ENGINE_CALLS;
-    expect_sample_refused(IN_CALLS "expected none in an engine for a processor");
+    expect_sample_refused(IN_CALLS "expected none in an engine for a CPU");
     library_plans[0] = device.plans[TEST_ENGINE_LIBRARY_PLAN];
     sample.library_plan_count = 1;
-    expect_sample_refused(IN_CALLS "expected none in an engine for a processor");
+    expect_sample_refused(IN_CALLS "expected none in an engine for a CPU");
     sample.call_count = 0;
     expect_sample_refused(IN_PLAN(0) "a field for device targets is not zero");
-    /* A processor's plan is none that calls a library, and cannot be made one. */
+    /* A plan for the CPU has no library calls, and a change of the file cannot add one. */
     library_plans[0] = sample.plans[0];
     expect_sample_refused("section 'library plans': plan 0: calls no library");
     test_engine_launch(&sample, 0, OP_MATMUL)->attributes = LAUNCH_LIBRARY;
@@ -528,7 +530,7 @@ static void processors_have_no_libraries(void **state)
     expect_sample_refused(IN_PLAN(8) "a field for device targets is not zero");
 }
 
-/* As a reader of 1.1 sees it, to which these types are unknown: it has the plans, and passes over the rest. */
+/* A reader that does not know these section types uses the plans and skips the rest. */
 static void other_readers_pass_over_the_sections(void **state)
 {
     (void)state;
@@ -554,7 +556,7 @@ static void other_readers_pass_over_the_sections(void **state)
         calls->type = SECTION_LIBRARY_CALLS;
         engine_fix_checksums(bytes, size);
         expect_refused(bytes, size, "section 'library plans': expected one");
-        /* What no writer may do. */
+        /* Calls that the writer must refuse. */
         plans->flags |= SECTION_FLAG_REQUIRED;
         engine_fix_checksums(bytes, size);
         assert_false(accepts(bytes, size, &status));
@@ -564,7 +566,7 @@ static void other_readers_pass_over_the_sections(void **state)
     }
 }
 
-/* The table's rules for these sections, of which the flag is the writer's affair. */
+/* The table's rules for these sections; the writer sets their flag. */
 static void the_table_bounds_the_sections(void **state)
 {
     (void)state;

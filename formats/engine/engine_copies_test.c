@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine file that changes while it is opened or afterwards: all but the weights is copied before it is checked, and the
- * copies are all that is used. Every read of the file goes through this program's own pread, which can change the file
- * behind any of them. */
+/* An engine file that changes during or after open: all sections but the weights are copied before they are checked,
+ * and only the copies are used. This program's own pread serves every read of the file and can change the file after
+ * any of them. */
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -39,7 +39,7 @@ static void write_sample(bool compress)
     if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
 }
 
-/* All that the sample holds but its weights. */
+/* All sections of the sample but its weights. */
 static void check_copies(const struct engine *engine)
 {
     assert_int_equal(engine->tensor_count, TEST_ENGINE_TENSORS);
@@ -53,12 +53,13 @@ static void check_copies(const struct engine *engine)
     assert_memory_equal(engine->golden.prompt, sample.prompt, sizeof sample.prompt);
     assert_memory_equal(engine->golden.tokens, sample.tokens, sizeof sample.tokens);
     assert_memory_equal(engine->golden.logits, sample.logits, sizeof sample.logits);
+    assert_true(test_engine_same_cases(&engine->golden_plans, &sample.golden_plans));
     assert_memory_equal(engine->manifest_text, "{\"builder_version\":", 19);
     volatile uint64_t first_hash = engine->weight_hashes[0];
     assert_int_not_equal(first_hash, 0);
 }
 
-/* Where a page of the mapping were still in use, the process would end with SIGBUS. */
+/* If a page of the mapping were still in use, the process would end with SIGBUS. */
 static void all_but_the_weights_stays(void **state)
 {
     (void)state;
@@ -78,7 +79,7 @@ static void all_but_the_weights_stays(void **state)
         }
 }
 
-/* Opening, and checking the weights, with the file changed behind the n-th read. */
+/* Opens the engine and checks the weights, with the file changed after the n-th read. */
 static bool open_changed(int how, long behind, bool *opened)
 {
     struct engine engine;
@@ -110,12 +111,12 @@ static void a_change_behind_any_read_is_an_error(void **state)
             write_sample(compress);
             assert_true(open_changed(LEAVE, 0, &opened));
             const long all = reads;
-            /* Header, and ten sections or paddings at least. */
+            /* At least the header and ten sections or paddings. */
             assert_true(all > 10);
             for (long behind = 1; behind <= all; behind++) {
                 write_sample(compress);
-                if (open_changed(how, behind, &opened)) fail_msg("changed behind read %ld of %ld", behind, all);
-                assert_int_equal(opened, behind == all); /* the weights are left then, and wrong */
+                if (open_changed(how, behind, &opened)) fail_msg("changed after read %ld of %ld", behind, all);
+                assert_int_equal(opened, behind == all); /* all but the weights was read, and these are wrong */
             }
         }
 }

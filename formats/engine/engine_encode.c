@@ -6,7 +6,7 @@
 #include "formats/base/checked.h"
 #include "formats/engine/engine_layout.h"
 
-/* A section being put together; `used` never passes `size`, which the encoders compute beforehand. */
+/* A section under construction; `used` never exceeds `size`, which the encoders compute beforehand. */
 struct section_buffer {
     uint8_t *bytes;
     uint64_t size, used;
@@ -80,14 +80,14 @@ bool engine_writer_tensors(struct engine_writer *writer, const struct engine_ten
     return done;
 }
 
-/* `geometry`: whose state fields the section lists; NULL: none. */
+/* `geometry`: its state fields are listed in the section; NULL: none. */
 static bool encode_plans(struct engine_writer *writer, enum engine_section section, const struct plan *plans,
                          size_t count, const struct plan_geometry *geometry, struct status *status)
 {
     struct section_buffer buffer;
     struct plan_field_entry state[STATE_FIELD_COUNT], step[STEP_FIELD_COUNT];
-    struct engine_plans_header header = {.plan_count = (uint32_t)count,
-                                         .field_count = geometry ? STATE_FIELD_COUNT : 0};
+    struct engine_plans_header header = {.plan_count = (uint32_t)count};
+    if (geometry) header.field_count = plan_list_fields(geometry->state, STATE_FIELD_COUNT, state);
     uint64_t size = sizeof header + header.field_count * sizeof *state + count * sizeof(struct plan_header);
     if (count > UINT32_MAX) return status_fail(status, STATUS_BAD_INPUT, "engine: too many plans");
     for (size_t i = 0; i < count; i++) {
@@ -99,7 +99,6 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
     }
     if (!buffer_open(&buffer, size, status)) return false;
     buffer_add(&buffer, &header, sizeof header);
-    if (geometry) plan_list_fields(geometry->state, STATE_FIELD_COUNT, state);
     buffer_add(&buffer, state, header.field_count * sizeof *state);
     for (size_t i = 0; i < count; i++) buffer_add(&buffer, &plans[i].header, sizeof plans[i].header);
     for (size_t i = 0; i < count; i++) {
@@ -113,7 +112,7 @@ static bool encode_plans(struct engine_writer *writer, enum engine_section secti
         buffer_add(&buffer, plans[i].dependencies, counts->dependency_count * sizeof *plans[i].dependencies);
         buffer.used += buffer.used % sizeof(uint64_t); /* the last array may end in the middle of 8 bytes */
     }
-    /* Not compressed, so that the runtime uses them where they lie in the mapping. */
+    /* Not compressed, so that the runtime uses them in place. */
     bool done = engine_writer_section(writer, section, buffer.bytes, buffer.size, false, status);
     free(buffer.bytes);
     return done;
@@ -153,8 +152,38 @@ bool engine_writer_golden(struct engine_writer *writer, const struct engine_gold
     buffer_add(&buffer, golden->prompt, prompt_bytes);
     buffer_add(&buffer, golden->tokens, token_bytes);
     buffer_add(&buffer, golden->logits, logits_bytes);
-    /* Logits are noise to a compressor. */
+    /* Stored without compression: logits do not compress. */
     bool done = engine_writer_section(writer, SECTION_GOLDEN, buffer.bytes, buffer.size, false, status);
+    free(buffer.bytes);
+    return done;
+}
+
+bool engine_writer_golden_plans(struct engine_writer *writer, const struct golden_cases *cases, struct status *status)
+{
+    struct section_buffer buffer;
+    const struct engine_golden_plans_header header = {
+        .header_bytes = sizeof header,
+        .vocab_size = cases->vocab_size,
+        .tolerance = cases->tolerance,
+        .token_count = cases->token_count,
+        .sequence_count = cases->sequence_count,
+        .row_count = cases->row_count,
+        .case_count = cases->case_count,
+        .item_count = cases->item_count,
+    };
+    uint64_t body_bytes, size;
+    if (cases->case_count == 0) return true;
+    if (!engine_golden_plans_bytes(&header, &body_bytes) || !checked_add(sizeof header, body_bytes, &size))
+        return status_fail(status, STATUS_BAD_INPUT, "engine: the golden outputs of the plans are too large");
+    if (!buffer_open(&buffer, size, status)) return false;
+    buffer_add(&buffer, &header, sizeof header);
+    buffer_add(&buffer, cases->sequences, cases->sequence_count * sizeof *cases->sequences);
+    buffer_add(&buffer, cases->rows, cases->row_count * sizeof *cases->rows);
+    buffer_add(&buffer, cases->cases, cases->case_count * sizeof *cases->cases);
+    buffer_add(&buffer, cases->items, cases->item_count * sizeof *cases->items);
+    buffer_add(&buffer, cases->tokens, cases->token_count * sizeof *cases->tokens);
+    buffer_add(&buffer, cases->logits, (uint64_t)cases->row_count * cases->vocab_size * sizeof *cases->logits);
+    bool done = engine_writer_section(writer, SECTION_GOLDEN_PLANS, buffer.bytes, buffer.size, false, status);
     free(buffer.bytes);
     return done;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks exchange: no plan may let a rank overwrite what a slower one has still to read. */
+/* Checks of the data exchange between ranks: no plan may let a rank overwrite data that a slower one has still to
+ * read. */
 #include <inttypes.h>
 
 #include "formats/base/checked.h"
@@ -10,7 +11,7 @@ struct range {
     uint64_t begin, end;
 };
 
-/* Of all plans: where the first collectives' buffers end, and where the last ones' begin. */
+/* Over all plans: the end of the first collectives' buffers, and the start of the last ones'. */
 struct exchange {
     uint64_t first_end, last_begin;
 };
@@ -29,8 +30,7 @@ static bool verify_operands(const struct plan *plan, const struct plan_launch *l
         }
         if (operand->offset < sizeof(struct comm_header))
             return status_fail(status, STATUS_CORRUPT,
-                               "operand %" PRIu32
-                               ": expected the header of the COMM space or a buffer behind it, found "
+                               "operand %" PRIu32 ": expected the header of the COMM space or a buffer after it, found "
                                "%" PRIu64 " bytes at offset %" PRIu64,
                                i, operand->bytes, operand->offset);
         buffers++;
@@ -49,7 +49,7 @@ static bool verify_plan(const struct plan *plan, uint64_t ranks, struct exchange
     struct range first = {0}, last = {0};
     bool any = false;
     if (plan->header.use == PLAN_USE_APART && ranks == 1)
-        return status_fail(status, STATUS_CORRUPT, "its use is for several ranks, the engine has one");
+        return status_fail(status, STATUS_CORRUPT, "use: expected 0 in an engine of one rank, found 1");
     for (uint32_t l = 0; l < plan->header.launch_count; l++) {
         struct range buffer = {0};
         bool collective = plan_op_is_collective(plan->launches[l].op);
@@ -60,7 +60,9 @@ static bool verify_plan(const struct plan *plan, uint64_t ranks, struct exchange
         if (!collective || plan_calls_collective(&plan->launches[l])) continue;
         if (plan->header.use == PLAN_USE_APART)
             return status_fail(status, STATUS_CORRUPT,
-                               "launch %" PRIu32 ": ranks in different processes share no COMM space", l);
+                               "launch %" PRIu32
+                               ": a collective in the COMM space, which ranks in different processes do not share",
+                               l);
         if (any && buffer.begin < last.end && last.begin < buffer.end)
             return status_fail(status, STATUS_CORRUPT,
                                "launch %" PRIu32 ": its buffer overlaps that of the collective before it", l);
@@ -78,7 +80,7 @@ bool engine_verify_exchange(const struct engine *engine, struct status *status)
 {
     uint64_t ranks = plan_ranks(&engine->manifest.geometry);
     struct exchange exchange = {.last_begin = UINT64_MAX};
-    /* Of other libraries each rank would decide by itself whether they are there. */
+    /* With another library each rank would decide by itself whether it is available. */
     for (size_t i = 0; i < engine->call_count; i++)
         if (engine->calls[i].library < LIBRARY_COUNT && (engine->calls[i].library == LIBRARY_NCCL) != (ranks > 1))
             return status_fail(status, STATUS_CORRUPT,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines of several ranks whose plans call a library to exchange: what of the COMM space is left to such calls, which
- * libraries there are, and where ranks in different processes may be. */
+/* Engines of several ranks whose plans exchange data by library calls: the use of the COMM space, the allowed
+ * libraries, and ranks in different processes. */
 
 #define TEST_ENGINE_MAKE test_engine_make_library
 #include "formats/engine/test_engine_frame.h"
@@ -9,14 +9,14 @@
 
 enum { HEADER_BYTES = sizeof(struct comm_header), BLOCK = 64, MOST_LAUNCHES = 8 };
 
-/* A plan of launches with two operands each, and nothing else. */
+/* A plan of launches with two operands each. */
 struct small_plan {
     struct plan plan;
     struct plan_launch launches[MOST_LAUNCHES];
     struct plan_operand operands[2 * MOST_LAUNCHES];
 };
 
-/* A letter for each launch: r, g: all_reduce and all_gather of our own, the n-th of them with buffer n; R, G: the same by
+/* A letter for each launch: r, g: our own all_reduce and all_gather, the n-th of them with buffer n; R, G: the same by
  * a library; a: an add. */
 static void make(struct small_plan *small, const char *launches)
 {
@@ -45,7 +45,7 @@ static void make(struct small_plan *small, const char *launches)
     }
 }
 
-/* The engine of a plan, and of a library plan in its place. */
+/* An engine with a plan and a library plan that replaces it. */
 static bool verify(const struct small_plan *plan, const struct small_plan *library, uint64_t ranks,
                    struct status *status)
 {
@@ -99,7 +99,7 @@ static void operands_in_the_comm_space_are_refused(void **state)
     (void)state;
     static const struct plan_operand header = {.space = SPACE_COMM, .bytes = HEADER_BYTES};
     static const struct plan_operand buffer = {.space = SPACE_COMM, .offset = HEADER_BYTES + 512, .bytes = BLOCK};
-    for (int n = 0; n < 2 * 2; n++) { /* of both ops, either operand */
+    for (int n = 0; n < 2 * 2; n++) { /* either operand of both ops */
         const int launch = n / 2 ? 3 : 1;
         struct small_plan library;
         struct plan_operand *operands = &library.operands[2 * launch];
@@ -110,7 +110,7 @@ static void operands_in_the_comm_space_are_refused(void **state)
                  "section 'library plans': plan 0: launch %d: a library call with the header of the COMM space",
                  launch);
         expect_bad(&library, expected);
-        operands[1 - n % 2] = buffer; /* as a collective of our own has */
+        operands[1 - n % 2] = buffer; /* as for a collective of our own */
         expect_bad(&library, expected);
         operands[n % 2] = (struct plan_operand){.space = SPACE_ARENA};
         snprintf(expected, sizeof expected,
@@ -119,10 +119,9 @@ static void operands_in_the_comm_space_are_refused(void **state)
                  launch);
         expect_bad(&library, expected);
         operands[1 - n % 2].offset = 64;
-        expect_bad(&library,
-                   "expected the header of the COMM space or a buffer behind it, found 64 bytes at offset 64");
+        expect_bad(&library, "expected the header of the COMM space or a buffer after it, found 64 bytes at offset 64");
     }
-    /* What is no collective may look at the header, whoever computes it. */
+    /* Any other op may read the header, as our kernel or a library call. */
     struct small_plan library;
     make(&library, "Ra");
     library.operands[2] = header;
@@ -146,7 +145,7 @@ static void one_rank_has_no_collectives(void **state)
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* Calls between two collectives of ours are not known to keep ranks together: NCCL's may end on one rank earlier. */
+/* Library calls between two collectives of ours need not keep ranks together: NCCL's may end on one rank earlier. */
 static void buffers_count_across_library_collectives(void **state)
 {
     (void)state;
@@ -161,7 +160,7 @@ static void buffers_count_across_library_collectives(void **state)
         snprintf(expected, sizeof expected,
                  "section 'library plans': plan 0: launch %d: its buffer overlaps that of the collective before it",
                  second);
-        buffer->offset = HEADER_BYTES; /* of the first one */
+        buffer->offset = HEADER_BYTES; /* buffer of the first one */
         expect_bad(&library, expected);
         buffer->offset = HEADER_BYTES + BLOCK;
         library.operands[2 * (strchr(plans[i], 'r') - plans[i]) + 1].bytes++;
@@ -169,7 +168,7 @@ static void buffers_count_across_library_collectives(void **state)
     }
 }
 
-/* The first and last of ours count, whatever calls stand around them. */
+/* Our own first and last collectives count, with any calls around them. */
 static void ends_of_plans_count(void **state)
 {
     (void)state;
@@ -191,7 +190,7 @@ static uint64_t draw(uint64_t *random, uint64_t below)
     return (*random >> 33) % below;
 }
 
-/* Random plans: as good, or not, with library calls anywhere in between as without them. */
+/* Random plans: library calls in between do not change whether they are accepted. */
 static void library_collectives_change_nothing(void **state)
 {
     (void)state;
@@ -243,7 +242,8 @@ static void apart_all_collectives_are_calls(void **state)
         make(&library, cases[i].launches);
         library.plan.header.use = PLAN_USE_APART;
         snprintf(expected, sizeof expected,
-                 "section 'library plans': plan 0: launch %d: ranks in different processes share no COMM space",
+                 "section 'library plans': plan 0: launch %d: a collective in the COMM space, which ranks in different "
+                 "processes do not share",
                  cases[i].refused);
         if (cases[i].refused < 0)
             expect_good(&library);
@@ -263,11 +263,11 @@ static void one_rank_is_never_apart(void **state)
     library.plan.header.use = PLAN_USE_APART;
     assert_false(verify(&own, &library, 1, &status));
     assert_string_equal(status.message,
-                        "section 'library plans': plan 0: its use is for several ranks, the engine has one");
+                        "section 'library plans': plan 0: use: expected 0 in an engine of one rank, found 1");
     assert_true(verify(&own, &library, 2, &status));
 }
 
-/* Nothing takes the place of a plan of our own that would not always do. */
+/* No condition may be set on a plan of our own kernels. */
 static void plans_of_our_own_are_for_all(void **state)
 {
     (void)state;
@@ -300,7 +300,7 @@ static void libraries_go_with_the_number_of_ranks(void **state)
     for (int l = 0; l < 5; l++)
         for (int r = 0; r < 4; r++) {
             const enum plan_library library = (enum plan_library)libraries[l];
-            /* A later one, which nobody here knows, may be of any engine. */
+            /* A later, unknown library is allowed in any engine. */
             struct engine_call calls[] = {{.library = (enum plan_library)LIBRARY_COUNT}, {.library = library}};
             const struct engine engine = {.manifest.geometry.ranks = ranks[r],
                                           .plans = &own.plan,
@@ -319,7 +319,7 @@ static void libraries_go_with_the_number_of_ranks(void **state)
         }
 }
 
-/* The same of a file, which is of one rank. */
+/* The same for a file with one rank. */
 static void files_of_one_rank_call_no_nccl(void **state)
 {
     (void)state;

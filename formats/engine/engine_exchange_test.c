@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines of several ranks: what plans may do in the COMM space, and which part of the weights is whose. */
+/* Engines of several ranks: the use of the COMM space by plans, and the regions of the weights. */
 
 #define TEST_ENGINE_MAKE test_engine_make_ranks
 #include "formats/engine/test_engine_frame.h"
@@ -38,7 +38,7 @@ static void move(struct plan_operand *operand, uint64_t offset, uint64_t bytes)
     operand->bytes = bytes;
 }
 
-/* Plain and compressed sections make no difference here, and the file is large. */
+/* Sections are plain only: compression makes no difference here, and the file is large. */
 static void expect_refusal(const char *expected)
 {
     size_t size;
@@ -55,7 +55,7 @@ static void expect_good(void)
     free(bytes);
 }
 
-/* ---- what is good ------------------------------------------------------------------------------------------------ */
+/* ---- valid plans ------------------------------------------------------------------------------------------------ */
 
 static void ranks_are_accepted(void **state)
 {
@@ -102,7 +102,7 @@ static void tight_buffers_are_accepted(void **state)
     expect_good();
 }
 
-/* What need not follow each other may share a place. */
+/* Collectives that cannot follow each other may share a place. */
 static void turns_are_accepted(void **state)
 {
     (void)state;
@@ -125,25 +125,25 @@ static void operands_of_collectives_are_checked(void **state)
         const char *expected;
     } cases[] = {
         {HEADER, 0, HEADER_BYTES - 64,
-         "operand 2: expected the header of the COMM space or a buffer behind it, found "
+         "operand 2: expected the header of the COMM space or a buffer after it, found "
          "128 bytes at offset 0"},
         {HEADER, 0, HEADER_BYTES + 64,
-         "operand 2: expected the header of the COMM space or a buffer behind it, found "
+         "operand 2: expected the header of the COMM space or a buffer after it, found "
          "256 bytes at offset 0"},
         {HEADER, 64, HEADER_BYTES,
-         "operand 2: expected the header of the COMM space or a buffer behind it, found 192 "
+         "operand 2: expected the header of the COMM space or a buffer after it, found 192 "
          "bytes at offset 64"},
         {HEADER, HEADER_BYTES, HEADER_BYTES, "0 headers and 2 buffers of the COMM space, expected one of each"},
         {HEADER, THIRD, BLOCK, "0 headers and 2 buffers of the COMM space, expected one of each"},
         {BUFFER, 0, HEADER_BYTES, "2 headers and 0 buffers of the COMM space, expected one of each"},
         {BUFFER, 0, 64,
-         "operand 3: expected the header of the COMM space or a buffer behind it, found 64 bytes at "
+         "operand 3: expected the header of the COMM space or a buffer after it, found 64 bytes at "
          "offset 0"},
         {BUFFER, 0, END,
-         "operand 3: expected the header of the COMM space or a buffer behind it, found 1024 bytes at "
+         "operand 3: expected the header of the COMM space or a buffer after it, found 1024 bytes at "
          "offset 0"},
         {BUFFER, HEADER_BYTES - 64, BLOCK,
-         "operand 3: expected the header of the COMM space or a buffer behind it, "
+         "operand 3: expected the header of the COMM space or a buffer after it, "
          "found 256 bytes at offset 128"},
         {BUFFER, END, 64, "of space 'comm'"},
         {BUFFER, END - 64, 65, "do not lie in the 1024 bytes of space 'comm'"},
@@ -162,7 +162,7 @@ static void operands_of_collectives_are_checked(void **state)
             }
 }
 
-/* An operand that is there, but not in the COMM space. */
+/* An operand that exists, but not in the COMM space. */
 static void missing_operands_are_refused(void **state)
 {
     (void)state;
@@ -185,7 +185,7 @@ static void missing_operands_are_refused(void **state)
                    "expected one of each");
 }
 
-/* Whatever is no collective may look at the header, and that is all. */
+/* An op that is no collective may only read the header. */
 static void others_leave_buffers_alone(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void others_leave_buffers_alone(void **state)
                    "expected at most a header");
     move(operand, 64, 128);
     expect_refusal(
-        "operand 4: expected the header of the COMM space or a buffer behind it, found 128 bytes at offset 64");
+        "operand 4: expected the header of the COMM space or a buffer after it, found 128 bytes at offset 64");
     assert_int_equal(make_sample(NULL), 0);
     struct plan_operand *norm = operand_of(0, test_engine_launch(&sample, 0, OP_RMS_NORM), 3);
     *norm = (struct plan_operand){.space = SPACE_COMM, .access = ACCESS_WRITE, .offset = THIRD, .bytes = 64};
@@ -221,7 +221,7 @@ static void neighbours_must_not_overlap(void **state)
         uint64_t offset, bytes;
         int named; /* which of the plan's collectives the message names */
     } cases[] = {
-        {0, FIRST, BLOCK + 1, 1},                                            /* into the next from before */
+        {0, FIRST, BLOCK + 1, 1},                                            /* from the previous into the next */
         {1, SECOND, BLOCK + 1, 2}, {1, FIRST, 64, 1},                        /* the same place */
         {1, FIRST - 64, 65, 1},    {1, HEADER_BYTES, END - HEADER_BYTES, 1}, /* all around it */
         {2, SECOND, 64, 2},        {2, SECOND + BLOCK - 64, 128, 2},
@@ -240,11 +240,11 @@ static void neighbours_must_not_overlap(void **state)
     }
 }
 
-/* The end of any plan and the beginning of any other, of another size too. */
+/* The end of any plan and the start of any other, also of another size. */
 static void a_plan_must_not_begin_where_another_ends(void **state)
 {
     (void)state;
-    /* The first plan's three collectives in two places: it ends where it begins, but nothing else does. */
+    /* The first plan's three collectives use two places: it ends where it begins, and no other plan does. */
     move(buffer_of(0, 2), FIRST, 64);
     expect_refusal(
         "collectives: the buffer of a plan's last collective (from byte 256 of the COMM space) overlaps that "
@@ -253,7 +253,7 @@ static void a_plan_must_not_begin_where_another_ends(void **state)
         for (size_t begins = 0; begins < TEST_ENGINE_PLANS; begins++) {
             if (ends == begins) continue;
             assert_int_equal(make_sample(NULL), 0);
-            /* Small everywhere, so that only these two meet; and by one byte. */
+            /* All buffers are small, so that only these two overlap, by one byte. */
             for (size_t plan = 0; plan < TEST_ENGINE_PLANS; plan++) move(buffer_of(plan, 0), FIRST, 64);
             move(buffer_of(begins, 0), FIRST, 129);
             if (ends == 0) move(buffer_of(0, 1), THIRD, 64);
@@ -270,7 +270,7 @@ static void one_collective_is_none_too_few(void **state)
 {
     (void)state;
     struct plan_launch *gather = collective(1, 1);
-    /* As an add: its operands but counts are the arena's. */
+    /* Turned into an add: its operands except counts are in the arena. */
     gather->op = OP_ADD;
     for (uint32_t i = 1; i < gather->operand_count; i++) operand_of(1, gather, i)->space = SPACE_ARENA;
     move(buffer_of(1, 0), FIRST, 64);
@@ -279,7 +279,7 @@ static void one_collective_is_none_too_few(void **state)
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Nothing reaches from a rank's region into that of the next. */
+/* No tensor extends from a rank's region into the next. */
 static void regions_bound_operands_and_tensors(void **state)
 {
     (void)state;
@@ -339,7 +339,7 @@ static void damaged_regions_are_noticed(void **state)
 
 enum { MOST_COLLECTIVES = 4, MOST_PLANS = 3 };
 
-/* A plan of collectives, and nothing else. */
+/* A plan of collectives only. */
 struct small_plan {
     struct plan_launch launches[MOST_COLLECTIVES];
     struct plan_operand operands[2 * MOST_COLLECTIVES];
@@ -375,7 +375,7 @@ static void one_rank_has_no_collectives(void **state)
             assert_int_equal(status.code, STATUS_CORRUPT);
             assert_string_equal(status.message, "section 'plans': plan 0: launch 0: a collective of one rank");
         }
-    /* In a file such an operand leaves its space, for there is none. */
+    /* In a file such an operand is outside its space, which has size 0. */
     struct status status = {0};
     if (!test_engine_make(&sample, &status)) fail_msg("%s", status.message);
     struct plan_launch *add = test_engine_launch(&sample, 0, OP_ADD);
@@ -383,7 +383,7 @@ static void one_rank_has_no_collectives(void **state)
     expect_refusal("do not lie in the 0 bytes of space 'comm'");
 }
 
-/* A library plan takes the place of the engine's own: it follows and precedes the same plans. */
+/* A library plan replaces the engine's own: it precedes and follows the same plans. */
 static void library_plans_count(void **state)
 {
     (void)state;
@@ -407,7 +407,7 @@ static void library_plans_count(void **state)
     assert_string_equal(
         status.message,
         "section 'library plans': plan 1: launch 0: 1 headers and 0 buffers of the COMM space, expected one of each");
-    library[1].header.launch_count = 0; /* nothing takes the plan's place */
+    library[1].header.launch_count = 0; /* no plan replaces it */
     assert_true(engine_verify_exchange(&engine, &status));
 }
 
@@ -416,8 +416,8 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* Random buffers: none is accepted whose rank could overwrite what a slower one reads, whatever plans follow each other;
- * and all are that end behind where any begins. */
+/* Random buffers: none is accepted with which a rank could overwrite data that a slower one reads, in any sequence of
+ * plans; all are accepted in which every buffer ends after the start of any. */
 static void no_order_of_plans_lets_buffers_meet(void **state)
 {
     (void)state;
@@ -460,7 +460,8 @@ static void no_order_of_plans_lets_buffers_meet(void **state)
     assert_true(accepted > 5000 && refused > 5000);
 }
 
-/* Random bytes in plans: whatever opens can be read, and never leaves the space that the manifest states. */
+/* Random bytes in plans: everything in an engine that opens can be read, and stays inside the space that the manifest
+ * states. */
 static void broken_plans_are_harmless(void **state)
 {
     (void)state;

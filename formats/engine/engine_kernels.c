@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels section of device targets, written and checked, and what a launch must say about its kernel. */
+/* The kernels section of device targets, written and checked, and the checks of a launch against its kernel. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "formats/engine/engine_verify.h"
 #include "formats/base/printable.h"
 
-/* Limits of every CUDA device so far; what the device at hand allows is the loader's to check. */
+/* Limits of all CUDA devices so far; the loader checks the limits of the actual device. */
 enum { MAX_BLOCK_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_CLUSTER = 16, MAX_SHARED_BYTES = 1 << 20 };
 
 /* ---- writing ---- */
@@ -137,7 +137,7 @@ bool engine_verify_kernels(struct engine *engine, const struct engine_part *part
         return status_fail(status, STATUS_CORRUPT, "expected %" PRIu64 " bytes for its kernels, found %" PRIu64,
                            cubin_at, part->size);
     if (!all_zero(part->bytes, end, cubin_at))
-        return status_fail(status, STATUS_CORRUPT, "padding behind the last kernel is not zero");
+        return status_fail(status, STATUS_CORRUPT, "padding after the last kernel is not zero");
     return true;
 }
 
@@ -173,7 +173,7 @@ static bool verify_dimensions(const struct plan_launch *launch, struct status *s
     return true;
 }
 
-/* The map must stay inside its operand; in the KV pool, whose size the loader picks, the rows are left to it. */
+/* The map must stay inside its operand. In the KV pool, whose size the loader picks, the loader checks the rows. */
 static bool verify_tensor_map(const struct plan_operand *operand, const struct plan_tensor_map *maps,
                               struct status *status)
 {
@@ -209,7 +209,7 @@ static bool verify_tensor_map(const struct plan_operand *operand, const struct p
     return true;
 }
 
-/* A call takes plain addresses, and the library picks its own launch. */
+/* A call takes plain addresses, and the library picks its own launch dimensions. */
 static bool verify_library_launch(const struct engine *engine, const struct plan *plan,
                                   const struct plan_launch *launch, struct status *status)
 {

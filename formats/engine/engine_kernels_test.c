@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines for a device: the kernels section, and what a launch says of its kernel. */
+/* Engines for a device: the kernels section, and the launches that refer to it. */
 
 #include <zlib.h>
 
@@ -59,7 +59,7 @@ static void round_trip_keeps_everything(void **state)
     }
 }
 
-/* engine_writer_kernels makes the section that test_engine.c puts together by hand. */
+/* engine_writer_kernels writes the same section as test_engine.c. */
 static void the_writer_makes_the_same_section(void **state)
 {
     (void)state;
@@ -189,7 +189,7 @@ static const struct damage damages[] = {
     SECTION(name_bytes, 23, "names: expected 22 bytes, found 23"),
     SECTION(name_bytes, UINT32_MAX, "header: 3 kernels and 4294967295 bytes of names in 640 bytes"),
     ENTRY(0, name_offset, 1, "name offset: expected 0, found 1"),
-    ENTRY(1, name_offset, 0, "name offset: expected 5, found 0"), /* sharing a name is not in the format */
+    ENTRY(1, name_offset, 0, "name offset: expected 5, found 0"), /* entries must not share a name */
     ENTRY(2, name_offset, UINT32_MAX, "name offset: expected 10, found 4294967295"),
     ENTRY(0, name_bytes, 0, "the name is not a text of 0 bytes"),
     ENTRY(0, name_bytes, 3, "the name is not a text of 3 bytes"),
@@ -205,14 +205,15 @@ static const struct damage damages[] = {
     ENTRY(1, reserved, 1, "a reserved field is not zero"),
     ENTRY(0, offset, 0, "cubin: 200 bytes at 0, expected at least 1 at 128 inside 640"),
     ENTRY(0, offset, 192, "cubin: 200 bytes at 192, expected at least 1 at 128"),
-    ENTRY(1, offset, 128, "cubin: 64 bytes at 128, expected at least 1 at 384"), /* sharing is not either */
+    ENTRY(1, offset, 128, "cubin: 64 bytes at 128, expected at least 1 at 384"), /* nor data */
     ENTRY(2, offset, UINT64_MAX, "cubin: 129 bytes at 18446744073709551615, expected at least 1 at 448"),
     ENTRY(0, bytes, 0, "cubin: 0 bytes at 128"),
     ENTRY(2, bytes, 0, "cubin: 0 bytes at 448"),
     ENTRY(2, bytes, 193, "cubin: 193 bytes at 448, expected at least 1 at 448 inside 640"),
     ENTRY(2, bytes, UINT64_MAX, "cubin: 18446744073709551615 bytes at 448"),
     ENTRY(2, bytes, UINT64_MAX - 447, "cubin: 18446744073709551168 bytes at 448"), /* to 0 */
-    /* A size that is wrong inside the padding shows as padding that is not zero, or as another place for the next. */
+    /* A size that is wrong within the padding shows as padding that is not zero, or as an unexpected offset of the next
+     * entry. */
     {FIELD(IN_SECTION, 8, engine_kernel_entry, bytes, 199), "section 'kernels': kernel 1: padding is not zero"},
     {FIELD(IN_SECTION, 8, engine_kernel_entry, bytes, 257), "section 'kernels': kernel 1: cubin: 64 bytes at 384, "
                                                             "expected at least 1 at 448"},
@@ -224,8 +225,8 @@ static const struct damage damages[] = {
     SECTION_AT(127, 1, 0x80, "kernel 0: padding is not zero"),
     SECTION_AT(328, 1, 1, "kernel 1: padding is not zero"),
     SECTION_AT(383, 1, 1, "kernel 1: padding is not zero"),
-    SECTION_AT(577, 1, 1, "padding behind the last kernel is not zero"),
-    SECTION_AT(639, 1, 1, "padding behind the last kernel is not zero"),
+    SECTION_AT(577, 1, 1, "padding after the last kernel is not zero"),
+    SECTION_AT(639, 1, 1, "padding after the last kernel is not zero"),
     /* launches */
     EMBED(kernel, 1, "operands: kernel 'rows' has 8, found 4"),
     EMBED(kernel, 3, "kernel 3 of 3"),
@@ -264,7 +265,7 @@ static const struct damage damages[] = {
     HEAD_MAP(dtype, (1ll << 32) + DTYPE_F32, "dtype: expected F32, F16 or BF16, found 4294967297"),
     HEAD_MAP(columns, 0, "16 x 0 elements, 64 bytes a row"),
     HEAD_MAP(columns, -1, "16 x -1 elements, 64 bytes a row"),
-    HEAD_MAP(columns, 17, "16 x 17 elements, 64 bytes a row"), /* a row is longer than the way to the next */
+    HEAD_MAP(columns, 17, "16 x 17 elements, 64 bytes a row"), /* a row is longer than the pitch */
     HEAD_MAP(columns, INT64_MAX, "16 x 9223372036854775807 elements"),
     HEAD_MAP(columns, 1ll << 62, "16 x 4611686018427387904 elements"), /* 0 bytes, modulo 2^64 */
     HEAD_MAP(rows, 0, "rows: expected at least 1, found 0"),
@@ -344,7 +345,7 @@ static void a_name_is_not_empty(void **state)
     expect_sample_refused("section 'kernels': kernel 2: the name is not a text of 0 bytes");
 }
 
-/* Bounds that may be reached. */
+/* Values at the bounds. */
 static void edges_are_accepted(void **state)
 {
     (void)state;
@@ -360,7 +361,7 @@ static void edges_are_accepted(void **state)
         {{FIELD(IN_EMBED, 0, plan_launch, grid[0], 16)}, {FIELD(IN_EMBED, 0, plan_launch, cluster[0], 16)}},
         {{FIELD(IN_EMBED, 0, plan_launch, shared_bytes, 1 << 20)}},
         {{FIELD(IN_EMBED, 0, plan_launch, attributes, LAUNCH_PROGRAMMATIC)}},
-        /* An address in the place of a map, which nothing refers to then. */
+        /* An address instead of a map, which no operand refers to then. */
         {{FIELD(IN_MATMUL_OPERAND, 0, plan_operand, tensor_map, 0)}},
         /* 32 columns of 16 bits, box as wide as the swizzle. */
         {{FIELD(IN_HEAD_MAP, 0, plan_tensor_map, dtype, DTYPE_BF16)},
@@ -368,7 +369,7 @@ static void edges_are_accepted(void **state)
          {FIELD(IN_HEAD_MAP, 0, plan_tensor_map, box_columns, 32)}},
         {{FIELD(IN_HEAD_MAP, 0, plan_tensor_map, dtype, DTYPE_F16)},
          {FIELD(IN_HEAD_MAP, 0, plan_tensor_map, box_columns, 8)}},
-        /* One row: nothing follows it, however far. */
+        /* One row: no other row follows it at any pitch. */
         {{FIELD(IN_HEAD_MAP, 0, plan_tensor_map, rows, 1)}, {FIELD(IN_HEAD_MAP, 0, plan_tensor_map, pitch, 1ll << 39)}},
         {{FIELD(IN_HEAD_MAP, 0, plan_tensor_map, rows, 1)},
          {FIELD(IN_HEAD_MAP, 0, plan_tensor_map, columns, 256)},
@@ -392,7 +393,7 @@ static void edges_are_accepted(void **state)
     }
 }
 
-/* Whether a byte of this value may stand there: in a name, which is text, or in a cubin, which may be anything. */
+/* Whether the byte may have this value: in a name, which is text, or in a cubin, where any value is valid. */
 static bool is_content(size_t position, uint8_t value)
 {
     static const char names[] = "rows\0rows\0matmul_head";
@@ -405,7 +406,7 @@ static bool is_content(size_t position, uint8_t value)
     return content;
 }
 
-/* Whether all that the section in the file says otherwise is that a cubin has some of the zeros behind it. */
+/* Whether the only difference is that a cubin includes some of the zeros after it. */
 static bool takes_padding(const uint8_t *section)
 {
     for (size_t i = 0; i < TEST_ENGINE_KERNELS; i++) {
@@ -417,7 +418,8 @@ static bool takes_padding(const uint8_t *section)
     return false;
 }
 
-/* Every bit of the section, with all checksums right: only names (while they are text) and cubins may be others. */
+/* Every bit of the section flipped, with all checksums right: only names (while they are text) and cubins may
+ * change. */
 static void every_bit_of_structure_counts(void **state)
 {
     (void)state;
@@ -440,11 +442,11 @@ static void every_bit_of_structure_counts(void **state)
             bytes[section + i] ^= (uint8_t)(1u << bit);
         }
     }
-    assert_int_equal(taken, 10); /* 5 bits of either size that has room behind it */
+    assert_int_equal(taken, 10); /* 5 bits of either size with room after it */
     free(bytes);
 }
 
-/* A plain engine whose kernels section, the last one, is another; free() it. */
+/* A plain engine with another kernels section, the last one; free() it. */
 static uint8_t *with_section(const void *section, size_t section_bytes, size_t *size)
 {
     size_t old_size;
@@ -468,7 +470,7 @@ static uint8_t *with_section(const void *section, size_t section_bytes, size_t *
     return copy;
 }
 
-/* A section that ends early, or late with zeros. */
+/* A section that is too short, or too long with zeros. */
 static void every_other_length_is_refused(void **state)
 {
     (void)state;
@@ -531,22 +533,23 @@ static void there_are_at_most_65536_kernels(void **state)
 static void the_section_goes_with_the_target(void **state)
 {
     (void)state;
-    sample.kernel_count = 0; /* is then not written */
+    sample.kernel_count = 0; /* a section of size 0 is left out */
     expect_sample_refused("section 'manifest': target 'cuda': section 'kernels' is missing");
     struct status status = {0};
     assert_true(test_engine_make_device(&sample, &status));
     static struct test_engine processor;
     assert_true(test_engine_make(&processor, &status));
     sample.manifest = processor.manifest;
-    expect_sample_refused("section 'manifest': target 'cpu': section 'kernels' is there, but only device targets have "
-                          "one");
+    expect_sample_refused(
+        "section 'manifest': target 'cpu': section 'kernels' is present, but only device targets have "
+        "one");
 }
 
 static void processors_have_no_device_fields(void **state)
 {
     (void)state;
     struct status status = {0};
-    /* All that the device has, under another name: the first launch is what a processor's engine stumbles over. */
+    /* The device's sections under the target CPU: the first launch is refused. */
     sample.kernel_count = 0;
     sample.manifest.target = TARGET_CPU;
     sample.manifest.target_capability = 0;
@@ -570,7 +573,7 @@ static void processors_have_no_device_fields(void **state)
     }
 }
 
-/* Puts `to` in the place of `from`, which is as long. */
+/* Replaces `from` by `to`, which is as long. */
 static void replace(uint8_t *bytes, size_t size, const char *from, const char *to)
 {
     size_t length = strlen(from);
@@ -604,8 +607,8 @@ static void capability_goes_with_the_target(void **state)
     }
 }
 
-/* What a reader of 1.0, which knows no kernels, must see: a section that it may not pass over. Of the reader of today:
- * the flag is the writer's affair. */
+/* A reader that does not know section kernels must refuse the file. Today's reader ignores the flag, which the writer
+ * sets. */
 static void the_section_need_not_be_marked_required(void **state)
 {
     (void)state;

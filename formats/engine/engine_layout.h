@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine file as bytes: the structs of engine_file.md, little endian, without padding.
+/* Encoding of the engine file: the structs of engine_file.md, little endian, without padding.
  *
- *   [0, 4096)   header, section table, zeros
- *   then        the sections in the order of the table, each at its alignment, zeros between them
- *   end         the file ends with the last section's last byte */
+ * [0, 4096): header, section table, zeros. Then: the sections in the order of the table, each at its alignment, zeros
+ * between them. The file ends with the last section's last byte. */
 #ifndef FORMATS_ENGINE_ENGINE_LAYOUT_H
 #define FORMATS_ENGINE_ENGINE_LAYOUT_H
 
@@ -13,20 +12,20 @@
 
 #include "formats/engine/engine_file.h"
 
-/* As in PNG, the first byte is no ASCII and the line ends show a transfer that changed them. */
+/* As in PNG: the first byte is not ASCII, and the line ends reveal a transfer that changed them. */
 #define ENGINE_MAGIC \
     "\x89"           \
     "ENG\r\n\x1a\n"
 
 enum {
     ENGINE_MAGIC_BYTES = 8,
-    ENGINE_PREFIX_BYTES = 64,   /* the part of the header that no version ever changes */
+    ENGINE_PREFIX_BYTES = 64,   /* the part of the header that is the same in every version */
     ENGINE_HEADER_SPACE = 4096, /* header and table, then zeros */
     ENGINE_WEIGHT_ALIGNMENT_LARGE = 2 << 20,
-    ENGINE_WEIGHT_LARGE_BYTES = 32 << 20, /* from here on weights get the large alignment */
-    /* What opening a file may take of private memory, unless the caller says how much: so much, and so many times the bytes
-     * of all but the weights. Real files need twice those bytes where nothing is compressed; text and machine code that
-     * zlib makes smaller by a factor of 3 to 8 need up to 10 times. */
+    ENGINE_WEIGHT_LARGE_BYTES = 32 << 20, /* from this size on weights have the large alignment */
+    /* Default limit of the private memory that opening a file may use: a base plus a multiple of the bytes of all
+     * sections but the weights. Real files need twice those bytes if nothing is compressed; text and machine code
+     * compressed by a factor of 3 to 8 need up to 10 times. */
     ENGINE_HOST_BASE_BYTES = 32 << 20,
     ENGINE_HOST_RATIO = 16,
 };
@@ -63,13 +62,13 @@ struct engine_section_entry {
     uint32_t flags;
     uint64_t offset; /* from the start of the file */
     uint64_t stored_bytes, raw_bytes;
-    uint64_t hash; /* XXH3-64 of the stored bytes; CHUNKED: of the raw bytes of the weight hashes */
+    uint64_t hash; /* XXH3-64 of the stored bytes; CHUNKED: of the raw bytes of section weight hashes */
     uint64_t reserved;
 };
 _Static_assert(sizeof(struct engine_section_entry) == 48, "encoding");
 _Static_assert(sizeof(struct engine_header) + ENGINE_MAX_SECTIONS * sizeof(struct engine_section_entry) <=
                    ENGINE_HEADER_SPACE,
-               "the table fits behind the header");
+               "the table fits after the header");
 
 /* Tensors: header, entries by rising offset, then the names, each with its NUL, in the same order. */
 struct engine_tensors_header {
@@ -92,7 +91,7 @@ _Static_assert(sizeof(struct engine_tensor_entry) == 64, "encoding");
  * parameters, tensor maps, fields of its STEP space and dependencies, and zeros to a multiple of 8 bytes. */
 struct engine_plans_header {
     uint32_t plan_count;
-    uint32_t field_count; /* of the STATE space; library plans: 0 */
+    uint32_t field_count; /* fields of the STATE space; library plans: 0 */
 };
 _Static_assert(sizeof(struct engine_plans_header) == 8, "encoding");
 
@@ -142,16 +141,29 @@ struct engine_golden_header {
 _Static_assert(sizeof(struct engine_golden_header) == 24, "encoding");
 enum { ENGINE_GOLDEN_MOST_HEADER = 4096 };
 
-/* Where a section must begin, at or behind `position`. False on overflow. */
+/* Golden plans: header, sequences, rows, cases, items, tokens, logits, as in struct golden_cases. A later minor version may
+ * have a longer header, which begins with this one. */
+struct engine_golden_plans_header {
+    uint32_t header_bytes;
+    uint32_t vocab_size;
+    float tolerance;
+    uint32_t token_count, sequence_count, row_count, case_count, item_count;
+};
+_Static_assert(sizeof(struct engine_golden_plans_header) == 32, "encoding");
+
+/* The bytes after the header of a section with these counts. False on overflow. */
+bool engine_golden_plans_bytes(const struct engine_golden_plans_header *header, uint64_t *bytes);
+
+/* The offset at which a section must begin: the first valid one from `position` on. False on overflow. */
 bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t position, uint64_t *offset);
 
-/* Most raw bytes that a section may have: what a reader is willing to inflate. */
+/* Most raw bytes of a section: the limit up to which a reader decompresses. */
 uint64_t engine_section_limit(unsigned type);
 
-/* The bytes of one plan behind its header. False on overflow. */
+/* Bytes of the body of one plan. False on overflow. */
 bool engine_plan_body_bytes(const struct plan_header *header, uint64_t *bytes);
 
-/* False with a message on a big-endian host, where the structs above would be read wrongly. */
+/* False with a message on a big-endian host, which would misread the structs above. */
 bool engine_host_check(struct status *status);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Library plans: their section, whose place each takes, and that they and library calls go together. */
+/* Library plans: their section, the plan that each replaces, and the rule that they come with library calls. */
 
 #include <zlib.h>
 
@@ -21,7 +21,7 @@ static uint8_t *plans_section(size_t *section_bytes)
     return section;
 }
 
-/* The library plan again, in the place of another plan: its operands lie in the steps of more rows, too. */
+/* The library plan again, as replacement of another plan: its operands are also inside the steps of more rows. */
 static void add_library_plan(size_t twin)
 {
     struct plan *plan = &library_plans[sample.library_plan_count++];
@@ -43,7 +43,7 @@ static void any_plan_may_have_one_in_its_place(void **state)
         struct plan plans[TEST_ENGINE_PLANS];
         assert_int_equal(make_sample(NULL), 0);
         size_t count = 0;
-        /* Begins with the sample's, from which the others are made. */
+        /* The first is the sample's; the others are made from it. */
         for (size_t twin = 1; twin < TEST_ENGINE_PLANS; twin++)
             if (twins & 1u << twin) add_library_plan(twin);
         if (!(twins & 1)) {
@@ -63,7 +63,7 @@ static void any_plan_may_have_one_in_its_place(void **state)
     }
 }
 
-/* A library plan may need less of the arena than the plans, or much more. */
+/* A library plan may need less arena than the plans, or much more. */
 static void each_has_its_own_arena(void **state)
 {
     enum { WORKSPACE_OPERAND = 4 };
@@ -81,7 +81,7 @@ static void each_has_its_own_arena(void **state)
     engine_close(&engine);
 }
 
-/* The writer leaves library plans as they are; a reader takes them compressed as well. */
+/* The writer does not compress library plans; a reader also takes compressed ones. */
 static void library_plans_may_be_compressed(void **state)
 {
     (void)state;
@@ -115,9 +115,9 @@ static void library_plans_may_be_compressed(void **state)
 /* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 #define IN_PLANS       "section 'library plans': "
-#define NO_COUNTERPART "has no counterpart among the plans, or stands at the wrong place"
+#define NO_COUNTERPART "has no counterpart among the plans, or is out of order"
 
-/* One field of the library plan is overwritten: of its header or of its first launch, which has a kernel. */
+/* One field of the library plan is overwritten, in its header or in its first launch, which has a kernel. */
 enum place { IN_HEADER, IN_EMBED };
 
 #define FIELD(place, type, field, value) \
@@ -152,9 +152,9 @@ static const struct damage {
     HEADER(out_rows, 0, ": kind 1 of 1 rows " NO_COUNTERPART),
     HEADER(out_rows, 2, ": step field of id 5: expected at least 8 bytes, found 4"),
     HEADER(use, 2, " (decode, 1 rows): use: expected 0 or 1, found 2"),
-    HEADER(use, PLAN_USE_APART, ": its use is for several ranks, the engine has one"),
-    HEADER(launch_count, 3, ": calls no library"), /* what is left has no call; the rest is not used */
-    /* Each is held to its own arena, not the manifest's. */
+    HEADER(use, PLAN_USE_APART, ": use: expected 0 in an engine of one rank, found 1"),
+    HEADER(launch_count, 3, ": calls no library"), /* the remaining launches have no call; the rest is not used */
+    /* Each is checked against its own arena, not the manifest's. */
     HEADER(arena_bytes, 36863,
            " (decode, 1 rows): launch 8 (matmul): operand 4: 4096 bytes at offset 32768 do not lie in the 36863 bytes "
            "of space 'arena'"),
@@ -174,7 +174,7 @@ static void every_damage_is_named(void **state)
     }
 }
 
-/* Counts that the writer goes by are overwritten in the file. */
+/* Counts that the writer uses are overwritten in the file. */
 static void every_damage_of_the_frame_is_named(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void every_damage_of_the_frame_is_named(void **state)
     free(bytes);
 }
 
-/* Every bit of the library plans: refused, or part of the plan that the engine then has. */
+/* Every bit of the library plans flipped: refused, or part of the plan that the engine then has. */
 static void every_bit_of_the_plans_counts(void **state)
 {
     (void)state;
@@ -245,11 +245,12 @@ static void every_bit_of_the_plans_counts(void **state)
     }
     assert_true(refused > 0);
     assert_int_equal(unseen,
-                     STEP_FIELD_COUNT); /* that a field is essential, which a reader knows that knows the field */
+                     STEP_FIELD_COUNT); /* the flag that a field is essential, which does not matter to a reader that
+                                         * knows the field */
     free(bytes);
 }
 
-/* A section that ends early, or late with zeros. */
+/* A section that is too short, or too long with zeros. */
 static void every_other_length_is_refused(void **state)
 {
     (void)state;
@@ -257,7 +258,7 @@ static void every_other_length_is_refused(void **state)
     uint8_t *plans = plans_section(&section_bytes), *section = calloc(1, section_bytes + 128);
     assert_non_null(section);
     memcpy(section, plans, section_bytes);
-    sample.library_plan_count = 0; /* is then not written */
+    sample.library_plan_count = 0; /* a section of size 0 is left out */
     uint8_t *without = written(false, &size);
     for (size_t length = 1; length <= section_bytes + 128; length++) {
         size_t whole = size;
@@ -320,7 +321,7 @@ static void a_library_plan_calls_a_library(void **state)
 static void calls_and_plans_need_each_other(void **state)
 {
     (void)state;
-    sample.library_plan_count = 0; /* is then not written */
+    sample.library_plan_count = 0; /* a section of size 0 is left out */
     expect_sample_refused("section 'library plans': expected one, since there are library calls, found none");
     assert_int_equal(make_sample(NULL), 0);
     sample.call_count = 0;

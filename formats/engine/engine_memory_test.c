@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine file may cost before it is judged: the manifest is read first, and a limit holds for all that opening takes. */
+/* Memory of opening an engine file: the manifest is read first, and a limit bounds all memory of opening. */
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -48,7 +48,7 @@ static long peak_kilobytes(void)
     return usage.ru_maxrss;
 }
 
-/* Most memory that opening the file adds to a process that has just begun, and how it ends. */
+/* Largest memory that opening the file adds to a new process, and how the process ends. */
 static long cost_of_opening(struct status *status)
 {
     struct {
@@ -103,7 +103,7 @@ static void a_bad_manifest_is_seen_first(void **state)
     static const enum engine_section bombs[] = {SECTION_KERNELS, SECTION_LIBRARY_CALLS, SECTION_LIBRARY_PLANS};
     size_t size;
     write_bombs(bombs, 3);
-    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'manifest': target 'cpu': section 'kernels' is there");
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'manifest': target 'cpu': section 'kernels' is present");
     uint8_t *bytes = test_engine_read(path, &size);
     assert_non_null(bytes);
     assert_true(size < MEGABYTE);
@@ -124,6 +124,9 @@ static void the_manifest_bounds_the_others(void **state)
     write_bombs((const enum engine_section[]){SECTION_GOLDEN}, 1);
     EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'golden': raw size: expected at most 4776 in an engine with this",
                          "found 41943040");
+    write_bombs((const enum engine_section[]){SECTION_GOLDEN_PLANS}, 1);
+    EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'golden plans': raw size: expected at most 662528 in an engine with",
+                         "found 41943040");
 }
 
 static void what_deflate_cannot_do_is_refused(void **state)
@@ -131,9 +134,10 @@ static void what_deflate_cannot_do_is_refused(void **state)
     (void)state;
     size_t size;
     uint8_t *bytes = written(true, &size);
-    test_engine_entry(bytes, size, SECTION_TACTICS)->raw_bytes = 1 << 20; /* allowed, but not from so few bytes */
+    test_engine_entry(bytes, size, SECTION_TACTICS)->raw_bytes = 1 << 20; /* below the limit, but more than so few bytes
+                                                                           * can expand to */
     engine_fix_checksums(bytes, size);
-    expect_refused(bytes, size, "section 'tactics': raw size: 1048576 bytes cannot come out of");
+    expect_refused(bytes, size, "section 'tactics': raw size: 1048576 bytes are more than can be compressed into");
     free(bytes);
 }
 
@@ -143,7 +147,7 @@ static void a_limit_holds_for_all_together(void **state)
     write_bombs((const enum engine_section[]){SECTION_TACTICS}, 1);
     EXPECT_CHEAP_REFUSAL(STATUS_MACHINE, "section 'tactics': needs 41943040 bytes of memory", "may take 3", "has taken",
                          "raise the limit (max_host_bytes)");
-    /* With more it is judged. */
+    /* With a higher limit the file is read and its error reported. */
     struct engine engine;
     struct status status = {0};
     assert_false(engine_open_within(&engine, path, 2 * (uint64_t)BOMB_BYTES, &status));
@@ -151,7 +155,7 @@ static void a_limit_holds_for_all_together(void **state)
     assert_non_null(strstr(status.message, "section 'tactics': line 0 is not a tuning record"));
 }
 
-/* Up to some limit nothing is opened, from there on everything. */
+/* Below some limit no open succeeds, from it on all do. */
 static void the_caller_sets_the_limit(void **state)
 {
     (void)state;
@@ -172,7 +176,7 @@ static void the_caller_sets_the_limit(void **state)
             refused++;
             assert_int_equal(status.code, STATUS_MACHINE);
             char limit_text[40];
-            snprintf(limit_text, sizeof limit_text, "may take %llu, and", (unsigned long long)limit);
+            snprintf(limit_text, sizeof limit_text, "may take %llu in all", (unsigned long long)limit);
             assert_non_null(strstr(status.message, "section '"));
             assert_non_null(strstr(status.message, limit_text));
         }

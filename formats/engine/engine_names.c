@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names section: JSON that names ops, operands, parameters, kernels and library calls for people. Tools print these
+/* The names section: JSON with display names of ops, operands, parameters, kernels and library calls. Tools print these
  * names, so that they describe an engine of another release correctly. Nothing that is computed depends on them. */
 #include <errno.h>
 #include <inttypes.h>
@@ -26,9 +26,8 @@ static bool put_table(json_t *object, const char *key, const struct engine_name_
         ok = json_array_append_new(operands, json_string(table->operands[i])) == 0;
     for (size_t i = 0; ok && i < table->param_count; i++) {
         char id[KEY_BYTES];
-        if (!table->params[i]) continue;
-        snprintf(id, sizeof id, "%zu", i + 1);
-        ok = json_object_set_new(params, id, json_string(table->params[i])) == 0;
+        snprintf(id, sizeof id, "%u", table->params[i].id);
+        ok = json_object_set_new(params, id, json_string(table->params[i].name)) == 0;
     }
     return ok;
 }
@@ -157,7 +156,7 @@ const char *engine_kernel_name(const struct engine *engine, const struct plan_la
     return engine->kernels[launch->kernel].entry;
 }
 
-/* The kernel's table, which names its own tunables; else that of the op. */
+/* The kernel's table, which includes its own tunables; else that of the op. */
 static const json_t *launch_table(const struct engine *engine, const struct plan_launch *launch)
 {
     const json_t *table = NULL;

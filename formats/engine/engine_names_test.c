@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names section: the file's own names are handed out, and damage is refused. */
+/* The names section: the file's own names are returned, and damage is refused. */
 #define TEST_ENGINE_MAKE test_engine_make_device
 #include "formats/engine/test_engine_frame.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of the plans section, and of the plans that take the place of some of them where a library is there. */
+/* Checks of the plans section and of the library plans that replace some of them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "formats/base/checked.h"
 #include "formats/engine/engine_verify.h"
 
-/* What only an engine can know of a launch: its target and its tactics. */
+/* Checks of a launch against the engine's target and tactics. */
 static bool verify_launch(const struct engine *engine, const struct plan *plan, const struct plan_launch *launch,
                           uint64_t tactic_count, struct status *status)
 {
@@ -71,7 +71,7 @@ static bool verify_plan_order(const struct engine *engine, struct status *status
     return true;
 }
 
-/* The fields of a plan's STEP space, as large as its rows demand. */
+/* Reads the fields of a plan's STEP space; its rows determine the least sizes. */
 static bool read_step_fields(const struct engine *engine, struct plan *plan, const struct plan_field_entry *entries,
                              struct status *status)
 {
@@ -83,7 +83,7 @@ static bool read_step_fields(const struct engine *engine, struct plan *plan, con
                             status);
 }
 
-/* Points the plan at its arrays in the section, from `position` on, which moves to their end. */
+/* Points the plan to its arrays in the section, from `position` on, and sets `position` to their end. */
 static bool place_plan(const struct engine *engine, const struct engine_part *part, struct plan *plan,
                        uint64_t *position, struct status *status)
 {
@@ -121,7 +121,7 @@ static bool read_state_fields(struct engine *engine, const struct plan_field_ent
                             STATE_FIELD_COUNT, status);
 }
 
-/* Reads the section up to the launches of its plans. *plans is engine_take's. */
+/* Reads the section except for the launches' contents. *plans is allocated by engine_take. */
 static bool place_plans(struct engine *engine, const struct engine_part *part, bool lists_state, struct plan **plans,
                         size_t *count, struct status *status)
 {
@@ -209,7 +209,7 @@ bool engine_verify_library_plans(struct engine *engine, const struct engine_part
         if (twin == engine->plan_count || header->out_rows != engine->plans[twin].header.out_rows)
             ok = status_fail(status, STATUS_CORRUPT,
                              "plan %zu: kind %" PRIu32 " of %" PRIu32 " rows has no counterpart among the plans, or "
-                             "stands at the wrong place",
+                             "is out of order",
                              i, header->kind, header->rows);
         else if (memcmp(plans[i].step, engine->plans[twin].step, sizeof plans[i].step) != 0)
             ok = status_fail(status, STATUS_CORRUPT, "plan %zu: its step fields are not those of its counterpart", i);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens an engine file: header, section table, padding, checksums, inflation. What lies inside the sections is then
- * checked by engine_verify.c. Nothing of the file is believed before it was checked, and every message names the part
- * of the file that is wrong. All but the weights is copied first: what was checked stays as it was, whatever becomes of the
- * file. The manifest comes before the other sections and bounds them, and every piece of memory counts against a limit. */
+/* Opens an engine file: header, section table, padding, checksums, decompression. engine_verify.c then checks the
+ * contents of the sections. Nothing of the file is used before it was checked, and every message names the part of the
+ * file that is wrong. All sections but the weights are copied first, so that later changes of the file have no effect
+ * on what was checked. The manifest comes before the other sections and bounds them, and all memory counts against a
+ * limit. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -15,14 +16,14 @@
 #include "formats/base/hash.h"
 
 enum {
-    /* deflate cannot do better than 1032 to 1, so a larger raw size is a lie that would only cost memory. */
+    /* deflate reaches at most 1032 to 1; a larger raw size is refused before memory is allocated. */
     ZLIB_MAX_RATIO = 1032,
-    PIECE_BYTES = 128 << 10, /* of what is hashed without being kept */
+    PIECE_BYTES = 128 << 10, /* size of the buffer for bytes that are hashed only */
 };
 
 #define ADVICE_DAMAGED "the file is damaged: copy it again or rebuild it"
 
-/* A few bytes as printable text, for messages about files that are something else. */
+/* A few bytes as printable text, for messages about files that are not engines. */
 static void printable(const uint8_t *bytes, size_t size, char *out)
 {
     for (size_t i = 0; i < size; i++)
@@ -37,35 +38,8 @@ static bool read_bytes(const struct engine *engine, uint64_t offset, void *to, u
     return true;
 }
 
-void *engine_take(struct engine *engine, uint64_t count, uint64_t size, struct status *status)
-{
-    uint64_t bytes, total;
-    if (!checked_mul(count, size, &bytes)) bytes = UINT64_MAX;
-    if (!checked_add(engine->host_bytes, bytes, &total) || total > engine->host_limit) {
-        status_fail(status, STATUS_MACHINE,
-                    "needs %" PRIu64 " bytes of memory; opening this file may take %" PRIu64 ", and has taken %" PRIu64
-                    " of them; for a file that can be trusted, raise the limit (max_host_bytes)",
-                    bytes, engine->host_limit, engine->host_bytes);
-        return NULL;
-    }
-    void *memory = calloc((size_t)count, (size_t)size);
-    if (!memory) {
-        status_fail(status, STATUS_MACHINE, "out of memory for %" PRIu64 " bytes", bytes);
-        return NULL;
-    }
-    engine->host_bytes = total;
-    return memory;
-}
-
-void engine_give_back(struct engine *engine, void *memory, uint64_t bytes)
-{
-    if (!memory) return;
-    free(memory);
-    engine->host_bytes -= bytes;
-}
-
-/* The immutable prefix: says what the file is, whatever its version. `bytes`: as much of the file as header and table may
- * take, or all of it; `size`: of the file. */
+/* Checks the immutable prefix, which identifies a file of any version. `bytes`: the part of the file that header and
+ * table can occupy, or all of it; `size`: size of the file. */
 static bool check_prefix(const uint8_t *bytes, uint64_t size, struct engine_header *header, struct status *status)
 {
     if (size == 0) return status_fail(status, STATUS_BAD_INPUT, "header: the file is empty");
@@ -159,7 +133,7 @@ static bool check_header(const struct engine_header *header, uint64_t size, stru
     return true;
 }
 
-/* What this version does with a section: used in place, used, or passed over. */
+/* Use of a section by this version: in place, copied, or skipped. */
 static bool section_is_known(uint32_t type)
 {
     switch (type) {
@@ -174,7 +148,8 @@ static bool section_is_known(uint32_t type)
     case SECTION_GOLDEN:
     case SECTION_LIBRARY_CALLS:
     case SECTION_LIBRARY_PLANS:
-    case SECTION_NAMES: return true;
+    case SECTION_NAMES:
+    case SECTION_GOLDEN_PLANS: return true;
     default: return false;
     }
 }
@@ -211,7 +186,7 @@ static bool check_sizes(const struct engine_section_entry *entry, uint64_t previ
                            entry->offset);
     if (!checked_range(entry->offset, entry->stored_bytes, file_bytes))
         return status_fail(status, STATUS_CORRUPT,
-                           "%" PRIu64 " bytes at offset %" PRIu64 " end behind the file's end at %" PRIu64,
+                           "%" PRIu64 " bytes at offset %" PRIu64 " end after the file's end at %" PRIu64,
                            entry->stored_bytes, entry->offset, file_bytes);
     if (entry->raw_bytes == 0 || entry->raw_bytes > engine_section_limit(entry->type))
         return status_fail(status, STATUS_CORRUPT, "raw size: expected 1 to %" PRIu64 ", found %" PRIu64,
@@ -220,7 +195,8 @@ static bool check_sizes(const struct engine_section_entry *entry, uint64_t previ
         return status_fail(status, STATUS_CORRUPT, "raw size: expected the stored size %" PRIu64 ", found %" PRIu64,
                            entry->stored_bytes, entry->raw_bytes);
     if ((entry->flags & SECTION_FLAG_ZLIB) && entry->raw_bytes / ZLIB_MAX_RATIO > entry->stored_bytes)
-        return status_fail(status, STATUS_CORRUPT, "raw size: %" PRIu64 " bytes cannot come out of %" PRIu64,
+        return status_fail(status, STATUS_CORRUPT,
+                           "raw size: %" PRIu64 " bytes are more than can be compressed into %" PRIu64,
                            entry->raw_bytes, entry->stored_bytes);
     if (entry->reserved != 0) return status_fail(status, STATUS_CORRUPT, "a reserved field is not zero");
     return true;
@@ -240,7 +216,7 @@ static bool check_padding(const struct engine *engine, uint64_t from, uint64_t t
     return true;
 }
 
-/* Table and padding: together with the checksums they account for every byte of the file. */
+/* Table and padding: together with the checksums they cover every byte of the file. */
 static bool check_table(const struct engine *engine, const struct engine_header *header,
                         const struct engine_section_entry *entries, struct status *status)
 {
@@ -248,7 +224,7 @@ static bool check_table(const struct engine *engine, const struct engine_header 
     for (uint32_t i = 0; i < header->section_count; i++) {
         const struct engine_section_entry *entry = &entries[i];
         const char *name = engine_section_name(entry->type);
-        /* The header's space belongs to the header, even if the table is short. */
+        /* The space before byte 4096 belongs to the header, even if the table is short. */
         uint64_t place_from = i == 0 ? ENGINE_HEADER_SPACE : previous_end;
         if (!check_flags(header, entry, status) || !check_sizes(entry, place_from, header->file_bytes, status))
             return status_prefix(status, "section table: entry %" PRIu32 ": section '%s'", i, name);
@@ -268,7 +244,7 @@ static bool check_table(const struct engine *engine, const struct engine_header 
     return true;
 }
 
-/* Which sections there are and how large: what the manifest is compared with. */
+/* Presence and sizes of the sections, which the manifest is compared with. */
 static bool note_sections(const struct engine_header *header, const struct engine_section_entry *entries,
                           struct engine_parts *parts, struct status *status)
 {
@@ -307,7 +283,7 @@ static bool check_hash(const struct engine_section_entry *entry, uint64_t hash, 
                        "checksum: expected %016" PRIx64 ", found %016" PRIx64 "; " ADVICE_DAMAGED, entry->hash, hash);
 }
 
-/* The hash of bytes that are not kept; `hash` is set on success. */
+/* Hashes bytes that are not kept; `hash` is set on success. */
 static bool hash_bytes(const struct engine *engine, uint64_t offset, uint64_t bytes, uint64_t *hash,
                        struct status *status)
 {
@@ -325,7 +301,7 @@ static bool hash_bytes(const struct engine *engine, uint64_t offset, uint64_t by
     return ok;
 }
 
-/* Copies one section, checks the copy, and notes where its raw bytes are. */
+/* Copies one section, checks the copy, and records the location of its raw bytes. */
 static bool load_section(struct engine *engine, uint32_t index, const struct engine_section_entry *entry,
                          struct engine_parts *parts, struct status *status)
 {
@@ -345,7 +321,7 @@ static bool load_section(struct engine *engine, uint32_t index, const struct eng
     return true;
 }
 
-/* Most raw bytes that a section can have in an engine with this manifest. */
+/* Most raw bytes of a section in an engine with this manifest. */
 static uint64_t raw_bound(const struct engine *engine, unsigned type)
 {
     enum { TENSOR_NAME_BYTES = 256, TOKEN_BYTES = 1024, TOKENIZER_BYTES = 16 << 20 };
@@ -363,6 +339,19 @@ static uint64_t raw_bound(const struct engine *engine, unsigned type)
     } else if (type == SECTION_GOLDEN) {
         const uint64_t factors[] = {context, vocabulary + 1, sizeof(float)};
         if (!checked_product(factors, 3, &bound) || !checked_add(bound, ENGINE_GOLDEN_MOST_HEADER, &bound))
+            bound = limit;
+    } else if (type == SECTION_GOLDEN_PLANS) {
+        const struct engine_golden_plans_header most = {
+            .vocab_size = vocabulary < UINT32_MAX ? (uint32_t)vocabulary : UINT32_MAX,
+            .sequence_count = GOLDEN_MOST_SEQUENCES,
+            .row_count = GOLDEN_MOST_ROWS,
+            .case_count = GOLDEN_MOST_CASES,
+            .item_count = GOLDEN_MOST_ITEMS,
+        };
+        const uint64_t tokens[] = {context, GOLDEN_MOST_SEQUENCES, sizeof(int32_t)};
+        uint64_t token_bytes;
+        if (!engine_golden_plans_bytes(&most, &bound) || !checked_product(tokens, 3, &token_bytes) ||
+            !checked_add(bound, token_bytes, &bound) || !checked_add(bound, ENGINE_GOLDEN_MOST_HEADER, &bound))
             bound = limit;
     }
     return bound < limit ? bound : limit;
@@ -384,7 +373,7 @@ static bool check_bound(const struct engine *engine, const struct engine_section
                        entry->raw_bytes);
 }
 
-/* All but the manifest, which is there, and the weights, which are left to engine_verify_weights. */
+/* Reads all sections but the manifest, which has been read, and the weights (engine_verify_weights). */
 static bool load_other(struct engine *engine, uint32_t index, const struct engine_section_entry *entry,
                        struct engine_parts *parts, struct status *status)
 {
@@ -402,7 +391,7 @@ static const struct engine_section_entry *find_entry(const struct engine_header 
     return &entries[i];
 }
 
-/* The chunk hashes stand for the weights: their own hash is the weight section's checksum. */
+/* The chunk hashes represent the weights: their own hash is the weight section's checksum. */
 static bool check_weight_hashes(const struct engine_section_entry *weights, const struct engine_part *hashes,
                                 struct status *status)
 {
@@ -414,7 +403,7 @@ static bool check_weight_hashes(const struct engine_section_entry *weights, cons
                        weights->hash, hash);
 }
 
-/* What a file costs that is as it should be: more would be an attack. */
+/* Memory that a regular file needs; more is taken for an attack. */
 static uint64_t default_limit(const struct engine_header *header, const struct engine_section_entry *weights)
 {
     uint64_t bytes;
@@ -456,6 +445,7 @@ static bool read_engine(struct engine *engine, struct status *status)
     if (!check_prefix(head, engine->size, &header, status)) return false;
     if (!check_version(&header, status)) return false;
     if (!check_header(&header, engine->size, status)) return false;
+    engine->format_minor = header.minor;
     engine->checksum = header.header_hash;
     memcpy(entries, head + sizeof header, header.section_count * sizeof entries[0]);
     return check_table(engine, &header, entries, status) && read_sections(engine, &header, entries, status);
@@ -495,7 +485,7 @@ void engine_chunk(const struct engine *engine, uint64_t chunk, uint64_t *offset,
     weight_chunk_range(engine->manifest.weights_bytes, plan_ranks(&engine->manifest.geometry), chunk, offset, bytes);
 }
 
-/* One chunk, in the file or, if `to` is not NULL, copied to its place there. */
+/* Verifies one chunk, in the file or, if `to` is not NULL, copied to its place there. */
 static bool hash_chunk(const struct engine *engine, uint64_t offset, uint64_t bytes, uint8_t *to, uint64_t *hash,
                        struct status *status)
 {
@@ -503,8 +493,8 @@ static bool hash_chunk(const struct engine *engine, uint64_t offset, uint64_t by
         if (!engine_read_weights(engine, offset, to + offset, bytes, status)) return false;
         *hash = hash64(to + offset, (size_t)bytes);
     } else {
-        /* Through the mapping, where they will be used: a copy first would take three times as long. A file that has been
-         * cut is noticed before that, but for one that is cut within this millisecond. */
+        /* Reads through the mapping, where the weights will be used; a copy would take three times as long. A
+         * truncation of the file is detected before the read, except within the last millisecond. */
         if (!engine_unchanged(engine, status)) return status_prefix(status, "section 'weights'");
         *hash = hash64(engine->weights + offset, (size_t)bytes);
     }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights of several ranks: regions of any multiple of a page, each hashed in chunks of its own, and files of format 1.5 and
- * before, whose regions are whole chunks. */
+/* Weights of several ranks: regions of any multiple of a page, each hashed in chunks of its own. */
 #include "formats/base/checked.h"
 #include "formats/base/hash.h"
 
@@ -72,7 +71,8 @@ static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
          test_engine_write_names(writer, &sample, &status) &&
          engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status) &&
          engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false, &status) &&
-         engine_writer_golden(writer, &sample.golden, &status);
+         engine_writer_golden(writer, &sample.golden, &status) &&
+         engine_writer_golden_plans(writer, &sample.golden_plans, &status);
     free(text);
     if (!ok || !engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
 }
@@ -89,7 +89,7 @@ static uint8_t *make_weights(uint64_t region)
     return weights;
 }
 
-/* Every chunk is checked, and a wrong byte is found in its own and named by its place. */
+/* Every chunk is checked; a wrong byte is reported for its chunk, with its place. */
 static void regions_of_several_chunks(void **state)
 {
     (void)state;

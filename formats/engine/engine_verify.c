@@ -17,7 +17,7 @@ bool engine_verify_manifest(struct engine *engine, const struct engine_parts *pa
     const struct engine_part *part = &parts->part[SECTION_MANIFEST];
     struct manifest *manifest = &engine->manifest;
     if (!manifest_parse(manifest, (const char *)part->bytes, (size_t)part->size, status)) {
-        /* Inside an engine a bad manifest is damage, unless it is of a version that we do not know. */
+        /* Inside an engine a bad manifest is damage, unless it is of an unknown version. */
         if (status && status->code == STATUS_BAD_INPUT) status->code = STATUS_CORRUPT;
         return false;
     }
@@ -29,7 +29,7 @@ bool engine_verify_manifest(struct engine *engine, const struct engine_parts *pa
     if ((manifest->target == TARGET_CUDA) != (parts->part[SECTION_KERNELS].size != 0))
         return status_fail(status, STATUS_CORRUPT, "target '%s': section 'kernels' is %s",
                            engine_target_name(manifest->target),
-                           manifest->target == TARGET_CUDA ? "missing" : "there, but only device targets have one");
+                           manifest->target == TARGET_CUDA ? "missing" : "present, but only device targets have one");
     uint64_t weights_bytes = parts->part[SECTION_WEIGHTS].size;
     if (manifest->weights_bytes != weights_bytes)
         return status_fail(status, STATUS_CORRUPT,
@@ -44,7 +44,7 @@ bool engine_verify_manifest(struct engine *engine, const struct engine_parts *pa
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* The name must lie at its place behind the one before it, and be text without a NUL inside. */
+/* The name must begin where the previous one ends, and be text without a NUL inside. */
 static bool verify_tensor_name(const struct engine_tensor_entry *entry, const char *names, uint32_t name_bytes,
                                uint32_t name_offset, struct status *status)
 {
@@ -82,7 +82,7 @@ static bool verify_tensor_shape(const struct engine_tensor_entry *entry, struct 
     if (!checked_product(rank_shape, entry->rank > 1 ? last : 1, &rows) ||
         !encoding_layout(encoding->id, rows, entry->rank > 1 ? rank_shape[last] : 1, &encoded))
         return status_fail(status, STATUS_CORRUPT, "the product of its shape overflows");
-    /* A packed layout has padding whose amount is the kernels' business; it never has less than the elements. */
+    /* A packed layout has padding, whose amount only the kernels know; it never has less than the elements. */
     if (entry->layout == LAYOUT_ROW_MAJOR ? entry->bytes != encoded.bytes : entry->bytes < encoded.bytes)
         return status_fail(status, STATUS_CORRUPT, "size: expected %s%" PRIu64 " bytes for its shape, found %" PRIu64,
                            entry->layout == LAYOUT_ROW_MAJOR ? "" : "at least ", encoded.bytes, entry->bytes);
@@ -163,8 +163,8 @@ static bool verify_tensors(struct engine *engine, const struct engine_part *part
 
 /* ---- tactics ----------------------------------------------------------------------------------------------------- */
 
-/* One tuning record a line. Only the frame is checked here: each line has a checksum of its own, which whoever reads
- * the records (tuning_record_parse) checks, and no plan depends on their content. */
+/* One tuning record per line. Only the frame is checked here: each line has its own checksum, which the reader of
+ * records (tuning_record_parse) checks, and no plan depends on the content. */
 static bool verify_tactics(struct engine *engine, const struct engine_part *part, uint64_t *line_count,
                            struct status *status)
 {
@@ -188,83 +188,13 @@ static bool verify_tactics(struct engine *engine, const struct engine_part *part
     return true;
 }
 
-/* ---- golden outputs ---------------------------------------------------------------------------------------------- */
-
-static bool verify_token_ids(const int32_t *ids, uint32_t count, uint32_t vocab_size, const char *what,
-                             struct status *status)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab_size)
-            return status_fail(status, STATUS_CORRUPT, "%s %" PRIu32 ": expected 0 to %" PRIu32 ", found %" PRId32,
-                               what, i, vocab_size - 1, ids[i]);
-    return true;
-}
-
-static bool verify_golden(struct engine *engine, const struct engine_part *part, struct status *status)
-{
-    struct engine_golden_header header;
-    uint64_t logits_bytes, size;
-    if (!part->bytes) return true;
-    if (part->size < sizeof header) return status_fail(status, STATUS_CORRUPT, "too short for its header");
-    memcpy(&header, part->bytes, sizeof header);
-    /* A longer header is of a later minor version; its further fields are for information. */
-    if (header.header_bytes < sizeof header || header.header_bytes % sizeof(uint64_t) != 0 || header.reserved != 0)
-        return status_fail(
-            status, STATUS_CORRUPT,
-            "header: expected a multiple of 8 bytes from %zu on and a reserved field of 0, found %" PRIu32
-            " and %" PRIu32,
-            sizeof header, header.header_bytes, header.reserved);
-    if (header.vocab_size != engine->manifest.geometry.vocab_size)
-        return status_fail(status, STATUS_CORRUPT,
-                           "vocabulary: expected %" PRIu64 " as in the manifest, found %" PRIu32,
-                           engine->manifest.geometry.vocab_size, header.vocab_size);
-    if (header.prompt_count < 1 || header.token_count < 1 ||
-        (uint64_t)header.prompt_count + header.token_count > engine->manifest.geometry.max_context)
-        return status_fail(status, STATUS_CORRUPT,
-                           "a prompt of %" PRIu32 " and %" PRIu32
-                           " tokens: expected at least 1 of each, at most %" PRIu64 " together",
-                           header.prompt_count, header.token_count, engine->manifest.geometry.max_context);
-    if (!(header.tolerance >= 0 && header.tolerance <= 1e30f))
-        return status_fail(status, STATUS_CORRUPT, "tolerance: expected a number from 0 on, found %g",
-                           (double)header.tolerance);
-    const uint64_t factors[] = {header.token_count, header.vocab_size, sizeof(float)};
-    uint64_t ids_bytes = ((uint64_t)header.prompt_count + header.token_count) * sizeof(int32_t);
-    if (!checked_product(factors, 3, &logits_bytes) ||
-        !checked_add(header.header_bytes + ids_bytes, logits_bytes, &size) || size != part->size)
-        return status_fail(status, STATUS_CORRUPT, "expected the size for its counts, found %" PRIu64 " bytes",
-                           part->size);
-    struct engine_golden golden = {
-        .prompt_count = header.prompt_count,
-        .token_count = header.token_count,
-        .vocab_size = header.vocab_size,
-        .tolerance = header.tolerance,
-        .prompt = (const void *)(part->bytes + header.header_bytes),
-        .logits = (const void *)(part->bytes + header.header_bytes + ids_bytes),
-    };
-    golden.tokens = golden.prompt + golden.prompt_count;
-    if (!verify_token_ids(golden.prompt, golden.prompt_count, golden.vocab_size, "prompt token", status)) return false;
-    if (!verify_token_ids(golden.tokens, golden.token_count, golden.vocab_size, "token", status)) return false;
-    /* A NaN would compare as equal to nothing, or to everything, depending on who compares. */
-    const uint32_t exponent = 0x7f800000u;
-    const uint8_t *logits = (const uint8_t *)golden.logits;
-    bool finite = true;
-    for (uint64_t i = 0; i < logits_bytes; i += sizeof(uint32_t)) {
-        uint32_t bits;
-        memcpy(&bits, logits + i, sizeof bits);
-        finite &= (bits & exponent) != exponent;
-    }
-    if (!finite) return status_fail(status, STATUS_CORRUPT, "a logit is not finite");
-    engine->golden = golden;
-    return true;
-}
-
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
 bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status)
 {
     uint64_t tactic_count;
     engine->weight_hashes = (const void *)parts->part[SECTION_WEIGHT_HASHES].bytes;
-    /* Borrowed as it is: tokenizer_open checks an image wherever it comes from. */
+    /* Borrowed unchecked: tokenizer_open checks an image from any source. */
     engine->tokenizer = parts->part[SECTION_TOKENIZER].bytes;
     engine->tokenizer_size = (size_t)parts->part[SECTION_TOKENIZER].size;
     if (!verify_tensors(engine, &parts->part[SECTION_TENSORS], status))
@@ -282,6 +212,9 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
     if (!engine_verify_names(engine, &parts->part[SECTION_NAMES], status))
         return status_prefix(status, "section 'names'");
     if (!engine_verify_exchange(engine, status)) return status_prefix(status, "collectives");
-    if (!verify_golden(engine, &parts->part[SECTION_GOLDEN], status)) return status_prefix(status, "section 'golden'");
+    if (!engine_verify_golden(engine, &parts->part[SECTION_GOLDEN], status))
+        return status_prefix(status, "section 'golden'");
+    if (!engine_verify_golden_plans(engine, &parts->part[SECTION_GOLDEN_PLANS], status))
+        return status_prefix(status, "section 'golden plans'");
     return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading an engine's weights as a loader for a device does: copies, out of the file or of memory. */
+/* Reads an engine's weights as a loader for a device does: copies from the file or from memory. */
 #include "formats/engine/test_engine.h"
 #include "formats/base/test_support.h"
 
@@ -29,7 +29,7 @@ static void check_copies(const struct engine *engine)
     test_expect_failure(engine_read_weights(engine, 1, copy, TEST_ENGINE_WEIGHTS, &status), &status, STATUS_USAGE,
                         "weights: bytes 1 +");
     assert_false(engine_read_weights(engine, UINT64_MAX, copy, 2, &status));
-    /* Only advice, also about what is not there. */
+    /* Advice only, also for bytes that do not exist. */
     engine_read_ahead(engine, 0, TEST_ENGINE_WEIGHTS);
     engine_read_ahead(engine, 1, UINT64_MAX);
     engine_read_ahead(engine, UINT64_MAX, UINT64_MAX);
@@ -54,7 +54,7 @@ static void copies_are_the_weights(void **state)
     test_folder_remove(folder);
 }
 
-/* The mapping would end the process. */
+/* A read of the mapping would end the process. */
 static void a_file_that_became_shorter_is_refused(void **state)
 {
     (void)state;

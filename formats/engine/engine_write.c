@@ -28,9 +28,9 @@ struct engine_writer {
     uint64_t chunk_count;
     _Atomic uint64_t chunks_put;
 
-    void *map; /* view of the weights for the caller, NULL if none */
+    void *map; /* view of the weights for the caller; NULL: none */
     uint64_t map_bytes;
-    uint64_t map_skip; /* from the mapping's start to the weights */
+    uint64_t map_skip; /* offset of the weights in the mapping */
 };
 
 static bool writer_misused(struct status *status, const char *what)
@@ -73,7 +73,7 @@ static struct engine_section_entry *begin_section(struct engine_writer *writer, 
                         engine_section_name(type));
             return NULL;
         }
-    /* The place of an empty file tells the alignment. */
+    /* The offset in an empty file gives the alignment. */
     if (!engine_section_place(type, stored_bytes, 1, &alignment) ||
         !engine_section_place(type, stored_bytes, writer->output.position, &offset)) {
         writer_misused(status, "the file becomes too large");
@@ -106,7 +106,7 @@ bool engine_writer_weights_begin(struct engine_writer *writer, uint64_t total_by
     return true;
 }
 
-/* Whether the bytes are whole chunks; `first`: the one that they begin with. */
+/* Whether the bytes are whole chunks; `first`: the number of the first one. */
 static bool covers_chunks(const struct engine_writer *writer, uint64_t offset, uint64_t size, uint64_t *first)
 {
     const uint64_t region = writer->weights_total / writer->regions;
@@ -171,7 +171,7 @@ bool engine_writer_map_weights(struct engine_writer *writer, const uint8_t **wei
     return true;
 }
 
-/* Compresses into malloc'd memory; *packed NULL where that gains nothing. */
+/* Compresses into allocated memory, to be freed by the caller; *packed NULL if that gains nothing. */
 static bool pack_section(const void *data, uint64_t size, uint8_t **packed, uint64_t *packed_bytes,
                          struct status *status)
 {

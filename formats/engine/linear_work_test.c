@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What grows with the square of a count in a careless reader: with counts for which that would take minutes, and a limit on
- * processor time that is far above what they take. */
+/* Work that grows with the square of a count in a careless reader: counts for which that would take minutes, and a
+ * limit of processor time far above the real need. */
 #include <elf.h>
 #include <time.h>
 
@@ -33,7 +33,7 @@ static void twins_of_many_plans(void **state)
         next = i + 1;
         if (i % 1000 == 0) expect_in_time(start, "plans", i, PLANS);
     }
-    /* One that is not there, or stands before: none. */
+    /* A missing one, or one before the start: none. */
     const struct plan_header absent = {.kind = PLAN_DECODE, .rows = PLANS}, before = {.kind = PLAN_DECODE, .rows = 5};
     assert_int_equal(engine_plan_twin(plans, PLANS, 0, &absent), PLANS);
     assert_int_equal(engine_plan_twin(plans, PLANS, 0, &before), 4);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The manifest's JSON form. Every field stands once, in the tables below, which drive writing, reading and range
- * checks alike; manifest_check then holds the values against each other.
+/* The manifest's JSON form. Every field stands once, in the tables below, from which writing, reading and range checks
+ * derive; manifest_check then compares the values with each other.
  *
  * Forward compatibility: a key that this version does not know is an error, because it may change the meaning of the
- * engine. Facts that a later minor version adds for information alone stand in the top-level object "extra", which this
+ * engine. Facts that a later minor version adds for information only go into the top-level object "extra", which this
  * version ignores. */
 #include "formats/engine/manifest.h"
 
@@ -52,6 +52,7 @@ static const struct number_field {
     {GROUP_MODEL, "vocab_size", offsetof(struct manifest, geometry.vocab_size), 1, 1 << 28},
     {GROUP_LIMITS, "slots", offsetof(struct manifest, geometry.slots), 1, 1 << 16},
     {GROUP_LIMITS, "max_context", offsetof(struct manifest, geometry.max_context), 1, 1 << 30},
+    {GROUP_LIMITS, "rope_original", offsetof(struct manifest, geometry.rope_original), 1, 1 << 30},
     {GROUP_KV_CACHE, "page_tokens", offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
     {GROUP_KV_CACHE, "pages_per_slot", offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
     {GROUP_KV_CACHE, "page_bytes", offsetof(struct manifest, geometry.page_bytes), 1, MANIFEST_MAX_BYTES},
@@ -64,6 +65,12 @@ static const struct number_field {
      MANIFEST_MAX_BYTES},
     {GROUP_SAMPLING, "top_k", offsetof(struct manifest, top_k), 0, INT32_MAX},
 };
+
+/* A manifest that lacks the number says 0. */
+static bool is_optional(const struct number_field *field)
+{
+    return field->offset == offsetof(struct manifest, geometry.rope_original);
+}
 
 static const struct text_field {
     enum group group;
@@ -120,7 +127,7 @@ const char *engine_target_name(enum engine_target target)
     return "?";
 }
 
-/* A text that fits its array, is not empty and cannot disturb a terminal. */
+/* A text that fits its array, is not empty and has no control characters. */
 static bool check_text(const char *key, const char *text, size_t capacity, struct status *status)
 {
     size_t length = strnlen(text, capacity);
@@ -136,14 +143,14 @@ static bool check_text(const char *key, const char *text, size_t capacity, struc
     return true;
 }
 
-/* Code for a compute capability runs on no other, so an engine states it; a processor has none. */
+/* Code for a compute capability runs on no other, so an engine states it; a CPU has none. */
 static bool check_capability(const struct manifest *manifest, struct status *status)
 {
     enum { LEAST = 50, MOST = 999 };
     uint64_t found = manifest->target_capability;
     if (manifest->target == TARGET_CPU ? found == 0 : found >= LEAST && found <= MOST) return true;
     return status_fail(status, STATUS_BAD_INPUT, "target: capability: expected %s, found %" PRIu64,
-                       manifest->target == TARGET_CPU ? "none for a processor" : "50 to 999", found);
+                       manifest->target == TARGET_CPU ? "none for a CPU" : "50 to 999", found);
 }
 
 static bool is_parallel(const struct manifest *manifest) { return plan_ranks(&manifest->geometry) > 1; }
@@ -161,6 +168,7 @@ static bool check_fields(const struct manifest *manifest, struct status *status)
         const struct number_field *field = &number_fields[i];
         if (field->group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
         uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
+        if (is_optional(field) && value == 0) continue;
         if (value < field->minimum || value > field->maximum)
             return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %" PRIu64 " to %" PRIu64 ", found %" PRIu64,
                                group_names[field->group], field->key, field->minimum, field->maximum, value);
@@ -213,7 +221,7 @@ static bool check_derived(const char *key, uint64_t stated, uint64_t derived, st
                        key, derived, stated);
 }
 
-/* Every rank has the same number of heads, and each KV head is on one rank or on as many as share it. */
+/* Every rank has the same number of heads; each KV head is on one rank, or on all ranks that share it. */
 static bool check_ranks(const struct manifest *manifest, struct status *status)
 {
     uint64_t ranks = plan_ranks(&manifest->geometry), kv_heads = manifest->kv_heads;
@@ -231,7 +239,7 @@ static bool check_ranks(const struct manifest *manifest, struct status *status)
     return true;
 }
 
-/* What follows from other fields must agree with them: kernels and loaders rely on either. */
+/* Derived fields must agree with the fields that they derive from: kernels and loaders rely on both. */
 bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
                     uint64_t *bytes)
 {
@@ -274,7 +282,7 @@ static bool manifest_check(const struct manifest *manifest, struct status *statu
            check_geometry(manifest, status);
 }
 
-/* 15 digits print what people wrote (0.7 stays 0.7); 17 always read back the same. */
+/* 15 digits print numbers as written (0.7 stays 0.7); 17 always read back the same. */
 static size_t real_precision(const struct manifest *manifest)
 {
     for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
@@ -299,6 +307,7 @@ static json_t *format_group(const struct manifest *manifest, enum group group)
         const struct number_field *field = &number_fields[i];
         if (field->group != group) continue;
         uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
+        if (is_optional(field) && value == 0) continue;
         good = good && json_object_set_new(object, field->key, json_integer((json_int_t)value)) == 0;
     }
     for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
@@ -445,8 +454,8 @@ static bool parse_group_fields(struct json_reader *reader, enum group group, str
     }
     for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
         const struct number_field *field = &number_fields[i];
-        if (field->group == group && !json_reader_u64(reader, field->key, true, field->minimum, field->maximum,
-                                                      field_at(manifest, field->offset), status))
+        if (field->group == group && !json_reader_u64(reader, field->key, !is_optional(field), field->minimum,
+                                                      field->maximum, field_at(manifest, field->offset), status))
             return false;
     }
     for (size_t i = 0; i < COUNT_OF(real_fields); i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's manifest: everything a loader must know before it allocates, as JSON in the file.
- * manifest_parse trusts nothing: every number is range-checked and the derived ones are recomputed. */
+/* The engine's manifest: everything a loader must know before it allocates, as JSON in the file. manifest_parse
+ * range-checks every number and recomputes the derived ones. */
 #ifndef FORMATS_ENGINE_MANIFEST_H
 #define FORMATS_ENGINE_MANIFEST_H
 
@@ -8,8 +8,9 @@
 
 enum { MANIFEST_MAX_EOS = 16, MANIFEST_TEXT_BYTES = 128 };
 enum {
-    ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20, /* one XXH3-64 per chunk of a rank's region; the last one may be shorter */
-    ENGINE_REGION_ALIGNMENT = 4096, /* several ranks: a multiple of it each, so that large matrices begin on a page */
+    ENGINE_WEIGHT_CHUNK_BYTES = 4 << 20, /* one XXH3-64 per chunk of a rank's region; the last chunk may be shorter */
+    ENGINE_REGION_ALIGNMENT = 4096, /* several ranks: each region is a multiple of it, so that large matrices begin on a
+                                     * page */
 };
 
 enum engine_target { TARGET_CPU = 1, TARGET_CUDA = 2 };
@@ -19,18 +20,18 @@ struct manifest {
     /* who and what */
     char builder_version[32];
     char model_type[32];
-    char model_name[MANIFEST_TEXT_BYTES]; /* folder or file name of the checkpoint, for people */
+    char model_name[MANIFEST_TEXT_BYTES]; /* folder or file name of the checkpoint, for display */
     enum engine_target target;
     char target_name[MANIFEST_TEXT_BYTES]; /* CPU model or GPU name the tactics were measured on */
-    uint64_t target_capability;            /* CUDA: compute capability its code is for, 10 * major + minor; CPU: 0 */
-    /* model facts, for people and tools */
+    uint64_t target_capability;            /* CUDA: compute capability of its code, 10 * major + minor; CPU: 0 */
+    /* facts of the model, for display and tools */
     uint64_t hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, parameters;
     enum dtype weight_dtype, kv_dtype;
     /* limits and geometry */
     struct plan_geometry geometry;
     /* exact memory contract, bytes */
     uint64_t weights_bytes /* of all ranks */, arena_bytes /* largest over plans */,
-        step_bytes /* largest over plans */, state_bytes, comm_bytes /* of each rank; 0 with one rank */;
+        step_bytes /* largest over plans */, state_bytes, comm_bytes /* for each rank; 0 with one rank */;
     /* tokens and defaults */
     int64_t bos_token, pad_token; /* -1: none */
     int32_t eos_tokens[MANIFEST_MAX_EOS];
@@ -41,23 +42,23 @@ struct manifest {
     bool has_tokenizer;
 };
 
-/* Canonical JSON text (sorted keys, stable numbers), malloc'd, NUL-terminated. */
+/* Canonical JSON text (sorted keys, stable numbers), NUL-terminated, to be freed by the caller. */
 bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status);
 bool manifest_parse(struct manifest *manifest, const char *text, size_t size, struct status *status);
 
-/* Bytes of each rank's region of the weight section, one behind the other. */
+/* Bytes of each rank's region of the weight section; the regions are consecutive. */
 static inline uint64_t manifest_rank_weights(const struct manifest *manifest)
 {
     return manifest->weights_bytes / plan_ranks(&manifest->geometry);
 }
 
-/* The chunks of `regions` equal regions of weights, one behind the other. */
+/* The chunks of `regions` equal, consecutive regions of weights. */
 static inline uint64_t weight_chunk_count(uint64_t weights_bytes, uint64_t regions)
 {
     const uint64_t region = weights_bytes / regions;
     return regions * (region / ENGINE_WEIGHT_CHUNK_BYTES + (region % ENGINE_WEIGHT_CHUNK_BYTES != 0));
 }
-/* Where the chunk lies in the weights. */
+/* Range of the chunk in the weights. */
 static inline void weight_chunk_range(uint64_t weights_bytes, uint64_t regions, uint64_t chunk, uint64_t *offset,
                                       uint64_t *bytes)
 {
@@ -67,7 +68,7 @@ static inline void weight_chunk_range(uint64_t weights_bytes, uint64_t regions, 
     *bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
 }
 
-/* KV heads of each of `ranks` ranks: an equal part, or one where ranks share a head. */
+/* KV heads of each of `ranks` ranks: an equal part, or 1 if ranks share a head. */
 static inline uint64_t rank_kv_heads(uint64_t kv_heads, uint64_t ranks)
 {
     return kv_heads > ranks ? kv_heads / ranks : 1;

@@ -70,7 +70,7 @@ static void round_trip_keeps_every_field(void **state)
     assert_int_equal(back.top_k, 40);
     assert_string_equal(back.model_name, engine.manifest.model_name);
     assert_memory_equal(&back.geometry, &engine.manifest.geometry, offsetof(struct plan_geometry, state));
-    /* What remains is covered by writing it again. */
+    /* Writing the manifest again covers the rest. */
     engine.manifest = back;
     char *again = format();
     assert_string_equal(again, text);
@@ -79,7 +79,7 @@ static void round_trip_keeps_every_field(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-/* A replacement in the canonical text, and what the message must say; expected NULL: still good. */
+/* A replacement in the canonical text, and the expected message; NULL: still valid. */
 struct edit {
     const char *from, *to, *expected;
 };
@@ -101,6 +101,9 @@ static const struct edit processor_edits[] = {
     {"\"head_dim\":8", "\"head_dim\":65537", "head_dim"},
     {"\"max_context\":10", "\"max_context\":13", "pages_per_slot: expected 4 (from the other fields), found 3"},
     {"\"max_context\":10", "\"max_context\":12", NULL},
+    {"\"slots\":2", "\"rope_original\":4096,\"slots\":2", NULL},
+    {"\"slots\":2", "\"rope_original\":0,\"slots\":2", "rope_original"},
+    {"\"slots\":2", "\"rope_original\":2000000000,\"slots\":2", "rope_original"},
     {"\"slots\":2", "\"slots\":99999999999", "slots"},
     {"\"page_bytes\":256", "\"page_bytes\":128", "page_bytes: expected 256"},
     {"\"page_tokens\":4", "\"page_tokens\":0", "page_tokens"},
@@ -152,7 +155,7 @@ static const struct edit processor_edits[] = {
 #define PARALLEL "\"parallel\":{\"comm_bytes\":1024,\"ranks\":2}"
 #define SHAPE    "\"heads\":2,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":1"
 
-/* Of a manifest of two ranks. */
+/* Replacements in a manifest of two ranks. */
 static const struct edit parallel_edits[] = {
     {PARALLEL ",", "", NULL}, /* an engine of one rank */
     {PARALLEL, "\"parallel\":[1024,2]", "manifest: parallel: expected an object, found array"},
@@ -188,7 +191,7 @@ static const struct edit parallel_edits[] = {
     {"\"intermediate_size\":16", "\"intermediate_size\":18", NULL},
     {"\"intermediate_size\":16", "\"intermediate_size\":17", "an intermediate_size of 17"},
     {"\"intermediate_size\":16", "\"intermediate_size\":1", "an intermediate_size of 1"},
-    {"\"kv_heads\":1", "\"kv_heads\":2", NULL}, /* one on each rank, as before */
+    {"\"kv_heads\":1", "\"kv_heads\":2", NULL}, /* one head on each rank, as before */
     {SHAPE, "\"heads\":4,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":4",
      "page_bytes: expected 512 (from the other fields), found 256"},
     {SHAPE, "\"heads\":6,\"hidden_size\":16,\"intermediate_size\":16,\"kv_heads\":3",
@@ -204,7 +207,7 @@ static const struct edit parallel_edits[] = {
     {"\"weights_bytes\":8192", "\"weights_bytes\":1", "1 are not 2 regions"},
 };
 
-/* Of a manifest for a device of compute capability 9.0. */
+/* Replacements in a manifest for a device of compute capability 9.0. */
 static const struct edit device_edits[] = {
     {"\"capability\":90", "\"capability\":50", NULL},
     {"\"capability\":90", "\"capability\":120", NULL},
@@ -308,7 +311,7 @@ static void ranks_are_a_group_of_their_own(void **state)
     become_parallel();
     char *two = format();
     assert_non_null(strstr(two, "\"weight_dtype\":\"F32\"}," PARALLEL ",\"sampling\":{"));
-    /* Nothing else tells of ranks. */
+    /* No other field depends on ranks. */
     char *expected = NULL;
     const char *weights = strstr(one, "2304"), *sampling = strstr(one, "\"sampling\"");
     assert_true(asprintf(&expected, "%.*s8192%.*s" PARALLEL ",%s", (int)(weights - one), one,
@@ -331,7 +334,8 @@ static void ranks_are_a_group_of_their_own(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-/* Every number of ranks is judged by the shape: equal shares of heads and inner width, KV heads shared or divided. */
+/* The shape decides which numbers of ranks are valid: equal shares of heads and inner width, KV heads shared or
+ * divided. */
 static void every_number_of_ranks_is_judged(void **state)
 {
     (void)state;
@@ -413,7 +417,7 @@ static void bad_manifests_are_not_written(void **state)
         uint64_t capability;
         const char *expected;
     } targets[] = {
-        {TARGET_CPU, 90, "manifest: target: capability: expected none for a processor, found 90"},
+        {TARGET_CPU, 90, "manifest: target: capability: expected none for a CPU, found 90"},
         {TARGET_CUDA, 0, "manifest: target: capability: expected 50 to 999, found 0"},
         {TARGET_CUDA, 1000, "manifest: target: capability: expected 50 to 999, found 1000"},
         {TARGET_CUDA, UINT64_MAX, "manifest: target: capability: expected 50 to 999, found 18446744073709551615"},

@@ -32,6 +32,9 @@ const char *plan_op_name(unsigned op)
         [OP_ROPE_ATTENTION] = "rope_attention",
         [OP_ALL_REDUCE] = "all_reduce",
         [OP_ALL_GATHER] = "all_gather",
+        [OP_ALL_REDUCE_FINISH] = "all_reduce_finish",
+        [OP_ALL_GATHER_PLACE] = "all_gather_place",
+        [OP_ATTENTION_CUDNN_INPUTS] = "attention_cudnn_inputs",
     };
     return op < OP_COUNT && names[op] ? names[op] : "?";
 }
@@ -43,7 +46,7 @@ const char *plan_library_name(unsigned library)
     return library < LIBRARY_COUNT && names[library] ? names[library] : "?";
 }
 
-/* Places fields of known sizes one behind the other; fields[i].bytes is filled by the caller. */
+/* Places fields of known sizes one after the other; the caller fills fields[i].bytes. */
 static bool place_fields(struct plan_field *fields, int count, uint64_t *total_bytes)
 {
     uint64_t position = 0;
@@ -82,7 +85,11 @@ bool state_layout(const struct plan_geometry *geometry, struct plan_field fields
     if (!checked_product(table_factors, 3, &fields[STATE_PAGE_TABLE].bytes)) return false;
     if (!checked_mul(geometry->slots, sizeof(struct sampler_state), &fields[STATE_SAMPLERS].bytes)) return false;
     if (!checked_mul(geometry->slots, seen_bytes, &fields[STATE_SEEN].bytes)) return false;
-    return place_fields(fields, STATE_FIELD_COUNT, total_bytes);
+    if (!checked_mul(geometry->rope_original ? geometry->slots : 0, sizeof(int32_t), &fields[STATE_ROPE_SET].bytes))
+        return false;
+    if (!place_fields(fields, STATE_FIELD_COUNT, total_bytes)) return false;
+    if (!geometry->rope_original) fields[STATE_ROPE_SET].offset = 0;
+    return true;
 }
 
 bool plan_place_step(struct plan *plan, uint64_t vocab_size)
@@ -107,15 +114,18 @@ uint64_t plan_input_bytes(const struct plan *plan)
     return bytes;
 }
 
-void plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries)
+unsigned plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries)
 {
+    unsigned listed = 0;
     for (unsigned i = 0; i < count; i++)
-        entries[i] = (struct plan_field_entry){
-            .id = (uint16_t)(i + 1),
-            .flags = PLAN_FIELD_ESSENTIAL,
-            .offset = fields[i].offset,
-            .bytes = fields[i].bytes,
-        };
+        if (fields[i].bytes)
+            entries[listed++] = (struct plan_field_entry){
+                .id = (uint16_t)(i + 1),
+                .flags = PLAN_FIELD_ESSENTIAL,
+                .offset = fields[i].offset,
+                .bytes = fields[i].bytes,
+            };
+    return listed;
 }
 
 static bool verify_field(const struct plan_field_entry *entries, uint32_t index, uint64_t space_bytes,
@@ -142,7 +152,8 @@ bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_cou
                       uint64_t space_bytes, struct plan_field *fields, unsigned count, struct status *status)
 {
     const char *name = plan_space_name(space);
-    unsigned found = 0;
+    unsigned found = 0, wanted = 0;
+    for (unsigned i = 0; i < count; i++) wanted += fields[i].bytes > 0;
     if (entry_count > PLAN_MAX_FIELDS)
         return status_fail(status, STATUS_CORRUPT, "%" PRIu32 " fields of the %s space, at most %d are possible",
                            entry_count, name, PLAN_MAX_FIELDS);
@@ -157,15 +168,15 @@ bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_cou
                                name, i, entry->id, count);
         }
         struct plan_field *field = &fields[entry->id - 1];
+        found += field->bytes > 0;
         if (entry->bytes < field->bytes)
             return status_fail(status, STATUS_CORRUPT,
                                "%s field of id %u: expected at least %" PRIu64 " bytes, found %" PRIu64, name,
                                entry->id, field->bytes, entry->bytes);
         *field = (struct plan_field){entry->offset, entry->bytes};
-        found++;
     }
-    if (found == count) return true;
-    return status_fail(status, STATUS_CORRUPT, "the %s space has %u of its %u fields", name, found, count);
+    if (found == wanted) return true;
+    return status_fail(status, STATUS_CORRUPT, "the %s space has %u of its %u fields", name, found, wanted);
 }
 
 static bool verify_header(const struct plan_header *header, const struct plan_space_sizes *sizes, const char *name,
@@ -184,7 +195,7 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
     if (header->launch_count < 1 || header->launch_count > PLAN_MAX_LAUNCHES)
         return status_fail(status, STATUS_CORRUPT, "%s: launch count: expected 1 to %d, found %" PRIu32, name,
                            PLAN_MAX_LAUNCHES, header->launch_count);
-    /* Arrays longer than all launches together could use are a defect of whoever wrote them. */
+    /* Arrays longer than all launches together can use are a defect of the writer. */
     if (header->operand_count > header->launch_count * PLAN_MAX_OPERANDS)
         return status_fail(status, STATUS_CORRUPT,
                            "%s: operand count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
@@ -233,7 +244,7 @@ static bool verify_operand(const struct plan_header *header, const struct plan_o
     if (operand->offset % PLAN_ALIGNMENT != 0)
         return status_fail(status, STATUS_CORRUPT, "offset %" PRIu64 " is not a multiple of %d", operand->offset,
                            PLAN_ALIGNMENT);
-    /* Arena and step: this plan's own part, so that the header states exactly what the plan uses. */
+    /* Arena and step: this plan's own sizes, so that the header states exactly what the plan uses. */
     uint64_t limit = operand->space == SPACE_ARENA  ? header->arena_bytes
                      : operand->space == SPACE_STEP ? header->step_bytes
                                                     : sizes->bytes[operand->space];

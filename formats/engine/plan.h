@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan: what one step does, as data. A plan is a list of launches in order, each with operands (relocations into
- * named memory spaces), integer parameters and the launches it depends on. The builder writes plans, the engine file
- * carries them, the runtime binds and replays them.
+/* The plan: one step as data. A plan is a list of launches in order, each with operands (relocations into named memory
+ * spaces), integer parameters and the launches it depends on. The builder writes plans, the engine file stores them,
+ * the runtime binds and replays them.
  *
- * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch whose offsets the memory plan fixed.
+ * Memory spaces. WEIGHTS: the engine's weight section, read only. ARENA: scratch at offsets fixed by the memory plan.
  * KV: the page pool; page p of the pool begins at p * page_bytes. STEP: the input and output of one step (its fields:
  * plan.step). STATE: the data of each slot that outlive a step (its fields: plan_geometry.state). COMM: the data that
  * collectives exchange (struct comm_header, then buffers). NONE: an optional operand that is absent.
  *
- * Ranks. With plan_geometry.ranks above 1 that many ranks replay the same plan together, each with spaces of its own;
- * WEIGHTS is then the rank's region of the weight section. Other ranks access COMM alone, and only its header tells a
- * launch which rank it runs on. */
+ * Ranks. With plan_geometry.ranks above 1, that many ranks replay the same plan together, each with spaces of its own;
+ * WEIGHTS is then the rank's region of the weight section. Other ranks access only COMM, and only its header tells a
+ * launch the number of its rank. */
 #ifndef FORMATS_ENGINE_PLAN_H
 #define FORMATS_ENGINE_PLAN_H
 
@@ -23,7 +23,7 @@ enum { PLAN_MAX_OPERANDS = 12, PLAN_MAX_PARAMS = 64, PLAN_MAX_LAUNCHES = 65536, 
 enum { PLAN_ALIGNMENT = 64 }; /* bytes: every operand offset is a multiple of it unless the op says otherwise */
 #define PLAN_NO_TACTIC UINT32_MAX
 
-/* Values below are written into engine files: never reused. */
+/* The values below are written into engine files and are never reused. */
 enum plan_kind { PLAN_DECODE = 1, PLAN_PREFILL = 2 };
 enum plan_space {
     SPACE_NONE = 0,
@@ -47,9 +47,13 @@ enum plan_op {
     OP_ADD = 8,
     OP_SELECT_ROWS = 9,
     OP_SAMPLE = 10,
-    OP_ROPE_ATTENTION = 11, /* rope_append and attention in one: device targets */
+    OP_ROPE_ATTENTION = 11, /* rope_append and attention fused: device targets */
     OP_ALL_REDUCE = 12,     /* collectives: ranks above 1 */
     OP_ALL_GATHER = 13,
+    /* Device targets, in library plans: launches beside a library call. */
+    OP_ALL_REDUCE_FINISH = 14,
+    OP_ALL_GATHER_PLACE = 15,
+    OP_ATTENTION_CUDNN_INPUTS = 16,
     OP_COUNT
 };
 
@@ -58,15 +62,16 @@ static inline bool plan_op_is_collective(unsigned op) { return op == OP_ALL_REDU
 
 /* struct plan_launch.attributes, device targets */
 enum plan_attribute {
-    LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits by itself */
+    LAUNCH_PROGRAMMATIC = 1, /* may begin before the launch it depends on has completed: its kernel waits for it */
     LAUNCH_LIBRARY = 2,    /* a library call: `kernel` counts those, and grid, block, cluster and shared_bytes are 0 */
-    LAUNCH_CORESIDENT = 4, /* its blocks wait for each other, so the GPU must hold all of them at the same time */
+    LAUNCH_CORESIDENT = 4, /* its blocks wait for each other, so all of them must be resident on the GPU at the same
+                            * time */
     LAUNCH_ATTRIBUTES_KNOWN = 7,
 };
-/* Whose call it is. */
+/* The library of a call. */
 enum plan_library { LIBRARY_CUBLASLT = 1, LIBRARY_CUDNN = 2, LIBRARY_NCCL = 3, LIBRARY_COUNT };
 
-/* The structs below are also the encoding in the file: little endian, no padding. */
+/* The structs below are also the encoding in the file: little endian, without padding. */
 struct plan_operand {
     uint8_t space;  /* enum plan_space; NONE: all other fields are 0, and the kernel gets a null pointer */
     uint8_t access; /* enum plan_access */
@@ -77,7 +82,7 @@ struct plan_operand {
 };
 _Static_assert(sizeof(struct plan_operand) == 24, "encoding");
 
-/* A parameter of a launch. Those of one launch have strictly rising ids; one that is absent has the op's default. */
+/* A parameter of a launch. Those of one launch have strictly rising ids; engine_file.md says what an absent one means. */
 enum plan_param_flag { PLAN_PARAM_ESSENTIAL = 1 /* a reader that does not know the id must refuse the plan */ };
 struct plan_param {
     uint16_t id; /* from 1; of the op */
@@ -92,29 +97,29 @@ struct plan_launch {
     uint16_t operand_count;
     uint16_t param_count;
     uint16_t dependency_count;
-    uint32_t first_operand; /* index into the plan's operand array; likewise below */
+    uint32_t first_operand; /* index into the plan's operand array; the next two are indices into their arrays */
     uint32_t first_param;
     uint32_t first_dependency;              /* dependencies are indices of earlier launches */
     uint32_t tactic;                        /* line of the tactics section, PLAN_NO_TACTIC if the op has no tunables */
-    uint32_t layer;                         /* for people and traces; UINT32_MAX outside the layers */
+    uint32_t layer;                         /* for display and traces; UINT32_MAX outside the layers */
     uint32_t kernel;                        /* device targets: index into the kernels or library calls; 0 on the CPU */
     uint32_t grid[3], block[3], cluster[3]; /* device targets; 0 on the CPU */
     uint32_t shared_bytes;
     uint32_t attributes;
     uint32_t reserved;
-    uint64_t bytes; /* moved at full row count: each input read once, each output written once */
-    uint64_t flops; /* of attention both at a context of PLAN_COST_CONTEXT tokens, or half the engine's if less */
+    uint64_t bytes; /* bytes moved at full row count: each input read once, each output written once */
+    uint64_t flops; /* for attention both at a context of PLAN_COST_CONTEXT tokens, or half the engine's if less */
 };
 enum { PLAN_COST_CONTEXT = 512 };
 _Static_assert(sizeof(struct plan_launch) == 96, "encoding");
 
-/* A collective by a library, which has no part in the COMM space. */
+/* A collective computed by a library, which does not use the COMM space. */
 static inline bool plan_calls_collective(const struct plan_launch *launch)
 {
     return plan_op_is_collective(launch->op) && (launch->attributes & LAUNCH_LIBRARY);
 }
 
-/* A matrix for the tensor memory accelerator: the loader encodes it over the operand that refers to it. */
+/* A matrix for the tensor memory accelerator: the loader encodes it for the operand that refers to it. */
 struct plan_tensor_map {
     int64_t dtype;         /* enum dtype: F32, F16 or BF16 */
     int64_t columns, rows; /* rows 0: up to the end of the space (the KV pool) */
@@ -125,7 +130,7 @@ struct plan_tensor_map {
 };
 _Static_assert(sizeof(struct plan_tensor_map) == 64, "encoding");
 
-/* Bytes of an element of a tensor map; 0: not a type that a tensor map can have. */
+/* Bytes of an element of a tensor map; 0: a tensor map cannot have the type. */
 static inline uint64_t plan_tensor_map_element_bytes(const struct plan_tensor_map *map)
 {
     switch (map->dtype) {
@@ -138,28 +143,28 @@ static inline uint64_t plan_tensor_map_element_bytes(const struct plan_tensor_ma
 
 /* A field of the STEP or STATE space as the file lists it. Those of one space have strictly rising ids. */
 enum plan_field_flag { PLAN_FIELD_ESSENTIAL = 1 /* a reader that does not know the id must refuse the engine */ };
-enum { PLAN_MAX_FIELDS = 64 /* of a space */ };
+enum { PLAN_MAX_FIELDS = 64 /* number of fields of a space */ };
 struct plan_field_entry {
     uint16_t id; /* 1 + enum step_field or enum state_field */
     uint16_t flags;
     uint32_t reserved;
-    uint64_t offset, bytes; /* of the space; the offset is a multiple of PLAN_ALIGNMENT */
+    uint64_t offset, bytes; /* in the space; the offset is a multiple of PLAN_ALIGNMENT */
 };
 _Static_assert(sizeof(struct plan_field_entry) == 24, "encoding");
 
-/* When a plan that calls libraries takes the place of its counterpart. */
+/* When a plan that calls libraries replaces its counterpart. */
 enum plan_use {
-    PLAN_USE_ALWAYS = 0, /* and all other plans */
-    PLAN_USE_APART = 1,  /* only where the ranks are in different processes: all its collectives are library calls */
+    PLAN_USE_ALWAYS = 0, /* always; also the value of all other plans */
+    PLAN_USE_APART = 1,  /* only if the ranks are in different processes: all its collectives are library calls */
 };
 
 struct plan_header {
     uint32_t kind;     /* enum plan_kind */
-    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; data says how many rows are valid */
+    uint32_t rows;     /* DECODE: batch size; PREFILL: chunk length; the input gives the number of valid rows */
     uint32_t out_rows; /* rows that get logits: rows for DECODE, 1 for PREFILL */
     uint32_t launch_count, operand_count, param_count, tensor_map_count, field_count, dependency_count;
     uint32_t use;         /* enum plan_use */
-    uint64_t arena_bytes; /* that this plan needs */
+    uint64_t arena_bytes; /* bytes of the arena that this plan needs */
     uint64_t step_bytes;  /* size of its STEP space */
 };
 _Static_assert(sizeof(struct plan_header) == 56, "encoding");
@@ -170,17 +175,19 @@ enum step_field {
     STEP_TOKENS,      /* i32[rows] in [0, vocab) */
     STEP_SLOTS,       /* i32[rows] in [0, slots) */
     STEP_POSITIONS,   /* i32[rows] in [0, max_context) */
-    STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are wanted */
+    STEP_OUT_ROWS,    /* i32[out_rows]: the token row whose logits are computed */
     STEP_NEXT_TOKENS, /* i32[out_rows], output: in [0, vocab) or PLAN_NO_TOKEN */
     STEP_LOGITS,      /* f32[out_rows, vocab], output */
     STEP_FIELD_COUNT
 };
-/* The fields of the STATE space, likewise. */
+/* The fields of the STATE space. Their ids in the file are 1 + these numbers: never reused. */
 enum state_field {
     STATE_PAGE_TABLE, /* i32[slots, pages_per_slot]: page of the pool, for pages that hold tokens */
     STATE_SAMPLERS,   /* struct sampler_state[slots] */
     STATE_SEEN,       /* u8[slots, ceil(vocab / 8)]: bit t set = token t occurred in the sequence */
-    STATE_FIELD_COUNT
+    STATE_ROPE_SET,   /* i32[slots]: 0 or 1, the slot's set of rotary frequencies; only with geometry.rope_original */
+    STATE_FIELD_COUNT,
+    STATE_ALWAYS_COUNT = STATE_ROPE_SET /* those before it are in every engine */
 };
 struct plan_field {
     uint64_t offset, bytes;
@@ -196,35 +203,37 @@ struct plan {
     const uint32_t *dependencies;
     struct plan_field step[STEP_FIELD_COUNT]; /* from the file, or plan_place_step */
 };
-void plan_free(struct plan *plan); /* of owned arrays */
+void plan_free(struct plan *plan); /* number of elements of owned arrays */
 
 /* Facts that all plans of an engine share; kernels check their parameters against them. All values are positive. */
 struct plan_geometry {
-    uint64_t slots;          /* sequences that can be resident at once = largest decode batch */
+    uint64_t slots;          /* sequences resident at once = largest decode batch */
     uint64_t max_context;    /* tokens per sequence */
     uint64_t page_tokens;    /* tokens per KV page */
     uint64_t pages_per_slot; /* ceil(max_context / page_tokens) */
     uint64_t page_bytes;     /* one page over all layers, K and V */
     uint64_t vocab_size;
-    uint64_t ranks;                             /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
+    uint64_t ranks; /* 1, or up to PLAN_MAX_RANKS that share every plan (0 counts as 1) */
+    /* A sequence of more tokens than this has rotary frequencies of set 1 from its first token on; 0: there is one set. */
+    uint64_t rope_original;
     struct plan_field state[STATE_FIELD_COUNT]; /* from the file, or geometry_place_state */
 };
 
-/* The COMM space begins with this on every rank; the loader fills it. Behind it lie buffers, each the operand of a
- * collective. Two collectives that follow each other (the last of a plan and the first of any plan among them) use
- * buffers that do not overlap: a rank may be one collective ahead of another, never two. A collective without valid rows
- * holds nobody back, so behind a plan that has some, all ranks must have ended before any begins the next. */
+/* Start of the COMM space on every rank; the loader fills it. Buffers follow, each the operand of a collective. Two
+ * successive collectives (also the last of a plan and the first of any next plan) use buffers that do not overlap: a
+ * rank may be one collective ahead of another, never two. A collective without valid rows waits for no rank, so after a
+ * plan that has one, all ranks must have ended before any begins the next plan. */
 enum { PLAN_MAX_RANKS = 16 };
 struct comm_header {
     uint32_t rank, ranks;
-    uint32_t stop;       /* not 0: a rank has failed, and whoever waits for another gives up */
-    uint32_t late;       /* 0, or 1 + the rank that this one has waited for in vain */
-    uint64_t timeout_ns; /* how long a rank waits for another */
-    uint32_t arrived;    /* processors: collectives of this rank whose data lie in its buffer, modulo 2^32 */
-    uint32_t sleepers;   /* processors: ranks that sleep until `arrived` changes */
-    uint64_t fault;      /* devices: address of a u32 on the host that `late` is written to, too */
-    /* Devices: which part of rank r's buffers this rank fills: its own number. (Where one rank stands alone, for tests and
-     * timing, all peers are itself and this is r, so that it gets all that it waits for.) */
+    uint32_t stop;       /* not 0: a rank has failed; ranks that wait give up */
+    uint32_t timed_out;  /* 0, or 1 + the rank whose data did not arrive within timeout_ns */
+    uint64_t timeout_ns; /* longest wait for another rank */
+    uint32_t arrived;    /* CPU: number of collectives for which this rank's data are in its buffer, modulo 2^32 */
+    uint32_t sleepers;   /* CPU: number of ranks that sleep until `arrived` changes */
+    uint64_t fault;      /* CUDA: address of a u32 on the host to which `timed_out` is also written */
+    /* CUDA: the part of rank r's buffers that this rank fills: its own number. (If a rank exchanges with itself only,
+     * for tests and timing, all peers are itself and this is r, so that it receives everything it waits for.) */
     uint8_t slots[PLAN_MAX_RANKS];
     uint64_t reserved;
     uint64_t peers[PLAN_MAX_RANKS]; /* address of each rank's COMM space */
@@ -236,28 +245,29 @@ static inline uint64_t plan_ranks(const struct plan_geometry *geometry)
     return geometry->ranks ? geometry->ranks : 1;
 }
 
-/* Rows of the vocabulary on each rank: rank r has tokens from r times that on, the last ranks perhaps fewer or none. */
+/* Rows of the vocabulary on each rank. Rank r has the tokens from r times this number on; the last ranks may have
+ * fewer, or none. */
 static inline uint64_t plan_rank_vocab(const struct plan_geometry *geometry)
 {
     uint64_t ranks = plan_ranks(geometry);
     return geometry->vocab_size / ranks + (geometry->vocab_size % ranks != 0);
 }
 
-/* In STEP_NEXT_TOKENS: the row's logits are not finite, so no token was drawn. A step that takes its tokens from the step
- * before it (device targets) may then have it in STEP_TOKENS. */
+/* In STEP_NEXT_TOKENS: the row's logits are not finite, so no token was drawn. A step that takes its tokens from the
+ * previous step (device targets) may then find it in STEP_TOKENS. */
 enum { PLAN_NO_TOKEN = -1 };
 
-/* Where a writer places the fields of a STEP space: one after the other, each aligned to PLAN_ALIGNMENT. False on
- * overflow. A reader takes the offsets from the file. */
+/* Layout of a STEP space by a writer: the fields in order, each aligned to PLAN_ALIGNMENT. False on overflow. A reader
+ * takes the offsets from the file. */
 bool step_layout(uint64_t rows, uint64_t out_rows, uint64_t vocab_size, struct plan_field fields[STEP_FIELD_COUNT],
                  uint64_t *total_bytes);
-/* Sets plan->step, step_bytes and field_count by it. */
+/* Sets plan->step, step_bytes and field_count to that layout. */
 bool plan_place_step(struct plan *plan, uint64_t vocab_size);
 /* End of the last input field: the bytes of the STEP space that a host writes before a step. */
 uint64_t plan_input_bytes(const struct plan *plan);
 
-/* One slot's sampler; 64 bytes. temperature 0 is greedy. The n-th draw of a slot uses the random number
- * (seed, draw = n), so a sequence's tokens depend on nothing but its own seed and logits. */
+/* One slot's sampler; 64 bytes. temperature 0 is greedy. The n-th draw of a slot uses the random number (seed, draw =
+ * n), so a sequence's tokens depend only on its own seed and logits. */
 struct sampler_state {
     float temperature;        /* >= 0 */
     float top_p;              /* (0, 1]; 1 = off */
@@ -269,17 +279,17 @@ struct sampler_state {
 };
 _Static_assert(sizeof(struct sampler_state) == 64, "layout");
 
-/* Where a writer places the fields of the STATE space, likewise. */
+/* Layout of the STATE space by a writer; see step_layout. A field that the engine does not have is all 0. */
 bool state_layout(const struct plan_geometry *geometry, struct plan_field fields[STATE_FIELD_COUNT],
                   uint64_t *total_bytes);
 bool geometry_place_state(struct plan_geometry *geometry, uint64_t *total_bytes);
 
-/* Reads the list of a space's fields: checks ids, flags, bounds, alignment and overlap, and that each of the `count` fields
- * of `fields` is there with at least the bytes that it has on entry; then sets their offsets and bytes. */
+/* Reads the list of a space's fields. Checks ids, flags, bounds, alignment and overlap, and that each of the `count`
+ * fields of `fields` that has bytes on entry is listed with at least those; then sets their offsets and bytes. */
 bool plan_read_fields(const struct plan_field_entry *entries, uint32_t entry_count, enum plan_space space,
                       uint64_t space_bytes, struct plan_field *fields, unsigned count, struct status *status);
-/* The list that a writer makes of them: entries[count]. */
-void plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries);
+/* Writes the list of these fields without those of 0 bytes: entries[count]. Returns how many it has. */
+unsigned plan_list_fields(const struct plan_field *fields, unsigned count, struct plan_field_entry *entries);
 
 /* Sizes of the spaces that a plan is checked against; KV counts one page. */
 struct plan_space_sizes {
@@ -287,7 +297,8 @@ struct plan_space_sizes {
 };
 
 /* Structural checks that need no knowledge of ops: counts, indices, spaces, access, bounds, alignment, order of
- * parameters, dependencies that point backwards, reserved fields zero. (What each op demands: kernels/op/op.h.) `name` is for messages. */
+ * parameters, dependencies on earlier launches only, reserved fields zero. (Requirements of each op: kernels/op/op.h.)
+ * `name` is for messages. */
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
                  struct status *status);
 

@@ -56,6 +56,28 @@ static void state_layout_places_fields_in_order(void **state)
     assert_int_equal(fields[STATE_SEEN].offset, 320);
     assert_int_equal(fields[STATE_SEEN].bytes, 3 * 126);
     assert_int_equal(total, 320 + 384);
+    assert_true(fields[STATE_ROPE_SET].offset == 0 && fields[STATE_ROPE_SET].bytes == 0);
+    struct plan_field_entry listed[STATE_FIELD_COUNT];
+    assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_ALWAYS_COUNT);
+    struct plan_geometry two_sets = geometry;
+    two_sets.rope_original = 4096;
+    assert_true(state_layout(&two_sets, fields, &total));
+    assert_int_equal(fields[STATE_SEEN].offset, 320);
+    assert_int_equal(fields[STATE_ROPE_SET].offset, 320 + 384);
+    assert_int_equal(fields[STATE_ROPE_SET].bytes, 12);
+    assert_int_equal(total, 320 + 384 + 64);
+    assert_int_equal(plan_list_fields(fields, STATE_FIELD_COUNT, listed), STATE_FIELD_COUNT);
+    assert_int_equal(listed[STATE_ROPE_SET].id, 4);
+    assert_int_equal(listed[STATE_ROPE_SET].flags, PLAN_FIELD_ESSENTIAL);
+    /* A reader takes the list as it is, with the field and without it. */
+    struct status status = {0};
+    assert_true(plan_read_fields(listed, STATE_FIELD_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
+    assert_false(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
+    assert_non_null(strstr(status.message, "has 3 of its 4 fields"));
+    status_clear(&status);
+    assert_true(state_layout(&geometry, fields, &total));
+    assert_true(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
+    assert_int_equal(fields[STATE_ROPE_SET].bytes, 0);
 }
 
 static void layouts_refuse_overflow(void **state)
@@ -99,7 +121,7 @@ static void good_plans_pass(void **state)
     }
 }
 
-/* One field of a good plan is overwritten; the message must contain `expected`. */
+/* One field of a valid plan is overwritten; the message must contain `expected`. */
 struct damage {
     enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_PARAM, IN_DEPENDENCY } where;
     size_t index, offset, bytes;
@@ -232,7 +254,8 @@ static void operands_may_be_absent(void **state)
 
 enum { FIELDS = 3, SPACE_BYTES = 1024 };
 
-/* Three fields that a reader needs, of 64, 100 and 8 bytes; in the file in another order, with one more between them. */
+/* Three fields that a reader needs, of 64, 100 and 8 bytes; the file lists them in another order, with an additional
+ * one. */
 static const struct plan_field_entry good_fields[] = {
     {.id = 1, .flags = PLAN_FIELD_ESSENTIAL, .offset = 512, .bytes = 64},
     {.id = 2, .offset = 0, .bytes = 128},
@@ -261,7 +284,7 @@ static void fields_are_where_the_file_says(void **state)
         assert_int_equal(found[i].offset, good_fields[i].offset);
         assert_int_equal(found[i].bytes, good_fields[i].bytes);
     }
-    plan_list_fields(found, FIELDS, listed);
+    assert_int_equal(plan_list_fields(found, FIELDS, listed), FIELDS);
     if (!read_fields(listed, FIELDS, again, &status)) fail_msg("%s", status.message);
     assert_memory_equal(again, found, sizeof found);
 }
@@ -317,7 +340,7 @@ static void dependencies_must_rise(void **state)
     struct plan_space_sizes sizes = sizes_of(plan);
     struct plan_launch *last = &engine.storage[0].launches[9];
     struct status status = {0};
-    /* The last launch takes over the two dependencies before its own as well: 6, 7, 8. */
+    /* The last launch also takes the two dependencies of the previous launch: 6, 7, 8. */
     last->first_dependency -= 2;
     last->dependency_count = 3;
     assert_true(plan_verify(plan, &sizes, "plan", &status));

@@ -53,7 +53,7 @@ static void weight_operand(struct builder *builder, enum tensor index)
                                                .bytes = tensor->bytes});
 }
 
-/* The arena is a row of equal blocks, each large enough for anything here. */
+/* The arena consists of equal blocks, each large enough for any value here. */
 static void arena_operand(struct builder *builder, unsigned block, enum plan_access access)
 {
     add_operand(builder, (struct plan_operand){.space = SPACE_ARENA,
@@ -82,7 +82,7 @@ static void kv_operand(struct builder *builder, enum plan_access access)
                                                .bytes = builder->engine->manifest.geometry.page_bytes});
 }
 
-/* Begins a launch that depends on the one before it. Every op's first operand is STEP_COUNTS. */
+/* Begins a launch that depends on the previous one. Every op's first operand is STEP_COUNTS. */
 static void begin_launch(struct builder *builder, enum plan_op op, uint32_t tactic, const int64_t *params,
                          uint16_t param_count)
 {
@@ -125,7 +125,7 @@ static void add_all_reduce(struct builder *builder, int64_t rows, unsigned block
     arena_operand(builder, block, ACCESS_WRITE);
 }
 
-/* Attention and its company, and the ops that a plan of fused ones has no need of. Works on arena block 0. */
+/* The attention ops, and the ops that a plan of fused ones does not need. Works on arena block 0. */
 static void add_layer(struct builder *builder, int64_t rows)
 {
     const struct plan_geometry *geometry = &builder->engine->manifest.geometry;
@@ -256,7 +256,7 @@ static void make_tensors(struct test_engine *engine)
         }
         offset += (tensor->bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     }
-    /* The gap behind the last tensor stays zero, as the builder leaves it. */
+    /* The gap after the last tensor stays zero, as the builder leaves it. */
     for (int i = 0; i < TEST_ENGINE_TENSORS; i++)
         for (uint64_t byte = 0; byte < engine->tensors[i].bytes; byte += 4) {
             float value = (float)((byte * 7 + (uint64_t)i * 3) % 29) / 16 - 1;
@@ -288,6 +288,38 @@ static bool make_tactics(struct test_engine *engine, struct status *status)
         free(line);
     }
     return true;
+}
+
+static void make_golden_plans(struct test_engine *engine)
+{
+    static const struct golden_sequence sequences[] = {{0, 6}, {6, 3}};
+    static const struct golden_row rows[TEST_ENGINE_GOLDEN_ROWS] = {{0, 3, 2, 0}, {0, 5, 7, 0}, {1, 2, 9, 0}};
+    static const struct golden_case cases[TEST_ENGINE_GOLDEN_CASES] = {{PLAN_PREFILL, 4, 4, 0},
+                                                                       {PLAN_PREFILL, 4, 2, 1},
+                                                                       {PLAN_DECODE, 1, 1, 2},
+                                                                       {PLAN_DECODE, 2, 2, 3}};
+    static const uint32_t items[TEST_ENGINE_GOLDEN_ITEMS] = {0, 1, 1, 2, 1};
+    memcpy(engine->golden_sequences, sequences, sizeof sequences);
+    memcpy(engine->golden_rows, rows, sizeof rows);
+    memcpy(engine->golden_case_list, cases, sizeof cases);
+    memcpy(engine->golden_items, items, sizeof items);
+    for (int i = 0; i < TEST_ENGINE_GOLDEN_TOKENS; i++) engine->golden_case_tokens[i] = (i * 5 + 3) % VOCAB;
+    for (int i = 0; i < TEST_ENGINE_GOLDEN_ROWS * VOCAB; i++) engine->golden_logits[i] = (float)(i * 13 % 9) - 4;
+    engine->golden_plans = (struct golden_cases){
+        .vocab_size = VOCAB,
+        .tolerance = 2e-3f,
+        .token_count = TEST_ENGINE_GOLDEN_TOKENS,
+        .sequence_count = 2,
+        .row_count = TEST_ENGINE_GOLDEN_ROWS,
+        .case_count = TEST_ENGINE_GOLDEN_CASES,
+        .item_count = TEST_ENGINE_GOLDEN_ITEMS,
+        .sequences = engine->golden_sequences,
+        .rows = engine->golden_rows,
+        .cases = engine->golden_case_list,
+        .items = engine->golden_items,
+        .tokens = engine->golden_case_tokens,
+        .logits = engine->golden_logits,
+    };
 }
 
 static bool make(struct test_engine *engine, uint32_t ranks, struct status *status)
@@ -350,7 +382,22 @@ static bool make(struct test_engine *engine, uint32_t ranks, struct status *stat
         .tokens = engine->tokens,
         .logits = engine->logits,
     };
+    make_golden_plans(engine);
     return true;
+}
+
+bool test_engine_same_cases(const struct golden_cases *left, const struct golden_cases *right)
+{
+    return left->vocab_size == right->vocab_size && left->tolerance == right->tolerance &&
+           left->token_count == right->token_count && left->sequence_count == right->sequence_count &&
+           left->row_count == right->row_count && left->case_count == right->case_count &&
+           left->item_count == right->item_count &&
+           memcmp(left->sequences, right->sequences, left->sequence_count * sizeof *left->sequences) == 0 &&
+           memcmp(left->rows, right->rows, left->row_count * sizeof *left->rows) == 0 &&
+           memcmp(left->cases, right->cases, left->case_count * sizeof *left->cases) == 0 &&
+           memcmp(left->items, right->items, left->item_count * sizeof *left->items) == 0 &&
+           memcmp(left->tokens, right->tokens, left->token_count * sizeof *left->tokens) == 0 &&
+           memcmp(left->logits, right->logits, left->row_count * left->vocab_size * sizeof *left->logits) == 0;
 }
 
 bool test_engine_make(struct test_engine *engine, struct status *status) { return make(engine, 1, status); }
@@ -362,7 +409,8 @@ bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
 
 bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status)
 {
-    static const char *const operands[] = {"counts", "x"}, *const params[] = {"rows", "count_index", NULL, "k"};
+    static const char *const operands[] = {"counts", "x"};
+    static const struct engine_param_name params[] = {{1, "rows"}, {2, "count_index"}, {4, "k"}};
     struct engine_name_table ops[OP_COUNT], kernel = {.name = "matmul_head", .params = params, .param_count = 2};
     const char *calls[TEST_ENGINE_CALLS] = {"attention_call", "matmul_call"};
     for (unsigned op = 1; op < OP_COUNT; op++)
@@ -372,7 +420,7 @@ bool test_engine_write_names(struct engine_writer *writer, const struct test_eng
             .operands = operands,
             .operand_count = 2,
             .params = params,
-            .param_count = 4,
+            .param_count = 3,
         };
     return engine_writer_names(writer, ops + 1, OP_COUNT - 1, &kernel, engine->kernel_count ? 1 : 0, calls,
                                engine->call_count < TEST_ENGINE_CALLS ? engine->call_count : TEST_ENGINE_CALLS, status);
@@ -403,7 +451,8 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
            engine_writer_section(writer, SECTION_TACTICS, engine->tactics, strlen(engine->tactics), compress, status) &&
            engine_writer_section(writer, SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer, compress,
                                  status) &&
-           engine_writer_golden(writer, &engine->golden, status);
+           engine_writer_golden(writer, &engine->golden, status) &&
+           engine_writer_golden_plans(writer, &engine->golden_plans, status);
     if (engine->kernel_count)
         done = done && engine_writer_section(writer, SECTION_KERNELS, engine->kernels_section,
                                              sizeof engine->kernels_section, compress, status);
@@ -478,9 +527,16 @@ void test_engine_touch(const struct engine *engine)
     touch(golden->prompt, golden->prompt_count * sizeof *golden->prompt);
     touch(golden->tokens, golden->token_count * sizeof *golden->tokens);
     touch(golden->logits, (uint64_t)golden->token_count * golden->vocab_size * sizeof *golden->logits);
+    const struct golden_cases *cases = &engine->golden_plans;
+    touch(cases->sequences, cases->sequence_count * sizeof *cases->sequences);
+    touch(cases->rows, cases->row_count * sizeof *cases->rows);
+    touch(cases->cases, cases->case_count * sizeof *cases->cases);
+    touch(cases->items, cases->item_count * sizeof *cases->items);
+    touch(cases->tokens, cases->token_count * sizeof *cases->tokens);
+    touch(cases->logits, (uint64_t)cases->row_count * cases->vocab_size * sizeof *cases->logits);
 }
 
-/* The table as far as it lies inside the data. */
+/* The part of the table that lies inside the data. */
 static struct engine_section_entry *table_of(uint8_t *data, size_t size, size_t *count)
 {
     struct engine_header header;
@@ -528,7 +584,7 @@ void engine_fix_checksums(uint8_t *data, size_t size)
     if (!entries) return;
     struct engine_section_entry *weights = test_engine_entry(data, size, SECTION_WEIGHTS);
     struct engine_section_entry *hashes = test_engine_entry(data, size, SECTION_WEIGHT_HASHES);
-    /* Hashes that a broken table places over itself would only break it further. */
+    /* Hashes that a broken table places over the table itself would only damage it further. */
     bool sane = weights && hashes && hashes->offset >= ENGINE_HEADER_SPACE;
     if (sane) fix_weights(data, weights, hashes);
     for (size_t i = 0; i < count; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small engine for tests and fuzz targets: consistent in every field, every op in its plans, under 40 KB as a file;
- * and the means to make a changed one consistent again as far as checksums go. */
+ * and functions that make the checksums of a changed file consistent again. */
 #ifndef FORMATS_ENGINE_TEST_ENGINE_H
 #define FORMATS_ENGINE_TEST_ENGINE_H
 
@@ -9,17 +9,17 @@
 enum {
     TEST_ENGINE_TENSORS = 4,
     TEST_ENGINE_PLANS = 3,     /* decode of 1 row with every op, decode of 2 rows, prefill of 4 rows */
-    TEST_ENGINE_LAUNCHES = 13, /* most of a plan: those of the first one on several ranks */
+    TEST_ENGINE_LAUNCHES = 13, /* most in a plan: those of the first one on several ranks */
     TEST_ENGINE_VOCAB = 16,
     TEST_ENGINE_WEIGHTS = 2304,
-    TEST_ENGINE_RANKS = 2,      /* of test_engine_make_ranks, which share the vocabulary equally */
+    TEST_ENGINE_RANKS = 2,      /* ranks of test_engine_make_ranks, which share the vocabulary equally */
     TEST_ENGINE_REGION = 4096,  /* bytes of each rank's weights */
-    TEST_ENGINE_EXCHANGE = 256, /* bytes of a buffer in the COMM space; there are three, behind 256 bytes */
+    TEST_ENGINE_EXCHANGE = 256, /* bytes of a buffer in the COMM space; there are three, after 256 bytes */
     TEST_ENGINE_KERNELS = 3,    /* two of them under one name; they differ in the number of operands */
     TEST_ENGINE_KERNELS_BYTES = 640,
-    TEST_ENGINE_CALLS = 2, /* of cuDNN for attention, of cuBLASLt for the matmul */
+    TEST_ENGINE_CALLS = 2, /* cuDNN for attention, cuBLASLt for the matmul */
     TEST_ENGINE_CALLS_BYTES = 320,
-    TEST_ENGINE_LIBRARY_PLAN = TEST_ENGINE_PLANS, /* in the place of the first plan */
+    TEST_ENGINE_LIBRARY_PLAN = TEST_ENGINE_PLANS, /* replaces the first plan */
 };
 
 struct test_plan {
@@ -30,7 +30,14 @@ struct test_plan {
     uint32_t dependencies[TEST_ENGINE_LAUNCHES];
 };
 
-/* Holds no heap memory but points into itself: not to be copied. */
+enum {
+    TEST_ENGINE_GOLDEN_ROWS = 3,
+    TEST_ENGINE_GOLDEN_CASES = 4,
+    TEST_ENGINE_GOLDEN_ITEMS = 5,
+    TEST_ENGINE_GOLDEN_TOKENS = 9,
+};
+
+/* Owns no heap memory, but points into itself: must not be copied. */
 struct test_engine {
     struct manifest manifest;
     /* test_engine_make_device: the kernels, and their section as the specification has it; none on the CPU */
@@ -52,17 +59,26 @@ struct test_engine {
     int32_t prompt[3], tokens[2];
     float logits[2 * TEST_ENGINE_VOCAB];
     struct engine_golden golden;
+    /* Cases of all plans, of the plan of two rows last. */
+    struct golden_sequence golden_sequences[2];
+    struct golden_row golden_rows[TEST_ENGINE_GOLDEN_ROWS];
+    struct golden_case golden_case_list[TEST_ENGINE_GOLDEN_CASES];
+    uint32_t golden_items[TEST_ENGINE_GOLDEN_ITEMS];
+    int32_t golden_case_tokens[TEST_ENGINE_GOLDEN_TOKENS];
+    float golden_logits[TEST_ENGINE_GOLDEN_ROWS * TEST_ENGINE_VOCAB];
+    struct golden_cases golden_plans;
 };
+bool test_engine_same_cases(const struct golden_cases *left, const struct golden_cases *right);
 
 bool test_engine_make(struct test_engine *engine, struct status *status);
-/* The same for several ranks: an all_reduce behind the embedding and (first plan) behind the layer, an
- * all_gather behind the matmul. Each has the next buffer: the first plan uses three, the others two. */
+/* The same for several ranks: an all_reduce after the embedding and (first plan) after the layer, an all_gather after
+ * the matmul. Each uses the next buffer: the first plan uses three, the others two. */
 bool test_engine_make_ranks(struct test_engine *engine, struct status *status);
-/* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights and attention the KV pool
- * through tensor maps (test_engine_map). What the cubins hold is no machine code. */
+/* The same for a device. Every launch has a kernel and dimensions; a matmul reads its weights, and attention the KV
+ * pool, through tensor maps (test_engine_map). The cubins contain no machine code. */
 bool test_engine_make_device(struct test_engine *engine, struct status *status);
-/* That with a library plan: the first plan with attention and the matmul as library calls, and a block more of arena, the
- * matmul's workspace. */
+/* The same with a library plan: the first plan with attention and the matmul as library calls, and an additional arena
+ * block, the matmul's workspace. */
 bool test_engine_make_library(struct test_engine *engine, struct status *status);
 
 /* The first launch of that op in a plan, NULL if it has none. */
@@ -71,8 +87,8 @@ struct plan_launch *test_engine_launch(struct test_engine *engine, size_t plan, 
 struct plan_tensor_map *test_engine_map(struct test_engine *engine, size_t plan, const struct plan_launch *launch,
                                         uint32_t operand);
 
-/* Where the plan headers begin in section plans, which lists the state fields first; library plans: after the header. */
-enum { TEST_PLANS_HEADERS = sizeof(struct engine_plans_header) + STATE_FIELD_COUNT * sizeof(struct plan_field_entry) };
+/* Offset of the plan headers in section plans, which lists the state fields first; library plans: after the header. */
+enum { TEST_PLANS_HEADERS = sizeof(struct engine_plans_header) + STATE_ALWAYS_COUNT * sizeof(struct plan_field_entry) };
 
 bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status);
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status);
@@ -80,17 +96,17 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
 /* The bytes of a written file in memory that engine_open_memory accepts; free() them. NULL if it cannot be read. */
 uint8_t *test_engine_read(const char *path, size_t *size);
 
-/* A copy as engine_open_memory wants it, of exactly this size; free() it. */
+/* A copy with the alignment that engine_open_memory requires, of exactly this size; free() it. */
 uint8_t *test_engine_copy(const uint8_t *data, size_t size);
 
-/* Reads everything that an open engine hands out, so that a sanitizer sees what leads outside. */
+/* Reads everything that an open engine returns, so that a sanitizer detects bad pointers. */
 void test_engine_touch(const struct engine *engine);
 
-/* Recomputes every checksum of a file that may be changed or broken in any way: chunk hashes, sections, weights, header.
- * What is not where the table says, or does not fit, stays as it is. */
+/* Recomputes every checksum of a file that may be changed or broken in any way: chunk hashes, sections, weights,
+ * header. Skips parts that are not where the table says, or do not fit. */
 void engine_fix_checksums(uint8_t *data, size_t size);
 
-/* A copy of a file with one section more behind all others, its checksums right; free() it. */
+/* A copy of a file with an additional last section and right checksums; free() it. */
 uint8_t *test_engine_with_section(const uint8_t *data, size_t *size, unsigned type, const void *section, size_t bytes);
 
 bool test_engine_same_plan(const struct plan *a, const struct plan *b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small engine of test_engine.c as one for a device: kernels, dimensions, tensor maps; library calls. */
+/* Device version of the small engine of test_engine.c: kernels, dimensions, tensor maps; library calls. */
 #include <string.h>
 
 #include "formats/engine/test_engine.h"
@@ -7,7 +7,7 @@
 enum { CAPABILITY = 90, WORKSPACE_BYTES = 4096 };
 enum { MATMUL_WEIGHTS = 2, MATMUL_WORKSPACE = 4, ATTENTION_KV = 5 }; /* operands */
 
-/* Sizes with much, no and little padding behind them. */
+/* Sizes with much, no and little padding after them. */
 static const struct engine_kernel kernels[TEST_ENGINE_KERNELS] = {
     {.entry = "rows", .cubin_bytes = 200, .operand_count = 4},
     {.entry = "rows", .cubin_bytes = 64, .operand_count = 8},
@@ -25,7 +25,7 @@ static uint64_t aligned(uint64_t position)
     return (position + ENGINE_CUBIN_ALIGNMENT - 1) / ENGINE_CUBIN_ALIGNMENT * ENGINE_CUBIN_ALIGNMENT;
 }
 
-/* Not engine_writer_kernels, which is to be compared with this. */
+/* Not engine_writer_kernels: its result is compared with this. */
 static bool make_kernels(struct test_engine *engine)
 {
     uint8_t *section = engine->kernels_section;
@@ -128,7 +128,7 @@ static bool make_plan(struct test_engine *engine, size_t plan)
         .swizzle = 32,
     };
     add_map(engine, plan, attention, ATTENTION_KV, &pool);
-    attention->op = OP_ROPE_ATTENTION; /* which only devices have */
+    attention->op = OP_ROPE_ATTENTION; /* field of device targets only */
     return true;
 }
 
@@ -144,7 +144,7 @@ bool test_engine_make_device(struct test_engine *engine, struct status *status)
     return true;
 }
 
-/* Not engine_writer_calls, which is to be compared with this. */
+/* Not engine_writer_calls: its result is compared with this. */
 static bool make_calls(struct test_engine *engine)
 {
     uint8_t *section = engine->calls_section;

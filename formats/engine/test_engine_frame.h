@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frame of tests that write the sample engine to a file, change it and see what a reader says. Define TEST_ENGINE_MAKE
- * (a function of test_engine.h) before including it, once in a test program. */
+/* Setup of tests that write the sample engine to a file, change it and check the reader's message. Define
+ * TEST_ENGINE_MAKE (a function of test_engine.h) before including it, once in a test program. */
 #ifndef FORMATS_ENGINE_TEST_ENGINE_FRAME_H
 #define FORMATS_ENGINE_TEST_ENGINE_FRAME_H
 
@@ -15,7 +15,7 @@
 
 #include "formats/engine/test_engine.h"
 
-static struct test_engine sample; /* fresh for every test */
+static struct test_engine sample; /* created anew for every test */
 static char folder[] = "/tmp/engine_test.XXXXXX";
 static char path[64];
 
@@ -67,7 +67,7 @@ static inline void open_sample(struct engine *engine, bool compress)
     if (!engine_open(engine, path, &status)) fail_msg("%s", status.message);
 }
 
-/* Opens, and reads all that there is. */
+/* Opens the engine and reads everything in it. */
 static inline bool accepts(const uint8_t *bytes, size_t size, struct status *status)
 {
     struct engine engine;
@@ -92,7 +92,7 @@ static inline void expect_refused(const uint8_t *bytes, size_t size, const char 
     assert_int_equal(status.code, STATUS_CORRUPT);
 }
 
-/* The sample as it stands, with its sections plain and compressed. */
+/* The unchanged sample, with its sections plain and compressed. */
 static inline void expect_sample_refused(const char *expected)
 {
     for (int compress = 0; compress < 2; compress++) {

@@ -145,7 +145,7 @@ static inline bool text_byte_is_itself(uint32_t byte)
 }
 void tokenizer_byte_alphabet(uint16_t characters[256]); /* [byte] = its character, all below U+0144 */
 
-/* Growable buffers (tokenizer_encode.c). Appending may move the buffer; sizes never shrink. */
+/* Growable buffers. Appending may move the buffer; sizes never shrink. */
 bool tokenizer_text_reserve(struct text_buffer *buffer, size_t additional, struct status *status);
 bool tokenizer_text_append(struct text_buffer *buffer, const void *bytes, size_t size, struct status *status);
 bool tokenizer_token_append(struct token_buffer *buffer, int32_t id, struct status *status);

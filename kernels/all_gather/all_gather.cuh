@@ -33,17 +33,17 @@ template <class P> struct all_gather_body {
 #pragma unroll
         for (int r = 0; r < P::RANKS; r++)
             if (r != rank) comm_store(to[r] + index * sizeof(vector_words), sent);
-        u32 late = 0;
+        u32 timed_out = 0;
         vector_words part[P::RANKS];
         comm_take<P::RANKS>((vector_words *)buffer + index, PART_BYTES / sizeof(vector_words), rank, part, header,
-                            late);
+                            timed_out);
 #pragma unroll
         for (int r = 0; r < P::RANKS; r++) {
             const i64 column = (i64)r * VECTORS + vector;
             if (column < P::OUT_WIDTH / VECTOR)
                 out[(i64)row * (P::OUT_WIDTH / VECTOR) + column] = r == rank ? sent : part[r];
         }
-        comm_end(header, late);
+        comm_end(header, timed_out);
     }
 };
 

@@ -27,6 +27,14 @@ enum all_gather_param {
 
 extern const struct op_descriptor op_all_gather;
 
+/* The operands of a library's call, which has no part in the COMM space. */
+enum all_gather_call_operand {
+    ALL_GATHER_CALL_COUNTS,   /* not read */
+    ALL_GATHER_CALL_X,        /* f32[rows, WIDTH] */
+    ALL_GATHER_CALL_GATHERED, /* f32[RANKS, rows, WIDTH] */
+    ALL_GATHER_CALL_OPERANDS
+};
+
 /* Bytes of a buffer with places for the columns of `ranks` ranks; false when they overflow. */
 bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint64_t *bytes);
 

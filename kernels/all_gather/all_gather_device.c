@@ -42,7 +42,7 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
     return count;
 }
 
-/* Of this GPU's memory; over the link go RANKS - 1 times the bytes of x. */
+/* Bytes of this GPU's memory; RANKS - 1 times the bytes of x go over the link. */
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
@@ -57,17 +57,16 @@ bool all_gather_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t rank
     return checked_product(factors, 4, bytes);
 }
 
-static const char *const param_names[ALL_GATHER_DEVICE_PARAMS] = {"ROWS",      "COUNT_INDEX", "WIDTH",
-                                                                  "OUT_WIDTH", "RANKS",       "THREADS"};
+static const char *const tunable_names[] = {"THREADS"};
 
 const struct device_kernel device_all_gather = {
     .name = "all_gather",
     .source = "kernels/all_gather/all_gather.cu",
     .op = OP_ALL_GATHER,
     .least_capability = 80,
-    .param_count = ALL_GATHER_DEVICE_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ALL_GATHER_DEVICE_THREADS,
+    .problem = &op_all_gather,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = ALL_GATHER_DEVICE_OPERANDS,
     .launch = launch,
     .candidates = candidates,

@@ -67,7 +67,7 @@ static uint32_t *make_x(const struct trial *trial, uint64_t seed)
     return x;
 }
 
-/* What rank k has; where there is one x, a rank stands alone and has all of them. */
+/* Input of rank k. With one x a rank exchanges with itself and has all of them. */
 static void check_out(const struct trial *trial, uint32_t *const *x, int count, const uint32_t *out)
 {
     const size_t width = (size_t)trial->params[ALL_GATHER_DEVICE_WIDTH];

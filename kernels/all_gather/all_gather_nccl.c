@@ -15,10 +15,10 @@ static const char *check(const int64_t *params)
     return device_all_gather.launch(problem, NULL, &geometry);
 }
 
-uint64_t all_gather_nccl_bytes(const int64_t *params, enum all_gather_nccl_operand operand)
+uint64_t all_gather_nccl_bytes(const int64_t *params, enum all_gather_call_operand operand)
 {
     const uint64_t factors[] = {(uint64_t)params[ALL_GATHER_DEVICE_ROWS], (uint64_t)params[ALL_GATHER_DEVICE_WIDTH],
-                                operand == ALL_GATHER_NCCL_X ? 1 : (uint64_t)params[ALL_GATHER_DEVICE_RANKS],
+                                operand == ALL_GATHER_CALL_X ? 1 : (uint64_t)params[ALL_GATHER_DEVICE_RANKS],
                                 sizeof(float)};
     uint64_t bytes;
     return !check(params) && checked_product(factors, 4, &bytes) ? bytes : 0;
@@ -28,7 +28,7 @@ bool all_gather_nccl_run(const struct nccl_rank *rank, const int64_t *params, co
                          cu_stream stream, struct status *status)
 {
     const uint64_t count = (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * (uint64_t)params[ALL_GATHER_DEVICE_WIDTH];
-    return nccl_all_gather(rank, operands[ALL_GATHER_NCCL_X], operands[ALL_GATHER_NCCL_GATHERED], count * sizeof(float),
+    return nccl_all_gather(rank, operands[ALL_GATHER_CALL_X], operands[ALL_GATHER_CALL_GATHERED], count * sizeof(float),
                            stream, status);
 }
 
@@ -41,7 +41,7 @@ static const char *launch_call(const int64_t *params, const struct device_facts 
     return NULL;
 }
 
-/* Of this GPU's memory, as of the kernel behind it. */
+/* Bytes of this GPU's memory, as for the kernel after it. */
 static void cost_of_call(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
@@ -71,18 +71,13 @@ static void cost_of_place(const int64_t *params, uint64_t context, uint64_t *byt
     *flops = 0;
 }
 
-static const char *const param_names[ALL_GATHER_DEVICE_PARAMS] = {"ROWS",      "COUNT_INDEX", "WIDTH",
-                                                                  "OUT_WIDTH", "RANKS",       "THREADS"};
-
 const struct device_kernel device_all_gather_nccl = {
     .name = "nccl_all_gather",
     .op = OP_ALL_GATHER,
     .library = LIBRARY_NCCL,
     .least_capability = 80,
-    .param_count = ALL_GATHER_DEVICE_THREADS,
-    .param_names = param_names,
-    .first_tunable = ALL_GATHER_DEVICE_THREADS,
-    .operand_count = ALL_GATHER_NCCL_OPERANDS,
+    .problem = &op_all_gather,
+    .operand_count = ALL_GATHER_CALL_OPERANDS,
     .launch = launch_call,
     .cost = cost_of_call,
     .call = nccl_make_call,
@@ -90,12 +85,10 @@ const struct device_kernel device_all_gather_nccl = {
 
 const struct device_kernel device_all_gather_place = {
     .name = "all_gather_place",
-    .source = "kernels/all_gather/all_gather_place.cu",
-    .op = OP_SELECT_ROWS,
+    .source = "kernels/all_gather_place/all_gather_place.cu",
+    .op = OP_ALL_GATHER_PLACE,
     .least_capability = 80,
-    .param_count = ALL_GATHER_DEVICE_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ALL_GATHER_DEVICE_THREADS,
+    .problem = &op_all_gather_place,
     .operand_count = ALL_GATHER_PLACE_OPERANDS,
     .launch = launch_place,
     .cost = cost_of_place,

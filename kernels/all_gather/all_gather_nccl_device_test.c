@@ -69,7 +69,7 @@ static void run(const int64_t *p)
     test_kernel_open(&kernel, &device_all_gather_place, p);
     assert_int_equal(kernel.local_bytes, 0);
     struct test_device_buffer counts = test_device_buffer_new(2 * sizeof(int32_t));
-    struct test_device_buffer from = test_device_buffer_new(all_gather_nccl_bytes(p, ALL_GATHER_NCCL_GATHERED));
+    struct test_device_buffer from = test_device_buffer_new(all_gather_nccl_bytes(p, ALL_GATHER_CALL_GATHERED));
     struct test_device_buffer out = test_device_buffer_new(out_bytes);
     for (int round = 0; round < ROUNDS; round++) { /* all rows; some of them; none */
         const int64_t valid = round == 0 ? rows : round == 1 ? rows * 2 / 3 : 0;

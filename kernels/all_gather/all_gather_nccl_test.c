@@ -109,18 +109,18 @@ static void bytes_are_those_of_the_operand(void **state)
     int64_t params[ALL_GATHER_DEVICE_PARAMS];
     copy(params);
     params[ALL_GATHER_DEVICE_THREADS] = INT64_MIN; /* not read */
-    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), 4 * 63 * 4);
-    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), 4 * 4 * 63 * 4);
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), 4 * 63 * 4);
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), 4 * 4 * 63 * 4);
     params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS; /* more than 32 bits have */
     params[ALL_GATHER_DEVICE_WIDTH] = 1 << 20;
     params[ALL_GATHER_DEVICE_RANKS] = PLAN_MAX_RANKS;
-    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), UINT64_C(1) << (20 + 20 + 2));
-    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), UINT64_C(1) << (20 + 20 + 4 + 2));
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), UINT64_C(1) << (20 + 20 + 2));
+    assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), UINT64_C(1) << (20 + 20 + 4 + 2));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
         params[illegal[i].param] = illegal[i].value;
-        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_X), 0);
-        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED), 0);
+        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), 0);
+        assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), 0);
     }
 }
 

@@ -9,7 +9,7 @@
 /* Rounds follow each other without a pause between ranks, with the two buffers in turn. */
 enum { ROUNDS = 5 };
 
-struct world {
+struct group {
     struct test_ranks ranks;
     struct plan_geometry geometry;
     int64_t rows, width, out_width, valid[ROUNDS];
@@ -24,11 +24,11 @@ static float value_of(int round, int64_t rank, int64_t r, int64_t c)
     return (float)((round * 7919 + rank * 1009 + r * 131 + c * 7) % 100003) * 0.25f;
 }
 
-static void world_open(struct world *world, int count, int64_t rows, int64_t width, int64_t out_width,
+static void group_open(struct group *group, int count, int64_t rows, int64_t width, int64_t out_width,
                        uint64_t timeout_ns, struct test_random *random)
 {
-    *world = (struct world){.rows = rows, .width = width, .out_width = out_width, .absent = -1};
-    world->geometry = (struct plan_geometry){.slots = 1,
+    *group = (struct group){.rows = rows, .width = width, .out_width = out_width, .absent = -1};
+    group->geometry = (struct plan_geometry){.slots = 1,
                                              .max_context = 8,
                                              .page_tokens = 8,
                                              .pages_per_slot = 1,
@@ -38,12 +38,12 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
     const int64_t params[ALL_GATHER_PARAMS] = {rows, 1, width, out_width, count};
     uint64_t buffer_bytes;
     assert_true(all_gather_buffer_bytes((uint64_t)rows, (uint64_t)width, 1, &buffer_bytes));
-    test_ranks_open(&world->ranks, count, (size_t)buffer_bytes, timeout_ns);
+    test_ranks_open(&group->ranks, count, (size_t)buffer_bytes, timeout_ns);
     for (int round = 0; round < ROUNDS; round++) {
-        world->valid[round] = test_random_range(random, round == 0, rows);
+        group->valid[round] = test_random_range(random, round == 0, rows);
         for (int rank = 0; rank < count; rank++) {
-            struct test_case *test = &world->cases[rank][round];
-            test_case_open(test, &op_all_gather, params, &world->geometry, (int32_t)world->valid[round]);
+            struct test_case *test = &group->cases[rank][round];
+            test_case_open(test, &op_all_gather, params, &group->geometry, (int32_t)group->valid[round]);
             assert_int_equal(test->demands[ALL_GATHER_BUFFER].bytes, buffer_bytes);
             assert_int_equal(test->demands[ALL_GATHER_HEADER].bytes, sizeof(struct comm_header));
             assert_int_equal(test->demands[ALL_GATHER_OUT].bytes, (uint64_t)(rows * out_width) * sizeof(float));
@@ -51,59 +51,59 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
             /* All rows: what was made of those beyond the valid ones shows. */
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t c = 0; c < width; c++) x[r * width + c] = value_of(round, rank, r, c);
-            test->call.operands[ALL_GATHER_HEADER] = test_ranks_header(&world->ranks, rank);
-            test->call.operands[ALL_GATHER_BUFFER] = test_ranks_buffer(&world->ranks, rank, round % 2);
+            test->call.operands[ALL_GATHER_HEADER] = test_ranks_header(&group->ranks, rank);
+            test->call.operands[ALL_GATHER_BUFFER] = test_ranks_buffer(&group->ranks, rank, round % 2);
         }
     }
 }
 
-static void world_close(struct world *world)
+static void group_close(struct group *group)
 {
     for (int round = 0; round < ROUNDS; round++)
-        for (int rank = 0; rank < world->ranks.count; rank++) test_case_close(&world->cases[rank][round]);
-    for (int rank = 0; rank < world->ranks.count; rank++) team_destroy(world->teams[rank]);
-    test_ranks_close(&world->ranks);
+        for (int rank = 0; rank < group->ranks.count; rank++) test_case_close(&group->cases[rank][round]);
+    for (int rank = 0; rank < group->ranks.count; rank++) team_destroy(group->teams[rank]);
+    test_ranks_close(&group->ranks);
 }
 
 static void run_rank(void *argument, int rank)
 {
-    struct world *world = argument;
-    if (rank == world->absent) return;
+    struct group *group = argument;
+    if (rank == group->absent) return;
     for (int round = 0; round < ROUNDS; round++) {
-        if (round % world->ranks.count == rank) usleep(200); /* each is the last one now and then */
-        const struct op_call *call = &world->cases[rank][round].call;
-        if (world->teams[rank])
-            test_run_on(world->teams[rank], &op_all_gather, call);
+        if (round % group->ranks.count == rank) usleep(200); /* each is the last one now and then */
+        const struct op_call *call = &group->cases[rank][round].call;
+        if (group->teams[rank])
+            test_run_on(group->teams[rank], &op_all_gather, call);
         else
             op_all_gather.reference(call);
     }
 }
 
-static void assert_gathered(const struct world *world)
+static void assert_gathered(const struct group *group)
 {
     for (int round = 0; round < ROUNDS; round++) {
-        int64_t valid = world->valid[round];
-        for (int rank = 0; rank < world->ranks.count; rank++) {
-            const float *out = world->cases[rank][round].call.operands[ALL_GATHER_OUT];
+        int64_t valid = group->valid[round];
+        for (int rank = 0; rank < group->ranks.count; rank++) {
+            const float *out = group->cases[rank][round].call.operands[ALL_GATHER_OUT];
             for (int64_t r = 0; r < valid; r++)
-                for (int64_t c = 0; c < world->out_width; c++)
-                    if (out[r * world->out_width + c] != value_of(round, c / world->width, r, c % world->width))
+                for (int64_t c = 0; c < group->out_width; c++)
+                    if (out[r * group->out_width + c] != value_of(round, c / group->width, r, c % group->width))
                         fail_msg("%d ranks of %d columns, out of %d: round %d, rank %d, row %d, column %d",
-                                 world->ranks.count, (int)world->width, (int)world->out_width, round, rank, (int)r,
+                                 group->ranks.count, (int)group->width, (int)group->out_width, round, rank, (int)r,
                                  (int)c);
-            assert_true(test_is_poison(out + valid * world->out_width,
-                                       (size_t)((world->rows - valid) * world->out_width) * sizeof *out));
+            assert_true(test_is_poison(out + valid * group->out_width,
+                                       (size_t)((group->rows - valid) * group->out_width) * sizeof *out));
         }
     }
     /* Nor do rows of the buffers beyond the valid ones change. */
     for (int which = 0; which < 2; which++) {
         int64_t most = 0;
         for (int round = which; round < ROUNDS; round += 2)
-            if (world->valid[round] > most) most = world->valid[round];
-        for (int rank = 0; rank < world->ranks.count; rank++) {
-            const float *buffer = test_ranks_buffer(&world->ranks, rank, which);
-            assert_true(test_is_poison(buffer + most * world->width,
-                                       (size_t)((world->rows - most) * world->width) * sizeof *buffer));
+            if (group->valid[round] > most) most = group->valid[round];
+        for (int rank = 0; rank < group->ranks.count; rank++) {
+            const float *buffer = test_ranks_buffer(&group->ranks, rank, which);
+            assert_true(test_is_poison(buffer + most * group->width,
+                                       (size_t)((group->rows - most) * group->width) * sizeof *buffer));
         }
     }
 }
@@ -114,7 +114,7 @@ static void gathers(void **state)
     static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     static const int64_t widths[] = {1, 7, 64, 3001};
     struct test_random random = {41};
-    static struct world world;
+    static struct group group;
     for (int c = 0; c < 4; c++) {
         for (int w = 0; w < 4; w++) {
             for (int variant = 0; variant < 4; variant++) { /* members of a team; 0: the reference */
@@ -122,16 +122,16 @@ static void gathers(void **state)
                 int64_t all = counts[c] * widths[w];
                 int64_t out_widths[] = {all, all - test_random_range(&random, 0, widths[w] - 1),
                                         test_random_range(&random, 1, all), test_random_range(&random, 1, widths[w])};
-                world_open(&world, counts[c], test_random_range(&random, 1, 4), widths[w],
+                group_open(&group, counts[c], test_random_range(&random, 1, 4), widths[w],
                            out_widths[(variant + w) % 4], 0, &random);
                 for (int rank = 0; variant && rank < counts[c]; rank++) {
                     /* Teams of one size, or of all three side by side. */
-                    world.teams[rank] = team_create(w % 2 ? variant : 1 + (variant + rank) % 3, NULL);
-                    assert_non_null(world.teams[rank]);
+                    group.teams[rank] = team_create(w % 2 ? variant : 1 + (variant + rank) % 3, NULL);
+                    assert_non_null(group.teams[rank]);
                 }
-                test_ranks_run(counts[c], run_rank, &world);
-                assert_gathered(&world);
-                world_close(&world);
+                test_ranks_run(counts[c], run_rank, &group);
+                assert_gathered(&group);
+                group_close(&group);
             }
         }
     }
@@ -142,22 +142,22 @@ static void absent_rank_leaves_outputs(void **state)
 {
     (void)state;
     struct test_random random = {42};
-    static struct world world;
+    static struct group group;
     for (int reference = 0; reference < 2; reference++) {
-        world_open(&world, 3, 2, 4000, 12000, UINT64_C(20000000), &random);
-        world.absent = 2;
+        group_open(&group, 3, 2, 4000, 12000, UINT64_C(20000000), &random);
+        group.absent = 2;
         for (int rank = 0; !reference && rank < 3; rank++) {
-            world.teams[rank] = team_create(2, NULL);
-            assert_non_null(world.teams[rank]);
+            group.teams[rank] = team_create(2, NULL);
+            assert_non_null(group.teams[rank]);
         }
-        test_ranks_run(3, run_rank, &world);
+        test_ranks_run(3, run_rank, &group);
         for (int rank = 0; rank < 3; rank++) {
-            assert_true(test_ranks_header(&world.ranks, rank)->stop != 0);
+            assert_true(test_ranks_header(&group.ranks, rank)->stop != 0);
             for (int round = 0; round < ROUNDS; round++)
-                assert_true(test_is_poison(world.cases[rank][round].buffers[ALL_GATHER_OUT].data,
-                                           world.cases[rank][round].buffers[ALL_GATHER_OUT].bytes));
+                assert_true(test_is_poison(group.cases[rank][round].buffers[ALL_GATHER_OUT].data,
+                                           group.cases[rank][round].buffers[ALL_GATHER_OUT].bytes));
         }
-        world_close(&world);
+        group_close(&group);
     }
 }
 
@@ -182,7 +182,7 @@ static void hostile_params_are_refused(void **state)
     for (int64_t ranks = 0; ranks <= PLAN_MAX_RANKS + 1; ranks++)
         if (ranks != 4) test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_RANKS, ranks);
     test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_RANKS, 4 + ((int64_t)1 << 32));
-    /* Of an engine that has one rank, or more than there may be, there is no collective. */
+    /* An engine with one rank, or too many, has no collective. */
     struct plan_geometry odd = geometry;
     for (odd.ranks = 0; odd.ranks < 2; odd.ranks++)
         for (int64_t ranks = 0; ranks < 5; ranks++)

@@ -19,7 +19,7 @@ enum all_reduce_operand {
     ALL_REDUCE_NORMED,   /* HAS_NORM: OUT_DTYPE[rows, WIDTH] */
     ALL_REDUCE_OPERANDS
 };
-/* OWN_ROWS: a rank has the rows that it owns alone (all_reduce_device.h). */
+/* OWN_ROWS: a rank has only the rows that it owns (all_reduce_device.h). */
 enum all_reduce_rows { ALL_REDUCE_NO_ROWS, ALL_REDUCE_EVERY_ROW, ALL_REDUCE_OWN_ROWS };
 enum all_reduce_param {
     ALL_REDUCE_ROWS,
@@ -37,14 +37,22 @@ enum all_reduce_param {
 
 extern const struct op_descriptor op_all_reduce;
 
-/* Bytes of a buffer that serves every way to solve the problem in params on the target; false when they overflow. */
+/* The operands of a library's call, which forms the sum alone and has no part in the COMM space. */
+enum all_reduce_call_operand {
+    ALL_REDUCE_CALL_COUNTS, /* not read */
+    ALL_REDUCE_CALL_X,      /* X_DTYPE[rows, WIDTH] */
+    ALL_REDUCE_CALL_SUM,    /* the same */
+    ALL_REDUCE_CALL_OPERANDS
+};
+
+/* Bytes of a buffer that serves every way to solve the problem in params on the target; false on overflow. */
 bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, uint64_t *bytes);
 
-/* GPUs: whether one_shot (all_reduce_device.h) is for messages of so many bytes of a rank. */
+/* GPUs: whether one_shot (all_reduce_device.h) serves messages of this many bytes of a rank. */
 bool all_reduce_device_is_one_shot(uint64_t message, uint64_t ranks);
-/* Whether one_shot is not for a problem of that size. */
+/* Whether a problem of that size is too large for one_shot. */
 bool all_reduce_device_is_large(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype);
-/* Bytes of a buffer that serves every tactic of the problem. `dtype`: X_DTYPE; `given`: F32 if HAS_RESIDUAL alone is
+/* Bytes of a buffer that serves every tactic of the problem. `dtype`: X_DTYPE; `given`: F32 if only HAS_RESIDUAL is
  * ALL_REDUCE_OWN_ROWS, else the larger of X_DTYPE and OUT_DTYPE. */
 bool all_reduce_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, enum dtype dtype, enum dtype given,
                                     uint64_t *bytes);

@@ -13,7 +13,7 @@ enum {
     WARP = 32,
     MAX_THREADS = 1024,
     VECTOR_BYTES = 16,
-    MOST_RESIDENT = 16, /* blocks that every multiprocessor has room for, if they are small */
+    MOST_RESIDENT = 16, /* small blocks that fit on every multiprocessor */
     MOST_STEPS = 4,     /* vectors of a thread: they stay in registers */
 };
 
@@ -103,14 +103,15 @@ static int add(const struct device_kernel *kernel, const int64_t *params, const 
 {
     struct device_geometry geometry;
     memset(out, 0, PLAN_MAX_PARAMS * sizeof *out);
-    memcpy(out, params, (size_t)kernel->first_tunable * sizeof *out);
+    memcpy(out, params, (size_t)device_problem_count(kernel) * sizeof *out);
     out[ALL_REDUCE_DEVICE_THREADS] = threads;
     out[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
-    if (kernel->param_count > ALL_REDUCE_DEVICE_HALVES) out[ALL_REDUCE_DEVICE_HALVES] = halves;
+    if (device_param_count(kernel) > ALL_REDUCE_DEVICE_HALVES) out[ALL_REDUCE_DEVICE_HALVES] = halves;
     return kernel->launch(out, gpu, &geometry) == NULL;
 }
 
-/* 1024 threads have 64 registers each: enough for one vector and few ranks. Left for rows that fewer threads cannot hold. */
+/* 1024 threads have 64 registers each: enough for one vector and few ranks. Used only for rows that fewer threads
+ * cannot hold. */
 static bool lacks_registers(const int64_t *params, int64_t threads, int64_t blocks_of_row)
 {
     const int64_t vectors = row_vectors(params), half = threads / 2 * blocks_of_row;
@@ -121,7 +122,7 @@ static bool lacks_registers(const int64_t *params, int64_t threads, int64_t bloc
 static int one_shot_candidates(const int64_t *params, const struct device_facts *gpu,
                                int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
-    /* One vector a thread, so that all of a row is on its way at once; more blocks where there are few rows. */
+    /* One vector per thread, so that the whole row is in flight at once; more blocks for few rows. */
     static const int64_t clusters[] = {2, 1, 4, 8};
     static const int64_t threads[] = {256, 512, 128, 1024, 64};
     int count = 0;
@@ -130,7 +131,7 @@ static int one_shot_candidates(const int64_t *params, const struct device_facts 
             for (int t = 0; t < 5 && count < capacity; t++) {
                 const int64_t each = threads[t] * clusters[c], vectors = row_vectors(params);
                 if ((vectors + each - 1) / each != steps) continue;
-                /* At most half of the threads idle, but for rows that one warp holds. */
+                /* At most half of the threads are idle, except for rows that one warp holds. */
                 if (each / 2 >= vectors && threads[t] > 64) continue;
                 if (lacks_registers(params, threads[t], clusters[c])) continue;
                 if (params[ALL_REDUCE_DEVICE_ROWS] * clusters[c] > 2 * gpu->multiprocessors && clusters[c] > 1)
@@ -144,7 +145,7 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
                                int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     static const int64_t threads[] = {512, 256, 1024, 128};
-    /* Through the host's memory those win whose blocks do not look for sums all the time. */
+    /* Through host memory the tactics win whose blocks do not poll for sums all the time. */
     static const struct {
         int64_t divisor, halves;
     } shapes[] = {{1, 2}, {1, 1}, {2, 2}, {4, 2}, {2, 1}};
@@ -153,7 +154,7 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int t = 0; t < 4 && count < capacity; t++) {
             const int64_t most = two_shot_most_blocks(params, gpu, threads[t], shapes[s].halves) / shapes[s].divisor;
-            if (shapes[s].divisor > 1 && most >= rows) continue; /* no fewer than before */
+            if (shapes[s].divisor > 1 && most >= rows) continue; /* no fewer than the last number */
             if (threads[t] > 128 && threads[t] / 2 >= row_vectors(params)) continue;
             if (lacks_registers(params, threads[t], 1)) continue;
             count += add(&device_all_reduce_two_shot, params, gpu, threads[t], rows < most ? rows : most,
@@ -162,7 +163,7 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
     return count;
 }
 
-/* Of this GPU's memory; the link's bytes are (RANKS - 1) times the rows, or twice their (RANKS - 1) / RANKS. */
+/* Bytes of this GPU's memory; the link's bytes are (RANKS - 1) times the rows, or twice their (RANKS - 1) / RANKS. */
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
@@ -178,20 +179,17 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
 }
 
-#define PARAM_NAMES                                                                                           \
-    "ROWS", "COUNT_INDEX", "WIDTH", "RANKS", "X_DTYPE", "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE", "EPS_BITS", \
-        "OUT_DTYPE", "THREADS"
-static const char *const one_shot_names[ALL_REDUCE_ONE_SHOT_PARAMS] = {PARAM_NAMES, "CLUSTER"};
-static const char *const two_shot_names[ALL_REDUCE_DEVICE_PARAMS] = {PARAM_NAMES, "BLOCKS", "HALVES"};
+static const char *const one_shot_tunables[] = {"THREADS", "CLUSTER"};
+static const char *const two_shot_tunables[] = {"THREADS", "BLOCKS", "HALVES"};
 
 const struct device_kernel device_all_reduce_one_shot = {
     .name = "all_reduce_one_shot",
     .source = "kernels/all_reduce/all_reduce_one_shot.cu",
     .op = OP_ALL_REDUCE,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_ONE_SHOT_PARAMS,
-    .param_names = one_shot_names,
-    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
+    .problem = &op_all_reduce,
+    .own_names = one_shot_tunables,
+    .own_count = sizeof one_shot_tunables / sizeof *one_shot_tunables,
     .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
     .launch = launch_one_shot,
     .candidates = one_shot_candidates,
@@ -203,9 +201,9 @@ const struct device_kernel device_all_reduce_two_shot = {
     .source = "kernels/all_reduce/all_reduce_two_shot.cu",
     .op = OP_ALL_REDUCE,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_DEVICE_PARAMS,
-    .param_names = two_shot_names,
-    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
+    .problem = &op_all_reduce,
+    .own_names = two_shot_tunables,
+    .own_count = sizeof two_shot_tunables / sizeof *two_shot_tunables,
     .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
     .coresident = true,
     .launch = launch_two_shot,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce on GPUs: out[r, :] = residual[r, :] + sum over ranks of x[r, :], and normed[r, :] = out[r, :] /
- * sqrt(mean(out[r, :]^2) + EPS) * weight: the sum that tensor parallelism needs behind a matmul, and what follows it.
+ * sqrt(mean(out[r, :]^2) + EPS) * weight: the sum that tensor parallelism needs after a matmul, and what follows it.
  *
  * Many rows need not have their residual on every rank: row r of x belongs to rank r % RANKS, and where HAS_RESIDUAL is
  * ALL_REDUCE_OWN_ROWS, a rank reads the residual of its own rows only; where HAS_NORM is, a row's owner forms its norm, for all
@@ -22,7 +22,7 @@ enum all_reduce_device_operand {
     ALL_REDUCE_DEVICE_HEADER, /* struct comm_header */
     ALL_REDUCE_DEVICE_BUFFER, /* all_reduce_device_buffer_bytes in the COMM space, empty (comm.cuh) */
     ALL_REDUCE_DEVICE_OUT,    /* f32[ROWS, WIDTH]; may be the residual */
-    /* behind it, in this order: with HAS_RESIDUAL f32[ROWS, WIDTH]; with HAS_NORM NORM_DTYPE[WIDTH], a constant, and
+    /* after it, in this order: with HAS_RESIDUAL f32[ROWS, WIDTH]; with HAS_NORM NORM_DTYPE[WIDTH], a constant, and
      * OUT_DTYPE[ROWS, WIDTH], the normed rows */
     ALL_REDUCE_DEVICE_OPERANDS = 8
 };
@@ -38,8 +38,8 @@ enum all_reduce_device_param {
     ALL_REDUCE_DEVICE_EPS_BITS = ALL_REDUCE_EPS_BITS,
     ALL_REDUCE_DEVICE_OUT_DTYPE = ALL_REDUCE_OUT_DTYPE,
     ALL_REDUCE_DEVICE_THREADS = ALL_REDUCE_PARAMS, /* tunable: of a block, a multiple of 32 up to 1024 */
-    /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; from compute capability 9.0 on more than 1.
-     * two_shot: BLOCKS, of each half of the grid; no more than all run at once. */
+    /* tunable. one_shot: CLUSTER, blocks that share a row, 1, 2, 4 or 8; more than 1 only from compute capability 9.0
+     * on. two_shot: BLOCKS, of each half of the grid; at most as many as are resident at once. */
     ALL_REDUCE_DEVICE_BLOCKS,
     ALL_REDUCE_DEVICE_HALVES, /* tunable of two_shot: 1, every block does all in turn; 2, blocks that sum, and the others */
     ALL_REDUCE_DEVICE_PARAMS,
@@ -47,6 +47,7 @@ enum all_reduce_device_param {
 };
 extern const struct device_kernel device_all_reduce_one_shot, device_all_reduce_two_shot;
 
-/* What all kernels of it demand of params[0..ALL_REDUCE_DEVICE_BLOCKS); NULL: nothing. Never trusts a parameter. */
+/* Why params[0..ALL_REDUCE_DEVICE_BLOCKS) are illegal for all its kernels; NULL: they are legal. Never trusts a
+ * parameter. */
 const char *all_reduce_device_illegal(const int64_t *params);
 #endif

@@ -100,7 +100,7 @@ static void *make_x(const struct problem *p, uint64_t seed)
 
 /* Operands, and what must come out, of one rank. */
 struct host {
-    float *x[PLAN_MAX_RANKS]; /* decoded, of all ranks; one, where it stands alone */
+    float *x[PLAN_MAX_RANKS]; /* decoded, of all ranks; one if a rank exchanges with itself */
     void *encoded[PLAN_MAX_RANKS];
     int count;
     float *residual, *weight; /* [rows, width], [width] */
@@ -132,8 +132,8 @@ static void host_close(struct host *host)
     free(host->residual), free(host->weight), free(host->encoded_weight);
 }
 
-/* What term k of row r's sum is. A rank that stands alone gets from itself, in one_shot, its own row; in two_shot, what it
- * sent to the owners of a group of rows, or, in the last group, if it is not whole, the first row of that. */
+/* Term k of row r's sum. A rank that exchanges with itself receives from itself: in one_shot its own row; in two_shot
+ * what it sent to the owners of a group of rows, or, in the last group, if it is not whole, the first row of that. */
 static const float *term(const struct problem *p, const struct host *host, bool two_shot, int64_t r, int64_t k)
 {
     if (host->count > 1) return host->x[k] + r * p->width;
@@ -142,11 +142,11 @@ static const float *term(const struct problem *p, const struct host *host, bool 
     return host->x[0] + row * p->width;
 }
 
-/* Whether a rank has row r of `out`; where one stands alone, it is rank 0. */
+/* Whether a rank has row r of `out`; a rank that exchanges with itself is rank 0. */
 static bool has_row(const struct problem *p, int64_t r, int rank) { return !p->own_norm || r % p->ranks == rank; }
 
-/* The row of `residual` that went into what a rank has of row r: another row where a rank that stands alone finds its own row's
- * norm, or its own row of `out`, in the place of one that another rank would own. */
+/* The row of `residual` in a rank's result for row r. It is another row if a rank exchanges with itself and finds the
+ * norm or `out` of its own row in the place of one that another rank would own. */
 static int64_t residual_row(const struct problem *p, const struct host *host, int64_t r)
 {
     return host->count > 1 || !(p->own_residual || p->own_norm) ? r : r / p->ranks * p->ranks;
@@ -436,7 +436,7 @@ static void every_candidate(void **state)
     run_trials(2);
 }
 
-/* A word of data that says "empty" is sent as another NaN: nobody waits for ever. */
+/* A data word equal to "empty" is sent as another NaN, so that no thread waits without end. */
 static void words_that_look_empty(void **state)
 {
     (void)state;
@@ -455,7 +455,7 @@ static void words_that_look_empty(void **state)
 /* ---- several ranks ---- */
 
 /* Memory of each rank, as list_operands takes it, but for x, of which there are `sets`. */
-struct world {
+struct group {
     const struct problem *problem;
     struct test_comm comm;
     struct test_comm_kernel bound;
@@ -464,20 +464,20 @@ struct world {
     cu_deviceptr all[PLAN_MAX_RANKS][ALL_REDUCE_DEVICE_OPERANDS], x[PLAN_MAX_RANKS][MOST_SETS];
 };
 
-static void world_open(struct world *world, const struct problem *p, const struct test_kernel *kernel, int gpus,
+static void group_open(struct group *group, const struct problem *p, const struct test_kernel *kernel, int gpus,
                        int sets, uint64_t timeout_ns)
 {
     const int32_t counts[2] = {INT32_MAX, (int32_t)p->valid};
-    *world = (struct world){.problem = p, .sets = sets};
+    *group = (struct group){.problem = p, .sets = sets};
     if (gpus)
-        test_comm_open(&world->comm, (int)p->ranks, gpus, exchange_bytes(p), timeout_ns);
+        test_comm_open(&group->comm, (int)p->ranks, gpus, exchange_bytes(p), timeout_ns);
     else
-        test_comm_open_alone(&world->comm, (int)p->ranks, exchange_bytes(p));
-    test_comm_kernel_open(&world->comm, &world->bound, kernel);
-    for (int s = 0; s < sets; s++) host_open(&world->hosts[s], p, world->comm.members, (uint64_t)s + 1);
-    const struct host *host = &world->hosts[0];
-    for (int r = 0; r < world->comm.members; r++) {
-        struct test_comm *comm = &world->comm;
+        test_comm_open_alone(&group->comm, (int)p->ranks, exchange_bytes(p));
+    test_comm_kernel_open(&group->comm, &group->bound, kernel);
+    for (int s = 0; s < sets; s++) host_open(&group->hosts[s], p, group->comm.members, (uint64_t)s + 1);
+    const struct host *host = &group->hosts[0];
+    for (int r = 0; r < group->comm.members; r++) {
+        struct test_comm *comm = &group->comm;
         float *residual = residual_of_rank(p, host, r);
         const cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS] = {
             test_comm_memory(comm, r, counts, sizeof counts),
@@ -489,57 +489,57 @@ static void world_open(struct world *world, const struct problem *p, const struc
             test_comm_memory(comm, r, host->encoded_weight, (size_t)p->width * dtype_bytes(p->norm_dtype)),
             test_comm_memory(comm, r, NULL, cells_of(p) * dtype_bytes(p->out_dtype)),
         };
-        memcpy(world->all[r], all, sizeof all);
+        memcpy(group->all[r], all, sizeof all);
         free(residual);
         for (int s = 0; s < sets; s++)
-            world->x[r][s] = test_comm_memory(comm, r, world->hosts[s].encoded[r], x_bytes(p));
+            group->x[r][s] = test_comm_memory(comm, r, group->hosts[s].encoded[r], x_bytes(p));
     }
 }
 
-static void world_close(struct world *world)
+static void group_close(struct group *group)
 {
-    for (int s = 0; s < world->sets; s++) host_close(&world->hosts[s]);
-    test_comm_close(&world->comm);
+    for (int s = 0; s < group->sets; s++) host_close(&group->hosts[s]);
+    test_comm_close(&group->comm);
 }
 
-/* Of launch `number` of a rank. */
-static int world_operands(const struct world *world, int rank, int number, cu_deviceptr *operands)
+/* Operands of launch `number` of a rank. */
+static int group_operands(const struct group *group, int rank, int number, cu_deviceptr *operands)
 {
     cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS];
-    memcpy(all, world->all[rank], sizeof all);
-    all[ALL_REDUCE_DEVICE_X] = world->x[rank][number % world->sets];
-    all[ALL_REDUCE_DEVICE_BUFFER] = test_comm_buffer(&world->comm, rank, number % TEST_COMM_BUFFERS);
-    return list_operands(world->problem, all, operands);
+    memcpy(all, group->all[rank], sizeof all);
+    all[ALL_REDUCE_DEVICE_X] = group->x[rank][number % group->sets];
+    all[ALL_REDUCE_DEVICE_BUFFER] = test_comm_buffer(&group->comm, rank, number % TEST_COMM_BUFFERS);
+    return list_operands(group->problem, all, operands);
 }
 
-static void launch_rank(const struct world *world, int rank, int number)
+static void launch_rank(const struct group *group, int rank, int number)
 {
     cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS];
-    int count = world_operands(world, rank, number, operands);
-    test_comm_launch(&world->comm, rank, &world->bound, operands, count);
+    int count = group_operands(group, rank, number, operands);
+    test_comm_launch(&group->comm, rank, &group->bound, operands, count);
 }
 
 /* Reads what a rank has into `out` and `normed`. */
-static void read_rank(const struct world *world, int rank, float *out, void *normed)
+static void read_rank(const struct group *group, int rank, float *out, void *normed)
 {
-    const struct problem *p = world->problem;
-    test_comm_read(&world->comm, rank, world->all[rank][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
-    test_comm_read(&world->comm, rank, world->all[rank][7], normed, cells_of(p) * dtype_bytes(p->out_dtype));
+    const struct problem *p = group->problem;
+    test_comm_read(&group->comm, rank, group->all[rank][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
+    test_comm_read(&group->comm, rank, group->all[rank][7], normed, cells_of(p) * dtype_bytes(p->out_dtype));
 }
 
 /* All ranks have the sum of set 0, and of what all have the same bits. */
-static void check_ranks(const struct world *world, bool two_shot, const char *what)
+static void check_ranks(const struct group *group, bool two_shot, const char *what)
 {
-    const struct problem *p = world->problem;
+    const struct problem *p = group->problem;
     const size_t bytes = cells_of(p) * 4, normed_bytes = cells_of(p) * dtype_bytes(p->out_dtype);
     float *out = must_allocate(bytes), *first = must_allocate(bytes);
     void *normed = must_allocate(normed_bytes), *first_normed = must_allocate(normed_bytes);
-    read_rank(world, 0, first, first_normed);
-    check_result(p, &world->hosts[0], two_shot, 0, first, first_normed, what);
-    for (int r = 1; r < world->comm.members; r++) {
-        read_rank(world, r, out, normed);
+    read_rank(group, 0, first, first_normed);
+    check_result(p, &group->hosts[0], two_shot, 0, first, first_normed, what);
+    for (int r = 1; r < group->comm.members; r++) {
+        read_rank(group, r, out, normed);
         if (p->own_norm)
-            check_result(p, &world->hosts[0], two_shot, r, out, normed, what);
+            check_result(p, &group->hosts[0], two_shot, r, out, normed, what);
         else
             test_assert_same_bits(out, first, bytes, what);
         test_assert_same_bits(normed, first_normed, normed_bytes, what);
@@ -547,15 +547,15 @@ static void check_ranks(const struct world *world, bool two_shot, const char *wh
     free(out), free(first), free(normed), free(first_normed);
 }
 
-static void reset_ranks(struct world *world)
+static void reset_ranks(struct group *group)
 {
-    const struct problem *p = world->problem;
+    const struct problem *p = group->problem;
     const size_t bytes = cells_of(p) * 4;
     void *poison = must_allocate(bytes);
     memset(poison, 0xff, bytes);
-    for (int r = 0; r < world->comm.members; r++) {
-        float *residual = residual_of_rank(p, &world->hosts[0], r);
-        test_comm_write(&world->comm, r, world->all[r][ALL_REDUCE_DEVICE_OUT], p->in_place ? residual : poison, bytes);
+    for (int r = 0; r < group->comm.members; r++) {
+        float *residual = residual_of_rank(p, &group->hosts[0], r);
+        test_comm_write(&group->comm, r, group->all[r][ALL_REDUCE_DEVICE_OUT], p->in_place ? residual : poison, bytes);
         free(residual);
     }
     free(poison);
@@ -567,17 +567,17 @@ static void run_ranks(const struct trial *trial, int gpus)
     const struct problem *p = &trial->problem;
     const char *what = describe(p, trial->kernel, trial->params);
     struct test_kernel kernel;
-    static struct world world;
+    static struct group group;
     test_kernel_open(&kernel, trial->kernel, trial->params);
-    world_open(&world, p, &kernel, gpus, 1, 0);
+    group_open(&group, p, &kernel, gpus, 1, 0);
     for (int round = 0; round < 4; round++) {
-        if (round) reset_ranks(&world);
-        for (int r = 0; r < world.comm.members; r++) launch_rank(&world, (r + round) % world.comm.members, round);
-        test_comm_wait(&world.comm);
-        test_comm_assert_done(&world.comm, what);
-        check_ranks(&world, trial->kernel == &device_all_reduce_two_shot, what);
+        if (round) reset_ranks(&group);
+        for (int r = 0; r < group.comm.members; r++) launch_rank(&group, (r + round) % group.comm.members, round);
+        test_comm_wait(&group.comm);
+        test_comm_assert_done(&group.comm, what);
+        check_ranks(&group, trial->kernel == &device_all_reduce_two_shot, what);
     }
-    world_close(&world);
+    group_close(&group);
     test_kernel_close(&kernel);
 }
 
@@ -590,41 +590,41 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
     const char *what = describe(p, trial->kernel, trial->params);
     cu_graph_exec execs[PLAN_MAX_RANKS];
     struct test_kernel kernel;
-    static struct world world;
+    static struct group group;
     enum { SETS = MOST_SETS * TEST_COMM_BUFFERS }; /* no set comes round in the same buffer sooner */
     assert_true(p->integers && p->in_place && launches % SETS == 0);
     test_kernel_open(&kernel, trial->kernel, trial->params);
-    world_open(&world, p, &kernel, gpus, MOST_SETS, 0);
-    for (int r = 0; r < world.comm.members; r++) {
+    group_open(&group, p, &kernel, gpus, MOST_SETS, 0);
+    for (int r = 0; r < group.comm.members; r++) {
         cu_deviceptr packed[SETS * ALL_REDUCE_DEVICE_OPERANDS];
         int count = 0;
-        for (int s = 0; s < SETS; s++) count = world_operands(&world, r, s, packed + s * count);
-        execs[r] = test_comm_graph(&world.comm, r, &world.bound, packed, SETS, count, launches);
+        for (int s = 0; s < SETS; s++) count = group_operands(&group, r, s, packed + s * count);
+        execs[r] = test_comm_graph(&group.comm, r, &group.bound, packed, SETS, count, launches);
     }
     for (int i = 0; i < replays; i++)
-        for (int r = 0; r < world.comm.members; r++)
-            test_comm_replay(&world.comm, (r + i) % world.comm.members, execs[(r + i) % world.comm.members]);
-    test_comm_wait(&world.comm);
-    test_comm_assert_done(&world.comm, what);
+        for (int r = 0; r < group.comm.members; r++)
+            test_comm_replay(&group.comm, (r + i) % group.comm.members, execs[(r + i) % group.comm.members]);
+    test_comm_wait(&group.comm);
+    test_comm_assert_done(&group.comm, what);
     /* sum[c] of a round is at most 16 * 8, and all rounds' stay below 2^24: exact. */
     float *expected = must_allocate(cells_of(p) * 4), *sum = must_allocate((size_t)p->width * 4);
     float *out = must_allocate(cells_of(p) * 4);
     memset(expected, 0, cells_of(p) * 4);
     for (int64_t r = 0; r < p->valid; r++)
         for (int s = 0; s < MOST_SETS; s++) {
-            sum_row(p, &world.hosts[s], two_shot, r, sum);
+            sum_row(p, &group.hosts[s], two_shot, r, sum);
             for (int64_t c = 0; c < p->width; c++)
                 expected[r * p->width + c] += (float)(replays * (launches / MOST_SETS)) * sum[c];
         }
-    for (int r = 0; r < world.comm.members; r++) {
-        test_comm_read(&world.comm, r, world.all[r][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
+    for (int r = 0; r < group.comm.members; r++) {
+        test_comm_read(&group.comm, r, group.all[r][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
         for (int64_t row = 0; row < p->rows; row++)
             if (has_row(p, row, r))
                 test_assert_close(out + row * p->width, expected + row * p->width, (size_t)p->width, 0, 0, what);
     }
     free(expected), free(sum), free(out);
-    for (int r = 0; r < world.comm.members; r++) test_comm_graph_free(&world.comm, r, execs[r]);
-    world_close(&world);
+    for (int r = 0; r < group.comm.members; r++) test_comm_graph_free(&group.comm, r, execs[r]);
+    group_close(&group);
     test_kernel_close(&kernel);
 }
 
@@ -739,38 +739,38 @@ static void run_without_rank_1(int ranks, const struct device_kernel *device_ker
     int64_t params[PLAN_MAX_PARAMS] = {0};
     struct test_kernel kernel;
     struct comm_header header;
-    static struct world world;
+    static struct group group;
     p.own_norm = by_owner;
     problem_params(&p, params);
     params[ALL_REDUCE_DEVICE_THREADS] = 128;
     params[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
     params[ALL_REDUCE_DEVICE_HALVES] = halves;
     test_kernel_open(&kernel, device_kernel, params);
-    world_open(&world, &p, &kernel, test_comm_gpus() >= ranks ? ranks : 1, 1, TIMEOUT_MS * UINT64_C(1000000));
+    group_open(&group, &p, &kernel, test_comm_gpus() >= ranks ? ranks : 1, 1, TIMEOUT_MS * UINT64_C(1000000));
     double start = seconds_now();
     for (int r = 0; r < ranks; r++)
-        if (r != 1) launch_rank(&world, r, 0);
-    test_comm_wait(&world.comm);
+        if (r != 1) launch_rank(&group, r, 0);
+    test_comm_wait(&group.comm);
     double seconds = seconds_now() - start;
     if (seconds < 0.9e-3 * TIMEOUT_MS || seconds > 12e-3 * TIMEOUT_MS)
         fail_msg("%s: waited %.3f s for a rank that did not come, expected about %.3f", device_kernel->name, seconds,
                  1e-3 * TIMEOUT_MS);
-    /* Nobody blames a rank that waits itself; the last to look may find that it has been told to stop. */
+    /* No rank reports a rank that itself waits; the last to check may find that it has been told to stop. */
     uint32_t blamed = 0;
     for (int r = 0; r < ranks; r++) {
-        const uint32_t fault = world.comm.fault[r];
-        test_comm_read_header(&world.comm, r, &header);
-        assert_true(header.stop != 0 && header.late == fault && (fault == 0 || (fault == 1 + 1 && r != 1)));
+        const uint32_t fault = group.comm.fault[r];
+        test_comm_read_header(&group.comm, r, &header);
+        assert_true(header.stop != 0 && header.timed_out == fault && (fault == 0 || (fault == 1 + 1 && r != 1)));
         blamed += fault != 0;
     }
     assert_true(blamed > 0);
-    /* Who comes later is told to stop, and blames nobody. */
-    launch_rank(&world, 1, 1);
-    test_comm_wait(&world.comm);
-    assert_int_equal(world.comm.fault[1], 0);
-    test_comm_read_header(&world.comm, 1, &header);
-    assert_int_equal(header.late, 0);
-    world_close(&world);
+    /* A later rank is told to stop, and reports no other. */
+    launch_rank(&group, 1, 1);
+    test_comm_wait(&group.comm);
+    assert_int_equal(group.comm.fault[1], 0);
+    test_comm_read_header(&group.comm, 1, &header);
+    assert_int_equal(header.timed_out, 0);
+    group_close(&group);
     test_kernel_close(&kernel);
 }
 

@@ -4,7 +4,7 @@
 #include "kernels/all_gather/all_gather_device.h"
 #include "kernels/cuda/vendor/nccl_call.h"
 
-/* What both launches demand of the problem. */
+/* Checks of the problem for both launches. */
 static const char *check(const int64_t *params)
 {
     int64_t problem[PLAN_MAX_PARAMS] = {0};
@@ -28,8 +28,8 @@ bool all_reduce_nccl_run(const struct nccl_rank *rank, const int64_t *params, co
                          cu_stream stream, struct status *status)
 {
     const uint64_t count = (uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH];
-    return nccl_all_reduce(rank, (enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE], operands[ALL_REDUCE_NCCL_X],
-                           operands[ALL_REDUCE_NCCL_SUM], count, stream, status);
+    return nccl_all_reduce(rank, (enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE], operands[ALL_REDUCE_CALL_X],
+                           operands[ALL_REDUCE_CALL_SUM], count, stream, status);
 }
 
 static const char *launch_call(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
@@ -43,7 +43,7 @@ static const char *launch_call(const int64_t *params, const struct device_facts 
     return NULL;
 }
 
-/* Of this GPU's memory. */
+/* Bytes of this GPU's memory. */
 static void cost_of_call(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
@@ -110,19 +110,13 @@ static void cost_of_finish(const int64_t *params, uint64_t context, uint64_t *by
     *flops = elements * (parts + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0));
 }
 
-static const char *const param_names[ALL_REDUCE_FINISH_PARAMS] = {"ROWS",     "COUNT_INDEX",  "WIDTH",    "RANKS",
-                                                                  "X_DTYPE",  "HAS_RESIDUAL", "HAS_NORM", "NORM_DTYPE",
-                                                                  "EPS_BITS", "OUT_DTYPE",    "THREADS",  "PARTS"};
-
 const struct device_kernel device_all_reduce_nccl = {
     .name = "nccl_all_reduce",
     .op = OP_ALL_REDUCE,
     .library = LIBRARY_NCCL,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_DEVICE_THREADS,
-    .param_names = param_names,
-    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
-    .operand_count = ALL_REDUCE_NCCL_OPERANDS,
+    .problem = &op_all_reduce,
+    .operand_count = ALL_REDUCE_CALL_OPERANDS,
     .launch = launch_call,
     .cost = cost_of_call,
     .call = nccl_make_call,
@@ -130,12 +124,10 @@ const struct device_kernel device_all_reduce_nccl = {
 
 const struct device_kernel device_all_reduce_finish = {
     .name = "all_reduce_finish",
-    .source = "kernels/all_reduce/all_reduce_finish.cu",
-    .op = OP_ADD,
+    .source = "kernels/all_reduce_finish/all_reduce_finish.cu",
+    .op = OP_ALL_REDUCE_FINISH,
     .least_capability = 80,
-    .param_count = ALL_REDUCE_FINISH_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ALL_REDUCE_DEVICE_THREADS,
+    .problem = &op_all_reduce_finish,
     .operand_count = ALL_REDUCE_FINISH_OPERANDS,
     .launch = launch_finish,
     .cost = cost_of_finish,

@@ -78,7 +78,7 @@ static void hostile_calls_are_refused(void **state)
     device_all_reduce_nccl.cost(params, 1, &bytes, &flops);
     assert_int_equal(bytes, 2 * 4 * 2048 * 2); /* reads x, writes the sum */
     assert_int_equal(flops, 4 * 2048 * 4);
-    /* NCCL forms sums, and nothing behind them. */
+    /* NCCL forms sums, without residual and norm. */
     params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1;
     assert_false(call_accepts(params));
     copy(params);
@@ -163,7 +163,7 @@ static void costs_count_what_is_there(void **state)
     }
 }
 
-/* What is gathered of few rows are words of the same bytes. */
+/* For few rows the gathered data are words of the same bytes. */
 static void gathering_takes_all_bytes(void **state)
 {
     (void)state;
@@ -177,8 +177,8 @@ static void gathering_takes_all_bytes(void **state)
             params[ALL_REDUCE_DEVICE_WIDTH] = width;
             all_reduce_gather_params(params, gather);
             assert_null(device_all_gather_nccl.launch(gather, &facts, &geometry));
-            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_NCCL_X), all_reduce_nccl_bytes(params));
-            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_NCCL_GATHERED),
+            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_CALL_X), all_reduce_nccl_bytes(params));
+            assert_int_equal(all_gather_nccl_bytes(gather, ALL_GATHER_CALL_GATHERED),
                              4 * all_reduce_nccl_bytes(params));
         }
 }
@@ -189,7 +189,7 @@ static void bytes_are_those_of_the_sum(void **state)
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     copy(params);
     assert_int_equal(all_reduce_nccl_bytes(params), 4 * 2048 * 2);
-    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1; /* of the kernel behind it */
+    params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1; /* of the kernel after it */
     params[ALL_REDUCE_DEVICE_X_DTYPE] = DTYPE_F32;
     params[ALL_REDUCE_DEVICE_THREADS] = INT64_MIN; /* not read */
     assert_int_equal(all_reduce_nccl_bytes(params), 4 * 2048 * 4);

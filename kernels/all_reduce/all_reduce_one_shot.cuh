@@ -89,13 +89,13 @@ template <class P> struct all_reduce_one_shot_body {
     static __device__ __forceinline__ u32 reduce_row(int row, const int *counts, const setup_of_thread &setup,
                                                      const comm_header *header, const operands &all)
     {
-        u32 late = 0;
+        u32 timed_out = 0;
         /* Loaded together with the count, not after it: rows that are not valid can be read. */
         uint4 own[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             if (setup.first + s * STRIDE < VECTORS) own[s] = all.x[(i64)row * VECTORS + setup.first + s * STRIDE];
-        if (row >= counts[P::COUNT_INDEX]) return late;
+        if (row >= counts[P::COUNT_INDEX]) return timed_out;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             if (setup.first + s * STRIDE >= VECTORS) continue;
@@ -113,7 +113,7 @@ template <class P> struct all_reduce_one_shot_body {
             float base[VECTOR];
             if constexpr (P::HAS_RESIDUAL) load_elements<DTYPE_F32>(base, all.residual, index * VECTOR);
             uint4 part[P::RANKS];
-            comm_take<P::RANKS>((uint4 *)all.buffer + index, PART_BYTES / 16, setup.rank, part, header, late);
+            comm_take<P::RANKS>((uint4 *)all.buffer + index, PART_BYTES / 16, setup.rank, part, header, timed_out);
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) sum[s][i] = 0;
 #pragma unroll
@@ -141,7 +141,7 @@ template <class P> struct all_reduce_one_shot_body {
                                              sum[s]);
             }
         }
-        return late;
+        return timed_out;
     }
 
     /* `residual`: null without HAS_RESIDUAL; `weight`, `normed`: without HAS_NORM. */

@@ -9,7 +9,7 @@
 /* Rounds follow each other without a pause between ranks, with the two buffers in turn. */
 enum { ROUNDS = 5 };
 
-struct world {
+struct group {
     struct test_ranks ranks;
     struct plan_geometry geometry;
     int64_t rows, width, valid[ROUNDS];
@@ -20,11 +20,11 @@ struct world {
     int absent;
 };
 
-static void world_open(struct world *world, int count, int64_t rows, int64_t width, bool in_place, uint64_t timeout_ns,
+static void group_open(struct group *group, int count, int64_t rows, int64_t width, bool in_place, uint64_t timeout_ns,
                        struct test_random *random)
 {
-    *world = (struct world){.rows = rows, .width = width, .absent = -1};
-    world->geometry = (struct plan_geometry){.slots = 1,
+    *group = (struct group){.rows = rows, .width = width, .absent = -1};
+    group->geometry = (struct plan_geometry){.slots = 1,
                                              .max_context = 8,
                                              .page_tokens = 8,
                                              .pages_per_slot = 1,
@@ -34,15 +34,15 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
     const int64_t params[ALL_REDUCE_PARAMS] = {rows, 0, width, count};
     uint64_t buffer_bytes;
     assert_true(all_reduce_buffer_bytes(params, TARGET_CPU, &buffer_bytes));
-    test_ranks_open(&world->ranks, count, (size_t)buffer_bytes, timeout_ns);
+    test_ranks_open(&group->ranks, count, (size_t)buffer_bytes, timeout_ns);
     for (int round = 0; round < ROUNDS; round++) {
-        int64_t valid = world->valid[round] = test_random_range(random, round == 0, rows);
+        int64_t valid = group->valid[round] = test_random_range(random, round == 0, rows);
         size_t cells = (size_t)(valid * width);
-        float *sums = world->sums[round] = calloc(cells + 1, sizeof *sums);
-        double *exact = world->exact[round] = calloc(cells + 1, sizeof *exact);
+        float *sums = group->sums[round] = calloc(cells + 1, sizeof *sums);
+        double *exact = group->exact[round] = calloc(cells + 1, sizeof *exact);
         for (int rank = 0; rank < count; rank++) {
-            struct test_case *test = &world->cases[rank][round];
-            test_case_open(test, &op_all_reduce, params, &world->geometry, (int32_t)valid);
+            struct test_case *test = &group->cases[rank][round];
+            test_case_open(test, &op_all_reduce, params, &group->geometry, (int32_t)valid);
             assert_int_equal(test->demands[ALL_REDUCE_BUFFER].bytes, buffer_bytes);
             assert_int_equal(test->demands[ALL_REDUCE_HEADER].bytes, sizeof(struct comm_header));
             float *x = test->call.operands[ALL_REDUCE_X];
@@ -53,50 +53,50 @@ static void world_open(struct world *world, int count, int64_t rows, int64_t wid
                 sums[i] = rank ? sums[i] + x[i] : x[i];
                 exact[i] += (double)x[i];
             }
-            test->call.operands[ALL_REDUCE_HEADER] = test_ranks_header(&world->ranks, rank);
-            test->call.operands[ALL_REDUCE_BUFFER] = test_ranks_buffer(&world->ranks, rank, round % 2);
+            test->call.operands[ALL_REDUCE_HEADER] = test_ranks_header(&group->ranks, rank);
+            test->call.operands[ALL_REDUCE_BUFFER] = test_ranks_buffer(&group->ranks, rank, round % 2);
             if (in_place) test->call.operands[ALL_REDUCE_OUT] = x;
         }
     }
 }
 
-static void world_close(struct world *world)
+static void group_close(struct group *group)
 {
     for (int round = 0; round < ROUNDS; round++) {
-        for (int rank = 0; rank < world->ranks.count; rank++) test_case_close(&world->cases[rank][round]);
-        free(world->sums[round]);
-        free(world->exact[round]);
+        for (int rank = 0; rank < group->ranks.count; rank++) test_case_close(&group->cases[rank][round]);
+        free(group->sums[round]);
+        free(group->exact[round]);
     }
-    for (int rank = 0; rank < world->ranks.count; rank++) team_destroy(world->teams[rank]);
-    test_ranks_close(&world->ranks);
+    for (int rank = 0; rank < group->ranks.count; rank++) team_destroy(group->teams[rank]);
+    test_ranks_close(&group->ranks);
 }
 
 static void run_rank(void *argument, int rank)
 {
-    struct world *world = argument;
-    if (rank == world->absent) return;
+    struct group *group = argument;
+    if (rank == group->absent) return;
     for (int round = 0; round < ROUNDS; round++) {
-        if (round % world->ranks.count == rank) usleep(200); /* each is the last one now and then */
-        const struct op_call *call = &world->cases[rank][round].call;
-        if (world->teams[rank])
-            test_run_on(world->teams[rank], &op_all_reduce, call);
+        if (round % group->ranks.count == rank) usleep(200); /* each is the last one now and then */
+        const struct op_call *call = &group->cases[rank][round].call;
+        if (group->teams[rank])
+            test_run_on(group->teams[rank], &op_all_reduce, call);
         else
             op_all_reduce.reference(call);
     }
 }
 
-static void assert_sums(const struct world *world, bool reference)
+static void assert_sums(const struct group *group, bool reference)
 {
     for (int round = 0; round < ROUNDS; round++) {
-        size_t cells = (size_t)(world->valid[round] * world->width);
-        for (int rank = 0; rank < world->ranks.count; rank++) {
-            const float *out = world->cases[rank][round].call.operands[ALL_REDUCE_OUT];
+        size_t cells = (size_t)(group->valid[round] * group->width);
+        for (int rank = 0; rank < group->ranks.count; rank++) {
+            const float *out = group->cases[rank][round].call.operands[ALL_REDUCE_OUT];
             if (reference)
-                for (size_t i = 0; i < cells; i++) assert_true(out[i] == (float)world->exact[round][i]);
+                for (size_t i = 0; i < cells; i++) assert_true(out[i] == (float)group->exact[round][i]);
             else
-                test_assert_same_bits(out, world->sums[round], cells * sizeof *out, "sum");
-            size_t all = (size_t)(world->rows * world->width);
-            if (out != world->cases[rank][round].call.operands[ALL_REDUCE_X])
+                test_assert_same_bits(out, group->sums[round], cells * sizeof *out, "sum");
+            size_t all = (size_t)(group->rows * group->width);
+            if (out != group->cases[rank][round].call.operands[ALL_REDUCE_X])
                 assert_true(test_is_poison(out + cells, (all - cells) * sizeof *out));
             else
                 for (size_t i = cells; i < all; i++) assert_true(out[i] == 1);
@@ -106,11 +106,11 @@ static void assert_sums(const struct world *world, bool reference)
     for (int which = 0; which < 2; which++) {
         size_t most = 0;
         for (int round = which; round < ROUNDS; round += 2)
-            if ((size_t)(world->valid[round] * world->width) > most)
-                most = (size_t)(world->valid[round] * world->width);
-        for (int rank = 0; rank < world->ranks.count; rank++) {
-            const float *buffer = test_ranks_buffer(&world->ranks, rank, which);
-            assert_true(test_is_poison(buffer + most, world->ranks.buffer_bytes - most * sizeof *buffer));
+            if ((size_t)(group->valid[round] * group->width) > most)
+                most = (size_t)(group->valid[round] * group->width);
+        for (int rank = 0; rank < group->ranks.count; rank++) {
+            const float *buffer = test_ranks_buffer(&group->ranks, rank, which);
+            assert_true(test_is_poison(buffer + most, group->ranks.buffer_bytes - most * sizeof *buffer));
         }
     }
 }
@@ -121,19 +121,19 @@ static void sums(void **state)
     static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     static const int64_t widths[] = {1, 17, 640, 5001};
     struct test_random random = {31};
-    static struct world world;
+    static struct group group;
     for (int c = 0; c < 4; c++) {
         for (int w = 0; w < 4; w++) {
             for (int variant = 0; variant < 4; variant++) { /* members of a team; 0: the reference */
-                world_open(&world, counts[c], test_random_range(&random, 1, 4), widths[w], variant % 2, 0, &random);
+                group_open(&group, counts[c], test_random_range(&random, 1, 4), widths[w], variant % 2, 0, &random);
                 for (int rank = 0; variant && rank < counts[c]; rank++) {
                     /* Teams of one size, or of all three side by side. */
-                    world.teams[rank] = team_create(w % 2 ? variant : 1 + (variant + rank) % 3, NULL);
-                    assert_non_null(world.teams[rank]);
+                    group.teams[rank] = team_create(w % 2 ? variant : 1 + (variant + rank) % 3, NULL);
+                    assert_non_null(group.teams[rank]);
                 }
-                test_ranks_run(counts[c], run_rank, &world);
-                assert_sums(&world, variant == 0);
-                world_close(&world);
+                test_ranks_run(counts[c], run_rank, &group);
+                assert_sums(&group, variant == 0);
+                group_close(&group);
             }
         }
     }
@@ -144,24 +144,24 @@ static void absent_rank_leaves_outputs(void **state)
 {
     (void)state;
     struct test_random random = {32};
-    static struct world world;
+    static struct group group;
     for (int reference = 0; reference < 2; reference++) {
-        world_open(&world, 3, 2, 4000, false, UINT64_C(20000000), &random);
-        world.absent = 1;
+        group_open(&group, 3, 2, 4000, false, UINT64_C(20000000), &random);
+        group.absent = 1;
         for (int which = 0; which < 2; which++)
-            memset(test_ranks_buffer(&world.ranks, 1, which), 0, world.ranks.buffer_bytes);
+            memset(test_ranks_buffer(&group.ranks, 1, which), 0, group.ranks.buffer_bytes);
         for (int rank = 0; !reference && rank < 3; rank++) {
-            world.teams[rank] = team_create(2, NULL);
-            assert_non_null(world.teams[rank]);
+            group.teams[rank] = team_create(2, NULL);
+            assert_non_null(group.teams[rank]);
         }
-        test_ranks_run(3, run_rank, &world);
+        test_ranks_run(3, run_rank, &group);
         for (int rank = 0; rank < 3; rank++) {
-            assert_true(test_ranks_header(&world.ranks, rank)->stop != 0);
+            assert_true(test_ranks_header(&group.ranks, rank)->stop != 0);
             for (int round = 0; round < ROUNDS; round++)
-                assert_true(test_is_poison(world.cases[rank][round].buffers[ALL_REDUCE_OUT].data,
-                                           world.cases[rank][round].buffers[ALL_REDUCE_OUT].bytes));
+                assert_true(test_is_poison(group.cases[rank][round].buffers[ALL_REDUCE_OUT].data,
+                                           group.cases[rank][round].buffers[ALL_REDUCE_OUT].bytes));
         }
-        world_close(&world);
+        group_close(&group);
     }
 }
 
@@ -183,7 +183,7 @@ static void hostile_params_are_refused(void **state)
     for (int64_t ranks = 0; ranks <= PLAN_MAX_RANKS + 1; ranks++)
         if (ranks != 4) test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_RANKS, ranks);
     test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_RANKS, 4 + ((int64_t)1 << 32));
-    /* Of an engine that has one rank, or more than there may be, there is no collective. */
+    /* An engine with one rank, or too many, has no collective. */
     struct plan_geometry odd = geometry;
     for (odd.ranks = 0; odd.ranks < 2; odd.ranks++)
         for (int64_t ranks = 0; ranks < 5; ranks++)

@@ -83,12 +83,12 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
     }
 
     static __device__ __forceinline__ void take_given(u8 *from, u32 words[GIVEN_WORDS], u32 owner,
-                                                      const comm_header *header, u32 &late)
+                                                      const comm_header *header, u32 &timed_out)
     {
         static_assert(NORM_BY_OWNER || GIVEN_WORDS % 4 == 0, "whole vectors: rows of X_DTYPE or wider");
 #pragma unroll
         for (int w = 0; w < GIVEN_WORDS; w += 4) {
-            const uint4 vector = comm_take_one<COMM_LONGER_PATIENCE>((uint4 *)from + w / 4, owner, header, late);
+            const uint4 vector = comm_take_one<COMM_LONGER_PATIENCE>((uint4 *)from + w / 4, owner, header, timed_out);
             words[w] = vector.x, words[w + 1] = vector.y, words[w + 2] = vector.z, words[w + 3] = vector.w;
         }
     }
@@ -124,7 +124,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
     }
 
     /* Adds up this rank's rows, sends them to all and finishes them. */
-    static __device__ __forceinline__ void sum_own(const exchange &own, int block, const row_end &end, u32 &late)
+    static __device__ __forceinline__ void sum_own(const exchange &own, int block, const row_end &end, u32 &timed_out)
     {
         u8 *whole[P::RANKS];
         int slot[P::RANKS];
@@ -157,7 +157,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
                 for (int r = 0; r < P::RANKS; r++) part[r] = mine;
                 if (shared)
                     comm_take<P::RANKS>((uint4 *)own.buffer + (i64)group * VECTORS + vector, PART_BYTES / 16, own.rank,
-                                        part, own.header, late);
+                                        part, own.header, timed_out);
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) sum[s][i] = 0;
 #pragma unroll
@@ -194,18 +194,20 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
     }
 
     /* Receives the rows of other ranks, already normed. */
-    static __device__ __forceinline__ void take_normed(const exchange &own, int block, const row_end &end, u32 &late)
+    static __device__ __forceinline__ void take_normed(const exchange &own, int block, const row_end &end,
+                                                       u32 &timed_out)
     {
         constexpr int GIVEN_VECTORS = GIVEN_ROW_BYTES / 16;
         for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += P::BLOCKS) {
             uint4 *from = (uint4 *)(own.given + row * GIVEN_ROW_BYTES);
             uint4 *to = (uint4 *)((u8 *)end.normed + row * GIVEN_ROW_BYTES);
             for (int vector = threadIdx.x; vector < GIVEN_VECTORS; vector += P::THREADS)
-                to[vector] = comm_take_one<COMM_LONGER_PATIENCE>(from + vector, row % P::RANKS, own.header, late);
+                to[vector] = comm_take_one<COMM_LONGER_PATIENCE>(from + vector, row % P::RANKS, own.header, timed_out);
         }
     }
 
-    static __device__ __forceinline__ void finish_others(const exchange &own, int block, const row_end &end, u32 &late)
+    static __device__ __forceinline__ void finish_others(const exchange &own, int block, const row_end &end,
+                                                         u32 &timed_out)
     {
         for (int index = block, row; (row = others_row(index, own.rank)) < own.rows; index += P::BLOCKS) {
             float sum[STEPS][VECTOR];
@@ -217,7 +219,7 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
                 float base[VECTOR];
                 if constexpr (SUM_IS_GIVEN) load_residual(row, s, base, end);
                 take_given(own.given + row * GIVEN_ROW_BYTES + vector * (GIVEN_WORDS * 4), words, row % P::RANKS,
-                           own.header, late);
+                           own.header, timed_out);
                 unpack_given(words, sum[s]);
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++)
@@ -239,17 +241,17 @@ template <class P> struct all_reduce_two_shot_body : all_reduce_row<P> {
         const int block = blockIdx.x % P::BLOCKS;
         device_wait();
         own.rows = counts[P::COUNT_INDEX] < P::ROWS ? counts[P::COUNT_INDEX] : P::ROWS;
-        u32 late = 0;
+        u32 timed_out = 0;
         const bool sums = P::HALVES == 1 || blockIdx.x >= P::BLOCKS, exchanges = blockIdx.x < P::BLOCKS;
         if (exchanges) send_to_owners(own, block);
-        if (sums) sum_own(own, block, end, late);
+        if (sums) sum_own(own, block, end, timed_out);
         if (exchanges) {
             if constexpr (NORM_BY_OWNER)
-                take_normed(own, block, end, late);
+                take_normed(own, block, end, timed_out);
             else
-                finish_others(own, block, end, late);
+                finish_others(own, block, end, timed_out);
         }
-        comm_end(header, late);
+        comm_end(header, timed_out);
     }
 };
 

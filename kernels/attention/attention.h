@@ -41,14 +41,15 @@ enum attention_param {
     ATTENTION_X_DTYPE = PAGED_X_DTYPE,
     ATTENTION_WINDOW,     /* tokens that a row sees, itself included; 0: all */
     ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
+    ATTENTION_SCATTERED,  /* CUDA: 0: the rows are tokens of one sequence, in order; 1: of any sequences */
     ATTENTION_PARAMS
 };
 
 extern const struct op_descriptor op_attention;
 void attention_reference(const struct op_call *call);
 
-/* Partial results (maximum, sum, accumulated v) of the blocks of up to 16 rows, for sharing long contexts among threads;
- * with more rows there is work enough for all without that. False: the size overflows. */
+/* Bytes of partial results (maximum, sum, accumulated v) of the blocks of up to 16 rows, with which threads share long
+ * contexts; more rows give all threads enough work without. False: the size overflows. */
 bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim, const struct plan_geometry *geometry,
                                uint64_t *bytes);
 

@@ -31,6 +31,7 @@ const char *attention_cudnn_illegal(const int64_t *params)
     const int64_t dtype = params[ATTENTION_DEVICE_X_DTYPE];
     if (!in_range(params[ATTENTION_DEVICE_ROWS], 1, MOST_ROWS)) return "ROWS is not in 1..2^20";
     if (!in_range(params[ATTENTION_DEVICE_COUNT_INDEX], 0, 1)) return "COUNT_INDEX is not 0 or 1";
+    if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (!in_range(heads, 1, MOST_HEADS)) return "HEADS is not in 1..2^12";
     if (!in_range(kv_heads, 1, MOST_HEADS)) return "KV_HEADS is not in 1..2^12";
     if (heads % kv_heads) return "HEADS is not a multiple of KV_HEADS";
@@ -61,7 +62,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + ATTENTION_CUDNN_ALIGNMENT - 1) / ATTENTION_CUDNN_ALIGNMENT * ATTENTION_CUDNN_ALIGNMENT;
 }
 
-/* Where in the workspace the parts behind the inputs begin. */
+/* Offset in the workspace of the parts after the inputs. */
 struct parts {
     uint64_t maxima, sums, own;
 };
@@ -101,9 +102,9 @@ static bool read_header(const struct cudnn *cudnn, const int64_t *params, const 
         return status_fail(status, STATUS_CORRUPT, "cuDNN attention plan: not one, or of another format");
     if (header->plan_bytes == 0 || header->plan_bytes != bytes - sizeof *header)
         return status_fail(status, STATUS_CORRUPT,
-                           "cuDNN attention plan: expected %zu bytes behind its header, found a length of %" PRIu64,
+                           "cuDNN attention plan: expected %zu bytes after its header, found a length of %" PRIu64,
                            bytes - sizeof *header, header->plan_bytes);
-    for (int i = 0; i < ATTENTION_DEVICE_FIRST_TUNABLE; i++)
+    for (int i = 0; i < ATTENTION_CUDNN_PROBLEM_PARAMS; i++)
         if (header->params[i] != params[i])
             return status_fail(status, STATUS_CORRUPT,
                                "cuDNN attention plan: made for another problem: expected %" PRId64
@@ -117,7 +118,7 @@ static bool read_header(const struct cudnn *cudnn, const int64_t *params, const 
     return true;
 }
 
-/* What cuDNN finds wrong in the plan is the file's fault, all else the machine's. */
+/* An error that cuDNN finds in the plan is a defect of the file; any other is one of the machine. */
 static bool read_plan(struct attention_cudnn *attention, const char *plan, uint64_t bytes, struct status *status)
 {
     enum { BAD_PARAM = 2, PREREQUISITE_MISSING = 3008 }; /* thousands: the category */
@@ -131,7 +132,7 @@ static bool read_plan(struct attention_cudnn *attention, const char *plan, uint6
     return false;
 }
 
-/* cuDNN's own statement, which must agree with the one that memory was planned with. */
+/* cuDNN's own figure must agree with the one used to plan memory. */
 static bool check_workspace(const struct attention_cudnn *attention, uint64_t expected, struct status *status)
 {
     const struct cudnn *cudnn = attention->cudnn;

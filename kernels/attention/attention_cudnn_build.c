@@ -10,16 +10,16 @@
 
 /* ---- the operation graph ---- */
 
-/* cuDNN knows attention as the operations that it consists of and recognises their pattern, so the graph below keeps to
- * the order of operations that the library documents: page loads, q k^T, scale, padding, causal mask, window, softmax,
- * p v. All tensors have four dimensions: batch (one), heads, rows, columns. */
+/* cuDNN recognises attention by the pattern of its operations, so the graph below keeps to the order of operations that
+ * the library documents: page loads, q k^T, scale, padding, causal mask, window, softmax, p v. All tensors have four
+ * dimensions: batch (one), heads, rows, columns. */
 
 enum { DIMENSIONS = 4, MOST_DESCRIPTORS = 128, MOST_OPERATIONS = 40 };
 
 struct graph {
     const struct cudnn *cudnn;
     struct status *status;
-    bool failed;                                    /* once set, nothing more is done */
+    bool failed;                                    /* once set, all further calls do nothing */
     cudnn_descriptor descriptors[MOST_DESCRIPTORS]; /* all, in the order of creation */
     cudnn_descriptor operations[MOST_OPERATIONS];   /* those of them that are operations */
     cudnn_descriptor whole;
@@ -124,7 +124,7 @@ static cudnn_descriptor scores(struct graph *graph, enum cudnn_data_type type)
     return dense(graph, graph->next_id++, VIRTUAL, type, graph->scores);
 }
 
-/* y = mode(x, b, t) of type `type`, computed in `precision`; b and t NULL where the mode takes less. */
+/* y = mode(x, b, t) of type `type`, computed in `precision`; b and t NULL if the mode has fewer operands. */
 static cudnn_descriptor pointwise(struct graph *graph, enum cudnn_pointwise mode, enum cudnn_data_type precision,
                                   cudnn_descriptor x, cudnn_descriptor b, cudnn_descriptor t, enum cudnn_data_type type,
                                   int64_t axis)
@@ -165,8 +165,8 @@ static cudnn_descriptor masked(struct graph *graph, cudnn_descriptor x, int64_t 
     return pointwise(graph, CUDNN_SELECT, CUDNN_FLOAT, x, value, mask, CUDNN_FLOAT, 0);
 }
 
-/* One number for each row of scores. It has a place in memory: cuDNN (9.19) stores maxima and sums even where they are
- * virtual, at an address that nobody gave it. */
+/* One number for each row of scores, with a place in memory: cuDNN (9.19) stores maxima and sums even if they are
+ * virtual, at an undefined address. */
 static cudnn_descriptor reduction(struct graph *graph, enum cudnn_reduction mode, int64_t id, cudnn_descriptor x)
 {
     const int value = (int)mode;
@@ -226,7 +226,7 @@ static cudnn_descriptor load_pages(struct graph *graph, const int64_t *params, b
     return y;
 }
 
-/* Scores of rows and tokens that there are. */
+/* Scores of existing rows and tokens. */
 static cudnn_descriptor mask_padding(struct graph *graph, cudnn_descriptor x, cudnn_descriptor row_count,
                                      cudnn_descriptor token_count)
 {
@@ -322,7 +322,7 @@ struct knob {
     int64_t value;
 };
 
-/* An engine and how its knobs stand, those that are not at their defaults. */
+/* An engine and its knobs that are not at their defaults. */
 struct choice {
     int64_t engine;
     int count;
@@ -338,7 +338,7 @@ struct search {
 };
 
 /* Reads an attribute that is an array of descriptors of type `type` into `list`, which the caller frees. Few attributes
- * say beforehand how many there are, so as many as there is room for are asked for. */
+ * report their number beforehand, so the call asks for as many as there is room for. */
 static int get_list(const struct cudnn *cudnn, cudnn_descriptor from, enum cudnn_attribute attribute,
                     enum cudnn_descriptor_type type, cudnn_descriptor *list, int capacity)
 {
@@ -377,7 +377,7 @@ static void name_choice(const struct choice *choice, char *name, size_t bytes)
                            choice->knobs[i].value);
 }
 
-/* What a configuration of the heuristics stands for. */
+/* The engine and knobs of a configuration of the heuristics. */
 static void read_choice(const struct cudnn *cudnn, cudnn_descriptor config, struct choice *choice)
 {
     cudnn_descriptor engine[1], knobs[MOST_KNOBS];
@@ -395,7 +395,7 @@ static void read_choice(const struct cudnn *cudnn, cudnn_descriptor config, stru
     free_list(cudnn, knobs, count);
 }
 
-/* A finalised plan as a blob; the plan's own bytes lie behind the header. */
+/* A finalised plan as a blob; the plan's own bytes follow the header. */
 static bool make_blob(const struct search *search, cudnn_descriptor plan, struct attention_cudnn_blob *blob)
 {
     const struct cudnn *cudnn = search->cudnn;
@@ -423,7 +423,7 @@ static bool make_blob(const struct search *search, cudnn_descriptor plan, struct
     return true;
 }
 
-/* A configuration that makes no plan, or one that cannot be stored, is passed over. */
+/* A configuration that gives no plan, or one that cannot be stored, is skipped. */
 static void try_config(struct search *search, cudnn_descriptor config, const struct choice *choice)
 {
     const struct cudnn *cudnn = search->cudnn;

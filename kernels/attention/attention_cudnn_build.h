@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The builder's side of attention by cuDNN: which execution plans the library offers for a problem, and how each of
- * them races. */
+/* The builder's part of attention by cuDNN: the execution plans that the library offers for a problem, and how each is
+ * raced. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_BUILD_H
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_BUILD_H
 
@@ -9,11 +9,11 @@
 struct attention_cudnn_blob {
     void *data; /* malloc'd */
     size_t bytes;
-    char name[160]; /* "engine 4, knob 24 = 1, ...": for people, the same in every run */
+    char name[160]; /* "engine 4, knob 24 = 1, ...": for display, the same in every run */
 };
 
 /* The plans for params[0..ATTENTION_DEVICE_FIRST_TUNABLE) that cuDNN makes: those of its heuristics, best first, then
- * every engine with each of its knobs at each value, or at the defaults, without what is there already; at most
+ * every engine with each of its knobs at each value, or at the defaults, without duplicates; at most
  * `capacity`. Sets *count; none is no failure. The context is current.
  *
  * Every plan is compiled, which takes about a second: two cost little, all of them half a minute. A plan's bytes are
@@ -31,13 +31,13 @@ enum attention_cudnn_tactic_param {
     ATTENTION_CUDNN_TACTIC_WORKSPACE, /* bytes of the whole workspace */
     ATTENTION_CUDNN_TACTIC_PARAMS
 };
-enum { ATTENTION_CUDNN_MOST_OWN = 32 << 20 }; /* bytes of workspace that a plan that races takes for itself */
+enum { ATTENTION_CUDNN_MOST_OWN = 32 << 20 }; /* most bytes of cuDNN's own workspace of a plan that races */
 
-/* Not in the registry: not code of ours, and raced where the library is. */
+/* Not in the registry: it is no kernel of ours, and is raced if the library is open. */
 extern const struct device_kernel device_attention_cudnn;
 
-/* The tactic of a blob, plan number `plan` of the problem in params; false: it is none, or wants more
- * than ATTENTION_CUDNN_MOST_OWN. */
+/* The tactic of a blob, plan number `plan` of the problem in params; false: it is not a valid blob, or needs more than
+ * ATTENTION_CUDNN_MOST_OWN. */
 bool attention_cudnn_tactic(const int64_t *params, const struct attention_cudnn_blob *blob, int plan,
                             int64_t params_out[PLAN_MAX_PARAMS]);
 /* The blob's hash that the tactic names. */

@@ -16,7 +16,7 @@ struct prepared {
 };
 
 struct attention_cudnn_calls {
-    pthread_mutex_t lock; /* of all below: sessions on several threads share one handle */
+    pthread_mutex_t lock; /* guards all fields below: sessions on several threads share one handle */
     struct cudnn cudnn;
     struct prepared *first;
 };
@@ -56,25 +56,26 @@ static uint64_t workspace_bytes(const int64_t *params, const struct engine_call 
 
 uint64_t attention_cudnn_operand_bytes(const int64_t *params, const struct engine_call *call, int operand)
 {
-    enum { HALF = 2 };
+    enum { ELEMENT_BYTES = 2 };
     const uint64_t rows = (uint64_t)params[ATTENTION_DEVICE_ROWS], dim = (uint64_t)params[ATTENTION_DEVICE_HEAD_DIM];
     const uint64_t kv_heads = (uint64_t)params[ATTENTION_DEVICE_KV_HEADS];
     switch (operand) {
     case ATTENTION_DEVICE_COUNTS: return 2 * sizeof(int32_t);
     case ATTENTION_DEVICE_Q:
-    case ATTENTION_DEVICE_OUT: return rows * (uint64_t)params[ATTENTION_DEVICE_HEADS] * dim * HALF;
+    case ATTENTION_DEVICE_OUT: return rows * (uint64_t)params[ATTENTION_DEVICE_HEADS] * dim * ELEMENT_BYTES;
     case ATTENTION_DEVICE_SLOTS:
     case ATTENTION_DEVICE_POSITIONS: return rows * sizeof(int32_t);
     case ATTENTION_DEVICE_PAGE_TABLE:
         return (uint64_t)(params[ATTENTION_DEVICE_SLOT_COUNT] * params[ATTENTION_DEVICE_PAGES_PER_SLOT]) *
                sizeof(int32_t);
-    case ATTENTION_DEVICE_KV: return 2 * kv_heads * (uint64_t)params[ATTENTION_DEVICE_PAGE_TOKENS] * dim * HALF;
+    case ATTENTION_DEVICE_KV:
+        return 2 * kv_heads * (uint64_t)params[ATTENTION_DEVICE_PAGE_TOKENS] * dim * ELEMENT_BYTES;
     case ATTENTION_CUDNN_WORKSPACE: return workspace_bytes(params, call);
     default: return 0;
     }
 }
 
-/* Under the lock. The blob says for which params it is, so that a call has others only by mistake. */
+/* Requires: the lock is held. The blob states its params, so a call with others is an error. */
 static struct attention_cudnn *find(struct attention_cudnn_calls *calls, const int64_t *params,
                                     const struct engine_call *call, struct status *status)
 {

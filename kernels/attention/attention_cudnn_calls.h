@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN as an engine calls it: the plan of each call is read once, which takes tens of milliseconds, and
- * kept. Any thread may use it. The device's context is current, here and below. */
+/* Attention by cuDNN in an engine: the plan of each call is parsed once, which takes tens of milliseconds, and kept.
+ * Any thread may use it. Requires, here and below: the device's context is current. */
 #ifndef KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
 #define KERNELS_ATTENTION_ATTENTION_CUDNN_CALLS_H
 
@@ -17,10 +17,10 @@ void attention_cudnn_calls_free(struct attention_cudnn_calls *calls); /* NULL: n
  * UINT64_MAX: the call's data state no size. */
 uint64_t attention_cudnn_operand_bytes(const int64_t *params, const struct engine_call *call, int operand);
 
-/* Makes the call's plan ready, or says why not, as attention_cudnn_prepare does. `call->data` outlives `calls`. */
+/* Prepares the call's plan; fails as attention_cudnn_prepare does. `call->data` outlives `calls`. */
 bool attention_cudnn_calls_check(struct attention_cudnn_calls *calls, const int64_t *params,
                                  const struct engine_call *call, struct status *status);
-/* Likewise, and queues it on the stream, which may be capturing (relaxed). What was captured must not be used after
+/* Likewise, and queues the call on the stream, which may be capturing (relaxed). A capture must not be used after
  * `calls` are freed. pool_bytes: of all KV pages. */
 bool attention_cudnn_calls_run(struct attention_cudnn_calls *calls, const int64_t *params,
                                const struct engine_call *call, const cu_deviceptr *operands, uint64_t pool_bytes,

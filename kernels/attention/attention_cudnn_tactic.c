@@ -36,20 +36,19 @@ static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes
     return true;
 }
 
-static const char *const param_names[ATTENTION_CUDNN_TACTIC_PARAMS] = {
-    "ROWS",           "COUNT_INDEX", "HEADS",      "KV_HEADS", "HEAD_DIM", "PAGE_TOKENS",
-    "PAGES_PER_SLOT", "PAGE_BYTES",  "SLOT_COUNT", "KV_DTYPE", "X_DTYPE",  "WINDOW",
-    "SCALE_BITS",     "VERSION",     "PLAN",       "HASH0",    "HASH1",    "WORKSPACE",
-};
+static const char *const tunable_names[] = {"VERSION", "PLAN", "HASH0", "HASH1", "WORKSPACE"};
+_Static_assert(sizeof tunable_names / sizeof *tunable_names ==
+                   ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_DEVICE_FIRST_TUNABLE,
+               "a name for each tunable");
 
 const struct device_kernel device_attention_cudnn = {
     .name = "attention_cudnn",
     .op = OP_ATTENTION,
     .library = LIBRARY_CUDNN,
     .least_capability = 80,
-    .param_count = ATTENTION_CUDNN_TACTIC_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ATTENTION_DEVICE_FIRST_TUNABLE,
+    .problem = &op_attention,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = ATTENTION_CUDNN_OPERANDS,
     .launch = launch,
     .cost = cost,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN against the reference, where there are a GPU and the library; what is refused, everywhere. */
+/* Attention by cuDNN against the reference, if there are a GPU and the library; refusals, everywhere. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/attention/attention_cudnn_calls.h"
@@ -177,7 +177,7 @@ static int64_t reference_rows(const struct setup *setup, int64_t *rows, float *e
 /* As in attention_prefill_test.c: p and the result are rounded. */
 static double tolerance(const struct shape *shape) { return (shape->dtype == DTYPE_BF16 ? 0x1p-9 : 0x1p-12) + 1e-4; }
 
-/* The pool is as it was, but for v behind the last token, as far as the last page goes: zeros. */
+/* The pool is unchanged, except v after the last token, up to the end of the last page: zeros. */
 static void check_pool(const struct setup *setup)
 {
     const struct shape *shape = &setup->shape;
@@ -408,7 +408,7 @@ static void hostile_blobs(void **state)
     bad = good;
     bad.cudnn_version++;
     assert_refused(&bad, sizeof bad + PLAN_BYTES, STATUS_MACHINE);
-    for (int i = 0; i < ATTENTION_DEVICE_FIRST_TUNABLE; i++) {
+    for (int i = 0; i < ATTENTION_CUDNN_PROBLEM_PARAMS; i++) {
         bad = good;
         bad.params[i]++;
         assert_refused(&bad, sizeof bad + PLAN_BYTES, STATUS_CORRUPT);

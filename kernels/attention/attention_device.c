@@ -18,7 +18,7 @@ static bool in_range(int64_t value, int64_t low, int64_t high) { return value >=
 
 static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 
-static int64_t element_bytes(int64_t dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
+static int64_t element_bytes(int64_t dtype) { return (int64_t)dtype_bytes((enum dtype)dtype); }
 
 /* Products of the checked parameters fit 64 bits: 2 * 2^12 * 2^30 * 2^8 * 4. */
 static const char *illegal(const int64_t *params)
@@ -44,10 +44,11 @@ static const char *illegal(const int64_t *params)
         return "PAGE_BYTES is less than K and V of a page";
     if (!in_range(params[ATTENTION_DEVICE_WINDOW], 0, INT32_MAX)) return "WINDOW is not in 0..2^31-1";
     if (!in_range(scale, 1, 0x7f7fffff)) return "SCALE_BITS are not of a finite float > 0"; /* FLT_MAX */
+    if (!in_range(params[ATTENTION_SCATTERED], 0, 1)) return "parameter scattered is not 0 or 1";
     return NULL;
 }
 
-/* Each input read once: q, out, and the context's k and v once for all rows, as the rows of a chunk share them. */
+/* Each input is read once: q, out, and the context's k and v once for all rows, as the rows of a chunk share them. */
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     const uint64_t rows = (uint64_t)params[ATTENTION_DEVICE_ROWS], heads = (uint64_t)params[ATTENTION_DEVICE_HEADS];
@@ -113,8 +114,8 @@ static int add_candidate(const struct device_kernel *kernel, const int64_t *para
     int64_t candidate[PLAN_MAX_PARAMS] = {0};
     struct device_geometry geometry;
     if (count >= capacity) return count;
-    for (int i = 0; i < kernel->param_count; i++)
-        candidate[i] = i < kernel->first_tunable ? params[i] : tunables[i - kernel->first_tunable];
+    for (int i = 0; i < device_param_count(kernel); i++)
+        candidate[i] = i < device_problem_count(kernel) ? params[i] : tunables[i - device_problem_count(kernel)];
     if (kernel->launch(candidate, gpu, &geometry)) return count;
     for (int i = 0; i < PLAN_MAX_PARAMS; i++) params_out[count][i] = candidate[i];
     return count + 1;
@@ -126,7 +127,7 @@ int attention_generic_candidates(const int64_t *params, const struct device_fact
     static const int64_t many[][3] = {{4, 1, 64}, {4, 1, 32}, {2, 2, 64}, {1, 4, 64}, {1, 2, 32}, {1, 1, 16}};
     static const int64_t few[][3] = {{1, 4, 64}, {2, 2, 64}, {4, 1, 64}, {4, 1, 32}, {1, 2, 32}, {1, 1, 16}};
     if (illegal(params)) return 0;
-    /* Few rows leave most of the GPU idle unless blocks are small. */
+    /* With few rows, large blocks would leave most of the GPU idle. */
     bool is_many =
         params[ATTENTION_DEVICE_ROWS] * params[ATTENTION_DEVICE_HEADS] >= 64 * 4 * (int64_t)gpu->multiprocessors;
     int count = 0;
@@ -136,20 +137,16 @@ int attention_generic_candidates(const int64_t *params, const struct device_fact
     return count;
 }
 
-#define PARAM_NAMES                                                                                        \
-    "ROWS", "COUNT_INDEX", "HEADS", "KV_HEADS", "HEAD_DIM", "PAGE_TOKENS", "PAGES_PER_SLOT", "PAGE_BYTES", \
-        "SLOT_COUNT", "KV_DTYPE", "X_DTYPE", "WINDOW", "SCALE_BITS"
-
-static const char *const generic_param_names[ATTENTION_GENERIC_PARAMS] = {PARAM_NAMES, "WARPS_Q", "SPLIT", "KEY_TILE"};
+static const char *const generic_tunables[] = {"WARPS_Q", "SPLIT", "KEY_TILE"};
 
 const struct device_kernel device_attention_generic = {
     .name = "attention_generic",
     .source = "kernels/attention/attention_generic.cu",
     .op = OP_ATTENTION,
     .least_capability = 80,
-    .param_count = ATTENTION_GENERIC_PARAMS,
-    .param_names = generic_param_names,
-    .first_tunable = ATTENTION_DEVICE_FIRST_TUNABLE,
+    .problem = &op_attention,
+    .own_names = generic_tunables,
+    .own_count = sizeof generic_tunables / sizeof *generic_tunables,
     .operand_count = ATTENTION_DEVICE_OPERANDS,
     .launch = generic_launch,
     .candidates = attention_generic_candidates,
@@ -169,6 +166,7 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
     const char *why = illegal(params);
     if (why) return why;
+    if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (head_dim % 16) return "HEAD_DIM is not a multiple of 16";
     if (!in_range(page_tokens, 16, BOX_MOST_ROWS) || (page_tokens & (page_tokens - 1)))
         return "PAGE_TOKENS is not a power of two in 16..256";
@@ -181,7 +179,7 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     if (!in_range(params[ATTENTION_PREFILL_PING_PONG], 0, 1)) return "PING_PONG is not 0 or 1";
     if (!in_range(blocks, 1, 2)) return "BLOCKS_PER_SM is not 1 or 2";
     if (split != 1 && split != 2 && split != 4 && split != 8) return "SPLIT is not 1, 2, 4 or 8";
-    /* What a thread holds: scores, p, the accumulated v and some. */
+    /* Registers of a thread: scores, p, the accumulated v and others. */
     const int64_t registers = key_tile / 2 + key_tile / 4 + head_dim / 2 + 32;
     const int64_t budget = attention_prefill_registers(tile_q, blocks);
     if (registers > budget || registers > 255) return "the accumulators do not fit the registers";
@@ -238,7 +236,7 @@ int attention_prefill_candidates(const int64_t *params, const struct device_fact
                                         {64, 64, 2, 0, 1, 2}, {64, 128, 2, 0, 1, 1}, {64, 64, 2, 0, 8, 2}};
     enum { LENGTH = sizeof wide / sizeof wide[0] };
     if (illegal(params) || gpu->capability != 90) return 0;
-    /* Tiles of 64 rows with two blocks on an SM: is there one for every block, for half of them, for less? */
+    /* Tiles of 64 rows with two blocks on an SM: compares the number of tiles with that of blocks. */
     const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + 63) / 64 * params[ATTENTION_DEVICE_HEADS];
     const int64_t blocks = 2 * (int64_t)gpu->multiprocessors;
     const int64_t(*list)[6] = params[ATTENTION_DEVICE_HEAD_DIM] <= 64 ? narrow : wide;
@@ -250,9 +248,7 @@ int attention_prefill_candidates(const int64_t *params, const struct device_fact
     return count;
 }
 
-static const char *const prefill_param_names[ATTENTION_PREFILL_PARAMS] = {
-    PARAM_NAMES, "TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT", "BLOCKS_PER_SM",
-};
+static const char *const prefill_tunables[] = {"TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT", "BLOCKS_PER_SM"};
 
 const struct device_kernel device_attention_prefill = {
     .name = "attention_prefill",
@@ -260,9 +256,9 @@ const struct device_kernel device_attention_prefill = {
     .op = OP_ATTENTION,
     .least_capability = 90,
     .most_capability = 90,
-    .param_count = ATTENTION_PREFILL_PARAMS,
-    .param_names = prefill_param_names,
-    .first_tunable = ATTENTION_DEVICE_FIRST_TUNABLE,
+    .problem = &op_attention,
+    .own_names = prefill_tunables,
+    .own_count = sizeof prefill_tunables / sizeof *prefill_tunables,
     .operand_count = ATTENTION_DEVICE_OPERANDS,
     .launch = prefill_launch,
     .candidates = attention_prefill_candidates,

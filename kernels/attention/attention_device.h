@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention on the GPU: the contract of the kernels that serve chunks of prompts, and what each of them adds.
+/* attention on the GPU: the contract of the kernels that serve chunks of prompts, and the additions of each.
  *
- *   out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g],  g = h / (HEADS / KV_HEADS),
- *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
+ * out[r, h, :] = sum over t of softmax_t(SCALE * q[r, h] . k[t, g]) * v[t, g], g = h / (HEADS / KV_HEADS), t from
+ * max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r] inclusive.
  *
  * k and v of every token up to positions[r] are in the pages already, those of this step too. Inside a page, a layer's
  * block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V. Every operand
- * begins at a multiple of 64 bytes. Rows at and after min(counts[COUNT_INDEX], ROWS) are neither read nor written.
- * Sums are float32, softmax is online, two runs give the same bits. */
+ * begins at a multiple of 64 bytes. Rows at and after min(counts[COUNT_INDEX], ROWS) are neither read nor written. Sums
+ * are float32, softmax is online, two runs give the same bits. */
 #ifndef KERNELS_ATTENTION_ATTENTION_DEVICE_H
 #define KERNELS_ATTENTION_ATTENTION_DEVICE_H
 
@@ -67,7 +67,7 @@ enum attention_prefill_param {
 extern const struct device_kernel device_attention_prefill;
 
 /* Complete legal params for the problem in params[0..ATTENTION_DEVICE_FIRST_TUNABLE), the best guess first, always in
- * the same order. Returns how many, at most `capacity`; 0: not a problem of this kernel. */
+ * the same order. Returns their number, at most `capacity`; 0: this kernel does not solve the problem. */
 int attention_generic_candidates(const int64_t *params, const struct device_facts *gpu,
                                  int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
 int attention_prefill_candidates(const int64_t *params, const struct device_facts *gpu,

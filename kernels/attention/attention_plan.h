@@ -89,7 +89,7 @@ static inline int64_t attention_tile_lines(const struct attention_problem *probl
     return lines < ATTENTION_TILE_LINES ? lines : ATTENTION_TILE_LINES;
 }
 
-/* Where the partial result of a line and block lies, ATTENTION_PARTIAL_VALUES + stride floats. */
+/* The place of the partial result of a line and block, ATTENTION_PARTIAL_VALUES + stride floats. */
 static inline float *attention_partial(const struct attention_problem *problem, int64_t row, int64_t head,
                                        int64_t block)
 {
@@ -97,7 +97,7 @@ static inline float *attention_partial(const struct attention_problem *problem, 
     return problem->workspace + index * (ATTENTION_PARTIAL_VALUES + problem->stride);
 }
 
-/* Rows from `first` on that belong to its slot. */
+/* Number of rows from `first` on that belong to its slot. */
 static inline int64_t attention_run_rows(const struct attention_problem *problem, int64_t first)
 {
     int64_t last = first + 1;
@@ -118,8 +118,8 @@ static inline void attention_run_blocks(const struct attention_problem *problem,
     }
 }
 
-/* Whether single blocks are the tasks: when one task over all its blocks would be a large part of what each member has
- * to do. All members decide alike, as they read the same data. */
+/* Whether a task is a single block: if one task over all its blocks would be a large part of each member's work. All
+ * members decide alike, as they read the same data. */
 static inline bool attention_is_split(const struct attention_problem *problem, int members)
 {
     enum { LONGEST_TASK_SHARE = 4 }; /* a whole task may be this fraction of a member's share */
@@ -145,12 +145,12 @@ struct attention_task {
     int64_t first_block, last_block; /* inclusive */
 };
 
-/* Where a member is in the sequence of tasks; tickets only rise, so it never goes back. Zero at the beginning. */
+/* A member's position in the sequence of tasks; tickets only rise, so it never goes back. Zero at the start. */
 struct attention_cursor {
     int64_t row, tasks_before;
 };
 
-/* Task number `ticket`; false when there are no more. Late rows come first, as they have the most tokens. */
+/* Task number `ticket`; false when there are no more. Later rows come first, as they have the most tokens. */
 static inline bool attention_task_at(const struct attention_problem *problem, bool split,
                                      struct attention_cursor *cursor, int64_t ticket, struct attention_task *task)
 {

@@ -144,6 +144,7 @@ static void problem_of(const struct setup *setup, int64_t params[PLAN_MAX_PARAMS
     params[ATTENTION_DEVICE_KV_HEADS] = shape->kv_heads;
     params[ATTENTION_DEVICE_HEAD_DIM] = shape->head_dim;
     params[ATTENTION_DEVICE_PAGE_TOKENS] = setup->page_tokens;
+    params[ATTENTION_SCATTERED] = shape->scattered;
     params[ATTENTION_DEVICE_PAGES_PER_SLOT] = setup->pages_per_slot;
     params[ATTENTION_DEVICE_PAGE_BYTES] = setup->page_bytes;
     params[ATTENTION_DEVICE_SLOT_COUNT] = SLOTS;
@@ -372,7 +373,7 @@ static void hostile_params(void **state)
         assert_true(count >= 3);
         assert_int_equal(functions[k](problem, &gpu, list, 1), 1);
         for (int c = 0; c < count; c++) {
-            for (int i = 0; i < kernels[k]->param_count; i++) {
+            for (int i = 0; i < device_param_count(kernels[k]); i++) {
                 for (size_t e = 0; e < sizeof extremes / sizeof extremes[0]; e++) {
                     memcpy(params, list[0], sizeof params);
                     params[i] = extremes[e];
@@ -388,6 +389,8 @@ static void hostile_params(void **state)
         }
         memcpy(params, list[0], sizeof params);
         assert_null(kernels[k]->launch(params, &gpu, &geometry));
+        params[ATTENTION_SCATTERED] = 1;
+        assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
         static const struct {
             int index;
             int64_t value;

@@ -23,7 +23,7 @@ enum {
     ATTENTION_CHUNK_TOKENS = 64, /* tokens in the buffer at a time, fewer for a large head_dim */
 };
 
-/* What a task works with: some 160 KiB, in the member's scratch. */
+/* Buffers of a task: about 160 KiB, in the member's scratch. */
 struct attention_scratch {
     _Alignas(64) float packed[ATTENTION_PACKED_FLOATS]; /* keys [head_dim, chunk], later values [chunk, stride] */
     float scores[ATTENTION_TILE_LINES][ATTENTION_BLOCK_TOKENS]; /* later probabilities */
@@ -31,7 +31,7 @@ struct attention_scratch {
     float values[ATTENTION_TILE_FLOATS];                        /* merged */
     float block_max[ATTENTION_TILE_LINES], block_sum[ATTENTION_TILE_LINES];
     float max[ATTENTION_TILE_LINES], sum[ATTENTION_TILE_LINES];
-    bool started[ATTENTION_TILE_LINES]; /* some block has been merged */
+    bool started[ATTENTION_TILE_LINES]; /* at least one block has been merged */
     const float *q[ATTENTION_TILE_LINES];
     int32_t first[ATTENTION_TILE_LINES], last[ATTENTION_TILE_LINES]; /* tokens [first, last) of this block */
     const uint8_t *keys[ATTENTION_BLOCK_TOKENS];
@@ -257,7 +257,7 @@ __attribute__((noinline)) static void attention_value_group(struct attention_scr
         low = attention_most(low, scratch->first[i]);
         high = attention_least(high, scratch->last[i]);
     }
-    if (low >= high) low = high = last; /* nothing in common: all of it is "before" */
+    if (low >= high) low = high = last; /* no tokens in common: all of them are "before" */
     for (int64_t i = line; i < line + count; i++) {
         int64_t begin = attention_most(first, scratch->first[i]);
         int64_t end = attention_least(low, scratch->last[i]);

@@ -59,7 +59,7 @@ bool cpu_plan_bind(struct cpu_plan *bound, const struct plan *plan, const struct
         bound->ops[i] = op_find(plan->launches[i].op);
         bound->runners[i] = op_runner(bound->ops[i], isa);
         bound->calls[i].params = params;
-        if (!op_params(plan, &plan->launches[i], op_cpu_param_count(bound->ops[i]), params, status)) goto done;
+        if (!op_params(plan, &plan->launches[i], bound->ops[i]->tunable_count, params, status)) goto done;
         params += op_cpu_param_count(bound->ops[i]);
         if (!resolve_launch(plan, i, memory, &bound->calls[i], name, status)) goto done;
     }

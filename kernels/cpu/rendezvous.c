@@ -91,7 +91,7 @@ bool comm_meet(struct comm_header *header)
     for (uint32_t rank = 0; rank < header->ranks; rank++) {
         if (rank == header->rank || wait_for(header, header_of(header, rank), turn, begin_ns)) continue;
         if (!is_stopped(header)) {
-            __atomic_store_n(&header->late, 1 + rank, __ATOMIC_SEQ_CST);
+            __atomic_store_n(&header->timed_out, 1 + rank, __ATOMIC_SEQ_CST);
             comm_stop(header);
         }
         return false;

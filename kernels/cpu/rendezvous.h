@@ -15,7 +15,7 @@ void comm_header_init(struct comm_header *header, uint32_t rank, uint32_t ranks,
 
 /* Waits for all other ranks; called by one thread of each rank. Stores of a rank before its call are visible to
  * every rank after its own call. False if a rank has failed (header.stop) or did not arrive in time: on the rank
- * that noticed first, header.late is then 1 + that rank. All ranks are told to stop, and the results of the
+ * that noticed first, header.timed_out is then 1 + that rank. All ranks are told to stop, and the results of the
  * collective are invalid. */
 bool comm_meet(struct comm_header *header);
 

@@ -129,7 +129,7 @@ static void meetings_order_memory(void **state)
             for (int rank = 0; rank < rank_counts[i]; rank++) {
                 assert_int_equal(test_ranks_header(&meeting.ranks, rank)->arrived, meeting.rounds);
                 assert_int_equal(test_ranks_header(&meeting.ranks, rank)->stop, 0);
-                assert_int_equal(test_ranks_header(&meeting.ranks, rank)->late, 0);
+                assert_int_equal(test_ranks_header(&meeting.ranks, rank)->timed_out, 0);
             }
             test_ranks_close(&meeting.ranks);
         }
@@ -179,12 +179,12 @@ static void absent_rank_is_named(void **state)
             for (int rank = 0; rank < count; rank++) {
                 struct comm_header *header = test_ranks_header(&meeting.ranks, rank);
                 assert_true(header->stop != 0);
-                assert_true(header->late == 0 || header->late == 1 + (uint32_t)absent);
-                named += header->late != 0;
+                assert_true(header->timed_out == 0 || header->timed_out == 1 + (uint32_t)absent);
+                named += header->timed_out != 0;
                 assert_false(comm_meet(header)); /* from now on always, and at once */
             }
             assert_in_range(named, 1, count - 1);
-            assert_int_equal(test_ranks_header(&meeting.ranks, absent)->late, 0);
+            assert_int_equal(test_ranks_header(&meeting.ranks, absent)->timed_out, 0);
             assert_int_equal(test_ranks_header(&meeting.ranks, absent)->arrived, 0);
             test_ranks_close(&meeting.ranks);
         }
@@ -216,7 +216,7 @@ static void stop_ends_waiting(void **state)
         assert_int_equal(atomic_load(&meeting.refused), rank_counts[i] - 1);
         for (int rank = 0; rank < rank_counts[i]; rank++) {
             assert_true(test_ranks_header(&meeting.ranks, rank)->stop != 0);
-            assert_int_equal(test_ranks_header(&meeting.ranks, rank)->late, 0);
+            assert_int_equal(test_ranks_header(&meeting.ranks, rank)->timed_out, 0);
         }
         test_ranks_close(&meeting.ranks);
     }

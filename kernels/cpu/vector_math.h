@@ -66,6 +66,5 @@ static inline vec vec_exp(vec x)
 }
 
 /* x / (1 + e^-x) */
-static inline vec vec_silu(vec x) { return x / (vec_set(1.0f) + vec_exp(-x)); }
 
 #endif

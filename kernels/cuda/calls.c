@@ -87,43 +87,41 @@ void cuda_calls_close(struct cuda_calls *calls, const struct device *device)
     memset(calls, 0, sizeof *calls);
 }
 
-static bool is_matmul(const struct engine_call *call, const struct plan_launch *launch, const int64_t *params)
+/* The op that the launch's call computes, by its library. */
+static bool is_for_op(const struct engine_call *call, const struct plan_launch *launch)
 {
-    return call->library == LIBRARY_CUBLASLT && launch->op == OP_MATMUL && !matmul_device_illegal(params) &&
+    switch ((enum plan_library)call->library) {
+    case LIBRARY_CUBLASLT: return launch->op == OP_MATMUL;
+    case LIBRARY_CUDNN: return launch->op == OP_ATTENTION;
+    case LIBRARY_NCCL: return plan_op_is_collective(launch->op);
+    default: return false;
+    }
+}
+
+static bool is_matmul(const struct cuda_calls *calls, const struct plan_launch *launch, const int64_t *params)
+{
+    return calls->cublaslt.library && !matmul_device_illegal(params) &&
            launch->operand_count == matmul_device_operand_count(params) + 1;
 }
 
 /* A chunk of one prompt: what cuDNN is told of a batch of sequences would be wrong. */
-static bool is_attention(const struct engine_call *call, const struct plan *plan, const struct plan_launch *launch,
+static bool is_attention(const struct cuda_calls *calls, const struct plan *plan, const struct plan_launch *launch,
                          const int64_t *params)
 {
-    return call->library == LIBRARY_CUDNN && launch->op == OP_ATTENTION && plan->header.kind == PLAN_PREFILL &&
-           !attention_cudnn_illegal(params) && launch->operand_count == ATTENTION_CUDNN_OPERANDS;
+    return calls->attention && plan->header.kind == PLAN_PREFILL && !attention_cudnn_illegal(params) &&
+           launch->operand_count == ATTENTION_CUDNN_OPERANDS;
 }
 
 /* The number of ranks is the last thing that a hostile engine could get wrong of a problem. */
-static bool is_collective(const struct cuda_calls *calls, const struct engine_call *call,
-                          const struct plan_launch *launch, const int64_t *params)
+static bool is_collective(const struct cuda_calls *calls, const struct plan_launch *launch, const int64_t *params)
 {
-    if (call->library != LIBRARY_NCCL) return false;
+    if (!calls->nccl) return false;
     if (launch->op == OP_ALL_REDUCE)
         return all_reduce_nccl_bytes(params) > 0 && !params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] &&
                !params[ALL_REDUCE_DEVICE_HAS_NORM] && params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
-               launch->operand_count == ALL_REDUCE_NCCL_OPERANDS;
-    return launch->op == OP_ALL_GATHER && all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) > 0 &&
-           params[ALL_GATHER_DEVICE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_NCCL_OPERANDS;
-}
-
-/* The ops' parameters up to their tunables, which are in the call's data. */
-static int call_param_count(const struct plan_launch *launch)
-{
-    switch (launch->op) {
-    case OP_MATMUL: return MATMUL_DEVICE_FIRST_TUNABLE;
-    case OP_ATTENTION: return ATTENTION_DEVICE_FIRST_TUNABLE;
-    case OP_ALL_REDUCE: return ALL_REDUCE_DEVICE_THREADS;
-    case OP_ALL_GATHER: return ALL_GATHER_DEVICE_THREADS;
-    default: return PLAN_MAX_PARAMS;
-    }
+               launch->operand_count == ALL_REDUCE_CALL_OPERANDS;
+    return all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED) > 0 &&
+           params[ALL_GATHER_DEVICE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_CALL_OPERANDS;
 }
 
 /* The launch's call, if its library is open for it and it has the operands that the call takes; and its parameters. */
@@ -131,16 +129,18 @@ static const struct engine_call *find_call(const struct cuda_calls *calls, const
                                            const struct plan_launch *launch, int64_t params[PLAN_MAX_PARAMS],
                                            struct status *status)
 {
-    if (!op_params(plan, launch, call_param_count(launch), params, status)) return NULL;
     if (launch->kernel >= calls->count) {
         status_fail(status, STATUS_INTERNAL, "library call %" PRIu32 " of %zu", launch->kernel, calls->count);
         return NULL;
     }
     const struct engine_call *call = &calls->entries[launch->kernel];
-    if ((calls->cublaslt.library && is_matmul(call, launch, params)) ||
-        (calls->attention && is_attention(call, plan, launch, params)) ||
-        (calls->nccl && is_collective(calls, call, launch, params)))
-        return call;
+    bool fits = is_for_op(call, launch);
+    if (fits && !op_params(plan, launch, 0, params, status)) return NULL; /* tunables are the call's data */
+    if (fits)
+        fits = call->library == LIBRARY_CUBLASLT ? is_matmul(calls, launch, params)
+               : call->library == LIBRARY_CUDNN  ? is_attention(calls, plan, launch, params)
+                                                 : is_collective(calls, launch, params);
+    if (fits) return call;
     status_fail(status, STATUS_CORRUPT, "%s: not a call of '%s' with %u operands", plan_library_name(call->library),
                 plan_op_name(launch->op), launch->operand_count);
     return NULL;
@@ -153,7 +153,7 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
     if (call->library == LIBRARY_NCCL) /* which reads no counts */
         return operand == 0                  ? 0
                : launch->op == OP_ALL_REDUCE ? all_reduce_nccl_bytes(params)
-                                             : all_gather_nccl_bytes(params, (enum all_gather_nccl_operand)operand);
+                                             : all_gather_nccl_bytes(params, (enum all_gather_call_operand)operand);
     return operand + 1u < launch->operand_count ? matmul_device_operand_bytes(params, (int)operand)
                                                 : matmul_cublaslt_workspace(call);
 }
@@ -162,7 +162,7 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
 static bool is_written(const struct engine_call *call, const struct plan_launch *launch, uint32_t operand)
 {
     if (call->library == LIBRARY_NCCL) return operand + 1u == launch->operand_count;
-    uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_DEVICE_OUT : (uint32_t)MATMUL_DEVICE_OUT;
+    uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_DEVICE_OUT : (uint32_t)MATMUL_OUT;
     return operand == out || operand + 1u == launch->operand_count;
 }
 

@@ -11,9 +11,9 @@
 #include "kernels/cuda/vendor/nccl_call.h"
 
 enum { ROWS = 4, WIDTH = 72, RANKS = 3, CELLS = ROWS * WIDTH, COUNTS = 0, X = 1, RESULT = 2, OPERANDS = 3 };
-_Static_assert((int)ALL_REDUCE_NCCL_SUM == RESULT && (int)ALL_GATHER_NCCL_GATHERED == RESULT,
+_Static_assert((int)ALL_REDUCE_CALL_SUM == RESULT && (int)ALL_GATHER_CALL_GATHERED == RESULT,
                "both end with what they write");
-_Static_assert((int)ALL_REDUCE_NCCL_OPERANDS == OPERANDS && (int)ALL_GATHER_NCCL_OPERANDS == OPERANDS, "likewise");
+_Static_assert((int)ALL_REDUCE_CALL_OPERANDS == OPERANDS && (int)ALL_GATHER_CALL_OPERANDS == OPERANDS, "likewise");
 
 static const uint8_t zeros[NCCL_CALL_BYTES];
 static const enum plan_op ops[] = {OP_ALL_REDUCE, OP_ALL_GATHER};
@@ -61,7 +61,7 @@ static void set_up(struct setup *setup, enum plan_op op, enum dtype dtype, uint3
                                          [RESULT] = {.space = SPACE_ARENA,
                                                      .access = ACCESS_WRITE,
                                                      .bytes = sums ? bytes : ranks * bytes}}};
-    op_list_params(sums ? reduce : gather, setup->launch.param_count, setup->launch.param_count, setup->params);
+    op_list_params(sums ? &op_all_reduce : &op_all_gather, sums ? reduce : gather, 0, true, setup->params);
     setup->plan = (struct plan){.header = {.kind = PLAN_DECODE, .rows = ROWS, .launch_count = 1},
                                 .launches = &setup->launch,
                                 .operands = setup->operands,

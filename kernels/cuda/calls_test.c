@@ -49,7 +49,7 @@ static void make_call(struct setup *setup)
     assert_int_equal(setup->entries[0].version, cudnn.version);
     assert_int_equal(setup->entries[0].bytes, blob.bytes);
     assert_memory_equal(setup->entries[0].data, blob.data, blob.bytes);
-    op_list_params(params, ATTENTION_DEVICE_FIRST_TUNABLE, ATTENTION_DEVICE_FIRST_TUNABLE, setup->params);
+    op_list_params(&op_attention, params, 0, true, setup->params);
     attention_cudnn_blob_free(&blob);
     cudnn_close(&cudnn);
     device_leave(&setup->device);
@@ -65,7 +65,7 @@ static int set_up(void **state)
     setup->entries[1] = (struct engine_call){.library = LIBRARY_CUBLASLT, .version = 130100, .operand_count = 5};
     setup->launch = (struct plan_launch){.op = OP_ATTENTION,
                                          .operand_count = ATTENTION_CUDNN_OPERANDS,
-                                         .param_count = ATTENTION_DEVICE_FIRST_TUNABLE,
+                                         .param_count = ATTENTION_CUDNN_PROBLEM_PARAMS,
                                          .attributes = LAUNCH_LIBRARY};
     for (int i = 0; i < ATTENTION_CUDNN_OPERANDS; i++) {
         setup->operands[i] =
@@ -273,7 +273,7 @@ static void refuses_wrong_launches(void **state)
     setup->plan.header.kind = PLAN_DECODE;
     assert_int_equal(check(setup, &calls), STATUS_CORRUPT);
     setup->plan.header.kind = PLAN_PREFILL;
-    for (int i = 0; i < ATTENTION_DEVICE_FIRST_TUNABLE; i++)
+    for (int i = 0; i < ATTENTION_CUDNN_PROBLEM_PARAMS; i++)
         for (int64_t value = -1; value <= 3; value++) {
             int64_t kept = setup->params[i].value;
             setup->params[i].value = value;

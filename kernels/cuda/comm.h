@@ -10,7 +10,7 @@
 #define CUDA_COMM_TIMEOUT_NS UINT64_C(5000000000)
 
 /* Header of rank `rank`. comm: address of every rank's space. fault: address, on the device, of a u32 on the host that
- * receives struct comm_header.late; or 0. */
+ * receives struct comm_header.timed_out; or 0. */
 void cuda_comm_header(struct comm_header *header, uint32_t rank, uint32_t ranks, const uint64_t *comm, uint64_t fault);
 /* Header of a single rank that acts as rank 0: plans run as with other ranks, but it exchanges data with itself. For
  * timing and tests. */

@@ -106,8 +106,8 @@ static void test_header_is_the_same_on_both_sides(void **state)
 #name, offsetof(struct comm_header, name), sizeof((struct comm_header *)0)->name \
     }
     static const struct member expected[] = {
-        MEMBER(rank),     MEMBER(ranks), MEMBER(stop),  MEMBER(late),     MEMBER(timeout_ns), MEMBER(arrived),
-        MEMBER(sleepers), MEMBER(fault), MEMBER(slots), MEMBER(reserved), MEMBER(peers),
+        MEMBER(rank),     MEMBER(ranks), MEMBER(stop),  MEMBER(timed_out), MEMBER(timeout_ns), MEMBER(arrived),
+        MEMBER(sleepers), MEMBER(fault), MEMBER(slots), MEMBER(reserved),  MEMBER(peers),
     };
 #undef MEMBER
     enum { COUNT = sizeof expected / sizeof *expected };
@@ -152,7 +152,7 @@ static void test_headers(void **state)
             for (int b = 0; b < 2; b++) {
                 assert_int_equal(both[b]->ranks, ranks);
                 assert_int_equal(both[b]->timeout_ns, CUDA_COMM_TIMEOUT_NS);
-                assert_int_equal(both[b]->stop | both[b]->late | both[b]->arrived | both[b]->sleepers, 0);
+                assert_int_equal(both[b]->stop | both[b]->timed_out | both[b]->arrived | both[b]->sleepers, 0);
                 assert_int_equal(both[b]->reserved, 0);
             }
         }

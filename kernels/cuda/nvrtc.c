@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/nvrtc.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -385,23 +386,33 @@ static const struct device_source *find_source(const struct nvrtc *nvrtc, const 
     return NULL;
 }
 
+/* A name that is too long is cut to a length for which no option has room. */
+static void upper_case(const char *from, char to[OPTION_BYTES])
+{
+    int i = 0;
+    for (; from[i] && i < OPTION_BYTES - 1; i++) to[i] = (char)toupper((unsigned char)from[i]);
+    to[i] = 0;
+}
+
 static bool make_options(struct options *options, const struct device_kernel *kernel, const int64_t *params,
                          int capability, struct status *status)
 {
     char architecture[16];
-    if (kernel->param_count < 0 || kernel->param_count > PLAN_MAX_PARAMS)
+    const int param_count = device_param_count(kernel);
+    if (kernel->own_count < 0 || param_count > PLAN_MAX_PARAMS)
         return status_fail(status, STATUS_INTERNAL, "%s: expected at most %d parameters, found %d", kernel->name,
-                           PLAN_MAX_PARAMS, kernel->param_count);
+                           PLAN_MAX_PARAMS, param_count);
     device_architecture(capability, architecture);
-    options->count = kernel->param_count + FIXED_OPTIONS;
+    options->count = param_count + FIXED_OPTIONS;
     for (int i = 0; i < options->count; i++) options->list[i] = options->text[i];
     options->list[FIXED_OPTIONS - 1] = options->params;
     snprintf(options->text[0], OPTION_BYTES, "--gpu-architecture=%s", architecture);
     snprintf(options->text[1], OPTION_BYTES, "-std=c++17");
     /* No commas: they separate definitions. */
     size_t used = (size_t)snprintf(options->params, STRUCT_BYTES, "-DKERNEL_PARAMS=");
-    for (int i = 0; i < kernel->param_count; i++) {
-        const char *name = kernel->param_names[i];
+    for (int i = 0; i < param_count; i++) {
+        char name[OPTION_BYTES];
+        upper_case(device_param_name(kernel, i), name);
         int length = snprintf(options->text[FIXED_OPTIONS + i], OPTION_BYTES, "-DPARAM_%s=%" PRId64, name, params[i]);
         if (length < 0 || length >= OPTION_BYTES)
             return status_fail(status, STATUS_INTERNAL, "%s: parameter name '%s' is too long", kernel->name, name);

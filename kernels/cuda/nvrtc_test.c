@@ -30,8 +30,8 @@ enum { SOURCES = sizeof sources / sizeof *sources };
 static const char *const names[] = {"ROWS", "BIAS", "WIDE"};
 static const struct device_kernel probe = {.name = "probe",
                                            .source = "kernels/probe/probe.cu",
-                                           .param_count = 3,
-                                           .param_names = names};
+                                           .own_count = 3,
+                                           .own_names = names};
 static const int64_t params[3] = {100, -7, INT64_C(1) << 40};
 
 enum { HOPPER = 90 };

@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-#include "kernels/all_gather/all_gather_device.h"
-#include "kernels/all_reduce/all_reduce_device.h"
-#include "kernels/attention/attention_device.h"
+#include "kernels/all_gather/all_gather_nccl.h"
+#include "kernels/all_reduce/all_reduce_nccl.h"
+#include "kernels/attention/attention_cudnn_build.h"
 #include "kernels/embed/embed_device.h"
+#include "kernels/matmul/matmul_cublaslt.h"
 #include "kernels/matmul/matmul_device.h"
 #include "kernels/matmul/matmul_mma.h"
 #include "kernels/matmul/matmul_wgmma.h"
@@ -18,34 +19,45 @@
 #include "kernels/select_rows/select_rows_device.h"
 #include "kernels/swiglu/swiglu_device.h"
 
-enum { MOST_KERNELS = 4 }; /* of an op, including the terminating NULL */
+#define KERNELS(...) \
+    (const struct device_kernel *const[]) { __VA_ARGS__, NULL }
 
-static const struct device_kernel *const registry[OP_COUNT][MOST_KERNELS] = {
-    [OP_EMBED] = {&device_embed},
-    [OP_ROPE_TABLE] = {&device_rope_table},
-    [OP_RMS_NORM] = {&device_rms_norm},
-    [OP_MATMUL] = {&device_matmul_gemv, &device_matmul_wgmma, &device_matmul_mma},
-    [OP_ROPE_APPEND] = {&device_rope_append},
-    [OP_ATTENTION] = {&device_attention_prefill, &device_attention_generic},
-    [OP_SWIGLU] = {&device_swiglu},
-    [OP_SELECT_ROWS] = {&device_select_rows},
-    [OP_SAMPLE] = {&device_sample},
-    [OP_ROPE_ATTENTION] = {&device_rope_attention},
-    [OP_ALL_REDUCE] = {&device_all_reduce_one_shot, &device_all_reduce_two_shot},
-    [OP_ALL_GATHER] = {&device_all_gather},
+static const struct device_kernel *const *const registry[OP_COUNT] = {
+    [OP_EMBED] = KERNELS(&device_embed),
+    [OP_ROPE_TABLE] = KERNELS(&device_rope_table),
+    [OP_RMS_NORM] = KERNELS(&device_rms_norm),
+    [OP_MATMUL] = KERNELS(&device_matmul_gemv, &device_matmul_wgmma, &device_matmul_mma),
+    [OP_ROPE_APPEND] = KERNELS(&device_rope_append),
+    [OP_ATTENTION] = KERNELS(&device_attention_prefill, &device_attention_generic),
+    [OP_SWIGLU] = KERNELS(&device_swiglu),
+    [OP_SELECT_ROWS] = KERNELS(&device_select_rows),
+    [OP_SAMPLE] = KERNELS(&device_sample),
+    [OP_ROPE_ATTENTION] = KERNELS(&device_rope_attention),
+    [OP_ALL_REDUCE] = KERNELS(&device_all_reduce_one_shot, &device_all_reduce_two_shot),
+    [OP_ALL_GATHER] = KERNELS(&device_all_gather),
+    [OP_ALL_REDUCE_FINISH] = KERNELS(&device_all_reduce_finish),
+    [OP_ALL_GATHER_PLACE] = KERNELS(&device_all_gather_place),
+    [OP_ATTENTION_CUDNN_INPUTS] = KERNELS(&device_attention_cudnn_inputs),
 };
+/* Library calls: not in the registry, since a plan has them only beside its counterpart without libraries. */
+static const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,
+                                                    &device_all_reduce_nccl, &device_all_gather_nccl, NULL};
 
-const struct device_kernel *const *device_kernels(enum plan_op op)
+const struct device_kernel *const *device_kernels(enum plan_op op) { return op < OP_COUNT ? registry[op] : NULL; }
+
+static const struct device_kernel *find_in(const struct device_kernel *const *kernels, const char *name)
 {
-    return op < OP_COUNT && registry[op][0] ? registry[op] : NULL;
+    for (; *kernels; kernels++)
+        if (strcmp((*kernels)->name, name) == 0) return *kernels;
+    return NULL;
 }
 
 const struct device_kernel *device_kernel_find(const char *name)
 {
-    for (int op = 0; op < OP_COUNT; op++)
-        for (int i = 0; i < MOST_KERNELS && registry[op][i]; i++)
-            if (strcmp(registry[op][i]->name, name) == 0) return registry[op][i];
-    return NULL;
+    const struct device_kernel *found = find_in(calls, name);
+    for (int op = 0; op < OP_COUNT && !found; op++)
+        if (registry[op]) found = find_in(registry[op], name);
+    return found;
 }
 
 bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu)
@@ -56,15 +68,15 @@ bool device_kernel_runs_on(const struct device_kernel *kernel, const struct devi
 
 bool device_tactic_same_tunables(const struct device_tactic *a, const struct device_tactic *b)
 {
-    const int first = a->kernel->first_tunable;
-    return a->kernel == b->kernel && memcmp(a->params + first, b->params + first,
-                                            (size_t)(a->kernel->param_count - first) * sizeof *a->params) == 0;
+    const int first = device_problem_count(a->kernel);
+    return a->kernel == b->kernel &&
+           memcmp(a->params + first, b->params + first, (size_t)a->kernel->own_count * sizeof *a->params) == 0;
 }
 
 bool device_op_is_tuned(enum plan_op op)
 {
     const struct device_kernel *const *kernels = device_kernels(op);
-    for (int i = 0; kernels && i < MOST_KERNELS && kernels[i]; i++)
+    for (int i = 0; kernels && kernels[i]; i++)
         if (kernels[i]->candidates && !kernels[i]->untuned) return true;
     return false;
 }
@@ -79,47 +91,58 @@ static int kernel_tactics(const struct device_kernel *kernel, const int64_t *par
         memset(found, 0, sizeof found);
         count = kernel->candidates(params, gpu, found, capacity < DEVICE_MOST_TACTICS ? capacity : DEVICE_MOST_TACTICS);
     } else if (!kernel->launch(params, gpu, &geometry)) {
-        memcpy(found[0], params, (size_t)kernel->param_count * sizeof *params);
+        memcpy(found[0], params, (size_t)device_param_count(kernel) * sizeof *params);
         count = 1;
     }
     for (int i = 0; i < count; i++) {
         tactics[i].kernel = kernel;
         memset(tactics[i].params, 0, sizeof tactics[i].params);
-        memcpy(tactics[i].params, found[i], (size_t)kernel->param_count * sizeof *params);
+        memcpy(tactics[i].params, found[i], (size_t)device_param_count(kernel) * sizeof *params);
     }
+    return count;
+}
+
+int device_tactics_among(const struct device_kernel *const *kernels, const int64_t *params,
+                         const struct device_facts *gpu, struct device_tactic *tactics, int capacity)
+{
+    int count = 0;
+    for (int i = 0; kernels[i] && count < capacity; i++)
+        if (device_kernel_runs_on(kernels[i], gpu))
+            count += kernel_tactics(kernels[i], params, gpu, tactics + count, capacity - count);
     return count;
 }
 
 int device_tactics(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
                    struct device_tactic *tactics, int capacity)
 {
-    int count = 0;
     const struct device_kernel *const *kernels = device_kernels(op);
-    for (int i = 0; kernels && i < MOST_KERNELS && kernels[i] && count < capacity; i++)
-        if (device_kernel_runs_on(kernels[i], gpu))
-            count += kernel_tactics(kernels[i], params, gpu, tactics + count, capacity - count);
-    return count;
+    return kernels ? device_tactics_among(kernels, params, gpu, tactics, capacity) : 0;
 }
 
 /* Without a candidate the tunables are zero, and what `launch` says of them means nothing to a reader. */
 static bool names_a_tunable(const struct device_kernel *kernel, const char *reason)
 {
-    for (int i = kernel->first_tunable; i < kernel->param_count; i++)
-        if (strstr(reason, kernel->param_names[i])) return true;
+    for (int i = 0; i < kernel->own_count; i++)
+        if (strstr(reason, kernel->own_names[i])) return true;
     return false;
 }
 
-const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu)
+const char *device_reason_among(const struct device_kernel *const *kernels, const int64_t *params,
+                                const struct device_facts *gpu)
 {
     struct device_geometry geometry;
-    const struct device_kernel *const *kernels = device_kernels(op);
-    if (!kernels) return "there is no device code for it";
     bool any = false;
-    for (int i = 0; i < MOST_KERNELS && kernels[i]; i++) {
+    for (int i = 0; kernels[i]; i++) {
         if (!device_kernel_runs_on(kernels[i], gpu)) continue;
         any = true;
         const char *reason = kernels[i]->launch(params, gpu, &geometry);
         if (reason && !names_a_tunable(kernels[i], reason)) return reason;
     }
     return any ? "no kernel for this GPU takes its shape" : "no kernel runs on this GPU";
+}
+
+const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu)
+{
+    const struct device_kernel *const *kernels = device_kernels(op);
+    return kernels ? device_reason_among(kernels, params, gpu) : "there is no device code for it";
 }

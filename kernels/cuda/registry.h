@@ -8,7 +8,8 @@
 
 /* In order of preference, NULL-terminated; NULL for an op without device code. */
 const struct device_kernel *const *device_kernels(enum plan_op op);
-const struct device_kernel *device_kernel_find(const char *name); /* NULL if there is none */
+/* Also of a library call; NULL if there is none. */
+const struct device_kernel *device_kernel_find(const char *name);
 bool device_kernel_runs_on(const struct device_kernel *kernel, const struct device_facts *gpu);
 
 /* One way to compute a problem. */
@@ -26,9 +27,14 @@ enum { DEVICE_MOST_TACTICS = 64 }; /* of a problem */
  * Returns how many, at most `capacity`; 0: no kernel can. */
 int device_tactics(enum plan_op op, const int64_t *params, const struct device_facts *gpu,
                    struct device_tactic *tactics, int capacity);
+/* The same of any list of kernels, NULL-terminated. */
+int device_tactics_among(const struct device_kernel *const *kernels, const int64_t *params,
+                         const struct device_facts *gpu, struct device_tactic *tactics, int capacity);
 /* Whether the tactics of an op's problems are worth racing: a kernel of it has candidates that differ enough. */
 bool device_op_is_tuned(enum plan_op op);
 /* Why no kernel takes the problem: the reason of the first kernel. For messages, after device_tactics returned 0. */
 const char *device_tactics_reason(enum plan_op op, const int64_t *params, const struct device_facts *gpu);
+const char *device_reason_among(const struct device_kernel *const *kernels, const int64_t *params,
+                                const struct device_facts *gpu);
 
 #endif

@@ -198,8 +198,9 @@ void test_comm_assert_done(const struct test_comm *comm, const char *what)
         struct comm_header header;
         test_comm_read(comm, r, comm->rank[r].space, space, space_bytes(comm));
         memcpy(&header, space, sizeof header);
-        if (header.late || header.stop || comm->fault[r])
-            fail_msg("%s: rank %d: late %u, stop %u, fault %u", what, r, header.late, header.stop, comm->fault[r]);
+        if (header.timed_out || header.stop || comm->fault[r])
+            fail_msg("%s: rank %d: timed_out %u, stop %u, fault %u", what, r, header.timed_out, header.stop,
+                     comm->fault[r]);
         size_t from = sizeof header;
         for (int b = 0; b < TEST_COMM_BUFFERS; b++) {
             size_t begin = buffer_offset(comm, b);

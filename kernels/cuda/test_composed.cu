@@ -10,13 +10,15 @@ struct composed_matmul {
     static constexpr int WARPS_K = 2, TILE_M = 16, HAS_BIAS = 0;
 };
 struct composed_first : composed_matmul {
-    static constexpr int N = 6144, OUT_DTYPE = DTYPE_BF16, EPILOGUE = EPILOGUE_NONE, HAS_RESIDUAL = 0, TILE_N = 64;
+    static constexpr int N = 6144, OUT_DTYPE = DTYPE_BF16, EPILOGUE = ACTIVATION_NONE, HAS_RESIDUAL = 0, TILE_N = 64;
+    static constexpr int SCALE_BITS = 0x3f800000;
 };
 struct composed_second : composed_matmul {
-    static constexpr int N = 4096, OUT_DTYPE = DTYPE_F32, EPILOGUE = EPILOGUE_NONE, HAS_RESIDUAL = 1, TILE_N = 128;
+    static constexpr int N = 4096, OUT_DTYPE = DTYPE_F32, EPILOGUE = ACTIVATION_NONE, HAS_RESIDUAL = 1, TILE_N = 128;
+    static constexpr int SCALE_BITS = 0x3e6147ae; /* 0.22 */
 };
 struct composed_swiglu {
-    static constexpr int ROWS = 16, COUNT_INDEX = 0, WIDTH = 14336, X_DTYPE = DTYPE_BF16;
+    static constexpr int ROWS = 16, COUNT_INDEX = 0, WIDTH = 14336, X_DTYPE = DTYPE_BF16, ACTIVATION = ACTIVATION_SILU;
 };
 
 extern "C" __global__ void __launch_bounds__(256)

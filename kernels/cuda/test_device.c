@@ -162,7 +162,7 @@ void test_kernel_open(struct test_kernel *test, const struct device_kernel *kern
     size_t size = 0;
     const struct device *device = &test_device()->device;
     *test = (struct test_kernel){.kernel = kernel};
-    memcpy(test->params, params, (size_t)kernel->param_count * sizeof *params);
+    memcpy(test->params, params, (size_t)device_param_count(kernel) * sizeof *params);
     const char *illegal = kernel->launch(test->params, &device->facts, &test->geometry);
     if (illegal) fail_msg("%s: %s", kernel->name, illegal);
     if (!nvrtc_compile(test_device()->nvrtc, kernel, test->params, device->facts.capability, &cubin, &size, &status))

@@ -11,7 +11,8 @@
     PARAM(VOCAB) = 128256;           \
     PARAM(TABLE_DTYPE) = DTYPE_BF16; \
     PARAM(SHARDED) = 0;              \
-    PARAM(OUT_DTYPE) = DTYPE_F32;
+    PARAM(OUT_DTYPE) = DTYPE_F32;    \
+    PARAM(SCALE_BITS) = 0x3f800000;
 #define PARAM_SHARDED 0
 #endif
 

@@ -27,10 +27,13 @@ template <class P> struct embed_body {
         const i64 from = (i64)token * P::PITCH + column, to = (i64)row * P::HIDDEN + column;
         const bool here = token < P::VOCAB;
         if constexpr (VECTOR == 1) {
-            store_element<P::OUT_DTYPE>(out, to, here ? load_element<P::TABLE_DTYPE>(table, from) : 0.0f);
+            store_element<P::OUT_DTYPE>(out, to,
+                                        here ? scaled<P::SCALE_BITS>(load_element<P::TABLE_DTYPE>(table, from)) : 0.0f);
         } else {
             float values[8] = {0, 0, 0, 0, 0, 0, 0, 0};
             if (here) load_elements<P::TABLE_DTYPE>(values, table, from);
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[i] = scaled<P::SCALE_BITS>(values[i]);
             store_elements<P::OUT_DTYPE>(out, to, values);
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed: out[r, :] = table[tokens[r], :], as float.
+/* embed: out[r, :] = SCALE * table[tokens[r], :], as float.
  *
  * The table may be row-major or, when it doubles as the LM head (tied embeddings), in the matmul's panel layout. Where
  * several ranks share the vocabulary (plan_rank_vocab), rank k has the tokens from k * VOCAB on, and rows of tokens that
@@ -26,7 +26,8 @@ enum embed_param {
     EMBED_TABLE_DTYPE,
     EMBED_SHARDED, /* 1: several ranks share the vocabulary */
     EMBED_OUT_DTYPE,
-    EMBED_LAYOUT, /* enum tensor_layout: row-major, or on the CPU PANEL16 (kernels/matmul/panel.h) */
+    EMBED_LAYOUT,     /* enum tensor_layout: row-major, or on the CPU PANEL16 (kernels/matmul/panel.h) */
+    EMBED_SCALE_BITS, /* bits of a float32 above 0 */
     EMBED_PARAMS
 };
 

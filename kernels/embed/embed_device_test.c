@@ -14,7 +14,7 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     const size_t cells = (size_t)(vocab * pitch), element = dtype_bytes(dtype), outs = (size_t)(rows * hidden);
     const size_t out_bytes = outs * dtype_bytes(out_dtype);
     const int64_t tokens_in_all = rank < 0 ? vocab : SHARED_BY * vocab, first = rank < 0 ? 0 : rank * vocab;
-    const int operand_count = rank < 0 ? EMBED_DEVICE_HEADER : EMBED_DEVICE_OPERANDS;
+    const int operand_count = rank < 0 ? EMBED_HEADER : EMBED_OPERANDS;
     const struct comm_header header = {.rank = rank < 0 ? UINT32_MAX : (uint32_t)rank, .ranks = SHARED_BY};
     float *table = malloc(cells * 4), *rounded = malloc(cells * 4), *row = malloc((size_t)hidden * 4);
     float *out = malloc(outs * 4);
@@ -31,24 +31,27 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     if (valid > 3) tokens[3] = (int32_t)tokens_in_all;
     if (valid > 4) tokens[4] = INT32_MAX;
     if (valid > 5) tokens[5] = INT32_MIN;
-    struct test_device_buffer buffers[EMBED_DEVICE_OPERANDS] = {test_upload(counts, sizeof counts),
-                                                                test_upload(tokens, (size_t)rows * 4),
-                                                                test_upload(encoded, cells * element),
-                                                                test_device_buffer_new(out_bytes),
-                                                                test_upload(&header, sizeof header)};
-    cu_deviceptr operands[EMBED_DEVICE_OPERANDS];
-    for (int i = 0; i < EMBED_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
-    const int64_t params[EMBED_DEVICE_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
+    struct test_device_buffer buffers[EMBED_OPERANDS] = {test_upload(counts, sizeof counts),
+                                                         test_upload(tokens, (size_t)rows * 4),
+                                                         test_upload(encoded, cells * element),
+                                                         test_device_buffer_new(out_bytes),
+                                                         test_upload(&header, sizeof header)};
+    cu_deviceptr operands[EMBED_OPERANDS];
+    for (int i = 0; i < EMBED_OPERANDS; i++) operands[i] = buffers[i].data;
+    const float scale = rows % 2 ? 1 : 0.22f;
+    int64_t params[EMBED_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
+    params[EMBED_SCALE_BITS] = test_float_bits(scale);
+    test_complete_params(&op_embed, params);
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_embed, params);
     assert_int_equal(kernel.local_bytes, 0);
     test_kernel_run(&kernel, operands, operand_count, 0);
-    test_device_read(&buffers[EMBED_DEVICE_OUT], found, out_bytes);
+    test_device_read(&buffers[EMBED_OUT], found, out_bytes);
     test_decode(found, out, outs, out_dtype);
     for (int64_t r = 0; r < valid; r++) {
         int64_t token = tokens[r] - first;
         bool here = token >= 0 && token < vocab;
-        for (int64_t k = 0; k < hidden; k++) row[k] = here ? rounded[token * pitch + k] : 0;
+        for (int64_t k = 0; k < hidden; k++) row[k] = here ? rounded[token * pitch + k] * scale : 0;
         test_encode(row, encoded_row, (size_t)hidden, out_dtype);
         test_decode(encoded_row, row, (size_t)hidden, out_dtype);
         for (int64_t k = 0; k < hidden; k++)
@@ -59,7 +62,7 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     assert_true(test_is_poison((uint8_t *)found + (size_t)(valid * hidden) * dtype_bytes(out_dtype),
                                (size_t)((rows - valid) * hidden) * dtype_bytes(out_dtype)));
     test_kernel_close(&kernel);
-    for (int i = 0; i < EMBED_DEVICE_OPERANDS; i++) {
+    for (int i = 0; i < EMBED_OPERANDS; i++) {
         test_device_assert_intact(&buffers[i], "embed");
         test_device_buffer_free(&buffers[i]);
     }
@@ -101,14 +104,15 @@ static void gathers_a_share(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[EMBED_DEVICE_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 1, DTYPE_BF16};
+    int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 1, DTYPE_BF16};
+    test_complete_params(&op_embed, params);
     test_hostile_launches(&device_embed, params);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_ROWS, 0);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_PITCH, 63);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_VOCAB, 0);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_DTYPE, DTYPE_I8);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_SHARDED, 2);
-    test_launch_refuses(&device_embed, params, EMBED_DEVICE_OUT_DTYPE, DTYPE_I8);
+    test_launch_refuses(&device_embed, params, EMBED_ROWS, 0);
+    test_launch_refuses(&device_embed, params, EMBED_PITCH, 63);
+    test_launch_refuses(&device_embed, params, EMBED_VOCAB, 0);
+    test_launch_refuses(&device_embed, params, EMBED_TABLE_DTYPE, DTYPE_I8);
+    test_launch_refuses(&device_embed, params, EMBED_SHARDED, 2);
+    test_launch_refuses(&device_embed, params, EMBED_OUT_DTYPE, DTYPE_I8);
 }
 
 int main(void)

@@ -39,7 +39,9 @@ static void gathers(void **state)
                 for (int64_t layout = LAYOUT_ROW_MAJOR; layout <= LAYOUT_PANEL16; layout++) {
                     int64_t hidden = hiddens[h], vocab = vocabs[v], rows = test_random_range(&random, 1, 5);
                     int64_t valid = test_random_range(&random, 1, rows);
-                    const int64_t params[EMBED_PARAMS] = {rows, 0, hidden, hidden, vocab, dtypes[d], 0, 0, layout};
+                    const float scale = h % 2 ? 12.5f : 1;
+                    const int64_t params[EMBED_PARAMS] = {rows,      0, hidden, hidden, vocab,
+                                                          dtypes[d], 0, 0,      layout, test_float_bits(scale)};
                     const struct plan_geometry geometry = {.slots = 1,
                                                            .max_context = 8,
                                                            .page_tokens = 8,
@@ -65,7 +67,7 @@ static void gathers(void **state)
                             test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
                         for (int64_t r = 0; r < valid; r++)
                             for (int64_t k = 0; k < hidden; k++)
-                                if (out[r * hidden + k] != get(dtypes[d], value_of(tokens[r], k)))
+                                if (out[r * hidden + k] != get(dtypes[d], value_of(tokens[r], k)) * scale)
                                     fail_msg("hidden %d vocab %d %s layout %d: row %d column %d", (int)hidden,
                                              (int)vocab, dtype_name(dtypes[d]), (int)layout, (int)r, (int)k);
                         assert_true(test_is_poison(out + valid * hidden, (size_t)((rows - valid) * hidden) * 4));
@@ -135,7 +137,7 @@ static void ranks_share_the_vocabulary(void **state)
     }
 }
 
-/* PLAN_NO_TOKEN, as a step finds it that was queued behind one that drew nothing, and any other token out of range. */
+/* PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, and any other token out of range. */
 static void tokens_that_do_not_exist_are_zero(void **state)
 {
     (void)state;
@@ -184,6 +186,7 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 319); /* a token could lie outside */
     test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, DTYPE_I8);
     test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, -1);
+    test_assert_refused(&op_embed, params, &geometry, EMBED_SCALE_BITS, OP_FLOAT_MAX_BITS + 1);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, 2);
     test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, -1);
 
@@ -199,7 +202,7 @@ static void hostile_params_are_refused(void **state)
     /* One rank's may have more, as before. */
     struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count;
-    int64_t longer[EMBED_PARAMS] = {4, 0, 64, 64, 336, DTYPE_BF16, 0, DTYPE_F32, LAYOUT_PANEL16};
+    int64_t longer[EMBED_PARAMS] = {4, 0, 64, 64, 336, DTYPE_BF16, 0, DTYPE_F32, LAYOUT_PANEL16, OP_FLOAT_ONE_BITS};
     for (shared.ranks = 0; shared.ranks < 2; shared.ranks++) {
         assert_true(op_demands(&op_embed, TARGET_CPU, longer, &shared, operands, &operand_count, NULL));
         assert_int_equal(operand_count, EMBED_HEADER);

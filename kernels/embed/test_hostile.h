@@ -61,17 +61,17 @@ static inline void test_hostile_launches(const struct device_kernel *kernel, con
     enum { EXTREMES = sizeof extremes / sizeof extremes[0] };
     struct test_random random = {77};
     assert_true(test_launch_accepts(kernel, params, 90));
-    for (int i = 0; i < kernel->param_count; i++) assert_non_null(kernel->param_names[i]); /* the compiler gets them */
+    for (int i = 0; i < kernel->own_count; i++) assert_non_null(kernel->own_names[i]); /* the compiler gets them */
     for (int round = 0; round < 4000; round++) {
         int64_t hostile[PLAN_MAX_PARAMS];
-        memcpy(hostile, params, (size_t)kernel->param_count * sizeof *params);
-        for (int i = 0; i < (round < kernel->param_count * EXTREMES ? 1 : 3); i++) {
-            int index = round < kernel->param_count * EXTREMES
+        memcpy(hostile, params, (size_t)device_param_count(kernel) * sizeof *params);
+        for (int i = 0; i < (round < device_param_count(kernel) * EXTREMES ? 1 : 3); i++) {
+            int index = round < device_param_count(kernel) * EXTREMES
                             ? round / EXTREMES
-                            : (int)test_random_range(&random, 0, kernel->param_count - 1);
-            hostile[index] =
-                extremes[round < kernel->param_count * EXTREMES ? round % EXTREMES
-                                                                : (int)test_random_range(&random, 0, EXTREMES - 1)];
+                            : (int)test_random_range(&random, 0, device_param_count(kernel) - 1);
+            hostile[index] = extremes[round < device_param_count(kernel) * EXTREMES
+                                          ? round % EXTREMES
+                                          : (int)test_random_range(&random, 0, EXTREMES - 1)];
         }
         test_launch_accepts(kernel, hostile, round % 2 ? 90 : 80);
     }
@@ -81,10 +81,10 @@ static inline void test_launch_refuses(const struct device_kernel *kernel, const
                                        int64_t value)
 {
     int64_t hostile[PLAN_MAX_PARAMS];
-    memcpy(hostile, params, (size_t)kernel->param_count * sizeof *params);
+    memcpy(hostile, params, (size_t)device_param_count(kernel) * sizeof *params);
     hostile[index] = value;
     if (test_launch_accepts(kernel, hostile, 90))
-        fail_msg("%s: %s = %lld was accepted", kernel->name, kernel->param_names[index], (long long)value);
+        fail_msg("%s: %s = %lld was accepted", kernel->name, device_param_name(kernel, index), (long long)value);
 }
 
 /* A buffer with this content. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul: out[r, n] = sum over k of x[r, k] * W[n, k]  (+ bias[n]) (+ residual[r, n]),
- * or with EPILOGUE_SWIGLU, where W holds gate and up panels in turn and N counts both:
- *   out[r, j] = silu(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise, silu(g) = g / (1 + exp(-g)).
+/* matmul: out[r, n] = SCALE * (sum over k of x[r, k] * W[n, k]  (+ bias[n])) (+ residual[r, n]),
+ * or gated, with an activation as EPILOGUE, where W holds gate and up panels in turn and N counts both:
+ *   out[r, j] = act(g) * u,  g = x[r] . Wgate[j] (+ bias of that row), u likewise.
  *
  * Weights are read in place in PANEL16 layout (panel.h); accumulation is float32. Numerics contract: for a given
  * instruction set, each output element is one chain of additions over k = 0, 1, 2, ... that depends neither on rows nor
@@ -15,13 +15,14 @@
 #define KERNELS_MATMUL_MATMUL_H
 
 #include "kernels/matmul/panel.h"
+#include "kernels/op/activation.h"
 #include "kernels/op/op.h"
 
 enum matmul_operand {
     MATMUL_COUNTS,
     MATMUL_X,         /* INPUT_DTYPE[rows, K] */
     MATMUL_W,         /* DTYPE: CPU panel_count(N) panels, CUDA [N, K] */
-    MATMUL_OUT,       /* OUT_DTYPE[rows, N], SWIGLU: [rows, N / 2]; may be RESIDUAL, never X */
+    MATMUL_OUT,       /* OUT_DTYPE[rows, N], gated: [rows, N / 2]; may be RESIDUAL, never X */
     MATMUL_BIAS,      /* HAS_BIAS: BIAS_DTYPE[N], ordered as the rows of W */
     MATMUL_RESIDUAL,  /* HAS_RESIDUAL: f32[rows, N] */
     MATMUL_NORM,      /* HAS_NORM: NORM_DTYPE[K] */
@@ -31,24 +32,25 @@ enum matmul_operand {
 enum matmul_param {
     MATMUL_ROWS,
     MATMUL_COUNT_INDEX,
-    MATMUL_N, /* rows of W. SWIGLU: CPU a multiple of 32 (each half padded with zero rows to a multiple of 16), CUDA of 16 */
+    MATMUL_N, /* rows of W. Gated: CPU a multiple of 32 (each half padded with zero rows to a multiple of 16), CUDA of 16 */
     MATMUL_K, /* CUDA: a multiple of 8 */
     MATMUL_DTYPE,
     MATMUL_OUT_DTYPE,
-    MATMUL_EPILOGUE, /* enum matmul_epilogue */
+    MATMUL_EPILOGUE, /* enum activation; gated unless NONE */
     MATMUL_HAS_BIAS,
     MATMUL_BIAS_DTYPE,
-    MATMUL_HAS_RESIDUAL, /* not with SWIGLU */
+    MATMUL_HAS_RESIDUAL, /* not with a gate */
     MATMUL_HAS_NORM,     /* CUDA */
     MATMUL_NORM_DTYPE,
     MATMUL_EPS_BITS, /* bits of a float32 >= 0 */
     MATMUL_INPUT_DTYPE,
+    MATMUL_SCALE_BITS,    /* bits of a float32 above 0; 1 with a gate */
     MATMUL_FIRST_TUNABLE, /* tunables of each kernel from here on; those of the CPU: */
     /* Tunables: speed only. A register tile keeps panels times rows accumulators in registers, beside the weights and
      * activations that it multiplies: at most 24 with AVX-512 (of 32 registers), 6 with AVX2 (two registers each, of
      * 16), 3 without (four each). Tiles exist for the sizes listed. */
     MATMUL_PANELS_PER_TILE =
-        MATMUL_FIRST_TUNABLE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with SWIGLU */
+        MATMUL_FIRST_TUNABLE, /* panels that one register tile covers: 1, 2, 3, 4, 6, 8; even with a gate */
     MATMUL_ROWS_PER_TILE,     /* rows of x that one register tile covers: 1, 2, 3, 4, 6, 8, 12 */
     MATMUL_DEPTH_BLOCK,       /* k per pass over the rows of a block: multiple of 64 (whole cache lines, whole pairs of
                              * k), or 0 = all of K; without effect on a single tile of rows */
@@ -60,9 +62,11 @@ enum matmul_param {
 };
 enum { MATMUL_TUNABLES = MATMUL_PARAMS - MATMUL_FIRST_TUNABLE };
 enum { MATMUL_MAX_TASK_PANELS = 4096 };
-enum matmul_epilogue { MATMUL_EPILOGUE_NONE = 0, MATMUL_EPILOGUE_SWIGLU = 1 };
 
-/* With SWIGLU over an intermediate size I that is no multiple of 16, N = 2 * 16 * panel_count(I) and out has
+/* W holds gate and up rows by turns. */
+static inline bool matmul_is_gated(const int64_t *params) { return params[MATMUL_EPILOGUE] != ACTIVATION_NONE; }
+
+/* With a gate over an intermediate size I that is no multiple of 16, N = 2 * 16 * panel_count(I) and out has
  * N / 2 columns, the last ones zero. */
 
 /* Raised whenever a change of the kernels can change which tunables are best: timings of older revisions are then
@@ -85,7 +89,7 @@ void matmul_default_tunables(const int64_t *params, enum cpu_isa isa, int thread
 int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int64_t (*candidates)[MATMUL_TUNABLES],
                       int capacity);
 
-/* Reference for rows [first, last) of W (panels must not be split between callers with SWIGLU). */
+/* Reference for rows [first, last) of W (panels must not be split between callers with a gate). */
 void matmul_reference_range(const struct op_call *call, int64_t first, int64_t last);
 
 #endif

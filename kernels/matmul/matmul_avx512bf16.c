@@ -19,8 +19,8 @@ MATMUL_INLINE void split(__m512 x, __m256i *hi, __m256i *lo)
     __m512i hi_bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16);
     __mmask16 x_finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(x_bits, exponent), exponent);
     __mmask16 hi_special = _mm512_cmpeq_epi32_mask(_mm512_and_si512(hi_bits, exponent), exponent);
-    /* A large finite x must not round to infinity: cut it off instead. Of infinity and NaN, hi carries everything: the
-     * difference would be NaN. */
+    /* A large finite x must not round to infinity: truncate it instead. For infinity and NaN, hi has the whole value:
+     * the difference would be NaN. */
     hi_bits = _mm512_mask_and_epi32(hi_bits, x_finite & hi_special, x_bits, _mm512_set1_epi32(-65536));
     __m512 rest = _mm512_maskz_sub_ps(x_finite, x, _mm512_castsi512_ps(hi_bits));
     *hi = _mm512_cvtepi32_epi16(_mm512_srli_epi32(hi_bits, 16));

@@ -10,8 +10,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const char *why = matmul_device_illegal(params);
     if (why) return why;
-    if (params[MATMUL_DEVICE_HAS_NORM]) return "cuBLASLt normalises no rows";
-    if (params[MATMUL_DEVICE_EPILOGUE] != MATMUL_EPILOGUE_NONE) return "cuBLASLt has no SwiGLU epilogue";
+    if (params[MATMUL_HAS_NORM]) return "cuBLASLt normalises no rows";
+    if (matmul_is_gated(params)) return "cuBLASLt has no gated epilogue";
+    if (params[MATMUL_HAS_BIAS] && params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS)
+        return "cuBLASLt adds a bias after the scale";
     if (params[MATMUL_CUBLASLT_WORKSPACE] < 0 || params[MATMUL_CUBLASLT_WORKSPACE] > MATMUL_CUBLASLT_MOST_WORKSPACE)
         return "WORKSPACE is not in 0..2^25";
     *geometry = (struct device_geometry){{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 0};
@@ -31,26 +33,17 @@ static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes
     return true;
 }
 
-static const char *const param_names[MATMUL_CUBLASLT_PARAMS] = {MATMUL_DEVICE_PARAM_NAMES,
-                                                                "VERSION",
-                                                                "WORKSPACE",
-                                                                "ALGORITHM0",
-                                                                "ALGORITHM1",
-                                                                "ALGORITHM2",
-                                                                "ALGORITHM3",
-                                                                "ALGORITHM4",
-                                                                "ALGORITHM5",
-                                                                "ALGORITHM6",
-                                                                "ALGORITHM7"};
+static const char *const tunable_names[] = {"VERSION",    "WORKSPACE",  "ALGORITHM0", "ALGORITHM1", "ALGORITHM2",
+                                            "ALGORITHM3", "ALGORITHM4", "ALGORITHM5", "ALGORITHM6", "ALGORITHM7"};
 
 const struct device_kernel device_matmul_cublaslt = {
     .name = "cublaslt",
     .op = OP_MATMUL,
     .library = LIBRARY_CUBLASLT,
     .least_capability = 80,
-    .param_count = MATMUL_CUBLASLT_PARAMS,
-    .param_names = param_names,
-    .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
+    .problem = &op_matmul,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS + 1,
     .launch = launch,
     .cost = matmul_device_cost,
@@ -78,12 +71,12 @@ static bool set_desc(const struct cublaslt *library, lt_matmul_desc desc, int at
 bool matmul_cublaslt_describe(struct matmul_cublaslt_problem *problem, const struct cublaslt *library,
                               const int64_t *params, struct status *status)
 {
-    const uint64_t rows = (uint64_t)params[MATMUL_DEVICE_ROWS];
-    const uint64_t n = (uint64_t)params[MATMUL_DEVICE_N], k = (uint64_t)params[MATMUL_DEVICE_K];
+    const uint64_t rows = (uint64_t)params[MATMUL_ROWS];
+    const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
     memset(problem, 0, sizeof *problem);
-    problem->type = data_type(params[MATMUL_DEVICE_DTYPE]);
-    problem->out_type = data_type(params[MATMUL_DEVICE_OUT_DTYPE]);
-    bool bias = params[MATMUL_DEVICE_HAS_BIAS];
+    problem->type = data_type(params[MATMUL_DTYPE]);
+    problem->out_type = data_type(params[MATMUL_OUT_DTYPE]);
+    bool bias = params[MATMUL_HAS_BIAS];
     bool ok = lt_ok(library->MatmulDescCreate(&problem->desc, LT_COMPUTE_32F, LT_R_32F), status,
                     "cublasLtMatmulDescCreate") &&
               set_desc(library, problem->desc, LT_MATMUL_DESC_TRANSA, LT_OP_T, status) &&
@@ -91,7 +84,7 @@ bool matmul_cublaslt_describe(struct matmul_cublaslt_problem *problem, const str
               set_desc(library, problem->desc, LT_MATMUL_DESC_EPILOGUE, bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT,
                        status) &&
               (!bias || set_desc(library, problem->desc, LT_MATMUL_DESC_BIAS_DATA_TYPE,
-                                 data_type(params[MATMUL_DEVICE_BIAS_DTYPE]), status)) &&
+                                 data_type(params[MATMUL_BIAS_DTYPE]), status)) &&
               lt_ok(library->MatrixLayoutCreate(&problem->w, problem->type, k, n, (int64_t)k), status,
                     "cublasLtMatrixLayoutCreate") &&
               lt_ok(library->MatrixLayoutCreate(&problem->x, problem->type, k, rows, (int64_t)k), status,
@@ -128,7 +121,7 @@ static bool read_data(const int64_t *params, const struct engine_call *call, str
         return status_fail(status, STATUS_CORRUPT, "cuBLASLt call: expected %zu bytes, found %" PRIu64, sizeof *data,
                            call->bytes);
     memcpy(data, call->data, sizeof *data);
-    memcpy(checked, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    memcpy(checked, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     checked[MATMUL_CUBLASLT_WORKSPACE] = data->workspace_bytes > INT64_MAX ? -1 : (int64_t)data->workspace_bytes;
     const char *why = launch(checked, NULL, &geometry);
     return !why || status_fail(status, STATUS_CORRUPT, "cuBLASLt call: %s", why);
@@ -163,6 +156,7 @@ bool matmul_cublaslt_run(const struct cublaslt *library, const int64_t *params, 
                          const cu_deviceptr *operands, cu_stream stream, struct status *status)
 {
     static const float one = 1, zero = 0;
+    const float scale = op_float_param(params, MATMUL_SCALE_BITS);
     struct matmul_cublaslt_data data;
     struct matmul_cublaslt_problem problem;
     if (!read_data(params, call, &data, status) || !matmul_cublaslt_describe(&problem, library, params, status))
@@ -170,13 +164,13 @@ bool matmul_cublaslt_run(const struct cublaslt *library, const int64_t *params, 
     int bias = matmul_device_bias_operand(params), residual = matmul_device_residual_operand(params);
     int workspace = matmul_device_operand_count(params);
     const void *bias_pointer = bias >= 0 ? device_pointer(operands[bias]) : NULL;
-    cu_deviceptr out = operands[MATMUL_DEVICE_OUT], c = residual >= 0 ? operands[residual] : out;
+    cu_deviceptr out = operands[MATMUL_OUT], c = residual >= 0 ? operands[residual] : out;
     bool ok =
         (bias < 0 || lt_ok(library->MatmulDescSetAttribute(problem.desc, LT_MATMUL_DESC_BIAS_POINTER, &bias_pointer,
                                                            sizeof bias_pointer),
                            status, "cublasLtMatmulDescSetAttribute")) &&
-        lt_ok(library->Matmul(library->handle, problem.desc, &one, device_pointer(operands[MATMUL_DEVICE_W]), problem.w,
-                              device_pointer(operands[MATMUL_DEVICE_X]), problem.x, residual >= 0 ? &one : &zero,
+        lt_ok(library->Matmul(library->handle, problem.desc, &scale, device_pointer(operands[MATMUL_W]), problem.w,
+                              device_pointer(operands[MATMUL_X]), problem.x, residual >= 0 ? &one : &zero,
                               device_pointer(c), problem.out, (void *)(uintptr_t)out, problem.out, &data.algorithm,
                               (void *)(uintptr_t)operands[workspace], data.workspace_bytes, stream),
               status, "cublasLtMatmul");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul by cuBLASLt: the contract of matmul_device.h without NORM and without the SWIGLU epilogue, behind which a launch
- * of swiglu stands (tuner/cuda/library_launches.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
- * ones hold nothing that anybody reads. Behind the contract's operands comes the workspace.
+/* matmul by cuBLASLt: the contract of matmul_device.h without NORM and without a gated epilogue, which a launch of
+ * swiglu after it applies (tuner/cuda/library_launches.c). All ROWS rows are computed, whatever the counts say: rows beyond the valid
+ * ones are never read. The workspace follows the contract's operands.
  *
  * Weights are the transposed A of a column-major product: D[N, ROWS] = W[N, K] * X[K, ROWS] (+ bias over N) (+ C), C the
- * residual. Sums are float32, in the order that the algorithm fixes. */
+ * residual. The scale is alpha; cuBLASLt adds a bias after it. Sums are float32, in the order that the algorithm fixes. */
 #ifndef KERNELS_MATMUL_MATMUL_CUBLASLT_H
 #define KERNELS_MATMUL_MATMUL_CUBLASLT_H
 
@@ -14,9 +14,9 @@
 
 /* What an engine stores of a call: the algorithm as cuBLASLt gave it. As tunables of a tactic: the same, in this order. */
 enum matmul_cublaslt_param {
-    MATMUL_CUBLASLT_VERSION = MATMUL_DEVICE_FIRST_TUNABLE, /* of the library */
-    MATMUL_CUBLASLT_WORKSPACE,                             /* bytes, at most MATMUL_CUBLASLT_MOST_WORKSPACE */
-    MATMUL_CUBLASLT_ALGORITHM,                             /* 8 words */
+    MATMUL_CUBLASLT_VERSION = MATMUL_FIRST_TUNABLE, /* of the library */
+    MATMUL_CUBLASLT_WORKSPACE,                      /* bytes, at most MATMUL_CUBLASLT_MOST_WORKSPACE */
+    MATMUL_CUBLASLT_ALGORITHM,                      /* 8 words */
     MATMUL_CUBLASLT_PARAMS = MATMUL_CUBLASLT_ALGORITHM + 8
 };
 enum { MATMUL_CUBLASLT_MOST_WORKSPACE = 32 << 20 };

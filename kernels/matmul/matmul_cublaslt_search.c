@@ -49,7 +49,7 @@ static void try(struct search *search, const struct lt_algorithm *algorithm)
 
 static void set(const struct search *search, struct lt_algorithm *algorithm, int attribute, uint32_t value)
 {
-    /* What it does not know it refuses here or, at the latest, in the check. */
+    /* The library refuses unknown values here or, at the latest, in the check. */
     search->library->MatmulAlgoConfigSetAttribute(algorithm, attribute, &value, sizeof value);
 }
 
@@ -78,7 +78,7 @@ static int list(const struct search *search, const struct lt_algorithm *algorith
     return count < most ? count : most;
 }
 
-/* Splits of K with the ways to add them up, for one tile, stage, swizzle, option and cluster. */
+/* Splits of K with each way to add them up, for one tile, stage, swizzle, option and cluster. */
 static void try_splits(struct search *search, const struct lt_algorithm *algorithm, bool can_split, uint32_t reductions)
 {
     static const uint32_t splits[MOST_SPLITS] = {2, 3, 4, 8, 16};
@@ -124,7 +124,7 @@ static void try_algorithm(struct search *search, const struct lt_algorithm *algo
                             break;
                         int before = search->count;
                         try_splits(search, &made, can_split && cluster == 0, reductions);
-                        /* A tile that it does not take alone it takes with no cluster either. */
+                        /* A tile that the library refuses without a cluster it also refuses with one. */
                         if (cluster == 0 && search->count == before) break;
                     }
 }
@@ -170,7 +170,7 @@ static void add(const struct search *search, const int64_t *params, const struct
                 int64_t *out)
 {
     memset(out, 0, PLAN_MAX_PARAMS * sizeof *out);
-    memcpy(out, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *out);
+    memcpy(out, params, MATMUL_FIRST_TUNABLE * sizeof *out);
     out[MATMUL_CUBLASLT_VERSION] = search->library->version;
     out[MATMUL_CUBLASLT_WORKSPACE] = (int64_t)result->workspace_bytes;
     memcpy(out + MATMUL_CUBLASLT_ALGORITHM, &result->algorithm, sizeof result->algorithm);
@@ -186,7 +186,7 @@ int matmul_cublaslt_tactics(const struct cublaslt *library, const int64_t *param
     int64_t checked[PLAN_MAX_PARAMS] = {0};
     int count = 0;
     status_clear(&ignored);
-    memcpy(checked, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    memcpy(checked, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     if (device_matmul_cublaslt.launch(checked, NULL, &geometry) ||
         !matmul_cublaslt_describe(&problem, library, params, &ignored))
         return 0;
@@ -197,7 +197,7 @@ int matmul_cublaslt_tactics(const struct cublaslt *library, const int64_t *param
     search.found = capacity > FAVOURITES ? calloc(MOST_FOUND, sizeof *search.found) : NULL;
     if (search.found) {
         search_all(&search);
-        /* Every n-th, so that each algorithm and tile has a share of what may be raced. */
+        /* Takes every n-th, so that each algorithm and tile is represented in the race. */
         int room = capacity - count, step = room > 0 ? (search.count + room - 1) / room : 1;
         for (int i = 0; i < search.count && count<capacity; i += step> 0 ? step : 1) {
             bool known = false;

@@ -76,6 +76,8 @@ static void computes_the_contract(void **state)
         {.rows = 64, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true},
         {.rows = 257, .n = 704, .k = 1024, .dtype = DTYPE_F16, .out_dtype = DTYPE_F32, .residual = true, .valid = 200},
         {.rows = 512, .n = 768, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
+        {.rows = 16, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .scale = 0.22f},
+        {.rows = 64, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .scale = 0.22f, .residual = true},
     };
     enum { FAVOURITES = 8, SAMPLES = 400 };
     (void)state;
@@ -128,8 +130,24 @@ static void refuses_wrong_calls(void **state)
     assert_false(matmul_cublaslt_check(library, params, &call, &status));
     assert_int_equal(status.code, STATUS_CORRUPT);
     free(data);
-    params[MATMUL_DEVICE_HAS_NORM] = 1;
+    params[MATMUL_HAS_NORM] = 1;
     assert_int_equal(matmul_cublaslt_tactics(library, params, tactic, 1), 0);
+}
+
+static void refuses_a_bias_with_a_scale(void **state)
+{
+    const struct matmul_device_problem problem =
+        {.rows = 4, .n = 64, .k = 64, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16, .scale = 0.22f};
+    int64_t params[PLAN_MAX_PARAMS];
+    struct device_geometry geometry;
+    (void)state;
+    matmul_device_problem_params(&problem, params);
+    assert_string_equal(device_matmul_cublaslt.launch(params, NULL, &geometry), "cuBLASLt adds a bias after the scale");
+    params[MATMUL_HAS_BIAS] = 0;
+    assert_null(device_matmul_cublaslt.launch(params, NULL, &geometry));
+    params[MATMUL_HAS_BIAS] = 1;
+    params[MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS;
+    assert_null(device_matmul_cublaslt.launch(params, NULL, &geometry));
 }
 
 int main(void)
@@ -138,6 +156,7 @@ int main(void)
         cmocka_unit_test(computes_the_contract),
         cmocka_unit_test(all_of_its_space),
         cmocka_unit_test(refuses_wrong_calls),
+        cmocka_unit_test(refuses_a_bias_with_a_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul on the GPU: the contract that all device matmuls share, and what each of them adds.
  *
- *   out[r, n] = sum over k of y[r, k] * W[n, k]  (+ bias[n]) (+ residual[r, n])
+ *   out[r, n] = SCALE * (sum over k of y[r, k] * W[n, k]  (+ bias[n])) (+ residual[r, n])
  *   y = x, or with HAS_NORM x is the float32 residual stream and
  *   y[r, k] = x[r, k] * rsqrt(mean over k of x[r, k]^2 + EPS) * norm[k]
  *
- * With MATMUL_EPILOGUE_SWIGLU rows 16i..16i+7 of W are rows 8i..8i+7 of the gate matrix and rows 16i+8..16i+15 are rows
- * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = g / (1 + exp(-g)) * u, g and u with their biases.
+ * With a gate rows 16i..16i+7 of W are rows 8i..8i+7 of the gate matrix and rows 16i+8..16i+15 are rows
+ * 8i..8i+7 of the up matrix, and out has N / 2 columns: out[r, j] = act(g) * u, g and u with their biases.
  *
  * Weights are row-major [N, K], K contiguous; every operand begins at a multiple of 64 bytes. Sums are float32, in an
  * order that is fixed by the parameters: two runs give the same bits. With HAS_NORM, x * norm is rounded to DTYPE and
@@ -17,35 +17,11 @@
 #include "kernels/cuda/kernel.h"
 #include "kernels/matmul/matmul.h"
 
-enum matmul_device_operand {
-    MATMUL_DEVICE_COUNTS,
-    MATMUL_DEVICE_X,        /* DTYPE [ROWS, K]; with HAS_NORM f32 */
-    MATMUL_DEVICE_W,        /* DTYPE [N, K] */
-    MATMUL_DEVICE_OUT,      /* OUT_DTYPE [ROWS, N], SWIGLU: [ROWS, N / 2]; may be RESIDUAL, never X */
-    MATMUL_DEVICE_OPERANDS, /* then BIAS if HAS_BIAS, RESIDUAL if HAS_RESIDUAL, NORM if HAS_NORM */
-};
-enum { MATMUL_DEVICE_MOST_OPERANDS = MATMUL_DEVICE_OPERANDS + 3 };
-
-enum matmul_device_param {
-    MATMUL_DEVICE_ROWS = MATMUL_ROWS,
-    MATMUL_DEVICE_COUNT_INDEX = MATMUL_COUNT_INDEX,
-    MATMUL_DEVICE_N = MATMUL_N,
-    MATMUL_DEVICE_K = MATMUL_K,
-    MATMUL_DEVICE_DTYPE = MATMUL_DTYPE,
-    MATMUL_DEVICE_OUT_DTYPE = MATMUL_OUT_DTYPE,
-    MATMUL_DEVICE_EPILOGUE = MATMUL_EPILOGUE,
-    MATMUL_DEVICE_HAS_BIAS = MATMUL_HAS_BIAS,
-    MATMUL_DEVICE_BIAS_DTYPE = MATMUL_BIAS_DTYPE,
-    MATMUL_DEVICE_HAS_RESIDUAL = MATMUL_HAS_RESIDUAL,
-    MATMUL_DEVICE_HAS_NORM = MATMUL_HAS_NORM,
-    MATMUL_DEVICE_NORM_DTYPE = MATMUL_NORM_DTYPE,
-    MATMUL_DEVICE_EPS_BITS = MATMUL_EPS_BITS,
-    MATMUL_DEVICE_INPUT_DTYPE = MATMUL_INPUT_DTYPE,
-    MATMUL_DEVICE_FIRST_TUNABLE = MATMUL_FIRST_TUNABLE
-};
+/* Operands of a launch: COUNTS, X, W, OUT, then those of BIAS, RESIDUAL and NORM that it has. */
+enum { MATMUL_DEVICE_OPERANDS = MATMUL_OUT + 1, MATMUL_DEVICE_MOST_OPERANDS = MATMUL_DEVICE_OPERANDS + 3 };
 
 /* Limits of all device matmuls, so that every index fits 64 bits and every tile count 32. */
-enum { MATMUL_DEVICE_MOST_ROWS = 1 << 20, MATMUL_DEVICE_MOST_N = 1 << 24, MATMUL_DEVICE_MOST_K = 1 << 24 };
+enum { MATMUL_DEVICE_MOST_N = 1 << 24, MATMUL_DEVICE_MOST_K = 1 << 24 };
 
 int matmul_device_bias_operand(const int64_t *params);     /* operand index, -1 if none */
 int matmul_device_residual_operand(const int64_t *params); /* operand index, -1 if none */
@@ -58,29 +34,24 @@ const char *matmul_device_illegal(const int64_t *params);
 /* struct device_kernel.cost of every device matmul; needs legal params. */
 void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
 
-/* The names of the shared parameters, for param_names of the kernels: MATMUL_DEVICE_PARAM_NAMES, "MY_TUNABLE", ... */
-#define MATMUL_DEVICE_PARAM_NAMES                                                                                \
-    "ROWS", "COUNT_INDEX", "N", "K", "DTYPE", "OUT_DTYPE", "EPILOGUE", "HAS_BIAS", "BIAS_DTYPE", "HAS_RESIDUAL", \
-        "HAS_NORM", "NORM_DTYPE", "EPS_BITS", "INPUT_DTYPE"
-
 /* matmul_gemv: ROWS 1..8, bound by the bandwidth of the memory; its tunables. */
 enum matmul_gemv_param {
-    MATMUL_GEMV_WARPS = MATMUL_DEVICE_FIRST_TUNABLE, /* that multiply: 1..16 */
-    MATMUL_GEMV_STAGES,                              /* of the ring of weights in shared memory: 2..64 */
+    MATMUL_GEMV_WARPS = MATMUL_FIRST_TUNABLE, /* that multiply: 1..16 */
+    MATMUL_GEMV_STAGES,                       /* of the ring of weights in shared memory: 2..64 */
     MATMUL_GEMV_CHUNK,       /* k of one stage: multiple of 64 (boxes) and of 32 * WARPS (equal shares), at most 4096 */
     MATMUL_GEMV_SPLIT_K,     /* thread blocks of a cluster, each with its part of K: 1..8; 1 below capability 90 */
-    MATMUL_GEMV_GROUPS,      /* groups of 8 weight rows in a tile: 1, 2, 4; not 1 with SWIGLU (gate and up) */
+    MATMUL_GEMV_GROUPS,      /* groups of 8 weight rows in a tile: 1, 2, 4; not 1 with a gate (gate and up) */
     MATMUL_GEMV_CTAS_PER_SM, /* thread blocks launched for each multiprocessor: 1..4 */
     MATMUL_GEMV_X_SHARED,    /* 1: x is staged in shared memory; 0: read where it is used (x too large) */
     MATMUL_GEMV_COPY,        /* enum matmul_gemv_copy; above 0 from capability 90 on */
     MATMUL_GEMV_PARAMS
 };
-/* How weights come into shared memory. BOXES: operand W is a tensor map; N >= 8 * GROUPS, K >= 64. */
+/* How weights are copied to shared memory. BOXES: operand W is a tensor map; N >= 8 * GROUPS, K >= 64. */
 enum matmul_gemv_copy { MATMUL_GEMV_COPY_THREADS = 0, MATMUL_GEMV_COPY_ROWS = 1, MATMUL_GEMV_COPY_BOXES = 2 };
 enum { MATMUL_GEMV_MOST_ROWS = 8, MATMUL_GEMV_MOST_K = 65536 };
 extern const struct device_kernel device_matmul_gemv;
 
-/* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others
+/* Complete legal params for the problem in params[0..MATMUL_FIRST_TUNABLE), the best guess first, the others
  * from promising to less so, always in the same order. Returns how many, at most `capacity` and 32; 0: not a problem of
  * this kernel. */
 int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu,

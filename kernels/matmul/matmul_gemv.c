@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_gemv on the host: what is legal, how it is launched, what is worth measuring. */
+/* matmul_gemv on the host: checks, launch and candidates. */
 #include "kernels/matmul/matmul_device.h"
 
 #include <string.h>
@@ -17,31 +17,27 @@ enum {
 
 static int64_t shared_bytes(const int64_t *params)
 {
-    const int64_t rows = params[MATMUL_DEVICE_ROWS], warps = params[MATMUL_GEMV_WARPS],
-                  groups = params[MATMUL_GEMV_GROUPS], stages = params[MATMUL_GEMV_STAGES],
-                  split_k = params[MATMUL_GEMV_SPLIT_K];
+    const int64_t rows = params[MATMUL_ROWS], warps = params[MATMUL_GEMV_WARPS], groups = params[MATMUL_GEMV_GROUPS],
+                  stages = params[MATMUL_GEMV_STAGES], split_k = params[MATMUL_GEMV_SPLIT_K];
     const int64_t x = stages * GEMV_STAGE_BYTES(groups, params[MATMUL_GEMV_CHUNK], params[MATMUL_GEMV_COPY]);
-    const int64_t sums = GEMV_SUMS_OFFSET(x, rows, params[MATMUL_DEVICE_K], split_k, params[MATMUL_GEMV_X_SHARED]);
+    const int64_t sums = GEMV_SUMS_OFFSET(x, rows, params[MATMUL_K], split_k, params[MATMUL_GEMV_X_SHARED]);
     const int64_t cluster_sums = GEMV_CLUSTER_SUMS_OFFSET(sums, rows, groups, warps);
     const int64_t squares = GEMV_SQUARES_OFFSET(cluster_sums, rows, groups, split_k);
     return GEMV_BARRIERS_OFFSET(squares, rows, warps, split_k) + 8 * GEMV_BARRIERS(stages);
 }
 
-static int64_t tiles(const int64_t *params)
-{
-    return GEMV_CEIL_DIV(params[MATMUL_DEVICE_N], 8 * params[MATMUL_GEMV_GROUPS]);
-}
+static int64_t tiles(const int64_t *params) { return GEMV_CEIL_DIV(params[MATMUL_N], 8 * params[MATMUL_GEMV_GROUPS]); }
 
-/* What a thread block may take so that per_sm of them share a multiprocessor. */
+/* Shared memory that a thread block may use so that per_sm of them share a multiprocessor. */
 static int64_t most_shared(const struct device_facts *gpu, int64_t per_sm)
 {
     const int64_t part = gpu->shared_per_sm / per_sm - RESERVED_SHARED_BYTES;
     return part < gpu->shared_per_block ? part : gpu->shared_per_block;
 }
 
-/* What it takes at least: no multiprocessor ever has room for one more. A launch comes onto the multiprocessors as the
- * one before leaves them; those that are left early would take what belongs to others, and stream twice as much as the
- * rest. Behind matmul_mma a quarter of an H200's multiprocessors went without a thread block. */
+/* Lower bound of the shared memory: no multiprocessor ever has room for one more block. Blocks of a launch start on
+ * multiprocessors as the previous launch leaves them; those free early would take the blocks of others, and stream
+ * twice as much as the rest. After matmul_mma a quarter of an H200's multiprocessors had no thread block. */
 static int64_t least_shared(const struct device_facts *gpu, int64_t per_sm)
 {
     const int64_t part = gpu->shared_per_sm / (per_sm + 1) - RESERVED_SHARED_BYTES;
@@ -53,7 +49,7 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
     const int64_t warps = params[MATMUL_GEMV_WARPS], stages = params[MATMUL_GEMV_STAGES],
                   chunk = params[MATMUL_GEMV_CHUNK], split_k = params[MATMUL_GEMV_SPLIT_K],
                   groups = params[MATMUL_GEMV_GROUPS], per_sm = params[MATMUL_GEMV_CTAS_PER_SM],
-                  copy = params[MATMUL_GEMV_COPY], k = params[MATMUL_DEVICE_K];
+                  copy = params[MATMUL_GEMV_COPY], k = params[MATMUL_K];
     if (warps < 1 || warps > 16) return "WARPS is not in 1..16";
     if (stages < 2 || stages > 64) return "STAGES is not in 2..64";
     if (chunk < 64 || chunk > 4096 || chunk % 64 || chunk % (32 * warps))
@@ -63,14 +59,13 @@ static const char *tunables_illegal(const int64_t *params, const struct device_f
     if (split_k > gpu->multiprocessors) return "SPLIT_K is above the number of multiprocessors";
     if ((split_k - 1) * GEMV_PART(k, split_k) >= k) return "SPLIT_K leaves a part of K empty";
     if (groups != 1 && groups != 2 && groups != 4) return "GROUPS is not 1, 2 or 4";
-    if (groups == 1 && params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU)
-        return "GROUPS 1 separates gate and up rows";
+    if (groups == 1 && matmul_is_gated(params)) return "GROUPS 1 separates gate and up rows";
     if (per_sm < 1 || per_sm > 4) return "CTAS_PER_SM is not in 1..4";
     if (params[MATMUL_GEMV_X_SHARED] != 0 && params[MATMUL_GEMV_X_SHARED] != 1) return "X_SHARED is not 0 or 1";
     if (copy < MATMUL_GEMV_COPY_THREADS || copy > MATMUL_GEMV_COPY_BOXES) return "COPY is not 0, 1 or 2";
     if (copy != MATMUL_GEMV_COPY_THREADS && gpu->capability < 90)
         return "COPY above 0 needs bulk copies: compute capability 9.0";
-    if (copy == MATMUL_GEMV_COPY_BOXES && (k < BOX_K || params[MATMUL_DEVICE_N] < 8 * groups))
+    if (copy == MATMUL_GEMV_COPY_BOXES && (k < BOX_K || params[MATMUL_N] < 8 * groups))
         return "W is smaller than a box of COPY 2";
     return NULL;
 }
@@ -79,8 +74,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 {
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
-    if (params[MATMUL_DEVICE_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
-    if (params[MATMUL_DEVICE_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
+    if (params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS) return "ROWS is not in 1..8";
+    if (params[MATMUL_K] > MATMUL_GEMV_MOST_K) return "K is above 65536";
     illegal = tunables_illegal(params, gpu);
     if (illegal) return illegal;
     int64_t shared = shared_bytes(params);
@@ -100,12 +95,12 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
-    if (operand != MATMUL_DEVICE_W || params[MATMUL_GEMV_COPY] != MATMUL_GEMV_COPY_BOXES) return false;
+    if (operand != MATMUL_W || params[MATMUL_GEMV_COPY] != MATMUL_GEMV_COPY_BOXES) return false;
     *map = (struct plan_tensor_map){
-        .dtype = params[MATMUL_DEVICE_DTYPE],
-        .columns = params[MATMUL_DEVICE_K],
-        .rows = params[MATMUL_DEVICE_N],
-        .pitch = params[MATMUL_DEVICE_K] * 2,
+        .dtype = params[MATMUL_DTYPE],
+        .columns = params[MATMUL_K],
+        .rows = params[MATMUL_N],
+        .pitch = params[MATMUL_K] * 2,
         .box_columns = BOX_K,
         .box_rows = 8 * params[MATMUL_GEMV_GROUPS],
         .swizzle = 128,
@@ -113,19 +108,19 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
     return true;
 }
 
-static const char *const param_names[] = {
-    MATMUL_DEVICE_PARAM_NAMES, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS", "CTAS_PER_SM", "X_SHARED", "COPY",
-};
-_Static_assert(sizeof param_names / sizeof *param_names == MATMUL_GEMV_PARAMS, "a name for each parameter");
+static const char *const tunable_names[] = {"WARPS",  "STAGES",      "CHUNK",    "SPLIT_K",
+                                            "GROUPS", "CTAS_PER_SM", "X_SHARED", "COPY"};
+_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE,
+               "a name for each tunable");
 
 const struct device_kernel device_matmul_gemv = {
     .name = "matmul_gemv",
     .source = "kernels/matmul/matmul_gemv.cu",
     .op = OP_MATMUL,
     .least_capability = 80,
-    .param_count = MATMUL_GEMV_PARAMS,
-    .param_names = param_names,
-    .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
+    .problem = &op_matmul,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS,
     .launch = launch,
     .candidates = matmul_gemv_candidates,
@@ -139,10 +134,9 @@ struct shape {
     int64_t copy, warps, chunk, groups, most_stages, ctas_per_sm;
 };
 
-/* Best first, by what was measured on an H200 with the matrices of Llama-3.1-8B and 3.2-1B at one row, in chains of a
- * whole layer: a deep ring is filled while the launches before end or wait, which a race of one kernel behind itself
- * does not show. Copies of rows slow the memory down from about 100 KiB on the way to each multiprocessor on, boxes do
- * not. */
+/* Best first, by measurements on an H200 with the matrices of Llama-3.1-8B and 3.2-1B at one row, in chains of a whole
+ * layer: a deep ring is filled while the launches before end or wait, which a race of one kernel in sequence does not
+ * show. Copies of rows slow the memory down once about 100 KiB are in flight to each multiprocessor; boxes do not. */
 static const struct shape bulk_shapes[] = {
     {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 11, 1}, {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 13, 1},
     {MATMUL_GEMV_COPY_BOXES, 8, 512, 2, 8, 1},  {MATMUL_GEMV_COPY_BOXES, 8, 1024, 2, 6, 1},
@@ -173,7 +167,7 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
     const int64_t budget = most_shared(gpu, shape->ctas_per_sm);
     int64_t params[PLAN_MAX_PARAMS] = {0};
     struct device_geometry geometry;
-    memcpy(params, problem, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;
     params[MATMUL_GEMV_CHUNK] = shape->chunk;
     params[MATMUL_GEMV_SPLIT_K] = split_k;
@@ -201,10 +195,10 @@ int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu
     const int count =
         bulk ? (int)(sizeof bulk_shapes / sizeof *bulk_shapes) : (int)(sizeof thread_shapes / sizeof *thread_shapes);
     struct candidates candidates = {params_out, 0, capacity < MOST_CANDIDATES ? capacity : MOST_CANDIDATES};
-    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_ROWS] > MATMUL_GEMV_MOST_ROWS ||
-        params[MATMUL_DEVICE_K] > MATMUL_GEMV_MOST_K)
+    if (matmul_device_illegal(params) || params[MATMUL_ROWS] > MATMUL_GEMV_MOST_ROWS ||
+        params[MATMUL_K] > MATMUL_GEMV_MOST_K)
         return 0;
-    /* No cluster, if x leaves room for that: in a cluster every tile waits for all thread blocks. */
+    /* No cluster, if x leaves enough shared memory: in a cluster every tile waits for all thread blocks. */
     for (int i = 0; i < count; i++) add_candidate(&candidates, params, gpu, &shapes[i], 1, 1, GOOD_RING_BYTES);
     const bool roomy = candidates.count > 0;
     if (!roomy)

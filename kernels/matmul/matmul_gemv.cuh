@@ -335,7 +335,7 @@ template <class P> struct matmul_gemv_body {
     }
 
     /* Output `index` of a tile: row of x, and the rows of W, in the tile, that it comes from (gate and up with
-     * SWIGLU). */
+     * a gate). */
     struct output {
         int row, column; /* in the tile's outputs */
         int first, second;
@@ -414,7 +414,8 @@ template <class P> struct matmul_gemv_body {
                 for (int j = 0; j < OUT_PER_LANE; j++) {
                     const output o = tile_output(lane + 32 * j);
                     if (o.row >= P::ROWS || first + o.first >= P::N) continue;
-                    if constexpr (P::HAS_BIAS) add[j] = load_element<P::BIAS_DTYPE>(bias, first + o.first);
+                    if constexpr (P::HAS_BIAS)
+                        add[j] = scaled<P::SCALE_BITS>(load_element<P::BIAS_DTYPE>(bias, first + o.first));
                     if constexpr (P::HAS_BIAS && GATED)
                         add_second[j] = load_element<P::BIAS_DTYPE>(bias, first + o.second);
                     if constexpr (P::HAS_RESIDUAL)
@@ -434,7 +435,8 @@ template <class P> struct matmul_gemv_body {
             for (int j = 0; j < OUT_PER_LANE; j++) {
                 const output o = tile_output(lane + 32 * j);
                 if (o.row >= P::ROWS || first + o.first >= P::N) continue;
-                const float factor = P::HAS_NORM ? load_shared_float(squares + 4 * (u32)o.row) : 1.0f;
+                const float factor =
+                    scaled<P::SCALE_BITS>(P::HAS_NORM ? load_shared_float(squares + 4 * (u32)o.row) : 1.0f);
                 float value = ordered_sum<PARTS>(source, o.row, o.first) * factor + add[j];
                 if constexpr (GATED) {
                     const float up = ordered_sum<PARTS>(source, o.row, o.second) * factor + add_second[j];

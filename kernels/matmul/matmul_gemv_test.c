@@ -18,31 +18,34 @@ static const float epsilon = 1e-5f;
 static void problem_params(const struct problem *problem, int64_t params[PLAN_MAX_PARAMS])
 {
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
-    params[MATMUL_DEVICE_ROWS] = problem->rows;
-    params[MATMUL_DEVICE_N] = problem->n;
-    params[MATMUL_DEVICE_K] = problem->k;
-    params[MATMUL_DEVICE_DTYPE] = problem->dtype;
-    params[MATMUL_DEVICE_OUT_DTYPE] = problem->out_dtype;
-    params[MATMUL_DEVICE_EPILOGUE] = problem->epilogue;
-    params[MATMUL_DEVICE_HAS_BIAS] = problem->bias != DTYPE_NONE;
-    params[MATMUL_DEVICE_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32;
-    params[MATMUL_DEVICE_HAS_RESIDUAL] = problem->residual;
-    params[MATMUL_DEVICE_HAS_NORM] = problem->norm != DTYPE_NONE;
-    params[MATMUL_DEVICE_NORM_DTYPE] = problem->norm ? problem->norm : DTYPE_F32;
-    params[MATMUL_DEVICE_EPS_BITS] = problem->norm ? test_float_bits(epsilon) : 0;
+    params[MATMUL_ROWS] = problem->rows;
+    params[MATMUL_N] = problem->n;
+    params[MATMUL_K] = problem->k;
+    params[MATMUL_DTYPE] = problem->dtype;
+    params[MATMUL_OUT_DTYPE] = problem->out_dtype;
+    params[MATMUL_EPILOGUE] = problem->epilogue;
+    params[MATMUL_HAS_BIAS] = problem->bias != DTYPE_NONE;
+    params[MATMUL_BIAS_DTYPE] = problem->bias ? problem->bias : DTYPE_F32;
+    params[MATMUL_HAS_RESIDUAL] = problem->residual;
+    params[MATMUL_HAS_NORM] = problem->norm != DTYPE_NONE;
+    params[MATMUL_NORM_DTYPE] = problem->norm ? problem->norm : DTYPE_F32;
+    params[MATMUL_SCALE_BITS] = test_float_bits(problem->n % 4 == 1 ? 0.22f : 1); /* of some problems */
+    params[MATMUL_INPUT_DTYPE] = problem->norm ? DTYPE_F32 : problem->dtype;
+    params[MATMUL_EPS_BITS] = problem->norm ? test_float_bits(epsilon) : 0;
+    test_complete_params(&op_matmul, params);
 }
 
 static enum dtype operand_dtype(const struct problem *problem, const int64_t *params, int operand)
 {
-    if (operand == MATMUL_DEVICE_X) return problem->norm ? DTYPE_F32 : problem->dtype;
-    if (operand == MATMUL_DEVICE_W) return problem->dtype;
-    if (operand == MATMUL_DEVICE_OUT) return problem->out_dtype;
+    if (operand == MATMUL_X) return problem->norm ? DTYPE_F32 : problem->dtype;
+    if (operand == MATMUL_W) return problem->dtype;
+    if (operand == MATMUL_OUT) return problem->out_dtype;
     if (operand == matmul_device_bias_operand(params)) return problem->bias;
     if (operand == matmul_device_norm_operand(params)) return problem->norm;
     return DTYPE_F32;
 }
 
-/* One problem: its operands on the host, as the device sees them, and on the device; what is expected. */
+/* One problem: its operands on the host, as the device sees them, and on the device; the expected result. */
 struct example {
     struct problem problem;
     int64_t params[PLAN_MAX_PARAMS];
@@ -75,7 +78,7 @@ static void expect_column(const struct example *example, const float *x, double 
                           double *value, double *tolerance)
 {
     const int64_t k = example->problem.k;
-    const float *w = example->host[MATMUL_DEVICE_W] + column * k;
+    const float *w = example->host[MATMUL_W] + column * k;
     const int bias = matmul_device_bias_operand(example->params),
               residual = matmul_device_residual_operand(example->params);
     double sum = 0, magnitude = 0;
@@ -86,7 +89,10 @@ static void expect_column(const struct example *example, const float *x, double 
     }
     *value = sum * factor;
     *tolerance = 4 * sqrt((double)k / 16 + 16) * 0x1p-23 * magnitude * factor + 1e-30;
+    const double scale = (double)op_float_param(example->params, MATMUL_SCALE_BITS);
     if (bias >= 0) *value += (double)example->host[bias][column];
+    *value *= scale;
+    *tolerance = *tolerance * scale + 0x1p-23 * fabs(*value);
     if (residual >= 0) *value += (double)example->host[residual][row * example->problem.n + column];
     *tolerance += 0x1p-22 * fabs(*value);
 }
@@ -94,27 +100,27 @@ static void expect_column(const struct example *example, const float *x, double 
 static void expect(struct example *example)
 {
     const struct problem *problem = &example->problem;
-    const bool swiglu = problem->epilogue == MATMUL_EPILOGUE_SWIGLU;
-    const int64_t columns = swiglu ? problem->n / 2 : problem->n;
+    const bool gated = problem->epilogue != ACTIVATION_NONE;
+    const int64_t columns = gated ? problem->n / 2 : problem->n;
     const int norm = matmul_device_norm_operand(example->params);
     float *x = malloc((size_t)problem->k * sizeof *x);
     assert_non_null(x);
     for (int64_t row = 0; row < problem->rows; row++) {
         double squares = 0, factor = 1;
         for (int64_t i = 0; i < problem->k; i++) {
-            x[i] = example->host[MATMUL_DEVICE_X][row * problem->k + i];
+            x[i] = example->host[MATMUL_X][row * problem->k + i];
             squares += (double)x[i] * (double)x[i];
             if (norm >= 0) x[i] = round_to(x[i] * example->host[norm][i], problem->dtype);
         }
         if (norm >= 0) factor = 1 / sqrt(squares / (double)problem->k + (double)epsilon);
         for (int64_t j = 0; j < columns; j++) {
             double value, tolerance, up, up_tolerance;
-            expect_column(example, x, factor, row, swiglu ? j / 8 * 16 + j % 8 : j, &value, &tolerance);
-            if (swiglu) { /* the slope of silu is below 1.1; 2^-20 for the device's exp and division */
+            expect_column(example, x, factor, row, gated ? j / 8 * 16 + j % 8 : j, &value, &tolerance);
+            if (gated) { /* the slope of an activation is below 1.2; 2^-20 for the device's exp and division */
                 expect_column(example, x, factor, row, j / 8 * 16 + 8 + j % 8, &up, &up_tolerance);
-                const double silu = value / (1 + exp(-value));
-                tolerance = 1.1 * tolerance * (fabs(up) + up_tolerance) + fabs(silu) * up_tolerance;
-                value = silu * up;
+                const double activated = activate_exactly((enum activation)problem->epilogue, value);
+                tolerance = 1.2 * tolerance * (fabs(up) + up_tolerance) + fabs(activated) * up_tolerance;
+                value = activated * up;
                 tolerance += 0x1p-20 * fabs(value);
             }
             example->expected[row * columns + j] = value;
@@ -134,7 +140,7 @@ static void example_open(struct example *example, const struct problem *problem)
     for (int i = 0; i < example->operands; i++) {
         const size_t bytes = matmul_device_operand_bytes(example->params, i);
         example->device[i] = test_device_buffer_new(bytes);
-        if (i == MATMUL_DEVICE_COUNTS) {
+        if (i == MATMUL_COUNTS) {
             const int32_t counts[2] = {(int32_t)problem->rows, (int32_t)problem->rows};
             test_device_write(&example->device[i], counts, sizeof counts);
             continue;
@@ -147,11 +153,10 @@ static void example_open(struct example *example, const struct problem *problem)
         for (size_t j = 0; j < count; j++) example->host[i][j] = test_random_float(&random, -1, 1);
         test_encode(example->host[i], encoded, count, dtype);
         test_decode(encoded, example->host[i], count, dtype);
-        if (i != MATMUL_DEVICE_OUT) test_device_write(&example->device[i], encoded, bytes);
+        if (i != MATMUL_OUT) test_device_write(&example->device[i], encoded, bytes);
         free(encoded);
     }
-    example->outputs =
-        matmul_device_operand_bytes(example->params, MATMUL_DEVICE_OUT) / dtype_bytes(problem->out_dtype);
+    example->outputs = matmul_device_operand_bytes(example->params, MATMUL_OUT) / dtype_bytes(problem->out_dtype);
     example->expected = malloc(example->outputs * sizeof(double));
     example->tolerance = malloc(example->outputs * sizeof(double));
     assert_true(example->expected && example->tolerance);
@@ -183,13 +188,13 @@ static void example_run(struct example *example, const int64_t *params)
     if (kernel.local_bytes) fail_msg("%d bytes of local memory", kernel.local_bytes);
     for (int run = 0; run < 2; run++) {
         for (int i = 0; i < example->operands; i++) operands[i] = example->device[i].data;
-        test_device_buffer_poison(&example->device[MATMUL_DEVICE_OUT]);
+        test_device_buffer_poison(&example->device[MATMUL_OUT]);
         if (run && residual >= 0) {
-            test_device_write(&example->device[MATMUL_DEVICE_OUT], example->host[residual], bytes);
-            operands[residual] = operands[MATMUL_DEVICE_OUT];
+            test_device_write(&example->device[MATMUL_OUT], example->host[residual], bytes);
+            operands[residual] = operands[MATMUL_OUT];
         }
         test_kernel_run(&kernel, operands, example->operands, 0);
-        test_device_read(&example->device[MATMUL_DEVICE_OUT], encoded, bytes);
+        test_device_read(&example->device[MATMUL_OUT], encoded, bytes);
         if (run) test_assert_same_bits(encoded, first, bytes, "second run");
         memcpy(first, encoded, bytes);
     }
@@ -199,7 +204,7 @@ static void example_run(struct example *example, const int64_t *params)
         if (!(fabs((double)found[i] - example->expected[i]) <= example->tolerance[i])) {
             fprintf(stderr, "params:");
             for (int j = 0; j < MATMUL_GEMV_PARAMS; j++)
-                fprintf(stderr, " %s=%lld", device_matmul_gemv.param_names[j], (long long)params[j]);
+                fprintf(stderr, " %s=%lld", device_param_name(&device_matmul_gemv, j), (long long)params[j]);
             fail_msg("\noutput %zu: expected %.9g, found %.9g, tolerance %.3g", i, example->expected[i],
                      (double)found[i], example->tolerance[i]);
         }
@@ -250,8 +255,8 @@ static struct problem cut_tiles(const struct problem *problem, const int64_t *pa
     struct problem small = *problem;
     if (small.n > (tiles + 1) * tile) small.n = tiles * tile + small.n % tile;
     problem_params(&small, few);
-    memcpy(few + MATMUL_DEVICE_FIRST_TUNABLE, params + MATMUL_DEVICE_FIRST_TUNABLE,
-           (MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE) * sizeof *few);
+    memcpy(few + MATMUL_FIRST_TUNABLE, params + MATMUL_FIRST_TUNABLE,
+           (MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE) * sizeof *few);
     const int64_t filled = stages_filled(&small, few, few_processors(params));
     if (split_k > 1 && few[MATMUL_GEMV_STAGES] < filled) few[MATMUL_GEMV_STAGES] = filled;
     return small;
@@ -343,7 +348,7 @@ static const struct problem shapes[] = {
     {8, 100, 28672, BF16, F32, 0, NONE, BF16, false}, {7, 96, 65536, BF16, BF16, 1, NONE, BF16, false},
     {8, 40, 65536, BF16, F32, 0, F32, NONE, true},
 };
-/* Of models of 1 to 8 thousand million parameters. */
+/* Shapes of models with 1 to 8 billion parameters. */
 static const struct problem model_shapes[] = {
     {1, 3072, 2048, BF16, BF16, 0, NONE, BF16, false}, {1, 2048, 2048, BF16, F32, 0, NONE, NONE, true},
     {6, 2048, 2048, F16, F32, 0, F32, NONE, true},     {1, 4096, 4096, BF16, F32, 0, BF16, BF16, true},
@@ -351,10 +356,10 @@ static const struct problem model_shapes[] = {
 };
 static const struct problem vocabulary = {1, 128256, 2048, BF16, F32, 0, NONE, BF16, false};
 static const struct problem plain = {3, 1043, 2056, BF16, F32, 0, F32, BF16, true};
-static const struct problem swiglu = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
+static const struct problem gated = {8, 2 * 1000, 1536, F16, F16, 1, F16, F16, false};
 
 /* Corners of the tunables that no candidate takes, and what they are tried on. */
-static const int64_t odd_tunables[][MATMUL_GEMV_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE] = {
+static const int64_t odd_tunables[][MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE] = {
     {1, 2, 64, 1, 2, 1, 1, 1},   {3, 3, 192, 1, 2, 2, 1, 2}, {2, 64, 64, 1, 2, 4, 0, 2},
     {16, 2, 512, 3, 2, 1, 0, 1}, {8, 2, 256, 5, 2, 2, 1, 2}, {4, 2, 1024, 2, 4, 1, 1, 1},
     {6, 2, 576, 7, 2, 3, 0, 2},  {8, 3, 256, 1, 2, 1, 1, 0}, {4, 2, 128, 2, 4, 4, 0, 0},
@@ -368,14 +373,18 @@ enum { ODD_TUNABLES = sizeof odd_tunables / sizeof *odd_tunables };
 static void odd_params(const struct problem *problem, int i, int64_t params[PLAN_MAX_PARAMS])
 {
     problem_params(problem, params);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, odd_tunables[i], sizeof odd_tunables[i]);
+    memcpy(params + MATMUL_FIRST_TUNABLE, odd_tunables[i], sizeof odd_tunables[i]);
 }
 
 static void test_shapes(void **state)
 {
     (void)state;
     TEST_NEEDS_DEVICE();
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) run_candidates(&shapes[i], 1);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct problem problem = shapes[i];
+        do run_candidates(&problem, 1);
+        while (problem.epilogue != ACTIVATION_NONE && ++problem.epilogue < ACTIVATION_COUNT);
+    }
 }
 
 static void test_model_shapes(void **state)
@@ -408,7 +417,7 @@ static void test_every_candidate(void **state)
     (void)state;
     TEST_NEEDS_DEVICE();
     run_candidates(&plain, MOST_CANDIDATES);
-    run_candidates(&swiglu, MOST_CANDIDATES);
+    run_candidates(&gated, MOST_CANDIDATES);
 }
 
 static void test_odd_tunables(void **state)
@@ -462,7 +471,7 @@ static void test_every_problem_has_a_candidate(void **state)
                         /* No room for one thread block more than CTAS_PER_SM. */
                         assert_true((candidates[c][MATMUL_GEMV_CTAS_PER_SM] + 1) * (geometry.shared_bytes + 1024) >
                                     facts[f]->shared_per_sm);
-                        assert_memory_equal(candidates[c], params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+                        assert_memory_equal(candidates[c], params, MATMUL_FIRST_TUNABLE * sizeof *params);
                     }
                     assert_int_equal(matmul_gemv_candidates(params, facts[f], candidates, 1), 1);
                 }
@@ -508,7 +517,7 @@ static void test_what_racecheck_sees(void **state)
         assert_int_equal(matmul_gemv_candidates(params, &h200, candidates, 1), 1);
         assert_cut_down(&model_shapes[i], candidates[0]);
     }
-    const struct problem *const all[] = {&vocabulary, &plain, &swiglu};
+    const struct problem *const all[] = {&vocabulary, &plain, &gated};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         problem_params(all[i], params);
         const int count = matmul_gemv_candidates(params, &h200, candidates, MOST_CANDIDATES);
@@ -545,12 +554,15 @@ static void test_hostile(void **state)
                     assert_int_equal(geometry.grid[0] % geometry.cluster[0], 0);
                 }
     static const int64_t illegal[][2] = {
-        {MATMUL_DEVICE_ROWS, 0},      {MATMUL_DEVICE_ROWS, 9},      {MATMUL_DEVICE_K, 4097},
-        {MATMUL_DEVICE_K, 65544},     {MATMUL_DEVICE_N, 0},         {MATMUL_DEVICE_DTYPE, DTYPE_F32},
-        {MATMUL_DEVICE_OUT_DTYPE, 2}, {MATMUL_DEVICE_EPILOGUE, 1},  {MATMUL_DEVICE_EPS_BITS, -1},
-        {MATMUL_GEMV_STAGES, 1},      {MATMUL_GEMV_CHUNK, 96},      {MATMUL_GEMV_SPLIT_K, 9},
-        {MATMUL_GEMV_GROUPS, 3},      {MATMUL_GEMV_CTAS_PER_SM, 0}, {MATMUL_GEMV_WARPS, 17},
-        {MATMUL_GEMV_X_SHARED, 2},    {MATMUL_GEMV_COPY, 3},
+        {MATMUL_ROWS, 0},        {MATMUL_ROWS, 9},
+        {MATMUL_K, 4097},        {MATMUL_K, 65544},
+        {MATMUL_N, 0},           {MATMUL_DTYPE, DTYPE_F32},
+        {MATMUL_OUT_DTYPE, 2},   {MATMUL_EPILOGUE, 1},
+        {MATMUL_EPS_BITS, -1},   {MATMUL_GEMV_STAGES, 1},
+        {MATMUL_GEMV_CHUNK, 96}, {MATMUL_GEMV_SPLIT_K, 9},
+        {MATMUL_GEMV_GROUPS, 3}, {MATMUL_GEMV_CTAS_PER_SM, 0},
+        {MATMUL_GEMV_WARPS, 17}, {MATMUL_GEMV_X_SHARED, 2},
+        {MATMUL_GEMV_COPY, 3},
     };
     for (size_t i = 0; i < sizeof illegal / sizeof *illegal; i++) {
         int64_t hostile[PLAN_MAX_PARAMS];

@@ -157,10 +157,21 @@ MATMUL_INLINE void load_bias(const struct matmul_problem *problem, int64_t n, in
     }
 }
 
-static void finish_swiglu(const struct matmul_finish_call *call)
+/* act(x) within a few units in the last place. */
+MATMUL_INLINE vec vec_activate(const enum activation activation, vec x)
+{
+    const vec zero = {0};
+    switch (activation) {
+    case ACTIVATION_SILU: return x / (vec_exp(zero - x) + 1.0f);
+    case ACTIVATION_GELU_TANH:
+        return x / (vec_exp(x * (x * x * (float)(-2 * GELU_TANH_CUBIC) + (float)(-2 * GELU_TANH_LINEAR))) + 1.0f);
+    default: return x;
+    }
+}
+
+MATMUL_INLINE void finish_gated(const struct matmul_finish_call *call, const enum activation activation)
 {
     const struct matmul_problem *problem = call->problem;
-    const vec zero = {0};
     for (int64_t panel = 0; panel < call->panels; panel += 2) {
         int64_t n = (call->first_panel + panel) * PANEL_ROWS;
         float gate_bias[PANEL_ROWS], up_bias[PANEL_ROWS];
@@ -175,7 +186,7 @@ static void finish_swiglu(const struct matmul_finish_call *call)
                     gate += vec_load(gate_bias + i);
                     up += vec_load(up_bias + i);
                 }
-                vec_store(out + i, gate / (vec_exp(zero - gate) + 1.0f) * up);
+                vec_store(out + i, vec_activate(activation, gate) * up);
             }
         }
     }
@@ -196,6 +207,7 @@ static void finish_plain(const struct matmul_finish_call *call)
                 for (int i = 0; i < PANEL_ROWS; i += MATMUL_LANES) {
                     vec value = vec_load(sums + i);
                     if (problem->bias) value += vec_load(bias + i);
+                    value *= problem->scale;
                     if (problem->residual) value += vec_load(problem->residual + to + i);
                     vec_store(problem->out + to + i, value);
                 }
@@ -203,6 +215,7 @@ static void finish_plain(const struct matmul_finish_call *call)
                 for (int64_t i = 0; i < columns; i++) {
                     float value = sums[i];
                     if (problem->bias) value += bias[i];
+                    value *= problem->scale;
                     if (problem->residual) value += problem->residual[to + i];
                     problem->out[to + i] = value;
                 }
@@ -213,10 +226,15 @@ static void finish_plain(const struct matmul_finish_call *call)
 
 static void finish(const struct matmul_finish_call *call)
 {
-    if (call->problem->swiglu)
-        finish_swiglu(call);
-    else
-        finish_plain(call);
+    switch (call->problem->activation) {
+#define FINISH_ACTIVATION(name, value, text)                                                   \
+    case ACTIVATION_##name:                                                                    \
+        value == ACTIVATION_NONE ? finish_plain(call) : finish_gated(call, ACTIVATION_##name); \
+        break;
+        ACTIVATIONS(FINISH_ACTIVATION)
+#undef FINISH_ACTIVATION
+    case ACTIVATION_COUNT: break;
+    }
 }
 
 #endif

@@ -16,7 +16,7 @@ enum {
     LINE_BYTES = 64,
     /* Sums of one tile of panels over a block of rows; meant to stay in the L2 cache. */
     SUMS_FLOATS = 16384,
-    /* Activations up to this many bytes are prepared by each member for itself: cheaper than the barrier behind a shared
+    /* Activations up to this many bytes are prepared by each member for itself: cheaper than the barrier after a shared
      * preparation. */
     PRIVATE_BYTES = 32768,
     /* Elements of K per ticket of a shared preparation. */
@@ -30,7 +30,7 @@ struct scratch {
 };
 _Static_assert(sizeof(struct scratch) <= TEAM_SCRATCH_BYTES, "fits the scratch of a team's member");
 
-/* How a launch is cut up. */
+/* Division of a launch into tasks. */
 struct blocking {
     int64_t tile_panels, tile_rows;
     int64_t block_depth, block_rows;
@@ -48,7 +48,8 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .weights_kind = dtype == DTYPE_BF16  ? MATMUL_WEIGHTS_BF16
                         : dtype == DTYPE_F16 ? MATMUL_WEIGHTS_F16
                                              : MATMUL_WEIGHTS_F32,
-        .swiglu = params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU,
+        .activation = (enum activation)params[MATMUL_EPILOGUE],
+        .scale = op_float_param(params, MATMUL_SCALE_BITS),
         .bias_dtype = (enum dtype)params[MATMUL_BIAS_DTYPE],
         .x = call->operands[MATMUL_X],
         .weights = call->operands[MATMUL_W],
@@ -58,7 +59,7 @@ static void decode(const struct op_call *call, struct matmul_problem *problem)
         .residual = call->operands[MATMUL_RESIDUAL],
         .workspace = call->operands[MATMUL_WORKSPACE],
     };
-    problem->out_columns = problem->swiglu ? problem->n / 2 : problem->n;
+    problem->out_columns = matmul_is_gated(params) ? problem->n / 2 : problem->n;
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -68,7 +69,7 @@ static void plan_blocking(const int64_t *params, const struct matmul_problem *pr
 {
     blocking->tile_panels = params[MATMUL_PANELS_PER_TILE];
     blocking->tile_rows = params[MATMUL_ROWS_PER_TILE];
-    matmul_clamp_tile(isa, problem->swiglu, &blocking->tile_panels, &blocking->tile_rows);
+    matmul_clamp_tile(isa, matmul_is_gated(params), &blocking->tile_panels, &blocking->tile_rows);
     blocking->block_depth = params[MATMUL_DEPTH_BLOCK] ? params[MATMUL_DEPTH_BLOCK] : problem->k;
     int64_t block_rows = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : problem->rows;
     blocking->block_rows = smaller(block_rows, SUMS_FLOATS / (blocking->tile_panels * PANEL_ROWS));
@@ -76,8 +77,8 @@ static void plan_blocking(const int64_t *params, const struct matmul_problem *pr
     blocking->total_panels = (int64_t)panel_count((uint64_t)problem->n);
 }
 
-/* Rows of the next register tile when `remaining` rows of a block are left. A last single row is avoided where
- * possible: its few chains of additions leave the processor waiting for each other. */
+/* Rows of the next register tile when `remaining` rows of a block are left. A last single row is avoided if possible:
+ * its few chains of additions leave the processor idle. */
 static int64_t next_tile_rows(int64_t remaining, int64_t most)
 {
     int64_t rows = matmul_rows_choice(smaller(remaining, most));
@@ -154,7 +155,7 @@ static void run_panels(const struct matmul_problem *problem, const struct blocki
         for (int64_t row = first_row, tile_rows; row < first_row + rows; row += tile_rows) {
             tile_rows = tile_rows_at(problem, blocking, row);
             tile.prefetch_step = next && prefetched < block_bytes ? step : 0;
-            tile.prefetch = tile.prefetch_step ? next + prefetched : tile.weights; /* 0: over and over the same line */
+            tile.prefetch = tile.prefetch_step ? next + prefetched : tile.weights; /* 0: the same line each time */
             tile.activations = activations + row * problem->activation_depth + first * tile_rows;
             tile.sums = sums + (row - first_row) * panels * PANEL_ROWS;
             kernels->tiles[problem->weights_kind][panels][tile_rows](&tile);
@@ -181,7 +182,8 @@ static void run_task(const struct matmul_problem *problem, const struct blocking
         int64_t rows = smaller(blocking->block_rows, problem->rows - row);
         bool last_block = row + rows == problem->rows;
         for (int64_t panel = first_panel, panels; panel < last_panel; panel += panels) {
-            panels = matmul_panels_choice(smaller(blocking->tile_panels, last_panel - panel), problem->swiglu);
+            panels = matmul_panels_choice(smaller(blocking->tile_panels, last_panel - panel),
+                                          problem->activation != ACTIVATION_NONE);
             int64_t next_panel = panel + panels < last_panel ? panel + panels : first_panel;
             bool known = panel + panels < last_panel || !last_block;
             run_panels(problem, blocking, kernels, activations, panel, panels, row, rows,
@@ -203,7 +205,7 @@ void matmul_loop(const struct op_call *call, struct team_member *member, const s
     bool works = threads == 0 || member->index < threads;
 
     const float *activations = problem.x;
-    /* Rows one by one in float form are what x is. */
+    /* Single rows in float form are x itself. */
     if (kernels->split || (problem.rows > 1 && blocking.tile_rows > 1)) {
         if (problem.rows * problem.activation_depth <= PRIVATE_BYTES / (int64_t)sizeof(float)) {
             if (works) prepare_private(&problem, &blocking, kernels, scratch->activations);

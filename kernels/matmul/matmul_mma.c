@@ -21,8 +21,7 @@ static int64_t shared_bytes(const int64_t *params)
 {
     return matmul_mma_lay_out(params[MATMUL_MMA_TILE_N], params[MATMUL_MMA_TILE_M], params[MATMUL_MMA_TILE_K],
                               params[MATMUL_MMA_STAGES], params[MATMUL_MMA_WARPS_K],
-                              params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2,
-                              params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU)
+                              (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params))
         .bytes;
 }
 
@@ -34,7 +33,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
     if (gpu->capability < 80) return "matmul_mma needs compute capability 8.0";
-    if (params[MATMUL_DEVICE_HAS_NORM]) return "matmul_mma has no HAS_NORM";
+    if (params[MATMUL_HAS_NORM]) return "matmul_mma has no HAS_NORM";
     if (!power_of_two_to(warps_n, 8)) return "WARPS_N is not 1, 2, 4 or 8";
     if (!power_of_two_to(warps_m, 4)) return "WARPS_M is not 1, 2 or 4";
     if (!power_of_two_to(warps_k, 8)) return "WARPS_K is not 1, 2, 4 or 8";
@@ -49,8 +48,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (tile_k % (16 * warps_k)) return "TILE_K is not a multiple of 16 * WARPS_K";
     if (!in_range(params[MATMUL_MMA_STAGES], 2, 8)) return "STAGES is not in 2..8";
     if (shared_bytes(params) > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
-    const int64_t blocks =
-        layout_divide_up(params[MATMUL_DEVICE_ROWS], tile_m) * layout_divide_up(params[MATMUL_DEVICE_N], tile_n);
+    const int64_t blocks = layout_divide_up(params[MATMUL_ROWS], tile_m) * layout_divide_up(params[MATMUL_N], tile_n);
     if (blocks > INT32_MAX) return "more blocks than a grid holds";
     memset(geometry, 0, sizeof *geometry);
     for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
@@ -67,9 +65,9 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
 {
     enum { MACS_PER_CLOCK = 1200, L2_BYTES_PER_CLOCK = 40, DRAM_BYTES_PER_CLOCK = 20, BLOCK_CLOCKS = 3000 };
     const double tile_n = (double)params[MATMUL_MMA_TILE_N], tile_m = (double)params[MATMUL_MMA_TILE_M];
-    const double k = (double)params[MATMUL_DEVICE_K];
-    const int64_t blocks = layout_divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_MMA_TILE_M]) *
-                           layout_divide_up(params[MATMUL_DEVICE_N], params[MATMUL_MMA_TILE_N]);
+    const double k = (double)params[MATMUL_K];
+    const int64_t blocks = layout_divide_up(params[MATMUL_ROWS], params[MATMUL_MMA_TILE_M]) *
+                           layout_divide_up(params[MATMUL_N], params[MATMUL_MMA_TILE_N]);
     const double resident = (double)(gpu->shared_per_sm / (shared_bytes(params) + 1024));
     const double multiply = k * tile_n * tile_m / MACS_PER_CLOCK;
     const double load = k * 2 * (tile_n + tile_m) / L2_BYTES_PER_CLOCK;
@@ -78,7 +76,7 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
     const double work = (even + uneven) / 2 * (multiply > load ? multiply : load);
     uint64_t bytes, flops;
     matmul_device_cost(params, 0, &bytes, &flops);
-    /* Little's law: the memory is busy when about 64 KiB of weights are under way to each SM. */
+    /* Little's law: the memory is busy when about 64 KiB of weights are in flight to each SM. */
     const double running =
         (double)blocks / gpu->multiprocessors < resident ? (double)blocks / gpu->multiprocessors : resident;
     const double under_way =
@@ -105,8 +103,8 @@ int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu,
         int64_t params[MATMUL_MMA_PARAMS];
     } list[MOST], entry = {0};
     int count = 0;
-    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_HAS_NORM]) return 0;
-    memcpy(entry.params, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM]) return 0;
+    memcpy(entry.params, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof stage_counts / sizeof stage_counts[0]; j++) {
             struct device_geometry geometry;
@@ -118,9 +116,8 @@ int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu,
             entry.params[MATMUL_MMA_WARPS_N] = shape[3];
             entry.params[MATMUL_MMA_WARPS_M] = shape[4];
             entry.params[MATMUL_MMA_WARPS_K] = shape[5];
-            if (shape[1] >= 2 * params[MATMUL_DEVICE_ROWS] && shape[1] > 8) continue; /* a smaller tile does */
-            if (shape[1] < params[MATMUL_DEVICE_ROWS] && shape[1] < 64)
-                continue; /* weights would be read over and over */
+            if (shape[1] >= 2 * params[MATMUL_ROWS] && shape[1] > 8) continue; /* a smaller tile suffices */
+            if (shape[1] < params[MATMUL_ROWS] && shape[1] < 64) continue;     /* weights would be read over and over */
             if (launch(entry.params, gpu, &geometry)) continue;
             entry.clocks = estimate_clocks(entry.params, gpu);
             int at = count;
@@ -138,9 +135,9 @@ int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu,
     return count;
 }
 
-static const char *const param_names[] =
-    {MATMUL_DEVICE_PARAM_NAMES, "TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N", "WARPS_M", "WARPS_K"};
-_Static_assert(sizeof param_names / sizeof param_names[0] == MATMUL_MMA_PARAMS, "a name for each parameter");
+static const char *const tunable_names[] = {"TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N", "WARPS_M", "WARPS_K"};
+_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE,
+               "a name for each tunable");
 
 const struct device_kernel device_matmul_mma = {
     .name = "matmul_mma",
@@ -148,9 +145,9 @@ const struct device_kernel device_matmul_mma = {
     .op = OP_MATMUL,
     .least_capability = 80,
     .most_capability = 0,
-    .param_count = MATMUL_MMA_PARAMS,
-    .param_names = param_names,
-    .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
+    .problem = &op_matmul,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS - 1, /* no norm */
     .launch = launch,
     .candidates = matmul_mma_candidates,

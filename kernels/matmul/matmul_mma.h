@@ -8,7 +8,7 @@
 
 enum matmul_mma_param {
     MATMUL_MMA_TILE_N =
-        MATMUL_DEVICE_FIRST_TUNABLE, /* rows of W in a tile: 16, 32, 48 or 64 for each of WARPS_N, at most 256 */
+        MATMUL_FIRST_TUNABLE, /* rows of W in a tile: 16, 32, 48 or 64 for each of WARPS_N, at most 256 */
     MATMUL_MMA_TILE_M,  /* rows of x in a tile: 8, 16, ... 64 for each of WARPS_M. A thread keeps TILE_N * TILE_M / 32
                          * sums of its warp in registers: at most 64, or 128 with at most 256 threads */
     MATMUL_MMA_TILE_K,  /* k in a stage: 32, 64, 128; a multiple of 16 * WARPS_K */
@@ -20,8 +20,9 @@ enum matmul_mma_param {
 };
 extern const struct device_kernel device_matmul_mma;
 
-/* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others from
- * promising to less so, always in the same order. Returns how many, at most `capacity`; 0: not a problem of this kernel. */
+/* Complete legal params for the problem in params[0..MATMUL_DEVICE_FIRST_TUNABLE), the best guess first, the others
+ * from promising to less so, always in the same order. Returns their number, at most `capacity`; 0: this kernel does
+ * not solve the problem. */
 int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                           int capacity);
 

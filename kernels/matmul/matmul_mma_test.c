@@ -11,14 +11,14 @@ static const struct device_facts a100 = {.capability = 80,
                                          .l2_bytes = 40 << 20};
 
 struct tunables {
-    int64_t value[MATMUL_MMA_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE];
+    int64_t value[MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE];
 };
 
 static void check(const struct matmul_device_problem *problem, struct tunables tunables, int samples)
 {
     int64_t params[PLAN_MAX_PARAMS];
     matmul_device_problem_params(problem, params);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, tunables.value, sizeof tunables.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, tunables.value, sizeof tunables.value);
     matmul_device_check(&device_matmul_mma, params, problem->valid, samples);
 }
 
@@ -57,13 +57,14 @@ static void test_epilogues(void **state)
         {{.rows = 16, .n = 344, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16}, small},
         {{.rows = 16, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, small},
         {{.rows = 12, .n = 511, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, narrow},
-        {{.rows = 16, .n = 688, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .swiglu = true}, narrow},
+        {{.rows = 16, .n = 688, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .activation = ACTIVATION_SILU},
+         narrow},
         {{.rows = 64,
           .n = 688,
           .k = 512,
           .dtype = DTYPE_F16,
           .out_dtype = DTYPE_F32,
-          .swiglu = true,
+          .activation = ACTIVATION_SILU,
           .bias = DTYPE_F32},
          middle},
         {{.rows = 200,
@@ -71,10 +72,11 @@ static void test_epilogues(void **state)
           .k = 176,
           .dtype = DTYPE_BF16,
           .out_dtype = DTYPE_BF16,
-          .swiglu = true,
+          .activation = ACTIVATION_SILU,
           .bias = DTYPE_F16},
          large},
-        {{.rows = 200, .n = 1296, .k = 176, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .swiglu = true}, large},
+        {{.rows = 200, .n = 1296, .k = 176, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .activation = ACTIVATION_SILU},
+         large},
         {{.rows = 200,
           .n = 700,
           .k = 176,
@@ -87,8 +89,16 @@ static void test_epilogues(void **state)
     };
     (void)state;
     TEST_NEEDS_DEVICE();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        check(&cases[i].problem, cases[i].tunables, cases[i].problem.k > 1024 ? 10000 : 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct matmul_device_problem scaled = cases[i].problem;
+        const int samples = scaled.k > 1024 ? 10000 : 0;
+        scaled.scale = 0.22f;
+        check(&cases[i].problem, cases[i].tunables, samples);
+        if (scaled.activation == ACTIVATION_NONE) check(&scaled, cases[i].tunables, samples);
+        struct matmul_device_problem gated = cases[i].problem;
+        while (gated.activation != ACTIVATION_NONE && ++gated.activation < ACTIVATION_COUNT)
+            check(&gated, cases[i].tunables, samples);
+    }
 }
 
 /* Rows beyond the valid count hold NaN and do not disturb; no valid row at all ends at once. */
@@ -112,7 +122,7 @@ static void test_candidates(void **state)
     static const struct matmul_device_problem problems[] = {
         {.rows = 1, .n = 264, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
         {.rows = 16, .n = 1040, .k = 1032, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true},
-        {.rows = 64, .n = 2064, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .swiglu = true},
+        {.rows = 64, .n = 2064, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .activation = ACTIVATION_SILU},
         {.rows = 500, .n = 3080, .k = 264, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .bias = DTYPE_F16},
     };
     int64_t params[PLAN_MAX_PARAMS];
@@ -125,7 +135,7 @@ static void test_candidates(void **state)
         assert_in_range(count, 6, 32);
         for (int j = 0; j < count; j++) {
             assert_null(device_matmul_mma.launch(found[j], &a100, &geometry));
-            assert_memory_equal(found[j], params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+            assert_memory_equal(found[j], params, MATMUL_FIRST_TUNABLE * sizeof *params);
             for (int other = 0; other < j; other++) assert_memory_not_equal(found[j], found[other], sizeof found[j]);
         }
         assert_int_equal(matmul_mma_candidates(params, &a100, found, 3), 3);
@@ -144,14 +154,14 @@ static void test_hostile(void **state)
         {.rows = 64, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     (void)state;
     matmul_device_problem_params(&problem, params);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, small.value, sizeof small.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, small.value, sizeof small.value);
     matmul_device_check_hostile(&device_matmul_mma, params, &a100);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, large.value, sizeof large.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, large.value, sizeof large.value);
     matmul_device_check_hostile(&device_matmul_mma, params, &a100);
-    params[MATMUL_DEVICE_HAS_NORM] = 1;
+    params[MATMUL_HAS_NORM] = 1;
     assert_non_null(device_matmul_mma.launch(params, &a100, &geometry));
     assert_int_equal(matmul_mma_candidates(params, &a100, found, 1), 0);
-    params[MATMUL_DEVICE_HAS_NORM] = 0;
+    params[MATMUL_HAS_NORM] = 0;
     struct device_facts older = a100;
     older.capability = 75;
     assert_non_null(device_matmul_mma.launch(params, &older, &geometry));

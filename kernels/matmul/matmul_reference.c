@@ -35,13 +35,14 @@ void matmul_reference_range(const struct op_call *call, int64_t first, int64_t l
     const float *residual = call->operands[MATMUL_RESIDUAL];
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t n = first; n < last; n++) {
-            if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU) {
+            if (matmul_is_gated(params)) {
                 if (n / PANEL_ROWS % 2 != 0) continue; /* an up row: done with its gate row */
                 double gate = dot(call, row, n), up = dot(call, row, n + PANEL_ROWS);
                 int64_t column = n / (2 * PANEL_ROWS) * PANEL_ROWS + n % PANEL_ROWS;
-                out[row * (n_count / 2) + column] = (float)(gate / (1 + exp(-gate)) * up);
+                out[row * (n_count / 2) + column] =
+                    (float)(activate_exactly((enum activation)params[MATMUL_EPILOGUE], gate) * up);
             } else {
-                double sum = dot(call, row, n);
+                double sum = dot(call, row, n) * (double)op_float_param(params, MATMUL_SCALE_BITS);
                 if (residual) sum += (double)residual[row * n_count + n];
                 out[row * n_count + n] = (float)sum;
             }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "formats/encoding/encoding.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/op/test_support.h"
 
@@ -70,15 +71,15 @@ struct launch {
 static const struct plan_geometry geometry =
     {.slots = 8, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 4096, .vocab_size = 512};
 
-static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu,
-                          enum dtype bias_dtype, bool residual)
+static void launch_create(struct launch *launch, int64_t rows, int64_t n, int64_t k, enum dtype dtype,
+                          enum activation activation, enum dtype bias_dtype, bool residual)
 {
     const int64_t params[MATMUL_PARAMS] = {
         [MATMUL_ROWS] = rows,
         [MATMUL_N] = n,
         [MATMUL_K] = k,
         [MATMUL_DTYPE] = dtype,
-        [MATMUL_EPILOGUE] = swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE,
+        [MATMUL_EPILOGUE] = activation,
         [MATMUL_HAS_BIAS] = bias_dtype != DTYPE_NONE,
         [MATMUL_BIAS_DTYPE] = bias_dtype,
         [MATMUL_HAS_RESIDUAL] = residual,
@@ -146,8 +147,7 @@ static void launch_run(struct launch *launch, enum cpu_isa isa, struct team *wit
 
 static int64_t out_columns(const struct launch *launch)
 {
-    return launch->params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? launch->params[MATMUL_N] / 2
-                                                                     : launch->params[MATMUL_N];
+    return matmul_is_gated(launch->params) ? launch->params[MATMUL_N] / 2 : launch->params[MATMUL_N];
 }
 
 /* Tunables that are legal for some instruction set. */
@@ -172,7 +172,7 @@ static void compare(const struct launch *launch, const float *expected, enum cpu
     int64_t columns = out_columns(launch), k_count = params[MATMUL_K];
     uint64_t depth = panel_depth((uint64_t)k_count, (enum dtype)params[MATMUL_DTYPE]);
     const float *out = launch->call.operands[MATMUL_OUT], *x = launch->call.operands[MATMUL_X];
-    bool swiglu = params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU;
+    bool gated = matmul_is_gated(params);
     /* The hi/lo split alone costs 2^-16; the chain of k additions some more, with signs at random. */
     double relative = (isa == CPU_AVX512BF16 && params[MATMUL_DTYPE] == DTYPE_BF16 ? 0x1p-16 : 0) + 2e-6;
     for (int64_t row = 0; row < params[MATMUL_ROWS]; row++) {
@@ -183,8 +183,8 @@ static void compare(const struct launch *launch, const float *expected, enum cpu
                 continue;
             }
             double scale = 0;
-            int64_t n = swiglu ? column / PANEL_ROWS * 2 * PANEL_ROWS + column % PANEL_ROWS : column;
-            for (int half = 0; half <= (swiglu ? 1 : 0); half++) {
+            int64_t n = gated ? column / PANEL_ROWS * 2 * PANEL_ROWS + column % PANEL_ROWS : column;
+            for (int half = 0; half <= (gated ? 1 : 0); half++) {
                 double sum = 2; /* bias and residual */
                 for (int64_t k = 0; k < k_count; k++) {
                     uint64_t index = panel_index((uint64_t)(n + half * PANEL_ROWS), (uint64_t)k, depth,
@@ -242,11 +242,12 @@ static void test_pack(void **state)
 }
 
 /* One problem on every instruction set with several tunables: close to the reference, and equal bits. */
-static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu, enum dtype bias_dtype,
-                          bool residual)
+static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, enum activation activation,
+                          enum dtype bias_dtype, bool residual)
 {
     struct launch launch;
-    launch_create(&launch, rows, n, k, dtype, swiglu, bias_dtype, residual);
+    launch_create(&launch, rows, n, k, dtype, activation, bias_dtype, residual);
+    if (activation == ACTIVATION_NONE && random_below(2)) launch.params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
     int64_t valid_rows = random_below(4) == 0 ? random_below(rows + 1) : rows;
     set_valid_rows(&launch, valid_rows);
     size_t out_bytes = launch.operands[MATMUL_OUT].bytes;
@@ -285,22 +286,24 @@ static void test_shapes(void **state)
             for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
                 if (rows[r] * widths[w] * depths[d] > 1000000) continue;
                 enum dtype bias_dtype = random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE;
-                check_problem(rows[r], widths[w], depths[d], dtypes[(d + w + r) % 3], false, bias_dtype,
+                check_problem(rows[r], widths[w], depths[d], dtypes[(d + w + r) % 3], ACTIVATION_NONE, bias_dtype,
                               random_below(2) != 0);
             }
-    check_problem(70, 512, 172, DTYPE_BF16, false, DTYPE_NONE, false);
-    check_problem(2, 33, 9001, DTYPE_BF16, false, DTYPE_BF16, true); /* more than a private preparation holds */
+    check_problem(70, 512, 172, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
+    check_problem(2, 33, 9001, DTYPE_BF16, ACTIVATION_NONE, DTYPE_BF16,
+                  true); /* more than a private preparation holds */
 }
 
-static void test_swiglu(void **state)
+static void test_gated(void **state)
 {
     (void)state;
     static const int64_t depths[] = {1, 3, 33, 64, 172, 333};
     static const int64_t rows[] = {1, 2, 3, 5, 6, 13, 70};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-            for (int t = 0; t < 3; t++)
-                check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], dtypes[t], true,
+            for (int t = 0; t < 3 * (ACTIVATION_COUNT - 1); t++)
+                check_problem(rows[r], 32 * (1 + random_below(7)), depths[d], dtypes[t % 3],
+                              (enum activation)(ACTIVATION_SILU + t / 3),
                               random_below(2) ? dtypes[random_below(3)] : DTYPE_NONE, false);
 }
 
@@ -311,8 +314,8 @@ static void test_row_alone(void **state)
     enum { ROWS = 61, N = 80, K = 203 };
     for (int t = 0; t < 3; t++) {
         struct launch batch, alone;
-        launch_create(&batch, ROWS, N, K, dtypes[t], false, DTYPE_F32, false);
-        launch_create(&alone, 1, N, K, dtypes[t], false, DTYPE_F32, false);
+        launch_create(&batch, ROWS, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
+        launch_create(&alone, 1, N, K, dtypes[t], ACTIVATION_NONE, DTYPE_F32, false);
         memcpy(alone.call.operands[MATMUL_W], batch.call.operands[MATMUL_W], batch.operands[MATMUL_W].bytes);
         memcpy(alone.call.operands[MATMUL_BIAS], batch.call.operands[MATMUL_BIAS], N * sizeof(float));
         for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
@@ -339,7 +342,7 @@ static void test_residual_in_place(void **state)
     (void)state;
     enum { ROWS = 9, N = 53, K = 130 };
     struct launch launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_BF16, false, DTYPE_NONE, true);
+    launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
     size_t bytes = launch.operands[MATMUL_OUT].bytes;
     float *expected = malloc(bytes), *residual = launch.call.operands[MATMUL_RESIDUAL];
     float *out = launch.call.operands[MATMUL_OUT];
@@ -366,7 +369,7 @@ static void test_special_values(void **state)
     (void)state;
     enum { ROWS = 7, N = 32, K = 40 };
     struct launch launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_BF16, false, DTYPE_NONE, false);
+    launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X];
     const float *out = launch.call.operands[MATMUL_OUT];
     uint16_t *weights = launch.call.operands[MATMUL_W];
@@ -405,7 +408,7 @@ static void test_silu(void **state)
     (void)state;
     enum { ROWS = 400, N = 32, K = 2 };
     struct launch launch;
-    launch_create(&launch, ROWS, N, K, DTYPE_F32, true, DTYPE_NONE, false);
+    launch_create(&launch, ROWS, N, K, DTYPE_F32, ACTIVATION_SILU, DTYPE_NONE, false);
     float *x = launch.call.operands[MATMUL_X], *weights = launch.call.operands[MATMUL_W];
     const float *out = launch.call.operands[MATMUL_OUT];
     for (uint64_t n = 0; n < N; n++) {
@@ -446,6 +449,7 @@ static void hostile_params(void **state)
         [MATMUL_BIAS_DTYPE] = DTYPE_BF16,
         [MATMUL_NORM_DTYPE] = DTYPE_BF16,
         [MATMUL_INPUT_DTYPE] = DTYPE_F32,
+        [MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS,
         [MATMUL_PANELS_PER_TILE] = 4,
         [MATMUL_ROWS_PER_TILE] = 4,
         [MATMUL_PANELS_PER_TASK] = 4,
@@ -463,12 +467,16 @@ static void hostile_params(void **state)
         {MATMUL_K, (int64_t)1 << 31, "parameter k "},
         {MATMUL_DTYPE, DTYPE_I8, "dtype"},
         {MATMUL_DTYPE, DTYPE_NONE, "dtype"},
+        {MATMUL_DTYPE, ENCODING_INT4_G32, "matmul: there is no kernel for encoding int4_g32 (parameter dtype)"},
         {MATMUL_DTYPE, ((int64_t)1 << 32) + DTYPE_BF16, "dtype"},
-        {MATMUL_EPILOGUE, 2, "epilogue"},
+        {MATMUL_EPILOGUE, ACTIVATION_COUNT, "epilogue"},
         {MATMUL_HAS_BIAS, 2, "has_bias"},
         {MATMUL_BIAS_DTYPE, DTYPE_NONE, "bias_dtype"},
         {MATMUL_BIAS_DTYPE, DTYPE_I64, "bias_dtype"},
         {MATMUL_HAS_RESIDUAL, -1, "has_residual"},
+        {MATMUL_SCALE_BITS, 0, "scale_bits"},
+        {MATMUL_SCALE_BITS, -1, "scale_bits"},
+        {MATMUL_SCALE_BITS, OP_FLOAT_MAX_BITS + 1, "scale_bits"},
         {MATMUL_PANELS_PER_TILE, 0, "panels_per_tile"},
         {MATMUL_PANELS_PER_TILE, 5, "panels_per_tile"},
         {MATMUL_PANELS_PER_TILE, 16, "panels_per_tile"},
@@ -505,19 +513,23 @@ static void hostile_params(void **state)
     }
 
     memcpy(params, good, sizeof params);
-    params[MATMUL_EPILOGUE] = MATMUL_EPILOGUE_SWIGLU;
+    params[MATMUL_EPILOGUE] = ACTIVATION_SILU;
     assert_true(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
     params[MATMUL_N] = 48;
     assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
-    assert_non_null(strstr(status.message, "SwiGLU"));
+    assert_non_null(strstr(status.message, "a gate"));
     params[MATMUL_N] = 64;
     params[MATMUL_HAS_RESIDUAL] = 1;
     assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
-    assert_non_null(strstr(status.message, "SwiGLU"));
+    assert_non_null(strstr(status.message, "a gate"));
     params[MATMUL_HAS_RESIDUAL] = 0;
+    params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
+    assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
+    assert_non_null(strstr(status.message, "a gate"));
+    params[MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS;
     params[MATMUL_PANELS_PER_TILE] = 1;
     assert_false(op_demands(&op_matmul, TARGET_CPU, params, &geometry, operands, &count, &status));
-    assert_non_null(strstr(status.message, "SwiGLU"));
+    assert_non_null(strstr(status.message, "a gate"));
 
     /* The largest sizes neither overflow nor shrink. */
     memcpy(params, good, sizeof params);
@@ -571,7 +583,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pack),
         cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_gated),
         cmocka_unit_test(test_row_alone),
         cmocka_unit_test(test_residual_in_place),
         cmocka_unit_test(test_special_values),

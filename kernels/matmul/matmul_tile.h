@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands between the one control flow of matmul (matmul_loop.c) and the instruction sets (matmul_<isa>.c): the
+/* The interface between the one control flow of matmul (matmul_loop.c) and the instruction sets (matmul_<isa>.c): the
  * register tile, the preparation of activations, the epilogue. Private to this folder.
  *
  * A register tile is `panels` panels of W times `rows` rows of x; it adds the products of a range of k to sums in
@@ -36,7 +36,8 @@ struct matmul_problem {
     int64_t rows; /* valid ones */
     int64_t n, k;
     enum matmul_weights weights_kind;
-    bool swiglu;
+    enum activation activation; /* NONE: not gated */
+    float scale;
     enum dtype bias_dtype;
     const float *x;
     int64_t activation_depth; /* K as the activations hold it: they take 4 bytes for each in both forms */

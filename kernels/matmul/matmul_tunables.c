@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tunables of matmul: which are legal, which are good without measuring, which are worth measuring. */
+/* Tunables of matmul: legality, defaults without measuring, and candidates for measuring. */
 #include <stddef.h>
 #include <string.h>
 
@@ -59,8 +59,7 @@ const char *matmul_tunables_illegal(const int64_t *params, enum cpu_isa isa)
     if (panels < 1 || matmul_panels_choice(panels, false) != panels)
         return "panels_per_tile is none of 1, 2, 3, 4, 6, 8";
     if (rows < 1 || matmul_rows_choice(rows) != rows) return "rows_per_tile is none of 1, 2, 3, 4, 6, 8, 12";
-    if (params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU && panels % 2 != 0)
-        return "panels_per_tile is odd, but SwiGLU pairs gate and up panels";
+    if (matmul_is_gated(params) && panels % 2 != 0) return "panels_per_tile is odd, but a gate pairs panels";
     if (panels * rows > matmul_tile_limit(isa))
         return "panels_per_tile times rows_per_tile exceeds the registers of the instruction set";
     if (depth_block < 0 || depth_block > INT32_MAX || depth_block % 64 != 0)
@@ -82,8 +81,8 @@ enum {
     THREADS = MATMUL_THREADS - MATMUL_FIRST_TUNABLE,
 };
 
-/* Tasks of at least one tile, of which each thread gets about so many: few enough that tickets and the start of a task
- * cost nothing, many enough that the last ones do not keep the rest of the team waiting. */
+/* Number of tasks per thread, each of at least one tile: few enough that tickets and the start of a task cost nothing,
+ * many enough that the last ones do not keep the rest of the team waiting. */
 enum { DEFAULT_TASKS_PER_THREAD = 8 };
 
 static int64_t task_panels(const int64_t *params, int threads, int64_t tile_panels, int64_t tasks_per_thread)
@@ -96,7 +95,7 @@ static int64_t task_panels(const int64_t *params, int threads, int64_t tile_pane
 
 static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, int64_t *panels, int64_t *rows)
 {
-    bool even = params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU;
+    bool even = matmul_is_gated(params);
     int64_t limit = matmul_tile_limit(isa), least_panels = even ? 2 : 1, most_rows = 6;
     /* AVX2 with converted weights: two panels times three rows would need one register more than there are. */
     if (isa == CPU_AVX2 && even && params[MATMUL_DTYPE] != DTYPE_F32) most_rows = 2;
@@ -106,7 +105,7 @@ static void default_tile(const int64_t *params, enum cpu_isa isa, int threads, i
     /* Six rows and as many panels as fit, at most four: with AVX-512 that takes the fewest loads per product, with one
      * row it keeps enough chains of additions going, and more streams the hardware's prefetch does not follow well. */
     *panels = matmul_panels_choice(limit / *rows < 4 ? limit / *rows : 4, even);
-    /* A narrow matrix rather keeps the whole team busy. */
+    /* A narrow matrix gets smaller tasks, to keep the whole team busy. */
     int64_t all_panels = (int64_t)panel_count((uint64_t)params[MATMUL_N]);
     while (*panels > least_panels && *panels * threads > all_panels) *panels = matmul_panels_choice(*panels - 1, even);
 }
@@ -185,7 +184,7 @@ static void append_values(struct collection *to, const int64_t base[MATMUL_TUNAB
 int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int64_t (*candidates)[MATMUL_TUNABLES],
                       int capacity)
 {
-    enum { MAX_CANDIDATES = 60 }; /* measuring more costs longer than it gains */
+    enum { MAX_CANDIDATES = 60 }; /* measuring more costs more than it gains */
     static const int64_t depths[] = {256, 0, 128, 512, 1024}, blocks[] = {24, 48, 96};
     enum { DEPTHS = sizeof depths / sizeof depths[0], BLOCKS = sizeof blocks / sizeof blocks[0] };
     struct collection to = {params, isa, threads, candidates, capacity < MAX_CANDIDATES ? capacity : MAX_CANDIDATES, 0};
@@ -200,7 +199,7 @@ int matmul_candidates(const int64_t *params, enum cpu_isa isa, int threads, int6
         base[PANELS],
     };
     append_values(&to, base, TASK, tasks, 4);
-    /* What takes less time than waking and joining a team is better done by a part of it. */
+    /* Work that takes less time than waking and joining a team is done by a part of it. */
     const int64_t parts[] = {1, 2, threads / 2};
     if (params[MATMUL_ROWS] * params[MATMUL_N] * params[MATMUL_K] < 4000000)
         append_values(&to, base, THREADS, parts, 3);

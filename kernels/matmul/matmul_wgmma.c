@@ -21,8 +21,7 @@ static struct matmul_wgmma_layout layout_of(const int64_t *params)
 {
     return matmul_wgmma_lay_out(params[MATMUL_WGMMA_TILE_N], params[MATMUL_WGMMA_TILE_M], params[MATMUL_WGMMA_TILE_K],
                                 params[MATMUL_WGMMA_WARPGROUPS], params[MATMUL_WGMMA_STAGES],
-                                params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32 ? 4 : 2,
-                                params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU);
+                                (int64_t)dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]), matmul_is_gated(params));
 }
 
 static int64_t sums_per_thread(const int64_t *params)
@@ -40,7 +39,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *illegal = matmul_device_illegal(params);
     if (illegal) return illegal;
     if (gpu->capability != 90) return "matmul_wgmma is for compute capability 9.0";
-    if (params[MATMUL_DEVICE_HAS_NORM]) return "matmul_wgmma has no HAS_NORM";
+    if (params[MATMUL_HAS_NORM]) return "matmul_wgmma has no HAS_NORM";
     if (!in_range(warpgroups, 1, 3)) return "WARPGROUPS is not in 1..3";
     if ((tile_n != 64 * warpgroups && tile_n != 128 * warpgroups) || tile_n > 256)
         return "TILE_N is not 64 or 128 times WARPGROUPS, at most 256";
@@ -57,8 +56,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (!in_range(params[MATMUL_WGMMA_PREFETCH], 0, 1)) return "PREFETCH is not 0 or 1";
     if (split_k > 1) {
         if (multicast > 1 || persistent) return "SPLIT_K with MULTICAST or PERSISTENT";
-        if (split_k > layout_divide_up(params[MATMUL_DEVICE_K], tile_k))
-            return "SPLIT_K is more than the steps along K";
+        if (split_k > layout_divide_up(params[MATMUL_K], tile_k)) return "SPLIT_K is more than the steps along K";
         if (tile_n * tile_m * 4 > params[MATMUL_WGMMA_STAGES] * layout_of(params).stage_bytes)
             return "the sums of SPLIT_K do not fit the ring";
     }
@@ -66,8 +64,8 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (shared > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
     if (on_sm * (shared + SHARED_RESERVED) > gpu->shared_per_sm) return "PERSISTENT blocks do not fit an SM";
 
-    const int64_t row_tiles = layout_divide_up(params[MATMUL_DEVICE_ROWS], tile_m);
-    const int64_t column_tiles = layout_divide_up(params[MATMUL_DEVICE_N], tile_n * multicast);
+    const int64_t row_tiles = layout_divide_up(params[MATMUL_ROWS], tile_m);
+    const int64_t column_tiles = layout_divide_up(params[MATMUL_N], tile_n * multicast);
     const int64_t cluster = split_k * multicast;
     int64_t clusters = row_tiles * column_tiles;
     if (clusters > INT32_MAX / cluster) return "more blocks than a grid holds";
@@ -86,13 +84,13 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
 
 static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
-    if (operand != MATMUL_DEVICE_X && operand != MATMUL_DEVICE_W) return false;
-    const bool is_x = operand == MATMUL_DEVICE_X;
+    if (operand != MATMUL_X && operand != MATMUL_W) return false;
+    const bool is_x = operand == MATMUL_X;
     *map = (struct plan_tensor_map){
-        .dtype = params[MATMUL_DEVICE_DTYPE],
-        .columns = params[MATMUL_DEVICE_K],
-        .rows = is_x ? params[MATMUL_DEVICE_ROWS] : params[MATMUL_DEVICE_N],
-        .pitch = params[MATMUL_DEVICE_K] * 2,
+        .dtype = params[MATMUL_DTYPE],
+        .columns = params[MATMUL_K],
+        .rows = is_x ? params[MATMUL_ROWS] : params[MATMUL_N],
+        .pitch = params[MATMUL_K] * 2,
         .box_columns = 64,
         .box_rows = is_x ? params[MATMUL_WGMMA_TILE_M] / params[MATMUL_WGMMA_MULTICAST] : params[MATMUL_WGMMA_TILE_N],
         .swizzle = 128,
@@ -107,20 +105,20 @@ struct estimate {
     int64_t params[MATMUL_WGMMA_PARAMS];
 };
 
-/* What both estimates look at. */
+/* Quantities of both estimates. */
 struct load {
     double tile_n, tile_m, split_k, multicast;
     double blocks, on_sm; /* blocks in all; on the SM that has most of them */
-    double sms;           /* that blocks are placed on: clusters of more than 2 leave some of a GPC's SMs over */
+    double sms;           /* number of SMs with blocks: clusters of more than 2 leave some of a GPC's SMs unused */
     double bytes;         /* of the operands */
 };
 
 static struct load load_of(const int64_t *params, const struct device_facts *gpu)
 {
     const int64_t cluster = params[MATMUL_WGMMA_SPLIT_K] * params[MATMUL_WGMMA_MULTICAST];
-    const int64_t row_tiles = layout_divide_up(params[MATMUL_DEVICE_ROWS], params[MATMUL_WGMMA_TILE_M]);
+    const int64_t row_tiles = layout_divide_up(params[MATMUL_ROWS], params[MATMUL_WGMMA_TILE_M]);
     const int64_t column_tiles =
-        layout_divide_up(params[MATMUL_DEVICE_N], params[MATMUL_WGMMA_TILE_N] * params[MATMUL_WGMMA_MULTICAST]);
+        layout_divide_up(params[MATMUL_N], params[MATMUL_WGMMA_TILE_N] * params[MATMUL_WGMMA_MULTICAST]);
     const int64_t blocks = row_tiles * column_tiles * cluster;
     const int64_t sms = cluster > 2 && gpu->multiprocessors > 8 ? gpu->multiprocessors * 7 / 8 : gpu->multiprocessors;
     uint64_t bytes, flops;
@@ -138,9 +136,9 @@ static struct load load_of(const int64_t *params, const struct device_facts *gpu
 }
 
 /* Few rows: the memory is the limit. The constants rank about 700 timings on an H200 (16 and 64 rows, the matrices of
- * two Llama models) such that the first guess is 1.3 per cent from the best on average and the first 12 hold the best;
- * the unit has no meaning. What they say: many bytes asked for at once count most, so one block with a deep ring on each
- * SM beats several; a second wave of blocks costs, each doubling of SPLIT_K costs. */
+ * two Llama models) such that the first guess is 1.3 per cent from the best on average and the first 12 include the
+ * best; the unit has no meaning. Bytes in flight count most, so one block with a deep ring on each SM beats several; a
+ * second wave of blocks and each doubling of SPLIT_K have a cost. */
 static double memory_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
 {
     static const double log2_of[MATMUL_WGMMA_MOST_SPLIT + 1] = {0, 0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
@@ -158,13 +156,14 @@ static double memory_cost(const int64_t *params, const struct device_facts *gpu,
     return cost + 6.3 * log2_of[params[MATMUL_WGMMA_SPLIT_K]] + 0.024 * load.on_sm;
 }
 
-/* Many rows: clocks of the tensor cores, the way from the L2 cache to an SM or the memory, whichever is longest, with a
- * part of the others; the sums of SPLIT_K and the begin and end of blocks come on top. As above, for 250 and 2048 rows. */
+/* Many rows: the longest of the clocks of the tensor cores, of the path from the L2 cache to an SM, and of the memory,
+ * plus a part of the others, plus the sums of SPLIT_K and the start and end of blocks. Constants as above, for 250 and
+ * 2048 rows. */
 static double multiply_cost(const int64_t *params, const struct device_facts *gpu, int64_t resident)
 {
     enum { MACS_PER_CLOCK = 2048, SM_BYTES_PER_CLOCK = 68, L2_BYTES_PER_CLOCK = 129, DRAM_BYTES_PER_CLOCK = 2600 };
     const struct load load = load_of(params, gpu);
-    const double depth = (double)layout_divide_up(params[MATMUL_DEVICE_K], params[MATMUL_WGMMA_SPLIT_K]);
+    const double depth = (double)layout_divide_up(params[MATMUL_K], params[MATMUL_WGMMA_SPLIT_K]);
     const double multiply = depth * load.tile_n * load.tile_m / MACS_PER_CLOCK;
     const double to_sm = depth * 2 * (load.tile_n + load.tile_m) / SM_BYTES_PER_CLOCK;
     const double from_l2 = depth * 2 * (load.tile_n + load.tile_m / load.multicast) / L2_BYTES_PER_CLOCK;
@@ -203,7 +202,7 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
 /* Every legal choice for one tile, given to `insert`. */
 static void insert_choices(struct estimate *list, int *count, int most, int64_t *p, const struct device_facts *gpu)
 {
-    const bool few_rows = p[MATMUL_DEVICE_ROWS] <= MEMORY_BOUND_ROWS;
+    const bool few_rows = p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS;
     const int64_t most_resident = sums_per_thread(p) > 64 || p[MATMUL_WGMMA_WARPGROUPS] > 2 ? 1 : few_rows ? 3 : 2;
     const int64_t most_multicast = few_rows ? 1 : 2;
     struct device_geometry geometry, each;
@@ -241,14 +240,14 @@ int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gp
     struct estimate list[MOST];
     int64_t p[PLAN_MAX_PARAMS];
     int count = 0;
-    const int64_t rows = params[MATMUL_DEVICE_ROWS];
-    if (matmul_device_illegal(params) || params[MATMUL_DEVICE_HAS_NORM] || rows < MATMUL_WGMMA_LEAST_ROWS) return 0;
+    const int64_t rows = params[MATMUL_ROWS];
+    if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || rows < MATMUL_WGMMA_LEAST_ROWS) return 0;
     memset(p, 0, sizeof p);
-    memcpy(p, params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *p);
+    memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *p);
     p[MATMUL_WGMMA_PREFETCH] = 1;
     for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++)
         for (const int64_t *tile_m = tile_m_values; *tile_m; tile_m++) {
-            if (tile_m[1] >= rows) continue;              /* a smaller tile does */
+            if (tile_m[1] >= rows) continue;              /* a smaller tile suffices */
             if (*tile_m < rows && *tile_m < 64) continue; /* weights would be read over and over */
             p[MATMUL_WGMMA_TILE_N] = shapes[shape].tile_n;
             p[MATMUL_WGMMA_WARPGROUPS] = shapes[shape].warpgroups;
@@ -257,7 +256,7 @@ int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gp
             insert_choices(list, &count, MOST, p, gpu);
         }
     if (count == 0) return 0;
-    /* Weights are as a rule best asked for early: one candidate says whether that holds here. */
+    /* Weights are usually best requested early: one candidate tests whether that holds here. */
     if (list[0].params[MATMUL_WGMMA_TILE_M] >= rows) {
         if (count < MOST) count++;
         list[count - 1] = list[0];
@@ -271,18 +270,10 @@ int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gp
     return count;
 }
 
-static const char *const param_names[] = {MATMUL_DEVICE_PARAM_NAMES,
-                                          "TILE_N",
-                                          "TILE_M",
-                                          "TILE_K",
-                                          "WARPGROUPS",
-                                          "STAGES",
-                                          "SPLIT_K",
-                                          "MULTICAST",
-                                          "PERSISTENT",
-                                          "ROW_GROUP",
-                                          "PREFETCH"};
-_Static_assert(sizeof param_names / sizeof param_names[0] == MATMUL_WGMMA_PARAMS, "a name for each parameter");
+static const char *const tunable_names[] = {"TILE_N",  "TILE_M",    "TILE_K",     "WARPGROUPS", "STAGES",
+                                            "SPLIT_K", "MULTICAST", "PERSISTENT", "ROW_GROUP",  "PREFETCH"};
+_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_WGMMA_PARAMS - MATMUL_FIRST_TUNABLE,
+               "a name for each tunable");
 
 const struct device_kernel device_matmul_wgmma = {
     .name = "matmul_wgmma",
@@ -290,9 +281,9 @@ const struct device_kernel device_matmul_wgmma = {
     .op = OP_MATMUL,
     .least_capability = 90,
     .most_capability = 90,
-    .param_count = MATMUL_WGMMA_PARAMS,
-    .param_names = param_names,
-    .first_tunable = MATMUL_DEVICE_FIRST_TUNABLE,
+    .problem = &op_matmul,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = MATMUL_DEVICE_MOST_OPERANDS - 1, /* no norm */
     .launch = launch,
     .tensor_map = tensor_map,

@@ -32,8 +32,8 @@ template <class P> struct matmul_wgmma_body {
     static constexpr int BLOCKS = P::TILE_M / 8; /* of 8 rows of x: 4 sums in each thread */
     static constexpr int SUMS = (int)matmul_wgmma_sums(P::TILE_N, P::TILE_M, P::WARPGROUPS);
     static constexpr int LEAST_BLOCKS = matmul_wgmma_is_small(SUMS, P::WARPGROUPS) ? 2 : 1;
-    /* Of 512 registers in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become
-     * 152 * 3 + 56. */
+    /* Registers: of 512 in each lane of a quarter of a multiprocessor, 168 * 3 become 232 * 2 + 40, 128 * 4 become 152
+     * * 3 + 56. */
     static constexpr bool REALLOCATE = matmul_wgmma_reallocates(SUMS, P::WARPGROUPS);
     static constexpr int CONSUMERS = 128 * P::WARPGROUPS;
     static constexpr int THREADS = (int)matmul_wgmma_threads(SUMS, P::WARPGROUPS);
@@ -117,6 +117,8 @@ template <class P> struct matmul_wgmma_body {
     static __device__ __forceinline__ void stage(u32 staged, int block, float v0, float v1, float v2, float v3)
     {
         const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        v0 = scaled<P::SCALE_BITS>(v0), v1 = scaled<P::SCALE_BITS>(v1);
+        v2 = scaled<P::SCALE_BITS>(v2), v3 = scaled<P::SCALE_BITS>(v3);
         if constexpr (OUT_BYTES == 4) {
             const u32 row = (u32)block * 8 + lane % 4 * 2, column = warp * (STAGED_COLUMNS / 4) + lane / 4;
             const u32 at = staged + row * STAGED_PITCH + column * 4;

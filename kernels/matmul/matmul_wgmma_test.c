@@ -11,14 +11,14 @@ static const struct device_facts h200 = {.capability = 90,
                                          .l2_bytes = 60 << 20};
 
 struct tunables {
-    int64_t value[MATMUL_WGMMA_PARAMS - MATMUL_DEVICE_FIRST_TUNABLE];
+    int64_t value[MATMUL_WGMMA_PARAMS - MATMUL_FIRST_TUNABLE];
 };
 
 static void check(const struct matmul_device_problem *problem, struct tunables tunables, int samples)
 {
     int64_t params[PLAN_MAX_PARAMS];
     matmul_device_problem_params(problem, params);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, tunables.value, sizeof tunables.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, tunables.value, sizeof tunables.value);
     matmul_device_check(&device_matmul_wgmma, params, problem->valid, samples);
 }
 
@@ -68,13 +68,14 @@ static void test_epilogues(void **state)
         {{.rows = 16, .n = 344, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16}, split},
         {{.rows = 16, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, split},
         {{.rows = 12, .n = 511, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, split},
-        {{.rows = 16, .n = 688, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .swiglu = true}, split},
+        {{.rows = 16, .n = 688, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .activation = ACTIVATION_SILU},
+         split},
         {{.rows = 64,
           .n = 688,
           .k = 512,
           .dtype = DTYPE_F16,
           .out_dtype = DTYPE_F32,
-          .swiglu = true,
+          .activation = ACTIVATION_SILU,
           .bias = DTYPE_F32},
          {{128, 64, 128, 2, 3, 2, 1, 0, 1, 1}}},
         {{.rows = 200,
@@ -82,11 +83,13 @@ static void test_epilogues(void **state)
           .k = 176,
           .dtype = DTYPE_BF16,
           .out_dtype = DTYPE_BF16,
-          .swiglu = true,
+          .activation = ACTIVATION_SILU,
           .bias = DTYPE_F16},
          tall},
-        {{.rows = 200, .n = 688, .k = 176, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .swiglu = true}, wide},
-        {{.rows = 200, .n = 1296, .k = 176, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .swiglu = true}, wide},
+        {{.rows = 200, .n = 688, .k = 176, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .activation = ACTIVATION_SILU},
+         wide},
+        {{.rows = 200, .n = 1296, .k = 176, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .activation = ACTIVATION_SILU},
+         wide},
         {{.rows = 200,
           .n = 700,
           .k = 176,
@@ -96,7 +99,8 @@ static void test_epilogues(void **state)
           .bias = DTYPE_BF16},
          wide},
         {{.rows = 200, .n = 701, .k = 176, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, tall},
-        {{.rows = 40, .n = 16, .k = 64, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .swiglu = true}, small},
+        {{.rows = 40, .n = 16, .k = 64, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .activation = ACTIVATION_SILU},
+         small},
         {{.rows = 20,
           .n = 24,
           .k = 64,
@@ -108,7 +112,15 @@ static void test_epilogues(void **state)
     };
     (void)state;
     TEST_NEEDS_DEVICE();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check(&cases[i].problem, cases[i].tunables, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct matmul_device_problem scaled = cases[i].problem;
+        scaled.scale = 0.22f;
+        check(&cases[i].problem, cases[i].tunables, 0);
+        if (scaled.activation == ACTIVATION_NONE) check(&scaled, cases[i].tunables, 0);
+        struct matmul_device_problem gated = cases[i].problem;
+        while (gated.activation != ACTIVATION_NONE && ++gated.activation < ACTIVATION_COUNT)
+            check(&gated, cases[i].tunables, 0);
+    }
 }
 
 /* Rows beyond the valid count hold NaN and do not disturb; no valid row at all ends at once. */
@@ -147,8 +159,13 @@ static void test_many_tiles(void **state)
         {.rows = 2048, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     check(&prefill, wide, 10000);
     check(&prefill, tall, 10000);
-    const struct matmul_device_problem gate_up =
-        {.rows = 1500, .n = 6160, .k = 1024, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .swiglu = true, .valid = 1300};
+    const struct matmul_device_problem gate_up = {.rows = 1500,
+                                                  .n = 6160,
+                                                  .k = 1024,
+                                                  .dtype = DTYPE_F16,
+                                                  .out_dtype = DTYPE_F16,
+                                                  .activation = ACTIVATION_SILU,
+                                                  .valid = 1300};
     check(&gate_up, (struct tunables){{256, 128, 64, 2, 4, 1, 2, 1, 4, 1}}, 10000);
     check(&gate_up, (struct tunables){{128, 128, 64, 2, 3, 1, 2, 2, 16, 1}}, 10000);
 }
@@ -158,7 +175,7 @@ static void test_candidates(void **state)
     static const struct matmul_device_problem problems[] = {
         {.rows = 8, .n = 256, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
         {.rows = 16, .n = 1040, .k = 1032, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true},
-        {.rows = 64, .n = 2064, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .swiglu = true},
+        {.rows = 64, .n = 2064, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .activation = ACTIVATION_SILU},
         {.rows = 500, .n = 3080, .k = 264, .dtype = DTYPE_F16, .out_dtype = DTYPE_F16, .bias = DTYPE_F16},
     };
     int64_t params[PLAN_MAX_PARAMS];
@@ -171,7 +188,7 @@ static void test_candidates(void **state)
         assert_in_range(count, 8, 32);
         for (int j = 0; j < count; j++) {
             assert_null(device_matmul_wgmma.launch(found[j], &h200, &geometry));
-            assert_memory_equal(found[j], params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
+            assert_memory_equal(found[j], params, MATMUL_FIRST_TUNABLE * sizeof *params);
             for (int other = 0; other < j; other++) assert_memory_not_equal(found[j], found[other], sizeof found[j]);
         }
         assert_int_equal(matmul_wgmma_candidates(params, &h200, found, 3), 3);
@@ -190,18 +207,18 @@ static void test_hostile(void **state)
         {.rows = 64, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     (void)state;
     matmul_device_problem_params(&problem, params);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, split.value, sizeof split.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, split.value, sizeof split.value);
     matmul_device_check_hostile(&device_matmul_wgmma, params, &h200);
-    memcpy(params + MATMUL_DEVICE_FIRST_TUNABLE, wide.value, sizeof wide.value);
+    memcpy(params + MATMUL_FIRST_TUNABLE, wide.value, sizeof wide.value);
     matmul_device_check_hostile(&device_matmul_wgmma, params, &h200);
-    params[MATMUL_DEVICE_HAS_NORM] = 1;
+    params[MATMUL_HAS_NORM] = 1;
     assert_non_null(device_matmul_wgmma.launch(params, &h200, &geometry));
     assert_int_equal(matmul_wgmma_candidates(params, &h200, found, 1), 0);
-    params[MATMUL_DEVICE_HAS_NORM] = 0;
+    params[MATMUL_HAS_NORM] = 0;
     struct device_facts older = h200;
     older.capability = 80;
     assert_non_null(device_matmul_wgmma.launch(params, &older, &geometry));
-    params[MATMUL_DEVICE_ROWS] = 0;
+    params[MATMUL_ROWS] = 0;
     assert_int_equal(matmul_wgmma_candidates(params, &h200, found, 1), 0);
 }
 

@@ -84,7 +84,7 @@ void panel_pack(const void *const rows[PANEL_ROWS], uint64_t k, enum dtype dtype
     for (; offset + LINE_BYTES <= row_bytes; offset += LINE_BYTES) {
         for (int row = 0; row < PANEL_ROWS; row++) {
             lines[row] = rows[row] ? (const unsigned char *)rows[row] + offset : zeros;
-            /* Sixteen streams are more than the hardware follows. */
+            /* Sixteen streams are more than the hardware prefetches. */
             if (offset + PREFETCH_BYTES < row_bytes) __builtin_prefetch(lines[row] + PREFETCH_BYTES);
         }
         transpose_block(lines, units32, to + offset * PANEL_ROWS);

@@ -7,7 +7,7 @@
  *   F16:  panel n/16, then k, then n%16 (32 bytes per k).
  *   F32:  panel n/16, then k, then n%16 (64 bytes per k).
  *
- * N is padded to a multiple of 16; padding elements are zero. A matrix for the SWIGLU epilogue holds gate and up
+ * N is padded to a multiple of 16; padding elements are zero. A matrix for a gated epilogue holds gate and up
  * panels in turn: panel 2j = gate rows 16j.., panel 2j + 1 = up rows 16j... */
 #ifndef KERNELS_MATMUL_PANEL_H
 #define KERNELS_MATMUL_PANEL_H

@@ -10,10 +10,11 @@
 struct matmul_device_problem {
     int64_t rows, n, k;
     enum dtype dtype, out_dtype;
-    bool swiglu;
-    enum dtype bias; /* DTYPE_NONE: without */
-    bool residual;   /* in place: out is the residual's memory */
-    int valid;       /* rows; 0: all, -1: none */
+    enum activation activation; /* NONE: not gated */
+    enum dtype bias;            /* DTYPE_NONE: without */
+    float scale;                /* 0: 1 */
+    bool residual;              /* in place: out is the residual's memory */
+    int valid;                  /* rows; 0: all, -1: none */
 };
 void matmul_device_problem_params(const struct matmul_device_problem *problem, int64_t params[PLAN_MAX_PARAMS]);
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a schema. */
+/* Facts derived from a schema. */
 #include "kernels/op/op.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "formats/base/checked.h"
+#include "formats/encoding/encoding.h"
 
 op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
 {
@@ -138,13 +139,6 @@ bool op_has_effect(const struct op_descriptor *op)
 
 bool op_is_of_out_rows(const struct op_descriptor *op) { return op->params[OP_PARAM_COUNT_INDEX].least == 1; }
 
-int op_find_param(const struct op_descriptor *op, const char *name)
-{
-    for (int i = 0; i < op->param_count; i++)
-        if (strcmp(op->params[i].name, name) == 0) return i;
-    return -1;
-}
-
 /* ---- parameters ---- */
 
 enum { REASON_BYTES = 160 };
@@ -153,7 +147,13 @@ static _Thread_local char reason[REASON_BYTES];
 static const char *param_illegal(const struct op_param *param, int64_t value)
 {
     if (param->type == PARAM_DTYPE) {
+        const struct encoding *encoding = encoding_find(value);
         if (value == DTYPE_F32 || value == DTYPE_F16 || value == DTYPE_BF16) return NULL;
+        if (encoding && param->source == PARAM_OF_DTYPE) {
+            snprintf(reason, sizeof reason, "there is no kernel for encoding %s (parameter %s)", encoding->name,
+                     param->name);
+            return reason;
+        }
         snprintf(reason, sizeof reason, "parameter %s is %" PRId64 " (%s), expected F32, F16 or BF16", param->name,
                  value, value >= 0 && value < DTYPE_COUNT ? dtype_name((enum dtype)value) : "unknown");
         return reason;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ops: for every enum plan_op its schema, its cost, its plain reference and its CPU code. Builder, tuner and runtime know
- * ops only through this table; what runs an op on a GPU is kernels/cuda/registry.h. */
+ * ops only through this table; the kernels that run an op on a GPU are listed in kernels/cuda/registry.h.
+ *
+ * Files of an op: kernels/<op>/<op>.h is its contract; <op>_op.c defines its descriptor and includes the implementations
+ * (<op>_vector.h, <op>_tile.h), which include the contract alone. */
 #ifndef KERNELS_OP_OP_H
 #define KERNELS_OP_OP_H
 
@@ -28,20 +31,23 @@ struct op_descriptor {
 
     /* Why parameters that are each in range are illegal together, NULL if they are legal. */
     const char *(*illegal)(const int64_t *params);
-    /* Likewise, why they do not fit the engine; NULL: nothing but the PARAM_OF_ENGINE parameters refers to it. */
+    /* Likewise, why they do not fit the engine; NULL: only the PARAM_OF_ENGINE parameters depend on it. */
     const char *(*misfit)(const int64_t *params, const struct plan_geometry *geometry);
     /* Bytes moved (each input read once, each output written once) and floating point operations at full row count.
      * Attention: at a context of max_context / 2. */
     void (*cost)(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops);
 
+    /* Schema of a library's call of the op, where its operands differ from a kernel's; NULL: they do not. */
+    const struct op_descriptor *call;
+
     /* CPU code; absent where run[CPU_PORTABLE] is NULL. */
     const char *const *tunables; /* [tunable_count]: names of the parameters after the schema's */
     int tunable_count;
-    const char *(*cpu_illegal)(const int64_t *params); /* what the CPU code demands besides; NULL: nothing */
+    const char *(*cpu_illegal)(const int64_t *params); /* further demands of the CPU code; NULL: none */
     /* Good tunables without measuring, for the schema's parameters and a team of that size. NULL without tunables. */
     void (*default_tunables)(const int64_t *params, enum cpu_isa isa, int threads, int64_t *tunables);
 
-    /* Plain and slow, one thread, accumulation in double where it matters: the oracle. */
+    /* Plain and slow, one thread, accumulation in double where it matters: the reference of all tests. */
     void (*reference)(const struct op_call *call);
     /* Called by every member of the team; returns when this member's share is done (the caller has a barrier after it).
      * NULL for an instruction set without code of its own: the next slower one is used. */
@@ -49,8 +55,10 @@ struct op_descriptor {
 };
 
 const struct op_descriptor *op_find(unsigned id); /* NULL for an unknown op */
+/* The schema of a launch: that of its op, or of the op's library call. NULL for an unknown op. */
+const struct op_descriptor *op_of_launch(const struct plan_launch *launch);
 
-/* What a launch must give for one operand. */
+/* Demands on one operand of a launch. */
 struct op_demand {
     const char *name;
     uint8_t operand;    /* its place in the schema */
@@ -62,7 +70,7 @@ struct op_demand {
 /* Index data (tokens, slots, positions, pages) is trusted by the ops, so it may only come from where the submitter
  * put it: these operands are pinned to their field. */
 #define OP_FIELD(field) ((uint8_t)(1 + (field)))
-/* In the COMM space: the header that it begins with; operands that are not pinned to it lie after it. */
+/* In the COMM space: the header at its start; operands not pinned to it lie after it. */
 #define OP_FIELD_COMM_HEADER OP_FIELD(0)
 
 /* Checks hostile parameters against schema and geometry, and lists the operands that a launch on the target has, in its
@@ -86,20 +94,23 @@ bool op_operand_bytes(const struct op_descriptor *op, enum engine_target target,
 /* Elements of a row of an operand. */
 uint64_t op_operand_width(const struct op_operand *operand, const int64_t *params);
 
-/* The parameters of a launch, which a plan lists by id, as the array that an op's code reads: values[id - 1], 0 where the
- * plan has none. Fails for an id above `count` that is essential; ignores others. */
-bool op_params(const struct plan *plan, const struct plan_launch *launch, int count, int64_t *values,
+/* Id of the first tunable of the op's kernels. */
+unsigned op_first_tunable_id(const struct op_descriptor *op);
+/* The parameters of a launch, which a plan lists by id, as the array that an op's code reads: the schema's, then as many
+ * tunables. Fails for an unknown id that is essential; ignores others. Requires: the launch's op is known. */
+bool op_params(const struct plan *plan, const struct plan_launch *launch, int tunables, int64_t *values,
                struct status *status);
-/* The list for such an array: all `count` values, the first `essential` of them marked as essential. */
-void op_list_params(const int64_t *values, int count, int essential, struct plan_param *list);
-/* Takes the parameters that have their default, 0, out of a plan whose arrays are owned. */
+/* The list for such an array, by rising ids, [PLAN_MAX_PARAMS]; without an op ids are 1, 2, ... `essential`: the schema's
+ * parameters are marked so, not only those that came after 2.0. Returns how many. */
+int op_list_params(const struct op_descriptor *op, const int64_t *values, int tunables, bool essential,
+                   struct plan_param *list);
+/* Removes the parameters whose absence has the same meaning from a plan whose arrays are owned. */
 void op_leave_out_defaults(struct plan *plan);
 
 /* Facts that follow from the schema. */
 bool op_is_row_wise(const struct op_descriptor *op); /* row r of its outputs depends on row r of its inputs alone */
 bool op_has_effect(const struct op_descriptor *op);  /* writes to KV, STEP or STATE */
-uint8_t op_operand_access(const struct op_operand *operand);         /* enum plan_access */
-int op_find_param(const struct op_descriptor *op, const char *name); /* index, -1 if there is none */
+uint8_t op_operand_access(const struct op_operand *operand); /* enum plan_access */
 
 /* All checks of one launch on the target: known op, parameters, row counts, operand count, spaces, access, sizes, fields,
  * what may be written in STEP and STATE, no operand that is written half over another (the same offset is the op's own
@@ -128,6 +139,12 @@ enum { OP_PARAM_ROWS = 0, OP_PARAM_COUNT_INDEX = 1 };
 #define OP_OUT_ROWS_PARAMS                                                                                       \
     [OP_PARAM_ROWS] = {"rows", 1, PARAM_INTEGER, PARAM_OF_ROWS, .least = 1, .most = OP_MAX_ROWS, .fallback = 1}, \
     [OP_PARAM_COUNT_INDEX] = {"count_index", 2, PARAM_INTEGER, PARAM_OF_COUNT, .least = 1, .most = 1, .fallback = 1}
+/* A factor of the result that came after format 2.0: 1 where nothing gives one. */
+#define OP_SCALE_PARAM(id_)                                                                                   \
+    {                                                                                                         \
+        "scale_bits", id_, PARAM_FLOAT, PARAM_OF_NODE, .least = OP_FLOAT_MIN_BITS, .most = OP_FLOAT_MAX_BITS, \
+                                                       .fallback = OP_FLOAT_ONE_BITS                          \
+    }
 bool op_is_of_out_rows(const struct op_descriptor *op);
 /* Operand 0 of every op: STEP_COUNTS. Rows beyond the valid ones are neither read nor written. */
 enum { OP_OPERAND_COUNTS = 0 };

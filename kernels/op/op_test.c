@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What op_verify demands of operands in the COMM space. The other spaces: kernels/cpu/executor_test.c. */
+/* What op_verify allows in the COMM space (what it refuses: runtime/load/hostile_plans_test.c), and the ids of
+ * parameters. */
+#include <ctype.h>
+
 #include "kernels/op/op.h"
 #include "kernels/op/test_support.h"
 
+#include "formats/base/test_support.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/all_gather/all_gather.h"
 #include "kernels/all_reduce/all_reduce.h"
-#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
 
 enum { ROWS = 3, WIDTH = 32, VOCAB = 50, RANKS = 4, HEADER_BYTES = sizeof(struct comm_header) };
 
@@ -19,59 +23,59 @@ static const struct plan_geometry geometry = {.slots = ROWS,
                                               .ranks = RANKS};
 
 /* A plan of one launch, with each operand where the op wants it. */
-struct world {
+struct fixture {
     struct plan plan;
     struct plan_launch launch;
     struct plan_operand operands[PLAN_MAX_OPERANDS];
     struct plan_param params[PLAN_MAX_PARAMS];
 };
 
-static void world_fill(struct world *world, const struct op_descriptor *op, const int64_t *params)
+static void fixture_fill(struct fixture *fixture, const struct op_descriptor *op, const int64_t *params)
 {
     struct op_demand demands[PLAN_MAX_OPERANDS];
     int count = 0;
     struct status status = {0};
     if (!op_demands(op, TARGET_CPU, params, &geometry, demands, &count, &status)) fail_msg("%s", status.message);
     uint64_t next[SPACE_COUNT] = {[SPACE_COMM] = HEADER_BYTES};
-    memset(world, 0, sizeof *world);
-    world->plan.header = (struct plan_header){.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS};
-    assert_true(plan_place_step(&world->plan, VOCAB));
-    op_list_params(params, op_cpu_param_count(op), op_cpu_param_count(op), world->params);
+    memset(fixture, 0, sizeof *fixture);
+    fixture->plan.header = (struct plan_header){.kind = PLAN_DECODE, .rows = ROWS, .out_rows = ROWS};
+    assert_true(plan_place_step(&fixture->plan, VOCAB));
+    const int params_listed = op_list_params(op, params, op->tunable_count, true, fixture->params);
     for (int i = 0; i < count; i++) {
         unsigned space = SPACE_WEIGHTS;
         while (!(demands[i].space_mask & (1u << space))) space++;
-        struct plan_operand *operand = &world->operands[i];
+        struct plan_operand *operand = &fixture->operands[i];
         *operand = (struct plan_operand){.space = (uint8_t)space,
                                          .access = demands[i].access,
                                          .bytes = demands[i].bytes,
                                          .offset = next[space]};
         if (demands[i].field)
-            operand->offset = space == SPACE_STEP ? world->plan.step[demands[i].field - 1].offset : 0;
+            operand->offset = space == SPACE_STEP ? fixture->plan.step[demands[i].field - 1].offset : 0;
         else
             next[space] += (demands[i].bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
     }
-    world->launch = (struct plan_launch){.op = (uint16_t)op->id,
-                                         .operand_count = (uint16_t)count,
-                                         .param_count = (uint16_t)op_cpu_param_count(op),
-                                         .tactic = PLAN_NO_TACTIC};
-    world->plan.header.launch_count = 1;
-    world->plan.header.operand_count = (uint32_t)count;
-    world->plan.header.param_count = (uint32_t)op_cpu_param_count(op);
-    world->plan.launches = &world->launch;
-    world->plan.operands = world->operands;
-    world->plan.params = world->params;
+    fixture->launch = (struct plan_launch){.op = (uint16_t)op->id,
+                                           .operand_count = (uint16_t)count,
+                                           .param_count = (uint16_t)params_listed,
+                                           .tactic = PLAN_NO_TACTIC};
+    fixture->plan.header.launch_count = 1;
+    fixture->plan.header.operand_count = (uint32_t)count;
+    fixture->plan.header.param_count = (uint32_t)params_listed;
+    fixture->plan.launches = &fixture->launch;
+    fixture->plan.operands = fixture->operands;
+    fixture->plan.params = fixture->params;
 }
 
-static void assert_accepted(const struct world *world)
+static void assert_accepted(const struct fixture *fixture)
 {
     struct status status = {0};
-    if (!op_verify(&world->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("%s", status.message);
+    if (!op_verify(&fixture->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("%s", status.message);
 }
 
-static void assert_refused(const struct world *world, const char *words, int line)
+static void assert_refused(const struct fixture *fixture, const char *words, int line)
 {
     struct status status = {0};
-    if (op_verify(&world->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("line %d: accepted", line);
+    if (op_verify(&fixture->plan, 0, TARGET_CPU, &geometry, "test plan", &status)) fail_msg("line %d: accepted", line);
     assert_int_equal(status.code, STATUS_CORRUPT);
     if (!strstr(status.message, words)) fail_msg("line %d: the message lacks '%s': %s", line, words, status.message);
 }
@@ -79,100 +83,99 @@ static void assert_refused(const struct world *world, const char *words, int lin
 static const int64_t reduce_params[ALL_REDUCE_PARAMS] = {ROWS, 0, WIDTH,      RANKS, DTYPE_F32,
                                                          0,    0, DTYPE_BF16, 0,     DTYPE_BF16};
 static const int64_t gather_params[ALL_GATHER_PARAMS] = {ROWS, 1, 13, VOCAB, RANKS};
-static const int64_t embed_params[EMBED_PARAMS] = {ROWS, 0, WIDTH, WIDTH, 13, DTYPE_BF16, 1, DTYPE_F32, LAYOUT_PANEL16};
-
-/* Changes one field of an operand of a fresh all_reduce. */
-#define REFUSED(operand, change, words)                          \
-    do {                                                         \
-        world_fill(&world, &op_all_reduce, reduce_params);       \
-        struct plan_operand *changed = &world.operands[operand]; \
-        changed->change;                                         \
-        assert_refused(&world, words, __LINE__);                 \
-    } while (0)
-
-static void headers_are_pinned(void **state)
+static void buffers_may_lie_anywhere_after_the_header(void **state)
 {
     (void)state;
-    struct world world;
-    world_fill(&world, &op_all_reduce, reduce_params);
-    assert_accepted(&world);
-    REFUSED(ALL_REDUCE_HEADER, offset = PLAN_ALIGNMENT, "header");
-    REFUSED(ALL_REDUCE_HEADER, offset = HEADER_BYTES, "header");
-    REFUSED(ALL_REDUCE_HEADER, offset = 1, "header");
-    REFUSED(ALL_REDUCE_HEADER, bytes += PLAN_ALIGNMENT, "header");
-    REFUSED(ALL_REDUCE_HEADER, bytes -= 1, "header");
-    REFUSED(ALL_REDUCE_HEADER, bytes = UINT64_MAX, "header");
-    REFUSED(ALL_REDUCE_HEADER, access = ACCESS_READ, "header");
-    REFUSED(ALL_REDUCE_HEADER, space = SPACE_ARENA, "header");
-    REFUSED(ALL_REDUCE_HEADER, space = SPACE_STATE, "header");
-
-    world_fill(&world, &op_embed, embed_params);
-    assert_accepted(&world);
-    world.operands[EMBED_HEADER].access = ACCESS_READ_WRITE;
-    assert_refused(&world, "header", __LINE__);
-    world_fill(&world, &op_embed, embed_params);
-    world.operands[EMBED_HEADER].offset = HEADER_BYTES;
-    assert_refused(&world, "header", __LINE__);
-    world_fill(&world, &op_embed, embed_params);
-    world.launch.operand_count--;
-    assert_refused(&world, "operands", __LINE__);
-}
-
-static void buffers_lie_behind_the_header(void **state)
-{
-    (void)state;
-    struct world world;
-    REFUSED(ALL_REDUCE_BUFFER, offset = 0, "behind the header");
-    REFUSED(ALL_REDUCE_BUFFER, offset = PLAN_ALIGNMENT, "behind the header");
-    REFUSED(ALL_REDUCE_BUFFER, offset = HEADER_BYTES - PLAN_ALIGNMENT, "behind the header");
-    REFUSED(ALL_REDUCE_BUFFER, offset = HEADER_BYTES + 4, "buffer");
-    REFUSED(ALL_REDUCE_BUFFER, bytes -= 4, "buffer");
-    REFUSED(ALL_REDUCE_BUFFER, access = ACCESS_WRITE, "buffer");
-    REFUSED(ALL_REDUCE_BUFFER, space = SPACE_ARENA, "buffer");
-    world_fill(&world, &op_all_reduce, reduce_params);
-    world.operands[ALL_REDUCE_BUFFER].offset += 16 * PLAN_ALIGNMENT;
-    world.operands[ALL_REDUCE_BUFFER].bytes += 100;
-    assert_accepted(&world);
+    struct fixture fixture;
+    fixture_fill(&fixture, &op_all_reduce, reduce_params);
+    assert_accepted(&fixture);
+    fixture.operands[ALL_REDUCE_BUFFER].offset += 16 * PLAN_ALIGNMENT;
+    fixture.operands[ALL_REDUCE_BUFFER].bytes += 100;
+    assert_accepted(&fixture);
+    fixture.operands[ALL_REDUCE_HEADER].bytes += PLAN_ALIGNMENT;
+    assert_refused(&fixture, "header", __LINE__);
 }
 
 static void outputs_of_collectives(void **state)
 {
     (void)state;
-    struct world world;
-    REFUSED(ALL_REDUCE_X, space = SPACE_COMM, "x");
-    REFUSED(ALL_REDUCE_OUT, space = SPACE_COMM, "out");
-    world_fill(&world, &op_all_reduce, reduce_params);
-    world.operands[ALL_REDUCE_OUT].space = SPACE_STEP;
-    world.operands[ALL_REDUCE_OUT].offset = 0; /* counts */
-    assert_refused(&world, "out", __LINE__);
-    REFUSED(ALL_REDUCE_OUT, offset = PLAN_ALIGNMENT, "overlap"); /* half over x */
-    world_fill(&world, &op_all_reduce, reduce_params);
-    world.operands[ALL_REDUCE_OUT].offset = world.operands[ALL_REDUCE_X].offset; /* in place */
-    assert_accepted(&world);
+    struct fixture fixture;
+    fixture_fill(&fixture, &op_all_reduce, reduce_params);
+    fixture.operands[ALL_REDUCE_OUT].offset = fixture.operands[ALL_REDUCE_X].offset; /* in place */
+    assert_accepted(&fixture);
 
-    world_fill(&world, &op_all_gather, gather_params);
-    assert_accepted(&world); /* in the arena */
-    const struct plan_field *step = world.plan.step;
-    struct plan_operand *out = &world.operands[ALL_GATHER_OUT];
+    fixture_fill(&fixture, &op_all_gather, gather_params);
+    assert_accepted(&fixture); /* in the arena */
+    const struct plan_field *step = fixture.plan.step;
+    struct plan_operand *out = &fixture.operands[ALL_GATHER_OUT];
     out->space = SPACE_STEP;
     out->offset = step[STEP_LOGITS].offset;
-    assert_accepted(&world);
-    out->offset = step[STEP_POSITIONS].offset;
-    assert_refused(&world, "out", __LINE__);
-    out->space = SPACE_STATE;
-    assert_refused(&world, "out", __LINE__);
-    /* Another engine's ranks. */
-    world_fill(&world, &op_all_gather, gather_params);
-    world.params[ALL_GATHER_RANKS].value = RANKS - 1;
-    assert_refused(&world, "ranks", __LINE__);
+    assert_accepted(&fixture);
+}
+
+/* A parameter that came after format 2.0 is listed after the tunables, where it differs from its fallback alone. */
+static void later_params_are_listed_where_they_matter(void **state)
+{
+    (void)state;
+    int64_t params[MATMUL_PARAMS] = {4, 0, 64, 32}, found[MATMUL_PARAMS];
+    struct plan_param list[PLAN_MAX_PARAMS];
+    test_complete_params(&op_matmul, params);
+    for (int i = MATMUL_FIRST_TUNABLE; i < MATMUL_PARAMS; i++) params[i] = 100 + i;
+    int count = op_list_params(&op_matmul, params, MATMUL_TUNABLES, true, list);
+    assert_int_equal(count, 14 + MATMUL_TUNABLES); /* as format 2.0 had them: ids 1, 2, 3, ... */
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(list[i].id, i + 1);
+        assert_int_equal(list[i].flags, i < 14 ? PLAN_PARAM_ESSENTIAL : 0);
+    }
+    params[MATMUL_SCALE_BITS] = test_float_bits(0.22f);
+    for (int essential = 0; essential < 2; essential++) {
+        struct plan_launch launch = {.op = OP_MATMUL};
+        const struct plan plan = {.header = {.launch_count = 1}, .launches = &launch, .params = list};
+        struct status status = {0};
+        count = op_list_params(&op_matmul, params, MATMUL_TUNABLES, essential, list);
+        launch.param_count = (uint16_t)count;
+        assert_int_equal(count, 15 + MATMUL_TUNABLES);
+        assert_int_equal(list[count - 1].id, OP_LATER_PARAM_ID);
+        assert_int_equal(list[count - 1].flags, PLAN_PARAM_ESSENTIAL);
+        test_expect_success(op_params(&plan, &launch, MATMUL_TUNABLES, found, &status), &status);
+        assert_memory_equal(found, params, sizeof params);
+        launch.param_count--; /* absent */
+        test_expect_success(op_params(&plan, &launch, MATMUL_TUNABLES, found, &status), &status);
+        assert_int_equal(found[MATMUL_SCALE_BITS], OP_FLOAT_ONE_BITS);
+        launch.param_count++;
+        list[count - 1].id = OP_LATER_PARAM_ID + 99;
+        test_expect_failure(op_params(&plan, &launch, MATMUL_TUNABLES, found, &status), &status, STATUS_VERSION,
+                            "newer runtime|matmul|355");
+        list[count - 1].flags = 0;
+        test_expect_success(op_params(&plan, &launch, MATMUL_TUNABLES, found, &status), &status);
+    }
+}
+
+/* Ids rise, so that a plan lists them in the order of the schema; device code gets names as macros. */
+static void ids_of_schemas_rise(void **state)
+{
+    (void)state;
+    for (unsigned id = 0; id < OP_COUNT; id++) {
+        const struct op_descriptor *op = op_find(id);
+        for (int i = 0; op && i < op->param_count; i++) {
+            const struct op_param *param = &op->params[i];
+            if (param->id < OP_LATER_PARAM_ID)
+                assert_int_equal(param->id, i + 1);
+            else
+                assert_true(param->id > op->params[i - 1].id);
+            assert_true(op_first_tunable_id(op) + PLAN_MAX_PARAMS <= OP_LATER_PARAM_ID);
+            for (const char *c = param->name; *c; c++) assert_true(islower(*c) || isdigit(*c) || *c == '_');
+        }
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(headers_are_pinned),
-        cmocka_unit_test(buffers_lie_behind_the_header),
+        cmocka_unit_test(buffers_may_lie_anywhere_after_the_header),
         cmocka_unit_test(outputs_of_collectives),
+        cmocka_unit_test(later_params_are_listed_where_they_matter),
+        cmocka_unit_test(ids_of_schemas_rise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,13 @@ const char *op_paged_illegal(const int64_t *params)
     return NULL;
 }
 
+const char *op_rotary_illegal(const int64_t *params, int index)
+{
+    if (params[PAGED_HEAD_DIM] % 2) return "parameter head_dim is odd";
+    if (params[index] % 2) return "parameter rotary_dim is odd";
+    return params[index] > params[PAGED_HEAD_DIM] ? "rotary_dim is above head_dim" : NULL;
+}
+
 bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                  uint64_t *bytes)
 {

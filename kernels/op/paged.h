@@ -54,6 +54,14 @@ enum op_paged_param {
 /* struct op_descriptor.illegal of them. */
 const char *op_paged_illegal(const int64_t *params);
 
+/* Elements of a head that are rotated: parameter `index`, or all of the head where that is 0. And why they are illegal,
+ * NULL if they are legal. */
+static inline int64_t op_rotary_dim(const int64_t *params, int index)
+{
+    return params[index] ? params[index] : params[PAGED_HEAD_DIM];
+}
+const char *op_rotary_illegal(const int64_t *params, int index);
+
 /* struct op_operand.bytes of ROLE_KV; .width of heads and of the projection of q, k and v. */
 bool op_kv_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                  uint64_t *bytes);

@@ -2,8 +2,11 @@
 /* The list of ops. */
 #include "kernels/add/add.h"
 #include "kernels/all_gather/all_gather.h"
+#include "kernels/all_gather_place/all_gather_place.h"
 #include "kernels/all_reduce/all_reduce.h"
+#include "kernels/all_reduce_finish/all_reduce_finish.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention_cudnn_inputs/attention_cudnn_inputs.h"
 #include "kernels/embed/embed.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -28,6 +31,15 @@ static const struct op_descriptor *const registry[OP_COUNT] = {
     [OP_ROPE_ATTENTION] = &op_rope_attention,
     [OP_ALL_REDUCE] = &op_all_reduce,
     [OP_ALL_GATHER] = &op_all_gather,
+    [OP_ALL_REDUCE_FINISH] = &op_all_reduce_finish,
+    [OP_ALL_GATHER_PLACE] = &op_all_gather_place,
+    [OP_ATTENTION_CUDNN_INPUTS] = &op_attention_cudnn_inputs,
 };
 
 const struct op_descriptor *op_find(unsigned id) { return id < OP_COUNT ? registry[id] : NULL; }
+
+const struct op_descriptor *op_of_launch(const struct plan_launch *launch)
+{
+    const struct op_descriptor *op = op_find(launch->op);
+    return op && op->call && launch->attributes & LAUNCH_LIBRARY ? op->call : op;
+}

@@ -11,7 +11,8 @@
 
 /* Limits that keep every product of parameters inside 64 bits. */
 enum { OP_MAX_ROWS = 1 << 20, OP_MAX_WIDTH = INT32_MAX, OP_MAX_HEADS = 1 << 12, OP_MAX_HEAD_DIM = 256 };
-enum { OP_FLOAT_MAX_BITS = 0x7f7fffff }; /* of FLT_MAX */
+/* Bits of FLT_MIN, 1 and FLT_MAX. */
+enum { OP_FLOAT_MIN_BITS = 0x00800000, OP_FLOAT_ONE_BITS = 0x3f800000, OP_FLOAT_MAX_BITS = 0x7f7fffff };
 
 /* Index of a parameter or an operand that a schema refers to. */
 enum { OP_NONE = 255 };
@@ -43,9 +44,14 @@ enum op_param_source {
 /* How a rank's share of a node's parameter follows from the whole model's. */
 enum op_param_share { SHARE_ALL, SHARE_HEADS, SHARE_KV_HEADS };
 
+/* Ids in engine files: the parameters of format 2.0 from 1 on, then the tunables of the kernel, if any; parameters that
+ * came later from here on, so that tunables keep their ids. A plan leaves out a parameter that has the value that absence
+ * stands for (op_param_absent). One that came later is essential where it is present. */
+enum { OP_LATER_PARAM_ID = 256 };
+
 struct op_param {
     const char *name; /* lower case; a macro of the same name in upper case specialises device code */
-    uint16_t id;      /* in engine files: never reused */
+    uint16_t id;      /* never reused */
     uint8_t type;     /* enum op_param_type */
     uint8_t source;   /* enum op_param_source */
     uint8_t operand;  /* index, for sources that name one */
@@ -54,6 +60,11 @@ struct op_param {
     int64_t least, most;
     int64_t fallback; /* the value where nothing gives one */
 };
+
+static inline int64_t op_param_absent(const struct op_param *param)
+{
+    return param->id < OP_LATER_PARAM_ID ? 0 : param->fallback;
+}
 
 /* ---- operands ---- */
 

@@ -69,7 +69,7 @@ void test_buffer_assert_intact(const struct test_buffer *buffer, const char *nam
     for (int i = 1; i <= CANARY_BYTES; i++) {
         if (buffer->data[-i] != CANARY) fail_msg("%s: byte %d before the buffer was written", name, i);
         if (buffer->data[buffer->bytes + (size_t)i - 1] != CANARY)
-            fail_msg("%s: byte %d behind the buffer was written", name, i - 1);
+            fail_msg("%s: byte %d after the buffer was written", name, i - 1);
     }
     ASAN_POISON_MEMORY_REGION(buffer->data - CANARY_BYTES, CANARY_BYTES);
     ASAN_POISON_MEMORY_REGION(buffer->data + buffer->bytes, CANARY_BYTES);
@@ -105,8 +105,11 @@ void test_fill(struct test_random *random, void *array, size_t count, enum dtype
 
 void test_complete_params(const struct op_descriptor *op, int64_t *params)
 {
-    for (int i = 0; i < op->param_count; i++)
-        if (op->params[i].type == PARAM_DTYPE && params[i] == DTYPE_NONE) params[i] = op->params[i].fallback;
+    for (int i = 0; i < op->param_count; i++) {
+        const struct op_param *param = &op->params[i];
+        const bool zero_is_legal = param->type != PARAM_DTYPE && param->least <= 0 && param->most >= 0;
+        if (params[i] == 0 && !zero_is_legal) params[i] = param->fallback;
+    }
 }
 
 void test_case_open(struct test_case *test, const struct op_descriptor *op, const int64_t *params,

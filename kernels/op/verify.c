@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a launch of a plan must satisfy by its op's schema. */
+/* Checks of a launch of a plan against its op's schema. */
 #include <inttypes.h>
 
 #include "formats/base/checked.h"
 #include "kernels/op/op.h"
 
-/* The header of the COMM space is one operand whole, and nothing else reaches into it: a rank that wrote there could
+/* The header of the COMM space is one whole operand, and no other operand overlaps it: a rank that wrote there could
  * turn the others' exchange to any address. */
 static bool verify_comm(const struct op_demand *demand, const struct plan_operand *operand, struct status *status)
 {
@@ -15,8 +15,8 @@ static bool verify_comm(const struct op_demand *demand, const struct plan_operan
     return status_fail(status, STATUS_CORRUPT,
                        "operand %s at offset %" PRIu64 " of comm has %" PRIu64 " bytes, expected %s header of %" PRIu64
                        " bytes",
-                       demand->name, operand->offset, operand->bytes,
-                       demand->field ? "the whole" : "a place behind the", header_bytes);
+                       demand->name, operand->offset, operand->bytes, demand->field ? "the whole" : "a place after the",
+                       header_bytes);
 }
 
 /* Where an operand may lie inside the STEP and STATE spaces: a pinned operand in its field, and whatever an op writes
@@ -84,17 +84,22 @@ static bool verify_overlap(const struct op_demand *demands, const struct plan_op
     return true;
 }
 
-/* A library's call may have a workspace after the op's operands. */
-static bool count_fits(const struct plan_launch *launch, int operand_count)
+/* A library's call may have a workspace after the op's operands: of any size, which the library checks. */
+static int add_call_workspace(const struct plan_launch *launch, struct op_demand *demands, int count)
 {
-    const int found = launch->operand_count;
-    return found == operand_count || (launch->attributes & LAUNCH_LIBRARY && found == operand_count + 1);
+    if (!(launch->attributes & LAUNCH_LIBRARY) || launch->operand_count != count + 1 || count == PLAN_MAX_OPERANDS)
+        return count;
+    demands[count] = (struct op_demand){.name = "workspace",
+                                        .space_mask = 1u << SPACE_ARENA,
+                                        .access = ACCESS_READ_WRITE,
+                                        .bytes = 1};
+    return count + 1;
 }
 
 static bool verify_launch(const struct plan *plan, const struct plan_launch *launch, enum engine_target target,
                           const struct plan_geometry *geometry, struct status *status)
 {
-    const struct op_descriptor *op = op_find(launch->op);
+    const struct op_descriptor *op = op_of_launch(launch);
     if (!op) return status_fail(status, STATUS_CORRUPT, "op %u is unknown", (unsigned)launch->op);
     if (!checked_range(launch->first_param, launch->param_count, plan->header.param_count) ||
         !checked_range(launch->first_operand, launch->operand_count, plan->header.operand_count))
@@ -102,8 +107,8 @@ static bool verify_launch(const struct plan *plan, const struct plan_launch *lau
 
     int64_t params[PLAN_MAX_PARAMS];
     /* Tunables of device kernels follow the schema's parameters; nothing here depends on them. */
-    const int count = target == TARGET_CPU ? op_cpu_param_count(op) : PLAN_MAX_PARAMS;
-    if (!op_params(plan, launch, count, params, status)) return false;
+    const int tunables = target == TARGET_CPU ? op->tunable_count : PLAN_MAX_PARAMS - op->param_count;
+    if (!op_params(plan, launch, tunables, params, status)) return false;
     struct op_demand demands[PLAN_MAX_OPERANDS] = {{0}};
     int operand_count = 0;
     if (!op_demands(op, target, params, geometry, demands, &operand_count, status)) return false;
@@ -112,7 +117,8 @@ static bool verify_launch(const struct plan *plan, const struct plan_launch *lau
     if (params[OP_PARAM_ROWS] != (int64_t)rows)
         return status_fail(status, STATUS_CORRUPT, "%s works on %" PRId64 " rows, but the plan has %" PRIu32, op->name,
                            params[OP_PARAM_ROWS], rows);
-    if (!count_fits(launch, operand_count))
+    operand_count = add_call_workspace(launch, demands, operand_count);
+    if (launch->operand_count != operand_count)
         return status_fail(status, STATUS_CORRUPT, "%s has %u operands, expected %d", op->name,
                            (unsigned)launch->operand_count, operand_count);
 

@@ -10,7 +10,12 @@
     PARAM(WEIGHT_DTYPE) = DTYPE_BF16; \
     PARAM(EPS_BITS) = 0x3727c5ac;     \
     PARAM(OUT_DTYPE) = DTYPE_BF16;    \
+    PARAM(HAS_ADD_TO) = 0;            \
+    PARAM(HAS_COPY) = 0;              \
+    PARAM(COPY_DTYPE) = DTYPE_BF16;   \
     PARAM(THREADS) = 256;
+#define PARAM_HAS_ADD_TO 0
+#define PARAM_HAS_COPY   0
 #endif
 
 struct rms_norm_params {
@@ -19,7 +24,23 @@ struct rms_norm_params {
 typedef rms_norm_body<rms_norm_params> rms_norm_kernel;
 
 extern "C" __global__ void __launch_bounds__(rms_norm_params::THREADS)
-    rms_norm(const int *__restrict__ counts, const float *x, const void *__restrict__ weight, void *out)
+    rms_norm(const int *__restrict__ counts, const float *x, const void *__restrict__ weight, void *out
+#if PARAM_HAS_ADD_TO
+             ,
+             const float *add_to
+#endif
+
+#if PARAM_HAS_COPY
+             ,
+             void *copy
+#endif
+    )
 {
-    rms_norm_kernel::run(counts, x, weight, out);
+#if !PARAM_HAS_ADD_TO
+    const float *add_to = nullptr;
+#endif
+#if !PARAM_HAS_COPY
+    void *copy = nullptr;
+#endif
+    rms_norm_kernel::run(counts, x, weight, out, add_to, copy);
 }

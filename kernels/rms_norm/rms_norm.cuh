@@ -23,19 +23,22 @@ template <class P> struct rms_norm_body {
             value[0] = load_element<ELEMENT>(from, index);
     }
 
+    template <int ELEMENT>
     static __device__ __forceinline__ void store_vector(void *out, i64 index, const float (&value)[VECTOR])
     {
         if constexpr (VECTOR == 4)
-            store_elements<P::OUT_DTYPE>(out, index, value);
+            store_elements<ELEMENT>(out, index, value);
         else
-            store_element<P::OUT_DTYPE>(out, index, value[0]);
+            store_element<ELEMENT>(out, index, value[0]);
     }
 
-    static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out)
+    /* `add_to` and `copy`: null where the op has none. */
+    static __device__ __forceinline__ void run(const int *counts, const float *x, const void *weight, void *out,
+                                               const float *add_to, void *copy)
     {
         device_trigger();
         const int first = threadIdx.x * VECTOR;
-        float scale[KEPT][VECTOR], value[KEPT][VECTOR];
+        float scale[KEPT][VECTOR], value[KEPT][VECTOR], base[KEPT][VECTOR];
         if constexpr (KEEP) /* constants: before the wait */
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
@@ -48,7 +51,10 @@ template <class P> struct rms_norm_body {
             /* Rows beyond the valid ones are read along with the count instead of after it: nothing waits twice. */
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
-                if (first + s * STRIDE < P::HIDDEN) load_vector<DTYPE_F32>(x, row + first + s * STRIDE, value[s]);
+                if (first + s * STRIDE < P::HIDDEN) {
+                    load_vector<DTYPE_F32>(x, row + first + s * STRIDE, value[s]);
+                    if constexpr (P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + first + s * STRIDE, base[s]);
+                }
             if ((int)blockIdx.x >= counts[P::COUNT_INDEX]) return;
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
@@ -70,9 +76,14 @@ template <class P> struct rms_norm_body {
             for (int column = first + s * STRIDE; column < P::HIDDEN; column += KEEP ? P::HIDDEN : STRIDE) {
                 if constexpr (!KEEP) load_vector<DTYPE_F32>(x, row + column, value[s]);
                 if constexpr (!KEEP) load_vector<P::WEIGHT_DTYPE>(weight, column, scale[s]);
+                if constexpr (!KEEP && P::HAS_ADD_TO) load_vector<DTYPE_F32>(add_to, row + column, base[s]);
 #pragma unroll
-                for (int i = 0; i < VECTOR; i++) value[s][i] = value[s][i] * factor * scale[s][i];
-                store_vector(out, row + column, value[s]);
+                for (int i = 0; i < VECTOR; i++) {
+                    value[s][i] = value[s][i] * factor * scale[s][i];
+                    if constexpr (P::HAS_ADD_TO) value[s][i] += base[s][i];
+                }
+                store_vector<P::OUT_DTYPE>(out, row + column, value[s]);
+                if constexpr (P::HAS_COPY) store_vector<P::COPY_DTYPE>(copy, row + column, value[s]);
             }
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: y[r, :] = s[r, :] / sqrt(mean(s[r, :]^2) + EPS) * weight, with s = x or, with HAS_RESIDUAL, s = x + residual
- * (also written to `sum`, which may be the same memory as x or residual). Root mean square layer normalisation,
+ * (also written to `sum`, which may be the same memory as x or residual). With HAS_ADD_TO: out = add_to + y. With HAS_COPY
+ * `copy` is the same as out in another dtype. Root mean square layer normalisation,
  * Zhang and Sennrich 2019. Float32 throughout; the sum of squares is formed in a fixed order that does not depend on
  * the number of rows or threads. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_H
@@ -15,6 +16,8 @@ enum rms_norm_operand {
     RMS_NORM_OUT,      /* OUT_DTYPE[rows, HIDDEN]; may be X if it is F32 */
     RMS_NORM_RESIDUAL, /* HAS_RESIDUAL: f32[rows, HIDDEN] */
     RMS_NORM_SUM,      /* HAS_RESIDUAL: f32[rows, HIDDEN]; may be X or RESIDUAL, not OUT */
+    RMS_NORM_ADD_TO,   /* HAS_ADD_TO: f32[rows, HIDDEN]; may be OUT if that is F32 */
+    RMS_NORM_COPY,     /* HAS_COPY: COPY_DTYPE[rows, HIDDEN] */
     RMS_NORM_OPERANDS
 };
 enum rms_norm_param {
@@ -24,7 +27,10 @@ enum rms_norm_param {
     RMS_NORM_WEIGHT_DTYPE,
     RMS_NORM_EPS_BITS, /* bits of a float32 >= 0 */
     RMS_NORM_OUT_DTYPE,
-    RMS_NORM_HAS_RESIDUAL, /* CPU */
+    RMS_NORM_HAS_RESIDUAL, /* CPU; not with HAS_ADD_TO */
+    RMS_NORM_HAS_ADD_TO,   /* CUDA, as the next two */
+    RMS_NORM_HAS_COPY,
+    RMS_NORM_COPY_DTYPE,
     RMS_NORM_PARAMS
 };
 

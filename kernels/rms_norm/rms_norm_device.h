@@ -3,27 +3,21 @@
  *
  * Float32 inside, rounded once to OUT_DTYPE: relative error 1e-6 before that rounding. The order of the sum depends on
  * HIDDEN and THREADS alone, so a row's result does not depend on the other rows. Operands begin at multiples of 16
- * bytes; `out` may be `x` when OUT_DTYPE is F32. */
+ * bytes; `out` may be `x` or `add_to` when OUT_DTYPE is F32. */
 #ifndef KERNELS_RMS_NORM_RMS_NORM_DEVICE_H
 #define KERNELS_RMS_NORM_RMS_NORM_DEVICE_H
 
 #include "kernels/cuda/kernel.h"
 #include "kernels/rms_norm/rms_norm.h"
 
-enum rms_norm_device_operand {
-    RMS_NORM_DEVICE_COUNTS,
-    RMS_NORM_DEVICE_X,      /* f32[ROWS, HIDDEN] */
-    RMS_NORM_DEVICE_WEIGHT, /* DTYPE[HIDDEN], a constant */
-    RMS_NORM_DEVICE_OUT,    /* OUT_DTYPE[ROWS, HIDDEN] */
-    RMS_NORM_DEVICE_OPERANDS
+/* No residual before the norm: the operands of a launch are those of the schema up to OUT, then ADD_TO and COPY. */
+enum {
+    RMS_NORM_DEVICE_ADD_TO = RMS_NORM_OUT + 1,
+    RMS_NORM_DEVICE_COPY,
+    RMS_NORM_DEVICE_OPERANDS,
+    RMS_NORM_DEVICE_LEAST_OPERANDS = RMS_NORM_OUT + 1,
 };
 enum rms_norm_device_param {
-    RMS_NORM_DEVICE_ROWS = RMS_NORM_ROWS,
-    RMS_NORM_DEVICE_COUNT_INDEX = RMS_NORM_COUNT_INDEX,
-    RMS_NORM_DEVICE_HIDDEN = RMS_NORM_HIDDEN,
-    RMS_NORM_DEVICE_DTYPE = RMS_NORM_WEIGHT_DTYPE,
-    RMS_NORM_DEVICE_EPS_BITS = RMS_NORM_EPS_BITS,
-    RMS_NORM_DEVICE_OUT_DTYPE = RMS_NORM_OUT_DTYPE,
     RMS_NORM_DEVICE_THREADS = RMS_NORM_PARAMS, /* tunable: a multiple of 32 in 32..1024, one block per row */
     RMS_NORM_DEVICE_PARAMS
 };

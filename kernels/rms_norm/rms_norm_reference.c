@@ -19,10 +19,13 @@ void rms_norm_reference(const struct op_call *call)
             for (int64_t i = 0; i < width; i++) sum[i] = x[i] + residual[i];
             x = sum;
         }
+        const float *add_to = NULL;
+        if (call->params[RMS_NORM_HAS_ADD_TO]) add_to = (const float *)call->operands[RMS_NORM_ADD_TO] + r * width;
         double squares = 0;
         for (int64_t i = 0; i < width; i++) squares += (double)x[i] * x[i];
         double scale = 1.0 / sqrt(squares / (double)width + eps);
         for (int64_t i = 0; i < width; i++)
-            out[i] = (float)(x[i] * scale * op_element(call->operands[RMS_NORM_WEIGHT], i, dtype));
+            out[i] = (float)(x[i] * scale * op_element(call->operands[RMS_NORM_WEIGHT], i, dtype) +
+                             (add_to ? (double)add_to[i] : 0.0));
     }
 }

@@ -17,7 +17,9 @@
     PARAM(X_DTYPE) = DTYPE_BF16;    \
     PARAM(HAS_NORM) = 0;            \
     PARAM(NORM_DTYPE) = DTYPE_BF16; \
-    PARAM(EPS_BITS) = 0x358637bd;
+    PARAM(EPS_BITS) = 0x358637bd;   \
+    PARAM(ROTARY_DIM) = 0;          \
+    PARAM(NORM_SCOPE) = 0;
 #define PARAM_HAS_NORM 0
 #endif
 

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rope_append: rotates the heads of q and k and files k and v into their pages (contract: rope_append_device.h).
  *
- * A head of a row is the work of a group of lanes, a power of two; a lane holds VECTOR elements of the head's first
- * half and the VECTOR elements of the second half that they are rotated with, so that a rotation stays inside a
- * lane. */
+ * A head of a row is the work of a group of lanes, a power of two. A head is pairs of elements: those that are rotated
+ * together, then those of the rest, its first half with its second; a lane holds both elements of VECTOR neighbouring
+ * pairs, so that a rotation stays inside a lane. With NORM_SCOPE 1 a block has a row, and sums all of it first. */
 #ifndef KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 #define KERNELS_ROPE_APPEND_ROPE_APPEND_CUH
 
 #include "kernels/cuda/include/element.cuh"
+#include "kernels/cuda/include/reduce.cuh"
 #include "kernels/rope_append/rope_append_layout.cuh"
 
 template <class P> struct rope_append_body {
     static constexpr int THREADS = LAYOUT_ELEMENTWISE_THREADS;
-    static constexpr int HALF = P::HEAD_DIM / 2;
+    static constexpr int HALF = P::HEAD_DIM / 2;                                      /* pairs of a head */
+    static constexpr int ROTATED = (P::ROTARY_DIM ? P::ROTARY_DIM : P::HEAD_DIM) / 2; /* those that are rotated */
+    static constexpr bool ALL_ROTATED = ROTATED == HALF;
     static constexpr int ALL_HEADS = P::HEADS + 2 * P::KV_HEADS;
-    static constexpr int VECTOR = (int)rope_append_vector(HALF), VECTORS = HALF / VECTOR;
-    static constexpr int LANES = (int)rope_append_lanes(HALF);
+    static constexpr int VECTOR = (int)rope_append_vector(HALF, ROTATED), VECTORS = HALF / VECTOR;
+    static constexpr int LANES = (int)rope_append_lanes(HALF, ROTATED);
     static constexpr int STEPS = (VECTORS + LANES - 1) / LANES; /* more than 1 for odd halves above 32 alone */
 
     /* VECTOR 16-bit elements of one access. */
@@ -25,52 +28,44 @@ template <class P> struct rope_append_body {
     struct alignas(VECTOR >= 4 ? 16 : 4 * VECTOR) floats {
         float at[VECTOR];
     };
-
-    /* `norm_q`, `norm_k`: null without HAS_NORM. */
-    static __device__ __forceinline__ void run(const int *counts, const u16 *qkv, const float *table, const int *slots,
-                                               const int *positions, const int *page_table, u8 *kv, u16 *q,
-                                               const void *norm_q, const void *norm_k)
-    {
-        device_trigger();
-        device_wait();
-        const i64 item = ((i64)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        const int lane = threadIdx.x % LANES;
-        const i64 row = item / ALL_HEADS;
-        const int head = (int)(item % ALL_HEADS);
-        /* No early return: the lanes of a warp meet in the sums of the norm. */
-        const bool valid = row < P::ROWS && row < counts[P::COUNT_INDEX];
-        const bool is_query = head < P::HEADS, is_value = head >= P::HEADS + P::KV_HEADS;
-
-        const u16 *from = qkv + item * P::HEAD_DIM; /* item counts heads of all rows */
+    /* What a lane holds of a head. */
+    struct pairs {
         float low[STEPS][VECTOR], high[STEPS][VECTOR];
+    };
+
+    /* From a pair's number to its elements. */
+    static __device__ __forceinline__ int to_low(int pair) { return ALL_ROTATED || pair < ROTATED ? 0 : ROTATED; }
+    static __device__ __forceinline__ int to_high(int pair) { return ALL_ROTATED || pair >= ROTATED ? HALF : ROTATED; }
+
+    static __device__ __forceinline__ void load(pairs &head, const u16 *from, int lane, bool valid)
+    {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int i = (s * LANES + lane) * VECTOR;
             if (!valid || i >= HALF) continue;
-            const halves first = *(const halves *)(from + i), second = *(const halves *)(from + HALF + i);
+            const halves first = *(const halves *)(from + to_low(i) + i),
+                         second = *(const halves *)(from + to_high(i) + i);
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
-                low[s][j] = float_of_half<P::X_DTYPE>(first.at[j]);
-                high[s][j] = float_of_half<P::X_DTYPE>(second.at[j]);
+                head.low[s][j] = float_of_half<P::X_DTYPE>(first.at[j]);
+                head.high[s][j] = float_of_half<P::X_DTYPE>(second.at[j]);
             }
         }
-        float factor = 1;
-        const void *weight = is_query ? norm_q : norm_k;
-        if constexpr (P::HAS_NORM) {
-            float squares = 0;
-#pragma unroll
-            for (int s = 0; s < STEPS; s++)
-#pragma unroll
-                for (int j = 0; j < VECTOR; j++)
-                    if (valid && (s * LANES + lane) * VECTOR < HALF)
-                        squares = fmaf(low[s][j], low[s][j], fmaf(high[s][j], high[s][j], squares));
-#pragma unroll
-            for (int offset = LANES / 2; offset > 0; offset /= 2)
-                squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-            factor = 1.0f / sqrtf(squares * (1.0f / P::HEAD_DIM) + float_of_bits(P::EPS_BITS));
-        }
-        if (!valid) return;
+    }
 
+    /* 1 / sqrt(mean(x^2) + EPS) of `count` elements with that sum of squares. */
+    static __device__ __forceinline__ float scale_of(float squares, int count)
+    {
+        return 1.0f / sqrtf(squares * (1.0f / count) + float_of_bits(P::EPS_BITS));
+    }
+
+    /* Stores head `head` of a row, normalised with `factor` times weight[first...] and rotated, where that is its due. */
+    static __device__ __forceinline__ void store(const pairs &held, i64 row, int head, int lane, float factor,
+                                                 const void *weight, int first_weight, const float *table,
+                                                 const int *slots, const int *positions, const int *page_table, u8 *kv,
+                                                 u16 *q)
+    {
+        const bool is_query = head < P::HEADS, is_value = head >= P::HEADS + P::KV_HEADS;
         u16 *to;
         if (is_query) {
             to = q + (row * P::HEADS + head) * P::HEAD_DIM;
@@ -85,21 +80,24 @@ template <class P> struct rope_append_body {
         for (int s = 0; s < STEPS; s++) {
             const int i = (s * LANES + lane) * VECTOR;
             if (i >= HALF) continue;
+            const bool rotates = !is_value && (ALL_ROTATED || i < ROTATED);
             floats cosine, sine;
-            if (!is_value) {
-                const float *angles = table + row * P::HEAD_DIM + i;
+            if (rotates) {
+                const float *angles = table + row * (2 * ROTATED) + i;
                 cosine = *(const floats *)angles;
-                sine = *(const floats *)(angles + HALF);
+                sine = *(const floats *)(angles + ROTATED);
             }
             halves first, second;
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
-                float a = low[s][j], b = high[s][j];
-                if (!is_value) {
-                    if constexpr (P::HAS_NORM) {
-                        a *= factor * load_element<P::NORM_DTYPE>(weight, i + j);
-                        b *= factor * load_element<P::NORM_DTYPE>(weight, HALF + i + j);
+                float a = held.low[s][j], b = held.high[s][j];
+                if constexpr (P::HAS_NORM) {
+                    if (!is_value) {
+                        a *= factor * load_element<P::NORM_DTYPE>(weight, first_weight + to_low(i) + i + j);
+                        b *= factor * load_element<P::NORM_DTYPE>(weight, first_weight + to_high(i) + i + j);
                     }
+                }
+                if (rotates) {
                     const float rotated = a * cosine.at[j] - b * sine.at[j];
                     b = b * cosine.at[j] + a * sine.at[j];
                     a = rotated;
@@ -107,8 +105,83 @@ template <class P> struct rope_append_body {
                 first.at[j] = is_query ? half_of_float<P::X_DTYPE>(a) : half_of_float<P::KV_DTYPE>(a);
                 second.at[j] = is_query ? half_of_float<P::X_DTYPE>(b) : half_of_float<P::KV_DTYPE>(b);
             }
-            *(halves *)(to + i) = first;
-            *(halves *)(to + HALF + i) = second;
+            *(halves *)(to + to_low(i) + i) = first;
+            *(halves *)(to + to_high(i) + i) = second;
+        }
+    }
+
+    /* Sum of the squares of `heads` heads that lie at `from`, over the block. */
+    template <bool AGAIN> static __device__ __forceinline__ float squares_of(const u16 *from, int heads)
+    {
+        float squares = 0;
+        for (int i = threadIdx.x * VECTOR; i < heads * P::HEAD_DIM; i += THREADS * VECTOR) {
+            const halves values = *(const halves *)(from + i);
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) {
+                const float value = float_of_half<P::X_DTYPE>(values.at[j]);
+                squares = fmaf(value, value, squares);
+            }
+        }
+        return block_sum<THREADS, AGAIN>(squares);
+    }
+
+    /* A block has a row; its groups of lanes take the heads in turn. */
+    static __device__ __forceinline__ void run_row(const int *counts, const u16 *qkv, const float *table,
+                                                   const int *slots, const int *positions, const int *page_table,
+                                                   u8 *kv, u16 *q, const void *norm_q, const void *norm_k)
+    {
+        const i64 row = blockIdx.x;
+        const int lane = threadIdx.x % LANES;
+        if (row >= counts[P::COUNT_INDEX]) return;
+        const u16 *from = qkv + row * ALL_HEADS * P::HEAD_DIM;
+        const float q_factor = scale_of(squares_of<false>(from, P::HEADS), P::HEADS * P::HEAD_DIM);
+        const float k_factor =
+            scale_of(squares_of<true>(from + P::HEADS * P::HEAD_DIM, P::KV_HEADS), P::KV_HEADS * P::HEAD_DIM);
+        for (int head = threadIdx.x / LANES; head < ALL_HEADS; head += THREADS / LANES) {
+            const bool is_query = head < P::HEADS;
+            pairs held;
+            load(held, from + head * P::HEAD_DIM, lane, true);
+            store(held, row, head, lane, is_query ? q_factor : k_factor, is_query ? norm_q : norm_k,
+                  (is_query ? head : head - P::HEADS) * P::HEAD_DIM, table, slots, positions, page_table, kv, q);
+        }
+    }
+
+    /* `norm_q`, `norm_k`: null without HAS_NORM. */
+    static __device__ __forceinline__ void run(const int *counts, const u16 *qkv, const float *table, const int *slots,
+                                               const int *positions, const int *page_table, u8 *kv, u16 *q,
+                                               const void *norm_q, const void *norm_k)
+    {
+        device_trigger();
+        device_wait();
+        if constexpr (P::NORM_SCOPE) {
+            run_row(counts, qkv, table, slots, positions, page_table, kv, q, norm_q, norm_k);
+        } else {
+            const i64 item = ((i64)blockIdx.x * THREADS + threadIdx.x) / LANES;
+            const int lane = threadIdx.x % LANES;
+            const i64 row = item / ALL_HEADS;
+            const int head = (int)(item % ALL_HEADS);
+            /* No early return: the lanes of a warp meet in the sums of the norm. */
+            const bool valid = row < P::ROWS && row < counts[P::COUNT_INDEX];
+            pairs held;
+            load(held, qkv + item * P::HEAD_DIM, lane, valid); /* item counts heads of all rows */
+            float factor = 1;
+            if constexpr (P::HAS_NORM) {
+                float squares = 0;
+#pragma unroll
+                for (int s = 0; s < STEPS; s++)
+#pragma unroll
+                    for (int j = 0; j < VECTOR; j++)
+                        if (valid && (s * LANES + lane) * VECTOR < HALF)
+                            squares =
+                                fmaf(held.low[s][j], held.low[s][j], fmaf(held.high[s][j], held.high[s][j], squares));
+#pragma unroll
+                for (int offset = LANES / 2; offset > 0; offset /= 2)
+                    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+                factor = scale_of(squares, P::HEAD_DIM);
+            }
+            if (!valid) return;
+            store(held, row, head, lane, factor, head < P::HEADS ? norm_q : norm_k, 0, table, slots, positions,
+                  page_table, kv, q);
         }
     }
 };

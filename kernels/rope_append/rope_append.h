@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope_append: splits the QKV projection, normalises heads (optional, Qwen3), rotates q and k, appends k and v to the
- * sequence's KV page.
+/* rope_append: splits the QKV projection, normalises q and k (optional), rotates them, appends k and v to the sequence's
+ * KV page.
  *
  *   q[r, h, :] = rope(norm_q(qkv[r, h, :])), k likewise, v as it is;
- *   rope(x)[i]         = x[i] * cos[i] - x[i + D/2] * sin[i]
- *   rope(x)[i + D/2]   = x[i + D/2] * cos[i] + x[i] * sin[i]      (half-split form, as transformers stores weights)
- *   norm(x) = x / sqrt(mean(x^2) + EPS) * weight over the head.
+ *   rope(x)[i]         = x[i] * cos[i] - x[i + R/2] * sin[i]      i in [0, R/2)
+ *   rope(x)[i + R/2]   = x[i + R/2] * cos[i] + x[i] * sin[i]      (half-split form, as transformers stores weights)
+ *   rope(x)[i]         = x[i]                                     i in [R, HEAD_DIM)
+ *   norm(x) = x / sqrt(mean(x^2) + EPS) * weight, over each head (NORM_SCOPE 0, Qwen 3) or over all heads of q, all heads
+ *   of k (NORM_SCOPE 1, OLMo 2).
+ *
+ * R is ROTARY_DIM, or HEAD_DIM where ROTARY_DIM is 0.
  *
  * The row's token goes to page page_table[slot, position / PAGE_TOKENS], entry position % PAGE_TOKENS. Inside a page,
  * a layer's block begins at the KV operand's offset: K as KV_DTYPE [KV_HEADS, PAGE_TOKENS, HEAD_DIM], then V. */
@@ -17,14 +21,14 @@
 enum rope_append_operand {
     ROPE_APPEND_COUNTS,
     ROPE_APPEND_QKV,        /* X_DTYPE[rows, (HEADS + 2 KV_HEADS) * HEAD_DIM] */
-    ROPE_APPEND_TABLE,      /* f32[rows, HEAD_DIM]: rope_table's output */
+    ROPE_APPEND_TABLE,      /* f32[rows, R]: rope_table's output */
     ROPE_APPEND_SLOTS,      /* i32[rows] */
     ROPE_APPEND_POSITIONS,  /* i32[rows] */
     ROPE_APPEND_PAGE_TABLE, /* i32[slots, pages_per_slot] */
     ROPE_APPEND_KV,         /* this layer's block of a page: 2 * KV_HEADS * page_tokens * HEAD_DIM elements */
     ROPE_APPEND_Q,          /* X_DTYPE[rows, HEADS * HEAD_DIM] */
-    ROPE_APPEND_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM] */
-    ROPE_APPEND_NORM_K,     /* likewise */
+    ROPE_APPEND_NORM_Q,     /* HAS_NORM: NORM_DTYPE[HEAD_DIM], with NORM_SCOPE 1 [HEADS * HEAD_DIM] */
+    ROPE_APPEND_NORM_K,     /* likewise, [KV_HEADS * HEAD_DIM] */
     ROPE_APPEND_OPERANDS
 };
 enum rope_append_param {
@@ -41,9 +45,14 @@ enum rope_append_param {
     ROPE_APPEND_X_DTYPE = PAGED_X_DTYPE,
     ROPE_APPEND_HAS_NORM,
     ROPE_APPEND_NORM_DTYPE,
-    ROPE_APPEND_EPS_BITS, /* bits of a float32 >= 0 */
+    ROPE_APPEND_EPS_BITS,   /* bits of a float32 >= 0 */
+    ROPE_APPEND_ROTARY_DIM, /* even, at most HEAD_DIM; 0: HEAD_DIM */
+    ROPE_APPEND_NORM_SCOPE, /* enum rope_append_norm_scope; WIDTH only with HAS_NORM */
     ROPE_APPEND_PARAMS
 };
+
+/* What the mean of a norm is taken over. */
+enum rope_append_norm_scope { ROPE_APPEND_NORM_HEAD, ROPE_APPEND_NORM_WIDTH, ROPE_APPEND_NORM_SCOPES };
 
 extern const struct op_descriptor op_rope_append;
 void rope_append_reference(const struct op_call *call);

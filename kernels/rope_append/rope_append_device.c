@@ -16,6 +16,7 @@ static const char *illegal(const int64_t *params)
     const int64_t pages = params[ROPE_APPEND_DEVICE_PAGES_PER_SLOT], slots = params[ROPE_APPEND_DEVICE_SLOT_COUNT];
     const int64_t page_bytes = params[ROPE_APPEND_DEVICE_PAGE_BYTES], norm = params[ROPE_APPEND_DEVICE_NORM_DTYPE];
     const int64_t has_norm = params[ROPE_APPEND_DEVICE_HAS_NORM], eps = params[ROPE_APPEND_DEVICE_EPS_BITS];
+    const int64_t rotary = params[ROPE_APPEND_DEVICE_ROTARY_DIM], scope = params[ROPE_APPEND_DEVICE_NORM_SCOPE];
     if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
     if (count_index < 0 || count_index > 1) return "COUNT_INDEX is not 0 or 1";
     if (kv_heads < 1 || kv_heads > OP_MAX_HEADS) return "KV_HEADS is not in 1..65536";
@@ -33,6 +34,9 @@ static const char *illegal(const int64_t *params)
     if (has_norm != 0 && has_norm != 1) return "HAS_NORM is not 0 or 1";
     if (!is_half(norm) && norm != DTYPE_F32) return "NORM_DTYPE is not F32, F16 or BF16";
     if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
+    if (rotary < 0 || rotary > head_dim || rotary % 2) return "ROTARY_DIM is not an even number in 0..HEAD_DIM";
+    if (scope < 0 || scope >= ROPE_APPEND_NORM_SCOPES) return "NORM_SCOPE is not 0 or 1";
+    if (scope && !has_norm) return "NORM_SCOPE is 1 without HAS_NORM";
     return NULL;
 }
 
@@ -42,8 +46,11 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     const char *why = illegal(params);
     if (why) return why;
     const int64_t heads = params[ROPE_APPEND_DEVICE_HEADS] + 2 * params[ROPE_APPEND_DEVICE_KV_HEADS];
-    const int64_t groups = THREADS / rope_append_lanes(params[ROPE_APPEND_DEVICE_HEAD_DIM] / 2);
-    const int64_t blocks = (params[ROPE_APPEND_DEVICE_ROWS] * heads + groups - 1) / groups;
+    const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_DEVICE_ROTARY_DIM);
+    const int64_t groups = THREADS / rope_append_lanes(params[ROPE_APPEND_DEVICE_HEAD_DIM] / 2, rotary_dim / 2);
+    const int64_t rows = params[ROPE_APPEND_DEVICE_ROWS];
+    const bool a_block_each = params[ROPE_APPEND_DEVICE_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
+    const int64_t blocks = a_block_each ? rows : (rows * heads + groups - 1) / groups;
     if (blocks > INT32_MAX) return "ROWS * HEADS is too large for one grid";
     *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};
     return NULL;
@@ -62,20 +69,12 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = rows * (heads + kv_heads) * head_dim * flops_per_element;
 }
 
-static const char *const param_names[ROPE_APPEND_DEVICE_PARAMS] = {"ROWS",           "COUNT_INDEX", "HEADS",
-                                                                   "KV_HEADS",       "HEAD_DIM",    "PAGE_TOKENS",
-                                                                   "PAGES_PER_SLOT", "PAGE_BYTES",  "SLOT_COUNT",
-                                                                   "KV_DTYPE",       "X_DTYPE",     "HAS_NORM",
-                                                                   "NORM_DTYPE",     "EPS_BITS"};
-
 const struct device_kernel device_rope_append = {
     .name = "rope_append",
     .source = "kernels/rope_append/rope_append.cu",
     .op = OP_ROPE_APPEND,
     .least_capability = 80,
-    .param_count = ROPE_APPEND_DEVICE_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ROPE_APPEND_DEVICE_PARAMS,
+    .problem = &op_rope_append,
     .operand_count = ROPE_APPEND_DEVICE_OPERANDS_NORM,
     .launch = launch,
     .cost = cost,

@@ -8,6 +8,7 @@ struct shape {
     int64_t rows, valid, heads, kv_heads, head_dim, page_tokens;
     enum dtype x_dtype, kv_dtype, norm_dtype;
     bool has_norm;
+    int64_t rotary_dim, norm_scope;
 };
 enum { SLOTS = 3, CONTEXT = 1024, LAYERS = 3, LAYER = 1 };
 
@@ -31,13 +32,16 @@ static void check(const struct shape *shape)
     int32_t *slots = malloc(rows * 4), *positions = malloc(rows * 4), *page_table = malloc(pages * 4);
     int32_t counts[2] = {(int32_t)shape->valid, INT32_MAX};
     uint8_t *kv_expected = malloc(pool), *kv_found = malloc(pool), *kv_again = malloc(pool);
-    float norm_q[OP_MAX_HEAD_DIM], norm_k[OP_MAX_HEAD_DIM];
+    const size_t rotary_dim = shape->rotary_dim ? (size_t)shape->rotary_dim : head_dim;
+    const size_t norm_q_cells = head_dim * (shape->norm_scope ? (size_t)shape->heads : 1);
+    const size_t norm_k_cells = head_dim * (shape->norm_scope ? (size_t)shape->kv_heads : 1);
+    float *norm_q = malloc(norm_q_cells * 4), *norm_k = malloc(norm_k_cells * 4);
     test_fill(&random, qkv, rows * width, DTYPE_F32, -2, 2);
     test_encode(qkv, qkv_half, rows * width, shape->x_dtype);
     test_decode(qkv_half, qkv, rows * width, shape->x_dtype);
-    test_fill(&random, table, rows * head_dim, DTYPE_F32, -1, 1);
-    test_fill(&random, norm_q, head_dim, shape->norm_dtype, 0.5f, 1.5f);
-    test_fill(&random, norm_k, head_dim, shape->norm_dtype, 0.5f, 1.5f);
+    test_fill(&random, table, rows * rotary_dim, DTYPE_F32, -1, 1);
+    test_fill(&random, norm_q, norm_q_cells, shape->norm_dtype, 0.5f, 1.5f);
+    test_fill(&random, norm_k, norm_k_cells, shape->norm_dtype, 0.5f, 1.5f);
     for (size_t i = 0; i < pages; i++) page_table[i] = (int32_t)(pages - 1 - i);
     for (int64_t r = 0; r < shape->rows; r++) { /* every row at a place of its own; wild beyond the valid ones */
         slots[r] = r < shape->valid ? (int32_t)(r % SLOTS) : INT32_MAX;
@@ -57,7 +61,9 @@ static void check(const struct shape *shape)
                                                        shape->x_dtype,
                                                        shape->has_norm,
                                                        shape->norm_dtype,
-                                                       test_float_bits(1e-6f)};
+                                                       test_float_bits(1e-6f),
+                                                       shape->rotary_dim,
+                                                       shape->norm_scope};
     const int64_t reference_params[ROPE_APPEND_PARAMS] = {
         [ROPE_APPEND_ROWS] = shape->rows,
         [ROPE_APPEND_HEADS] = shape->heads,
@@ -71,22 +77,26 @@ static void check(const struct shape *shape)
         [ROPE_APPEND_HAS_NORM] = shape->has_norm,
         [ROPE_APPEND_NORM_DTYPE] = shape->norm_dtype,
         [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
+        [ROPE_APPEND_ROTARY_DIM] = shape->rotary_dim,
+        [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
     };
     rope_append_reference(&(struct op_call){reference_params,
                                             {counts, qkv, table, slots, positions, page_table,
                                              kv_expected + LAYER * aligned, q_expected, norm_q, norm_k}});
 
-    const size_t norm_bytes = head_dim * dtype_bytes(shape->norm_dtype);
+    const size_t norm_bytes = dtype_bytes(shape->norm_dtype);
     struct test_device_buffer buffers[ROPE_APPEND_DEVICE_OPERANDS_NORM] = {test_upload(counts, sizeof counts),
                                                                            test_upload(qkv_half, rows * width * 2),
-                                                                           test_upload(table, rows * head_dim * 4),
+                                                                           test_upload(table, rows * rotary_dim * 4),
                                                                            test_upload(slots, rows * 4),
                                                                            test_upload(positions, rows * 4),
                                                                            test_upload(page_table, pages * 4),
                                                                            test_device_buffer_new(pool),
                                                                            test_device_buffer_new(q_cells * 2),
-                                                                           test_upload(norm_q, norm_bytes),
-                                                                           test_upload(norm_k, norm_bytes)};
+                                                                           test_upload(norm_q,
+                                                                                       norm_q_cells * norm_bytes),
+                                                                           test_upload(norm_k,
+                                                                                       norm_k_cells * norm_bytes)};
     cu_deviceptr operands[ROPE_APPEND_DEVICE_OPERANDS_NORM];
     for (int i = 0; i < ROPE_APPEND_DEVICE_OPERANDS_NORM; i++) operands[i] = buffers[i].data;
     operands[ROPE_APPEND_DEVICE_KV] += LAYER * aligned;
@@ -123,6 +133,7 @@ static void check(const struct shape *shape)
     }
     free(qkv), free(table), free(q_expected), free(q_found), free(qkv_half), free(q_half), free(q_again), free(slots);
     free(positions), free(page_table), free(kv_expected), free(kv_found), free(kv_again);
+    free(norm_q), free(norm_k);
 }
 
 static void equals_reference(void **state)
@@ -144,10 +155,37 @@ static void equals_reference(void **state)
                                     .has_norm = (i + i / 9) % 2};
         check(&shape);
     }
-    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false};
+    const struct shape llama = {700, 650, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, 0, 0};
     check(&llama);
-    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true};
+    const struct shape qwen = {300, 300, 32, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, 0, 0};
     check(&qwen);
+}
+
+static void rotates_a_part_and_normalises_the_width(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {32, 24}, {6, 4}, {254, 2}, {128, 0}, {20, 6}};
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    for (int i = 0; i < 24; i++) {
+        const struct shape shape = {.rows = i % 5 == 0 ? 1 : 3 + 7 * i,
+                                    .valid = i % 5 == 0 ? 1 : 2 + 6 * i,
+                                    .heads = 3 * (1 + i % 3),
+                                    .kv_heads = 1 + i % 3,
+                                    .head_dim = dims[i % 8][0],
+                                    .page_tokens = 16,
+                                    .x_dtype = dtypes[i / 3 % 2],
+                                    .kv_dtype = dtypes[i % 2],
+                                    .norm_dtype = dtypes[i / 2 % 3],
+                                    .has_norm = i / 8 != 0,
+                                    .rotary_dim = dims[i % 8][1],
+                                    .norm_scope = i / 8 == 2};
+        check(&shape);
+    }
+    const struct shape olmo = {300, 290, 32, 32, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, 0, 1};
+    check(&olmo);
+    const struct shape phi = {300, 300, 24, 8, 128, 64, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, 96, 0};
+    check(&phi);
 }
 
 static void times(void **state)
@@ -179,8 +217,9 @@ static void times(void **state)
                                         shared[4].data, kv[i].data, q[i].data,      in[0].data,     in[0].data};
             memcpy(operands + i * operand_count, set, (size_t)operand_count * sizeof *set);
         }
-        const int64_t params[] = {ROWS,       0, HEADS,      KV_HEADS,   DIM,  TOKENS,     PAGES,
-                                  page_bytes, 1, DTYPE_BF16, DTYPE_BF16, norm, DTYPE_BF16, test_float_bits(1e-6f)};
+        const int64_t params[ROPE_APPEND_DEVICE_PARAMS] =
+            {ROWS,       0, HEADS,      KV_HEADS,   DIM,  TOKENS,     PAGES,
+             page_bytes, 1, DTYPE_BF16, DTYPE_BF16, norm, DTYPE_BF16, test_float_bits(1e-6f)};
         struct test_kernel kernel;
         test_kernel_open(&kernel, &device_rope_append, params);
         double us = test_kernel_time(&kernel, operands, operand_count, COPIES, 0);
@@ -206,11 +245,15 @@ static void hostile_params_are_refused(void **state)
     test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_PAGE_BYTES, 4 * 2 * 64 * 64 - 16);
     test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_PAGE_BYTES, 4 * 2 * 64 * 64 + 8);
     test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_KV_DTYPE, DTYPE_F32);
+    test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_ROTARY_DIM, 31);
+    test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_ROTARY_DIM, 66);
+    test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_NORM_SCOPE, 2);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference), cmocka_unit_test(hostile_params_are_refused),
-                                       cmocka_unit_test(times)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference),
+                                       cmocka_unit_test(rotates_a_part_and_normalises_the_width),
+                                       cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,17 +5,18 @@
 
 #include "kernels/cuda/include/layout.cuh"
 
-/* Elements of one access; `half`: those of half a head. */
-LAYOUT_FUNCTION layout_size rope_append_vector(layout_size half)
+/* Elements of one access: a divisor of half a head and of half its rotated part. */
+LAYOUT_FUNCTION layout_size rope_append_vector(layout_size half, layout_size rotated_half)
 {
-    return half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
+    const layout_size both = half | rotated_half;
+    return both % 8 == 0 ? 8 : both % 4 == 0 ? 4 : both % 2 == 0 ? 2 : 1;
 }
 
 /* Lanes that share a head: a power of two, at most a warp. */
-LAYOUT_FUNCTION layout_size rope_append_lanes(layout_size half)
+LAYOUT_FUNCTION layout_size rope_append_lanes(layout_size half, layout_size rotated_half)
 {
     layout_size lanes = 1;
-    while (lanes < half / rope_append_vector(half) && lanes < 32) lanes *= 2;
+    while (lanes < half / rope_append_vector(half, rotated_half) && lanes < 32) lanes *= 2;
     return lanes;
 }
 

@@ -13,25 +13,37 @@ static void store(void *array, int64_t index, enum dtype dtype, float value)
         ((uint16_t *)array)[index] = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
 }
 
-static void rotate_head(const struct op_call *call, const float *x, const float *table, int norm_operand, void *out,
-                        enum dtype dtype)
+/* 1 / sqrt(mean(x^2) + EPS) */
+static double scale_of(const struct op_call *call, const float *x, int64_t count)
 {
-    int64_t head_dim = call->params[ROPE_APPEND_HEAD_DIM], half = head_dim / 2;
-    double normal[OP_MAX_HEAD_DIM], squares = 0;
-    for (int64_t i = 0; i < head_dim; i++) squares += (double)x[i] * x[i];
-    double eps = (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS);
-    double scale = 1.0 / sqrt(squares / (double)head_dim + eps);
-    enum dtype norm_dtype = (enum dtype)call->params[ROPE_APPEND_NORM_DTYPE];
-    for (int64_t i = 0; i < head_dim; i++) {
-        normal[i] = x[i];
-        if (call->params[ROPE_APPEND_HAS_NORM])
-            normal[i] *= scale * op_element(call->operands[norm_operand], i, norm_dtype);
+    double squares = 0;
+    for (int64_t i = 0; i < count; i++) squares += (double)x[i] * x[i];
+    return 1.0 / sqrt(squares / (double)count + (double)op_float_param(call->params, ROPE_APPEND_EPS_BITS));
+}
+
+/* Head `head` of the `heads` at x, which share the norm's operand. */
+static void rotate_head(const struct op_call *call, const float *x, int64_t heads, int64_t head, const float *table,
+                        int norm_operand, void *out, enum dtype dtype)
+{
+    const int64_t head_dim = call->params[ROPE_APPEND_HEAD_DIM];
+    const int64_t rotary_dim = op_rotary_dim(call->params, ROPE_APPEND_ROTARY_DIM), half = rotary_dim / 2;
+    const bool over_width = call->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
+    const enum dtype norm_dtype = (enum dtype)call->params[ROPE_APPEND_NORM_DTYPE];
+    double normal[OP_MAX_HEAD_DIM];
+    for (int64_t i = 0; i < head_dim; i++) normal[i] = x[head * head_dim + i];
+    if (call->params[ROPE_APPEND_HAS_NORM]) {
+        const double scale =
+            over_width ? scale_of(call, x, heads * head_dim) : scale_of(call, x + head * head_dim, head_dim);
+        const int64_t first = over_width ? head * head_dim : 0;
+        for (int64_t i = 0; i < head_dim; i++)
+            normal[i] *= scale * op_element(call->operands[norm_operand], first + i, norm_dtype);
     }
     for (int64_t i = 0; i < half; i++) {
         double cosine = table[i], sine = table[half + i];
         store(out, i, dtype, (float)(normal[i] * cosine - normal[half + i] * sine));
         store(out, half + i, dtype, (float)(normal[half + i] * cosine + normal[i] * sine));
     }
+    for (int64_t i = rotary_dim; i < head_dim; i++) store(out, i, dtype, (float)normal[i]);
 }
 
 void rope_append_reference(const struct op_call *call)
@@ -39,6 +51,7 @@ void rope_append_reference(const struct op_call *call)
     const int64_t *params = call->params;
     int64_t heads = params[ROPE_APPEND_HEADS], kv_heads = params[ROPE_APPEND_KV_HEADS];
     int64_t head_dim = params[ROPE_APPEND_HEAD_DIM], rows = op_valid_rows(call);
+    const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
     enum dtype dtype = (enum dtype)params[ROPE_APPEND_KV_DTYPE];
     struct pages pages = pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
@@ -46,13 +59,13 @@ void rope_append_reference(const struct op_call *call)
                                   params[ROPE_APPEND_PAGE_BYTES], kv_heads, head_dim * (int64_t)dtype_bytes(dtype));
     for (int64_t r = 0; r < rows; r++) {
         const float *qkv = (const float *)call->operands[ROPE_APPEND_QKV] + r * (heads + 2 * kv_heads) * head_dim;
-        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * head_dim;
+        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + r * rotary_dim;
         float *q = (float *)call->operands[ROPE_APPEND_Q] + r * heads * head_dim;
         for (int64_t h = 0; h < heads; h++)
-            rotate_head(call, qkv + h * head_dim, table, ROPE_APPEND_NORM_Q, q + h * head_dim, DTYPE_F32);
+            rotate_head(call, qkv, heads, h, table, ROPE_APPEND_NORM_Q, q + h * head_dim, DTYPE_F32);
         for (int64_t g = 0; g < kv_heads; g++) {
             uint8_t *key = pages_key(&pages, slots[r], positions[r], g);
-            rotate_head(call, qkv + (heads + g) * head_dim, table, ROPE_APPEND_NORM_K, key, dtype);
+            rotate_head(call, qkv + heads * head_dim, kv_heads, g, table, ROPE_APPEND_NORM_K, key, dtype);
             const float *v = qkv + (heads + kv_heads + g) * head_dim;
             for (int64_t i = 0; i < head_dim; i++) store(key + pages.values, i, dtype, v[i]);
         }

@@ -2,6 +2,8 @@
 #include "kernels/rope_append/rope_append.h"
 #include "kernels/op/test_support.h"
 
+#include <math.h>
+
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 struct shape {
@@ -9,6 +11,7 @@ struct shape {
     uint64_t slots, context;
     enum dtype kv_dtype, norm_dtype;
     bool has_norm;
+    int64_t rotary_dim, norm_scope;
 };
 
 enum { LAYERS = 3, LAYER = 1 /* the launch's layer: the others' memory must stay as it is */ };
@@ -44,6 +47,8 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         [ROPE_APPEND_HAS_NORM] = shape->has_norm,
         [ROPE_APPEND_NORM_DTYPE] = shape->norm_dtype,
         [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
+        [ROPE_APPEND_ROTARY_DIM] = shape->rotary_dim,
+        [ROPE_APPEND_NORM_SCOPE] = shape->norm_scope,
     };
     struct test_case *test = &setup->test;
     test_case_open(test, &op_rope_append, params, &geometry, (int32_t)shape->valid);
@@ -64,13 +69,14 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
     }
     size_t width = (size_t)((shape->heads + 2 * shape->kv_heads) * shape->head_dim);
     test_fill(random, test->call.operands[ROPE_APPEND_QKV], (size_t)shape->valid * width, DTYPE_F32, -2, 2);
-    test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * shape->head_dim), DTYPE_F32, -1,
-              1);
-    if (shape->has_norm) {
-        test_fill(random, test->call.operands[ROPE_APPEND_NORM_Q], (size_t)shape->head_dim, shape->norm_dtype, 0.5f,
-                  1.5f);
-        test_fill(random, test->call.operands[ROPE_APPEND_NORM_K], (size_t)shape->head_dim, shape->norm_dtype, 0.5f,
-                  1.5f);
+    const int64_t rotary_dim = shape->rotary_dim ? shape->rotary_dim : shape->head_dim;
+    assert_int_equal(test->demands[ROPE_APPEND_TABLE].bytes, shape->rows * rotary_dim * 4);
+    test_fill(random, test->call.operands[ROPE_APPEND_TABLE], (size_t)(shape->valid * rotary_dim), DTYPE_F32, -1, 1);
+    for (int i = ROPE_APPEND_NORM_Q; i <= ROPE_APPEND_NORM_K && shape->has_norm; i++) {
+        const int64_t heads = i == ROPE_APPEND_NORM_Q ? shape->heads : shape->kv_heads;
+        const size_t count = (size_t)(shape->head_dim * (shape->norm_scope ? heads : 1));
+        assert_int_equal(test->demands[i].bytes, count * dtype_bytes(shape->norm_dtype));
+        test_fill(random, test->call.operands[i], count, shape->norm_dtype, 0.5f, 1.5f);
     }
 }
 
@@ -178,6 +184,72 @@ static void equals_reference(void **state)
     }
 }
 
+/* Part of each head rotated, and norms over the width of q and of k. */
+static void rotates_a_part(void **state)
+{
+    (void)state;
+    struct test_random random = {9};
+    static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {128, 2}, {6, 4}, {64, 64}, {256, 254}, {20, 6}};
+    for (int round = 0; round < 96; round++) {
+        const int64_t kv_heads = test_random_range(&random, 1, 3);
+        struct shape shape = {
+            .rows = test_random_range(&random, 1, round % 9 ? 6 : 40),
+            .heads = kv_heads * test_random_range(&random, 1, 5),
+            .kv_heads = kv_heads,
+            .head_dim = dims[round % 8][0],
+            .page_tokens = 16,
+            .slots = (uint64_t)test_random_range(&random, 1, 4),
+            .context = 256,
+            .kv_dtype = dtypes[round / 8 % 3],
+            .norm_dtype = dtypes[round / 24 % 3],
+            .has_norm = round % 3 != 0,
+            .rotary_dim = dims[round % 8][1],
+            .norm_scope = round % 3 == 2,
+        };
+        shape.valid = test_random_range(&random, 1, shape.rows);
+        check_shape(&random, &shape);
+    }
+}
+
+/* By hand: one row, heads of 4, the first 2 elements rotated by a quarter turn, norm over both heads of q. */
+static void small_case(void **state)
+{
+    (void)state;
+    const struct shape shape = {.rows = 1,
+                                .valid = 1,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 4,
+                                .page_tokens = 1,
+                                .slots = 1,
+                                .context = 4,
+                                .kv_dtype = DTYPE_F32,
+                                .norm_dtype = DTYPE_F32,
+                                .has_norm = true,
+                                .rotary_dim = 2,
+                                .norm_scope = 1};
+    static const float x[16] = {1, 2, 3, 4, -4, -3, -2, -1,
+                                2, 2, 2, 2, 5,  6,  7,  8}; /* mean square of q: 7.5, of k: 4 */
+    static const float table[2] = {0, 1}, norm_q[8] = {1, 1, 1, 1, 2, 2, 2, 2}, norm_k[4] = {1, 3, 1, 1};
+    static const float q[8] = {-2, 1, 3, 4, 6, -8, -4, -2}, k[4] = {-3, 1, 1, 1}; /* q: times sqrt(7.5) */
+    struct test_random random = {10};
+    struct setup setup;
+    setup_open(&setup, &random, &shape);
+    void *const *operands = setup.test.call.operands;
+    memcpy(operands[ROPE_APPEND_QKV], x, sizeof x);
+    memcpy(operands[ROPE_APPEND_TABLE], table, sizeof table);
+    memcpy(operands[ROPE_APPEND_NORM_Q], norm_q, sizeof norm_q);
+    memcpy(operands[ROPE_APPEND_NORM_K], norm_k, sizeof norm_k);
+    op_rope_append.reference(&setup.test.call);
+    const float *found = operands[ROPE_APPEND_Q];
+    for (int i = 0; i < 8; i++) assert_true(fabsf(found[i] * sqrtf(7.5f) - q[i]) < 1e-4f);
+    const int32_t page = ((const int32_t *)operands[ROPE_APPEND_PAGE_TABLE])[1]; /* of position 1 */
+    found = (const float *)(const void *)((const uint8_t *)operands[ROPE_APPEND_KV] +
+                                          (uint64_t)page * setup.test.geometry.page_bytes);
+    for (int i = 0; i < 4; i++) assert_true(fabsf(found[i] - k[i]) < 1e-4f && found[4 + i] == x[12 + i]);
+    test_case_close(&setup.test);
+}
+
 static void a_row_alone_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -227,8 +299,8 @@ static void hostile_params_are_refused(void **state)
     (void)state;
     const struct plan_geometry geometry =
         {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
-    const int64_t params[ROPE_APPEND_PARAMS] =
-        {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, 1, DTYPE_F32, test_float_bits(1e-6f)};
+    const int64_t params[ROPE_APPEND_PARAMS] = {4,     0, 8,         2,         64, 16,        4,
+                                                65536, 2, DTYPE_F32, DTYPE_F32, 1,  DTYPE_F32, test_float_bits(1e-6f)};
     test_hostile_params(&op_rope_append, params, &geometry);
     static const struct {
         int index;
@@ -247,9 +319,17 @@ static void hostile_params_are_refused(void **state)
         {ROPE_APPEND_HAS_NORM, 2},
         {ROPE_APPEND_NORM_DTYPE, 0},
         {ROPE_APPEND_EPS_BITS, -1},
+        {ROPE_APPEND_ROTARY_DIM, -2},
+        {ROPE_APPEND_ROTARY_DIM, 31},
+        {ROPE_APPEND_ROTARY_DIM, 66},
+        {ROPE_APPEND_NORM_SCOPE, 2},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         test_assert_refused(&op_rope_append, params, &geometry, bad[i].index, bad[i].value);
+    int64_t without_norm[ROPE_APPEND_PARAMS];
+    memcpy(without_norm, params, sizeof params);
+    without_norm[ROPE_APPEND_HAS_NORM] = 0;
+    test_assert_refused(&op_rope_append, without_norm, &geometry, ROPE_APPEND_NORM_SCOPE, 1);
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
     test_assert_refused(&op_rope_append, params, &short_slots, ROPE_APPEND_ROWS, 4);
@@ -259,6 +339,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_reference),
+        cmocka_unit_test(rotates_a_part),
+        cmocka_unit_test(small_case),
         cmocka_unit_test(a_row_alone_gives_the_same_bits),
         cmocka_unit_test(hostile_params_are_refused),
     };

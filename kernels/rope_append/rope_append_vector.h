@@ -12,25 +12,32 @@
 
 op_run rope_append_run_avx2, rope_append_run_avx512;
 
-/* out = x / sqrt(mean(x^2) + eps) * weight */
-static inline void rope_append_norm(const float *x, const void *weight, enum dtype dtype, int64_t head_dim, float eps,
-                                    float *out)
+/* 1 / sqrt(mean(x^2) + eps) */
+static inline float rope_append_scale(const float *x, int64_t count, float eps)
 {
     vec squares = vec_set(0);
-    for (int64_t i = 0; i < head_dim; i += VEC_WIDTH) {
-        vec value = vec_load_dtype(x, i, head_dim - i, DTYPE_F32);
+    for (int64_t i = 0; i < count; i += VEC_WIDTH) {
+        vec value = vec_load_dtype(x, i, count - i, DTYPE_F32);
         squares = vec_fma(value, value, squares);
     }
-    vec scale = vec_set(1.0f / sqrtf(vec_sum(squares) / (float)head_dim + eps));
+    return 1.0f / sqrtf(vec_sum(squares) / (float)count + eps);
+}
+
+/* out[i] = x[i] * scale * weight[first + i] */
+static inline void rope_append_norm(const float *x, float scale, const void *weight, int64_t first, enum dtype dtype,
+                                    int64_t head_dim, float *out)
+{
     for (int64_t i = 0; i < head_dim; i += VEC_WIDTH) {
-        vec value = vec_load_dtype(x, i, head_dim - i, DTYPE_F32) * scale;
-        vec_store_dtype(out, i, head_dim - i, DTYPE_F32, value * vec_load_dtype(weight, i, head_dim - i, dtype));
+        vec value = vec_load_dtype(x, i, head_dim - i, DTYPE_F32) * vec_set(scale);
+        vec_store_dtype(out, i, head_dim - i, DTYPE_F32,
+                        value * vec_load_dtype(weight, first + i, head_dim - i, dtype));
     }
 }
 
-VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t head_dim, void *out, enum dtype dtype)
+VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t head_dim, int64_t rotary_dim, void *out,
+                                   enum dtype dtype)
 {
-    int64_t half = head_dim / 2;
+    int64_t half = rotary_dim / 2;
     for (int64_t i = 0; i < half; i += VEC_WIDTH) {
         int64_t count = half - i;
         vec low = vec_load_dtype(x, i, count, DTYPE_F32), high = vec_load_dtype(x, half + i, count, DTYPE_F32);
@@ -39,6 +46,8 @@ VEC_INLINE void rope_append_rotate(const float *x, const float *table, int64_t h
         vec_store_dtype(out, i, count, dtype, vec_fma(low, cosine, -(high * sine)));
         vec_store_dtype(out, half + i, count, dtype, vec_fma(high, cosine, low * sine));
     }
+    for (int64_t i = rotary_dim; i < head_dim; i += VEC_WIDTH)
+        vec_store_dtype(out, i, head_dim - i, dtype, vec_load_dtype(x, i, head_dim - i, DTYPE_F32));
 }
 
 VEC_INLINE void rope_append_units(const struct op_call *call, struct share share, enum dtype kv_dtype)
@@ -47,17 +56,21 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
     const int64_t heads = params[ROPE_APPEND_HEADS], kv_heads = params[ROPE_APPEND_KV_HEADS];
     const int64_t head_dim = params[ROPE_APPEND_HEAD_DIM], units = heads + 2 * kv_heads;
     const int32_t *slots = call->operands[ROPE_APPEND_SLOTS], *positions = call->operands[ROPE_APPEND_POSITIONS];
+    const int64_t rotary_dim = op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM);
     const bool has_norm = params[ROPE_APPEND_HAS_NORM] != 0;
+    const bool over_width = params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_WIDTH;
     const enum dtype norm_dtype = (enum dtype)params[ROPE_APPEND_NORM_DTYPE];
     const float eps = op_float_param(params, ROPE_APPEND_EPS_BITS);
     const struct pages pages =
         pages_of(call->operands[ROPE_APPEND_KV], call->operands[ROPE_APPEND_PAGE_TABLE],
                  params[ROPE_APPEND_PAGES_PER_SLOT], params[ROPE_APPEND_PAGE_TOKENS], params[ROPE_APPEND_PAGE_BYTES],
                  kv_heads, head_dim * (int64_t)dtype_bytes(kv_dtype));
+    int64_t scaled_row = -1; /* over_width: the row that the scales are of */
+    float scale_q = 0, scale_k = 0;
     for (int64_t unit = share.first; unit < share.last; unit++) {
         int64_t row = unit / units, head = unit % units;
         const float *x = (const float *)call->operands[ROPE_APPEND_QKV] + unit * head_dim;
-        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + row * head_dim;
+        const float *table = (const float *)call->operands[ROPE_APPEND_TABLE] + row * rotary_dim;
         if (head >= heads + kv_heads) {
             uint8_t *value = pages_key(&pages, slots[row], positions[row], head - heads - kv_heads) + pages.values;
             for (int64_t i = 0; i < head_dim; i += VEC_WIDTH)
@@ -68,15 +81,23 @@ VEC_INLINE void rope_append_units(const struct op_call *call, struct share share
         bool is_query = head < heads;
         if (has_norm) {
             const void *weight = call->operands[is_query ? ROPE_APPEND_NORM_Q : ROPE_APPEND_NORM_K];
-            rope_append_norm(x, weight, norm_dtype, head_dim, eps, normal);
+            if (over_width && row != scaled_row) {
+                const float *q = x - head * head_dim;
+                scale_q = rope_append_scale(q, heads * head_dim, eps);
+                scale_k = rope_append_scale(q + heads * head_dim, kv_heads * head_dim, eps);
+                scaled_row = row;
+            }
+            const float scale = !over_width ? rope_append_scale(x, head_dim, eps) : is_query ? scale_q : scale_k;
+            const int64_t first = over_width ? (is_query ? head : head - heads) * head_dim : 0;
+            rope_append_norm(x, scale, weight, first, norm_dtype, head_dim, normal);
             x = normal;
         }
         if (is_query) {
             float *q = (float *)call->operands[ROPE_APPEND_Q] + (row * heads + head) * head_dim;
-            rope_append_rotate(x, table, head_dim, q, DTYPE_F32);
+            rope_append_rotate(x, table, head_dim, rotary_dim, q, DTYPE_F32);
         } else {
             uint8_t *key = pages_key(&pages, slots[row], positions[row], head - heads);
-            rope_append_rotate(x, table, head_dim, key, kv_dtype);
+            rope_append_rotate(x, table, head_dim, rotary_dim, key, kv_dtype);
         }
     }
 }

@@ -20,6 +20,7 @@
     PARAM(HAS_NORM) = 1;                                                                                           \
     PARAM(NORM_DTYPE) = DTYPE_BF16; /* F32, F16, BF16 */                                                           \
     PARAM(EPS_BITS) = 0x358637bd;                                                                                  \
+    PARAM(ROTARY_DIM) = 0;   /* even, at most HEAD_DIM; 0: HEAD_DIM */                                             \
     PARAM(SPLITS) = 16;      /* tunable: blocks per (row, kv head, head block), 1 to 64: as many as may work */    \
     PARAM(WARPS) = 8;        /* tunable: per block, 1 to 16 */                                                     \
     PARAM(TILE_TOKENS) = 16; /* tunable: 16, 32, 64: fewer rounds, more registers */                               \

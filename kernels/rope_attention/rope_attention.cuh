@@ -57,8 +57,10 @@ template <class P> struct rope_attention_body {
     static constexpr int SHARES = P::SPLITS == 1 ? 1 : THREADS >= 4 * QUADS ? 4 : THREADS >= 2 * QUADS ? 2 : 1;
     static constexpr int MERGE_BATCH = (P::SPLITS + SHARES - 1) / SHARES < 8 ? (P::SPLITS + SHARES - 1) / SHARES : 8;
 
-    static constexpr int PAIRS = P::HEAD_DIM / 2; /* rotated together: i and i + HEAD_DIM / 2 */
-    static constexpr int VECTOR = PAIRS % 2 == 0 ? 2 : 1;
+    static constexpr int PAIRS = P::HEAD_DIM / 2;                                     /* of elements: see to_low */
+    static constexpr int ROTATED = (P::ROTARY_DIM ? P::ROTARY_DIM : P::HEAD_DIM) / 2; /* the first ones: are rotated */
+    static constexpr bool ALL_ROTATED = ROTATED == PAIRS;
+    static constexpr int VECTOR = PAIRS % 2 == 0 && ROTATED % 2 == 0 ? 2 : 1;
     static constexpr int ROUNDS = (PAIRS + 32 * VECTOR - 1) / (32 * VECTOR);
     static constexpr int TASKS = BLOCK_HEADS + 2; /* vectors to prepare: q heads, k, v */
     static constexpr int WARP_TASKS = (TASKS + P::WARPS - 1) / P::WARPS;
@@ -337,8 +339,11 @@ template <class P> struct rope_attention_body {
         }
     }
 
-    /* Elements of the head vectors that this lane prepares. */
+    /* Pairs of the head vectors that this lane prepares. */
     static __device__ __forceinline__ int pair_index(int lane, int round) { return (round * 32 + lane) * VECTOR; }
+    /* From a pair's number to its elements: of the rotated part its two halves, then those of the rest. */
+    static __device__ __forceinline__ int to_low(int pair) { return ALL_ROTATED || pair < ROTATED ? 0 : ROTATED; }
+    static __device__ __forceinline__ int to_high(int pair) { return ALL_ROTATED || pair >= ROTATED ? PAIRS : ROTATED; }
 
     /* q, k and v of this block: norm, rope, rounding; into shared memory and, k and v, to their page. */
     static __device__ __forceinline__ void prepare(shared_data &shared, const u16 *qkv, const float *table,
@@ -360,14 +365,15 @@ template <class P> struct rope_attention_body {
                 int i = pair_index(lane, r);
                 bool inside = used && i < PAIRS;
                 if constexpr (VECTOR == 2) {
-                    u32 a = inside ? *(const u32 *)(x + i) : 0, b = inside ? *(const u32 *)(x + PAIRS + i) : 0;
+                    u32 a = inside ? *(const u32 *)(x + to_low(i) + i) : 0,
+                        b = inside ? *(const u32 *)(x + to_high(i) + i) : 0;
                     low[k][r][0] = float_of_half<P::X_DTYPE>((u16)a),
                     low[k][r][1] = float_of_half<P::X_DTYPE>((u16)(a >> 16));
                     high[k][r][0] = float_of_half<P::X_DTYPE>((u16)b),
                     high[k][r][1] = float_of_half<P::X_DTYPE>((u16)(b >> 16));
                 } else {
-                    low[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[i]) : 0;
-                    high[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[PAIRS + i]) : 0;
+                    low[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_low(i) + i]) : 0;
+                    high[k][r][0] = inside ? float_of_half<P::X_DTYPE>(x[to_high(i) + i]) : 0;
                 }
             }
         }
@@ -376,8 +382,8 @@ template <class P> struct rope_attention_body {
 #pragma unroll
             for (int e = 0; e < VECTOR; e++) {
                 int i = pair_index(lane, r) + e;
-                cosine[r][e] = i < PAIRS ? table[i] : 0;
-                sine[r][e] = i < PAIRS ? table[PAIRS + i] : 0;
+                cosine[r][e] = i < ROTATED ? table[i] : ALL_ROTATED ? 0 : 1; /* by no angle: as they are */
+                sine[r][e] = i < ROTATED ? table[ROTATED + i] : 0;
             }
 #pragma unroll
         for (int k = 0; k < WARP_TASKS; k++) {
@@ -406,21 +412,22 @@ template <class P> struct rope_attention_body {
                     float x = low[k][r][e], y = high[k][r][e];
                     if (P::HAS_NORM && !is_v) {
                         const void *norm = task < BLOCK_HEADS ? norm_q : norm_k;
-                        x *= scale * load_element<P::NORM_DTYPE>(norm, i + e);
-                        y *= scale * load_element<P::NORM_DTYPE>(norm, PAIRS + i + e);
+                        x *= scale * load_element<P::NORM_DTYPE>(norm, to_low(i) + i + e);
+                        y *= scale * load_element<P::NORM_DTYPE>(norm, to_high(i) + i + e);
                     }
                     a[e] = is_v ? x : x * cosine[r][e] - y * sine[r][e];
                     b[e] = is_v ? y : y * cosine[r][e] + x * sine[r][e];
                 }
                 if constexpr (VECTOR == 2) {
                     u32 first = pack_halves<P::KV_DTYPE>(a[0], a[1]), second = pack_halves<P::KV_DTYPE>(b[0], b[1]);
-                    *(u32 *)(to + i) = first, *(u32 *)(to + PAIRS + i) = second;
+                    *(u32 *)(to + to_low(i) + i) = first, *(u32 *)(to + to_high(i) + i) = second;
                     if (task >= BLOCK_HEADS && head_block == 0)
-                        *(u32 *)(page + i) = first, *(u32 *)(page + PAIRS + i) = second;
+                        *(u32 *)(page + to_low(i) + i) = first, *(u32 *)(page + to_high(i) + i) = second;
                 } else {
                     u16 first = half_of_float<P::KV_DTYPE>(a[0]), second = half_of_float<P::KV_DTYPE>(b[0]);
-                    to[i] = first, to[PAIRS + i] = second;
-                    if (task >= BLOCK_HEADS && head_block == 0) page[i] = first, page[PAIRS + i] = second;
+                    to[to_low(i) + i] = first, to[to_high(i) + i] = second;
+                    if (task >= BLOCK_HEADS && head_block == 0)
+                        page[to_low(i) + i] = first, page[to_high(i) + i] = second;
                 }
             }
         }
@@ -512,7 +519,7 @@ template <class P> struct rope_attention_body {
 
         u16 *page_row = kv + (i64)new_page * PAGE_ELEMENTS +
                         (kv_head * P::PAGE_TOKENS + work.position % P::PAGE_TOKENS) * P::HEAD_DIM;
-        prepare(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM, table + (i64)row * P::HEAD_DIM,
+        prepare(shared, qkv + (i64)row * (P::HEADS + 2 * P::KV_HEADS) * P::HEAD_DIM, table + (i64)row * (2 * ROTATED),
                 norm_q, norm_k, page_row, kv_head, head_block, heads, with_new, warp, lane);
         __syncthreads();
         queries held;

@@ -4,7 +4,7 @@
  *
  * For each valid row r (rows belong to different slots), with q, k, v the row's heads in QKV:
  *
- *   q, k = rope(norm(q)), rope(norm(k))                  norm if HAS_NORM; both as in rope_append.h
+ *   q, k = rope(norm(q)), rope(norm(k))                  norm over each head if HAS_NORM; both as in rope_append.h
  *   page of positions[r] takes k and v, rounded to KV_DTYPE   pages as in rope_append.h
  *   out[r, h, :] = sum over t of softmax_t(SCALE * q[h] . k[t, g]) * v[t, g],   g = h / (HEADS / KV_HEADS),
  *   t from max(0, positions[r] - WINDOW + 1) (WINDOW 0: from 0) to positions[r], the new token as rounded.
@@ -24,7 +24,7 @@
 enum rope_attention_operand {
     ROPE_ATTENTION_COUNTS,
     ROPE_ATTENTION_QKV,        /* X_DTYPE[rows, (HEADS + 2 KV_HEADS) * HEAD_DIM] */
-    ROPE_ATTENTION_TABLE,      /* f32[rows, HEAD_DIM]: rope_table's output */
+    ROPE_ATTENTION_TABLE,      /* f32[rows, ROTARY_DIM or HEAD_DIM]: rope_table's output */
     ROPE_ATTENTION_SLOTS,      /* i32[rows] */
     ROPE_ATTENTION_POSITIONS,  /* i32[rows] */
     ROPE_ATTENTION_PAGE_TABLE, /* i32[slots, pages_per_slot] */
@@ -52,7 +52,8 @@ enum rope_attention_param {
     ROPE_ATTENTION_SCALE_BITS, /* bits of a float32 > 0 */
     ROPE_ATTENTION_HAS_NORM,
     ROPE_ATTENTION_NORM_DTYPE,
-    ROPE_ATTENTION_EPS_BITS, /* bits of a float32 >= 0 */
+    ROPE_ATTENTION_EPS_BITS,   /* bits of a float32 >= 0 */
+    ROPE_ATTENTION_ROTARY_DIM, /* even, at most HEAD_DIM; 0: HEAD_DIM */
     ROPE_ATTENTION_PROBLEM_PARAMS,
     /* Tunables: see rope_attention.cu. */
     ROPE_ATTENTION_SPLITS = ROPE_ATTENTION_PROBLEM_PARAMS, /* 1 to 64 */
@@ -68,11 +69,11 @@ enum rope_attention_param {
 extern const struct op_descriptor op_rope_attention;
 extern const struct device_kernel device_rope_attention;
 
-/* Of parameters that `launch` accepts. */
+/* Bytes for parameters that `launch` accepts. */
 uint64_t rope_attention_workspace_bytes(const int64_t *params);
 
-/* Fills up to `capacity` sets of parameters, which differ from `params` in the tunables, with those worth measuring on
- * this GPU, best guess first; returns their number. 0: the shape itself is illegal. */
+/* Fills up to `capacity` sets of parameters, which differ from `params` in the tunables: those worth measuring on this
+ * GPU, best guess first. Returns their number; 0: the shape itself is illegal. */
 int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
 

@@ -54,7 +54,7 @@ static int64_t shared_bytes(const int64_t *params, const struct division *d)
     return ring_bytes(params, d) + static_shared_bytes(params, d);
 }
 
-/* What a block may take so that another launch's block finds room beside it. */
+/* Resources that a block may use so that another launch's block fits beside it. */
 static int64_t half_shared(const struct device_facts *gpu)
 {
     const int64_t half = gpu->shared_per_sm / 2 - RESERVED_SHARED_BYTES;
@@ -109,6 +109,9 @@ static const char *check_shape(const int64_t *params)
         if (!in_range(params, limits[i].index, limits[i].low, limits[i].high)) return limits[i].message;
     if (params[ROPE_ATTENTION_HEADS] % params[ROPE_ATTENTION_KV_HEADS]) return "HEADS must be a multiple of KV_HEADS";
     if (params[ROPE_ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM must be even";
+    if (!in_range(params, ROPE_ATTENTION_ROTARY_DIM, 0, params[ROPE_ATTENTION_HEAD_DIM]) ||
+        params[ROPE_ATTENTION_ROTARY_DIM] % 2)
+        return "ROTARY_DIM must be even, 0 to HEAD_DIM";
     if (!is_power_of_two(params[ROPE_ATTENTION_PAGE_TOKENS])) return "PAGE_TOKENS must be a power of two";
     if (params[ROPE_ATTENTION_PAGE_BYTES] % 16) return "PAGE_BYTES must be a multiple of 16";
     if (!is_half(params[ROPE_ATTENTION_KV_DTYPE])) return "KV_DTYPE must be f16 or bf16";
@@ -164,7 +167,7 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     struct division d = divide(params);
     int64_t blocks = work_blocks(params, &d), shared = ring_bytes(params, &d);
     if (blocks < gpu->multiprocessors) blocks = gpu->multiprocessors;
-    /* Dynamic; what is static comes on top. */
+    /* Dynamic shared memory; the static part is additional. */
     if (shared < least_shared(gpu)) shared = least_shared(gpu);
     *geometry = (struct device_geometry){
         .grid = {(uint32_t)blocks, 1, 1},
@@ -233,8 +236,8 @@ static void fit_ring(int64_t *set, const struct device_facts *gpu, int64_t bytes
     if (set[ROPE_ATTENTION_STAGES] < 2) set[ROPE_ATTENTION_STAGES] = 2;
 }
 
-/* Measured on an H200 (32 query heads, 8 kv heads) in whole steps, between the matrices of a layer. A block for every
- * multiprocessor and no more; more than 8 warps leave too few registers for the launches before and behind. The copy
+/* Measured on an H200 (32 query heads, 8 kv heads) in whole steps, between the matrices of a layer: one block for every
+ * multiprocessor is best; more than 8 warps leave too few registers for the previous and the next launch. The copy
  * engine is faster with rows of 256 bytes, threads with shorter ones. */
 int rope_attention_candidates(const int64_t *params, const struct device_facts *gpu,
                               int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
@@ -267,21 +270,17 @@ int rope_attention_candidates(const int64_t *params, const struct device_facts *
     return found.count;
 }
 
-static const char *const param_names[ROPE_ATTENTION_PARAMS] = {
-    "ROWS",           "COUNT_INDEX", "HEADS",      "KV_HEADS", "HEAD_DIM",    "PAGE_TOKENS",
-    "PAGES_PER_SLOT", "PAGE_BYTES",  "SLOT_COUNT", "KV_DTYPE", "X_DTYPE",     "WINDOW",
-    "SCALE_BITS",     "HAS_NORM",    "NORM_DTYPE", "EPS_BITS", "SPLITS",      "WARPS",
-    "TILE_TOKENS",    "HEAD_TILES",  "STAGES",     "BULK",     "ALONE_TILES",
-};
+static const char *const tunable_names[] = {"SPLITS", "WARPS", "TILE_TOKENS", "HEAD_TILES",
+                                            "STAGES", "BULK",  "ALONE_TILES"};
 
 const struct device_kernel device_rope_attention = {
     .name = "rope_attention",
     .source = "kernels/rope_attention/rope_attention.cu",
     .op = OP_ROPE_ATTENTION,
     .least_capability = 80,
-    .param_count = ROPE_ATTENTION_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ROPE_ATTENTION_SPLITS,
+    .problem = &op_rope_attention,
+    .own_names = tunable_names,
+    .own_count = sizeof tunable_names / sizeof *tunable_names,
     .operand_count = ROPE_ATTENTION_OPERANDS,
     .launch = launch,
     .candidates = rope_attention_candidates,

@@ -14,6 +14,7 @@ struct shape {
     bool has_norm;
     float scale;
     int64_t splits, warps, tile_tokens, head_tiles, stages, bulk, alone_tiles;
+    int64_t rotary_dim; /* 0: head_dim */
 };
 
 /* Operands on the host, as the device sees them, and what it should make of them. */
@@ -32,6 +33,11 @@ struct setup {
     cu_deviceptr operands[ROPE_ATTENTION_OPERANDS];
     int operand_count;
 };
+
+static int64_t rotary_dim_of(const struct shape *shape)
+{
+    return shape->rotary_dim ? shape->rotary_dim : shape->head_dim;
+}
 
 static void *must(void *memory)
 {
@@ -77,6 +83,7 @@ static void set_params(struct setup *setup)
         [ROPE_ATTENTION_HAS_NORM] = shape->has_norm,
         [ROPE_ATTENTION_NORM_DTYPE] = shape->norm_dtype,
         [ROPE_ATTENTION_EPS_BITS] = test_float_bits(1e-5f),
+        [ROPE_ATTENTION_ROTARY_DIM] = shape->rotary_dim,
         [ROPE_ATTENTION_SPLITS] = shape->splits,
         [ROPE_ATTENTION_WARPS] = shape->warps,
         [ROPE_ATTENTION_TILE_TOKENS] = shape->tile_tokens,
@@ -134,7 +141,7 @@ static void setup_open(struct setup *setup, struct test_random *random, const st
         setup->page_table[j] = page;
     }
     setup->qkv = random_floats(random, setup->qkv_count, shape->x_dtype);
-    setup->table = random_floats(random, shape->rows * shape->head_dim, DTYPE_F32);
+    setup->table = random_floats(random, shape->rows * rotary_dim_of(shape), DTYPE_F32);
     setup->q = must(malloc((size_t)setup->out_count * sizeof(float)));
     setup->expected = must(malloc((size_t)setup->out_count * sizeof(float)));
     setup->found = must(malloc((size_t)setup->out_count * sizeof(uint16_t)));
@@ -173,7 +180,7 @@ static void setup_device(struct setup *setup)
     void *zeros = must(calloc(1, (size_t)workspace));
     device_operand(setup, setup->counts, sizeof setup->counts);
     device_floats(setup, setup->qkv, setup->qkv_count, shape->x_dtype);
-    device_floats(setup, setup->table, shape->rows * shape->head_dim, DTYPE_F32);
+    device_floats(setup, setup->table, shape->rows * rotary_dim_of(shape), DTYPE_F32);
     device_operand(setup, setup->slots, shape->rows * 4);
     device_operand(setup, setup->positions, shape->rows * 4);
     device_operand(setup, setup->page_table, shape->slots * setup->params[ROPE_ATTENTION_PAGES_PER_SLOT] * 4);
@@ -213,6 +220,7 @@ static void run_reference(struct setup *setup)
         [ROPE_APPEND_HAS_NORM] = p[ROPE_ATTENTION_HAS_NORM],
         [ROPE_APPEND_NORM_DTYPE] = DTYPE_F32,
         [ROPE_APPEND_EPS_BITS] = p[ROPE_ATTENTION_EPS_BITS],
+        [ROPE_APPEND_ROTARY_DIM] = p[ROPE_ATTENTION_ROTARY_DIM],
     };
     const struct op_call append = {.params = append_params,
                                    .operands = {setup->counts, setup->qkv, setup->table, setup->slots, setup->positions,
@@ -425,6 +433,33 @@ static void head_dims_and_groups(void **state)
     }
 }
 
+static void rotates_a_part(void **state)
+{
+    (void)state;
+    TEST_NEEDS_DEVICE();
+    struct test_random random = {8};
+    static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {128, 24},
+                                      {32, 24}, {254, 2}, {20, 6},   {128, 128}};
+    static const int32_t positions[3] = {130, 0, 299};
+    for (int round = 0; round < 24; round++) {
+        struct shape shape = plain;
+        shape.head_dim = dims[round % 8][0];
+        shape.rotary_dim = dims[round % 8][1];
+        shape.group = 1 + round % 3 * 2;
+        shape.context = 300;
+        shape.valid = 3;
+        shape.scale = 2 / sqrtf((float)shape.head_dim);
+        shape.warps = shape.head_dim > 128 ? 2 : 4;
+        shape.has_norm = round / 8 % 2;
+        shape.norm_dtype = (enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16}[round % 3];
+        shape.bulk = round % 2 && shape.head_dim % 8 == 0 && has_bulk();
+        if (round / 8 == 2) shape.kv_dtype = shape.x_dtype = DTYPE_BF16;
+        char what[64];
+        snprintf(what, sizeof what, "head_dim %d rotary_dim %d", (int)shape.head_dim, (int)shape.rotary_dim);
+        check_shape(&random, &shape, positions, what);
+    }
+}
+
 /* Tokens before the window are NaN in the pool. */
 static void windows(void **state)
 {
@@ -554,29 +589,19 @@ static void hostile_params(void **state)
         int index;
         int64_t value;
     } bad[] = {
-        {ROPE_ATTENTION_ROWS, 65536},
-        {ROPE_ATTENTION_HEADS, 7},
-        {ROPE_ATTENTION_KV_HEADS, 3},
-        {ROPE_ATTENTION_HEAD_DIM, 63},
-        {ROPE_ATTENTION_HEAD_DIM, 258},
-        {ROPE_ATTENTION_PAGE_TOKENS, 48},
-        {ROPE_ATTENTION_PAGE_TOKENS, 8},
-        {ROPE_ATTENTION_PAGE_BYTES, 65537},
-        {ROPE_ATTENTION_PAGE_BYTES, 4096},
-        {ROPE_ATTENTION_KV_DTYPE, 1},
-        {ROPE_ATTENTION_X_DTYPE, 1},
-        {ROPE_ATTENTION_WINDOW, -1},
-        {ROPE_ATTENTION_SCALE_BITS, 0},
-        {ROPE_ATTENTION_SPLITS, 65},
-        {ROPE_ATTENTION_WARPS, 17},
-        {ROPE_ATTENTION_TILE_TOKENS, 48},
-        {ROPE_ATTENTION_TILE_TOKENS, 128},
-        {ROPE_ATTENTION_HEAD_TILES, 3},
-        {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
-        {ROPE_ATTENTION_STAGES, 1},
-        {ROPE_ATTENTION_STAGES, 17},
-        {ROPE_ATTENTION_BULK, 2},
-        {ROPE_ATTENTION_ALONE_TILES, 0},
+        {ROPE_ATTENTION_ROWS, 65536},       {ROPE_ATTENTION_HEADS, 7},
+        {ROPE_ATTENTION_KV_HEADS, 3},       {ROPE_ATTENTION_HEAD_DIM, 63},
+        {ROPE_ATTENTION_HEAD_DIM, 258},     {ROPE_ATTENTION_ROTARY_DIM, 31},
+        {ROPE_ATTENTION_ROTARY_DIM, 66},    {ROPE_ATTENTION_ROTARY_DIM, -2},
+        {ROPE_ATTENTION_PAGE_TOKENS, 48},   {ROPE_ATTENTION_PAGE_TOKENS, 8},
+        {ROPE_ATTENTION_PAGE_BYTES, 65537}, {ROPE_ATTENTION_PAGE_BYTES, 4096},
+        {ROPE_ATTENTION_KV_DTYPE, 1},       {ROPE_ATTENTION_X_DTYPE, 1},
+        {ROPE_ATTENTION_WINDOW, -1},        {ROPE_ATTENTION_SCALE_BITS, 0},
+        {ROPE_ATTENTION_SPLITS, 65},        {ROPE_ATTENTION_WARPS, 17},
+        {ROPE_ATTENTION_TILE_TOKENS, 48},   {ROPE_ATTENTION_TILE_TOKENS, 128},
+        {ROPE_ATTENTION_HEAD_TILES, 3},     {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
+        {ROPE_ATTENTION_STAGES, 1},         {ROPE_ATTENTION_STAGES, 17},
+        {ROPE_ATTENTION_BULK, 2},           {ROPE_ATTENTION_ALONE_TILES, 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         int64_t params[PLAN_MAX_PARAMS];
@@ -616,9 +641,16 @@ static void candidates_are_legal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contexts),        cmocka_unit_test(long_context),    cmocka_unit_test(head_dims_and_groups),
-        cmocka_unit_test(windows),         cmocka_unit_test(valid_rows_only), cmocka_unit_test(large_scores),
-        cmocka_unit_test(every_candidate), cmocka_unit_test(hostile_params),  cmocka_unit_test(candidates_are_legal),
+        cmocka_unit_test(contexts),
+        cmocka_unit_test(long_context),
+        cmocka_unit_test(head_dims_and_groups),
+        cmocka_unit_test(rotates_a_part),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(valid_rows_only),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(every_candidate),
+        cmocka_unit_test(hostile_params),
+        cmocka_unit_test(candidates_are_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,11 +3,13 @@
 #include "kernels/rope_table/rope_table.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS       \
-    PARAM(ROWS) = 16;       \
-    PARAM(COUNT_INDEX) = 0; \
-    PARAM(HEAD_DIM) = 128;  \
-    PARAM(SCALING_BITS) = 0x3f800000;
+#define KERNEL_PARAMS                 \
+    PARAM(ROWS) = 16;                 \
+    PARAM(COUNT_INDEX) = 0;           \
+    PARAM(HEAD_DIM) = 128;            \
+    PARAM(SCALING_BITS) = 0x3f800000; \
+    PARAM(SWITCHES) = 0;
+#define PARAM_SWITCHES 0
 #endif
 
 struct rope_table_params {
@@ -17,7 +19,16 @@ typedef rope_table_body<rope_table_params> rope_table_kernel;
 
 extern "C" __global__ void __launch_bounds__(rope_table_kernel::THREADS)
     rope_table(const int *__restrict__ counts, const int *__restrict__ positions, const float *__restrict__ inv_freq,
-               float *__restrict__ out)
+               float *__restrict__ out
+#if PARAM_SWITCHES
+               ,
+               const int *__restrict__ slots, const int *__restrict__ rope_set
+#endif
+    )
 {
-    rope_table_kernel::run(counts, positions, inv_freq, out);
+#if !PARAM_SWITCHES
+    const int *slots = nullptr;
+    const int *rope_set = nullptr;
+#endif
+    rope_table_kernel::run(counts, positions, inv_freq, out, slots, rope_set);
 }

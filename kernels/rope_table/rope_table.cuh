@@ -15,15 +15,19 @@ template <class P> struct rope_table_body {
     static constexpr int THREADS = LAYOUT_ROPE_TABLE_THREADS;
     static constexpr int HALF = P::HEAD_DIM / 2;
 
+    /* `slots`, `rope_set`: null without SWITCHES. */
     static __device__ __forceinline__ void run(const int *counts, const int *positions, const float *inv_freq,
-                                               float *out)
+                                               float *out, const int *slots, const int *rope_set)
     {
         device_trigger();
         const u32 index = blockIdx.x * THREADS + threadIdx.x;
         const u32 row = index / HALF, i = index % HALF;
-        const float frequency = inv_freq[i]; /* never changes */
+        float frequency = inv_freq[i]; /* never changes */
         device_wait();
         if (row >= P::ROWS || (int)row >= counts[P::COUNT_INDEX]) return;
+        if constexpr (P::SWITCHES) {
+            if (rope_set[slots[row]]) frequency = inv_freq[HALF + i];
+        }
 
         const double angle = __fmul_rn((float)positions[row], frequency);
         const int quadrant = __double2int_rn(angle * 0x1.45f306dc9c883p-1); /* 2 / pi */

@@ -11,11 +11,12 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     (void)gpu;
     const int64_t rows = params[ROPE_TABLE_DEVICE_ROWS], head_dim = params[ROPE_TABLE_DEVICE_HEAD_DIM];
     const int64_t count_index = params[ROPE_TABLE_DEVICE_COUNT_INDEX];
-    const int64_t scaling = params[ROPE_TABLE_DEVICE_SCALING_BITS];
+    const int64_t scaling = params[ROPE_TABLE_DEVICE_SCALING_BITS], switches = params[ROPE_TABLE_DEVICE_SWITCHES];
     if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
     if (count_index < 0 || count_index > 1) return "COUNT_INDEX is not 0 or 1";
     if (head_dim < 2 || head_dim > OP_MAX_HEAD_DIM || head_dim % 2) return "HEAD_DIM is not an even number in 2..256";
     if (scaling < 0 || scaling > FLT_MAX_BITS) return "SCALING_BITS are not of a finite float >= 0";
+    if (switches != 0 && switches != 1) return "SWITCHES is not 0 or 1";
     const uint32_t blocks = (uint32_t)((rows * (head_dim / 2) + THREADS - 1) / THREADS);
     *geometry = (struct device_geometry){{blocks, 1, 1}, {THREADS, 1, 1}, {1, 1, 1}, 0};
     return NULL;
@@ -30,17 +31,13 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = FLOPS_PER_ELEMENT * rows * head_dim;
 }
 
-static const char *const param_names[ROPE_TABLE_DEVICE_PARAMS] = {"ROWS", "COUNT_INDEX", "HEAD_DIM", "SCALING_BITS"};
-
 const struct device_kernel device_rope_table = {
     .name = "rope_table",
     .source = "kernels/rope_table/rope_table.cu",
     .op = OP_ROPE_TABLE,
     .least_capability = 80,
-    .param_count = ROPE_TABLE_DEVICE_PARAMS,
-    .param_names = param_names,
-    .first_tunable = ROPE_TABLE_DEVICE_PARAMS,
-    .operand_count = ROPE_TABLE_DEVICE_OPERANDS,
+    .problem = &op_rope_table,
+    .operand_count = ROPE_TABLE_DEVICE_OPERANDS_SWITCHES,
     .launch = launch,
     .cost = cost,
 };

@@ -43,6 +43,48 @@ static void tables_are_right(void **state)
     }
 }
 
+/* Each row has the set of its slot. */
+static void slots_pick_their_set(void **state)
+{
+    (void)state;
+    struct plan_geometry two_sets = geometry;
+    two_sets.slots = 3;
+    two_sets.rope_original = 4096;
+    const int64_t rows = 9, valid = 8, head_dim = 24, half = head_dim / 2;
+    const int64_t params[ROPE_TABLE_PARAMS] = {rows, 0, head_dim, test_float_bits(1.5f), 1};
+    struct test_case test;
+    test_case_open(&test, &op_rope_table, params, &two_sets, (int32_t)valid);
+    assert_int_equal(test.demands[ROPE_TABLE_INV_FREQ].bytes, 2 * half * 4);
+    assert_int_equal(test.demands[ROPE_TABLE_ROPE_SET].bytes, 3 * 4);
+    int32_t *positions = test.call.operands[ROPE_TABLE_POSITIONS], *slots = test.call.operands[ROPE_TABLE_SLOTS];
+    int32_t *rope_set = test.call.operands[ROPE_TABLE_ROPE_SET];
+    float *inv_freq = test.call.operands[ROPE_TABLE_INV_FREQ], *out = test.call.operands[ROPE_TABLE_OUT];
+    for (int64_t i = 0; i < 2 * half; i++) inv_freq[i] = 1.0f / (float)(1 + i);
+    for (int i = 0; i < 3; i++) rope_set[i] = i == 1;
+    for (int64_t r = 0; r < valid; r++) {
+        positions[r] = (int32_t)(1000 * r + 3);
+        slots[r] = (int32_t)(r * 2 % 3);
+    }
+    for (int run = 0; run <= TEST_TEAMS; run++) {
+        test_buffer_poison(&test.buffers[ROPE_TABLE_OUT]);
+        if (run == TEST_TEAMS)
+            op_rope_table.reference(&test.call);
+        else
+            test_run(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
+        for (int64_t r = 0; r < valid; r++)
+            for (int64_t i = 0; i < half; i++) {
+                float angle = (float)positions[r] * inv_freq[slots[r] == 1 ? half + i : i];
+                assert_true(out[r * head_dim + i] == (float)cos((double)angle) * 1.5f);
+                assert_true(out[r * head_dim + half + i] == (float)sin((double)angle) * 1.5f);
+            }
+        assert_true(test_is_poison(out + valid * head_dim, (size_t)((rows - valid) * head_dim) * 4));
+    }
+    test_case_close(&test);
+    test_hostile_params(&op_rope_table, params, &two_sets);
+    test_assert_refused(&op_rope_table, params, &two_sets, ROPE_TABLE_SWITCHES, 0);
+    test_assert_refused(&op_rope_table, params, &two_sets, ROPE_TABLE_SWITCHES, 2);
+}
+
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
@@ -54,6 +96,7 @@ static void hostile_params_are_refused(void **state)
     static const float scalings[] = {-1.0f, INFINITY, NAN, -NAN, 1e30f};
     for (int i = 0; i < 5; i++)
         test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, test_float_bits(scalings[i]));
+    test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SWITCHES, 1);
     test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, -1);
     test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, (int64_t)1 << 32);
 }
@@ -62,6 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_are_right),
+        cmocka_unit_test(slots_pick_their_set),
         cmocka_unit_test(hostile_params_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,26 +14,8 @@
 #include "kernels/cuda/kernel.h"
 #include "kernels/sample/sample.h"
 
-enum sample_device_operand {
-    SAMPLE_DEVICE_COUNTS,
-    SAMPLE_DEVICE_LOGITS,                          /* f32[ROWS, VOCAB] */
-    SAMPLE_DEVICE_OUT_ROWS,                        /* i32[ROWS]: token row of each out row */
-    SAMPLE_DEVICE_SLOTS,                           /* i32[IN_ROWS] */
-    SAMPLE_DEVICE_SAMPLERS,                        /* struct sampler_state[SLOT_COUNT], read and written */
-    SAMPLE_DEVICE_SEEN,                            /* u8[SLOT_COUNT, ceil(VOCAB / 8)], read and written */
-    SAMPLE_DEVICE_NEXT_TOKENS,                     /* i32[ROWS] */
-    SAMPLE_DEVICE_OPERANDS,                        /* with FEEDBACK two more: */
-    SAMPLE_DEVICE_TOKENS = SAMPLE_DEVICE_OPERANDS, /* i32[IN_ROWS], written */
-    SAMPLE_DEVICE_POSITIONS,                       /* i32[IN_ROWS], read and written */
-    SAMPLE_DEVICE_OPERANDS_FEEDBACK
-};
+enum { SAMPLE_DEVICE_OPERANDS = SAMPLE_NEXT_TOKENS + 1, SAMPLE_DEVICE_OPERANDS_FEEDBACK = SAMPLE_POSITIONS + 1 };
 enum sample_device_param {
-    SAMPLE_DEVICE_ROWS = SAMPLE_ROWS,
-    SAMPLE_DEVICE_COUNT_INDEX = SAMPLE_COUNT_INDEX,
-    SAMPLE_DEVICE_VOCAB = SAMPLE_VOCAB,
-    SAMPLE_DEVICE_SLOT_COUNT = SAMPLE_SLOT_COUNT,
-    SAMPLE_DEVICE_IN_ROWS = SAMPLE_IN_ROWS,
-    SAMPLE_DEVICE_FEEDBACK = SAMPLE_FEEDBACK,
     SAMPLE_DEVICE_CLUSTER = SAMPLE_PARAMS, /* tunable: thread blocks of a row: 1, 2, 4, 8 (portable); 1 before 9.0 */
     SAMPLE_DEVICE_THREADS,                 /* tunable: of a block: a multiple of 32 in 128..512 (128 tokens are
                                             * ranked at once; registers) */

@@ -145,7 +145,7 @@ static void fill_problem(struct test_random *random, struct problem *problem, in
     if (round % 4 == 3) problem->out_rows[1] = round % 8 == 3 ? -1 : IN_ROWS; /* a row that does not exist */
 }
 
-/* What the launch must leave behind. */
+/* Expected results of the launch. */
 static void apply_expected(const struct problem *problem, struct problem *after, bool feedback)
 {
     for (int r = 0; r < VALID; r++) {
@@ -224,11 +224,11 @@ static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback
         struct problem expected = problem, found = problem;
         expected.seen = expected_seen, found.seen = found_seen;
         memcpy(expected_seen, problem.seen, seen_bytes);
-        test_device_read(&buffers[SAMPLE_DEVICE_SAMPLERS], found.samplers, sizeof found.samplers);
-        test_device_read(&buffers[SAMPLE_DEVICE_SEEN], found.seen, seen_bytes);
-        test_device_read(&buffers[SAMPLE_DEVICE_NEXT_TOKENS], found.next, sizeof found.next);
-        test_device_read(&buffers[SAMPLE_DEVICE_TOKENS], found.tokens, sizeof found.tokens);
-        test_device_read(&buffers[SAMPLE_DEVICE_POSITIONS], found.positions, sizeof found.positions);
+        test_device_read(&buffers[SAMPLE_SAMPLERS], found.samplers, sizeof found.samplers);
+        test_device_read(&buffers[SAMPLE_SEEN], found.seen, seen_bytes);
+        test_device_read(&buffers[SAMPLE_NEXT_TOKENS], found.next, sizeof found.next);
+        test_device_read(&buffers[SAMPLE_TOKENS], found.tokens, sizeof found.tokens);
+        test_device_read(&buffers[SAMPLE_POSITIONS], found.positions, sizeof found.positions);
         apply_expected(&problem, &expected, feedback);
         for (int r = 0; r < VALID; r++) {
             if (found.next[r] == expected.next[r]) continue;
@@ -298,7 +298,7 @@ static void equals_the_cpu(void **state)
                   cpu_isa_name(cpu_isa_best()), different_from_vectors, different_from_reference, reference_draws);
     /* Without fused multiply-adds weights round differently. */
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different_from_vectors, 0);
-    /* Of few draws a few differ. */
+    /* Few draws, of which a few differ. */
     if (!is_sanitized) assert_true(different_from_reference * 100 <= reference_draws);
 }
 
@@ -331,10 +331,10 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
         const int64_t row = at % VALID, place = row * vocab + at;
         const float kept = at < 0 ? 0 : problem.logits[place];
         if (at >= 0) problem.logits[place] = bad;
-        test_device_write(&buffers[SAMPLE_DEVICE_LOGITS], problem.logits, logit_bytes);
-        test_device_write(&buffers[SAMPLE_DEVICE_SAMPLERS], problem.samplers, sizeof problem.samplers);
+        test_device_write(&buffers[SAMPLE_LOGITS], problem.logits, logit_bytes);
+        test_device_write(&buffers[SAMPLE_SAMPLERS], problem.samplers, sizeof problem.samplers);
         test_kernel_run(&kernel, operands, SAMPLE_DEVICE_OPERANDS, 0);
-        test_device_read(&buffers[SAMPLE_DEVICE_NEXT_TOKENS], at < 0 ? sound : found, sizeof found);
+        test_device_read(&buffers[SAMPLE_NEXT_TOKENS], at < 0 ? sound : found, sizeof found);
         if (at < 0) continue;
         problem.logits[place] = kept;
         for (int r = 0; r < VALID; r++)
@@ -436,7 +436,7 @@ static void times(void **state)
                           kernel.registers);
             for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
                 for (int s = 0; s < MOST_ROWS; s++) samplers[s] = kinds[k].sampler, samplers[s].seed = (uint64_t)s;
-                test_device_write(&b[SAMPLE_DEVICE_SAMPLERS], samplers, sizeof samplers);
+                test_device_write(&b[SAMPLE_SAMPLERS], samplers, sizeof samplers);
                 double us = test_kernel_time(&kernel, operands[0], SAMPLE_DEVICE_OPERANDS_FEEDBACK, COPIES, 0);
                 print_message(" %s %.2f us", kinds[k].name, us);
             }
@@ -453,12 +453,12 @@ static void hostile_params_are_refused(void **state)
     (void)state;
     const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 8, 512};
     test_hostile_launches(&device_sample, params);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_VOCAB, 0);
+    test_launch_refuses(&device_sample, params, SAMPLE_VOCAB, 0);
     test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 3);
     test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 16);
     test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 96);
     test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 520);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_FEEDBACK, 2);
+    test_launch_refuses(&device_sample, params, SAMPLE_FEEDBACK, 2);
     assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
     const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
     int64_t candidates[8][PLAN_MAX_PARAMS];

@@ -161,7 +161,7 @@ static void without_a_finite_logit_nothing_is_drawn(void **state)
             }
 }
 
-/* Penalty may turn a logit into an infinity: what is drawn from counts. */
+/* A penalty may turn a logit into an infinity: the penalised logits count. */
 static void penalised_logits_count(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sampler's implementations share: the row at hand, and its share of the workspace. */
+/* Code that the sampler's implementations share: a row and its part of the workspace. */
 #ifndef KERNELS_SAMPLE_SAMPLE_ROW_H
 #define KERNELS_SAMPLE_SAMPLE_ROW_H
 

@@ -164,7 +164,7 @@ struct sample_set {
     uint32_t low, high;
 };
 
-/* How tokens are weighed: all alike, or by probability. */
+/* Weights of tokens: equal, or by probability. */
 struct sample_weighing {
     bool by_count;
     float largest, inverse_temperature;
@@ -293,7 +293,7 @@ static inline struct sample_place sample_search(const struct sample_source *sour
 }
 
 /* Writes the members of the set as a list, unless it is too long to leave room for another list of the same length.
- * What is left of the room is *scratch. */
+ * *scratch receives the rest of the room. */
 static inline struct sample_set sample_list(const struct sample_source *source, const struct sample_set *set,
                                             uint32_t *ids, int64_t room, uint32_t **scratch, int64_t *scratch_room)
 {

@@ -3,11 +3,12 @@
 #include "kernels/swiglu/swiglu.cuh"
 
 #ifndef KERNEL_PARAMS
-#define KERNEL_PARAMS       \
-    PARAM(ROWS) = 16;       \
-    PARAM(COUNT_INDEX) = 0; \
-    PARAM(WIDTH) = 8192;    \
-    PARAM(X_DTYPE) = DTYPE_BF16;
+#define KERNEL_PARAMS            \
+    PARAM(ROWS) = 16;            \
+    PARAM(COUNT_INDEX) = 0;      \
+    PARAM(WIDTH) = 8192;         \
+    PARAM(X_DTYPE) = DTYPE_BF16; \
+    PARAM(ACTIVATION) = ACTIVATION_SILU;
 #endif
 
 struct swiglu_params {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu: out[r, j] = silu(gate[r, j]) * up[r, j], silu(g) = g / (1 + exp(-g)), for a gate/up projection whose matmul has no
- * such epilogue, as those of cuBLASLt. Shazeer 2020, arXiv:2002.05202. Columns 16i..16i+7 of GATE_UP are gate columns
+/* swiglu: out[r, j] = act(gate[r, j]) * up[r, j], for a gate/up projection whose matmul has no
+ * such epilogue, as those of cuBLASLt. Columns 16i..16i+7 of GATE_UP are gate columns
  * 8i..8i+7, columns 16i+8..16i+15 are up columns 8i..8i+7. */
 #ifndef KERNELS_SWIGLU_SWIGLU_H
 #define KERNELS_SWIGLU_SWIGLU_H
 
+#include "kernels/op/activation.h"
 #include "kernels/op/op.h"
 
 enum swiglu_operand {
@@ -18,6 +19,7 @@ enum swiglu_param {
     SWIGLU_COUNT_INDEX,
     SWIGLU_WIDTH /* a multiple of 8 */,
     SWIGLU_X_DTYPE,
+    SWIGLU_ACTIVATION, /* enum activation, not NONE */
     SWIGLU_PARAMS
 };
 

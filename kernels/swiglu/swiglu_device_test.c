@@ -6,7 +6,8 @@
 #include "kernels/embed/test_hostile.h"
 #include "kernels/swiglu/swiglu.h"
 
-static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, float range)
+static void check_activation(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, float range,
+                             enum activation activation)
 {
     struct test_random random = {(uint64_t)(rows * 3 + width)};
     const size_t cells = (size_t)(rows * width), valid_cells = (size_t)(valid * width);
@@ -19,32 +20,38 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
     test_decode(encoded, both, 2 * cells, dtype);
     for (size_t i = 0; i < cells; i++) {
         const double gate = both[i / 8 * 16 + i % 8], up = both[i / 8 * 16 + 8 + i % 8];
-        expected[i] = (float)(gate / (1 + exp(-gate)) * up);
+        expected[i] = (float)(activate_exactly(activation, gate) * up);
     }
-    struct test_device_buffer buffers[SWIGLU_DEVICE_OPERANDS] = {test_upload(counts, sizeof counts),
-                                                                 test_upload(encoded, cells * 4),
-                                                                 test_device_buffer_new(cells * 2)};
-    cu_deviceptr operands[SWIGLU_DEVICE_OPERANDS];
-    for (int i = 0; i < SWIGLU_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
-    const int64_t params[SWIGLU_DEVICE_PARAMS] = {rows, 0, width, dtype};
+    struct test_device_buffer buffers[SWIGLU_OPERANDS] = {test_upload(counts, sizeof counts),
+                                                          test_upload(encoded, cells * 4),
+                                                          test_device_buffer_new(cells * 2)};
+    cu_deviceptr operands[SWIGLU_OPERANDS];
+    for (int i = 0; i < SWIGLU_OPERANDS; i++) operands[i] = buffers[i].data;
+    const int64_t params[SWIGLU_PARAMS] = {rows, 0, width, dtype, activation};
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_swiglu, params);
     assert_int_equal(kernel.local_bytes, 0);
-    test_kernel_run(&kernel, operands, SWIGLU_DEVICE_OPERANDS, 0);
-    test_device_read(&buffers[SWIGLU_DEVICE_OUT], found, cells * 2);
-    test_device_buffer_poison(&buffers[SWIGLU_DEVICE_OUT]);
-    test_kernel_run(&kernel, operands, SWIGLU_DEVICE_OPERANDS, 0);
-    test_device_read(&buffers[SWIGLU_DEVICE_OUT], again, cells * 2);
+    test_kernel_run(&kernel, operands, SWIGLU_OPERANDS, 0);
+    test_device_read(&buffers[SWIGLU_OUT], found, cells * 2);
+    test_device_buffer_poison(&buffers[SWIGLU_OUT]);
+    test_kernel_run(&kernel, operands, SWIGLU_OPERANDS, 0);
+    test_device_read(&buffers[SWIGLU_OUT], again, cells * 2);
     test_assert_same_bits(found, again, valid_cells * 2, "swiglu, second run");
     test_decode(found, out, valid_cells, dtype);
     test_assert_close(out, expected, valid_cells, dtype == DTYPE_F16 ? 6e-8 : 1e-30, dtype == DTYPE_F16 ? 5e-4 : 4e-3,
                       "swiglu");
     test_kernel_close(&kernel);
-    for (int i = 0; i < SWIGLU_DEVICE_OPERANDS; i++) {
+    for (int i = 0; i < SWIGLU_OPERANDS; i++) {
         test_device_assert_intact(&buffers[i], "swiglu");
         test_device_buffer_free(&buffers[i]);
     }
     free(both), free(expected), free(out), free(encoded), free(found), free(again);
+}
+
+static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, float range)
+{
+    for (int activation = ACTIVATION_SILU; activation < ACTIVATION_COUNT; activation++)
+        check_activation(rows, valid, width, dtype, range, (enum activation)activation);
 }
 
 static void equals_reference(void **state)
@@ -68,13 +75,13 @@ static void times(void **state)
     TEST_NEEDS_DEVICE();
     if (!getenv("BENCH")) skip();
     enum { COPIES = 6, ROWS = 2048, WIDTH = 14336 };
-    const int64_t params[SWIGLU_DEVICE_PARAMS] = {ROWS, 0, WIDTH, DTYPE_BF16};
+    const int64_t params[SWIGLU_PARAMS] = {ROWS, 0, WIDTH, DTYPE_BF16, ACTIVATION_SILU};
     const int32_t counts[2] = {ROWS, 0};
     struct test_device_buffer count_buffer = test_upload(counts, sizeof counts), in[COPIES], out[COPIES];
     uint16_t *values = malloc((size_t)ROWS * WIDTH * 4);
     struct test_random random = {6};
     test_fill(&random, values, (size_t)ROWS * WIDTH * 2, DTYPE_BF16, -3, 3);
-    cu_deviceptr operands[COPIES][SWIGLU_DEVICE_OPERANDS];
+    cu_deviceptr operands[COPIES][SWIGLU_OPERANDS];
     for (int i = 0; i < COPIES; i++) {
         in[i] = test_upload(values, (size_t)ROWS * WIDTH * 4),
         out[i] = test_device_buffer_new((size_t)ROWS * WIDTH * 2);
@@ -82,7 +89,7 @@ static void times(void **state)
     }
     struct test_kernel kernel;
     test_kernel_open(&kernel, &device_swiglu, params);
-    double us = test_kernel_time(&kernel, operands[0], SWIGLU_DEVICE_OPERANDS, COPIES, 0);
+    double us = test_kernel_time(&kernel, operands[0], SWIGLU_OPERANDS, COPIES, 0);
     uint64_t bytes, flops;
     device_swiglu.cost(params, 0, &bytes, &flops);
     print_message("swiglu %d x %d: %.2f us, %.0f GB/s\n", ROWS, WIDTH, us, (double)bytes / us * 1e-3);
@@ -95,10 +102,12 @@ static void times(void **state)
 static void hostile_params_are_refused(void **state)
 {
     (void)state;
-    const int64_t params[SWIGLU_DEVICE_PARAMS] = {4, 0, 64, DTYPE_BF16};
+    const int64_t params[SWIGLU_PARAMS] = {4, 0, 64, DTYPE_BF16, ACTIVATION_SILU};
     test_hostile_launches(&device_swiglu, params);
-    test_launch_refuses(&device_swiglu, params, SWIGLU_DEVICE_WIDTH, 12);
-    test_launch_refuses(&device_swiglu, params, SWIGLU_DEVICE_X_DTYPE, DTYPE_F32);
+    test_launch_refuses(&device_swiglu, params, SWIGLU_WIDTH, 12);
+    test_launch_refuses(&device_swiglu, params, SWIGLU_X_DTYPE, DTYPE_F32);
+    test_launch_refuses(&device_swiglu, params, SWIGLU_ACTIVATION, ACTIVATION_NONE);
+    test_launch_refuses(&device_swiglu, params, SWIGLU_ACTIVATION, ACTIVATION_COUNT);
 }
 
 int main(void)

@@ -24,7 +24,13 @@ struct backend_options {
 };
 
 /* Changed parts of a slot's state, as bits. */
-enum backend_state { BACKEND_PAGES = 1, BACKEND_SAMPLER = 2, BACKEND_SEEN = 4, BACKEND_STATE_ALL = 7 };
+enum backend_state {
+    BACKEND_PAGES = 1,
+    BACKEND_SAMPLER = 2,
+    BACKEND_SEEN = 4,
+    BACKEND_ROPE_SET = 8,
+    BACKEND_STATE_ALL = 15
+};
 
 /* Source of a replay's inputs: the host's fields, or the step block as the last replay of the same decode plan left it:
  * the same rows, each with the token that it drew, one position later. */
@@ -107,7 +113,7 @@ extern const struct backend_type backend_cpu_ranks, backend_cuda_ranks; /* backe
 /* The backend for the engine's target. */
 const struct backend_type *backend_for(const struct eng_engine *engine);
 
-/* Determines the pages of a KV pool: those that the options request, else as many as `room` bytes hold, but at least
+/* kv_pages.c. Determines the pages of a KV pool: those that the options request, else as many as `room` bytes hold, but at least
  * one full context; never more than all slots can use. */
 bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend_options *options, uint64_t room,
                       uint64_t *pages, struct status *status);

@@ -222,10 +222,10 @@ static void state_changed(struct backend *backend, int32_t slot, unsigned what)
 static bool check_met(struct cpu_backend *cpu, struct status *status)
 {
     if (!cpu->comm || !cpu->comm->stop) return true;
-    cpu->common.failure = cpu->comm->late ? BACKEND_NO_ANSWER : BACKEND_STOPPED;
-    if (!cpu->comm->late) return status_fail(status, STATUS_MACHINE, "another rank has failed");
-    return status_fail(status, STATUS_MACHINE, "rank %" PRIu32 " did not answer within %.1f s", cpu->comm->late - 1,
-                       (double)cpu->comm->timeout_ns * 1e-9);
+    cpu->common.failure = cpu->comm->timed_out ? BACKEND_NO_ANSWER : BACKEND_STOPPED;
+    if (!cpu->comm->timed_out) return status_fail(status, STATUS_MACHINE, "another rank has failed");
+    return status_fail(status, STATUS_MACHINE, "rank %" PRIu32 " did not answer within %.1f s",
+                       cpu->comm->timed_out - 1, (double)cpu->comm->timeout_ns * 1e-9);
 }
 
 static bool submit(struct backend *backend, size_t plan, enum backend_inputs inputs, struct status *status)

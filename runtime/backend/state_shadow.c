@@ -5,7 +5,8 @@
 #include <string.h>
 
 _Static_assert((int)BACKEND_PAGES == 1 << STATE_PAGE_TABLE && (int)BACKEND_SAMPLER == 1 << STATE_SAMPLERS &&
-                   (int)BACKEND_SEEN == 1 << STATE_SEEN && (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
+                   (int)BACKEND_SEEN == 1 << STATE_SEEN && (int)BACKEND_ROPE_SET == 1 << STATE_ROPE_SET &&
+                   (int)BACKEND_STATE_ALL == (1 << STATE_FIELD_COUNT) - 1,
                "a bit for each field");
 
 bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *geometry, uint8_t *state,
@@ -15,6 +16,7 @@ bool state_shadow_open(struct state_shadow *shadow, const struct plan_geometry *
     shadow->row_bytes[STATE_PAGE_TABLE] = geometry->pages_per_slot * sizeof(int32_t);
     shadow->row_bytes[STATE_SAMPLERS] = sizeof(struct sampler_state);
     shadow->row_bytes[STATE_SEEN] = geometry->vocab_size / 8 + (geometry->vocab_size % 8 != 0);
+    shadow->row_bytes[STATE_ROPE_SET] = geometry->rope_original ? sizeof(int32_t) : 0;
     shadow->changed = malloc(geometry->slots);
     if (!shadow->changed) return status_fail(status, STATUS_MACHINE, "out of memory");
     memset(shadow->changed, BACKEND_STATE_ALL, geometry->slots);
@@ -50,7 +52,7 @@ bool state_shadow_send(struct state_shadow *shadow, state_shadow_copy *copy, voi
         if (!shadow->changed[slot]) continue;
         for (int field = 0; field < STATE_FIELD_COUNT; field++) {
             uint64_t bytes = shadow->row_bytes[field];
-            if ((shadow->changed[slot] & 1u << field) &&
+            if ((shadow->changed[slot] & 1u << field) && bytes &&
                 !copy(argument, shadow->fields[field].offset + slot * bytes, bytes, status))
                 return false;
         }

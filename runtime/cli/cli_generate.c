@@ -534,17 +534,55 @@ int generate(const struct generate_options *options)
     return code;
 }
 
+/* KV pages for a whole context and two pages for every other slot, so that decode plans run with all their rows. Where memory
+ * is too small for that, and one process decides alone, one context is enough. */
+static int open_selftest_session(struct generation *run)
+{
+    const struct eng_engine_facts *facts = &run->facts;
+    struct eng_session_options options = run->options->session;
+    options.kv_tokens = facts->max_context + (uint64_t)2 * facts->slots * facts->page_tokens;
+    enum eng_status status = eng_session_create(run->engine, &options, &run->session, &run->error);
+    if (status == ENG_MACHINE && !run->options->devices.launched) return open_session(run, facts->max_context);
+    if (status) return fail_error(run);
+    if (!run->options->quiet) cli_note_fallback(run->session);
+    return CLI_DONE;
+}
+
+static void print_tested_plan(const struct eng_selftest_plan *plan)
+{
+    printf("%s plan of %" PRIu32 " %s%s%s: ", plan->is_prefill ? "prefill" : "decode", plan->rows,
+           plan->is_prefill ? "token" : "row", plan->rows == 1 ? "" : "s",
+           plan->calls_libraries ? " with libraries" : "");
+    if (plan->tokens == 0)
+        printf("not run: the engine has no golden outputs for it\n");
+    else
+        printf("%" PRIu32 " tokens, contexts up to %" PRIu32 ", largest logit error %.3g", plan->tokens,
+               plan->longest_context, (double)plan->largest_error);
+    if (plan->tokens && plan->ties) printf(", %" PRIu32 " ties", plan->ties);
+    if (plan->tokens && plan->left_out) printf(", %" PRIu32 " tokens left out: too few KV pages", plan->left_out);
+    if (plan->tokens) printf("\n");
+}
+
+static void print_tested_plans(const struct generation *run)
+{
+    struct eng_selftest_plan plan;
+    eng_selftest_plan_init(&plan);
+    for (size_t i = 0; eng_selftest_plan(run->session, i, &plan, NULL) == ENG_OK; i++) print_tested_plan(&plan);
+}
+
 int generate_selftest(const struct generate_options *options)
 {
     struct generation run = {.options = options};
     struct eng_selftest_result result;
     eng_selftest_result_init(&result);
     int code = open_engine(&run);
-    if (!code) code = open_session(&run, run.facts.max_context);
+    if (!code) code = open_selftest_session(&run);
     if (!code && eng_selftest(run.session, &result, &run.error)) code = fail_error(&run);
     if (!code) {
-        printf("selftest passed: %" PRIu32 " tokens (%" PRIu32 " ties), largest logit error %.3g, tolerance %.3g\n",
-               result.tokens, result.ties, (double)result.largest_error, (double)result.tolerance);
+        print_tested_plans(&run);
+        printf("selftest passed: %" PRIu32 " plans, %" PRIu32 " tokens (%" PRIu32
+               " ties), largest logit error %.3g, tolerance %.3g\n",
+               result.plans, result.tokens, result.ties, (double)result.largest_error, (double)result.tolerance);
         if (!cli_flush(&run.status)) code = fail_status(&run);
     }
     close_generation(&run);

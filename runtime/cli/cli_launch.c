@@ -8,8 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "kernels/cuda/registry.h"
-#include "kernels/op/op.h"
+#include "kernels/op/activation.h"
 
 static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -23,40 +22,34 @@ static void append(char *text, size_t capacity, const char *format, ...)
     va_end(arguments);
 }
 
-/* Parameters whose values distinguish launches of an op. */
-struct shape {
-    const char *sizes[3];      /* names of parameters, NULL-terminated */
-    const char *separators[3]; /* text before each */
-};
-
-static const struct shape shapes[OP_COUNT] = {
-    [OP_EMBED] = {{"vocab", "hidden"}, {" ", " x "}},
-    [OP_ROPE_TABLE] = {{"head_dim"}, {" "}},
-    [OP_RMS_NORM] = {{"hidden"}, {" "}},
-    [OP_MATMUL] = {{"n", "k"}, {" ", " x "}},
-    [OP_ROPE_APPEND] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
-    [OP_ATTENTION] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
-    [OP_ROPE_ATTENTION] = {{"heads", "kv_heads", "head_dim"}, {" ", "/", " heads of "}},
-    [OP_SWIGLU] = {{"width"}, {" "}},
-    [OP_ADD] = {{"width"}, {" "}},
-    [OP_SELECT_ROWS] = {{"width"}, {" "}},
-    [OP_SAMPLE] = {{"vocab"}, {" "}},
+/* Sizes that tell launches of an op apart, by the names of parameters in the file, in the order in which they are printed, with
+ * the text before each: as the first size of a launch, and after others. */
+static const struct {
+    const char *param, *first, *next;
+} shape_sizes[] = {
+    {"vocab", " ", " x "}, {"n", " ", " x "},     {"k", " ", " x "},      {"hidden", " ", " x "},
+    {"width", " ", " x "}, {"heads", " ", " x "}, {"kv_heads", " ", "/"}, {"head_dim", " ", " heads of "},
 };
 
 static const struct {
     const char *param, *text;
-} extras[] = {{"epilogue", " +swiglu"}, {"has_norm", " +norm"}, {"has_bias", " +bias"}, {"has_residual", " +residual"}};
+} extras[] = {{"has_norm", " +norm"}, {"has_bias", " +bias"}, {"has_residual", " +residual"}};
 
 void launch_shape(const struct engine *file, const struct plan *plan, const struct plan_launch *launch,
                   char text[LAUNCH_TEXT_BYTES])
 {
     int64_t value;
     snprintf(text, LAUNCH_TEXT_BYTES, "%s", engine_op_name(file, launch->op));
-    if (launch->op >= OP_COUNT) return;
-    const struct shape *shape = &shapes[launch->op];
-    for (int i = 0; i < 3 && shape->sizes[i]; i++)
-        if (engine_param(file, plan, launch, shape->sizes[i], &value))
-            append(text, LAUNCH_TEXT_BYTES, "%s%" PRId64, shape->separators[i], value);
+    bool is_first = true;
+    for (size_t i = 0; i < sizeof shape_sizes / sizeof *shape_sizes; i++) {
+        if (!engine_param(file, plan, launch, shape_sizes[i].param, &value)) continue;
+        append(text, LAUNCH_TEXT_BYTES, "%s%" PRId64, is_first ? shape_sizes[i].first : shape_sizes[i].next, value);
+        is_first = false;
+    }
+    if (engine_param(file, plan, launch, "epilogue", &value) && value != ACTIVATION_NONE) {
+        const char *name = activation_name(value);
+        append(text, LAUNCH_TEXT_BYTES, " +%s", name ? name : "gated");
+    }
     for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)
         if (engine_param(file, plan, launch, extras[i].param, &value) && value != 0)
             append(text, LAUNCH_TEXT_BYTES, "%s", extras[i].text);

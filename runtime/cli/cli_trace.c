@@ -54,6 +54,7 @@ static void params_by_name(const struct trace *trace, const struct plan_launch *
 static void launch_cost(const struct traced *step, const struct plan_launch *launch, uint64_t *bytes, uint64_t *flops)
 {
     const struct engine *file = step->trace.file;
+    const char *names[PLAN_MAX_PARAMS];
     int64_t params[PLAN_MAX_PARAMS];
     /* A row of a chunk sees half of the chunk on average. */
     uint64_t context = step->test.context + (step->test.kind == BENCH_DECODE ? 1 : (step->trace.rows + 1) / 2);
@@ -62,13 +63,13 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
     if (file->manifest.target == TARGET_CUDA) {
         const struct device_kernel *kernel = device_kernel_find(engine_kernel_name(file, launch));
         if (!kernel || (unsigned)kernel->op != launch->op) return;
-        params_by_name(&step->trace, launch, kernel->param_names, kernel->param_count, params);
+        for (int i = 0; i < device_param_count(kernel); i++) names[i] = device_param_name(kernel, i);
+        params_by_name(&step->trace, launch, names, device_param_count(kernel), params);
         kernel->cost(params, context, bytes, flops);
     } else {
         struct plan_geometry geometry = file->manifest.geometry;
         geometry.max_context = 2 * context; /* op.h: the cost of a CPU op is that at half of max_context */
         const struct op_descriptor *op = op_find(launch->op);
-        const char *names[PLAN_MAX_PARAMS];
         for (int i = 0; i < op_cpu_param_count(op); i++) names[i] = op_cpu_param_name(op, i);
         params_by_name(&step->trace, launch, names, op_cpu_param_count(op), params);
         op->cost(params, &geometry, bytes, flops);

@@ -10,6 +10,7 @@
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_tactics.h"
 #include "runtime/load/info.h"
+#include "runtime/load/load.h"
 
 static const char help[] =
     "usage: enginfo FILE [--json] [--verify] [--tactics | --records]\n"
@@ -107,7 +108,10 @@ static void print_summary(const struct engine *file, const struct verification *
     for (size_t i = 0; i < file->tactics_size; i++) lines += file->tactics[i] == '\n';
     if (file->kernel_count) printf("kernels:    %zu\n", file->kernel_count);
     printf("tactics:    %zu recorded\n", lines);
-    printf("golden:     %" PRIu32 " tokens, tolerance %g\n", file->golden.token_count, (double)file->golden.tolerance);
+    printf("golden:     %" PRIu32 " tokens, tolerance %g; of all plans: %" PRIu32 " tokens in %" PRIu32
+           " cases, contexts up to %" PRIu32 ", tolerance %g\n",
+           file->golden.token_count, (double)file->golden.tolerance, file->golden_plans.row_count,
+           file->golden_plans.case_count, golden_longest(&file->golden_plans), (double)file->golden_plans.tolerance);
     printf("file:       %.1f MB, %zu tensors; %s\n", megabytes(file->size), file->tensor_count,
            verification->done ? "structure and all checksums verified, of the weights, too"
                               : "structure and checksums of all but the weights verified; --verify checks these, too");

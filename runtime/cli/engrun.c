@@ -68,7 +68,7 @@ static const char help[] =
     "      --address HOST:PORT   with --launched: where the first process listens, instead of the address\n"
     "                            from the environment\n"
     "other work:\n"
-    "      --selftest            run the engine's golden prompt and compare tokens and logits\n"
+    "      --selftest            run every plan and compare tokens and logits with the engine's golden outputs\n"
     "      --tokenize            each line of stdin, a JSON string, becomes a JSON array of ids\n"
     "      --add-special         with --tokenize: add the tokens the tokenizer puts around a text\n"
     "      --detokenize          each line of stdin, a JSON array of ids, becomes a JSON string\n"

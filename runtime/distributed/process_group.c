@@ -5,13 +5,12 @@
  * There are no queues. What a peer must still be sent follows from bits (peer.due) and from how many gathers' parts it
  * was sent; payloads stay in place until they have been sent. A part of gather n + 2 overwrites one of gather n. It is
  * accepted only after all parts of n + 1 have arrived, and the sender of each of those had received all of n. */
-#include "runtime/distributed/process_group_state.h"
+#include "runtime/distributed/process_group.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,28 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/distributed/process_group_admit.h"
 #include "runtime/distributed/process_group_socket.h"
-
-void process_group_add_due(struct process_group *group, enum frame_type type)
-{
-    for (uint32_t i = 0; i < MOST_PEERS; i++)
-        if (group->peers[i].is_known) group->peers[i].due |= 1u << type;
-}
-
-void process_group_set_failed(struct process_group *group, enum status_code code, const char *format, ...)
-{
-    if (atomic_load(&group->has_failed)) return;
-    char message[STATUS_MESSAGE_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
-    va_end(arguments);
-    status_fail(&group->failure, code, "%s", message); /* replaces control characters */
-    atomic_store(&group->has_failed, true);
-    process_group_add_due(group, FRAME_FAIL);
-    pthread_cond_broadcast(&group->changed);
-    eventfd_write(group->waker, 1);
-}
 
 /* ---- out ---- */
 

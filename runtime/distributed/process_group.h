@@ -13,12 +13,7 @@
 #include <stdint.h>
 
 #include "formats/base/status.h"
-
-enum {
-    PROCESS_GROUP_MOST_PROCESSES = 16,
-    PROCESS_GROUP_GATHER_BYTES = 64 << 10, /* limit of one gather, for each process */
-    PROCESS_GROUP_NOTE_STEPS = 64,         /* only notes of multiples of this step are compared */
-};
+#include "runtime/distributed/process_group_limits.h"
 
 struct process_group;
 

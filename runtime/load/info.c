@@ -5,7 +5,7 @@
 #include "formats/base/json.h"
 #include "kernels/op/op.h"
 #include "runtime/load/info.h"
-#include "runtime/load/load_cuda.h"
+#include "runtime/load/load_gpu.h"
 
 /* Takes the reference of `value`; NULL (out of memory) is a failure. */
 static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
@@ -109,8 +109,12 @@ json_t *info_json(const struct engine *file, const char *path)
     json_t *info = json_object();
     json_t *manifest = json_parse(file->manifest_text, file->manifest_text_size, "manifest", NULL);
     const struct engine_golden *golden = &file->golden;
-    json_t *golden_json = json_pack("{s:I, s:I, s:f}", "prompt_tokens", (json_int_t)golden->prompt_count, "tokens",
-                                    (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance);
+    const struct golden_cases *cases = &file->golden_plans;
+    json_t *golden_json =
+        json_pack("{s:I, s:I, s:f, s:{s:I, s:I, s:I, s:f}}", "prompt_tokens", (json_int_t)golden->prompt_count,
+                  "tokens", (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance, "plans", "cases",
+                  (json_int_t)cases->case_count, "tokens", (json_int_t)cases->row_count, "longest_context",
+                  (json_int_t)golden_longest(cases), "tolerance", (double)cases->tolerance);
     bool ok = put(info, "file", json_string_or_null(path)) /* a path need not be valid UTF-8 */;
     ok = put(info, "manifest", manifest) && ok;
     ok = put(info, "plans", plans_json(file)) && ok;

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "runtime/load/load.h"
+#include "runtime/load/load_engine.h"
 
 /* Manifest, plans, golden outputs and sizes; a new reference, NULL if out of memory. `path` is only named. */
 json_t *info_json(const struct engine *file, const char *path);

@@ -3,7 +3,8 @@
 #ifndef RUNTIME_LOAD_JOIN_CUDA_H
 #define RUNTIME_LOAD_JOIN_CUDA_H
 
-#include "runtime/load/load_cuda.h"
+#include "runtime/load/load_engine.h"
+#include "runtime/load/load_gpu.h"
 
 /* Whether a plan of the engine calls NCCL: the ranks are in different processes, or a plan is faster with it. */
 bool join_cuda_wanted(const struct eng_engine *engine);

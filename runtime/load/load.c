@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/op/op.h"
 #include "kernels/cpu/team.h"
@@ -21,33 +20,6 @@
 /* Chunks that a thread takes at a time: enough for one call to read ahead of many pages, few enough that all threads
  * end at about the same time. */
 enum { CHUNKS_PER_PIECE = 4, READ_AHEAD_PIECES = 4 };
-
-double load_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-void load_tell_others(const struct eng_engine *engine, struct status *status)
-{
-    struct status first;
-    if (!engine->process_group) return;
-    if (process_group_ok(engine->process_group, &first))
-        process_group_fail(engine->process_group, status->message);
-    else
-        *status = first;
-}
-
-void load_hear_of_others(struct eng_engine *engine)
-{
-    enum { LOOKS = 100 };
-    const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
-    struct status ignored;
-    if (atomic_exchange(&engine->has_heard, true)) return;
-    for (int i = 0; engine->process_group && i < LOOKS && process_group_ok(engine->process_group, &ignored); i++)
-        nanosleep(&pause, NULL);
-}
 
 struct weight_check {
     const struct engine *file;
@@ -103,20 +75,20 @@ bool load_check_weights(const struct engine *file, uint8_t *copy, uint32_t threa
     return !atomic_load(&check.failed);
 }
 
-static bool check_launches(const struct manifest *manifest, const struct plan *plan, const char *name,
-                           struct status *status)
+/* In format 2.0 a kernel for a GPU may be of any form (engine_file.md, "Launches and ops"). */
+static bool launches_follow_ops(const struct engine *file)
 {
-    for (uint32_t launch = 0; manifest->target == TARGET_CPU && launch < plan->header.launch_count; launch++)
-        if (!op_verify(plan, launch, TARGET_CPU, &manifest->geometry, name, status)) return false;
-    return true;
+    return file->manifest.target == TARGET_CPU || file->format_minor > 0;
 }
 
-static bool check_plan(const struct manifest *manifest, const struct plan *plan, const struct plan_space_sizes *sizes,
+static bool check_plan(const struct engine *file, const struct plan *plan, const struct plan_space_sizes *sizes,
                        const char *name, struct status *status)
 {
-    const struct plan_geometry *geometry = &manifest->geometry;
-    return plan_verify(plan, sizes, name, status) && check_launches(manifest, plan, name, status) &&
-           plan_inputs_verify(plan, manifest->target, geometry, name, status);
+    const struct manifest *manifest = &file->manifest;
+    if (!plan_verify(plan, sizes, name, status)) return false;
+    for (uint32_t launch = 0; launches_follow_ops(file) && launch < plan->header.launch_count; launch++)
+        if (!op_verify(plan, launch, manifest->target, &manifest->geometry, name, status)) return false;
+    return plan_inputs_verify(plan, manifest->target, &manifest->geometry, name, status);
 }
 
 bool load_check_plans(const struct engine *file, size_t *decode_plans, struct plan_space_sizes *sizes,
@@ -140,11 +112,11 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
         if (decode && *decode_plans != i)
             return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
         if (decode) (*decode_plans)++;
-        if (!check_plan(manifest, plan, sizes, name, status)) return false;
+        if (!check_plan(file, plan, sizes, name, status)) return false;
         if (!other || other->header.launch_count == 0) continue;
         struct plan_space_sizes own_arena = *sizes;
         own_arena.bytes[SPACE_ARENA] = other->header.arena_bytes;
-        if (!check_plan(manifest, other, &own_arena, name, status)) return status_prefix(status, "with libraries");
+        if (!check_plan(file, other, &own_arena, name, status)) return status_prefix(status, "with libraries");
     }
     uint32_t largest = *decode_plans ? file->plans[*decode_plans - 1].header.rows : 0;
     if (largest < geometry->slots)
@@ -371,7 +343,7 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .has_tokenizer = engine->tokenizer != NULL,
         .has_chat = engine->tokenizer && manifest->chat_format != CHAT_NONE,
         .chat_end_token = chat_end_token(engine),
-        .golden_tokens = engine->file.golden.token_count,
+        .golden_tokens = engine->file.golden.token_count + engine->file.golden_plans.row_count,
         .open_seconds = engine->open_seconds,
         .verify_seconds = engine->verify_seconds,
         .ranks = (uint32_t)plan_ranks(&manifest->geometry),

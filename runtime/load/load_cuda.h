@@ -3,25 +3,8 @@
 #ifndef RUNTIME_LOAD_LOAD_CUDA_H
 #define RUNTIME_LOAD_LOAD_CUDA_H
 
-#include "kernels/cuda/comm.h"
-#include "kernels/cuda/executor.h"
-#include "runtime/load/load.h"
-
-struct load_cuda {
-    struct device device;
-    cu_deviceptr weights;
-    struct cuda_kernels kernels;
-    struct cuda_calls calls;
-    bool uses_libraries;        /* plans that call libraries replace their counterparts */
-    char *fallback;             /* why not, if the engine has such plans; owned */
-    bool is_apart;              /* the ranks are in different processes */
-    struct nccl nccl;           /* rank 0 of the process: open if nccl_rank has joined */
-    struct nccl_rank nccl_rank; /* used if a plan calls NCCL */
-    enum cuda_link link;        /* the same for all ranks of this process */
-    char *detour;               /* rank 0: why ranks exchange data through host memory; NULL: they do not; owned */
-    uint64_t free_bytes, contract_bytes; /* free before loading; predicted for weights and kernels */
-    double nominal_gb_per_second;        /* of the device's memory; 0: unknown */
-};
+#include "runtime/load/load_engine.h"
+#include "runtime/load/load_gpu.h"
 
 /* Opens GPU ordinals[r], which the driver counts as indices[r], as engine->cuda[r] for each rank r. Checks that it has
  * the compute capability of the engine's code, and that all are of one model. no_peer_access: ranks exchange data

@@ -5,42 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/attention/attention.h"
-#include "kernels/embed/embed.h"
-#include "kernels/rope_append/rope_append.h"
-#include "kernels/rope_table/rope_table.h"
-#include "kernels/sample/sample.h"
-#include "kernels/select_rows/select_rows.h"
+#include "kernels/op/op.h"
 
-/* CPU operands whose values index memory, and the field that each must be. Operands of device kernels are known to
- * those kernels only. STATE fields are listed after the STEP fields. */
+/* STATE fields are listed after the STEP fields. */
 enum { FIRST_STATE_FIELD = STEP_FIELD_COUNT, FIELD_COUNT = STEP_FIELD_COUNT + STATE_FIELD_COUNT };
 
-struct index_operand {
-    enum plan_op op;
-    unsigned operand;
-    unsigned field;
-};
-static const struct index_operand index_operands[] = {
-    {OP_EMBED, EMBED_TOKENS, STEP_TOKENS},
-    {OP_ROPE_TABLE, ROPE_TABLE_POSITIONS, STEP_POSITIONS},
-    {OP_ROPE_APPEND, ROPE_APPEND_SLOTS, STEP_SLOTS},
-    {OP_ROPE_APPEND, ROPE_APPEND_POSITIONS, STEP_POSITIONS},
-    {OP_ROPE_APPEND, ROPE_APPEND_PAGE_TABLE, FIRST_STATE_FIELD + STATE_PAGE_TABLE},
-    {OP_ATTENTION, ATTENTION_SLOTS, STEP_SLOTS},
-    {OP_ATTENTION, ATTENTION_POSITIONS, STEP_POSITIONS},
-    {OP_ATTENTION, ATTENTION_PAGE_TABLE, FIRST_STATE_FIELD + STATE_PAGE_TABLE},
-    {OP_SELECT_ROWS, SELECT_ROWS_INDEX, STEP_OUT_ROWS},
-    {OP_SAMPLE, SAMPLE_OUT_ROWS, STEP_OUT_ROWS},
-    {OP_SAMPLE, SAMPLE_SLOTS, STEP_SLOTS},
-    {OP_SAMPLE, SAMPLE_SAMPLERS, FIRST_STATE_FIELD + STATE_SAMPLERS},
-    {OP_SAMPLE, SAMPLE_SEEN, FIRST_STATE_FIELD + STATE_SEEN},
-    {OP_SAMPLE, SAMPLE_NEXT_TOKENS, STEP_NEXT_TOKENS},
-};
-
 static const char *const field_names[FIELD_COUNT] = {
-    "STEP counts",      "STEP tokens", "STEP slots",       "STEP positions", "STEP out rows",
-    "STEP next tokens", "STEP logits", "STATE page table", "STATE samplers", "STATE seen",
+    "STEP counts", "STEP tokens",      "STEP slots",     "STEP positions", "STEP out rows",  "STEP next tokens",
+    "STEP logits", "STATE page table", "STATE samplers", "STATE seen",     "STATE rope set",
 };
 
 static bool check_field(const struct plan_operand *operand, unsigned field, const struct plan_field *fields,
@@ -68,21 +40,24 @@ static int containing_field(const struct plan_operand *operand, const struct pla
     return -1;
 }
 
-static bool may_write(enum engine_target target, unsigned op, int field)
+/* Logits are floats that nothing uses as an index; all other fields are written only by an op whose schema says so. */
+static bool may_write(unsigned id, int field)
 {
-    switch (field) {
-    case STEP_LOGITS: return true; /* floats that nothing uses as an index */
-    case STEP_TOKENS:
-    case STEP_POSITIONS: return target == TARGET_CUDA && op == OP_SAMPLE; /* for the next step of the same rows */
-    case STEP_NEXT_TOKENS:
-    case FIRST_STATE_FIELD + STATE_SAMPLERS:
-    case FIRST_STATE_FIELD + STATE_SEEN: return op == OP_SAMPLE;
-    default: return false;
+    const struct op_descriptor *op = op_find(id);
+    const bool step = field < FIRST_STATE_FIELD;
+    const int number = step ? field : field - FIRST_STATE_FIELD;
+    if (field == STEP_LOGITS) return true;
+    for (int i = 0; op && i < op->operand_count; i++) {
+        const struct op_operand *operand = &op->operands[i];
+        if (operand->role == (step ? ROLE_STEP : ROLE_STATE) && operand->field == number &&
+            op_operand_access(operand) & ACCESS_WRITE)
+            return true;
     }
+    return false;
 }
 
-static bool verify_launch(const struct plan *plan, enum engine_target target, uint32_t index,
-                          const struct plan_field *fields, const char *name, struct status *status)
+static bool verify_launch(const struct plan *plan, uint32_t index, const struct plan_field *fields, const char *name,
+                          struct status *status)
 {
     const struct plan_launch *launch = &plan->launches[index];
     char where[160];
@@ -95,23 +70,11 @@ static bool verify_launch(const struct plan *plan, enum engine_target target, ui
         if (field < 0)
             return status_fail(status, STATUS_CORRUPT, "%s: %s offset %" PRIu64 ", %" PRIu64 " bytes is no field",
                                where, plan_space_name(operand->space), operand->offset, operand->bytes);
-        if ((operand->access & ACCESS_WRITE) && !may_write(target, launch->op, field))
+        if ((operand->access & ACCESS_WRITE) && !may_write(launch->op, field))
             return status_fail(status, STATUS_CORRUPT, "%s: may not write to '%s'", where, field_names[field]);
     }
     snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand 0", name, index, plan_op_name(launch->op));
-    if (!check_field(&plan->operands[launch->first_operand + OP_OPERAND_COUNTS], STEP_COUNTS, fields, where, status))
-        return false;
-    if (target != TARGET_CPU) return true;
-    for (size_t i = 0; i < sizeof index_operands / sizeof *index_operands; i++) {
-        const struct index_operand *expected = &index_operands[i];
-        if (expected->op != (enum plan_op)launch->op) continue;
-        snprintf(where, sizeof where, "%s: launch %" PRIu32 " (%s): operand %u", name, index, plan_op_name(launch->op),
-                 expected->operand);
-        if (!check_field(&plan->operands[launch->first_operand + expected->operand], expected->field, fields, where,
-                         status))
-            return false;
-    }
-    return true;
+    return check_field(&plan->operands[launch->first_operand + OP_OPERAND_COUNTS], STEP_COUNTS, fields, where, status);
 }
 
 /* Steps are queued ahead on a device: a decode plan must leave the inputs of the next step in the step block. */
@@ -121,7 +84,7 @@ static bool verify_feedback(const struct plan *plan, const struct plan_field *fi
     bool tokens = false, positions = false;
     for (uint32_t l = 0; l < plan->header.launch_count; l++) {
         const struct plan_launch *launch = &plan->launches[l];
-        for (uint32_t i = 0; launch->op == OP_SAMPLE && i < launch->operand_count; i++) {
+        for (uint32_t i = 0; i < launch->operand_count; i++) {
             const struct plan_operand *operand = &plan->operands[launch->first_operand + i];
             if (operand->space != SPACE_STEP || !(operand->access & ACCESS_WRITE)) continue;
             tokens = tokens ||
@@ -142,6 +105,6 @@ bool plan_inputs_verify(const struct plan *plan, enum engine_target target, cons
     memcpy(fields, plan->step, sizeof plan->step);
     memcpy(fields + FIRST_STATE_FIELD, geometry->state, sizeof geometry->state);
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
-        if (!verify_launch(plan, target, i, fields, name, status)) return false;
+        if (!verify_launch(plan, i, fields, name, status)) return false;
     return target == TARGET_CPU || plan->header.kind != PLAN_DECODE || verify_feedback(plan, fields, name, status);
 }

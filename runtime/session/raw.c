@@ -145,6 +145,22 @@ static bool check_drawn(const uint32_t *slots, const int32_t *drawn, size_t coun
     return true;
 }
 
+/* Computes the slot's history from its position to `end`, and draws a token if `drawn` is not NULL. */
+static bool compute_history(struct eng_session *session, uint32_t slot, size_t end, int32_t *drawn,
+                            struct status *status)
+{
+    const struct session_slot *own = &session->slots[slot];
+    while (own->position < end) {
+        size_t plan;
+        const uint32_t chunk = replay_chunk(session, end - own->position, &plan);
+        const bool last = own->position + chunk == end;
+        if (!replay_prefill(session, (int32_t)slot, own->history + own->position, chunk, plan, last ? drawn : NULL,
+                            status))
+            return false;
+    }
+    return true;
+}
+
 static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                     int32_t *next_token, float *logits, struct status *status)
 {
@@ -153,18 +169,14 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
         !check_tokens(session, tokens, count, function, status) || !scheduler_drain(session, status) ||
         !make_room(session, slot, count, function, status))
         return false;
+    const size_t end = session->slots[slot].position + count;
     memcpy(session->slots[slot].history + session->slots[slot].position, tokens, count * sizeof *tokens);
     slots_mark_seen(session, (int32_t)slot, tokens, count);
     bool wanted = next_token || logits;
     int32_t drawn = 0;
-    for (size_t done = 0; done < count;) {
-        size_t plan;
-        uint32_t chunk = replay_chunk(session, count - done, &plan);
-        bool last = done + chunk == count;
-        if (!replay_prefill(session, (int32_t)slot, tokens + done, chunk, plan, wanted && last ? &drawn : NULL, status))
-            return status_prefix(status, "%s", function);
-        done += chunk;
-    }
+    slots_switch_rope(session, (int32_t)slot, end);
+    if (!compute_history(session, slot, end, wanted ? &drawn : NULL, status))
+        return status_prefix(status, "%s", function);
     if (next_token) *next_token = drawn;
     return (!logits || copy_logits(session, 1, logits, function, status)) &&
            check_drawn(&slot, &drawn, 1, function, status);
@@ -210,6 +222,27 @@ static bool check_decode(struct eng_session *session, const uint32_t *slots, con
     return true;
 }
 
+/* Computes all tokens of a slot again if one token more needs other rotary frequencies. */
+static bool switch_rope(struct eng_session *session, const uint32_t *slots, uint32_t count, struct status *status)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t position = session->slots[slots[i]].position;
+        if (slots_switch_rope(session, (int32_t)slots[i], (uint64_t)position + 1) &&
+            !compute_history(session, slots[i], position, NULL, status))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the step after the next one may follow it at once: no slot needs other rotary frequencies for it. */
+static bool may_look_ahead(const struct eng_session *session, const uint32_t *slots, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (slots_rope_differs(session, (int32_t)slots[i], (uint64_t)session->slots[slots[i]].position + 2))
+            return false;
+    return session->backend->type->lookahead;
+}
+
 /* Submits one step of these slots with these tokens. */
 static bool submit_rows(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                         struct status *status)
@@ -228,12 +261,15 @@ static bool submit_rows(struct eng_session *session, const uint32_t *slots, cons
 static bool run_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, uint32_t count,
                       size_t steps, int32_t *next_tokens, struct status *status)
 {
-    bool ahead = session->backend->type->lookahead, finite = true;
+    bool queued = false /* the next step */, finite = true;
     const struct session_plan *plan = replay_decode_plan(session, count);
     size_t step = 0;
     for (; step < steps && finite; step++) {
-        if ((step == 0 || !ahead) && !submit_rows(session, slots, tokens, count, status)) return false;
-        if (ahead && step + 1 < steps && !replay_submit_again(session, plan, status)) return false;
+        if (!queued &&
+            (!switch_rope(session, slots, count, status) || !submit_rows(session, slots, tokens, count, status)))
+            return false;
+        queued = step + 1 < steps && may_look_ahead(session, slots, count);
+        if (queued && !replay_submit_again(session, plan, status)) return false;
         const int32_t *drawn = replay_wait(session, count, status);
         if (!drawn) return false;
         for (uint32_t i = 0; i < count; i++) {
@@ -248,8 +284,8 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
     }
     if (step == steps) return true;
     /* The step that was queued after the last one is discarded. */
-    if (ahead && !replay_wait(session, count, status)) return false;
-    for (uint32_t i = 0; ahead && i < count; i++) replay_reject(session, (int32_t)slots[i]);
+    if (queued && !replay_wait(session, count, status)) return false;
+    for (uint32_t i = 0; queued && i < count; i++) replay_reject(session, (int32_t)slots[i]);
     for (size_t i = 0; i < (steps - step) * count; i++) next_tokens[i] = PLAN_NO_TOKEN;
     return true;
 }

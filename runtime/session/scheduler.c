@@ -4,7 +4,10 @@
  * Lookahead. If the backend supports it, and while the same sequences continue to decode, the next step is queued
  * before the tokens of the current one are waited for, so that the device never waits for the host. Only stop tokens
  * are not foreseen: the row of a sequence that has ended computes one token that is discarded, in the sequence's own
- * pages, and its effect on the sampler is undone. Nothing else is submitted before such a step has been waited for. */
+ * pages, and its effect on the sampler is undone. Nothing else is submitted before such a step has been waited for.
+ *
+ * Longrope. A sequence that grows past the length for which its rotary frequencies hold returns to the state PREFILL with
+ * all of its tokens (sequence_append); the last chunk draws the token that the decode step would have drawn. */
 #include "runtime/session/session.h"
 
 static struct eng_sequence *oldest_in_prefill(const struct eng_session *session)
@@ -73,7 +76,9 @@ static bool may_look_ahead(const struct eng_session *session)
         return false;
     for (uint32_t row = 0; row < flight->rows; row++) {
         const struct eng_sequence *sequence = flight->sequences[row];
-        if (!sequence || sequence_ends_next(sequence) || (sequence->flags & ENG_SEQUENCE_LOGITS)) return false;
+        if (!sequence || sequence_ends_next(sequence) || sequence_switches_next(sequence) ||
+            (sequence->flags & ENG_SEQUENCE_LOGITS))
+            return false;
     }
     return true;
 }

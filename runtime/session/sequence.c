@@ -24,6 +24,7 @@ static void start_prefill(struct eng_sequence *sequence)
     struct eng_session *session = sequence->session;
     slots_mark_seen(session, sequence->slot, sequence->tokens + sequence->computed,
                     sequence->count - sequence->computed);
+    if (slots_switch_rope(session, sequence->slot, sequence->count)) sequence->computed = 0;
     sequence->state = ENG_STATE_PREFILL;
     session->active[session->active_count++] = sequence;
 }
@@ -111,6 +112,11 @@ bool sequence_ends_next(const struct eng_sequence *sequence)
            sequence->computed + 1 >= context_limit(sequence);
 }
 
+bool sequence_switches_next(const struct eng_sequence *sequence)
+{
+    return slots_rope_differs(sequence->session, sequence->slot, (uint64_t)sequence->computed + 2);
+}
+
 void sequence_append(struct eng_sequence *sequence, int32_t token, const float *logits)
 {
     if (token == PLAN_NO_TOKEN) {
@@ -128,6 +134,10 @@ void sequence_append(struct eng_sequence *sequence, int32_t token, const float *
         finish(sequence, ENG_END_LENGTH);
     else if (sequence->computed >= context_limit(sequence))
         finish(sequence, ENG_END_CONTEXT);
+    else if (slots_switch_rope(sequence->session, sequence->slot, sequence->count)) {
+        sequence->computed = 0;
+        sequence->state = ENG_STATE_PREFILL;
+    }
 }
 
 static bool read_options(struct eng_sequence *sequence, const struct eng_sequence_options *given, struct status *status)

@@ -39,9 +39,11 @@ static bool find_fields(struct eng_session *session, struct status *status)
     session->samplers = (struct sampler_state *)(void *)(base + state[STATE_SAMPLERS].offset);
     session->seen = base + state[STATE_SEEN].offset;
     session->seen_bytes = vocab_size / 8 + (vocab_size % 8 != 0);
+    if (session->geometry->rope_original) session->rope_set = (int32_t *)(void *)(base + state[STATE_ROPE_SET].offset);
 
     session->plans = calloc(file->plan_count, sizeof *session->plans);
-    if (!session->plans) return status_fail(status, STATUS_MACHINE, "out of memory");
+    session->selftest = calloc(file->plan_count, sizeof *session->selftest);
+    if (!session->plans || !session->selftest) return status_fail(status, STATUS_MACHINE, "out of memory");
     session->plan_count = file->plan_count;
     session->decode_plans = session->engine->decode_plans;
     for (size_t i = 0; i < file->plan_count; i++) {
@@ -146,6 +148,7 @@ void eng_session_destroy(struct eng_session **handle)
         free(session->flights[i].sequences);
     }
     free(session->plans);
+    free(session->selftest);
     free(session->free_pages);
     free(session->slots);
     free(session->active);

@@ -66,10 +66,11 @@ struct eng_session {
     const struct plan_geometry *geometry;
 
     struct host_memory tokens;      /* histories of slots and sequences; touched as they grow */
-    int32_t *page_table;            /* [slots, pages_per_slot]: this and the next two are backend->state */
+    int32_t *page_table;            /* [slots, pages_per_slot]: this, the next two and rope_set are backend->state */
     struct sampler_state *samplers; /* [slots] */
     uint8_t *seen;                  /* [slots, seen_bytes] */
     uint64_t seen_bytes;
+    int32_t *rope_set; /* [slots]; NULL: the engine has one set of rotary frequencies */
 
     struct session_plan *plans; /* decode plans by increasing rows, then prefill plans by increasing rows */
     size_t plan_count, decode_plans;
@@ -92,6 +93,8 @@ struct eng_session {
 
     struct session_flight flights[BACKEND_MOST_IN_FLIGHT]; /* oldest first; between two calls at most one */
     uint32_t flight_count;
+
+    struct golden_result *selftest; /* [plan_count]: of the latest eng_selftest */
 };
 
 /* session.c */
@@ -115,6 +118,12 @@ void slots_set_sampler(struct eng_session *session, int32_t slot, const struct s
 void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *tokens, size_t count);
 void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position); /* a raw slot */
 void slots_clear_seen(struct eng_session *session, int32_t slot);
+
+/* Whether the tokens of the slot have other rotary frequencies than a sequence of `total` tokens needs (longrope). */
+bool slots_rope_differs(const struct eng_session *session, int32_t slot, uint64_t total);
+/* If so, selects those of `total` tokens and empties the slot, without its pages: all of its tokens must be computed
+ * again. Returns whether it did. Requires: no step of the slot is in flight, or its result is discarded. */
+bool slots_switch_rope(struct eng_session *session, int32_t slot, uint64_t total);
 
 /* Returns how many of `rest` prompt tokens the next prefill step takes. It depends only on `rest`, so that a prompt is
  * always divided in the same way. */
@@ -157,5 +166,8 @@ bool sequence_can_admit(const struct eng_session *session);
 void sequence_admit(struct eng_session *session);
 /* Whether the next token ends the sequence, whatever it is. */
 bool sequence_ends_next(const struct eng_sequence *sequence);
+/* Whether the token that the step in flight draws, once appended, makes the sequence so long that all of its tokens are
+ * computed again. */
+bool sequence_switches_next(const struct eng_sequence *sequence);
 
 #endif

@@ -22,6 +22,7 @@ int32_t slots_take(struct eng_session *session, enum slot_use use)
         session->free_slot_count--;
         slots_set_sampler(session, (int32_t)i, &(struct sampler_state){.top_p = 1, .repetition_penalty = 1});
         slots_clear_seen(session, (int32_t)i);
+        slots_switch_rope(session, (int32_t)i, 0);
         return (int32_t)i;
     }
     return SESSION_NO_SLOT;
@@ -87,6 +88,20 @@ void slots_mark_seen(struct eng_session *session, int32_t slot, const int32_t *t
     }
     /* Usually none: a decode step is given the token that was drawn before. */
     if (added) state_changed(session, slot, BACKEND_SEEN);
+}
+
+bool slots_rope_differs(const struct eng_session *session, int32_t slot, uint64_t total)
+{
+    return session->rope_set && session->rope_set[slot] != (total > session->geometry->rope_original);
+}
+
+bool slots_switch_rope(struct eng_session *session, int32_t slot, uint64_t total)
+{
+    if (!slots_rope_differs(session, slot, total)) return false;
+    session->rope_set[slot] = !session->rope_set[slot];
+    session->slots[slot].position = 0;
+    state_changed(session, slot, BACKEND_ROPE_SET);
+    return true;
 }
 
 void slots_truncate(struct eng_session *session, int32_t slot, uint32_t position)

@@ -48,7 +48,7 @@ enum {
 };
 enum exit_code { EXIT_USAGE = 2, EXIT_NO_GPUS = 3, EXIT_WRONG = 4, EXIT_LATE = 5 };
 
-/* Of nccl.h, 2.28 and later; nothing of it has changed since 2.27, the first version with windows. */
+/* From nccl.h, 2.28 and later; unchanged since 2.27, the first version with windows. */
 typedef struct nccl_comm_opaque *nccl_comm;
 typedef struct nccl_window_opaque *nccl_window;
 enum { NCCL_BFLOAT16 = 9, NCCL_SUM = 0, NCCL_WINDOW_SYMMETRIC = 1, NCCL_WINDOW_VERSION = 22800 };
@@ -402,8 +402,8 @@ static cu_graph_exec make_graph(struct bench *bench, struct rank *rank, int laun
 static void check_fault(const struct bench *bench, int r)
 {
     if (bench->fault[r])
-        fail(EXIT_WRONG, "%s, %" PRIu64 " bytes: GPU %d waited for rank %u in vain", bench->variant->kernel->name,
-             bench->bytes, bench->ranks[r].device.ordinal, bench->fault[r] - 1);
+        fail(EXIT_WRONG, "%s, %" PRIu64 " bytes: GPU %d waited until its time limit for rank %u",
+             bench->variant->kernel->name, bench->bytes, bench->ranks[r].device.ordinal, bench->fault[r] - 1);
 }
 
 static void check_norm(const struct bench *bench, const struct rank *rank)

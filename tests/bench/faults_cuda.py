@@ -55,7 +55,7 @@ PRCTL = ctypes.CDLL(None).prctl  # found before there are threads, of which a ch
 
 
 def end_with_this_program():
-    """Of a child: a process that is stopped, or hangs on its GPU, would disturb whatever runs there next."""
+    """Makes a child process end with this program: one that is stopped, or hangs on its GPU, would disturb the next ones there."""
     PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 

@@ -179,6 +179,7 @@ static void measure_problem(struct bench *bench, int64_t rows, int64_t n, int64_
         [MATMUL_N] = n,
         [MATMUL_K] = k,
         [MATMUL_DTYPE] = options->dtype,
+        [MATMUL_SCALE_BITS] = OP_FLOAT_ONE_BITS,
     };
     if (options->has_tunables) {
         memcpy(params + MATMUL_FIRST_TUNABLE, options->tunables, sizeof options->tunables);

@@ -78,7 +78,7 @@ static void report(const struct bench *bench, const struct op_descriptor *op, co
 {
     struct timed timed = {.run = op_runner(op, bench->isa), .calls = calls, .variants = variants, .launches = variants};
     team_run(bench->team, run_batch, &timed);
-    /* Batches of a millisecond or more, less for what is slow itself. */
+    /* Batches of a millisecond or more, shorter for ops that are slow themselves. */
     while (timed.launches < 1000 && timed.elapsed_us < 1000) {
         timed.launches *= 2;
         team_run(bench->team, run_batch, &timed);
@@ -142,7 +142,8 @@ static void free_call(struct op_call *call)
 
 static void bench_embed(const struct bench *bench, int rows, int64_t layout)
 {
-    const int64_t params[EMBED_PARAMS] = {rows, 0, HIDDEN, HIDDEN, VOCAB, DTYPE_BF16, 0, DTYPE_F32, layout};
+    const int64_t params[EMBED_PARAMS] = {rows,       0, HIDDEN,    HIDDEN, VOCAB,
+                                          DTYPE_BF16, 0, DTYPE_F32, layout, OP_FLOAT_ONE_BITS};
     enum { VARIANTS = 64 };
     struct op_call call = call_of(bench, &op_embed, params, rows), calls[VARIANTS];
     int32_t *tokens = malloc(sizeof(int32_t) * (size_t)(VARIANTS * rows));

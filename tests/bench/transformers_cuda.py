@@ -36,9 +36,9 @@ def timed(function):
 
 
 def rewind(cache, tokens):
-    """Back to when the cache held so many tokens; what lies behind them is masked, and overwritten by the next steps.
+    """Resets the cache to this many tokens; later entries are masked, and overwritten by the next steps.
 
-    Layers of transformers 5 count their tokens themselves, in a tensor of which they also make positions and masks;
+    Layers of transformers 5 count their tokens themselves, in a tensor from which they also make positions and masks;
     cache_position is ignored. cache.reset() would forget the prompt and clear keys and values. The count changes in
     place, so a captured graph sees it."""
     for layer in cache.layers:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engbuild while memory runs out: call number n of the allocator, of mmap or of pthread_create fails, once or from there on, for
-pseudo-random n. The build ends with exit code 3 and a message and leaves no file, or it writes the same engine."""
+"""engbuild with failing allocations: call number n of the allocator, of mmap or of pthread_create fails, once or from
+then on, for pseudo-random n. The build ends with exit code 3 and a message and leaves no file, or it writes the same
+engine."""
 
 import os
 import random
@@ -9,13 +10,13 @@ import unittest
 from harness import ENGBUILD, FABLES, LIBFAULTS, SANITIZED, run, scratch, tally
 
 POINTS = 12 if SANITIZED else 80
-FIRST_CALLS = 4 if SANITIZED else 20  # all of the first ones, of the command line
-LAST_CALLS = 8 if SANITIZED else 30  # all of the last ones, in which the file gets its name
+FIRST_CALLS = 4 if SANITIZED else 20  # every one of the first calls, which parse the command line
+LAST_CALLS = 8 if SANITIZED else 30  # every one of the last calls, which rename the file
 OPTIONS = [[], ["--gpus", "2", "--json"]]
 
 
 def build(path, options, nth, from_there_on):
-    """(Result, calls, failures among them)"""
+    """Returns (Result, calls, failures among them)."""
     report = path + ".report"
     asan = os.environ.get("ASAN_OPTIONS", "")
     variables = {"LD_PRELOAD": LIBFAULTS, "FAULT_NTH": str(nth), "FAULT_REPORT": report,
@@ -33,7 +34,7 @@ def build(path, options, nth, from_there_on):
 
 class AllocationFaults(unittest.TestCase):
     def check(self, folder, options, nth, from_there_on, expected):
-        """Whether the build survived."""
+        """Returns whether the build succeeded."""
         path = os.path.join(folder, "model.eng")
         where = "call %d fails%s: " % (nth, " and all after it" if from_there_on else "")
         result, _, failures = build(path, options, nth, from_there_on)

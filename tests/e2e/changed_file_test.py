@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine file that is damaged, or overwritten while a program has it open: what enginfo says that it checked, and
+"""An engine file that is damaged, or overwritten while a program has it open: the report of enginfo's checks, and
 --private-weights."""
 
 import json
@@ -21,7 +21,7 @@ def copy_of_engine(name):
 
 
 def weights_section(path):
-    """(offset, bytes): section table entries have 48 bytes and begin at byte 128; type 3 is the weights'."""
+    """Returns (offset, bytes). Section table entries have 48 bytes and begin at byte 128; type 3 is the weights."""
     with open(path, "rb") as file:
         head = file.read(4096)
     for i in range(int.from_bytes(head[64:68], "little")):

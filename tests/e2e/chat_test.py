@@ -41,7 +41,7 @@ class Terminal:
             os.execv(command[0], command)
 
     def read(self, seconds=60):
-        """More output; False at the end."""
+        """Reads more output; False at the end."""
         if not select.select([self.terminal], [], [], seconds)[0]:
             raise AssertionError("no output for %g s after %r" % (seconds, self.output))
         try:
@@ -52,7 +52,7 @@ class Terminal:
         return bool(more)
 
     def read_until(self, pattern):
-        """Reads until the pattern is found, and forgets everything up to its end."""
+        """Reads until the pattern is found, and discards everything up to its end."""
         while True:
             found = re.search(pattern, self.output)
             if found:
@@ -85,7 +85,7 @@ class Interruption(unittest.TestCase):
     def interrupt_an_answer(self, terminal):
         terminal.write("Tell me a tale.\n")
         terminal.read_until(rb"tale\.\r\n")
-        terminal.read_until(rb"\w+ \w+")  # of an answer that has a thousand tokens
+        terminal.read_until(rb"\w+ \w+")  # the answer has a thousand tokens
         terminal.write("\x03")
         terminal.read_until(rb"\^C(.|\n)*\r\n> ")
 
@@ -116,7 +116,7 @@ class Interruption(unittest.TestCase):
         self.assertEqual(terminal.end(), 128 + signal.SIGTERM)
 
     def test_one_question(self):
-        """An answer that was asked for with -p is all there is: Ctrl-C ends the program."""
+        """With -p the program gives one answer: Ctrl-C ends the program."""
         terminal = Terminal([ENGRUN, self.engine, "--chat", "--ignore-eos", "--isa", "portable", "-p", "Tell me a tale."])
         terminal.read_until(rb"\w+ \w+")
         terminal.write("\x03")
@@ -146,7 +146,7 @@ class Context(unittest.TestCase):
         notes = re.findall(r"engrun: note: the context of 64 tokens is full: .* (\d+) turns?", chat.stderr)
         self.assertEqual(len(notes), chat.stderr.count("\n"), chat.stderr)
         self.assertGreater(len(notes), 0)
-        # The last answer is that of a conversation which began with the turns that are left.
+        # The last answer is that of a conversation that begins with the remaining turns.
         dropped, found = sum(map(int, notes)), 0
         for first in range(len(questions)):
             prompt = "<|im_start|>system\n%s<|im_end|>\n" % SYSTEM
@@ -176,7 +176,7 @@ class Context(unittest.TestCase):
         self.assertEqual((chat.rc, chat.stderr), (0, ""))
 
     def test_a_message_that_is_too_long(self):
-        """Ends a script; a person may try again, and the conversation is as before."""
+        """A too long message ends a script; on a terminal the user may try again, with the conversation unchanged."""
         long = "Once upon a time " * 30
         chat = run([ENGRUN, self.engine, "--chat", "-n", "5"], input="One.\n%s\n" % long)
         self.assertEqual(chat.rc, 1)
@@ -193,7 +193,7 @@ class Context(unittest.TestCase):
 
 
 class Escapes(unittest.TestCase):
-    """Control characters of generated text are no commands to a terminal; a pipe gets the text as it is."""
+    """Control characters of generated text do not reach a terminal; a pipe gets the text unchanged."""
 
     def test_generated_text(self):
         engine = build_engine(chat_model(end="\\u001b[2J"))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a user can get wrong, and everything that a machine can refuse: a message that says what, where,
-expected and found, the exit code of its kind, nothing on stdout, nothing left behind.
-
-Exit codes: 1 the input is bad, 2 usage, 3 the machine cannot, 4 internal."""
+"""Errors of users and of the machine: each gives a message that says what, where, expected and found, the exit code of
+its kind, nothing on stdout, and no leftover files. Exit codes: 1 bad input, 2 usage, 3 machine, 4 internal."""
 
 import json
 import os
@@ -22,7 +20,7 @@ NOT_NUMBERS = ["", "x", "-1", "1.5", "1e3", "0x10", " 1", "1 ", "+1", "999999999
 
 
 def can_mount():
-    """Whether a private mount namespace with file systems of our own is to be had (usually: run as root)."""
+    """Whether a private mount namespace with its own file systems is available (usually: run as root)."""
     if not shutil.which("unshare"):
         return False
     with scratch() as folder:
@@ -33,8 +31,8 @@ CAN_MOUNT = can_mount()
 
 
 def on_tmpfs(folder, mount_options, command, before=":", after=":"):
-    """`command` with a file system of its own at `folder`; `before` and `after` are shell commands around it. The file
-    system, and all that it holds, ends with the command."""
+    """`command` with its own file system at `folder`; `before` and `after` are shell commands around it. The file
+    system and its contents end with the command."""
     script = ('mount -t tmpfs -o "$2" none "$1" && { %s; } && '
               '{ [ -z "$3" ] || mount -o "remount,$3" "$1"; } || exit 99; '
               'shift 3; "$@"; rc=$?; { %s; } >&2; exit $rc' % (before, after))
@@ -71,7 +69,7 @@ class ErrorTest(unittest.TestCase):
         return last
 
     def fails(self, rc, words, *command, **kwargs):
-        """The command ends with this exit code and a message that holds these words; no file comes or goes."""
+        """The command ends with this exit code and a message that contains these words; no file is added or removed."""
         before = self.listing()
         result = run(command, cwd=self.folder, **kwargs)
         last = self.check_result(result, rc, words, command)
@@ -82,7 +80,7 @@ class ErrorTest(unittest.TestCase):
         """Each value of a flag is a usage error, which names the flag and the value."""
         for value in values:
             with self.subTest(flag=flag, value=value):
-                found = [value.split(",")[-1]] if value else []  # of a list, the item that is wrong
+                found = [value.split(",")[-1]] if value else []  # the wrong item of a list
                 self.fails(USAGE, [flag, "expected", *found, *words], *command, flag, value)
 
 
@@ -151,7 +149,7 @@ class BuildFlags(ErrorTest):
 
 
 class BuildInputs(ErrorTest):
-    """Checkpoints that are not there, not whole, or not what they say."""
+    """Missing, incomplete and inconsistent checkpoints."""
 
     def build(self, model, *flags):
         return [ENGBUILD, "--model", model, "--tune", "off", "--tuning-cache", "none", "-o", self.path("m.eng"), *flags]
@@ -192,7 +190,7 @@ class BuildInputs(ErrorTest):
         self.fails(BAD_INPUT, ["/dev/null"], *self.build("/dev/null"))
 
     def test_missing_tokenizer(self):
-        """No tokenizer is no error of the build; who wants text from such an engine is told."""
+        """A checkpoint without a tokenizer builds; a request for text from such an engine is refused."""
         model = self.copy()
         os.remove(self.path("model", "tokenizer.json"))
         engine = build_engine(model)
@@ -233,7 +231,7 @@ class BuildInputs(ErrorTest):
                 self.fails(BAD_INPUT, ["config.json", *words], *self.build(model))
 
     def test_tensors(self):
-        """Every tensor is there, has the shape that config.json gives it, and is used."""
+        """Every tensor must exist, have the shape that config.json gives it, and be used."""
         for changes, words in (
                 ({"num_hidden_layers": 6}, ["model.layers.5."]),
                 ({"num_hidden_layers": 4}, ["model.layers.4."]),
@@ -300,7 +298,7 @@ class BuildInputs(ErrorTest):
 
 
 class Outputs(ErrorTest):
-    """The engine, or nothing."""
+    """A failing write leaves no engine."""
 
     BUILD = [ENGBUILD, "--model", FABLES, "--tune", "off", "--tuning-cache", "none"]
 
@@ -328,7 +326,7 @@ class Outputs(ErrorTest):
 
     @unittest.skipUnless(CAN_MOUNT, "needs the right to mount a small file system")
     def test_full_disk(self):
-        """The disk fills up at different places of the file; what was there before stays."""
+        """The disk fills up at different places of the file; an older file stays."""
         os.mkdir(self.path("small"))
         output = self.path("small", "m.eng")
         for size in ("4k", "16k", "1m", "3400k"):
@@ -354,7 +352,7 @@ class Outputs(ErrorTest):
                            max_file_bytes=limit)
 
     def test_full_stdout(self):
-        """/dev/full stands for a disk that is full behind a redirection."""
+        """/dev/full simulates a redirection to a full disk."""
         engine = fables_engine()
         for command in ([*self.BUILD, "-o", self.path("m.eng"), "--json"],
                         [ENGINFO, engine], [ENGINFO, engine, "--json"],
@@ -379,8 +377,8 @@ class Outputs(ErrorTest):
         self.assertEqual(self.listing(), before)
 
     def test_tuning_cache(self):
-        """A cache saves time and decides nothing else: one that cannot be used or kept costs a warning, even where
-        progress is not wanted, and not the build."""
+        """The cache only saves time: one that cannot be read or written gives a warning, even with progress off, and
+        the build goes on."""
         build = [ENGBUILD, "--model", FABLES, "--tune", "quick", "--max-batch", "1", "--prefill-chunks", "16",
                  "--quiet", "-o", self.path("m.eng"), "--tuning-cache"]
         os.mkdir(self.path("folder"))
@@ -467,7 +465,7 @@ class RunFlags(ErrorTest):
         self.fails(BAD_INPUT, [41, 40, "--max-context"], ENGRUN, short, "--tokens", ",".join(["5"] * 41))
 
     def test_full_context(self):
-        """A prompt that just fits gets one token; an answer stops where the context ends."""
+        """A prompt that just fits gets one token; an answer ends at the context's limit."""
         short = build_engine(FABLES, "--max-context", "40")
         for prompt, answer in ((40, 1), (39, 2), (30, 11)):
             result = run([ENGRUN, short, "--tokens", ",".join(["5"] * prompt), "-n", "0", "--ignore-eos",
@@ -540,7 +538,7 @@ class BenchAndInfoFlags(ErrorTest):
 
 
 class CorruptEngines(ErrorTest):
-    """Damage anywhere is found by every tool before anything is computed or printed."""
+    """Every tool reports damage anywhere in the file before it computes or prints anything."""
 
     TOOLS = [[ENGRUN, None, "-p", "Once", "-n", "1"], [ENGRUN, None, "--selftest"], [ENGINFO, None, "--verify"],
              [ENGBENCH, None, "-p", "4", "-n", "0", "-r", "1"]]
@@ -561,7 +559,7 @@ class CorruptEngines(ErrorTest):
 
     def test_flipped_bits(self):
         for trial in range(40 if SANITIZED else 120):
-            # Every other one among the first pages, where there is more than weights.
+            # Every other position is in the first pages, which hold more than weights.
             position = self.moments.randrange(8192 if trial % 2 else len(self.data))
             data = bytearray(self.data)
             data[position] ^= 1 << self.moments.randrange(8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the four programs do alike: help, one style of message, lists of numbers, readers that go away."""
+"""Behaviour common to the four programs: help, one style of message, lists of numbers, readers that close the pipe."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ class Help(unittest.TestCase):
 
 
 class Messages(unittest.TestCase):
-    """The same mistake gets the same words from every program."""
+    """The same error gets the same message from every program."""
 
     def message(self, tool, *flags):
         result = run([tool, *flags])
@@ -73,7 +73,7 @@ class Messages(unittest.TestCase):
                          r"^--threads: expected a whole number from 0 to \d+, found 'x'$")
 
     def test_wrong_usage_found_behind_the_flags(self):
-        """Combinations, and what only the library or the builder can judge."""
+        """Combinations of flags, and values that only the library or the builder can check."""
         for command in ([ENGBUILD], [ENGBUILD, "--model", ""], [ENGBUILD, "surprise"], [ENGRUN], [ENGBENCH], [ENGINFO],
                         [ENGBUILD, "--model", FABLES, "--dump-after", "x"], [ENGINFO, "a", "b"],
                         [ENGRUN, fables_engine(), "-p", "x", "--isa", "sse"]):
@@ -94,7 +94,7 @@ class Messages(unittest.TestCase):
 
 class FunctionNames(unittest.TestCase):
     def test_messages_are_for_users_of_programs(self):
-        """The library's messages name its functions, which a user of a program does not call."""
+        """The programs' messages do not name the library's functions."""
         result = run([ENGRUN, fables_engine(), "--chat", "-p", "x"])
         self.assertEqual(result.rc, 1)
         self.assertTrue(result.stderr.startswith("engrun: expected an engine with a chat format"), result.stderr)
@@ -105,7 +105,7 @@ class Lists(unittest.TestCase):
              ([ENGBUILD, "--model", "none", "--target", "cpu"], "--batch-sizes")]
 
     def test_accepted(self):
-        """The list is read before the file is looked for, which is missing."""
+        """The list is parsed before the file is opened, which is missing."""
         for command, flag in self.FLAGS:
             for text in ("1", "1,2", "1, 2", "1 2", "[1, 2]", " 1,2 "):
                 result = run([*command, flag, text])
@@ -131,7 +131,7 @@ class Lists(unittest.TestCase):
 
 
 class ClosedPipe(unittest.TestCase):
-    """A reader that goes away, as head does, ends a program as it ends others: by SIGPIPE, without a word."""
+    """A reader that closes the pipe, as head does, ends a program by SIGPIPE, without a message."""
 
     def commands(self):
         engine = fables_engine()
@@ -142,7 +142,7 @@ class ClosedPipe(unittest.TestCase):
                 [ENGBUILD, "--model", FABLES, "--target", "cpu", "--dry-run", "--json", "--quiet"]]
 
     def end(self, command, ignored):
-        """The wait status of a program whose stdout nobody reads; `ignored`: it is started with SIGPIPE ignored."""
+        """The wait status of a program whose stdout has no reader; `ignored`: it is started with SIGPIPE ignored."""
         reader, writer = os.pipe()
         os.close(reader)
         with scratch() as folder:
@@ -164,7 +164,7 @@ class ClosedPipe(unittest.TestCase):
                     self.assertEqual(errors, [])
 
     def test_a_build_is_finished(self):
-        """The report is lost and the engine is not."""
+        """The report is lost, the engine is written."""
         with scratch() as folder:
             output = os.path.join(folder, "m.eng")
             status, errors = self.end([ENGBUILD, "--model", FABLES, "--target", "cpu", "--tune", "off", "-o", output],
@@ -179,7 +179,7 @@ class ClosedPipe(unittest.TestCase):
 
 
 class Seed(unittest.TestCase):
-    """Drawn text differs from run to run, and each run says how to repeat it."""
+    """Sampled text differs from run to run, and each run prints how to repeat it."""
 
     DRAW = ["-p", "Once upon a time", "-n", "40", "--ignore-eos", "--temperature", "1.5"]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same input gives the same bytes, and a build that is killed at any moment leaves nothing or the whole engine, no
-stray files, and the tuning records that it had."""
+"""The same input gives the same bytes. A build that is killed at any moment leaves no engine or a whole one, no stray
+files, and all tuning records written before."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def contents(path):
 
 
 def records(path):
-    """Whole lines of a tuning cache."""
+    """Complete lines of a tuning cache."""
     return contents(path).count(b"\n") if os.path.exists(path) else 0
 
 
@@ -46,7 +46,7 @@ class BuildTest(unittest.TestCase):
         return os.path.join(self.folder, *parts)
 
     def build(self, output, cache, *options, model=FABLES):
-        """The report of a build that must work."""
+        """The report of a build that must succeed."""
         result = run(build_command(output, cache, "--json", *options, model=model))
         self.assertEqual(result.rc, 0, result.stderr)
         return json.loads(result.stdout)
@@ -116,7 +116,7 @@ class SameBytes(BuildTest):
             file.writelines([lines[0], bytes(damaged), *lines[2:]])
         report = self.build(self.output, self.cache, "--tune", "quick", *SMALL)
         self.assertEqual((report["tactics_measured"], report["tactics_cached"]), (1, total - 1))
-        # Half a line at the end, as a full disk leaves it.
+        # An incomplete last line, as a full disk leaves it.
         with open(self.cache, "wb") as file:
             file.write(b"".join(lines)[:-20])
         report = self.build(self.output, self.cache, "--tune", "quick", *SMALL)
@@ -131,7 +131,7 @@ class SameBytes(BuildTest):
 
 
 class Killed(BuildTest):
-    """kill -9. The moments come from a seed, so that a failure can be repeated."""
+    """Builds killed by SIGKILL at moments from a seed, so that a failure can be repeated."""
 
     def kill_after(self, seconds, command):
         """True if the build was still running."""
@@ -145,7 +145,7 @@ class Killed(BuildTest):
         return running
 
     def check_output(self, old, new, when):
-        """The output folder holds nothing, or the old engine, or the new one; and nothing else."""
+        """The output folder is empty, or holds only the old engine, or only the new one."""
         self.assertLessEqual(set(os.listdir(self.output_folder)), {"m.eng"}, "stray files, killed %s" % when)
         if not os.path.exists(self.output):
             self.assertIsNone(old, "the engine that was there is gone, killed %s" % when)
@@ -159,7 +159,7 @@ class Killed(BuildTest):
         return True
 
     def test_while_tuning(self):
-        """From an empty cache each time: most of such a build is tuning."""
+        """Starts with an empty cache each time: tuning is most of such a build."""
         begin = time.monotonic()
         total = self.build(self.output, self.cache, "--tune", "quick", *SMALL)["tactics_measured"]
         duration = time.monotonic() - begin
@@ -187,7 +187,7 @@ class Killed(BuildTest):
         self.assertGreater(interrupted, 0)
 
     def test_records_survive(self):
-        """Killed as soon as some records are there: the next build has them all."""
+        """Killed as soon as the cache has records: the next build has them all."""
         process = start(build_command(self.output, self.cache, "--tune", "quick", *SMALL))
         try:
             deadline = time.monotonic() + 120
@@ -203,7 +203,7 @@ class Killed(BuildTest):
         self.assertEqual(report["tactics_cached"], known)
 
     def test_when_tuned(self):
-        """Everything else of a build, with and without an engine in its place."""
+        """Killed in every other phase of a build, with and without an older engine."""
         options = ["--tune", "quick", *SMALL]
         self.build(self.output, self.cache, *options)
         begin = time.monotonic()
@@ -234,7 +234,7 @@ class Killed(BuildTest):
         self.assertEqual(contents(self.output), new)
 
     def test_interrupted_by_ctrl_c(self):
-        """SIGINT and SIGTERM clean up no worse than SIGKILL."""
+        """SIGINT and SIGTERM clean up as well as SIGKILL."""
         for number in (signal.SIGINT, signal.SIGTERM):
             process = start(build_command(self.output, "none", "--tune", "full"))  # takes seconds
             time.sleep(0.3)

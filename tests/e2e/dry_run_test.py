@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engbuild --dry-run: for a GPU that this machine need not have, and for models that do not fit."""
+"""engbuild --dry-run: for a GPU that this machine does not have, and for models that do not fit."""
 
 import json
 import os
@@ -15,10 +15,10 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
           "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256,
           "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "bfloat16"}
-# Two terabytes of weights: more than any machine that runs this test has.
+# Two terabytes of weights: more memory than any machine of this test has.
 HUGE = {**CONFIG, "hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128, "head_dim": 128,
         "num_hidden_layers": 300}
-# Of 141 GB: fits no H200 whole, and two of them.
+# 141 GB: too large for one H200, fits on two.
 LARGE = {**CONFIG, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "head_dim": 128,
          "num_hidden_layers": 88, "tie_word_embeddings": False}
 
@@ -49,10 +49,10 @@ class NamedGpu(Planning):
         unnamed = self.plan(CONFIG, "--target", "cuda", env={**FAKE, "FAKE_CUDA_DEVICES": "0"})
         self.assertEqual(unnamed.stdout, named.stdout)
         self.assertRegex(unnamed.stderr, r"warning: .*--gpu h200")
-        self.assertIn("no CUDA-capable device", unnamed.stderr)  # why no GPU of this machine was taken
+        self.assertIn("no CUDA-capable device", unnamed.stderr)  # reason why no GPU of this machine was used
 
     def test_same_plans_as_on_such_a_gpu(self):
-        """The fake driver shows an H200."""
+        """The fake driver reports an H200."""
         here = json.loads(self.plan(CONFIG, "--target", "cuda", "--json", env=FAKE).stdout)
         record = json.loads(self.plan(CONFIG, "--gpu", "H200", "--json").stdout)
         self.assertTrue(record["gpu_on_record"])
@@ -76,7 +76,7 @@ class NamedGpu(Planning):
         self.assertIn("--target", self.plan(CONFIG, "--target", "cpu", "--gpu", "h200", rc=USAGE).stderr)
 
     def test_a_gpu_number_that_is_not_there(self):
-        """Where there are GPUs, none of another kind stands in."""
+        """If the machine has GPUs, the facts come from one of the requested kind only."""
         result = self.plan(CONFIG, "--target", "cuda", "--device", "7", env=FAKE, rc=MACHINE)
         self.assertIn("GPU 7", result.stderr)
 

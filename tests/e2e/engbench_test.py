@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engbench's tables say what was measured, in all three forms."""
+"""engbench's tables report the measurements, in all three forms."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ class Bench(unittest.TestCase):
             decode = row["test"].startswith("tg")
             self.assertEqual(row["weight_gb_per_second"] > 0, decode)
             if decode:
-                # Steps a second times the weights that a step reads; a mean of rates is not a rate of means.
+                # Steps per second times the weights that a step reads; a mean of rates is not the rate of the means.
                 expected = row["mean"] / row["batch"] * report["weights_bytes"] * 1e-9
                 self.assertLess(row["weight_gb_per_second"], expected * 2)
                 self.assertAlmostEqual(row["read_percent"], 100 * row["weight_gb_per_second"] /

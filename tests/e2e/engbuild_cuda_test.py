@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engbuild for a GPU from checkpoint to engine, without one: on the fake driver and the fake compiler of tests/fake_cuda,
-whose kernels compute nothing. What the kernels compute is for bin/gpu-tests; here it is the path around them: targets,
-the tuning cache, determinism, what is printed, and every way in which the machine can refuse."""
+"""engbuild for a GPU, from checkpoint to engine, without a GPU: with the fake driver and fake compiler of
+tests/fake_cuda, whose kernels compute nothing. bin/gpu-tests checks the results of kernels; this test checks the steps
+around them: targets, the tuning cache, determinism, output, and every failure of the machine."""
 
 import glob
 import json
@@ -17,7 +17,7 @@ DRIVER = os.path.join(BUILT, "tests", "fake_cuda", "whole")
 COMPILER = os.path.join(BUILT, "tests", "fake_cuda", "compiler")
 LIBRARIES = os.path.join(BUILT, "tests", "fake_cuda", "libraries")
 FAKE = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER}
-# Our own matmuls and attentions take a millisecond each: the libraries' win.
+# Our own matmuls and attentions take a millisecond each, so that the libraries win.
 WITH_LIBRARY = {"LD_LIBRARY_PATH": DRIVER + ":" + COMPILER + ":" + LIBRARIES,
                 "FAKE_CUDA_SLOW": "matmul_,attention_prefill,attention_generic"}
 CUBLASLT, CUDNN = ("libcublasLt.so.13", "libcublasLt.so.12"), ("libcudnn.so.9",)
@@ -79,14 +79,14 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual(contents(self.path("a.eng")), contents(self.path("b.eng")))
 
     def without(self, *names):
-        """WITH_LIBRARY, where these files are in front of those that are there, and are no libraries."""
+        """WITH_LIBRARY with these files, which are no libraries, first in the search path."""
         folder = tempfile.mkdtemp(dir=self.folder)
         for name in names:
             open(os.path.join(folder, name), "w").close()
         return {**WITH_LIBRARY, "LD_LIBRARY_PATH": ":".join((DRIVER, COMPILER, folder, LIBRARIES))}
 
     def libraries_of(self, output):
-        """The library tactics that the engine's records name."""
+        """Returns the library tactics that the engine's records name."""
         tactics = run([ENGINFO, self.path(output), "--tactics"]).stdout
         return [name for name in ("cublaslt", "attention_cudnn") if name in tactics]
 
@@ -94,7 +94,7 @@ class CudaBuild(unittest.TestCase):
         return sorted(glob.glob(self.path(cache + ".kernels/*.blob")))
 
     def build_twice(self):
-        """m.eng, and the same once more from the cache."""
+        """Builds m.eng, and again from the cache."""
         first = json.loads(self.build("m.eng", "--json", common=SMALL, env=WITH_LIBRARY).stdout)
         again = json.loads(self.build("again.eng", "--json", common=SMALL, env=WITH_LIBRARY).stdout)
         self.assertEqual(again["tactics_measured"], 0)
@@ -114,7 +114,7 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual(self.blobs(), [])
 
         self.assertGreater(self.build_twice(), 4)
-        # The cache knows the library's victories, but the library is gone: as if it were lean.
+        # The cache says that the library won, but the library is missing: the result is that of a lean build.
         self.build("gone.eng", common=SMALL, env=self.without(*CUBLASLT, *CUDNN))
         self.build("lean-again.eng", env=WITH_LIBRARY)
         self.assertEqual(contents(self.path("gone.eng")), contents(self.path("lean-again.eng")))
@@ -149,7 +149,7 @@ class CudaBuild(unittest.TestCase):
                 self.assertNotIn("left over", other.stderr)
                 for word in words:
                     self.assertIn(word, other.stderr)
-        # No library is opened where none is wanted.
+        # Without library tactics no library is opened.
         lean = run([*self.generate("m.eng"), "--no-libraries"], env={**WITH_LIBRARY, "FAKE_CUBLASLT_FAIL": "1"})
         self.assertEqual((lean.rc, lean.stdout, lean.stderr), (0, whole.stdout, ""))
         calls = int(counts["calls"])
@@ -159,7 +159,7 @@ class CudaBuild(unittest.TestCase):
                                                           "FAKE_CUDA_FAIL_CALL": str(call)})
                 self.assertIn(result.rc, (0, 3))
                 self.assertNotIn("left over", result.stderr)
-                # Where nothing is said it may be the end that failed: out of its context no memory can be given back.
+                # Without a message the failing call may be one of the last, which frees memory.
                 silent = ("memory", "host_memory", "misuse") if (result.rc, result.stderr) == (0, "") else ()
                 for kind, count in self.left_over(leaks).items():
                     if kind not in ("calls", "kernels", *silent):
@@ -174,10 +174,10 @@ class CudaBuild(unittest.TestCase):
                 self.assertEqual(warning.count("warning: "), 1, warning)
                 self.assertEqual(self.libraries_of(record + ".eng"), [there])
                 self.assertEqual(len(self.blobs(record)), 1 if there == "attention_cudnn" else 0)
-                # The engine asks for no other library.
+                # The engine needs no other library.
                 done = run(self.generate(record + ".eng"), env=env)
                 self.assertEqual((done.rc, done.stderr), (0, ""))
-        # A library that does not know such attention takes no part, and that is remembered.
+        # A library without support for this attention takes no part, and the cache remembers that.
         old = {**WITH_LIBRARY, "FAKE_CUDNN_REFUSE": "graph"}
         message = self.build("old.eng", common=SMALL, env=old).stderr
         self.assertIn("warning: only our own kernels take part in attention of 16 rows: cuDNN: ", message)
@@ -186,7 +186,7 @@ class CudaBuild(unittest.TestCase):
         self.assertEqual(self.libraries_of("old.eng"), ["cublaslt"])
 
     def test_plans_that_cudnn_made(self):
-        """They are kept beside the cache: without them its records of them do not count."""
+        """They are stored beside the cache: without them its records of them do not count."""
         slow = {**WITH_LIBRARY, "FAKE_CUDA_SLOW": "fake_cudnn"}
         self.build("ours.eng", "--tuning-cache", self.path("ours"), common=SMALL, env=slow)
         self.assertEqual(self.blobs("ours"), [])
@@ -199,18 +199,19 @@ class CudaBuild(unittest.TestCase):
             damage()
             measured = self.build_twice()
             self.assertGreater(measured, 0)
-            self.assertLess(measured, 4) # the race, the plan with it
+            self.assertLess(measured, 4) # the race, and the plan that uses it
             self.assertEqual(len(self.blobs()), 1 + os.path.exists(before))
             write(before, good)
             for path in self.blobs():
                 if path != before:
-                    os.unlink(path) # of which the cache's latest record tells
+                    os.unlink(path) # the cache's latest record refers to it
         full = json.loads(self.build("full.eng", "--json", "--tune", "full", "--tuning-cache", self.path("full"),
                                      common=SMALL, env=WITH_LIBRARY).stdout)
         self.assertGreater(full["tactics_measured"], 4)
         with open(self.path("full")) as file:
             record, = [json.loads(line.split(" ", 1)[1]) for line in file if "; cuDNN 91900" in line]
-        self.assertEqual(record["candidates"], 5) # with ours: two favourites, then one by its knob's two values
+        # With our own: two of the library's ranking, then one by its knob's two values.
+        self.assertEqual(record["candidates"], 5)
 
     def test_nothing_is_written_by_what_only_prints(self):
         dry = self.build("d.eng", "--dry-run").stdout
@@ -255,7 +256,7 @@ class CudaBuild(unittest.TestCase):
         return dict(line.split() for line in contents(path).decode().splitlines())
 
     def sweep(self, level, most, least, libraries=False):
-        """Lets driver calls of a build fail, one in each run: it ends with an error and nothing is left anywhere."""
+        """One driver call fails in each build: the build ends with an error and leaves no file."""
         leaks, output = self.path("leaks"), self.path("f.eng")
         command = [ENGBUILD, "--model", FABLES, "--target", "cuda", "-o", output, "--tune", level, "--tuning-cache",
                    "none", *(SMALL if libraries else LEAN)]
@@ -274,13 +275,13 @@ class CudaBuild(unittest.TestCase):
                 for kind, count in self.left_over(leaks).items():
                     if kind not in ("calls", "kernels"):
                         self.assertEqual(count, "0", "%s after call %d failed" % (kind, call))
-                if result.rc == 0: # a call that gives something back may fail without harm
+                if result.rc == 0: # a failing release has no consequence
                     os.unlink(output)
                     continue
                 failed += 1
                 self.assertEqual(result.rc, 3, result.stderr)
                 self.assertFalse(os.path.exists(output))
-        # While candidates race, most calls may fail: that candidate is out.
+        # A failing call during a race drops that candidate.
         self.assertGreaterEqual(failed, least)
         tally("failing calls, --tune " + level, len(chosen))
 

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engrun as a person and a script meet it: streaming, interruption, lost pipes, chat, sampling. Flags and bad inputs are
-in cli_errors_test.py, numbers in reference_test.py."""
+"""engrun on a terminal and in scripts: streaming, interruption, closed pipes, chat, sampling. Flags and bad inputs:
+cli_errors_test.py; numbers: reference_test.py."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import ENGRUN, FABLES, build_engine, fables_engine, read_npy, run, scratch, start
+from harness import ENGINFO, ENGRUN, FABLES, build_engine, fables_engine, read_npy, run, scratch, start
 
 PROMPT = "Once upon a time"
 INTERRUPTED = 128 + signal.SIGINT
 
 
 def chatml_engine():
-    """The shipped model with its two special tokens renamed, so that it counts as a chat model. What it says is
-    nonsense; how turns follow each other is not."""
+    """The shipped model with its two special tokens renamed, so that it counts as a chat model. Its answers are
+    meaningless; this test checks the sequence of turns."""
     if not hasattr(chatml_engine, "path"):
         chatml_engine.folder = scratch()
         model = os.path.join(chatml_engine.folder.name, "chatml")
@@ -35,7 +36,7 @@ def chatml_engine():
 
 class Streaming(unittest.TestCase):
     def test_text_comes_piece_by_piece(self):
-        """The first words are in the pipe long before the last."""
+        """The first words arrive in the pipe long before the last."""
         process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "600", "--ignore-eos"])
         first = os.read(process.stdout.fileno(), 65536)
         rest = process.stdout.read()
@@ -81,7 +82,7 @@ class Interruption(unittest.TestCase):
     def interrupt(self, number):
         with scratch() as folder:
             path = os.path.join(folder, "logits.npy")
-            # The terminal would send it to the process alone, too: no shell stands between.
+            # A terminal would send the signal to this process only, too: there is no shell in between.
             process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "0", "--ignore-eos", "--print-tokens",
                              "--logits", path])
             first = os.read(process.stdout.fileno(), 64)
@@ -126,7 +127,7 @@ class Sampling(unittest.TestCase):
         greedy = self.ids()
         self.assertEqual(self.ids("--temperature", "0", "--seed", "3"), greedy)
         self.assertEqual(self.ids("--temperature", "2", "--top-k", "1"), greedy)
-        self.assertEqual(self.ids("--recommended"), greedy)  # the checkpoint names no sampling
+        self.assertEqual(self.ids("--recommended"), greedy)  # the checkpoint has no sampling defaults
 
     def test_repetition_penalty(self):
         words = self.ids("--repetition-penalty", "1000").split()
@@ -143,7 +144,7 @@ class Chat(unittest.TestCase):
         self.assertIn("chat format", result.stderr)
 
     def test_turns(self):
-        """Every line is a turn; the first answer is that of the same question alone."""
+        """Every line is a turn; the first answer equals that of the question asked by itself."""
         flags = [ENGRUN, chatml_engine(), "--chat", "-n", "10"]
         alone = run(flags + ["-p", "Tell me a tale."])
         self.assertEqual(alone.rc, 0, alone.stderr)
@@ -167,6 +168,21 @@ class Selftest(unittest.TestCase):
         result = run([ENGRUN, fables_engine(), "--selftest"])
         self.assertEqual(result.rc, 0, result.stderr)
         self.assertIn("selftest passed", result.stdout)
+
+    def test_names_every_plan_of_the_file(self):
+        info = json.loads(run([ENGINFO, fables_engine(), "--json"]).stdout)
+        lines = run([ENGRUN, fables_engine(), "--selftest"]).stdout.splitlines()
+        self.assertEqual(len(lines), len(info["plans"]) + 1)
+        for line, plan in zip(lines, info["plans"]):
+            unit = "row" if plan["kind"] == "decode" else "token"
+            name = "%s plan of %d %s%s: " % (plan["kind"], plan["rows"], unit, "s" if plan["rows"] > 1 else "")
+            self.assertTrue(line.startswith(name), (line, name))
+            found = re.fullmatch(r"(\d+) tokens, contexts up to (\d+), largest logit error \S+", line[len(name):])
+            self.assertTrue(found, line)
+            self.assertGreaterEqual(int(found.group(1)), plan["rows"] if unit == "row" else 2)
+            if unit == "row":
+                self.assertEqual(int(found.group(2)), info["golden"]["plans"]["longest_context"])
+        self.assertIn("%d plans, " % len(info["plans"]), lines[-1])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: where the programs are, how to run them, readers for .npy and .npz.
+"""Helpers of the end-to-end tests: paths of the programs, functions to run them, readers for .npy and .npz.
 
-A test is a Python file of the standard library alone, next to this one, named *_test.py:
+A test is a Python file next to this one that uses only the standard library, named *_test.py:
 
     import unittest
     from harness import ENGRUN, fables_engine, run
@@ -59,7 +59,7 @@ ENG_H = os.path.join(_SOURCES, "runtime", "eng.h")
 # The shipped model.
 FABLES = os.path.join(_SOURCES, "tests", "models", "fables")
 
-# Folder of larger models and tokenizers, or None: a test that needs it carries @needs_shared.
+# Folder of larger models and tokenizers, or None: a test that needs it is decorated with @needs_shared.
 SHARED = os.environ.get("ENG_SHARED") or None
 
 # Built with sanitizers: time limits must be generous, libeng.so cannot be loaded into a plain process.
@@ -74,7 +74,7 @@ def shared(*parts):
 
 
 def needs_shared(*parts):
-    """Decorator: skips a test where the shared folder, or that path in it, is missing."""
+    """Decorator: skips a test if the shared folder, or that path in it, is missing."""
     missing = SHARED is None or not os.path.exists(shared(*parts))
     return unittest.skipIf(missing, "needs ENG_SHARED/" + "/".join(parts))
 
@@ -155,7 +155,7 @@ def fables_engine():
 
 
 def tally(what, count):
-    """Says in the log how many cases a test tried: a loop over nothing would pass, too."""
+    """Prints how many cases a test tried: a loop over no case would pass, too."""
     if not count:
         raise AssertionError("%s: no cases" % what)
     print("%s: %d cases" % (what, count), file=sys.stderr)
@@ -220,7 +220,7 @@ def rows(matrix):
 # ---- comparisons with recorded outputs ---------------------------------------------------------------------------
 
 LOGIT_TOLERANCE = 1e-3
-# Two logits that are each off by at most the tolerance may change places when they are closer than twice that.
+# Two logits with an error of at most the tolerance each may change order if they are closer than twice that.
 TIE_GAP = 2 * LOGIT_TOLERANCE
 
 INSTRUCTION_SETS = ["portable", "avx2", "avx512", "avx512bf16"]
@@ -240,7 +240,7 @@ class ReferenceTest(unittest.TestCase):
     """Comparisons with recorded greedy tokens and logits."""
 
     def generate(self, engine, tokens, count, *flags):
-        """Greedy ids behind the given ones."""
+        """Greedy ids after the given ones."""
         result = run([ENGRUN, engine, "--tokens", ",".join(map(str, tokens)), "-n", str(count), "--print-tokens",
                       *flags])
         self.assertEqual(result.rc, 0, result.stderr)
@@ -264,8 +264,8 @@ class ReferenceTest(unittest.TestCase):
                              (what, at, expected[at], found[at]))
 
     def check_greedy(self, engine, prompt, greedy, gaps, *flags, tie_gap=TIE_GAP):
-        """The continuation equals `greedy`. Behind a tie, the comparison goes on with the reference's token, so that
-        every position counts. Returns how many ties there were."""
+        """The continuation equals `greedy`. After a tie the comparison goes on with the reference's token, so that
+        every position counts. Returns the number of ties."""
         done = ties = 0
         while done < len(greedy):
             expected = greedy[done:]

@@ -14,15 +14,15 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 2048,
           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 16000, "tie_word_embeddings": False,
           "hidden_act": "silu", "torch_dtype": "bfloat16"}
-# Of what the checkpoint is larger than a small one.
+# Allowed growth, as a share of the difference in checkpoint size.
 MOST_GROWTH = 0.125
-# Tuning measures the read bandwidth with a buffer that no cache can hold.
+# Tuning measures the read bandwidth with a buffer larger than any cache.
 MOST_UNTUNED_BYTES = 40_000_000
 MOST_TUNED_BYTES = 400_000_000
 
 
 def own_bytes(process):
-    """Memory that is this process's alone: what it allocated or wrote to, not what it mapped from files."""
+    """Private memory of the process: allocated or written, not mapped from files."""
     try:
         with open("/proc/%d/smaps_rollup" % process.pid, encoding="ascii") as file:
             for line in file:
@@ -82,7 +82,7 @@ class OwnMemory(unittest.TestCase):
         self.check(MOST_TUNED_BYTES, "--tune", "quick")
 
     def test_converted(self):
-        """Wider weights are converted on the way."""
+        """Wider weights are converted while they are written."""
         self.check(MOST_UNTUNED_BYTES, "--tune", "off", "--dtype", "f32")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's folder may hold instead of what is read: files that are no files, other formats of weights and
+"""Unsupported contents of a model's folder: entries that are not regular files, other formats of weights and
 tokenizers, a name of the hub. Each is refused, or reported, by name and with what to do."""
 
 import json
@@ -55,7 +55,7 @@ class ModelFolder(unittest.TestCase):
                 with self.subTest(name=name, found=found):
                     shutil.rmtree(self.model)
                     self.copy()
-                    if name == "model.safetensors.index.json": # looked for where there are no weights of the usual name
+                    if name == "model.safetensors.index.json": # searched if there are no weights of the usual name
                         os.rename(self.at("model.safetensors"), self.at("other.safetensors"))
                     elif os.path.exists(self.at(name)):
                         os.remove(self.at(name))
@@ -74,7 +74,7 @@ class ModelFolder(unittest.TestCase):
         self.refused(["model-00001-of-00001.safetensors", "symbolic link to 'gone'"])
 
     def test_link_to_a_file(self):
-        """The hub's cache consists of links."""
+        """The hub's cache consists of symbolic links."""
         os.rename(self.at("tokenizer.json"), os.path.join(self.folder.name, "blob"))
         os.symlink("../blob", self.at("tokenizer.json"))
         result = self.build()

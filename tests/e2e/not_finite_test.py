@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights and logits that are not finite: engbuild refuses the ones by name, engrun and engbench end at the others."""
+"""Weights and logits that are not finite: engbuild refuses such weights by name, engrun and engbench stop at such
+logits."""
 
 import json
 import os
@@ -15,7 +16,7 @@ BAD_TOKEN = 1500
 
 
 class Checkpoint:
-    """The shipped model with other values, in a folder of its own."""
+    """The shipped model with changed values, in its own folder."""
 
     def __init__(self):
         self.folder = scratch()
@@ -62,11 +63,11 @@ class Weights(unittest.TestCase):
 
 class Logits(unittest.TestCase):
     def test_an_answer_ends_with_a_message_and_code_1(self):
-        """A token whose embedding overflows in the first layer: finite weights, infinite values behind them."""
+        """A token whose embedding overflows in the first layer: finite weights, then infinite values."""
         checkpoint = Checkpoint()
         for row in range(64):
             checkpoint.set("model.layers.0.self_attn.v_proj.weight", row, ALWAYS, BF16_MAX)
-        for token in range(1536):  # the column is zero but for the one token
+        for token in range(1536):  # the column is zero except for this token
             checkpoint.set("model.embed_tokens.weight", token, ALWAYS, 0x4000 if token == BAD_TOKEN else 0)
         for column in range(1, 192):
             checkpoint.set("model.embed_tokens.weight", BAD_TOKEN, column, 0)

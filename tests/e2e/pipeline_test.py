@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to text, as the README tells it: build the shipped model, look at it, let it speak, measure it."""
+"""From a checkpoint to text, as in the README: build the shipped model, inspect it, generate text, measure it."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, SANITIZED, bui
 
 PROMPT = "Once upon a time"
 SEEDS = 4 if SANITIZED else 8
-STORY_TOKENS = 308  # from that prompt, the end token included
+STORY_TOKENS = 308  # tokens from that prompt, including the end token
 
 
 class PipelineTest(unittest.TestCase):
@@ -56,7 +56,7 @@ def changed_model(folder, tokenizer=None, generation=None):
 
 class Build(PipelineTest):
     def test_first_command(self):
-        """No flag but the model's and the output's: measured, reported, ready to speak."""
+        """Only the flags of model and output: tuned, reported, ready to generate text."""
         with scratch() as folder:
             environment = {"XDG_CACHE_HOME": os.path.join(folder, "cache")}
             path = os.path.join(folder, "m.eng")
@@ -87,7 +87,7 @@ class Build(PipelineTest):
             self.assertEqual((result.rc, result.stderr), (0, ""))
 
     def test_output_through_a_link(self):
-        """A symbolic link stays one; what it points to is replaced."""
+        """A symbolic link stays; its target is replaced."""
         with scratch() as folder:
             target, link = os.path.join(folder, "real.eng"), os.path.join(folder, "link.eng")
             with open(target, "w", encoding="utf-8") as file:
@@ -132,7 +132,7 @@ class Build(PipelineTest):
             self.assertEqual(dry["memory"], report["memory"])
 
     def test_dry_run_without_weights(self):
-        """A config.json is enough to plan."""
+        """config.json is sufficient for a dry run."""
         with scratch() as folder:
             shutil.copy(os.path.join(FABLES, "config.json"), folder)
             planned = self.json([ENGBUILD, "--model", folder, "--dry-run", "--json"])
@@ -185,7 +185,7 @@ class Build(PipelineTest):
 
 class Speak(PipelineTest):
     def test_text_streams(self):
-        """What is drawn is written at once: the first piece is there long before the last."""
+        """Each token is written at once: the first piece arrives long before the last."""
         process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
         first = os.read(process.stdout.fileno(), 1 << 20)
         running = process.poll() is None
@@ -196,7 +196,7 @@ class Speak(PipelineTest):
         self.assertLess(len(first), len(rest) / 2)
 
     def test_reader_goes_away(self):
-        """`engrun ... | head` ends in silence, by the signal that shells expect."""
+        """`engrun ... | head` ends without a message, by the signal that shells expect."""
         process = start([ENGRUN, fables_engine(), "-p", PROMPT, "-n", "1000", "--ignore-eos"])
         os.read(process.stdout.fileno(), 16)
         process.stdout.close()
@@ -254,7 +254,7 @@ class Speak(PipelineTest):
                 self.assertEqual(self.tokens("-p", PROMPT, *flags), greedy)
 
     def test_temperature(self):
-        """Cold, every seed says the same; hot, each says something else."""
+        """At a low temperature every seed gives the same text; at a high one each differs."""
         def distinct(temperature, *flags):
             return len({tuple(self.tokens("-p", PROMPT, "--temperature", temperature, "--seed", str(seed), *flags,
                                           count=12)) for seed in range(SEEDS)})
@@ -263,7 +263,7 @@ class Speak(PipelineTest):
         self.assertEqual(distinct("3"), SEEDS)
 
     def test_top_k_and_top_p_bound_the_choice(self):
-        """With k = 2, a token is always one of the two likeliest behind what came before."""
+        """With k = 2 a token is always one of the two most probable ones at its position."""
         with scratch() as folder:
             path = os.path.join(folder, "logits.npy")
             for flags, most in ((["--top-k", "2"], 2), (["--top-k", "5"], 5), (["--top-p", "0.5"], None)):
@@ -286,7 +286,7 @@ class Speak(PipelineTest):
         self.assertEqual(penalised, self.tokens("-p", PROMPT, "--ignore-eos", "--repetition-penalty", "1.5", count=200))
 
     def test_recommended(self):
-        """generation_config.json counts when asked for; flags go before it."""
+        """generation_config.json is used on request; flags take precedence."""
         with scratch() as folder:
             model = changed_model(folder, generation={"do_sample": True, "temperature": 0.9, "top_k": 20, "top_p": 0.8,
                                                       "repetition_penalty": 1.1})
@@ -316,7 +316,7 @@ class Chat(PipelineTest):
         self.assertIn("chatml", result.stderr)
 
     def test_conversation(self):
-        """The shipped model under the names of ChatML's tokens: it does not answer well, but it answers."""
+        """The shipped model with ChatML's token names: its answers are poor, but it answers."""
         with scratch() as folder:
             model = changed_model(folder, tokenizer=lambda text: text.replace("<|begin|>", "<|im_start|>").replace(
                 "<|end|>", "<|im_end|>"))
@@ -332,7 +332,7 @@ class Chat(PipelineTest):
             self.assertGreater(len(two), len(one))
             self.assertNotEqual(self.output([*chat, "--system", "Be brief.", "-p", "Tell me of a fox."]), one)
             self.assertEqual(self.output([*chat], input=""), "")
-            # One message is what the format says it is.
+            # One message is rendered as the format specifies.
             text = "<|im_start|>user\nTell me of a fox.<|im_end|>\n<|im_start|>assistant\n"
             ids = json.loads(self.output([ENGRUN, engine, "--tokenize"], input=json.dumps(text) + "\n"))
             self.assertEqual(self.say("--tokens", ",".join(map(str, ids)), engine=engine, count=20), one)
@@ -341,7 +341,7 @@ class Chat(PipelineTest):
 class Inspect(PipelineTest):
     def test_selftest(self):
         text = self.output([ENGRUN, fables_engine(), "--selftest"])
-        tokens, error, tolerance = re.search(r"passed: (\d+) tokens.*error ([0-9.e+-]+), tolerance ([0-9.e+-]+)",
+        tokens, error, tolerance = re.search(r"passed: \d+ plans, (\d+) tokens.*error ([0-9.e+-]+), tolerance ([0-9.e+-]+)",
                                              text).groups()
         self.assertGreater(int(tokens), 0)
         self.assertLess(float(error), float(tolerance))
@@ -354,11 +354,11 @@ class Inspect(PipelineTest):
                 self.assertIn(run([ENGRUN, fables_engine(), "--selftest", "--isa", name]).rc, (0, 3))
 
     def test_altered_weights(self):
-        """One bit of one weight: found before anything is computed."""
+        """One flipped bit of a weight: detected before anything is computed."""
         with open(fables_engine(), "rb") as file:
             data = bytearray(file.read())
         with open(os.path.join(FABLES, "model.safetensors"), "rb") as file:
-            sample = file.read()[-4096:-4064]  # stored as they are: the norms at the end, or an embedding row
+            sample = file.read()[-4096:-4064]  # stored unchanged: the norms at the end, or an embedding row
         info = self.json([ENGINFO, fables_engine(), "--json"])
         weights_end = len(data) - 4096
         position = data.find(sample)
@@ -432,7 +432,7 @@ class Bench(PipelineTest):
             self.assertGreater(row["weight_gb_per_second"], 0)
 
     def test_figures_agree(self):
-        """One repetition: rate and time are two views of one measurement."""
+        """One repetition: rate and time describe the same measurement."""
         engine = fables_engine()
         results = self.json([ENGBENCH, engine, *self.FLAGS, "-r", "1", "--json"])["results"]
         plans = self.json([ENGINFO, engine, "--json"])["plans"]

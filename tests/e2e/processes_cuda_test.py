@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that share an engine's GPUs, without a GPU: the fake driver's kernels compute nothing, but its NCCL really
-exchanges data between processes, so what is here is how they find each other, what they print, and every way in which one of
-them can fail. What they compute is for a machine with GPUs."""
+"""Several processes that share an engine's GPUs, without a GPU: the fake driver's kernels compute nothing, but its NCCL
+exchanges data between processes. This test covers how the processes find each other, what they print, and every failure
+of one of them. Machines with GPUs check the results."""
 
 import json
 import os
@@ -21,7 +21,7 @@ FAKE = {"LD_LIBRARY_PATH": ":".join(FOLDERS[name] for name in ("whole", "compile
 SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "--quiet"]
 TOKENS = ["--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--print-tokens"]
 RANKS = 2  # the shipped model has 6 heads and 2 KV heads
-SOON = 10  # seconds after which no process may wait for one that has failed
+SOON = 10  # seconds within which every process must notice a failed one
 
 
 def free_port():
@@ -41,7 +41,7 @@ def mpirun(rank, port):
 
 
 def token(*texts):
-    """What to add to the processes' environments: one text for all, or one for each; None: not set."""
+    """Variables to add to the processes' environments: one text for all, or one for each; None: not set."""
     return {rank: {"ENG_JOB_TOKEN": text} for rank, text in enumerate(texts * RANKS if len(texts) == 1 else texts) if text}
 
 
@@ -75,8 +75,8 @@ class Processes(unittest.TestCase):
         return cls.path(output)
 
     def start(self, launcher, commands, envs=None):
-        """One process for each command; envs: what each has beside the launcher's."""
-        port = free_port() - 1  # the first process listens one above
+        """One process for each command; envs: variables of each process besides the launcher's."""
+        port = free_port() - 1  # the first process listens on the next port
         processes = []
         for rank, command in enumerate(commands):
             env = {**os.environ, **FAKE, **launcher(rank, port), **((envs or {}).get(rank, {}))}
@@ -137,7 +137,7 @@ class Processes(unittest.TestCase):
         self.assertGreater(os.path.getsize(logits), 6 * 4 * 512)
 
     def expect_failure(self, ended, words, codes=(3,)):
-        """All say it, each in one line."""
+        """Every process prints it, each in one line."""
         for process in ended:
             self.assertIn(process.rc, codes, process.stderr)
             self.assertEqual(process.stdout, "")
@@ -146,7 +146,7 @@ class Processes(unittest.TestCase):
                 self.assertIn(word, process.stderr)
 
     def test_refusals(self):
-        # A machine of developers may have a real one, which must not be found here.
+        # A developer's machine may have a real one, which must not be found here.
         without = ":".join(FOLDERS[name] for name in ("whole", "compiler", "incomplete"))
         lean, other = self.build("lean.eng", "--lean"), self.build("other.eng", "--max-context", "512")
         cases = [
@@ -176,7 +176,7 @@ class Processes(unittest.TestCase):
                 self.assertEqual([process.stdout for process in ended], [alone.stdout, ""])
 
     def test_who_is_not_of_the_job(self):
-        """It ends and says why; process 0 waits for the right one, as long as the launcher lets it."""
+        """The wrong process ends with a reason; process 0 waits for the right one until the launcher's limit."""
         other = self.build("stranger.eng", "--max-context", "500")
         cases = [
             ({}, [self.engine, other], "another engine file than process 0"),
@@ -215,7 +215,7 @@ class Processes(unittest.TestCase):
         self.assertEqual(refused.rc, 2, refused.stderr)
 
     def test_other_inputs(self):
-        """Another prompt, another way to draw, and what decides when steps are queued and how many."""
+        """Another prompt, other sampling options, and options that decide when and how many steps are queued."""
         first = [ENGRUN, self.engine, "--launched"]
         for others in ([*first, "--tokens", "1,2,4", *TOKENS[2:]], [*first, *TOKENS, "--temperature", "1", "--seed", "2"],
                        [*first, *TOKENS, "--logits", self.path("others.npy")], [*first, *TOKENS, "-n", "7"]):
@@ -226,12 +226,12 @@ class Processes(unittest.TestCase):
                 self.assertLess(max(process.seconds for process in ended), SOON)
 
     def test_an_answer_that_ends_early(self):
-        """A step is on its way then; the ranks part in peace."""
+        """A step is in flight then; the processes end without an error."""
         ended = self.both("--tokens", "1,2,3", "-n", "400", "--print-tokens")
         self.assertEqual([process.rc for process in ended], [0] * RANKS, ended[0].stderr + ended[1].stderr)
 
     def test_a_process_that_is_killed_while_all_join(self):
-        """NCCL itself would wait a minute for it."""
+        """NCCL's own limit is a minute."""
         for victim in range(RANKS):
             with self.subTest(victim=victim):
                 processes = self.start(torchrun, [[ENGRUN, self.engine, "--launched", *TOKENS]] * RANKS,
@@ -247,7 +247,7 @@ class Processes(unittest.TestCase):
                 self.finish(processes[victim:victim + 1])
 
     def test_nccl_that_loses_a_process_before_it_is_missed(self):
-        """What NCCL has heard first says nothing of the cause; while all join, and when it connects for the first sum."""
+        """NCCL's first error does not name the cause: while all join, and when it connects for the first sum."""
         for setting, never in (("FAKE_NCCL_LOST", {"FAKE_NCCL_NEVER": "1"}), ("FAKE_NCCL_LOST_LATER", {})):
             with self.subTest(setting=setting):
                 lost = self.path(setting)
@@ -268,7 +268,7 @@ class Processes(unittest.TestCase):
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_process_that_is_killed_or_stopped(self):
-        """While all wait for a step that does not end."""
+        """While all wait for a step that never ends."""
         hangs = {0: {"FAKE_CUDA_HANG": "1"}, 1: {"FAKE_CUDA_HANG": "1"}}
         for victim, blow, words in ((1, signal.SIGKILL, ["process 1", "stopped responding: its process has ended"]),
                                     (0, signal.SIGKILL, ["process 0", "stopped responding: its process has ended"]),
@@ -288,7 +288,7 @@ class Processes(unittest.TestCase):
 
     @unittest.skipIf(SANITIZED, "what a GPU that hangs may still touch is never freed")
     def test_a_gpu_that_hangs(self):
-        """The driver may hang with it, even when the process ends."""
+        """The driver may hang, too, even when the process ends."""
         for driver in ({}, {"FAKE_CUDA_SLOW_EXIT": "60"}):
             with self.subTest(driver=driver):
                 start = time.monotonic()

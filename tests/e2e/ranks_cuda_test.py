@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines for several GPUs without one: on the fake driver, whose kernels compute nothing. What the collectives compute is for
-bin/gpu-tests; here it is the path around them: GPUs, peer access, memory of each, and every way in which it can fail."""
+"""Engines for several GPUs, without a GPU: with the fake driver, whose kernels compute nothing. bin/gpu-tests checks
+the results of the collectives; this test checks the steps around them: GPUs, peer access, memory of each, and every
+failure."""
 
 import json
 import os
@@ -17,7 +18,7 @@ SMALL = ["--max-batch", "4", "--batch-sizes", "1,4", "--prefill-chunks", "16", "
 RANKS = 2  # the shipped model has 6 heads and 2 KV heads
 
 
-# Wide enough that of a long prompt ranks exchange more than goes in one trip.
+# So wide that ranks exchange more than one trip carries for a long prompt.
 WIDE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 512,
         "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 512, "tie_word_embeddings": False,
@@ -60,7 +61,7 @@ class CudaRanks(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(MAKE_CHECKPOINT), "needs make_checkpoint")
     def test_rows_that_belong_to_ranks(self):
-        """Their kernels' blocks wait for each other: a smaller GPU of the kind must not begin."""
+        """The blocks of their kernels wait for each other: a smaller GPU of the same kind must be refused."""
         os.mkdir(self.path("shape"))
         with open(self.path("shape/config.json"), "w", encoding="utf-8") as file:
             json.dump(WIDE, file)
@@ -146,7 +147,8 @@ class CudaRanks(unittest.TestCase):
         tally("refusals", len(cases))
 
     def test_without_peer_access(self):
-        """Then ranks exchange through the host's memory, which is said; for a build that is another tuning problem."""
+        """Ranks then exchange data through host memory, which is reported; a build treats it as another tuning
+        problem."""
         leaks = self.path("leaks")
         detours = [({"FAKE_CUDA_NO_PEERS": "1"}, [], ["GPU 0", "no access", "GPU 1", "topo"]),
                    ({"FAKE_CUDA_NO_MAPPING": "1"}, [], ["GPU 0", "virtual memory management"]),
@@ -169,7 +171,7 @@ class CudaRanks(unittest.TestCase):
                     env=FAKE)
         self.assertEqual(bench.rc, 0, bench.stderr)
         self.assertIn("through host memory", bench.stderr)
-        # Kernels are raced alone; what depends on the link is how whole plans do.
+        # Races run on one GPU; only whole plans show the effect of the link.
         self.assertGreater(measured[0], measured[1])
         self.assertGreater(measured[1], 0)
         self.assertEqual(measured[2], 0)
@@ -217,8 +219,8 @@ class CudaRanks(unittest.TestCase):
         self.assertEqual({kind: count for kind, count in left.items() if count != "0"}, {})
 
     def test_driver_calls_that_fail(self):
-        """Each call of the driver in turn: an error, or none; nothing hangs, nothing stays behind but what a call that frees
-        left."""
+        """Each driver call fails in turn: an error or none; nothing hangs, and nothing leaks except the object of a
+        failed release."""
         leaks = self.path("leaks")
         self.build("m.eng", "--tune", "off", env={"FAKE_CUDA_LEAK_FILE": leaks})
         self.assert_nothing_left(leaks)
@@ -227,7 +229,7 @@ class CudaRanks(unittest.TestCase):
         self.assert_nothing_left(leaks)
         calls = int(self.left_over(leaks)["calls"])
         failed = 0
-        # The calls of several threads come in another order each time, so a sample serves as well as all.
+        # The order of calls of several threads differs each time, so a sample is as good as all.
         for call in range(1, calls, max(1, calls // 60)):
             with self.subTest(call=call):
                 done = self.generate("m.eng", {"FAKE_CUDA_FAIL_CALL": str(call), "FAKE_CUDA_LEAK_FILE": leaks})

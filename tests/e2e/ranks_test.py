@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that several ranks share (engbuild --gpus N), on the processors: what N ranks say is what one says, and what the
-references say."""
+"""Models that several ranks share (engbuild --gpus N), on the CPU: N ranks give the same tokens as one, and as the
+references."""
 
 import functools
 import json
@@ -12,14 +12,15 @@ from harness import (ENGBENCH, ENGBUILD, ENGINFO, ENGRUN, FABLES, INSTRUCTION_SE
                      SANITIZED, TIE_GAP, ReferenceTest, build_engine, needs_shared, read_json, read_npy, read_npz, rows,
                      run, runs_here, scratch, shared, tally)
 
-TINY = ["llama3", "llama-tied-sharded", "mistral-window", "qwen2", "qwen3"]
-REGION_ALIGNMENT = 4096  # of each rank's weights
-# Partial sums are added in another order than one rank adds: the arithmetic's own error in float32, no more. Matrix
-# instructions for bf16 round activations, too.
+REGION_ALIGNMENT = 4096  # alignment of each rank's weights
+# Partial sums are added in another order than on one rank: tolerance for the arithmetic's own error in float32. Matrix
+# instructions for bf16 also round activations.
 RANK_TOLERANCE = 1e-4
 PLAIN = ["--isa", "portable"]
 # Numbers of ranks: those that divide the attention heads, the KV heads (or are a multiple) and intermediate_size.
-FABLES_RANKS, STORIES_RANKS, TINY_RANKS = [2], [2, 4], [2, 4]
+FABLES_RANKS, STORIES_RANKS = [2], [2, 4]
+TINY_RANKS = {"llama3": [2, 4], "llama-tied-sharded": [2, 4], "mistral-window": [2, 4], "qwen2": [2, 4], "qwen3": [2, 4],
+              "granite": [2], "phi3": [2], "phi3-longrope": [2], "phi4-mini": [2]}
 
 
 def tiny(name):
@@ -57,7 +58,7 @@ class RanksTest(ReferenceTest):
         return json.loads(self.output(command, **kwargs))
 
     def check_same_logits(self, one, several, prompt, count, what):
-        """The same tokens, and logits that differ by rounding alone. Returns the largest difference."""
+        """The same tokens, and logits that differ by rounding only. Returns the largest difference."""
         ids, expected = self.logits(one, prompt, count, *PLAIN)
         found_ids, found = self.logits(several, prompt, count, *PLAIN)
         largest = 0
@@ -104,7 +105,7 @@ class Fables(RanksTest):
         self.assertGreater(largest, 0, "sums of two parts are rounded otherwise; is this an engine of one rank?")
 
     def test_long_prompts(self):
-        """Several chunks, the last of them short; the tokens before the prompt's end need no logits."""
+        """Several chunks, the last of them short; tokens before the prompt's end need no logits."""
         words = [token for case in self.cases for token in case["ids"] + case["greedy"]]
         for options in ([], ["--prefill-chunks", "1"], ["--prefill-chunks", "7"], ["--prefill-chunks", "3,50"],
                         ["--max-batch", "1", "--max-context", "400"]):
@@ -151,7 +152,7 @@ class Fables(RanksTest):
                 self.check_logits(found, expected, 0.25 if dtype == "bf16" else 0.05, dtype)
 
     def test_runs_are_identical(self):
-        """The parts of a sum are added in the order of the ranks, whichever comes first."""
+        """The parts of a sum are added in the order of the ranks, whichever arrives first."""
         prompt = ",".join(map(str, self.cases[0]["ids"]))
         with scratch() as folder:
             logits = []
@@ -162,7 +163,7 @@ class Fables(RanksTest):
             self.assertEqual(len(set(logits)), 1)
 
     def test_sampling(self):
-        """The ranks draw the same token, and it is what one rank draws."""
+        """All ranks draw the same token, the one that a single rank draws."""
         seeds = range(3 if SANITIZED else 10)
         answers = set()
         for seed in seeds:
@@ -183,7 +184,7 @@ class Fables(RanksTest):
             self.output([ENGRUN, self.engine, "--selftest", "--threads", threads])
 
     def test_batches(self):
-        """Several sequences at once (what they say: tests/ranks_test.c)."""
+        """Several sequences at once (their tokens: tests/ranks_test.c)."""
         report = self.json([ENGBENCH, self.engine, "-p", "16,40", "-n", "4", "-b", "1,3,8", "-c", "32", "-r", "2",
                             "--json"])
         self.assertEqual([(row["test"], row["batch"]) for row in report["results"]],
@@ -239,8 +240,8 @@ class Architectures(RanksTest):
 
     def engines(self):
         """(name, ranks, engine)"""
-        for name in TINY:
-            for ranks in TINY_RANKS:
+        for name, numbers in TINY_RANKS.items():
+            for ranks in numbers:
                 yield name, ranks, build_engine(tiny(name), *gpus(ranks))
 
     def test_recorded_tokens(self):
@@ -315,7 +316,7 @@ class Shapes(RanksTest):
                 model = self.checkpoint(folder, shape)
                 one = build_engine(model, "--prefill-chunks", "4,16")
                 several = build_engine(model, "--prefill-chunks", "4,16", *gpus(ranks))
-                # Every token of the vocabulary, on whichever rank.
+                # Every token of the vocabulary, on each rank.
                 prompts = [[t % vocab for t in range(first, first + 23)] for first in range(0, min(vocab, 115), 23)]
                 for prompt in prompts:
                     self.check_same_logits(one, several, prompt, 6, str(shape))
@@ -363,7 +364,7 @@ class Files(RanksTest):
             for path, threads in zip(paths, ("1", "4", "1")):
                 self.build(path, *gpus(2), "--threads", threads, "--tuning-cache", "none")
             self.assertEqual(contents(paths[0]), contents(paths[2]))
-            # Defaults of tunables follow the threads; what was packed and computed does not.
+            # Default tunables depend on the threads; packed weights and results do not.
             manifests = [self.json([ENGINFO, path, "--json"])["manifest"] for path in paths]
             self.assertEqual(manifests[0], manifests[1])
 
@@ -373,10 +374,10 @@ class Files(RanksTest):
             manifest = self.json([ENGINFO, engine, "--json"])["manifest"]
             one = self.json([ENGINFO, build_engine(FABLES), "--json"])["manifest"]
             self.assertEqual(manifest["parallel"]["ranks"], ranks)
-            self.assertGreater(manifest["parallel"]["comm_bytes"], 256 * 192 * 4)  # the largest chunk's rows
+            self.assertGreater(manifest["parallel"]["comm_bytes"], 256 * 192 * 4)  # rows of the largest chunk
             weights = manifest["memory"]["weights_bytes"]
             self.assertEqual(weights % (ranks * REGION_ALIGNMENT), 0)
-            # Little is there twice: norms, and the padding of each region to a page.
+            # Only norms are stored more than once, and the padding of each region to a page.
             self.assertLess(weights, one["memory"]["weights_bytes"] * 1.3)
             self.assertEqual(manifest["kv_cache"]["page_bytes"], one["kv_cache"]["page_bytes"] // ranks)
             self.assertEqual(manifest["model"], one["model"], "the model is the whole one's")
@@ -399,7 +400,7 @@ class Files(RanksTest):
         info = self.json([ENGINFO, build_engine(FABLES, *gpus(2)), "--json"])
         for name in ("arena_bytes", "step_bytes", "state_bytes"):
             self.assertEqual(report["memory"][name], info["manifest"]["memory"][name], name)
-        # Memory is that of each rank.
+        # The figures are those of each rank.
         self.assertEqual(report["ranks"], 2)
         self.assertEqual(report["memory"]["weights_bytes"] * 2, info["manifest"]["memory"]["weights_bytes"])
         self.assertEqual(report["memory"]["comm_bytes"], info["manifest"]["parallel"]["comm_bytes"])
@@ -420,7 +421,7 @@ class Files(RanksTest):
         self.assertNotIn("all_", text)
 
     def test_tuning(self):
-        """Records of a rank's shapes are kept and found again, and do not disturb those of one rank."""
+        """Records of a rank's shapes are stored and found again, beside those of one rank."""
         with scratch() as folder:
             cache, path = os.path.join(folder, "records"), os.path.join(folder, "m.eng")
             small = ["--max-batch", "1", "--prefill-chunks", "16", "--tune", "quick", "--tuning-cache", cache]
@@ -462,7 +463,8 @@ class Files(RanksTest):
             cases += [(stories(), 3, "3 GPUs cannot share 8 attention heads"),
                       (stories(), 8, "8 GPUs cannot share 172 rows of the MLP")]
         if os.path.exists(tiny("llama3")):
-            cases += [(tiny(name), 3, "3 GPUs cannot share 4 attention heads") for name in TINY]
+            cases += [(tiny(name), 3, "3 GPUs cannot share %d attention heads" % max(numbers))
+                      for name, numbers in TINY_RANKS.items()]
         for model, ranks, words in cases:
             for more in ([], ["--dry-run"]):
                 with self.subTest(model=model, ranks=ranks, more=more), scratch() as folder:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trained models say is what the reference implementations say: the shipped fables, and real stories. Tokens equal
+"""Trained models give the tokens of the reference implementations: the shipped fables, and real stories. Tokens equal
 the recorded ones, except where the recorded distance between the two best logits is below the arithmetic's own error;
 logits lie within a stated bound."""
 
@@ -62,7 +62,7 @@ class Stories(ReferenceTest):
         for model in self.MODELS:
             for options in (["--dtype", "f32"], ["--dtype", "bf16"], ["--dtype", "fp16"], ["--prefill-chunks", "1"]):
                 if model == "stories260K" and "16" in options[1]:
-                    continue  # rounds the weights: another model
+                    continue  # rounds the weights, which makes it another model
                 with self.subTest(model, options=options):
                     engine = build_engine(shared("models", model), *options)
                     self.assertEqual(self.generate(engine, [1], 100), ids[1:])
@@ -117,7 +117,7 @@ class Fables(ReferenceTest):
                 self.assertEqual(result.stdout, case["text"] + "\n")
 
     def test_whole_story(self):
-        """From the prompt to the end token, which ends it; -n 0 sets no other limit."""
+        """From the prompt to the end token; -n 0 sets no other limit."""
         case = self.cases[0]
         self.assertGreater(len(case["story"]), 100)
         self.assertGreater(min(case["story_gaps"]), TIE_GAP)
@@ -137,7 +137,7 @@ class Fables(ReferenceTest):
         for case in self.cases[:2 if SANITIZED else None]:
             ids, found = self.logits(self.engine, case["ids"], len(case["greedy"]))
             if ids != case["greedy"]:
-                continue  # a tie; test_tokens judges it
+                continue  # a tie, which test_tokens handles
             for step, row in enumerate(found):
                 best, second = sorted(row)[:-3:-1]
                 self.assertAlmostEqual(best - second, case["gaps"][step], delta=TIE_GAP, msg="step %d" % step)
@@ -145,7 +145,7 @@ class Fables(ReferenceTest):
         tally("fables: gaps", count)
 
     def test_threads(self):
-        """The same tokens from any number of threads; more than there are processors included."""
+        """The same tokens from any number of threads, also more than there are processors."""
         case = self.cases[-1]
         for threads in ("1", "2", "5"):
             with self.subTest(threads=threads):
@@ -174,7 +174,7 @@ class Fables(ReferenceTest):
                 self.check_logits(row, case["logits"], LOGIT_TOLERANCE, str(options))
 
     def test_weights_in_fp16(self):
-        """bf16 weights of usual size lose nothing in fp16 but the smallest, which turn subnormal."""
+        """bf16 weights of usual magnitude are exact in fp16, except for the smallest, which become subnormal."""
         case = self.cases[0]
         engine = build_engine(FABLES, "--dtype", "fp16")
         self.check_greedy(engine, case["ids"], case["greedy"], case["gaps"])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short run of tests/bench/soak_bench: sequences at random in one session, each of which must say what it says alone."""
+"""A short run of tests/bench/soak_bench: random sequences in one session, each of which must give the same tokens as by
+itself."""
 
 import os
 import re
@@ -9,7 +10,7 @@ from harness import ENGBENCH, FABLES, SANITIZED, build_engine, run
 
 SOAK = os.path.join(os.path.dirname(os.path.dirname(ENGBENCH)), "tests", "bench", "soak_bench")
 SEQUENCES = 60 if SANITIZED else 200
-# Sanitizers keep freed memory and have memory of their own.
+# Sanitizers retain freed memory and use memory themselves.
 OPTIONS = ["--specs", "16" if SANITIZED else "40", "--seed", "7", *(["--most-drift", "0"] if SANITIZED else [])]
 SUMMARY = re.compile(r"^(\d+) sequences, (\d+) slots, (\d+) ranks: (\d+) tokens in .* ([\d.]+) % of \d+ steps with all slots "
                      r"busy, (\d+) cancelled, (\d+) differ from alone, resident", re.M)

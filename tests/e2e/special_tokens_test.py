@@ -42,7 +42,7 @@ class SpecialTokens(unittest.TestCase):
         return json.loads(result.stdout)
 
     def prompt_tokens(self, engine, *flags, **kwargs):
-        """How many tokens engrun makes of a prompt."""
+        """Number of tokens in engrun's encoding of a prompt."""
         result = run([ENGRUN, engine, "-n", "1", "--timing", *flags], **kwargs)
         self.assertEqual(result.rc, 0, result.stderr)
         return int(re.search(r"prompt: (\d+) tokens", result.stderr).group(1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engrun on a terminal: the prompt of -p stands before its continuation, and nowhere else."""
+"""engrun on a terminal: the prompt of -p is printed before its continuation, and nowhere else."""
 
 import os
 import pty
@@ -40,7 +40,7 @@ class Terminal(unittest.TestCase):
         self.assertEqual(on_terminal(*arguments), (0, PROMPT + piped.stdout))
 
     def test_only_as_text(self):
-        """Ids stay alone, and so does the continuation of ids."""
+        """With ids, and with the continuation of ids, no prompt is printed."""
         for arguments in (("-p", PROMPT, "--print-tokens"), ("--tokens", "1,2,3")):
             with self.subTest(arguments=arguments):
                 piped = run([ENGRUN, fables_engine(), *arguments, "-n", "8"])

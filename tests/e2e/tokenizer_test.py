@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids and decoded text are those of Hugging Face tokenizers: every recorded case, from tokenizer.json and from an
-engine that holds the tokenizer."""
+"""Token ids and decoded text equal those of Hugging Face tokenizers: every recorded case, from tokenizer.json and from
+an engine with the tokenizer."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def tensor_bytes(shape):
 
 
 def write_zero_checkpoint(folder, vocab_size):
-    """The smallest Llama that takes a vocabulary of this size."""
+    """The smallest Llama with a vocabulary of this size."""
     width = 16
     layer = "model.layers.0."
     shapes = {"model.embed_tokens.weight": [vocab_size, width], "model.norm.weight": [width],
@@ -77,7 +77,7 @@ class TokenizerTest(unittest.TestCase):
 
 class Recorded(TokenizerTest):
     def unpacked(self, name, folder):
-        """Path of a tokenizer.json, in `folder`."""
+        """Writes a tokenizer.json into `folder` and returns its path."""
         path = os.path.join(folder, "tokenizer.json")
         packed = shared("tokenizers", name, "tokenizer.json.gz")
         if os.path.exists(packed):
@@ -153,7 +153,7 @@ class Shipped(TokenizerTest):
                          ["fox", "fox"])
 
     def test_lines(self):
-        """Answers come line by line, so that a program can converse."""
+        """Answers come line by line, so that a program can interact."""
         self.assertEqual(self.convert(self.FILE, "--tokenize", []), [])
         result = run([ENGRUN, self.FILE, "--tokenize"], input='"fox"')
         self.assertEqual((result.rc, len(result.stdout.splitlines())), (0, 1))

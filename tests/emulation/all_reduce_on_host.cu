@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* all_reduce's kernels on the host, every rank with blocks of its own: some rounds in a row, each behind the last one's out,
+/* all_reduce's kernels on the host, every rank with blocks of its own: some rounds in a row, each with the last one's out as input,
  * without a barrier between ranks. Made and run by emulation_test.py, which gives the kernel's parameters (KERNEL_PARAMS of
  * kernels/cuda/include/device.cuh) and
  *
@@ -8,7 +8,7 @@
  *   MISSING    a rank that does not come, in one round; -1: all do
  *   SPOIL      1 to 4: what a kernel with a defect could leave, for the checks to see; 0: nothing
  *
- * Prints what is wrong. Exit code 1 if anything is. */
+ * Prints each defect. Exit code 1 if there is one. */
 #include <pthread.h>
 
 #include <cstdio>
@@ -152,7 +152,7 @@ static void write_headers()
         header.ranks = RANKS;
         /* A quarter of it is between the first who gives up and those with more patience: longer than a busy machine lets a
          * thread wait. */
-        header.timeout_ns = MISSING >= 0 ? 1600000000 : 60000000000;
+        header.timeout_ns = MISSING >= 0 ? 4000000000 : 60000000000;
         header.fault = (u64)&memories[r].fault;
         for (int k = 0; k < RANKS; k++) {
             header.slots[k] = (u8)r;
@@ -171,7 +171,7 @@ static void defect(const char *what, int rank, size_t at_cell, double found, dou
                expected);
 }
 
-/* Of the last round, and whether the buffers are as they were. */
+/* Checks the last round, and that the buffers are as they were. */
 static void check_all(std::vector<float> sum, const std::vector<float> &weight)
 {
     std::vector<double> factor(ROWS, 0);
@@ -210,7 +210,7 @@ static void check_blame()
             defect("blames another rank", r, 0, memories[r].fault, MISSING + 1);
         blamed += memories[r].fault != 0;
     }
-    if (!blamed) defect("nobody is blamed", 0, 0, 0, 1);
+    if (!blamed) defect("no rank is reported", 0, 0, 0, 1);
 }
 
 static void spoil(rank_memory &own, int how)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """all_reduce's kernels on the host (all_reduce_on_host.cu): what they compute, what they leave in the buffers, and whom they blame,
-for every way of sharing rows and some shapes. How fast they are, and what a GPU's memory does to their stores, is for GPUs."""
+for every way of sharing rows and some shapes; and what rope_append computes (rope_append_on_host.cu). How fast they are, and what a
+GPU's memory does to their stores, is for GPUs."""
 
 import concurrent.futures
 import itertools
@@ -51,6 +52,15 @@ def missing_ranks():
                    "HAS_RESIDUAL": shared, "HAS_NORM": shared, "MISSING": missing}
 
 
+def rotations():
+    """Parts of a head, none (0: all of it), norms of heads and of whole widths."""
+    for head_dim, rotary, norm, scope in ((24, 12, 0, 0), (24, 16, 1, 0), (128, 96, 1, 0), (128, 0, 0, 0), (64, 0, 1, 0),
+                                          (6, 4, 0, 0), (32, 24, 1, 1), (128, 0, 1, 1), (20, 6, 1, 1), (254, 2, 1, 1)):
+        yield {"VALID": 6, "ROWS": 7, "HEADS": 6, "KV_HEADS": 2, "HEAD_DIM": head_dim, "PAGE_TOKENS": 4, "PAGES_PER_SLOT": 3,
+               "PAGE_BYTES": 2 * 2 * 2 * 4 * head_dim + 64, "SLOT_COUNT": 3, "KV_DTYPE": BF16, "X_DTYPE": BF16,
+               "HAS_NORM": norm, "ROTARY_DIM": rotary, "NORM_SCOPE": scope}
+
+
 @unittest.skipUnless(COMPILER, "needs a C++ compiler")
 class Emulation(unittest.TestCase):
     def setUp(self):
@@ -60,14 +70,15 @@ class Emulation(unittest.TestCase):
 
     def problem_of(self, number, case, spoil=0):
         """None if all is well."""
-        macros = {name: case[name] for name in ("TWO_SHOT", "VALID", "MISSING")}
+        macros = {name: case[name] for name in ("TWO_SHOT", "VALID", "MISSING") if name in case}
+        source = "all_reduce_on_host.cu" if "TWO_SHOT" in case else "rope_append_on_host.cu"
         params = {name: value for name, value in case.items() if name not in macros}
         params.update(NORM_DTYPE=BF16, COUNT_INDEX=0, EPS_BITS=0x3727C5AC)  # 1e-5
         program = os.path.join(self.folder, "%d" % number)
         command = [COMPILER, "-std=c++17", "-O1", "-w", "-pthread", "-I", ROOT, "-x", "c++", "-o", program,
                    "-DSPOIL=%d" % spoil, *("-D%s=%d" % macro for macro in macros.items()),
                    "-DKERNEL_PARAMS=" + "".join("PARAM(%s)=%d;" % param for param in params.items()),
-                   os.path.join(HERE, "all_reduce_on_host.cu")]
+                   os.path.join(HERE, source)]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
             return made.stderr
@@ -94,6 +105,14 @@ class Emulation(unittest.TestCase):
 
     def test_a_missing_rank(self):
         self.check(missing_ranks())
+
+    def test_rope_append(self):
+        self.check(rotations())
+
+    def test_defects_of_rope_append_are_seen(self):
+        for spoil, words in ((1, "q row 5"), (2, "v of row 0"), (3, "pages was written")):
+            with self.subTest(spoil=spoil):
+                self.assertIn(words, self.problem_of(spoil, next(rotations()), spoil))
 
     def test_defects_are_seen(self):
         case = next(one_shots())

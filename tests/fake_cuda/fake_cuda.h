@@ -4,7 +4,7 @@
  *
  * Device pointers are host addresses, streams run at once, but for copies out of pinned memory, which come as late as may
  * be; kernels do what a test registered for their entry, else nothing. Every call checks its arguments and the state
- * (initialised, context current, handle alive, memory inside an allocation); what is wrong returns an error and counts as
+ * (initialised, context current, handle alive, memory inside an allocation); an error of the caller returns an error code and counts as
  * misuse.
  *
  * Settings, read when the library is loaded and by fake_cuda_reset (CUDA_VISIBLE_DEVICES, numbers alone, by cuInit):
@@ -22,10 +22,10 @@
  *   FAKE_CUDA_RESIDENT=N        threads that run on a multiprocessor at once, default 2048
  *   FAKE_CUDA_SLOW=PREFIX,...   every kernel whose name begins so takes a millisecond, as events have it
  *   FAKE_CUDA_SLOW_EXIT=N       seconds that the driver takes when its process ends
- *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of object, what is alive; then "misuse N",
+ *   FAKE_CUDA_LEAK_FILE=PATH    at exit: one line "KIND COUNT" for each kind of live object; then "misuse N",
  *                               "calls N", "kernels N"
  *
- * A cubin is text, behind the header of an ELF file (fake_cuda_cubin) or without one:
+ * A cubin is text, after the header of an ELF file (fake_cuda_cubin) or without one:
  *   FAKE CUBIN 90
  *   kernel NAME BYTES BYTES ...     one line for each entry: the size of each parameter
  *   end */
@@ -52,7 +52,8 @@ enum fake_cuda_kind {
     FAKE_CUDA_KINDS
 };
 
-/* Puts `text` with its NUL behind an ELF header, as engines hold it. Returns the bytes, or 0: more than `capacity`. */
+/* Puts `text` with its NUL after an ELF header, as engines contain it. Returns the bytes, or 0: more than
+ * `capacity`. */
 static inline size_t fake_cuda_cubin(const char *text, void *to, size_t capacity)
 {
     const Elf64_Ehdr header = {

@@ -8,7 +8,7 @@
 
 enum { MAX_NAME = 64, MAX_PARAMETERS = 32, MAX_BEHAVIOURS = 64, MAX_CLUSTER = 16, PORTABLE_CLUSTER = 8 };
 
-struct kernel { /* behind cu_kernel and cu_function */
+struct kernel { /* the object that cu_kernel and cu_function point to */
     struct cu_library_opaque *library;
     char name[MAX_NAME];
     int parameter_count;
@@ -27,7 +27,7 @@ struct cu_graph_node_opaque {
     struct cu_graph_opaque *graph;
     const struct kernel *kernel;
     unsigned grid[3], block[3], cluster[3], shared_bytes;
-    char *arguments; /* one behind the other, each aligned */
+    char *arguments; /* one after the other, each aligned */
     bool ends_child; /* the last node of a child graph, which stands for all of it */
     struct cu_graph_node_opaque *next;
 };
@@ -470,7 +470,7 @@ cu_result cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
     for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next)
         REQUIRE(kernel_alive(node->kernel), FAKE_INVALID_HANDLE); /* unloaded under the graph */
     fake_catch_up(stream, stream->queued);
-    /* From here on other threads may do as they like, where a kernel waits for them: what is in flight runs on. */
+    /* From here on other threads may run, if a kernel waits for them: launches in flight continue. */
     for (const struct cu_graph_node_opaque *node = exec->nodes.first; node; node = node->next) run_node(node);
     stream->has_graphs = true;
     LEAVE(CU_SUCCESS);

@@ -12,7 +12,7 @@ struct cu_event_opaque {
     struct fake_object object;
     bool timing, recorded, behind_graph, asked;
     double milliseconds;
-    struct cu_stream_opaque *stream; /* where it was recorded, behind so many copies */
+    struct cu_stream_opaque *stream; /* the stream in which it was recorded, after this many copies */
     size_t behind;
 };
 
@@ -131,7 +131,8 @@ cu_result cuMemHostUnregister(void *pointer)
     LEAVE_FREEING(CU_SUCCESS);
 }
 
-/* Memory in steps of its own: made, mapped at reserved addresses, opened to GPUs. Nobody finds it before it is open. */
+/* Memory in separate steps: created, mapped at reserved addresses, opened to GPUs. No call finds it before it is
+ * open. */
 
 struct physical {
     struct fake_object object;
@@ -314,7 +315,7 @@ void fake_catch_up(cu_stream stream, size_t until)
     }
 }
 
-/* Out of pinned memory as late as can be: when somebody waits for it, or something else comes behind it. */
+/* Copies out of pinned memory happen as late as possible: when a thread waits for them, or other work follows. */
 static bool copy_late(cu_stream stream, void *to, const void *from, size_t bytes)
 {
     const struct fake_memory *memory = fake_find_memory((uint64_t)(uintptr_t)from, bytes);

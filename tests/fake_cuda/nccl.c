@@ -12,7 +12,7 @@
  *   FAKE_NCCL_VERSION=N      default 22809
  *   FAKE_NCCL_TIMEOUT=N      seconds that a kernel waits for other ranks, default 10
  *   FAKE_NCCL_FAIL=1         collectives fail
- *   FAKE_NCCL_NEVER=1        what is in progress (joining, queueing, finalizing) stays so
+ *   FAKE_NCCL_NEVER=1        operations in progress (joining, queueing, finalizing) never end
  *   FAKE_NCCL_LOST=PATH      while a rank joins there is a file PATH.joins, and joining fails with ncclRemoteError once there
  *                            is a file PATH
  *   FAKE_NCCL_LOST_LATER=PATH  the same of the first collective, which waits for PATH and fails with ncclSystemError
@@ -344,7 +344,7 @@ static nccl_result destroy(nccl_comm comm)
     sleep((unsigned)setting("FAKE_NCCL_SLOW_END", 0));
     if (atomic_exchange(&comm->dead, true)) return NCCL_INVALID_ARGUMENT;
     while (atomic_load(&comm->running)) sched_yield();
-    if (!comm->ready) shm_unlink(comm->name); /* whoever comes now waits for nothing */
+    if (!comm->ready) shm_unlink(comm->name); /* a rank that comes now does not wait */
     munmap(comm->segment, sizeof *comm->segment);
     fake_library_close(&comm->library);
     return NCCL_SUCCESS;

@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
+#include "kernels/cuda/registry.h"
+#include "kernels/op/op.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -23,56 +26,29 @@ struct program {
     size_t cubin_bytes;
 };
 
-/* What each kernel takes: how many operands, which of them are tensor maps, and which parameters add more after those. */
-static const struct kernel {
-    const char *name;
-    int operands, maps[2]; /* -1: none */
-    const char *optional[3];
-    int added[3]; /* by each, where it is 1 */
-} kernels[] = {
-    {"embed", 4, {-1, -1}, {"SHARDED"}, {1}},
-    {"rope_table", 4, {-1, -1}, {NULL}, {0}},
-    {"rms_norm", 4, {-1, -1}, {NULL}, {0}},
-    {"matmul_gemv", 4, {-1, -1}, {"HAS_BIAS", "HAS_RESIDUAL", "HAS_NORM"}, {1, 1, 1}},
-    {"matmul_wgmma", 4, {1, 2}, {"HAS_BIAS", "HAS_RESIDUAL"}, {1, 1}},
-    {"matmul_mma", 4, {-1, -1}, {"HAS_BIAS", "HAS_RESIDUAL"}, {1, 1}},
-    {"rope_append", 8, {-1, -1}, {"HAS_NORM"}, {2}},
-    {"rope_attention", 9, {-1, -1}, {"HAS_NORM"}, {2}},
-    {"attention_prefill", 7, {1, 5}, {NULL}, {0}},
-    {"attention_generic", 7, {-1, -1}, {NULL}, {0}},
-    {"attention_cudnn_inputs", 6, {-1, -1}, {NULL}, {0}},
-    {"swiglu", 3, {-1, -1}, {NULL}, {0}},
-    {"select_rows", 4, {-1, -1}, {NULL}, {0}},
-    {"sample", 7, {-1, -1}, {"FEEDBACK"}, {2}},
-    {"all_reduce_one_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
-    {"all_reduce_two_shot", 5, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
-    {"all_reduce_finish", 3, {-1, -1}, {"HAS_RESIDUAL", "HAS_NORM"}, {1, 2}},
-    {"all_gather", 5, {-1, -1}, {NULL}, {0}},
-    {"all_gather_place", 3, {-1, -1}, {NULL}, {0}},
-};
-
-static bool is_param(const char *const *options, int count, const char *name, const char *value)
+/* The parameters that the options define, as the array that the kernel's host code reads. */
+static void read_params(const struct device_kernel *kernel, const char *const *options, int count, int64_t *params)
 {
-    char wanted[80];
-    snprintf(wanted, sizeof wanted, "-DPARAM_%s=%s", name, value);
-    for (int i = 0; i < count; i++)
-        if (strcmp(options[i], wanted) == 0) return true;
-    return false;
+    for (int i = 0; i < device_param_count(kernel); i++) {
+        char start[80];
+        const int length = snprintf(start, sizeof start, "-DPARAM_%s=", device_param_name(kernel, i));
+        params[i] = 0;
+        for (int o = 0; o < count; o++)
+            if (strncasecmp(options[o], start, (size_t)length) == 0) params[i] = strtoll(options[o] + length, NULL, 10);
+    }
 }
 
-static void write_cubin(struct program *program, const struct kernel *kernel, const char *const *options, int count)
+/* The arguments that the kernel has with these parameters, by its op's schema and its tensor maps. */
+static void write_cubin(struct program *program, const struct device_kernel *kernel, const char *const *options,
+                        int count)
 {
+    int64_t params[PLAN_MAX_PARAMS] = {0};
+    struct plan_tensor_map map;
     char text[256], *at = text;
-    int operands = kernel->operands;
-    int second_map = kernel->maps[1];
-    for (int i = 0; i < 3 && kernel->optional[i]; i++)
-        if (is_param(options, count, kernel->optional[i], "1") || is_param(options, count, kernel->optional[i], "2"))
-            operands += kernel->added[i];
-    /* matmul_gemv reads W through a map in one of its ways. */
-    if (strcmp(kernel->name, "matmul_gemv") == 0 && is_param(options, count, "COPY", "2")) second_map = 2;
+    read_params(kernel, options, count, params);
     at += sprintf(at, "FAKE CUBIN 90\nkernel %s", kernel->name);
-    for (int i = 0; i < operands; i++)
-        at += sprintf(at, " %d", i == kernel->maps[0] || i == second_map ? MAP : POINTER);
+    for (int i = 0; i < op_operands_present(op_find(kernel->op), TARGET_CUDA, params); i++)
+        at += sprintf(at, " %d", kernel->tensor_map && kernel->tensor_map(params, i, &map) ? MAP : POINTER);
     at += sprintf(at, "\nend\n");
     program->cubin_bytes = fake_cuda_cubin(text, program->cubin, sizeof program->cubin);
 }
@@ -130,12 +106,12 @@ EXPORT int nvrtcCompileProgram(struct program *program, int count, const char *c
                      options[o] + 2);
             return ERROR_COMPILATION;
         }
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        if (strcmp(kernels[i].name, program->name) == 0) {
-            write_cubin(program, &kernels[i], options, count);
-            return SUCCESS;
-        }
-    snprintf(program->log, sizeof program->log, "%s.cu(1): error: a kernel that nvrtc.c does not know", program->name);
+    const struct device_kernel *kernel = device_kernel_find(program->name);
+    if (kernel && !kernel->library) {
+        write_cubin(program, kernel, options, count);
+        return SUCCESS;
+    }
+    snprintf(program->log, sizeof program->log, "%s.cu(1): error: there is no such kernel", program->name);
     return ERROR_COMPILATION;
 }
 

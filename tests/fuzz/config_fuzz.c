@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.json and generation_config.json: any bytes are either refused with a message or give a model whose sizes hold
  * the limits that later code relies on. Every input is read as both. */
+#include "builder/arch/arch.h"
 #include "formats/checkpoint/model_config.h"
 
 #include <math.h>
@@ -25,17 +26,22 @@ static void check_tokens(const struct model_config *config)
 
 static void check_config(const struct model_config *config)
 {
-    float inv_freq[512], scaling;
+    float inv_freq[2 * 512], scaling;
     struct status status = {0};
     require(config->layers >= 1 && config->layers <= MODEL_MAX_LAYERS);
     require(config->kv_heads >= 1 && config->heads % config->kv_heads == 0);
+    require(config->rope.rotary_dim >= 2 && config->rope.rotary_dim % 2 == 0 &&
+            config->rope.rotary_dim <= config->head_dim);
     require(config->head_dim >= 2 && config->head_dim % 2 == 0 && config->head_dim / 2 <= 512);
     require(config->layers * config->kv_heads * config->head_dim <= UINT64_C(1) << 28);
     require(config->max_position >= 1 && config->max_position <= UINT64_C(1) << 30);
-    for (size_t i = 0; i < config->layers; i++) require(!config->layer_slides[i] || config->sliding_window);
+    for (size_t i = 0; i < config->layers; i++) require(config->layer[i].window <= UINT64_C(1) << 30);
+    const double scales[] = {config->embedding_scale, config->attention_scale, config->residual_scale,
+                             config->logits_scale};
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) require(scales[i] > 9e-7 && scales[i] < 1.1e6);
     check_tokens(config);
     if (rope_frequencies(config, inv_freq, &scaling, &status))
-        for (size_t i = 0; i < config->head_dim / 2; i++) require(isfinite(inv_freq[i]));
+        for (size_t i = 0; i < rope_sets(config) * (config->rope.rotary_dim / 2); i++) require(isfinite(inv_freq[i]));
     else
         require(status.code == STATUS_BAD_INPUT && status.message[0]);
 }
@@ -47,7 +53,7 @@ int fuzz_try(const uint8_t *data, size_t size)
 {
     static struct model_config config; /* large: kept off the stack */
     struct status status = {0};
-    if (model_config_parse(&config, (const char *)data, size, "config.json", &status))
+    if (model_config_parse(&config, (const char *)data, size, "config.json", arch_read_config, &status))
         check_config(&config);
     else
         require(status.code == STATUS_BAD_INPUT && status.message[0]);

@@ -35,11 +35,13 @@ static void write_engine(const char *folder, const char *name, const struct test
     if (!test_engine_write(sample, path, compress, &status)) stop(status.message);
 }
 
-/* Fewer plans: a larger part is left for what is around them. */
+/* Fewer plans: the other sections are a larger part. */
 static void leave_out_a_plan(struct test_engine *sample)
 {
     sample->plans[1] = sample->plans[2];
     sample->plan_count = 2;
+    sample->golden_plans.case_count--;
+    sample->golden_plans.item_count -= 2;
     sample->manifest.step_bytes = sample->plans[1].header.step_bytes;
 }
 
@@ -69,7 +71,7 @@ static void write_library_engines(const char *folder, struct test_engine *sample
     write_engine(folder, "engine_fixed/good_library_two_plans", sample, false);
 }
 
-/* Of another kind than write_manifests' engines. */
+/* Engines of another kind than those of write_manifests. */
 static void write_manifest(const char *folder, const char *name, const struct test_engine *sample)
 {
     char *text = NULL;
@@ -87,7 +89,7 @@ static void write_manifests(const char *folder, struct test_engine *sample)
     struct status status = {0};
     if (!manifest_format(&sample->manifest, &text, &size, &status)) stop(status.message);
     write_file(folder, "manifest/good_small", text);
-    /* The same with what is optional left out or added. */
+    /* The same with optional parts left out or added. */
     if (asprintf(&copy, "{\"extra\":{\"note\":[1,2.5,null]},%s", text + 1) < 0) stop("out of memory");
     write_file(folder, "manifest/good_extra", copy);
     sample->manifest.bos_token = -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_fix_up for targets that read engine files: recomputes every checksum after a mutation, so that the checks of
- * structure are what is tried. Included once by each such target. */
+ * structure are reached. Included once by each such target. */
 #pragma once
 
 #include "formats/engine/test_engine.h"
@@ -10,7 +10,7 @@
 #include "formats/base/checked.h"
 #include "tests/fuzz/fuzz.h"
 
-/* Whether each section lies behind the one before it and inside the data, so that there is padding to speak of. */
+/* Whether each section lies after the previous one and inside the data, so that the padding is defined. */
 static bool sections_in_order(const struct engine_section_entry *entries, uint32_t count, size_t size)
 {
     uint64_t end = ENGINE_HEADER_SPACE;

@@ -13,7 +13,7 @@
 
 enum { HASH_DIGITS = 16 };
 
-/* Gives most lines the checksum of what stands behind it, so that content is tried as well as checksums. */
+/* Gives most lines the checksum of the text that follows it, so that content is tested as well as checksums. */
 size_t fuzz_fix_up(uint8_t *data, size_t size)
 {
     uint8_t *end = data + size;

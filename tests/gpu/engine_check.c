@@ -20,6 +20,9 @@
 extern char **environ;
 
 static const double logit_bound = 3e-2; /* of the largest logit */
+/* A row in a hundred may be up to twice as far off: transformers in bf16 differs from itself in float32 by 2e-2 to 3.5e-2 in
+ * the worst of 3900 rows of such small models, and by 5.2e-2 in one with longrope, whose attention factor sharpens softmax. */
+static const double worst_bound = 2 * logit_bound, rows_beyond = 0.01;
 static const double least_agreement = 0.75;
 
 enum { MOST_BATCH = 16, MOST_PROMPT = 300, CONTEXT = 512, STEPS = 24, MOST_ARGUMENTS = 32, DRAWS = 32 };
@@ -149,8 +152,8 @@ struct side {
 struct pair {
     struct side cpu, gpu;
     size_t vocab, context;
-    double worst; /* error of a logit, of the largest of its row */
-    size_t rows, ties;
+    double worst;              /* error of a logit, of the largest of its row */
+    size_t rows, beyond, ties; /* beyond: with an error above logit_bound */
 };
 
 static struct side open_side(const char *path)
@@ -195,7 +198,8 @@ static void compare_rows(struct pair *pair, const float *cpu, const float *gpu, 
     }
     pair->rows++;
     pair->worst = fmax(pair->worst, error / largest);
-    if (!(error <= logit_bound * largest)) {
+    pair->beyond += error > logit_bound * largest;
+    if (!(error <= worst_bound * largest)) {
         printf("%s: logit %zu: CPU %g, GPU %g, largest %g\n", what, at, (double)cpu[at], (double)gpu[at], largest);
         fail("the engines' logits differ", NULL);
     }
@@ -388,7 +392,10 @@ int engine_check_run(const struct engine_check *check)
         if (*length + extent->steps < pair.context) check_batch(&pair, 1, *length, extent->steps);
     for (const size_t *batch = extent->batches; *batch; batch++)
         if (5 * *batch + 3 + extent->steps < pair.context) check_batch(&pair, *batch, 3, extent->steps / 2);
-    printf("%zu rows of logits: largest error %.2g of the largest logit; %zu ties\n", pair.rows, pair.worst, pair.ties);
+    printf("%zu rows of logits: largest error %.2g of the largest logit, %zu above %g; %zu ties\n", pair.rows,
+           pair.worst, pair.beyond, logit_bound, pair.ties);
+    if ((double)pair.beyond > rows_beyond * (double)pair.rows)
+        fail("the engines' logits differ in too many rows", NULL);
     /* A few draws say nothing about how often they agree. */
     if (sequence_length(extent->sequences - 1) + (size_t)extent->draws < pair.context)
         check_sequences(&pair, extent, check->is_trained && !check->is_brief);

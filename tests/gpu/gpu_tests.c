@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "builder/arch/arch.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/nvrtc.h"
 #include "runtime/eng.h"
@@ -111,16 +112,15 @@ static void add_engine_check(const char *model, const char *name, const char *dt
     check->tune = tune;
 }
 
-/* As README.md lists them; others would be refused. */
+/* Others would be refused. */
 static bool is_supported_model(const char *folder)
 {
-    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
     char path[CHECK_PATH + 16];
     snprintf(path, sizeof path, "%s/config.json", folder);
     json_t *config = json_load_file(path, 0, NULL);
     const char *type = json_string_value(json_object_get(config, "model_type"));
     bool supported = false;
-    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++) supported |= strcmp(type, types[i]) == 0;
+    for (size_t i = 0; type && arch_model_type(i); i++) supported |= strcmp(type, arch_model_type(i)) == 0;
     json_decref(config);
     return supported;
 }

@@ -63,7 +63,7 @@ exec "${0%/*}/engbuild.real" "$@"
 
 
 def flip_signs(path, tensor, count):
-    """Of the first elements of a BF16 tensor in a .safetensors file."""
+    """Flips the signs of the first elements of a BF16 tensor in a .safetensors file."""
     with open(path, "r+b") as file:
         size, = struct.unpack("<Q", file.read(8))
         begin = 8 + size + json.loads(file.read(size))[tensor]["data_offsets"][0]
@@ -223,7 +223,7 @@ class GpuTests(unittest.TestCase):
         return folder
 
     def tools(self):
-        """Of each call the tool, and what its program was told of it."""
+        """For each call the tool, and its program's arguments."""
         with open(self.log) as file:
             return sorted("%s %s" % (line.split()[1], line.split("ENG_TEST_SANITIZED=")[1].strip()) for line in file)
 

@@ -31,7 +31,7 @@ enum {
 };
 
 /* How an operand is filled. */
-enum content { HALF, FLOAT, LOGITS, INT, COUNT_UP, ZERO, PAGES, SAMPLERS, EMPTY, COMM_HEADER };
+enum content { BF16, FLOAT, LOGITS, INT, COUNT_UP, ZERO, PAGES, SAMPLERS, EMPTY, COMM_HEADER };
 
 struct operand {
     enum content content;
@@ -99,21 +99,23 @@ static void add_matmul(const struct shape *shape, int64_t rows, const char *what
 {
     struct problem *problem = add(OP_MATMUL, shape, rows, what);
     int64_t *params = problem->params;
-    params[MATMUL_DEVICE_N] = n;
-    params[MATMUL_DEVICE_K] = k;
-    params[MATMUL_DEVICE_DTYPE] = DTYPE_BF16;
-    params[MATMUL_DEVICE_OUT_DTYPE] = out_dtype;
-    params[MATMUL_DEVICE_EPILOGUE] = swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE;
-    params[MATMUL_DEVICE_BIAS_DTYPE] = DTYPE_F32;
-    params[MATMUL_DEVICE_HAS_RESIDUAL] = residual;
-    params[MATMUL_DEVICE_HAS_NORM] = norm;
-    params[MATMUL_DEVICE_NORM_DTYPE] = DTYPE_BF16;
-    params[MATMUL_DEVICE_EPS_BITS] = norm ? test_float_bits(1e-5f) : 0;
+    params[MATMUL_N] = n;
+    params[MATMUL_K] = k;
+    params[MATMUL_DTYPE] = DTYPE_BF16;
+    params[MATMUL_OUT_DTYPE] = out_dtype;
+    params[MATMUL_EPILOGUE] = swiglu ? ACTIVATION_SILU : ACTIVATION_NONE;
+    params[MATMUL_BIAS_DTYPE] = DTYPE_F32;
+    params[MATMUL_HAS_RESIDUAL] = residual;
+    params[MATMUL_HAS_NORM] = norm;
+    params[MATMUL_NORM_DTYPE] = DTYPE_BF16;
+    params[MATMUL_INPUT_DTYPE] = norm ? DTYPE_F32 : DTYPE_BF16;
+    params[MATMUL_EPS_BITS] = norm ? test_float_bits(1e-5f) : 0;
+    test_complete_params(&op_matmul, params);
     assert_null(matmul_device_illegal(params));
     counts(problem);
     for (int i = 1; i < matmul_device_operand_count(params); i++) {
-        bool is_float = (i == MATMUL_DEVICE_X && norm) || i == matmul_device_residual_operand(params);
-        operand(problem, is_float ? FLOAT : HALF, (int64_t)matmul_device_operand_bytes(params, i));
+        bool is_float = (i == MATMUL_X && norm) || i == matmul_device_residual_operand(params);
+        operand(problem, is_float ? FLOAT : BF16, (int64_t)matmul_device_operand_bytes(params, i));
     }
 }
 
@@ -134,7 +136,7 @@ static void cache(struct problem *problem, int64_t slots, int64_t context, int64
 {
     const int64_t pages = slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
     common(problem, PAGES, pages * 4, 0);
-    common(problem, HALF, pages * page_bytes, 0);
+    common(problem, BF16, pages * page_bytes, 0);
     problem->operands[problem->operand_count - 1].stride = (uint64_t)block;
 }
 
@@ -163,12 +165,12 @@ static void add_rope_attention(const struct shape *shape, int64_t rows, int64_t 
     memcpy(problem->params, params, sizeof params);
     problem->context = (uint64_t)context;
     counts(problem);
-    operand(problem, HALF, rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 2);
+    operand(problem, BF16, rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 2);
     common(problem, FLOAT, rows * shape->head_dim * 4, 0);
     common(problem, COUNT_UP, rows * 4, 0);
     common(problem, INT, rows * 4, context - 1);
     cache(problem, rows, context, page_bytes, block);
-    operand(problem, HALF, rows * shape->heads * shape->head_dim * 2);
+    operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
     common(problem, ZERO, 0, 0); /* the workspace: its size depends on the candidate */
 }
 
@@ -193,11 +195,11 @@ static void add_prefill_attention(const struct shape *shape, int64_t rows)
     memcpy(problem->params, params, sizeof params);
     problem->context = (uint64_t)rows / 2; /* a row sees half of them on average */
     counts(problem);
-    operand(problem, HALF, rows * shape->heads * shape->head_dim * 2);
+    operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
     common(problem, ZERO, rows * 4, 0);
     common(problem, COUNT_UP, rows * 4, 0);
     cache(problem, 1, rows, page_bytes, block);
-    operand(problem, HALF, rows * shape->heads * shape->head_dim * 2);
+    operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
 }
 
 static void add_rope_append(const struct shape *shape, int64_t rows)
@@ -220,52 +222,53 @@ static void add_rope_append(const struct shape *shape, int64_t rows)
     };
     memcpy(problem->params, params, sizeof params);
     counts(problem);
-    operand(problem, HALF, rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 2);
+    operand(problem, BF16, rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim * 2);
     common(problem, FLOAT, rows * shape->head_dim * 4, 0);
     common(problem, ZERO, rows * 4, 0);
     common(problem, COUNT_UP, rows * 4, 0);
     cache(problem, 1, rows, page_bytes, block);
-    operand(problem, HALF, rows * shape->heads * shape->head_dim * 2);
+    operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
 }
 
 static void add_rms_norm(const struct shape *shape, int64_t rows)
 {
     struct problem *problem = add(OP_RMS_NORM, shape, rows, "norm");
-    problem->params[RMS_NORM_DEVICE_HIDDEN] = shape->hidden;
-    problem->params[RMS_NORM_DEVICE_DTYPE] = DTYPE_BF16;
-    problem->params[RMS_NORM_DEVICE_EPS_BITS] = test_float_bits(1e-5f);
-    problem->params[RMS_NORM_DEVICE_OUT_DTYPE] = DTYPE_BF16;
+    problem->params[RMS_NORM_HIDDEN] = shape->hidden;
+    problem->params[RMS_NORM_WEIGHT_DTYPE] = DTYPE_BF16;
+    problem->params[RMS_NORM_EPS_BITS] = test_float_bits(1e-5f);
+    problem->params[RMS_NORM_OUT_DTYPE] = DTYPE_BF16;
     counts(problem);
     operand(problem, FLOAT, rows * shape->hidden * 4);
-    operand(problem, HALF, shape->hidden * 2);
-    operand(problem, HALF, rows * shape->hidden * 2);
+    operand(problem, BF16, shape->hidden * 2);
+    operand(problem, BF16, rows * shape->hidden * 2);
 }
 
 static void add_swiglu(const struct shape *shape, int64_t rows)
 {
     struct problem *problem = add(OP_SWIGLU, shape, rows, "swiglu, not fused");
-    problem->params[SWIGLU_DEVICE_WIDTH] = shape->intermediate;
-    problem->params[SWIGLU_DEVICE_X_DTYPE] = DTYPE_BF16;
+    problem->params[SWIGLU_WIDTH] = shape->intermediate;
+    problem->params[SWIGLU_X_DTYPE] = DTYPE_BF16;
+    problem->params[SWIGLU_ACTIVATION] = ACTIVATION_SILU;
     counts(problem);
-    operand(problem, HALF, rows * shape->intermediate * 4);
-    operand(problem, HALF, rows * shape->intermediate * 2);
+    operand(problem, BF16, rows * shape->intermediate * 4);
+    operand(problem, BF16, rows * shape->intermediate * 2);
 }
 
 static void add_embed(const struct shape *shape, int64_t rows)
 {
     struct problem *problem = add(OP_EMBED, shape, rows, "embed");
-    problem->params[EMBED_DEVICE_HIDDEN] = shape->hidden;
-    problem->params[EMBED_DEVICE_PITCH] = shape->hidden;
-    problem->params[EMBED_DEVICE_VOCAB] = shape->vocab;
-    problem->params[EMBED_DEVICE_DTYPE] = DTYPE_BF16;
-    problem->params[EMBED_DEVICE_OUT_DTYPE] = DTYPE_F32;
+    problem->params[EMBED_HIDDEN] = shape->hidden;
+    problem->params[EMBED_PITCH] = shape->hidden;
+    problem->params[EMBED_VOCAB] = shape->vocab;
+    problem->params[EMBED_TABLE_DTYPE] = DTYPE_BF16;
+    problem->params[EMBED_OUT_DTYPE] = DTYPE_F32;
     problem->copies = MOST_COPIES;
     counts(problem);
     common(problem, COUNT_UP, rows * 4, 0);
-    common(problem, HALF, shape->vocab * shape->hidden * 2, 0);
+    common(problem, BF16, shape->vocab * shape->hidden * 2, 0);
     /* Each set reads rows of its own. */
-    problem->operands[EMBED_DEVICE_TABLE].bytes += (uint64_t)(MOST_COPIES * rows * shape->hidden * 2);
-    problem->operands[EMBED_DEVICE_TABLE].stride = (uint64_t)(rows * shape->hidden * 2);
+    problem->operands[EMBED_TABLE].bytes += (uint64_t)(MOST_COPIES * rows * shape->hidden * 2);
+    problem->operands[EMBED_TABLE].stride = (uint64_t)(rows * shape->hidden * 2);
     operand(problem, FLOAT, rows * shape->hidden * 4);
 }
 
@@ -289,13 +292,13 @@ static void add_all_reduce(const struct shape *shape, int64_t rows, int64_t rank
     assert_true(all_reduce_device_buffer_bytes((uint64_t)rows, (uint64_t)shape->hidden, (uint64_t)ranks, DTYPE_BF16,
                                                DTYPE_BF16, &buffer_bytes));
     counts(problem);
-    operand(problem, HALF, rows * shape->hidden * 2);
+    operand(problem, BF16, rows * shape->hidden * 2);
     common(problem, COMM_HEADER, sizeof(struct comm_header), ranks);
     operand(problem, EMPTY, (int64_t)buffer_bytes);
     operand(problem, FLOAT, rows * shape->hidden * 4);
     operand(problem, FLOAT, rows * shape->hidden * 4);
-    common(problem, HALF, shape->hidden * 2, 0);
-    operand(problem, HALF, rows * shape->hidden * 2);
+    common(problem, BF16, shape->hidden * 2, 0);
+    operand(problem, BF16, rows * shape->hidden * 2);
 }
 
 static void add_rope_table(const struct shape *shape, int64_t rows)
@@ -312,8 +315,8 @@ static void add_rope_table(const struct shape *shape, int64_t rows)
 static void add_select_rows(const struct shape *shape, int64_t rows, int64_t in_rows)
 {
     struct problem *problem = add(OP_SELECT_ROWS, shape, rows, "select rows");
-    problem->params[SELECT_ROWS_DEVICE_WIDTH] = shape->hidden;
-    problem->params[SELECT_ROWS_DEVICE_IN_ROWS] = in_rows;
+    problem->params[SELECT_ROWS_WIDTH] = shape->hidden;
+    problem->params[SELECT_ROWS_IN_ROWS] = in_rows;
     counts(problem);
     operand(problem, FLOAT, in_rows * shape->hidden * 4);
     common(problem, COUNT_UP, rows * 4, 0);
@@ -323,10 +326,10 @@ static void add_select_rows(const struct shape *shape, int64_t rows, int64_t in_
 static void add_sample(const struct shape *shape, int64_t rows)
 {
     struct problem *problem = add(OP_SAMPLE, shape, rows, "sample, temperature and top-p");
-    problem->params[SAMPLE_DEVICE_VOCAB] = shape->vocab;
-    problem->params[SAMPLE_DEVICE_SLOT_COUNT] = rows;
-    problem->params[SAMPLE_DEVICE_IN_ROWS] = rows;
-    problem->params[SAMPLE_DEVICE_FEEDBACK] = 1;
+    problem->params[SAMPLE_VOCAB] = shape->vocab;
+    problem->params[SAMPLE_SLOT_COUNT] = rows;
+    problem->params[SAMPLE_IN_ROWS] = rows;
+    problem->params[SAMPLE_FEEDBACK] = 1;
     counts(problem);
     operand(problem, LOGITS, rows * shape->vocab * 4);
     common(problem, COUNT_UP, rows * 4, 0);
@@ -379,7 +382,7 @@ static void fill_host(uint8_t *block, const struct operand *operand)
     struct sampler_state *samplers = (struct sampler_state *)block;
     uint64_t bytes = operand->bytes < BLOCK_BYTES ? operand->bytes : BLOCK_BYTES;
     switch (operand->content) {
-    case HALF: test_fill(&random, block, bytes / 2, DTYPE_BF16, -1, 1); break;
+    case BF16: test_fill(&random, block, bytes / 2, DTYPE_BF16, -1, 1); break;
     case FLOAT: test_fill(&random, block, bytes / 4, DTYPE_F32, -1, 1); break;
     case LOGITS: /* about normal, with a deviation of 2.5, and few that stand out */
         for (uint64_t i = 0; i < bytes / 4; i++) {
@@ -476,7 +479,7 @@ static void print_best(const struct problem *problem, const struct device_kernel
     char tunables[128] = "";
     size_t used = 0;
     kernel->cost(params, problem->context, &bytes, &flops);
-    for (int i = kernel->first_tunable; i < kernel->param_count && used + 24 < sizeof tunables; i++)
+    for (int i = device_problem_count(kernel); i < device_param_count(kernel) && used + 24 < sizeof tunables; i++)
         used += (size_t)snprintf(tunables + used, sizeof tunables - used, " %" PRId64, params[i]);
     const double rate = (double)bytes / us * 1e6;
     printf("%-48s %-18s %9.2f us %7.0f GB/s %4.0f %% %7.1f TFLOP/s  %s\n", problem->name, kernel->name, us, rate * 1e-9,

@@ -11,15 +11,15 @@
 
 enum { MAX_CANDIDATES = 96, MEMORY_ALIGNMENT = 64 };
 
-/* A candidate whose predicted time is this far above the best prediction is not raced. */
+/* A candidate whose predicted time exceeds the best prediction by this factor is not raced. */
 static const double model_margin = 1.6;
-/* Racing stops within this of the roofline: nothing is left to win. */
+/* A race stops when the best is within this factor of the roofline. */
 static const double good_enough = 1.05;
 
 struct level {
     double budget_us;     /* of one problem */
-    uint64_t slice_bytes; /* a measured call reads at most about this much of the matrix ... */
-    uint64_t slice_flops; /* ... and computes at most about this much */
+    uint64_t slice_bytes; /* bytes of the matrix that a measured call reads, at most about ... */
+    uint64_t slice_flops; /* ... and operations that it computes, at most about */
     int candidates, repetitions;
 };
 static const struct level levels[] = {
@@ -35,8 +35,7 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
              " dtype=%s epilogue=%s bias=%" PRId64 " residual=%" PRId64,
              machine->name, cpu_isa_name(machine->isa), machine->threads, MATMUL_REVISION, params[MATMUL_ROWS],
              params[MATMUL_N], params[MATMUL_K], dtype_name((enum dtype)params[MATMUL_DTYPE]),
-             params[MATMUL_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU ? "swiglu" : "none", params[MATMUL_HAS_BIAS],
-             params[MATMUL_HAS_RESIDUAL]);
+             activation_name(params[MATMUL_EPILOGUE]), params[MATMUL_HAS_BIAS], params[MATMUL_HAS_RESIDUAL]);
 }
 
 double matmul_model_us(const int64_t *params, const struct machine *machine)
@@ -53,9 +52,8 @@ double matmul_model_us(const int64_t *params, const struct machine *machine)
     /* The matrix streams once per block of rows. */
     int64_t passes = (rows + block - 1) / block;
     bytes += weight_bytes * (uint64_t)(passes - 1);
-    /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts; rows that do
-     * not fill the last tile are computed with a smaller one, at its worse ratio, which the second factor
-     * stands for. */
+    /* A tile of p panels and r rows issues p r multiply-adds for p vector loads and r broadcasts. Rows that do not fill
+     * the last tile use a smaller tile with a worse ratio, which the second factor models. */
     double ratio = (double)(tile_panels * tile_rows) / (double)(tile_panels * tile_rows + tile_panels + tile_rows);
     int64_t tiles = (rows + tile_rows - 1) / tile_rows;
     double filled = (double)rows / (double)(tiles * tile_rows);
@@ -98,7 +96,7 @@ struct bench {
     op_run *run;
     int64_t (*candidates)[MATMUL_TUNABLES];
     const int *raced;              /* index in the race -> candidate */
-    int64_t params[MATMUL_PARAMS]; /* of the measured call: N is that of a slice */
+    int64_t params[MATMUL_PARAMS]; /* parameters of the measured call: N is that of a slice */
     int32_t counts[2];
     float *x, *out, *workspace;
     float *residual;
@@ -113,7 +111,7 @@ static void run_call(void *argument, struct team_member *member)
     bench->run(&bench->call, member);
 }
 
-/* The next slice of the next matrix, so that no call finds in a cache what the one before it read. */
+/* Takes the next slice of the next matrix, so that no call finds data of the previous call in a cache. */
 static void choose_weights(struct bench *bench)
 {
     const int64_t *params = bench->params;
@@ -130,8 +128,7 @@ static void choose_weights(struct bench *bench)
     if (bench->next_site == 0) bench->next_slice = (bench->next_slice + 1) % bench->slice_count;
 }
 
-/* The candidate as it would share out the slice among the team as it shares out the whole matrix: a thread
- * gets as many tasks, each of fewer panels. */
+/* The candidate scaled to the slice: a thread gets as many tasks as for the whole matrix, each of fewer panels. */
 static void set_tunables(struct bench *bench, const int64_t *tunables)
 {
     int64_t *params = bench->params, whole = bench->problem->params[MATMUL_N];
@@ -151,8 +148,8 @@ static double run_candidate(void *context, int index)
     return clock_us() - start;
 }
 
-/* Fewer panels for a measurement than the problem has, so that one call takes milliseconds: time is proportional to
- * panels once they no longer fit a cache. A multiple of 96 panels divides evenly into every legal tile. */
+/* A measurement uses fewer panels than the problem has, so that one call takes milliseconds: time is proportional to
+ * panels once they exceed the caches. A multiple of 96 panels divides evenly into every legal tile. */
 static int64_t sliced_rows(const int64_t *params, const struct level *level)
 {
     uint64_t n = (uint64_t)params[MATMUL_N], bytes, flops;
@@ -213,8 +210,8 @@ static void bench_close(struct bench *bench)
     free(bench->residual);
 }
 
-/* Keeps candidates whose prediction is near the best one, at most `limit`; the first (the default) always stays.
- * Returns how many; `kept` holds their indices in list order. */
+/* Keeps candidates whose prediction is near the best one, at most `limit`; the first (the default) always stays. `kept`
+ * receives their indices in list order. Returns their number. */
 static int prune(const struct matmul_problem *problem, const struct machine *machine,
                  int64_t (*candidates)[MATMUL_TUNABLES], int count, int limit, int kept[])
 {
@@ -294,7 +291,7 @@ bool tune_matmul(const struct matmul_problem *problem, const struct machine *mac
     fill_record(record, problem->params, candidates[0], machine, tune_level_name(level));
     if (level == TUNE_OFF || problem->site_count == 0) {
         snprintf(record->level, sizeof record->level, "%s", tune_level_name(TUNE_OFF));
-        record->roofline_us = 0; /* nothing is measured, so the record must not depend on the machine's mood */
+        record->roofline_us = 0; /* nothing is measured, so that the record is the same on every run */
         return true;
     }
     bool ok = false;
@@ -342,7 +339,7 @@ static void print_candidate(const int64_t *params, const struct machine *machine
 
 void matmul_print_space(const int64_t *problem, const struct machine *machine, FILE *out)
 {
-    /* The cross product of the values that the contract names (kernels/matmul/matmul.h). */
+    /* The cross product of the legal values (kernels/matmul/matmul.h). */
     static const int64_t panels[] = {1, 2, 3, 4, 6, 8}, rows[] = {1, 2, 3, 4, 6, 8, 12};
     int64_t params[MATMUL_PARAMS];
     memcpy(params, problem, sizeof params);

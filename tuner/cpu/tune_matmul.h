@@ -9,8 +9,8 @@
 #include "tuner/machine.h"
 #include "tuner/records.h"
 
-/* One problem: parameters of a launch, and where matrices of exactly this shape lie, so that measurements walk
- * through several of them as a step does and no cache keeps what a step would not find there. */
+/* One problem: parameters of a launch, and the places of matrices of exactly this shape. Measurements use them in turn,
+ * as a step does, so that caches hold no more than they would in a step. */
 struct matmul_problem {
     const int64_t *params;      /* [MATMUL_PARAMS]; the tunables in it are ignored */
     const void *const *weights; /* [site_count] packed matrices, each as the launch's operand */
@@ -18,11 +18,11 @@ struct matmul_problem {
     int site_count;
 };
 
-/* The record key: everything that the timing depends on. */
+/* Makes the record key: everything that the timing depends on. */
 void matmul_tuning_key(const int64_t *params, const struct machine *machine, char key[TUNING_KEY_BYTES]);
 
-/* Predicted time of legal tunables, for pruning and where nothing is measured. Counts the bytes that each level of
- * blocking makes the matmul read again and how much of the multiply-add rate a register tile can use. */
+/* Predicted time of legal tunables, for pruning and for builds without measurements. Counts the bytes that each level
+ * of blocking makes the matmul read again, and the share of the multiply-add rate that a register tile can use. */
 double matmul_model_us(const int64_t *params, const struct machine *machine);
 
 /* Races the candidates and fills the record (key, values, timing). Level TUNE_OFF measures nothing: the record holds
@@ -30,13 +30,13 @@ double matmul_model_us(const int64_t *params, const struct machine *machine);
 bool tune_matmul(const struct matmul_problem *problem, const struct machine *machine, struct team *team,
                  enum tune_level level, struct tuning_record *record, struct status *status);
 
-/* Microseconds that tune_matmul takes at this level, for estimates of the time left; 0 where it measures nothing. Requires: the
- * machine's ceilings are measured. */
+/* Estimated microseconds of tune_matmul at this level, for the estimate of the time left; 0 if it measures nothing.
+ * Requires: the machine's ceilings are measured. */
 double tune_matmul_expected_us(const struct matmul_problem *problem, const struct machine *machine,
                                enum tune_level level);
 
 /* Copies the record's values into params[MATMUL_FIRST_TUNABLE...]. False if the record does not fit the op (a name is
- * missing, a value is illegal): then the problem must be tuned anew. */
+ * missing, a value is illegal): the problem must then be tuned again. */
 bool matmul_apply_record(const struct tuning_record *record, int64_t *params);
 
 /* Prints every candidate of the full space with "legal" and its predicted time, or the reason why it is not legal. */

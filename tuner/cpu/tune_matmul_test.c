@@ -17,7 +17,7 @@ static void fill_params(int64_t *params, int64_t rows, int64_t n, int64_t k, enu
     params[MATMUL_N] = n;
     params[MATMUL_K] = k;
     params[MATMUL_DTYPE] = dtype;
-    params[MATMUL_EPILOGUE] = swiglu ? MATMUL_EPILOGUE_SWIGLU : MATMUL_EPILOGUE_NONE;
+    params[MATMUL_EPILOGUE] = swiglu ? ACTIVATION_SILU : ACTIVATION_NONE;
     matmul_default_tunables(params, cpu_isa_best(), 2, params + MATMUL_FIRST_TUNABLE);
 }
 
@@ -45,7 +45,7 @@ static void keys_name_everything_that_matters(void **state)
         matmul_tuning_key(b, &machine, other);
         assert_string_not_equal(key, other);
     }
-    /* Tunables are the answer, not the question. */
+    /* Tunables are the result and no part of the key. */
     memcpy(b, a, sizeof b);
     b[MATMUL_PANELS_PER_TASK] += 8;
     matmul_tuning_key(b, &machine, other);
@@ -113,13 +113,13 @@ static void quick_gives_a_legal_measured_record(void **state)
     tune_one(DTYPE_F32, false, 3, 100, 33);
 }
 
-/* Too much work for one call: two slices of 96 panels are measured in turn (the last of 193 panels in none),
- * and the time is scaled to the whole. */
+/* A problem too large for one call: two slices of 96 panels are measured in turn (the last of the 193 panels is in
+ * neither), and the time is scaled to the whole. */
 static void large_problems_are_sliced(void **state)
 {
     (void)state;
     struct tuning_record record = tune_one(DTYPE_BF16, false, 192, 3088, 1024);
-    /* Twice a slice, were this machine to compute 4 TFLOP/s. */
+    /* Lower bound: two slices at 4 TFLOP/s. */
     assert_true(record.median_us > 2.0 * 192 * 3088 * 1024 / 4e6);
 }
 

@@ -9,13 +9,13 @@
 enum { MAX_SITES = 64 };
 
 struct problem {
-    int64_t params[MATMUL_PARAMS]; /* of the first launch that has it */
+    int64_t params[MATMUL_PARAMS]; /* parameters of the first launch that has it */
     char key[TUNING_KEY_BYTES];
     const void *weights[MAX_SITES], *biases[MAX_SITES];
     int site_count;
 };
 
-/* Launches of other plans with the same key read the same matrices, so sites are only taken from one plan. */
+/* Launches of other plans with the same key read the same matrices, so sites are taken from one plan only. */
 static void add_site(struct problem *problem, const struct plan *plan, const struct plan_launch *launch,
                      const int64_t *params, const uint8_t *weights)
 {
@@ -34,7 +34,7 @@ static struct problem *find_problem(struct problem *problems, size_t count, cons
     return NULL;
 }
 
-/* Unique problems of all plans in order; every launch's tactic becomes the problem's index. */
+/* Collects the unique problems of all plans in order, and sets every launch's tactic to its problem's index. */
 static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weights, const struct machine *machine,
                     struct problem **problems, size_t *count, struct status *status)
 {
@@ -46,7 +46,7 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
             if (launch->op != OP_MATMUL) continue;
             char key[TUNING_KEY_BYTES];
             int64_t params[MATMUL_PARAMS];
-            if (!op_params(&plans[p], launch, MATMUL_PARAMS, params, status)) return false;
+            if (!op_params(&plans[p], launch, MATMUL_TUNABLES, params, status)) return false;
             matmul_tuning_key(params, machine, key);
             struct problem *problem = find_problem(*problems, *count, key);
             if (!problem) {
@@ -68,7 +68,7 @@ static bool collect(struct plan *plans, size_t plan_count, const uint8_t *weight
     return true;
 }
 
-/* What the cache says of the problem at this level; NULL: nothing that answers. */
+/* The cached record that answers the problem at this level; NULL: none. */
 static const struct tuning_record *find_answer(const struct problem *problem, enum tune_level level,
                                                const struct tactics *tactics)
 {
@@ -88,11 +88,13 @@ static bool apply_record(const struct plan *plan, const struct plan_launch *laun
                          struct status *status)
 {
     struct plan_param *list = (struct plan_param *)(uintptr_t)plan->params + launch->first_param;
+    struct plan_param as_listed[PLAN_MAX_PARAMS];
     int64_t params[MATMUL_PARAMS];
-    if (!op_params(plan, launch, MATMUL_PARAMS, params, status)) return false;
-    if (launch->param_count != MATMUL_PARAMS || !matmul_apply_record(record, params))
+    if (!op_params(plan, launch, MATMUL_TUNABLES, params, status)) return false;
+    const int count = op_list_params(&op_matmul, params, MATMUL_TUNABLES, true, as_listed);
+    if (launch->param_count != count || !matmul_apply_record(record, params))
         return status_fail(status, STATUS_INTERNAL, "tuning record '%s' does not fit its matmul", record->key);
-    op_list_params(params, MATMUL_PARAMS, MATMUL_FIRST_TUNABLE, list);
+    op_list_params(&op_matmul, params, MATMUL_TUNABLES, true, list);
     return true;
 }
 
@@ -101,8 +103,8 @@ static struct matmul_problem describe(const struct problem *problem)
     return (struct matmul_problem){problem->params, problem->weights, problem->biases, problem->site_count};
 }
 
-/* How long each problem will take, in microseconds and at least 1: units of progress. The ceilings are measured first, where
- * anything is. */
+/* Estimates the microseconds of each problem, at least 1, as units of progress. Measures the ceilings first if a
+ * problem is to be measured. */
 static bool expect(const struct problem *problems, size_t count, struct machine *machine, struct team *team,
                    enum tune_level level, const struct tactics *tactics, uint64_t *expected_us, uint64_t *total_us,
                    struct status *status)

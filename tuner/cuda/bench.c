@@ -10,12 +10,12 @@
 
 enum {
     CONTEXTS = 3,
-    TUNE_KV_PAGES = 4096, /* at most; the pages of several sequences may be the same */
+    TUNE_KV_PAGES = 4096, /* at most; several sequences may share pages */
 };
-/* Tokens that decode attention sees. One plan serves every context, so a tactic is held to the geometric mean of its times
- * at these. */
+/* Tokens that decode attention sees. One plan serves every context, so a tactic is judged by the geometric mean of its
+ * times at these contexts. */
 static const uint64_t contexts[CONTEXTS] = {256, 8192, 32768};
-static const double pass_us = 400; /* least time of one measurement, so that events are exact enough */
+static const double pass_us = 400; /* shortest measurement, so that event times are exact enough */
 static const double quick_budget_us = 0.4e6, full_budget_us = 1e6;
 
 static const struct device *device_of(const struct cuda_bench *bench)
@@ -30,12 +30,12 @@ struct bench_run {
     const struct bench_problem *problem;
     struct cuda_plan plans[BENCH_MAX_TACTICS];
     struct plan sources[BENCH_MAX_TACTICS];
-    uint32_t launches; /* sites that a plan walks through */
+    uint32_t launches; /* most sites in a plan */
     cu_event start, end;
-    struct status status; /* of the latest failure */
+    struct status status; /* reason of the latest failure */
 };
 
-/* Enough launches that the caches hold nothing of what comes next and that the clock is exact. */
+/* So many launches that no cache keeps data until its next use, and that the event times are exact. */
 static uint32_t count_launches(const struct cuda_bench *bench, const struct bench_problem *problem)
 {
     enum { LEAST = 2, MOST = 256 };
@@ -80,7 +80,7 @@ static bool bind(struct bench_run *run, int candidate)
     return ok;
 }
 
-/* Decode with `context` tokens, the new one among them; prefill from the first token. */
+/* Decode: `context` tokens, including the new one. Prefill: from the first token. */
 static bool write_inputs(const struct cuda_bench *bench, const struct plan_header *header, uint64_t context,
                          struct status *status)
 {
@@ -151,7 +151,7 @@ static struct race_options race_options_for(enum tune_level level)
 double cuda_bench_expected_us(const struct cuda_bench *bench, const struct bench_problem *problem,
                               enum tune_level level)
 {
-    /* Each launch needs a node of the candidate's graph, and takes longer than the roofline. */
+    /* Estimate: each launch costs one graph node, and takes longer than the roofline. */
     const double bind_us = 10, overhead_us = 3, slowness = 1.5;
     uint64_t bytes, flops;
     problem->tactics[0].kernel->cost(problem->tactics[0].params, BENCH_CONTEXT, &bytes, &flops);
@@ -191,7 +191,7 @@ bool cuda_bench_race(struct cuda_bench *bench, const struct bench_problem *probl
 
 /* ---- the machine ---- */
 
-/* A copy inside device memory reads and writes: the ceiling that kernels are held against. */
+/* Measures the bandwidth ceiling by a copy inside device memory, which reads and writes. */
 static bool measure_bandwidth(struct cuda_bench *bench, struct status *status)
 {
     enum { REPETITIONS = 5 };
@@ -217,7 +217,7 @@ static bool measure_bandwidth(struct cuda_bench *bench, struct status *status)
     for (int i = 0; i < 2; i++)
         if (events[i]) driver->EventDestroy(events[i]);
     if (ok && bench->read_bytes_per_us <= 0) bench->read_bytes_per_us = 1e6;
-    /* What tensor cores can do at most: 4096 operations a clock and SM from Hopper on, 2048 before. */
+    /* Peak rate of the tensor cores: 4096 operations per clock and SM from Hopper on, 2048 before. */
     int clock_khz = 0;
     const struct device_facts *facts = &device->facts;
     driver->DeviceGetAttribute(&clock_khz, CU_ATTRIBUTE_CLOCK_RATE, device->handle);
@@ -249,7 +249,7 @@ bool cuda_bench_open(struct cuda_bench *bench, const struct cuda_rig *rig, uint3
     if (!cuda_memory_open(&bench->memory, rig, rank, pages, status) ||
         !cuda_memory_randomise(&bench->memory, device, SPACE_KV, status) || !measure_bandwidth(bench, status))
         return false;
-    /* Not the scratch at its beginning, where kernels expect zeros. */
+    /* Skips the scratch area at the start of the arena: kernels expect zeros there. */
     struct cuda_memory values = bench->memory;
     values.base[SPACE_ARENA] += scratch_bytes;
     values.bytes[SPACE_ARENA] -= scratch_bytes;

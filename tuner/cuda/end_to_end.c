@@ -13,29 +13,30 @@
 enum {
     MAX_FORMS = 24,
     UNIFORM_FORMS = 3, /* of each fusion */
-    QUICK_ROUNDS = 2,  /* through the problems of a decode plan */
+    QUICK_ROUNDS = 2,  /* passes over the problems of a decode plan */
     FULL_ROUNDS = 3,
-    CHUNK_ROUNDS = 1, /* of a prefill plan: its launches are long, what they do to each other is little */
+    CHUNK_ROUNDS = 1, /* passes for a prefill plan: its launches are long and influence each other little */
 };
 static const char *const fusion_names[PLAN_VARIANTS] = {"plan", "alternative"}; /* in records */
 static const double least_gain = 0.002;                                         /* less is noise */
-/* Of the time of all launches, as the races measured them. A problem with less, made a quarter faster, gains no more
- * than least_gain: a single row of the last layer in a chunk of many. */
+/* Smallest share of the time of all launches, by the race results. A problem with a smaller share, made a quarter
+ * faster, gains less than least_gain; an example is the single row of the last layer in a chunk of many. */
 static const double least_share = 4 * 0.002;
-static const double hopeless = 1.25;      /* times what the race's winner took: not tried in a plan */
-static const double least_coverage = 0.7; /* of the bytes of all matmuls that one choice of tunables must serve */
+static const double hopeless = 1.25;      /* a tactic slower than this multiple of the race winner's time is not tried
+                                           * in a plan */
+static const double least_coverage = 0.7; /* share of the bytes of all matmuls that one choice of tunables must serve */
 
-/* One way to run a step. */
+/* A form of a plan: its fusion, and optionally one choice of tunables for all matmuls. */
 struct form {
     int fusion;   /* index into fusion_names */
-    bool uniform; /* all matmuls that can have the tunables of `tactic` */
+    bool uniform; /* all matmuls for which they are legal get the tunables of `tactic` */
     struct device_tactic tactic;
     double coverage;
 };
 
 /* ---- tunables for all ---- */
 
-/* The record of the race's winner, which has the problem's number, says nothing of another tactic. */
+/* The record with the problem's number describes the race winner only; any other tactic gets none here. */
 static void put_tactic(const struct tune_context *context, struct device_launch *launch,
                        const struct device_tactic *tactic)
 {
@@ -59,7 +60,7 @@ static double matmul_bytes(const struct device_launch *launch)
     return (double)bytes;
 }
 
-/* Adds the tunables of the matmuls of a plan that serve most of its bytes, in the order of the candidates. */
+/* Adds forms with the tunables that serve the most bytes of the plan's matmuls, in the order of the candidates. */
 static bool add_uniform_forms(const struct tune_context *context, const struct plan_variants *variants, int fusion,
                               struct form *forms, int *count, struct status *status)
 {
@@ -119,8 +120,8 @@ static bool make_form(const struct tune_context *context, const struct plan_vari
 
 /* ---- the tactics of a plan ---- */
 
-/* Whether launch n is the first of a problem whose tactic is chosen by the time of the whole plan. A chunk's attention is not
- * among them: it is long, and what it does to others little. */
+/* Whether launch n is the first of a problem whose tactic is chosen by the time of the whole plan. Excludes the
+ * attention of a chunk: it is long and influences its neighbours little. */
 static bool begins_problem(const struct device_plan *plan, uint32_t n)
 {
     const struct device_launch *launches = plan->launches;
@@ -153,7 +154,7 @@ static void set_tactic(const struct tune_context *context, struct device_plan *p
 
 /* ---- records ---- */
 
-/* Everything that the times depend on: the kernels of both fusions with all parameters, in order. */
+/* Text with everything that the times depend on: the kernels of both fusions with all parameters, in order. */
 static bool make_key(const struct tune_context *context, const struct plan_variants *variants,
                      char key[TUNING_KEY_BYTES], struct status *status)
 {
@@ -163,7 +164,8 @@ static bool make_key(const struct tune_context *context, const struct plan_varia
     return key_of_plan(&context->keys, &variants->plans[0].header, "", hash, key, status);
 }
 
-/* The fusion, then for each problem of the plan the kernel and the name of its tunables: 1 + count_problems, to be freed. */
+/* Values of a record: the fusion, then for each problem of the plan the kernel and the name of its tunables; 1 +
+ * count_problems values. The caller frees them. */
 static struct tuning_value *describe(int fusion, const struct device_plan *plan)
 {
     struct tuning_value *values = calloc(1 + (size_t)count_problems(plan), sizeof *values), *value = values;
@@ -187,7 +189,7 @@ static const struct device_tactic *find_named(const struct device_tactic *tactic
     return NULL;
 }
 
-/* Makes the plan that a record names, *made and *fusion; count 0 if it names none. */
+/* Builds the plan that a record describes, and sets *fusion; count 0 if the record describes none. */
 static bool make_recorded(const struct tune_context *context, const struct plan_variants *variants,
                           const struct tuning_record *record, struct device_plan *made, int *fusion,
                           struct status *status)
@@ -218,7 +220,7 @@ static bool make_recorded(const struct tune_context *context, const struct plan_
     return ok;
 }
 
-/* A tactic that won no race, but serves the plan better, has a record of its own, which the launches name. */
+/* A tactic that won no race but makes the plan faster gets a record of its own, which the launches name. */
 static bool record_tactic(struct tune_context *context, struct device_plan *plan, uint32_t problem,
                           struct status *status)
 {
@@ -260,7 +262,7 @@ static bool race_plans(struct tune_context *context, const struct device_plan *p
     return plan_timer_race(&context->rig, context->compiler, plans, count, long_contexts, times, NULL, NULL, status);
 }
 
-/* Plans from which the search sets out, the fastest first. */
+/* Start plans of the search, fastest first. */
 struct search {
     struct device_plan plans[MOST_STARTS]; /* owned */
     int fusions[MOST_STARTS];
@@ -276,8 +278,8 @@ static bool time_forms(struct tune_context *context, const struct device_plan *p
     return true;
 }
 
-/* A plan of one form alone is not timed. A chunk is searched from its fastest form alone: what its launches do to each other
- * is little. */
+/* A plan with a single form is not timed. The search for a chunk starts at its fastest form only: its launches
+ * influence each other little. */
 static bool begin_search(struct tune_context *context, const struct plan_variants *variants, struct search *search,
                          struct status *status)
 {
@@ -302,7 +304,7 @@ static bool begin_search(struct tune_context *context, const struct plan_variant
     return ok;
 }
 
-/* Puts the tactic of the problem's shortlist into the plan with which the whole plan is fastest. */
+/* Gives the problem the tactic of its shortlist with which the whole plan is fastest. */
 static bool try_shortlist(struct tune_context *context, struct device_plan *plan, uint32_t problem, bool *moved,
                           uint32_t *tried, struct status *status)
 {
@@ -311,7 +313,7 @@ static bool try_shortlist(struct tune_context *context, struct device_plan *plan
     struct device_plan plans[SHORTLIST + 1];
     struct plan_time times[SHORTLIST + 1];
     int made = 0;
-    bool ok = device_plan_copy(plan, &plans[made++], status); /* timed again beside the others */
+    bool ok = device_plan_copy(plan, &plans[made++], status); /* timed again together with the others */
     for (int t = 0; ok && t < tuned->shortlist_count; t++) {
         const struct shortlisted *listed = &tuned->shortlist[t];
         bool slow = !bench_says_little(launch->op) &&
@@ -335,8 +337,8 @@ static bool try_shortlist(struct tune_context *context, struct device_plan *plan
     return ok;
 }
 
-/* The launches that begin a problem and which problems are to be tried: all once, then those beside one whose tactic has
- * changed. */
+/* The first launch of each problem, and the problems to try: in the first round all, later those next to a problem
+ * whose tactic has changed. */
 struct descent {
     int count;
     struct {
@@ -365,7 +367,7 @@ static int find_number(const struct descent *descent, uint32_t problem)
     return i;
 }
 
-/* What the race of the launch's problem showed of its winner; 0: nothing. */
+/* Race time of the winner of the launch's problem; 0: unknown. */
 static double raced_us(const struct tune_context *context, const struct device_launch *launch)
 {
     if (launch->problem == PLAN_NO_TACTIC) return 0;
@@ -373,7 +375,7 @@ static double raced_us(const struct tune_context *context, const struct device_l
     return tuned->shortlist_count > 0 ? tuned->shortlist[0].record.median_us : 0;
 }
 
-/* Whether another tactic of it could show in the time of the whole plan. */
+/* Whether another tactic of the problem could change the plan's time measurably. */
 static bool can_matter(const struct tune_context *context, const struct device_plan *plan, uint32_t problem)
 {
     double own = 0, all = 0;
@@ -385,7 +387,7 @@ static bool can_matter(const struct tune_context *context, const struct device_p
     return own >= least_share * all;
 }
 
-/* Launches without a choice between two do not separate them. */
+/* Launches without a choice do not separate their neighbours. */
 static void mark_neighbours(struct descent *descent, const struct device_plan *plan, int changed)
 {
     int previous = descent->count;
@@ -414,8 +416,8 @@ static bool try_all_due(struct tune_context *context, struct device_plan *plan, 
     return ok;
 }
 
-/* One problem after the other, some rounds of it. A race measures a kernel behind itself; what it does to its neighbours,
- * only the plan shows. What comes out must beat what went in once more, side by side. */
+/* Coordinate descent: one problem at a time, in several rounds. A race measures copies of one kernel in sequence; its
+ * effect on other kernels shows in the plan only. The result must beat the start plan once more, timed together. */
 static bool descend(struct tune_context *context, struct device_plan *plan, int rounds, uint32_t *tried,
                     struct status *status)
 {
@@ -444,7 +446,7 @@ static int count_rounds(const struct device_plan *plan, enum tune_level level)
     return level == TUNE_FULL ? FULL_ROUNDS : QUICK_ROUNDS;
 }
 
-/* The fastest plan that any start leads to, what a replay of it takes, and the variant that it comes from. */
+/* Fastest plan over all starts, its replay time, and the variant from which it was made. */
 static bool search_plan(struct tune_context *context, const struct plan_variants *variants, struct device_plan *made,
                         int *fusion, struct tuning_record *record, struct status *status)
 {
@@ -467,9 +469,9 @@ static bool search_plan(struct tune_context *context, const struct plan_variants
     return ok;
 }
 
-/* ---- all of it ---- */
+/* ---- one plan ---- */
 
-/* The chosen plan with its records; *is_new: it was measured. Nothing is chosen (count 0) where no record says and it is not
+/* The chosen plan with its records. *is_new: it was measured now. count 0: the cache has no record and the plan is not
  * `worth` measuring. */
 static bool choose(struct tune_context *context, const struct plan_variants *variants, bool worth,
                    struct device_plan *made, struct tuning_record *record, int *fusion, bool *is_new,
@@ -510,14 +512,14 @@ done:
     return ok;
 }
 
-/* A chunk's launches are long: what they do to each other is little, and takes long to measure. */
+/* Launches of a chunk are long, influence each other little, and take long to measure. */
 static bool is_worth_choosing(const struct tune_context *context, const struct plan_variants *variants)
 {
     return variants->plans[0].header.kind == PLAN_DECODE || context->level == TUNE_FULL || variants->count > 1;
 }
 
-/* Microseconds that the choice takes where the cache does not know it, for estimates of the time left: replays of the plan in
- * every form and with most of the shortlists, some of them at long contexts. */
+/* Estimated microseconds of the choice if the cache has no record, for the estimate of the time left: replays of the
+ * plan in every form and with most of the shortlists, some of them at long contexts. */
 static uint64_t expected_us(const struct tune_context *context, const struct plan_variants *variants)
 {
     const double compile_us = 1e6, replays_each = 8, tried_each = SHORTLIST, long_replays = 250;
@@ -538,7 +540,7 @@ bool tune_end_to_end(struct tune_context *context, struct status *status)
     if (context->measures) progress_stage(context->progress, "plans");
     for (size_t p = 0; p < context->plan_count; p++) {
         struct plan_variants *variants = &context->plans[p];
-        done_us += expected_us(context, variants); /* of the plan as it was */
+        done_us += expected_us(context, variants); /* time of the original plan */
         if (!tune_plan(context, variants, is_worth_choosing(context, variants), status)) return false;
         progress_update(context->progress, done_us, total_us, NULL);
     }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* End-to-end tuning: whole plans. What wins alone need not win in the chain, where a launch begins while the one
- * before still runs and both share the multiprocessors. So decode plans are timed as a whole: plans of few rows in either
- * fusion, with each matmul's own winner or with one choice of tunables for all of them; then, from several of these
- * (starts.h), problem after problem, with each tactic of the problem's shortlist. At level full prefill plans, too. */
+/* End-to-end tuning of whole plans. The fastest tactic in a race need not be the fastest in a plan, where a launch
+ * starts while its predecessor still runs and both share the multiprocessors. Decode plans are therefore timed as a
+ * whole. Plans of few rows are timed with either fusion, with each matmul's race winner or one choice of tunables for
+ * all matmuls. From several of these forms (starts.h) a search then tries the tactics of each problem's shortlist, one
+ * problem at a time. Level full also tunes prefill plans. */
 #ifndef TUNER_CUDA_END_TO_END_H
 #define TUNER_CUDA_END_TO_END_H
 
 #include "tuner/cuda/context.h"
 
-/* Leaves one variant of each plan that is worth it: the fastest. The choice is a tuning record, so that the cache makes it the same
- * in the next build; where nothing may be measured and nothing is known the plan stays as it is. Requires: the problems are
- * tuned. */
+/* Reduces each plan worth measuring to its fastest variant. The choice is stored as a tuning record, so that the next
+ * build with the same cache makes the same choice. A plan without a record stays as it is if nothing may be measured.
+ * Requires: the problems are tuned. */
 bool tune_end_to_end(struct tune_context *context, struct status *status);
 
 #endif

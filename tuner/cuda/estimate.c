@@ -3,14 +3,15 @@
 
 #include <math.h>
 
-/* Measured on an H200 (nominally 4.81 TB/s and 1071 TFLOP/s): reads of device memory reach 4.54 TB/s; prefill plans of the 1B
- * and the 8B compute at 600 to 650 TFLOP/s; what remains of their decode steps comes to 1.8 us a launch. With these, six plans
- * of 1 to 2048 rows come out 0 to 4 % below what was measured, one of 128 rows, which both ceilings hold back, 17 %. */
+/* Measured on an H200 (nominally 4.81 TB/s and 1071 TFLOP/s): reads of device memory reach 4.54 TB/s; prefill plans of
+ * the 1B and 8B models compute at 600 to 650 TFLOP/s; the remaining time of their decode steps is 1.8 us per launch.
+ * With these constants the estimates of six plans of 1 to 2048 rows are 0 to 4 % below the measurements; the estimate
+ * of one plan of 128 rows, which both ceilings limit, is 17 % below. */
 static const double read_share = 0.943, flops_share = 0.6, launch_us = 1.8;
-/* Fitted to collectives-bench on two, four and eight H200 that NVLink 4 joins: beside a launch, stores to other GPUs and the
- * looks that find theirs, for each doubling of the ranks, and the rate at which a GPU sends, while it also works through its
- * memory. Of 13 messages from 4 KB to 16 MB on each number of GPUs 34 of 39 come out within 10 % of what was measured, all
- * within 33 %. */
+/* Fitted to collectives-bench on two, four and eight H200 that NVLink 4 joins. Terms besides the launch: stores to
+ * other GPUs and the polls that find theirs, for each doubling of the ranks; and the rate at which a GPU sends while it
+ * also works through its memory. Measured with 13 messages from 4 KB to 16 MB for each number of GPUs: 34 of the 39
+ * estimates are within 10 % of the measurement, all within 33 %. */
 static const double hop_us = 0.75, link_bytes_per_us = 333e3;
 
 void estimate_cuda_clocks(const struct device *device, struct device_clocks *clocks)
@@ -25,14 +26,15 @@ void estimate_cuda_clocks(const struct device *device, struct device_clocks *clo
 void estimate_cuda_ceilings(const struct device_facts *facts, const struct device_clocks *clocks,
                             struct machine *machine)
 {
-    double operations = facts->capability >= 90 ? 4096 : 2048; /* a clock and multiprocessor, 16-bit, dense */
+    double operations = facts->capability >= 90 ? 4096 : 2048; /* operations per clock and multiprocessor, 16-bit,
+                                                                * dense */
     machine->read_gb_s =
-        read_share * 2.0 * clocks->memory_khz * clocks->bus_bits / 8 * 1e-6; /* two transfers a clock */
+        read_share * 2.0 * clocks->memory_khz * clocks->bus_bits / 8 * 1e-6; /* two transfers per clock */
     machine->peak_gflops = flops_share * operations * facts->multiprocessors * clocks->clock_khz * 1e-6;
 }
 
-/* The hops and the sending. Both collectives have what a rank gives as their operand 1. Few bytes go to every rank at once,
- * many in two trips. */
+/* Time of the hops and of sending. Operand 1 of both collectives is the rank's contribution. Small messages go to every
+ * rank at once, large ones in two trips. */
 struct exchange {
     double hops_us, link_us;
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step on GPUs will take, from what it moves and computes: for plans that nobody has timed. */
+/* Estimated time of a step on GPUs, from the bytes it moves and the operations it computes: for plans that were not
+ * timed. */
 #ifndef TUNER_CUDA_ESTIMATE_H
 #define TUNER_CUDA_ESTIMATE_H
 
@@ -10,15 +11,16 @@
 struct device_clocks {
     int memory_khz, bus_bits, clock_khz;
 };
-/* All 0 where the driver does not tell them. */
+/* All 0 if the driver does not report them. */
 void estimate_cuda_clocks(const struct device *device, struct device_clocks *clocks);
 
-/* Fills the ceilings of `machine` with the shares of the GPU's nominal ones that whole plans reach; 0 where they are unknown. */
+/* Fills the ceilings of `machine`: the fractions of the GPU's nominal rates that whole plans reach; 0 if the nominal
+ * rates are unknown. */
 void estimate_cuda_ceilings(const struct device_facts *facts, const struct device_clocks *clocks,
                             struct machine *machine);
 
-/* Microseconds of a step: of each launch what it moves or computes, whichever takes longer, and what a launch costs besides;
- * of a collective what goes over the link. */
+/* Microseconds of a step: per launch the time of its memory traffic or of its operations, whichever is longer, plus a
+ * fixed cost; per collective also the time on the link. */
 double estimate_cuda_plan_us(const struct plan *plan, const struct machine *machine, uint64_t ranks);
 
 #endif

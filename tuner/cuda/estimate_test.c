@@ -29,7 +29,7 @@ static void free_plan(struct plan *plan)
     free((void *)plan->operands);
 }
 
-/* What engbuild measured of whole plans on an H200: launches, bytes, operations, milliseconds. */
+/* engbuild's measurements of whole plans on an H200: launches, bytes, operations, milliseconds. */
 static void agrees_with_what_was_measured(void **state)
 {
     (void)state;
@@ -55,7 +55,8 @@ static void agrees_with_what_was_measured(void **state)
 static void collectives_take_the_link(void **state)
 {
     (void)state;
-    /* Of collectives-bench on H200s, with residual and norm: from 4 KB on, each twice the one before; one run. */
+    /* Measurements of collectives-bench on H200s, with residual and norm, from 4 KB on, each message twice the size of
+     * the one before; one run. */
     enum { MESSAGES = 13 };
     static const struct {
         uint64_t ranks;

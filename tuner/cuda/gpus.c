@@ -26,7 +26,7 @@ struct joining {
 
 static void join_rank(void *argument, struct team_member *member)
 {
-    const double longest_seconds = 30; /* the first time NCCL looks at the machine */
+    const double longest_seconds = 30; /* NCCL's first inspection of the machine */
     struct joining *joining = argument;
     struct gpus *gpus = joining->gpus;
     uint32_t rank = (uint32_t)member->index;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPUs on which a build measures, one for each rank, and the libraries that are open on them. */
+/* The GPUs on which a build measures, one for each rank, and the libraries opened on them. */
 #ifndef TUNER_CUDA_GPUS_H
 #define TUNER_CUDA_GPUS_H
 
@@ -12,10 +12,10 @@
 
 struct gpus {
     uint32_t ranks;
-    struct device devices[PLAN_MAX_RANKS]; /* the first may hold facts alone */
-    cu_deviceptr weights[PLAN_MAX_RANKS];  /* each rank's share; 0: not there */
-    enum cuda_link link;                   /* several ranks: how they exchange */
-    struct cublaslt cublaslt;              /* of the first GPU; all zero unless open, likewise below */
+    struct device devices[PLAN_MAX_RANKS]; /* the first may hold facts only */
+    cu_deviceptr weights[PLAN_MAX_RANKS];  /* each rank's weights; 0: not uploaded */
+    enum cuda_link link;                   /* several ranks: how they exchange data */
+    struct cublaslt cublaslt;              /* of the first GPU; all zero unless open, as are the fields below */
     struct cudnn cudnn;
     struct nccl nccl;
     struct nccl_rank nccl_ranks[PLAN_MAX_RANKS];
@@ -23,15 +23,15 @@ struct gpus {
 
 uint32_t gpus_library_version(const struct gpus *gpus, enum plan_library library); /* 0: not open */
 
-/* Opens NCCL and makes all GPUs one communicator. Where that cannot be, *missing says why and NCCL is not open. */
+/* Opens NCCL and makes all GPUs one communicator. If that fails, *missing gives the reason and NCCL is not open. */
 bool gpus_join_nccl(struct gpus *gpus, struct status *missing, struct status *status);
 bool gpus_have_nccl(const struct gpus *gpus);
 
-/* The rank's region of `weights`, the packed weight section, to its GPU. */
+/* Uploads the rank's region of `weights`, the packed weight section, to its GPU. */
 bool gpus_upload_weights(struct gpus *gpus, const struct manifest *manifest, const uint8_t *weights, uint32_t rank,
                          struct progress *progress, struct status *status);
 
-/* Closes the libraries and gives the weights back; the devices stay open. Requires: the first GPU's context is current. */
+/* Closes the libraries and frees the weights; the devices stay open. Requires: the first GPU's context is current. */
 void gpus_release(struct gpus *gpus);
 
 #endif

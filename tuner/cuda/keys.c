@@ -7,7 +7,7 @@
 
 #include "formats/base/hash.h"
 
-/* Raised whenever what is measured, or how, changes: older records are then measured anew. */
+/* Raised whenever the measurement changes: older records are then measured again. */
 enum { TUNER_REVISION = 6 };
 
 /* ---- keys ---- */
@@ -38,7 +38,7 @@ bool key_of_problem(const struct key_parts *parts, const struct device_launch *l
                     struct status *status)
 {
     int used = snprintf(key, TUNING_KEY_BYTES, "%s; %s;", parts->gpu, plan_op_name(launch->op));
-    for (int i = 0; i < launch->tactic.kernel->first_tunable && used < TUNING_KEY_BYTES; i++)
+    for (int i = 0; i < device_problem_count(launch->tactic.kernel) && used < TUNING_KEY_BYTES; i++)
         used += snprintf(key + used, TUNING_KEY_BYTES - (size_t)used, " %" PRId64, launch->tactic.params[i]);
     if (used < TUNING_KEY_BYTES) used += snprintf(key + used, TUNING_KEY_BYTES - (size_t)used, "; %s", parts->code);
     return fits(used, status);
@@ -74,10 +74,10 @@ int describe_tactic(const struct device_tactic *tactic, struct tuning_value valu
     int count = 1;
     snprintf(values[0].name, sizeof values[0].name, "%s", kernel->name);
     values[0].value = 0;
-    for (int i = kernel->first_tunable; i < kernel->param_count && count < TUNING_MAX_VALUES; i++) {
+    for (int i = 0; i < kernel->own_count && count < TUNING_MAX_VALUES; i++) {
         struct tuning_value *value = &values[count++];
-        snprintf(value->name, sizeof value->name, "%s", kernel->param_names[i]);
-        value->value = tactic->params[i];
+        snprintf(value->name, sizeof value->name, "%s", kernel->own_names[i]);
+        value->value = tactic->params[device_problem_count(kernel) + i];
     }
     return count;
 }
@@ -96,6 +96,6 @@ bool record_names_tactic(const struct tuning_record *record, const struct device
 int64_t tunables_name(const struct device_tactic *tactic)
 {
     const struct device_kernel *kernel = tactic->kernel;
-    size_t count = (size_t)(kernel->param_count - kernel->first_tunable);
-    return (int64_t)(hash64(tactic->params + kernel->first_tunable, count * sizeof *tactic->params) >> 1);
+    const size_t bytes = (size_t)kernel->own_count * sizeof *tactic->params;
+    return (int64_t)(hash64(tactic->params + device_problem_count(kernel), bytes) >> 1);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tuning records for GPUs are called and how they name tactics. */
+/* Keys of tuning records for GPUs, and the encoding of tactics in records. */
 #ifndef TUNER_CUDA_KEYS_H
 #define TUNER_CUDA_KEYS_H
 
@@ -9,30 +9,30 @@
 
 /* The parts that all keys of a build share. */
 struct key_parts {
-    char gpu[128], gpus[160]; /* its name; several: how many and how they exchange */
+    char gpu[128], gpus[160]; /* its name; with several, also their number and how they exchange data */
     char code[48];            /* a hash of the device code and the revision of how it is measured */
 };
 void key_parts_describe(struct key_parts *parts, const struct gpus *gpus);
 
-/* All of these fail on a key that is too long. Of a launch's problem: GPU, op, the parameters in the order of its contract,
- * code. */
+/* Every function below fails if the key is too long. Key of a launch's problem: GPU, op, the parameters in the order of
+ * its contract, code. */
 bool key_of_problem(const struct key_parts *parts, const struct device_launch *launch, char key[TUNING_KEY_BYTES],
                     struct status *status);
-/* Of a race of a library's tactics of that problem. */
+/* Key of a race of a library's tactics for that problem. */
 bool key_of_library(const char *problem, enum plan_library library, uint32_t version, char key[TUNING_KEY_BYTES],
                     struct status *status);
-/* Of what was measured of a tactic that did not win. */
+/* Key of the measurement of a tactic that did not win. */
 bool key_of_tactic(const char *problem, const struct device_tactic *tactic, char key[TUNING_KEY_BYTES]);
-/* Of a whole plan: GPUs, what it takes, `kind`, everything else that its time
- * depends on as a hash, code. */
+/* Key of a whole plan: GPUs, rows, `kind`, a hash of everything else that its time depends on, code. */
 bool key_of_plan(const struct key_parts *parts, const struct plan_header *header, const char *kind, uint64_t hash,
                  char key[TUNING_KEY_BYTES], struct status *status);
 
-/* A tactic as a record has it: the name of the first value is the kernel, the others are its tunables. Returns how many. */
+/* Encodes a tactic for a record: the name of the first value is the kernel, the others are its tunables. Returns the
+ * number of values. */
 int describe_tactic(const struct device_tactic *tactic, struct tuning_value values[TUNING_MAX_VALUES]);
-/* Whether the record names this tactic. */
+/* Whether the record describes this tactic. */
 bool record_names_tactic(const struct tuning_record *record, const struct device_tactic *tactic);
-/* Names the tunables of a tactic, whatever the list that it stands in. Not negative. */
+/* Identifies the tunables of a tactic, independent of the list that contains it. Not negative. */
 int64_t tunables_name(const struct device_tactic *tactic);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { SPACE_ALIGNMENT = 256 };
 
-/* Cannot overflow: an arena fits memory. */
+/* Cannot overflow: the arena fits into memory. */
 static uint64_t align(uint64_t bytes) { return (bytes + SPACE_ALIGNMENT - 1) / SPACE_ALIGNMENT * SPACE_ALIGNMENT; }
 
 struct library_space library_space_begin(uint64_t arena_bytes, uint64_t projection_bytes)
@@ -20,21 +20,21 @@ struct library_space library_space_begin(uint64_t arena_bytes, uint64_t projecti
                                   .end = arena_bytes};
 }
 
-static bool is_swiglu(const int64_t *params) { return params[MATMUL_DEVICE_EPILOGUE] == MATMUL_EPILOGUE_SWIGLU; }
-
-/* cuBLASLt takes all but norms; behind it a launch of ours applies SwiGLU. */
+/* cuBLASLt computes all matmuls without a norm; a kernel of ours after it applies SwiGLU. */
 static bool is_for_cublaslt(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
 {
     struct device_geometry geometry;
     if (site->op != OP_MATMUL) return false;
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
-    memcpy(params, site->tactic.params, MATMUL_DEVICE_FIRST_TUNABLE * sizeof *params);
-    if (is_swiglu(params) && params[MATMUL_DEVICE_OUT_DTYPE] == DTYPE_F32) return false; /* not what swiglu takes */
-    params[MATMUL_DEVICE_EPILOGUE] = MATMUL_EPILOGUE_NONE;
+    memcpy(params, site->tactic.params, MATMUL_FIRST_TUNABLE * sizeof *params);
+    if (matmul_is_gated(params) && params[MATMUL_OUT_DTYPE] == DTYPE_F32)
+        return false; /* our swiglu kernel does not
+                                                                                          * take it */
+    params[MATMUL_EPILOGUE] = ACTIVATION_NONE;
     return device_matmul_cublaslt.launch(params, NULL, &geometry) == NULL;
 }
 
-/* cuDNN takes attention that stands alone, which only prompts have. */
+/* cuDNN computes attention that is not fused with rope; only prefill plans have it. */
 static bool is_for_cudnn(const struct device_launch *site, int64_t params[PLAN_MAX_PARAMS])
 {
     struct device_geometry geometry;
@@ -65,7 +65,7 @@ uint64_t library_workspace_bytes(enum plan_library library, const int64_t *param
     return workspace;
 }
 
-/* An operand has at least a byte. */
+/* An operand has at least one byte. */
 static struct plan_operand workspace_operand(struct library_space *space, int64_t bytes, enum plan_access access)
 {
     const struct plan_operand operand = {.space = SPACE_ARENA,
@@ -79,9 +79,9 @@ static struct plan_operand workspace_operand(struct library_space *space, int64_
 uint64_t library_projection_bytes(const struct device_launch *site)
 {
     const int64_t *params = site->tactic.params;
-    if (site->op != OP_MATMUL || !is_swiglu(params)) return 0;
-    return (uint64_t)params[MATMUL_DEVICE_ROWS] * (uint64_t)params[MATMUL_DEVICE_N] *
-           dtype_bytes((enum dtype)params[MATMUL_DEVICE_OUT_DTYPE]);
+    if (site->op != OP_MATMUL || !matmul_is_gated(params)) return 0;
+    return (uint64_t)params[MATMUL_ROWS] * (uint64_t)params[MATMUL_N] *
+           dtype_bytes((enum dtype)params[MATMUL_OUT_DTYPE]);
 }
 
 static void make_swiglu(const struct device_launch *site, const struct plan_operand *projection,
@@ -91,14 +91,15 @@ static void make_swiglu(const struct device_launch *site, const struct plan_oper
     swiglu->op = OP_SWIGLU;
     swiglu->record = swiglu->problem = PLAN_NO_TACTIC;
     swiglu->tactic = (struct device_tactic){.kernel = &device_swiglu};
-    swiglu->tactic.params[SWIGLU_DEVICE_ROWS] = site->tactic.params[MATMUL_DEVICE_ROWS];
-    swiglu->tactic.params[SWIGLU_DEVICE_COUNT_INDEX] = site->tactic.params[MATMUL_DEVICE_COUNT_INDEX];
-    swiglu->tactic.params[SWIGLU_DEVICE_WIDTH] = site->tactic.params[MATMUL_DEVICE_N] / 2;
-    swiglu->tactic.params[SWIGLU_DEVICE_X_DTYPE] = site->tactic.params[MATMUL_DEVICE_OUT_DTYPE];
-    swiglu->operand_count = SWIGLU_DEVICE_OPERANDS;
-    swiglu->operands[SWIGLU_DEVICE_GATE_UP] = *projection;
-    swiglu->operands[SWIGLU_DEVICE_GATE_UP].access = ACCESS_READ;
-    swiglu->operands[SWIGLU_DEVICE_OUT] = site->operands[MATMUL_DEVICE_OUT];
+    swiglu->tactic.params[SWIGLU_ROWS] = site->tactic.params[MATMUL_ROWS];
+    swiglu->tactic.params[SWIGLU_COUNT_INDEX] = site->tactic.params[MATMUL_COUNT_INDEX];
+    swiglu->tactic.params[SWIGLU_WIDTH] = site->tactic.params[MATMUL_N] / 2;
+    swiglu->tactic.params[SWIGLU_X_DTYPE] = site->tactic.params[MATMUL_OUT_DTYPE];
+    swiglu->tactic.params[SWIGLU_ACTIVATION] = site->tactic.params[MATMUL_EPILOGUE];
+    swiglu->operand_count = SWIGLU_OPERANDS;
+    swiglu->operands[SWIGLU_GATE_UP] = *projection;
+    swiglu->operands[SWIGLU_GATE_UP].access = ACCESS_READ;
+    swiglu->operands[SWIGLU_OUT] = site->operands[MATMUL_OUT];
 }
 
 static uint32_t matmul_launches(const struct device_launch *site, const struct device_tactic *tactic,
@@ -109,14 +110,14 @@ static uint32_t matmul_launches(const struct device_launch *site, const struct d
     call->tactic = *tactic;
     call->operands[call->operand_count++] =
         workspace_operand(space, tactic->params[MATMUL_CUBLASLT_WORKSPACE], ACCESS_READ_WRITE);
-    if (!is_swiglu(site->tactic.params)) return 1;
+    if (!matmul_is_gated(site->tactic.params)) return 1;
     const struct plan_operand projection = {.space = SPACE_ARENA,
                                             .access = ACCESS_WRITE,
                                             .offset = space->projection,
                                             .bytes = library_projection_bytes(site)};
     library_space_grow(space, projection.offset + projection.bytes);
     make_swiglu(site, &projection, &launches[1]);
-    call->operands[MATMUL_DEVICE_OUT] = projection;
+    call->operands[MATMUL_OUT] = projection;
     return 2;
 }
 
@@ -134,6 +135,7 @@ static uint32_t attention_launches(const struct device_launch *site, const struc
     const int64_t workspace = tactic->params[ATTENTION_CUDNN_TACTIC_WORKSPACE];
     *inputs = *call = *site;
     inputs->record = inputs->problem = PLAN_NO_TACTIC;
+    inputs->op = OP_ATTENTION_CUDNN_INPUTS;
     inputs->tactic = (struct device_tactic){.kernel = &device_attention_cudnn_inputs};
     attention_cudnn_inputs_params(site->tactic.params, inputs->tactic.params);
     inputs->operand_count = ATTENTION_CUDNN_INPUTS_OPERANDS;

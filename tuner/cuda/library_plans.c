@@ -11,11 +11,12 @@
 #include "tuner/cuda/nccl_launches.h"
 #include "tuner/cuda/plan_timer.h"
 
-/* A smaller share of a plan's time is noise. library_worth decides whether all gains together are worth the library. */
+/* A gain below this share of a plan's time is noise. library_worth decides whether all gains together justify the
+ * library. */
 static const double least_gain = 0.01;
-/* Of the largest logit: sums in another order, rounded to 16 bits between launches. NCCL's plans may round the sum of all
- * ranks, twice a layer, where ours do not, or the reverse: of 32 layers behind a random KV cache that showed as more than 3e-2.
- * A term too many or too few would show as a logit's own size. */
+/* Tolerance relative to the largest logit. Sums are in another order and rounded to 16 bits between launches. NCCL's
+ * plans may round the sum of all ranks, twice a layer, where ours do not, or the reverse: over 32 layers with a random
+ * KV cache the difference exceeded 3e-2. A missing or extra term would differ by the size of a logit. */
 static const double logit_tolerance = 3e-2, nccl_logit_tolerance = 8e-2;
 
 /* ---- arenas ---- */
@@ -60,7 +61,7 @@ static const struct tuned_problem *problem_of(const struct tune_context *context
     return launch->problem == PLAN_NO_TACTIC ? NULL : &context->problems[launch->problem];
 }
 
-/* The launches in the place of `site`; 0: it stays. */
+/* Number of launches that replace `site`; 0: it stays. */
 static uint32_t replace(const struct tune_context *context, const struct device_launch *site,
                         struct library_space *space, struct device_launch launches[LIBRARY_MOST_LAUNCHES])
 {
@@ -74,8 +75,8 @@ static uint32_t replace(const struct tune_context *context, const struct device_
     return count;
 }
 
-/* The plan with the library's tactics, of several ranks with NCCL's collectives; count 0 where none won. The caller frees
- * it. */
+/* The plan with the library's tactics, for several ranks with NCCL's collectives; count 0 if no library tactic won. The
+ * caller frees it. */
 static bool make_plan(const struct tune_context *context, const struct device_plan *plan, struct device_plan *made,
                       struct status *status)
 {
@@ -103,7 +104,7 @@ static bool make_plan(const struct tune_context *context, const struct device_pl
 
 /* ---- timing ---- */
 
-/* False: the two compute something different. */
+/* False: the results differ beyond the tolerance. */
 static bool agree(const float *ours, const float *theirs, size_t count, double tolerance)
 {
     double largest = 0, difference = 0;
@@ -116,10 +117,10 @@ static bool agree(const float *ours, const float *theirs, size_t count, double t
     return difference <= tolerance * largest;
 }
 
-/* What both were seen to do. */
+/* Measurements of both variants. */
 struct comparison {
-    struct plan_time times[2]; /* our own, with libraries; of the latter INFINITY: it could not be bound */
-    bool right;                /* they compute the same */
+    struct plan_time times[2]; /* own kernels, with libraries; the latter INFINITY: it could not be bound */
+    bool right;                /* the results agree */
 };
 
 static bool compare_logits(struct plan_timer *timer, const struct plan *plans, const struct plan_time *times,
@@ -152,7 +153,7 @@ static bool compare(const struct tune_context *context, const struct device_plan
                            &comparison->right, status);
 }
 
-/* ---- all of it ---- */
+/* ---- all plans ---- */
 
 /* Bit 1 << enum plan_library for each that the plan calls. */
 static unsigned libraries_of(const struct device_plan *plan)
@@ -165,7 +166,7 @@ static unsigned libraries_of(const struct device_plan *plan)
     return libraries;
 }
 
-/* Those that the plan calls: "cuBLASLt 130100 and cuDNN 91900". */
+/* Names of the libraries that the plan calls: "cuBLASLt 130100 and cuDNN 91900". */
 static void name_libraries(const struct gpus *gpus, const struct device_plan *plan, char *text, size_t bytes)
 {
     const unsigned libraries = libraries_of(plan);
@@ -200,14 +201,14 @@ static void describe(struct tuning_record *record, const struct plan_time times[
     snprintf(record->level, sizeof record->level, "%s", tune_level_name(level));
 }
 
-/* A record of this file: whether libraries are used. */
+/* Record of the decision whether libraries are used. */
 static bool is_answer(const struct tuning_record *record)
 {
     return record->value_count == 1 && strcmp(record->values[0].name, "libraries") == 0 &&
            (record->values[0].value == 0 || record->values[0].value == 1);
 }
 
-/* One GPU: drops the plans whose libraries save less than opening them at every start takes. */
+/* One GPU: drops the plans whose libraries save less time than opening them at every start costs. */
 static bool weigh_starts(struct tune_context *context, const double *gains_us, struct status *status)
 {
     struct library_gain *gains = calloc(context->plan_count + 1, sizeof *gains);
@@ -222,8 +223,8 @@ static bool weigh_starts(struct tune_context *context, const double *gains_us, s
     return true;
 }
 
-/* Makes *made the plan's second variant, or leaves it. However fast it once was: a plan that calls a library must be seen to
- * compute what our own does. */
+/* Adds *made as the plan's second variant, or drops it. A plan that calls a library must be verified to compute the
+ * same as our own, even if an earlier build found it faster. */
 static bool choose(struct tune_context *context, struct plan_variants *variants, struct device_plan *made,
                    double *gain_us, struct status *status)
 {
@@ -263,7 +264,7 @@ static bool choose(struct tune_context *context, struct plan_variants *variants,
 
 bool tune_library_plans(struct tune_context *context, struct status *status)
 {
-    /* What ranks in different processes need does not depend on what is fastest. */
+    /* Ranks in different processes need the NCCL variant whether or not it is faster. */
     if (!context->rig.gpus->weights[0] || (!context->measures && !gpus_have_nccl(context->rig.gpus))) return true;
     double *gains_us = calloc(context->plan_count + 1, sizeof *gains_us);
     bool ok = gains_us || status_fail(status, STATUS_MACHINE, "out of memory while tuning whole plans"), any = false;

@@ -9,7 +9,7 @@
 #include "kernels/matmul/matmul_cublaslt.h"
 #include "tuner/cuda/library_launches.h"
 
-/* How many tactics race, the library's favourites first. Each of cuDNN's takes about a second to make. */
+/* Most tactics that race, the library's own ranking first. Building one of cuDNN's takes about a second. */
 enum { FULL_CUBLASLT_TACTICS = 128, QUICK_CUBLASLT_TACTICS = 8, FULL_CUDNN_TACTICS = 8, QUICK_CUDNN_TACTICS = 2 };
 _Static_assert((int)FULL_CUBLASLT_TACTICS < (int)BENCH_MAX_TACTICS, "with our best");
 
@@ -20,9 +20,9 @@ static const struct device_kernel *library_kernel(enum plan_library library)
 
 /* ---- records ---- */
 
-/* A problem as a library takes it. */
+/* A problem in a library's terms. */
 struct library_problem {
-    enum plan_library library; /* 0: none takes it */
+    enum plan_library library; /* 0: no library computes it */
     int64_t params[PLAN_MAX_PARAMS];
 };
 
@@ -39,7 +39,7 @@ static bool make_key(const struct tune_context *context, const struct tune_probl
     return key_of_library(problem->key, library, gpus_library_version(context->rig.gpus, library), key, status);
 }
 
-/* cuDNN's plan is not in the record: true if it is in the vendor cache, and the one that the record means. */
+/* A record does not contain cuDNN's plan. True if the vendor cache has it and it is the one that the record names. */
 static bool find_blob(struct vendor_cache *cache, struct device_tactic *tactic)
 {
     const int64_t *params = tactic->params;
@@ -55,7 +55,7 @@ static bool find_blob(struct vendor_cache *cache, struct device_tactic *tactic)
     return true;
 }
 
-/* Whether cuBLASLt, in the version at hand, still takes what it once gave. */
+/* Whether the installed cuBLASLt still accepts an algorithm that it returned earlier. */
 static bool is_taken(const struct gpus *gpus, const struct device_tactic *tactic)
 {
     struct device_geometry geometry;
@@ -75,18 +75,18 @@ static bool is_taken(const struct gpus *gpus, const struct device_tactic *tactic
 
 enum answer { NO_ANSWER, OURS_WON, LIBRARY_WON };
 
-/* What a record says; *tactic is set where the library won. */
+/* The outcome in a record; *tactic is set if the library won. */
 static enum answer read_record(const struct tune_context *context, const struct tuning_record *record,
                                const struct library_problem *problem, struct device_tactic *tactic)
 {
     const struct device_kernel *kernel = library_kernel(problem->library);
-    const int first = kernel->first_tunable, tunables = kernel->param_count - first;
+    const int first = device_problem_count(kernel), tunables = kernel->own_count;
     if (record->value_count < 1 || strcmp(record->values[0].name, kernel->name) != 0) return OURS_WON;
     if (record->value_count != tunables + 1) return NO_ANSWER;
     *tactic = (struct device_tactic){.kernel = kernel};
     memcpy(tactic->params, problem->params, (size_t)first * sizeof *tactic->params);
     for (int i = 0; i < tunables; i++) {
-        if (strcmp(record->values[i + 1].name, kernel->param_names[first + i]) != 0) return NO_ANSWER;
+        if (strcmp(record->values[i + 1].name, kernel->own_names[i]) != 0) return NO_ANSWER;
         tactic->params[first + i] = record->values[i + 1].value;
     }
     bool known = problem->library == LIBRARY_CUDNN ? find_blob(context->vendor_cache, tactic)
@@ -145,7 +145,7 @@ static int cublaslt_tactics(const struct tune_context *context, const int64_t *p
     return count;
 }
 
-/* A cuDNN that does not know such attention takes no part in it. The blobs become the vendor cache's. */
+/* A cuDNN without support for this attention takes no part. The vendor cache takes ownership of the library plans. */
 static int cudnn_tactics(const struct tune_context *context, const int64_t *params, struct device_tactic *tactics,
                          int most)
 {
@@ -180,14 +180,14 @@ static int most_tactics(enum plan_library library, enum tune_level level)
 
 uint64_t library_race_expected_us(const struct races *races, const struct tune_problem *problem)
 {
-    /* Each tactic has to be found or made, and takes part in the race; figures of an H200. */
+    /* Each tactic must be found or built, then takes part in the race; figures measured on an H200. */
     const uint64_t cublaslt_us = 10000, cudnn_us = 500000;
     if (!races->are_open || library_race_answered(races->context, problem)) return 0;
     enum plan_library library = problem_of(races->context, problem).library;
     return (uint64_t)most_tactics(library, races->context->level) * (library == LIBRARY_CUDNN ? cudnn_us : cublaslt_us);
 }
 
-/* Our best, which is tactic 0, against the library's. */
+/* Our best tactic, number 0, against the library's. */
 static bool race_library(struct races *races, const struct tune_problem *problem, const struct device_tactic *own,
                          const struct library_problem *taken, const char *key, struct tuning_record *record,
                          struct status *status)
@@ -207,7 +207,7 @@ static bool race_library(struct races *races, const struct tune_problem *problem
         bench.tactics = tactics;
         bench.tactic_count = count + 1;
         ok = cuda_bench_race(&races->benches[0], &bench, context->level, result, status);
-        /* Beside a library's victory stands our own best. */
+        /* If the library won, the runner-up of the record is our own best. */
         bool lost = ok && result->winner > 0 && result->entries[0].samples > 0;
         if (ok)
             describe_race(record, key, tactics, count + 1, result, lost ? 0 : result->runner_up, context->level,
@@ -239,7 +239,7 @@ bool library_race_run(struct races *races, size_t i, struct status *status)
         record = *known;
         context->tactics->cached++;
     } else {
-        /* Without a measurement nothing speaks for a library. */
+        /* Without a measurement the library is not used. */
         if (!races->are_open) return true;
         if (!race_library(races, problem, &tuned->shortlist[0].tactic, &taken, key, &record, status)) return false;
         tactics_save(context->tactics, &record);

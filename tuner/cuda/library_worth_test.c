@@ -42,7 +42,7 @@ static void each_library_must_be_worth_its_own_start(void **state)
     (void)state;
     const struct library_gain large = {CUBLASLT, 100}, small = {CUDNN, 20};
     assert_int_equal(worth(large, small, (struct library_gain){0, 0}), CUBLASLT);
-    /* A plan that calls both counts where both are opened. */
+    /* A plan that calls both libraries counts only if both are opened. */
     assert_int_equal(worth(large, small, (struct library_gain){CUBLASLT | CUDNN, 30}), CUBLASLT | CUDNN);
     assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 60}, small, (struct library_gain){0, 0}), 0);
     assert_int_equal(worth((struct library_gain){CUBLASLT | CUDNN, 61}, small, (struct library_gain){0, 0}),

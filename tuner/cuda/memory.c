@@ -31,7 +31,7 @@ static bool write_state(const struct cuda_memory *memory, const struct cuda_rig 
     return ok;
 }
 
-/* The rank stands alone. */
+/* The rank exchanges with itself only. */
 static bool write_comm(const struct cuda_memory *memory, const struct cuda_rig *rig, const struct device *device,
                        struct status *status)
 {
@@ -117,13 +117,14 @@ bool cuda_memory_check(struct cuda_memory *const *memories, const struct cuda_ri
                      device->ordinal);
         device_leave(device);
         stopped = stopped || (ok && header.stop);
-        if (ok && header.late)
+        if (ok && header.timed_out)
             ok = status_fail(status, STATUS_MACHINE,
-                             "rank %" PRIu32 " (GPU %d) has waited for rank %" PRIu32
-                             " in vain; does something else use these GPUs?",
-                             r, device->ordinal, header.late - 1);
+                             "rank %" PRIu32 " (GPU %d) waited in a collective until its time limit, and rank %" PRIu32
+                             " did not arrive; end other programs on these GPUs and build again",
+                             r, device->ordinal, header.timed_out - 1);
     }
-    return ok && (!stopped || status_fail(status, STATUS_MACHINE, "the GPUs have stopped waiting for each other"));
+    return ok && (!stopped ||
+                  status_fail(status, STATUS_MACHINE, "a collective was abandoned; the ranks' results are invalid"));
 }
 
 bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device *device, enum plan_space space,
@@ -143,7 +144,7 @@ bool cuda_memory_randomise(const struct cuda_memory *memory, const struct device
     cu_deviceptr base = memory->base[space];
     bool ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(base, pattern, done, device->stream), status,
                       "filling memory (%s)", plan_space_name(space));
-    /* What is there, once more behind it. */
+    /* Doubles the filled range by a copy. */
     while (ok && done < total) {
         uint64_t piece = total - done < done ? total - done : done;
         ok = cuda_ok(&device->driver, device->driver.MemcpyDtoDAsync(base + done, base, piece, device->stream), status,
@@ -163,7 +164,7 @@ bool cuda_inputs_open(struct cuda_inputs *inputs, const struct cuda_rig *rig, co
     memset(inputs, 0, sizeof *inputs);
     if (!step_layout(header->rows, header->out_rows, rig->manifest->geometry.vocab_size, inputs->fields, &total))
         return status_fail(status, STATUS_INTERNAL, "step layout");
-    inputs->size = inputs->fields[STEP_NEXT_TOKENS].offset; /* the outputs come behind */
+    inputs->size = inputs->fields[STEP_NEXT_TOKENS].offset; /* the outputs follow */
     inputs->bytes = calloc(1, inputs->size);
     if (!inputs->bytes) return status_fail(status, STATUS_MACHINE, "out of memory");
     inputs->counts = (int32_t *)(void *)(inputs->bytes + inputs->fields[STEP_COUNTS].offset);

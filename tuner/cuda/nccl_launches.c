@@ -6,10 +6,11 @@
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
-/* Of few rows all terms are brought here, and the sum is that of our own kernels, or better. */
+/* For few rows all terms are gathered here and our own kernel computes the sum, with the same or a smaller rounding
+ * error. */
 static bool gathers(const int64_t *params)
 {
-    enum { MOST_BYTES = 8 << 20 }; /* of the others */
+    enum { MOST_BYTES = 8 << 20 }; /* of the other ranks */
     return !all_reduce_device_illegal(params) &&
            all_reduce_nccl_bytes(params) <= MOST_BYTES / ((uint64_t)params[ALL_REDUCE_DEVICE_RANKS] - 1);
 }
@@ -19,7 +20,7 @@ uint64_t nccl_result_bytes(const struct device_launch *site)
     const int64_t *params = site->tactic.params;
     if (site->op == OP_ALL_REDUCE)
         return all_reduce_nccl_bytes(params) * (gathers(params) ? (uint64_t)params[ALL_REDUCE_DEVICE_RANKS] : 1);
-    return site->op == OP_ALL_GATHER ? all_gather_nccl_bytes(params, ALL_GATHER_NCCL_GATHERED) : 0;
+    return site->op == OP_ALL_GATHER ? all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED) : 0;
 }
 
 static void begin(struct device_launch *launch, const struct device_launch *site, const struct device_kernel *kernel)

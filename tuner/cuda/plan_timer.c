@@ -17,7 +17,7 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The calls of the set, by the libraries that are open. */
+/* Loads the calls of the set with the open libraries. */
 static bool open_calls(const struct gpus *gpus, uint32_t rank, const struct kernel_set *set, struct cuda_calls *calls,
                        struct cuda_kernels *kernels, struct status *status)
 {
@@ -33,7 +33,7 @@ static bool open_calls(const struct gpus *gpus, uint32_t rank, const struct kern
     return true;
 }
 
-/* The other ranks, and all joined. */
+/* Opens the other ranks and connects all. */
 static bool open_others(struct plan_timer *timer, const struct kernel_set *set, const struct engine_kernel *entries,
                         uint64_t pages, struct status *status)
 {
@@ -59,7 +59,7 @@ static bool open_others(struct plan_timer *timer, const struct kernel_set *set, 
 
 static void close_others(struct plan_timer *timer)
 {
-    /* None's memory goes while another may still store into it. */
+    /* No memory is freed while another rank may still store into it. */
     for (uint32_t r = 0; timer->ranks > 1 && r < timer->ranks; r++)
         timer->rig->gpus->devices[0].driver.StreamSynchronize(timer->rig->gpus->devices[r].stream);
     for (uint32_t r = 1; r < timer->ranks; r++) {
@@ -75,22 +75,31 @@ static void close_others(struct plan_timer *timer)
 bool plan_timer_open(struct plan_timer *timer, const struct cuda_rig *rig, const struct kernel_set *kernels,
                      struct status *status)
 {
-    const struct device *device = &rig->gpus->devices[0];
     const struct plan_geometry *geometry = &rig->manifest->geometry;
     uint64_t pages = geometry->slots * (TIME_CONTEXT / geometry->page_tokens + 1);
     if (rig->longest_chunk / geometry->page_tokens + 1 > pages) pages = rig->longest_chunk / geometry->page_tokens + 1;
-    /* Long sequences share pages beyond these: more than caches hold. */
+    /* Long sequences share pages beyond this number of tokens, which exceeds what caches hold. */
     uint64_t longest = geometry->max_context < LONGEST_CONTEXT ? geometry->max_context : LONGEST_CONTEXT;
     uint64_t wanted = LONG_SEQUENCES * (longest / geometry->page_tokens + 1);
     if (wanted > pages) pages = wanted;
+    return plan_timer_open_pages(timer, rig, kernels, &pages, status);
+}
+
+bool plan_timer_open_pages(struct plan_timer *timer, const struct cuda_rig *rig, const struct kernel_set *kernels,
+                           uint64_t *wanted_pages, struct status *status)
+{
+    const struct device *device = &rig->gpus->devices[0];
+    const struct plan_geometry *geometry = &rig->manifest->geometry;
+    uint64_t pages = *wanted_pages;
     memset(timer, 0, sizeof *timer);
     timer->rig = rig;
     timer->ranks = 1;
-    /* Sequences share pages where the memory is small: then the figure flatters, but the build goes on. */
+    /* With little memory sequences share pages: the figure is then too good, but the build goes on. */
     uint64_t free_bytes = 0, fixed = rig->arena_bytes + rig->manifest->step_bytes;
     if (!device_free_memory(device, &free_bytes, status)) return false;
     uint64_t most = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;
     if (pages > most) pages = most > 0 ? most : 1;
+    *wanted_pages = pages;
     struct engine_kernel *entries = kernel_set_view(kernels);
     if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
     timer->entered = device_enter(device, status);
@@ -121,13 +130,13 @@ void plan_timer_close(struct plan_timer *timer)
     timer->entered = false;
 }
 
-/* A step of all ranks, each queued by a thread of its own. */
+/* A step of all ranks; a thread per rank queues it. */
 struct replaying {
     struct plan_timer *timer;
-    const struct cuda_plan *bound; /* of each rank */
+    const struct cuda_plan *bound; /* one for each rank */
     const struct cuda_inputs *inputs;
     double us;
-    atomic_uint begun; /* ranks but the first that are about to launch, or never will */
+    atomic_uint begun; /* ranks other than the first that are about to launch, or have failed to */
     struct {
         bool ok;
         struct status status;
@@ -146,7 +155,7 @@ static void replay_other(struct replaying *replaying, uint32_t r)
     if (entered) device_leave(device);
 }
 
-/* Kernels of NCCL wait for ever for a rank that failed to launch. */
+/* NCCL's kernels wait without limit for a rank that failed to launch. */
 static bool wait_for_step(const struct plan_timer *timer, cu_event event, struct status *status)
 {
     const double longest_us = 30e6;
@@ -171,7 +180,7 @@ static bool replay_first(struct replaying *replaying, struct status *status)
     const cu_event *events = timer->events;
     float milliseconds = 0;
     bool ok = cuda_inputs_write(replaying->inputs, &timer->memory, device, status);
-    /* The first rank, which is timed, begins last: then it waits for none of the others to begin. */
+    /* The timed rank 0 launches last, so that its time does not include the launches of the others. */
     while (atomic_load(&replaying->begun) + 1 < timer->ranks) continue;
     for (double start = clock_us(); timer->ranks > 1 && clock_us() - start < others_us;) continue;
     ok = ok && cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
@@ -207,7 +216,7 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     *us = replaying.us;
     for (uint32_t r = timer->ranks; r-- > 0;) {
         if (replaying.ranks[r].ok) continue;
-        /* The others may wait for it in kernels of NCCL, which would never end. */
+        /* The others may wait for it in NCCL's kernels, which would never end. */
         for (uint32_t other = 0; other < timer->ranks; other++) nccl_abort(&timer->rig->gpus->nccl_ranks[other]);
         *status = replaying.ranks[r].status;
         return false;
@@ -215,8 +224,8 @@ static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, cons
     return true;
 }
 
-/* The plans in turn, so that drift of the machine hits all alike. Plans of one kind and size have the same inputs. bound:
- * [count][PLAN_MAX_RANKS]. */
+/* Times the plans in turn, so that drift of the machine affects all alike. Plans of one kind and size have the same
+ * inputs. bound: [count][PLAN_MAX_RANKS]. */
 static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, const struct plan *plans, int count,
                        uint64_t tokens, struct plan_time *times, struct status *status)
 {
@@ -242,7 +251,7 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
     return ok;
 }
 
-/* A plan on its way to a graph on each rank, all at once: calls of NCCL wait for each other while they are captured. */
+/* Binds a plan on all ranks at once: NCCL calls wait for each other during capture. */
 struct binding {
     struct plan_timer *timer;
     const struct plan *plan;
@@ -265,7 +274,7 @@ static void bind_rank(struct binding *binding, uint32_t r)
 
 static void bind_member(void *argument, struct team_member *member) { bind_rank(argument, (uint32_t)member->index); }
 
-/* A plan that rank 0 cannot take is out, and what others cannot take then is an error. */
+/* A plan that cannot be bound on rank 0 is dropped; one that then fails on another rank is an error. */
 static bool bind_ranks(struct plan_timer *timer, const struct plan *plan, struct cuda_plan *bound, bool *refused,
                        struct status *status)
 {
@@ -303,7 +312,7 @@ bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int 
     }
     for (int c = 0; ok && c < context_count; c++) {
         ok = replay_all(timer, bound, plans, count, contexts[c], one, status);
-        for (int p = 0; ok && p < count; p++) { /* the geometric mean, and the mean of the relative spreads */
+        for (int p = 0; ok && p < count; p++) { /* geometric mean of the times and mean of the relative spreads */
             times[p].us *= pow(one[p].us, 1.0 / context_count);
             times[p].spread_us += one[p].spread_us / one[p].us / context_count;
         }
@@ -324,6 +333,99 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
     if (!plan_timer_compare(timer, plan, 1, false, &time, status)) return false;
     *us = time.us;
     return true;
+}
+
+/* ---- single replays, whose outputs count ---- */
+
+static struct cuda_memory *memory_of(struct plan_timer *timer, uint32_t rank)
+{
+    return rank > 0 ? &timer->others[rank - 1].memory : &timer->memory;
+}
+
+bool plan_timer_bind(struct plan_timer *timer, const struct plan *plan, struct cuda_plan bound[PLAN_MAX_RANKS],
+                     struct status *status)
+{
+    bool refused;
+    return bind_ranks(timer, plan, bound, &refused, status) && !refused;
+}
+
+void plan_timer_unbind(const struct plan_timer *timer, struct cuda_plan bound[PLAN_MAX_RANKS])
+{
+    for (uint32_t r = 0; r < timer->ranks; r++) cuda_plan_free(&bound[r], &timer->rig->gpus->devices[r]);
+}
+
+/* Calls `act` for the memory of every rank, in its context. */
+static bool for_ranks(struct plan_timer *timer, const void *argument,
+                      bool (*act)(const struct cuda_memory *memory, const struct cuda_rig *rig,
+                                  const struct device *device, const void *argument, struct status *status),
+                      struct status *status)
+{
+    for (uint32_t r = 0; r < timer->ranks; r++) {
+        const struct device *device = &timer->rig->gpus->devices[r];
+        if (!device_enter(device, status)) return false;
+        bool ok = act(memory_of(timer, r), timer->rig, device, argument, status);
+        device_leave(device);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+static bool write_page_table(const struct cuda_memory *memory, const struct cuda_rig *rig, const struct device *device,
+                             const void *table, struct status *status)
+{
+    const struct plan_geometry *geometry = &rig->manifest->geometry;
+    const uint64_t bytes = geometry->slots * geometry->pages_per_slot * sizeof(int32_t);
+    return cuda_ok(&device->driver,
+                   device->driver.MemcpyHtoDAsync(memory->base[SPACE_STATE] + geometry->state[STATE_PAGE_TABLE].offset,
+                                                  table, bytes, device->stream),
+                   status, "writing the page table") &&
+           cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the page table");
+}
+
+bool plan_timer_write_pages(struct plan_timer *timer, const int32_t *table, struct status *status)
+{
+    return for_ranks(timer, table, write_page_table, status);
+}
+
+static bool randomise_kv(const struct cuda_memory *memory, const struct cuda_rig *rig, const struct device *device,
+                         const void *unused, struct status *status)
+{
+    (void)rig;
+    (void)unused;
+    return cuda_memory_randomise(memory, device, SPACE_KV, status);
+}
+
+bool plan_timer_randomise_kv(struct plan_timer *timer, struct status *status)
+{
+    return for_ranks(timer, NULL, randomise_kv, status);
+}
+
+bool plan_timer_replay(struct plan_timer *timer, const struct cuda_plan bound[PLAN_MAX_RANKS],
+                       const struct cuda_inputs *inputs, struct status *status)
+{
+    double ignored_us;
+    struct cuda_memory *memories[PLAN_MAX_RANKS];
+    for (uint32_t r = 0; r < timer->ranks; r++) memories[r] = memory_of(timer, r);
+    return replay(timer, bound, inputs, &ignored_us, status) &&
+           (timer->ranks == 1 || cuda_memory_check(memories, timer->rig, status));
+}
+
+bool plan_timer_outputs(const struct plan_timer *timer, const struct plan *plan, uint32_t out_rows, float *logits,
+                        int32_t *drawn, struct status *status)
+{
+    const struct device *device = &timer->rig->gpus->devices[0];
+    const struct cuda_driver *driver = &device->driver;
+    const cu_deviceptr step = timer->memory.base[SPACE_STEP];
+    const uint64_t vocab = timer->rig->manifest->geometry.vocab_size;
+    return cuda_ok(driver,
+                   driver->MemcpyDtoHAsync(logits, step + plan->step[STEP_LOGITS].offset,
+                                           out_rows * vocab * sizeof *logits, device->stream),
+                   status, "reading logits") &&
+           cuda_ok(driver,
+                   driver->MemcpyDtoHAsync(drawn, step + plan->step[STEP_NEXT_TOKENS].offset, out_rows * sizeof *drawn,
+                                           device->stream),
+                   status, "reading tokens") &&
+           cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "reading logits");
 }
 
 bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)

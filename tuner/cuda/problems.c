@@ -14,7 +14,7 @@ static uint32_t find_problem(const struct tune_problems *problems, const char *k
     return i;
 }
 
-/* One tactic of each kernel in turn, so that a race of few knows them all. */
+/* Takes one tactic of each kernel in turn, so that a short race includes every kernel. */
 static void interleave(struct tune_problem *problem)
 {
     struct device_tactic sorted[DEVICE_MOST_TACTICS];
@@ -23,7 +23,7 @@ static void interleave(struct tune_problem *problem)
     while (count < problem->tactic_count) {
         const struct device_kernel *last = NULL;
         for (int t = 0; t < problem->tactic_count; t++) {
-            /* Tactics of a kernel stand together: the first that is left of each. */
+            /* Tactics of a kernel are adjacent in the list: takes the first remaining one of each kernel. */
             if (taken[t] || problem->tactics[t].kernel == last) continue;
             last = problem->tactics[t].kernel;
             taken[t] = true;
@@ -78,7 +78,7 @@ static bool collect_plan(struct tune_problems *problems, const struct tune_conte
 bool tune_problems_collect(struct tune_problems *problems, const struct tune_context *context, int most,
                            struct status *status)
 {
-    /* Every plan as it is first lowered, then the other fusions. */
+    /* The first fusion of every plan, then the others. */
     for (uint32_t v = 0; v < PLAN_VARIANTS; v++)
         for (size_t p = 0; p < context->plan_count; p++)
             if (v < context->plans[p].count &&

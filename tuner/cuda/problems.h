@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The unique problems of all plans: what is tuned once, the launches that have it, and the tactics that can compute it. */
+/* The unique problems of all plans: each is tuned once. A problem has its launches and the tactics that can compute
+ * it. */
 #ifndef TUNER_CUDA_PROBLEMS_H
 #define TUNER_CUDA_PROBLEMS_H
 
@@ -8,7 +9,7 @@
 
 struct tune_problem {
     char key[TUNING_KEY_BYTES];
-    struct bench_problem bench; /* of the first plan that has it; tactic_count: those that are raced */
+    struct bench_problem bench; /* sites of the first plan that has it; tactic_count: tactics that are raced */
     struct device_tactic tactics[DEVICE_MOST_TACTICS];
     int tactic_count;
 };
@@ -17,20 +18,20 @@ struct tune_problems {
     size_t count, capacity;
 };
 
-/* Numbers the problems of the launches of all variants; `most` tactics of each are raced. tune_problems_free also after a
- * failure. */
+/* Numbers the problems of the launches of all variants; at most `most` tactics of each are raced. tune_problems_free
+ * must be called even after a failure. */
 bool tune_problems_collect(struct tune_problems *problems, const struct tune_context *context, int most,
                            struct status *status);
 void tune_problems_free(struct tune_problems *problems);
 
-/* The tactic that a record names, if it is still one of the problem's. */
+/* The tactic that a record names, if the problem still has it. */
 const struct device_tactic *tune_problem_recorded(const struct tune_problem *problem,
                                                   const struct tuning_record *record);
 
-/* The record of a tactic that ran in no race. `bench`: its ceilings give the roofline; NULL: none. */
+/* Record of a tactic that was not raced. The roofline comes from the ceilings of `bench`; NULL: none. */
 void describe_alone(struct tuning_record *record, const char *key, const struct device_tactic *tactic,
                     const struct cuda_bench *bench);
-/* What a race of these tactics showed. runner_up: its number, -1 if there is none. */
+/* Record of a race of these tactics. runner_up: its number, -1 if there is none. */
 void describe_race(struct tuning_record *record, const char *key, const struct device_tactic *tactics, int count,
                    const struct race_result *result, int runner_up, enum tune_level level,
                    const struct cuda_bench *bench);

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- what is kept of a race ---- */
+/* ---- shortlists ---- */
 
-/* The fastest that is not taken and, if `other`, of a kernel that is not on the list; -1: none is left. */
+/* The fastest tactic not yet taken and, if `other`, of a kernel not yet on the list; -1: there is none. */
 static int next_best(const struct tuned_problem *tuned, const struct tune_problem *problem,
                      const struct race_result *result, const bool *taken, bool other)
 {
@@ -48,8 +48,8 @@ static void shortlist(struct listing *listing, int t)
     snprintf(listed->record.level, sizeof listed->record.level, "%s", tune_level_name(listing->races->context->level));
 }
 
-/* The winner, the best of every other kernel, what every kernel itself would choose, which knows more than a race of
- * launches behind themselves shows, then whatever is fastest. */
+/* Shortlist: the winner; the best of every other kernel; the first choices of every kernel, which account for effects
+ * that a race of one kernel in sequence does not show; then the fastest of the rest. */
 static void fill_shortlist(struct listing *listing)
 {
     const struct tune_problem *problem = listing->problem;
@@ -96,14 +96,14 @@ static bool measure(struct races *races, uint32_t rank, size_t i, struct status 
     return ok || status_prefix(status, "tuning '%s'", problem->key);
 }
 
-/* Races, each GPU taking the next problem that is left. */
+/* Races all problems; each GPU takes the next unsolved problem. */
 struct racing {
     struct races *races;
     const bool *answered;
-    size_t next, done; /* under races->lock; likewise below */
+    size_t next, done; /* guarded by races->lock, as are the fields below */
     uint64_t done_us, expected_us;
     bool failed;
-    struct status *status; /* of the first failure */
+    struct status *status; /* status of the first failure */
 };
 
 /* At least 1. */
@@ -174,7 +174,7 @@ bool races_run(struct races *races, const bool *answered, struct status *status)
 
 /* ---- GPUs ---- */
 
-/* What each GPU does by itself, in its context. */
+/* Work of one GPU, in its context. */
 typedef bool gpu_function(struct races *races, uint32_t rank, struct status *status);
 struct gpu_work {
     struct races *races;

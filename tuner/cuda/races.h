@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The races of problems: what was measured, what of it may serve a whole plan, and all GPUs at once. */
+/* Races of problems on all GPUs at once, their records, and the shortlists for whole plans. */
 #ifndef TUNER_CUDA_RACES_H
 #define TUNER_CUDA_RACES_H
 
@@ -9,22 +9,22 @@
 struct races {
     struct tune_context *context;
     const struct tune_problems *problems;
-    struct kernel_set kernels;                 /* those that race */
-    struct cuda_bench benches[PLAN_MAX_RANKS]; /* one on each GPU: different problems race at once */
-    pthread_mutex_t lock;                      /* of kernels, records, cache and progress meanwhile */
-    struct team *team;                         /* several GPUs: a member for each */
+    struct kernel_set kernels;                 /* of the tactics that race */
+    struct cuda_bench benches[PLAN_MAX_RANKS]; /* one on each GPU; GPUs race different problems at the same time */
+    pthread_mutex_t lock;                      /* guards kernels, records, cache and progress during the races */
+    struct team *team;                         /* several GPUs: one member for each */
     bool are_open;                             /* something is measured */
 };
 
-/* Benches on all GPUs. races_close also after a failure, and where nothing was opened. */
+/* Opens benches on all GPUs. races_close must be called even after a failure or if nothing was opened. */
 bool races_open(struct races *races, struct status *status);
 void races_close(struct races *races);
-/* The bench whose ceilings hold for all; NULL where nothing is measured. */
+/* The bench whose ceilings apply to all; NULL if nothing is measured. */
 const struct cuda_bench *races_bench(const struct races *races);
-/* Brings the kernels that race to all GPUs. */
+/* Loads the kernels that race on all GPUs. */
 bool races_load(struct races *races, struct status *status);
-/* Races the problems that are not answered, each GPU taking the next one that is left: their records, context->problems, the
- * cache. */
+/* Races the problems without a cached answer; each GPU takes the next one. Fills their records, context->problems and
+ * the cache. */
 bool races_run(struct races *races, const bool *answered, struct status *status);
 
 #endif

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* Times what the fastest form takes. Searches of the decode plan of Llama-3.2-1B on an H200 that began at different forms
- * ended up to 7 % apart; a form that begins further behind is not likely to win. */
+/* Limit relative to the fastest form. Searches of the decode plan of Llama-3.2-1B on an H200 that began at different
+ * forms ended up to 7 % apart; a form that begins more than this slower is unlikely to win. */
 static const double hopeless = 1.1;
 
 static bool has_start_alike(const struct form_time *forms, const size_t *starts, size_t count, size_t form)

@@ -9,13 +9,13 @@
 #include "tuner/cuda/library_races.h"
 
 enum {
-    FULL_TACTICS = 40,  /* raced at level full */
-    QUICK_TACTICS = 15, /* raced at level quick */
+    FULL_TACTICS = 40,  /* tactics raced at level full */
+    QUICK_TACTICS = 15, /* tactics raced at level quick */
 };
 
 /* ---- problems ---- */
 
-/* As the cache has it: the winner, then whatever else was once on the list. */
+/* Fills a tuned problem from the cache: the winner, then the cached rest of its shortlist. */
 static void restore_shortlist(const struct tune_context *context, const struct tune_problem *problem,
                               const struct tuning_record *record, struct tuned_problem *tuned)
 {
@@ -34,7 +34,7 @@ static void restore_shortlist(const struct tune_context *context, const struct t
     }
 }
 
-/* What needs no measuring. */
+/* Tactics of problems that need no measurement. */
 static void solve(struct races *races, size_t i, bool answered)
 {
     struct tactics *tactics = races->context->tactics;
@@ -48,8 +48,8 @@ static void solve(struct races *races, size_t i, bool answered)
     tactics->cached++;
 }
 
-/* Compiles every candidate of the problems that the cache does not answer, and of each the best that it does answer
- * where a library may challenge it; loads them. */
+/* Compiles and loads every candidate of the problems without a cached answer, and the cached best of each problem for
+ * which a library may compete. */
 static bool prepare(struct races *races, const bool *answered, struct status *status)
 {
     struct tune_context *context = races->context;
@@ -90,7 +90,7 @@ static bool apply(struct tune_context *context, const struct tune_problems *prob
     return true;
 }
 
-/* Which problems the cache answers, those of a library among them. */
+/* Marks the problems that the cache answers, including the races of libraries. */
 static bool find_answers(const struct tune_context *context, const struct tune_problems *problems, bool *answered)
 {
     bool all = true;
@@ -124,7 +124,7 @@ static bool solve_all(struct races *races, const bool *answered, struct status *
     return true;
 }
 
-/* The best tactic of every problem, into all launches that have it. */
+/* Puts the best tactic of every problem into all its launches. */
 static bool tune_problems(struct tune_context *context, struct status *status)
 {
     bool ok = false, *answered = NULL;
@@ -151,7 +151,7 @@ done:
     return ok;
 }
 
-/* ---- all of it ---- */
+/* ---- all stages ---- */
 
 void tune_show_compiling(void *progress, uint64_t done, uint64_t total)
 {
@@ -187,8 +187,8 @@ static void print_tactic(const struct device_tactic *tactic, const struct device
     struct device_geometry geometry;
     const char *illegal = kernel->launch(tactic->params, gpu, &geometry);
     fprintf(out, "  %s", kernel->name);
-    for (int i = kernel->first_tunable; i < kernel->param_count; i++)
-        fprintf(out, " %s=%" PRId64, kernel->param_names[i], tactic->params[i]);
+    for (int i = 0; i < kernel->own_count; i++)
+        fprintf(out, " %s=%" PRId64, kernel->own_names[i], tactic->params[device_problem_count(kernel) + i]);
     if (illegal)
         fprintf(out, " illegal: %s\n", illegal);
     else

@@ -10,10 +10,10 @@
 #include "formats/base/file.h"
 #include "formats/base/hash.h"
 
-/* On disk: one file for each, named after the hash. All of it fits, or it is not there. */
+/* On disk: one file per plan, named after the hash. A file that is not complete counts as absent. */
 struct entry_header { /* little endian */
     char magic[8];
-    uint64_t hash; /* of the data, which follow */
+    uint64_t hash; /* of the data, which follow the header */
     uint64_t bytes;
 };
 _Static_assert(sizeof(struct entry_header) == 24, "no padding");

@@ -10,20 +10,20 @@
 
 struct vendor_blob {
     uint64_t hash; /* XXH3-64 */
-    void *data;    /* owned; stays where it is until the cache is freed */
+    void *data;    /* owned; its address is stable until the cache is freed */
     size_t bytes;
 };
 struct vendor_cache {
     struct vendor_blob *entries; /* owned */
     size_t count, capacity;
-    char *folder; /* owned; NULL: nothing is on disk */
+    char *folder; /* owned; NULL: the cache has no folder */
 };
 
-/* Takes over `data`, which is freed if false is returned: out of memory. */
+/* Takes ownership of `data`. False: out of memory; `data` is freed. */
 bool vendor_cache_add(struct vendor_cache *cache, void *data, size_t bytes);
-/* From memory, else from disk; false: there is none, or it is damaged. *found borrows. */
+/* Finds a plan in memory, else on disk; false: there is none, or it is damaged. *found is borrowed. */
 bool vendor_cache_find(struct vendor_cache *cache, uint64_t hash, struct vendor_blob *found);
-/* Writes one that is in memory to disk, or does not: then the next build lacks it. */
+/* Writes a plan from memory to disk. A failure is ignored: the next build then lacks it. */
 void vendor_cache_keep(const struct vendor_cache *cache, uint64_t hash);
 void vendor_cache_free(struct vendor_cache *cache);
 

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations. A further one is a further value of enum activation_kind and a case of activate(). */
+/* The activations of kernels/op/activation.cuh. */
 #ifndef KERNELS_CUDA_INCLUDE_ACTIVATION_CUH
 #define KERNELS_CUDA_INCLUDE_ACTIVATION_CUH
 
 #include "kernels/cuda/include/device.cuh"
-
-enum activation_kind { ACTIVATION_SILU };
+#include "kernels/op/activation.cuh"
 
 /* QUICK: the division is within 2 ulp, and 0 where the divisor overflows, which is the limit; else it is exact. */
 template <int ACTIVATION, bool QUICK> __device__ __forceinline__ float activate(float value)
 {
-    static_assert(ACTIVATION == ACTIVATION_SILU, "an enum activation_kind");
-    const float divisor = 1.0f + __expf(-value);
+    static_assert(ACTIVATION == ACTIVATION_SILU || ACTIVATION == ACTIVATION_GELU_TANH, "an enum activation");
+    float exponent = -value;
+    if constexpr (ACTIVATION == ACTIVATION_GELU_TANH)
+        exponent = value * (value * value * (float)(-2 * GELU_TANH_CUBIC) + (float)(-2 * GELU_TANH_LINEAR));
+    const float divisor = 1.0f + __expf(exponent);
     return QUICK ? __fdividef(value, divisor) : value / divisor;
 }
 

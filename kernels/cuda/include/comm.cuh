@@ -24,7 +24,7 @@
 
 /* struct comm_header of formats/engine/plan.h; a test compares the two. */
 struct comm_header {
-    u32 rank, ranks, stop, late;
+    u32 rank, ranks, stop, timed_out;
     u64 timeout_ns;
     u32 arrived, sleepers;
     u64 fault;
@@ -96,14 +96,14 @@ __device__ __forceinline__ void comm_empty(uint4 *at)
 #define COMM_LONGER_PATIENCE 5
 template <int COUNT, int PATIENCE = COMM_PATIENCE, typename V>
 __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value[COUNT], const comm_header *header,
-                                          u32 &late)
+                                          u32 &timed_out)
 {
     enum { LOOKS = 1024 }; /* between two looks at the clock */
     u64 end = 0;
 #pragma unroll
     for (int r = 0; r < COUNT; r++)
         if (r != rank) value[r] = comm_load(from + r * stride);
-    for (u32 looks = 1; !late; looks++) {
+    for (u32 looks = 1; !timed_out; looks++) {
         u32 missing = COMM_STOPPED;
 #pragma unroll
         for (int r = 0; r < COUNT; r++)
@@ -115,7 +115,7 @@ __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value
         if (looks % LOOKS == 0) {
             const u64 now = comm_clock_ns();
             end = end ? end : now + header->timeout_ns / 4 * PATIENCE;
-            late = *(const volatile u32 *)&header->stop ? COMM_STOPPED : now >= end ? missing + 1 : 0;
+            timed_out = *(const volatile u32 *)&header->stop ? COMM_STOPPED : now >= end ? missing + 1 : 0;
         }
     }
 #pragma unroll
@@ -124,21 +124,21 @@ __device__ __forceinline__ void comm_take(V *from, i64 stride, u32 rank, V value
 }
 /* comm_take from one rank. */
 template <int PATIENCE = COMM_PATIENCE, typename V>
-__device__ __forceinline__ V comm_take_one(V *from, u32 waited_for, const comm_header *header, u32 &late)
+__device__ __forceinline__ V comm_take_one(V *from, u32 waited_for, const comm_header *header, u32 &timed_out)
 {
     V value[1];
-    u32 outcome = late; /* after one timeout a thread waits no more */
+    u32 outcome = timed_out; /* after one timeout a thread waits no more */
     comm_take<1, PATIENCE>(from, 0, COMM_STOPPED, value, header, outcome);
-    if (outcome != late) late = outcome == COMM_STOPPED ? outcome : waited_for + 1;
+    if (outcome != timed_out) timed_out = outcome == COMM_STOPPED ? outcome : waited_for + 1;
     return value[0];
 }
 
 /* Called by every thread that has waited, at its end: tells the host and all ranks about a rank that did not send. */
-__device__ __forceinline__ void comm_end(comm_header *header, u32 late)
+__device__ __forceinline__ void comm_end(comm_header *header, u32 timed_out)
 {
-    if (late == 0 || late == COMM_STOPPED) return;
-    *(volatile u32 *)&header->late = late;
-    if (header->fault) *(volatile u32 *)header->fault = late;
+    if (timed_out == 0 || timed_out == COMM_STOPPED) return;
+    *(volatile u32 *)&header->timed_out = timed_out;
+    if (header->fault) *(volatile u32 *)header->fault = timed_out;
     for (u32 r = 0; r < header->ranks; r++) *(volatile u32 *)&((comm_header *)header->peers[r])->stop = 1;
     __threadfence_system();
 }

@@ -117,4 +117,14 @@ __device__ __forceinline__ void store_elements(void *array, i64 index, const flo
     }
 }
 
+/* The product with a parameter, the bits of a float32; 1 takes no instruction. */
+template <auto SCALE_BITS> __device__ __forceinline__ float scaled(float value)
+{
+    constexpr int ONE_BITS = 0x3f800000;
+    if constexpr (SCALE_BITS == ONE_BITS)
+        return value;
+    else
+        return value * float_of_bits((u32)SCALE_BITS);
+}
+
 #endif

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Epilogue of a matmul: bias, gated activation, residual, store. EPILOGUE is an enum matmul_epilogue of
- * kernels/matmul/matmul.h. */
+/* Epilogue of a matmul: bias, gated activation, scale, residual, store. EPILOGUE is an enum activation. */
 #ifndef KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 #define KERNELS_CUDA_INCLUDE_EPILOGUE_CUH
 
 #include "kernels/cuda/include/activation.cuh"
 #include "kernels/cuda/include/element.cuh"
 
-enum { EPILOGUE_NONE = 0, EPILOGUE_SWIGLU = 1 };
-
 /* Rows of W come in groups of 8 by turns, gate and up, and out has a column for each pair. */
-__device__ constexpr bool epilogue_is_gated(int epilogue) { return epilogue != EPILOGUE_NONE; }
-__device__ constexpr int epilogue_activation(int epilogue)
-{
-    return epilogue == EPILOGUE_SWIGLU ? ACTIVATION_SILU : -1;
-}
+__device__ constexpr bool epilogue_is_gated(int epilogue) { return epilogue != ACTIVATION_NONE; }
 
 template <int EPILOGUE, bool QUICK> __device__ __forceinline__ float gated_product(float gate, float up)
 {
-    return activate<epilogue_activation(EPILOGUE), QUICK>(gate) * up;
+    return activate<EPILOGUE, QUICK>(gate) * up;
 }
 
 /* Bias of the rows `n` and n + 8 of W, both of whose sums a thread holds. */

@@ -24,7 +24,7 @@ template <int COUNT> __device__ __forceinline__ void wgmma_keep(float (&d)[COUNT
 /* wgmma: 64 x N += 64 x 16 times 16 x N by one warpgroup, operands as tiles of rows of 64 elements (128 bytes) in
  * the 128-byte swizzle, 8 rows in 1024 bytes, tiles aligned to 1024. A step of 16 along k adds 32 bytes to the
  * address. `next`: bytes from one tile of 64 columns to the next, for an operand with rows across the depth (k) of
- * the product; without effect for rows along it. Of the sums, d[4 * j + i] of lane l of warp w is row 16 * w + l / 4
+ * the product; without effect for rows along it. Layout of the sums: d[4 * j + i] of lane l of warp w is row 16 * w + l / 4
  * + 8 * (i / 2), column 8 * j + l % 4 * 2 + i % 2. */
 __device__ __forceinline__ u64 wgmma_tile(u32 address, u32 next = 16)
 {

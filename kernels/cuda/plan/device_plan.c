@@ -88,11 +88,8 @@ static bool finish_launch(struct finishing *out, const struct device_launch *sou
     struct plan_launch *launch = &out->launches[index];
     const struct device_kernel *kernel = source->tactic.kernel;
     const int64_t *params = source->tactic.params;
-    /* A call's tunables are its data. */
-    int param_count = kernel->library ? kernel->first_tunable : kernel->param_count;
     *launch = (struct plan_launch){
         .op = (uint16_t)source->op,
-        .param_count = (uint16_t)param_count,
         .first_operand = out->header.operand_count,
         .first_param = out->header.param_count,
         .first_dependency = out->header.dependency_count,
@@ -101,8 +98,10 @@ static bool finish_launch(struct finishing *out, const struct device_launch *sou
     };
     if (!finish_kernel(launch, source, gpu, set, status)) return false;
     kernel->cost(params, PLAN_COST_CONTEXT, &launch->bytes, &launch->flops);
-    /* The code of our own kernels has its parameters compiled in; a call's tell the library what to compute. */
-    op_list_params(params, param_count, kernel->library ? param_count : 0, out->params + launch->first_param);
+    /* The code of our own kernels has its parameters compiled in; a call's tell the library what to compute, and its
+     * tunables are its data. */
+    launch->param_count = (uint16_t)op_list_params(kernel->problem, params, kernel->library ? 0 : kernel->own_count,
+                                                   kernel->library, out->params + launch->first_param);
     add_operands(out, launch, source);
     out->header.param_count += launch->param_count;
     if (index > 0) { /* one chain: each launch waits for the one before, and so for all */

@@ -9,7 +9,7 @@
 static bool same_tactic(const struct device_tactic *a, const struct device_tactic *b)
 {
     return a->kernel == b->kernel &&
-           memcmp(a->params, b->params, (size_t)a->kernel->param_count * sizeof *a->params) == 0;
+           memcmp(a->params, b->params, (size_t)device_param_count(a->kernel) * sizeof *a->params) == 0;
 }
 
 uint32_t kernel_set_add(struct kernel_set *set, const struct device_tactic *tactic, uint32_t operand_count)

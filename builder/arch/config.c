@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers of the configuration keys that several families have in common. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "builder/arch/family.h"
+
+static bool read_heads(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
+                       struct status *status)
+{
+    if (!json_reader_u64(reader, "num_attention_heads", true, 1, MODEL_MAX_HEADS, &config->heads, status)) return false;
+    config->kv_heads = config->heads;
+    if (defaults->kv_heads && !json_reader_is_null(reader, "num_key_value_heads"))
+        config->kv_heads = defaults->kv_heads;
+    if (!json_reader_u64(reader, "num_key_value_heads", false, 1, MODEL_MAX_HEADS, &config->kv_heads, status))
+        return false;
+    if (config->heads % config->kv_heads)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'num_key_value_heads': expected a divisor of num_attention_heads (%" PRIu64
+                           "), found %" PRIu64 "%s",
+                           reader->path, config->heads, config->kv_heads,
+                           json_object_get(reader->object, "num_key_value_heads") ? "" : " (the default)");
+
+    config->head_dim = defaults->head_dim;
+    if (!json_reader_u64(reader, "head_dim", false, 2, MODEL_MAX_HEAD_DIM, &config->head_dim, status)) return false;
+    if (defaults->head_dim && json_reader_is_null(reader, "head_dim"))
+        return json_reader_fail(reader, "head_dim", "an integer", json_object_get(reader->object, "head_dim"), status);
+    if (!config->head_dim) {
+        config->head_dim = config->hidden_size / config->heads;
+        if (config->hidden_size % config->heads || !config->head_dim || config->head_dim > MODEL_MAX_HEAD_DIM)
+            return status_fail(status, STATUS_BAD_INPUT,
+                               "%s: field 'hidden_size': expected a multiple of num_attention_heads (%" PRIu64
+                               ") up to %d times, as head_dim is absent; found %" PRIu64,
+                               reader->path, config->heads, MODEL_MAX_HEAD_DIM, config->hidden_size);
+    }
+    if (config->head_dim % 2)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: field 'head_dim': expected an even number (rotary embedding), found %" PRIu64,
+                           reader->path, config->head_dim);
+    if (config->heads * config->head_dim > MODEL_MAX_ATTENTION_WIDTH)
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "%s: num_attention_heads times head_dim: expected at most %d, found %" PRIu64, reader->path,
+                           MODEL_MAX_ATTENTION_WIDTH, config->heads * config->head_dim);
+    return true;
+}
+
+/* A class default outside a small vocabulary cannot be intended. */
+static int64_t default_token(const struct model_config *config, const struct json_reader *reader, const char *key,
+                             int32_t token)
+{
+    return (uint64_t)token < config->vocab_size && !json_reader_is_null(reader, key) ? token : CONFIG_NO_TOKEN;
+}
+
+bool config_sizes(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
+                  struct status *status)
+{
+    config->max_position = defaults->max_position;
+    config->rms_norm_eps = defaults->rms_norm_eps;
+    if (!json_reader_u64(reader, "hidden_size", true, 1, MODEL_MAX_HIDDEN, &config->hidden_size, status) ||
+        !json_reader_u64(reader, "intermediate_size", true, 1, MODEL_MAX_INTERMEDIATE, &config->intermediate_size,
+                         status) ||
+        !json_reader_u64(reader, "num_hidden_layers", true, 1, MODEL_MAX_LAYERS, &config->layers, status) ||
+        !json_reader_u64(reader, "vocab_size", true, 1, MODEL_MAX_VOCAB, &config->vocab_size, status) ||
+        !json_reader_u64(reader, "max_position_embeddings", false, 1, MODEL_MAX_POSITION, &config->max_position,
+                         status) ||
+        !json_reader_double(reader, "rms_norm_eps", false, &config->rms_norm_eps, status) ||
+        !json_reader_bool(reader, "tie_word_embeddings", false, &config->tie_word_embeddings, status))
+        return false;
+    if (!(config->rms_norm_eps > 0 && config->rms_norm_eps < 1))
+        return json_reader_fail(reader, "rms_norm_eps", "a number above 0 and below 1",
+                                json_object_get(reader->object, "rms_norm_eps"), status);
+    const int64_t eos = default_token(config, reader, "eos_token_id", defaults->eos_token);
+    if (eos != CONFIG_NO_TOKEN) config->eos_tokens[config->eos_count++] = (int32_t)eos;
+    config->bos_token = default_token(config, reader, "bos_token_id", defaults->bos_token);
+    config->pad_token = default_token(config, reader, "pad_token_id", defaults->pad_token);
+    if (!read_heads(config, reader, defaults, status)) return false;
+    config->embedding_scale = config->residual_scale = config->logits_scale = 1.0;
+    config->attention_scale = 1.0 / sqrt((double)config->head_dim);
+    return true;
+}
+
+bool config_attention_bias(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    if (!json_reader_bool(reader, "attention_bias", false, &config->qkv_bias, status)) return false;
+    config->output_bias = config->qkv_bias;
+    return true;
+}
+
+bool config_mlp_bias(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    return json_reader_bool(reader, "mlp_bias", false, &config->mlp_bias, status);
+}
+
+bool config_fixed(struct json_reader *reader, const char *key, bool value, struct status *status)
+{
+    bool found = value;
+    if (!json_reader_bool(reader, key, false, &found, status)) return false;
+    return found == value ||
+           json_reader_fail(reader, key, value ? "true for this model_type" : "false for this model_type",
+                            json_object_get(reader->object, key), status);
+}
+
+bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status)
+{
+    const double most = 1e6, least = 1e-6; /* far from what float32 cannot hold */
+    if (!json_reader_get(reader, key)) return true;
+    if (!json_reader_double(reader, key, false, value, status)) return false;
+    return (*value >= least && *value <= most) ||
+           json_reader_fail(reader, key, "a number from 1e-6 to 1e6", json_object_get(reader->object, key), status);
+}
+
+/* layer_types, if present: one name per layer. */
+static bool read_layer_types(const struct model_config *config, struct json_reader *reader, bool *given, bool *slides,
+                             struct status *status)
+{
+    const json_t *types = json_reader_get(reader, "layer_types");
+    *given = types != NULL;
+    if (!types) return true;
+    if (!json_is_array(types) || json_array_size(types) != config->layers) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "an array of num_hidden_layers (%" PRIu64 ")", config->layers);
+        return json_reader_fail(reader, "layer_types", expected, types, status);
+    }
+    for (size_t i = 0; i < config->layers; i++) {
+        const json_t *type = json_array_get(types, i);
+        const char *text = json_is_string(type) ? json_string_value(type) : "";
+        if (strcmp(text, "full_attention") != 0 && strcmp(text, "sliding_attention") != 0)
+            return json_reader_fail(reader, "layer_types", "only \"full_attention\" and \"sliding_attention\"", type,
+                                    status);
+        slides[i] = text[0] == 's';
+    }
+    return true;
+}
+
+bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,
+                   struct status *status)
+{
+    enum { DEFAULT_MAX_WINDOW_LAYERS = 28 };
+    bool slides[MODEL_MAX_LAYERS], use_window = false, types_given;
+    uint64_t window = json_reader_is_null(reader, "sliding_window") ? 0 : absent;
+    uint64_t max_window_layers = DEFAULT_MAX_WINDOW_LAYERS;
+    const bool window_given = json_reader_get(reader, "sliding_window") != NULL;
+    const bool use_given = json_reader_get(reader, "use_sliding_window") != NULL;
+    if (!json_reader_u64(reader, "sliding_window", false, 1, MODEL_MAX_POSITION, &window, status) ||
+        !json_reader_bool(reader, "use_sliding_window", false, &use_window, status) ||
+        !json_reader_u64(reader, "max_window_layers", false, 0, UINT32_MAX, &max_window_layers, status) ||
+        !read_layer_types(config, reader, &types_given, slides, status))
+        return false;
+
+    const json_t *use = json_object_get(reader->object, "use_sliding_window");
+    switch (kind) {
+    case CONFIG_WINDOW_NEVER:
+        if (use_window) return json_reader_fail(reader, "use_sliding_window", "false for this model_type", use, status);
+        if (window_given && !use_given)
+            return json_reader_fail(reader, "sliding_window", "null for this model_type",
+                                    json_object_get(reader->object, "sliding_window"), status);
+        window = 0;
+        break;
+    case CONFIG_WINDOW_ALWAYS: /* the class only reads sliding_window: the other keys must not contradict it */
+        if (use_given && use_window != (window != 0))
+            return json_reader_fail(reader, "use_sliding_window", window ? "true, as sliding_window is set" : "false",
+                                    use, status);
+        break;
+    case CONFIG_WINDOW_BY_LAYER:
+        if (!use_window) window = 0;
+        break;
+    }
+    bool contradiction = false;
+    for (size_t i = 0; i < config->layers; i++) {
+        const bool by_rule = window && (kind == CONFIG_WINDOW_ALWAYS || i >= max_window_layers);
+        if (!types_given) slides[i] = by_rule;
+        contradiction |= slides[i] ? !window : kind == CONFIG_WINDOW_ALWAYS && window;
+        config->layer[i].window = slides[i] ? window : 0;
+    }
+    return !contradiction ||
+           status_fail(status, STATUS_BAD_INPUT,
+                       "%s: field 'layer_types': expected %s on every layer of a '%s' model %s a sliding window, found "
+                       "otherwise",
+                       reader->path, window ? "\"sliding_attention\"" : "\"full_attention\"", config->model_type,
+                       window ? "with" : "without");
+}
+
+bool config_own_code(const struct model_config *config, struct json_reader *reader, const char *const *classes,
+                     size_t count, struct status *status)
+{
+    const char *key;
+    json_t *value, *map = json_reader_get(reader, "auto_map");
+    bool known = !map || json_is_object(map);
+    char found[80];
+    json_value_text(map, found, sizeof found);
+    json_object_foreach (map, key, value) {
+        bool listed = false;
+        for (size_t i = 0; i < count; i++)
+            listed |= json_is_string(value) && strcmp(json_string_value(value), classes[i]) == 0;
+        if (!listed && known) json_value_text(value, found, sizeof found);
+        known &= listed;
+    }
+    return known || status_fail(status, STATUS_BAD_INPUT,
+                                "%s: field 'auto_map': the checkpoint brings modelling code of its own (%s), which is "
+                                "not run; remove the field if the weights are those of a plain '%s' model",
+                                reader->path, found, config->model_type);
+}
+
+static bool read_activation(struct json_reader *reader, struct status *status)
+{
+    const char *activation = "silu";
+    if (!json_reader_string(reader, "hidden_act", false, &activation, status)) return false;
+    return strcmp(activation, "silu") == 0 || strcmp(activation, "swish") == 0 ||
+           json_reader_fail(reader, "hidden_act", "\"silu\"", json_object_get(reader->object, "hidden_act"), status);
+}
+
+bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status)
+{
+    static const char *const biases[] = {"attention_bias", "mlp_bias"};
+    static const char *const windows[] = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"};
+    bool has_window = false;
+    for (size_t i = 0; i < sizeof biases / sizeof *biases; i++)
+        if (json_reader_is_unread(reader, biases[i]) && !config_fixed(reader, biases[i], false, status)) return false;
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        has_window |= json_reader_is_unread(reader, windows[i]);
+    if (has_window && !config_window(config, reader, CONFIG_WINDOW_NEVER, 0, status)) return false;
+    if (json_reader_is_unread(reader, "auto_map") && !config_own_code(config, reader, NULL, 0, status)) return false;
+    return !json_reader_is_unread(reader, "hidden_act") || read_activation(reader, status);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a family of models consists of, and the blocks that its file is made of: readers of configuration keys
+ * (config.c) and parts of a graph (decoder.c). */
+#ifndef BUILDER_ARCH_FAMILY_H
+#define BUILDER_ARCH_FAMILY_H
+
+#include "builder/graph/graph.h"
+#include "formats/base/json.h"
+
+/* ---- decoder.c: x + attention(x), then x + mlp(x), in each layer ---- */
+
+/* Modules of a layer that normalise what goes into attention and MLP, and what comes out before it is added; NULL: no
+ * norm there. */
+struct decoder_norms {
+    const char *attention_in, *attention_out, *mlp_in, *mlp_out;
+};
+#define DECODER_PRE_NORM                                                        \
+    {                                                                           \
+        .attention_in = "input_layernorm", .mlp_in = "post_attention_layernorm" \
+    }
+
+/* RMSNorm of q and k before the rotation: none, over each head, or over all heads of q and over all heads of k. */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WIDTH };
+
+/* What the class of a model fixes; what config.json says is in struct model_config. Rotary GQA attention and a gated
+ * MLP. */
+struct decoder_traits {
+    struct decoder_norms norms;
+    enum decoder_qk_norm qk_norm;
+    bool partial_rotary; /* partial_rotary_factor may be below 1 */
+    /* Modules that hold q, k and v, and gate and up, one after the other; NULL: each has a module of its own. */
+    const char *fused_qkv, *fused_gate_up;
+};
+
+/* ---- a family ---- */
+
+struct architecture {
+    const char *model_type;   /* config.json: model_type */
+    const char *architecture; /* config.json: architectures[0] */
+    /* Keys whose meaning depends on the family. Keys that other families read and this function does not must say what
+     * their absence means (config_read_unclaimed). */
+    model_config_reader *read_config;
+    struct decoder_traits decoder;
+};
+
+bool import_decoder(struct graph *graph, const struct decoder_traits *traits, struct status *status);
+
+/* ---- config.c ---- */
+
+enum { CONFIG_NO_TOKEN = -1 };
+
+/* Defaults of the config class in transformers 4.57 and 5.17, for keys that config.json may omit. */
+struct config_defaults {
+    uint64_t kv_heads; /* 0: as many as heads. A null in config.json always means that */
+    uint64_t head_dim; /* 0: hidden_size / heads */
+    uint64_t max_position;
+    double rms_norm_eps;
+    int32_t bos_token, eos_token, pad_token; /* CONFIG_NO_TOKEN: none */
+};
+
+/* Sizes, heads, rms_norm_eps, tie_word_embeddings, and the class defaults of token ids. All scales become 1, that of
+ * attention 1 / sqrt(head_dim). */
+bool config_sizes(struct model_config *config, struct json_reader *reader, const struct config_defaults *defaults,
+                  struct status *status);
+
+/* attention_bias: biases on q, k, v and o; mlp_bias. Default false. */
+bool config_attention_bias(struct model_config *config, struct json_reader *reader, struct status *status);
+bool config_mlp_bias(struct model_config *config, struct json_reader *reader, struct status *status);
+/* A key that the class ignores because it always has this property, or never: another value is refused. */
+bool config_fixed(struct json_reader *reader, const char *key, bool value, struct status *status);
+
+/* A factor from 1e-6 to 1e6. *value is unchanged if config.json has no such key. */
+bool config_factor(struct json_reader *reader, const char *key, double *value, struct status *status);
+
+/* Which layers attend through a sliding window: sliding_window, use_sliding_window, max_window_layers, layer_types.
+ * `absent`: the window if config.json has no sliding_window, 0: none. */
+enum config_window {
+    CONFIG_WINDOW_NEVER,    /* the class ignores the keys: only values that mean no window are allowed */
+    CONFIG_WINDOW_ALWAYS,   /* all, if there is a window */
+    CONFIG_WINDOW_BY_LAYER, /* as layer_types says, else those from max_window_layers on, if use_sliding_window */
+};
+bool config_window(struct model_config *config, struct json_reader *reader, enum config_window kind, uint64_t absent,
+                   struct status *status);
+
+/* auto_map: the checkpoint brings modelling code of its own, which is not run. Allowed are the classes in the list: code
+ * that computes what the class in transformers does. */
+bool config_own_code(const struct model_config *config, struct json_reader *reader, const char *const *classes,
+                     size_t count, struct status *status);
+
+/* hidden_act, auto_map, and the keys of the blocks above, as far as read_config left them: each must say what its
+ * absence means. */
+bool config_read_unclaimed(struct model_config *config, struct json_reader *reader, struct status *status);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What processors and GPUs share of computing golden outputs: which contexts and rows, their expected logits, the comparison. A
+ * target adds how a plan is replayed. Private to builder/golden. */
+#ifndef BUILDER_GOLDEN_TASK_H
+#define BUILDER_GOLDEN_TASK_H
+
+#include "builder/golden/outputs.h"
+#include "formats/engine/manifest.h"
+#include "tuner/progress.h"
+
+enum golden_way {
+    GOLDEN_BY_REFERENCE, /* the plan's launches by the plain references: processors */
+    GOLDEN_BY_PLAN,
+    GOLDEN_BY_LIBRARY_PLAN, /* the variant that calls libraries: GPUs */
+    GOLDEN_WAYS
+};
+
+/* KV pages of the slots in which plans run. */
+struct golden_pages {
+    int32_t *table; /* [slots, pages_per_slot], owned */
+    uint32_t *held; /* [slots]: pages of each slot, owned */
+    uint64_t slots, pages_per_slot, page_tokens;
+    uint64_t count, used;
+    bool is_new; /* the table has changed since the target copied it */
+};
+
+struct golden_task {
+    const struct manifest *manifest;
+    const struct plan *plans;
+    size_t plan_count;
+    const bool *has_library_plan; /* [plan_count]; NULL: none has */
+    struct progress *progress;    /* may be NULL */
+    double most_tokens;           /* of a context: more would take too long */
+    float relative_tolerance;     /* of the largest logit, at least of 1 */
+    enum golden_way prompt_way, expected_way;
+    struct golden_pages pages;
+
+    void *context;
+    /* Replays a plan. With out rows, sets their logits and tokens, which are valid until the next call. */
+    bool (*run)(void *context, size_t plan, enum golden_way way, const struct golden_step *step, const float **logits,
+                const int32_t **drawn, struct status *status);
+    /* Overwrites all KV pages with finite numbers, so that nothing of earlier replays is left. */
+    bool (*scramble)(void *context, struct status *status);
+};
+
+double golden_flops(const struct plan *plan); /* of all launches at full row count */
+
+/* Allocates the outputs and chooses prompt, contexts and cases; then the pages that all cases take at the same time are known. */
+bool golden_choose(struct golden_task *task, struct golden_outputs *outputs, struct status *status);
+/* Computes the expected logits and compares every plan with them. Requires: the target has the pages, and takes the table from
+ * task->pages before each replay. */
+bool golden_compute(struct golden_task *task, struct golden_outputs *outputs, struct status *status);
+void golden_close(struct golden_task *task); /* the pages; harmless after a failure */
+
+#endif

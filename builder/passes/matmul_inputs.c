@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor cores multiply 16-bit values. A matmul that reads the float32 residual stream without a norm between them reads a
+ * 16-bit copy, which the op that makes the stream writes as well: a norm as its second output, an embedding as one more
+ * lookup. */
+#include "builder/passes/pass.h"
+#include "kernels/embed/embed.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+static int new_copy(struct graph *graph, int value)
+{
+    const struct graph_value *from = &graph->values[value];
+    return graph_value(graph, from->rows, from->width, "%.40s.copy", from->name);
+}
+
+static bool multiplies(const struct graph_node *node)
+{
+    return !node->removed && node->op == OP_MATMUL && node->operands[MATMUL_NORM] < 0;
+}
+
+/* One more lookup for the matmuls that read an embedding. */
+static bool copy_embedding(struct graph *graph, int n)
+{
+    const int value = graph->nodes[n].operands[EMBED_OUT];
+    int copy = GRAPH_ABSENT;
+    for (int i = n + 1; i < graph->node_count; i++) {
+        if (!multiplies(&graph->nodes[i]) || graph->nodes[i].operands[MATMUL_X] != value) continue;
+        if (copy < 0) copy = new_copy(graph, value);
+        graph->nodes[i].operands[MATMUL_X] = copy;
+    }
+    if (copy < 0) return !graph->out_of_memory;
+    struct graph_node *lookup = graph_insert(graph, n + 1, OP_EMBED, graph->nodes[n].layer);
+    if (!lookup) return false;
+    *lookup = graph->nodes[n];
+    lookup->operands[EMBED_OUT] = copy;
+    return true;
+}
+
+static bool convert(struct graph *graph, const struct graph_index *index, struct graph_node *matmul,
+                    struct status *status)
+{
+    const int value = matmul->operands[MATMUL_X], producer = index->producer[value];
+    struct graph_node *node = producer < 0 ? NULL : &graph->nodes[producer];
+    if (node && node->op == OP_RMS_NORM && node->operands[RMS_NORM_ADD_TO] >= 0) {
+        if (node->operands[RMS_NORM_COPY] < 0) node->operands[RMS_NORM_COPY] = new_copy(graph, value);
+        matmul->operands[MATMUL_X] = node->operands[RMS_NORM_COPY];
+    } else if (node && node->op == OP_MATMUL && node->operands[MATMUL_RESIDUAL] >= 0) {
+        return status_fail(status, STATUS_BAD_INPUT,
+                           "the model multiplies a sum that no norm follows, which the cuda target cannot; use "
+                           "--target cpu");
+    }
+    return true;
+}
+
+static bool run(struct graph *graph, struct status *status)
+{
+    struct graph_index index;
+    bool ok = true;
+    for (int n = 0; ok && n < graph->node_count; n++)
+        if (!graph->nodes[n].removed && graph->nodes[n].op == OP_EMBED) {
+            const int count = graph->node_count;
+            ok = copy_embedding(graph, n);
+            n += graph->node_count - count; /* the one just inserted */
+        }
+    if (!ok) return status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
+    if (!graph_index_open(&index, graph, status)) return false;
+    for (int n = 0; ok && n < graph->node_count; n++)
+        if (multiplies(&graph->nodes[n])) ok = convert(graph, &index, &graph->nodes[n], status);
+    graph_index_close(&index);
+    if (ok && graph->out_of_memory) ok = status_fail(status, STATUS_MACHINE, "out of memory while importing the model");
+    return ok;
+}
+
+const struct pass pass_matmul_inputs = {"matmul_inputs", "16-bit copies of sums that a matmul reads", run,
+                                        PASS_FOR(TARGET_CUDA)};

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* all_reduce_finish as a kernel of its own: all_reduce_finish.cuh. */
+#include "kernels/all_reduce_finish/all_reduce_finish.cuh"
+
+#ifndef KERNEL_PARAMS
+#define KERNEL_PARAMS                                                     \
+    PARAM(ROWS) = 16;                                                     \
+    PARAM(COUNT_INDEX) = 0;                                               \
+    PARAM(WIDTH) = 4096;                                                  \
+    PARAM(RANKS) = 2;                                                     \
+    PARAM(X_DTYPE) = DTYPE_BF16;                                          \
+    PARAM(HAS_RESIDUAL) = 1; /* 2: the rank's own rows of it are there */ \
+    PARAM(HAS_NORM) = 1;     /* 2: formed by a row's owner */             \
+    PARAM(NORM_DTYPE) = DTYPE_BF16;                                       \
+    PARAM(EPS_BITS) = 0x3727c5ac; /* 1e-5 */                              \
+    PARAM(OUT_DTYPE) = DTYPE_BF16;                                        \
+    PARAM(THREADS) = 256;                                                 \
+    PARAM(PARTS) = 2;
+#define PARAM_HAS_RESIDUAL 1
+#define PARAM_HAS_NORM     1
+#endif
+
+struct all_reduce_finish_params {
+    KERNEL_PARAMS
+};
+typedef all_reduce_finish_body<all_reduce_finish_params> all_reduce_finish_kernel;
+
+extern "C" __global__ void __launch_bounds__(all_reduce_finish_params::THREADS)
+    all_reduce_finish(const int *__restrict__ counts, const uint4 *parts, float *out
+#if PARAM_HAS_RESIDUAL
+                      ,
+                      const float *residual
+#endif
+
+#if PARAM_HAS_NORM
+                      ,
+                      const void *__restrict__ weight, void *__restrict__ normed
+#endif
+    )
+{
+#if !PARAM_HAS_RESIDUAL
+    const float *residual = nullptr;
+#endif
+#if !PARAM_HAS_NORM
+    const void *weight = nullptr;
+    void *normed = nullptr;
+#endif
+    all_reduce_finish_kernel::run(counts, parts, out, residual, weight, normed);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/attention/attention.h"
+
+#include "formats/base/checked.h"
+#include "kernels/attention/attention_plan.h"
+#include "kernels/cpu/vector_portable.h"
+
+#include "kernels/attention/attention_vector.h"
+
+bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim, const struct plan_geometry *geometry,
+                               uint64_t *bytes)
+{
+    uint64_t tokens, padded, stride;
+    if (!checked_mul(geometry->page_tokens, geometry->pages_per_slot, &tokens) ||
+        !checked_add(tokens, ATTENTION_BLOCK_TOKENS - 1, &padded) ||
+        !checked_align(head_dim, ATTENTION_STRIDE_FLOATS, &stride) ||
+        !checked_add(stride, ATTENTION_PARTIAL_VALUES, &stride))
+        return false;
+    uint64_t split_rows = rows < ATTENTION_SPLIT_ROWS ? rows : ATTENTION_SPLIT_ROWS;
+    uint64_t factors[] = {split_rows, padded / ATTENTION_BLOCK_TOKENS, heads, stride, sizeof(float)};
+    return checked_product(factors, sizeof factors / sizeof factors[0], bytes);
+}
+
+/* Rows count as one sequence each, as in decode; a prefill chunk reads its context once. The parameters do not
+ * distinguish the two, so bytes are those of decode and an upper bound for prefill. */
+static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+{
+    uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
+    uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS], head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
+    uint64_t kv_bytes = dtype_bytes((enum dtype)params[ATTENTION_KV_DTYPE]);
+    uint64_t context = geometry->max_context / 2, window = (uint64_t)params[ATTENTION_WINDOW];
+    if (context == 0) context = 1;
+    if (window && window < context) context = window;
+    *bytes = rows * head_dim * (2 * kv_heads * context * kv_bytes + 2 * heads * sizeof(float));
+    *flops = 4 * rows * heads * context * head_dim;
+}
+
+static void run_portable(const struct op_call *call, struct team_member *member) { attention_vector_run(call, member); }
+
+static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                            uint64_t *bytes)
+{
+    (void)target;
+    return attention_workspace_bytes((uint64_t)params[ATTENTION_ROWS], (uint64_t)params[ATTENTION_HEADS],
+                                     (uint64_t)params[ATTENTION_HEAD_DIM], geometry, bytes);
+}
+
+static const struct op_param param_schema[ATTENTION_PARAMS] = {
+    OP_PAGED_PARAMS(ATTENTION_Q),
+    [ATTENTION_WINDOW] = {"window", 12, PARAM_INTEGER, PARAM_OF_NODE, .most = INT32_MAX},
+    [ATTENTION_SCALE_BITS] = {"scale_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .least = 1, .most = OP_FLOAT_MAX_BITS},
+    [ATTENTION_SCATTERED] = {"scattered", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_NODE, .most = 1},
+};
+static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ATTENTION_Q] = {"q", ROLE_INPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width},
+    [ATTENTION_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ATTENTION_ROWS,
+                         .columns = OP_NONE},
+    [ATTENTION_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
+                             .rows = ATTENTION_ROWS, .columns = OP_NONE},
+    [ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
+    [ATTENTION_KV] = {"kv", ROLE_KV, .bytes = op_kv_bytes},
+    [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width,
+                       .replaces_cpu = 1u << ATTENTION_Q},
+    [ATTENTION_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
+};
+
+const struct op_descriptor op_attention = {
+    .id = OP_ATTENTION,
+    .name = "attention",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = ATTENTION_PARAMS,
+    .operand_count = ATTENTION_OPERANDS,
+    .illegal = op_paged_illegal,
+    .cost = cost,
+    .reference = attention_reference,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
+#if defined(__x86_64__)
+            [CPU_AVX2] = attention_run_avx2,
+            [CPU_AVX512] = attention_run_avx512,
+#endif
+        },
+};

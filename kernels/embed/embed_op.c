@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/embed/embed.h"
+
+#include "formats/base/checked.h"
+#include "formats/engine/engine_file.h"
+#include "kernels/cpu/share.h"
+#include "kernels/matmul/panel.h"
+#include "kernels/op/op.h"
+
+static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+{
+    (void)geometry;
+    uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
+    /* In panels every pair of columns takes a whole cache line. */
+    uint64_t element = dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
+    if (params[EMBED_LAYOUT] == LAYOUT_PANEL16) element *= PANEL_ROWS;
+    *bytes = rows * (hidden * (element + sizeof(float)) + sizeof(int32_t));
+    *flops = 0;
+}
+
+/* Columns [first, last) of a token's row from the panel layout; first is even. */
+static void gather_panel(const void *table, uint64_t token, uint64_t depth, enum dtype dtype, int64_t first,
+                         int64_t last, float *out)
+{
+    if (dtype == DTYPE_BF16) {
+        const uint16_t *pairs = (const uint16_t *)table + panel_index(token, 0, depth, dtype);
+        int64_t k = first;
+        for (; k + 2 <= last; k += 2) {
+            const uint16_t *pair = pairs + k * PANEL_ROWS;
+            out[k] = bf16_to_float(pair[0]);
+            out[k + 1] = bf16_to_float(pair[1]);
+        }
+        if (k < last) out[k] = bf16_to_float(pairs[k * PANEL_ROWS]);
+        return;
+    }
+    uint64_t base = panel_index(token, 0, depth, dtype);
+    for (int64_t k = first; k < last; k++) out[k] = op_element(table, (int64_t)base + k * PANEL_ROWS, dtype);
+}
+
+static void copy_row_major(const void *table, uint64_t token, uint64_t pitch, enum dtype dtype, int64_t first,
+                           int64_t last, float *out)
+{
+    uint64_t base = token * pitch;
+    if (dtype == DTYPE_F32) {
+        memcpy(out + first, (const float *)table + base + first, (size_t)(last - first) * sizeof(float));
+    } else if (dtype == DTYPE_BF16) {
+        const uint16_t *row = (const uint16_t *)table + base;
+        for (int64_t k = first; k < last; k++) out[k] = bf16_to_float(row[k]);
+    } else {
+        const uint16_t *row = (const uint16_t *)table + base;
+        for (int64_t k = first; k < last; k++) out[k] = f16_to_float(row[k]);
+    }
+}
+
+/* The row of the table with the token; negative: another rank has it, or none. */
+static int64_t table_row(const struct op_call *call, int32_t token)
+{
+    const struct comm_header *header = call->operands[EMBED_HEADER]; /* NULL: one rank */
+    int64_t vocab = call->params[EMBED_VOCAB], row = header ? token - header->rank * vocab : token;
+    return row < vocab ? row : -1;
+}
+
+/* Portable code only: each token is read once per step, at the speed of scattered cache lines. */
+static void run(const struct op_call *call, struct team_member *member)
+{
+    enum { SEGMENT_COLUMNS = 512 };
+    const int64_t *params = call->params;
+    const int32_t *tokens = call->operands[EMBED_TOKENS];
+    const void *table = call->operands[EMBED_TABLE];
+    enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
+    int64_t hidden = params[EMBED_HIDDEN];
+    uint64_t pitch = (uint64_t)params[EMBED_PITCH];
+    const float scale = op_float_param(params, EMBED_SCALE_BITS);
+    bool panels = params[EMBED_LAYOUT] == LAYOUT_PANEL16;
+    int64_t segments = (hidden + SEGMENT_COLUMNS - 1) / SEGMENT_COLUMNS;
+    /* Panels: a segment touches as many cache lines as it has pairs of columns, enough to share even one row. */
+    struct share share = team_share(member, op_valid_rows(call) * segments, panels ? 1 : 8);
+    for (int64_t unit = share.first; unit < share.last; unit++) {
+        int64_t row = unit / segments, first = unit % segments * SEGMENT_COLUMNS;
+        int64_t last = first + SEGMENT_COLUMNS < hidden ? first + SEGMENT_COLUMNS : hidden;
+        int64_t from = table_row(call, tokens[row]);
+        float *out = (float *)call->operands[EMBED_OUT] + row * hidden;
+        if (from < 0)
+            memset(out + first, 0, (size_t)(last - first) * sizeof(float));
+        else if (panels)
+            gather_panel(table, (uint64_t)from, panel_depth(pitch, dtype), dtype, first, last, out);
+        else
+            copy_row_major(table, (uint64_t)from, pitch, dtype, first, last, out);
+        for (int64_t k = first; scale != 1 && k < last; k++) out[k] *= scale;
+    }
+}
+
+static void reference(const struct op_call *call)
+{
+    const int64_t *params = call->params;
+    const int32_t *tokens = call->operands[EMBED_TOKENS];
+    float *out = call->operands[EMBED_OUT];
+    enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
+    uint64_t hidden = (uint64_t)params[EMBED_HIDDEN], pitch = (uint64_t)params[EMBED_PITCH];
+    uint64_t depth = panel_depth(pitch, dtype);
+    const float scale = op_float_param(params, EMBED_SCALE_BITS);
+    int64_t rows = op_valid_rows(call);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t row = table_row(call, tokens[r]);
+        uint64_t from = (uint64_t)row;
+        for (uint64_t k = 0; k < hidden; k++) {
+            uint64_t index =
+                params[EMBED_LAYOUT] == LAYOUT_PANEL16 ? panel_index(from, k, depth, dtype) : from * pitch + k;
+            out[(uint64_t)r * hidden + k] =
+                row < 0 ? 0 : op_element(call->operands[EMBED_TABLE], (int64_t)index, dtype) * scale;
+        }
+    }
+}
+
+/* One rank's table may be longer than the vocabulary; with several its length tells which tokens are whose. */
+static const char *misfit(const int64_t *params, const struct plan_geometry *geometry)
+{
+    const bool several = plan_ranks(geometry) > 1;
+    const uint64_t vocab = (uint64_t)params[EMBED_VOCAB];
+    if (several != (params[EMBED_SHARDED] != 0)) return "parameter sharded does not fit the engine's number of ranks";
+    if ((several || vocab < geometry->vocab_size) && vocab != plan_rank_vocab(geometry))
+        return "parameter vocab is not a rank's share of the engine's vocabulary";
+    return NULL;
+}
+
+static const char *illegal(const int64_t *params)
+{
+    return params[EMBED_PITCH] < params[EMBED_HIDDEN] ? "parameter pitch is less than hidden" : NULL;
+}
+
+static bool table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                        uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    const enum dtype dtype = (enum dtype)params[EMBED_TABLE_DTYPE];
+    const uint64_t rows = (uint64_t)params[EMBED_VOCAB], pitch = (uint64_t)params[EMBED_PITCH];
+    const uint64_t plain[] = {rows, pitch, dtype_bytes(dtype)};
+    if (params[EMBED_LAYOUT] == LAYOUT_ROW_MAJOR) return checked_product(plain, 3, bytes);
+    return checked_mul(panel_count(rows), panel_bytes(pitch, dtype), bytes);
+}
+
+static const struct op_param param_schema[EMBED_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [EMBED_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_PITCH] = {"pitch", 4, PARAM_INTEGER, PARAM_OF_PITCH, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_VOCAB] = {"vocab", 5, PARAM_INTEGER, PARAM_OF_HEIGHT, EMBED_TABLE, .least = 1, .most = OP_MAX_WIDTH},
+    [EMBED_TABLE_DTYPE] = {"table_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_TABLE},
+    [EMBED_SHARDED] = {"sharded", 7, PARAM_INTEGER, PARAM_OF_PRESENT, EMBED_HEADER, .most = 1},
+    [EMBED_OUT_DTYPE] = {"out_dtype", 8, PARAM_DTYPE, PARAM_OF_DTYPE, EMBED_OUT, .fallback = DTYPE_F32},
+    [EMBED_LAYOUT] = {"layout", 9, PARAM_INTEGER, PARAM_OF_LAYOUT, EMBED_TABLE, .least = LAYOUT_ROW_MAJOR,
+                      .most = LAYOUT_PANEL16},
+    [EMBED_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
+};
+static const struct op_operand operand_schema[EMBED_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [EMBED_TOKENS] = {"tokens", ROLE_STEP, .field = STEP_TOKENS, .fixed = DTYPE_I32, .rows = EMBED_ROWS,
+                      .columns = OP_NONE},
+    [EMBED_TABLE] = {"table", ROLE_WEIGHT, .dtype = EMBED_TABLE_DTYPE, .rows = EMBED_VOCAB, .columns = EMBED_HIDDEN,
+                     .bytes = table_bytes},
+    [EMBED_OUT] = {"out", ROLE_OUTPUT, .dtype = EMBED_OUT_DTYPE, .rows = EMBED_ROWS, .columns = EMBED_HIDDEN},
+    [EMBED_HEADER] = {"header", ROLE_HEADER, .present = EMBED_SHARDED, .bytes = op_header_bytes},
+};
+
+const struct op_descriptor op_embed = {
+    .id = OP_EMBED,
+    .name = "embed",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = EMBED_PARAMS,
+    .operand_count = EMBED_OPERANDS,
+    .illegal = illegal,
+    .misfit = misfit,
+    .cost = cost,
+    .reference = reference,
+    .run = {[CPU_PORTABLE] = run},
+};

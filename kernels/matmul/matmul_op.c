@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The descriptor of matmul: its contract as checks on parameters, operands and sizes, its cost, its implementations. */
+#include "kernels/matmul/matmul.h"
+
+#include "formats/base/checked.h"
+#include "kernels/matmul/matmul_tile.h"
+
+static uint64_t matmul_out_columns(const int64_t *params)
+{
+    uint64_t n = (uint64_t)params[MATMUL_N];
+    return matmul_is_gated(params) ? n / 2 : n;
+}
+
+/* rows, k < 2^31 keep it below 2^64. */
+uint64_t matmul_workspace_bytes(uint64_t rows, uint64_t k) { return rows * (k + k % 2) * sizeof(float); }
+
+static bool weight_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                         uint64_t *bytes)
+{
+    (void)geometry;
+    const enum dtype dtype = (enum dtype)params[MATMUL_DTYPE];
+    const uint64_t n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
+    const uint64_t row_major[] = {n, k, dtype_bytes(dtype)};
+    return target == TARGET_CPU ? checked_mul(panel_count(n), panel_bytes(k, dtype), bytes)
+                                : checked_product(row_major, 3, bytes);
+}
+
+static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                            uint64_t *bytes)
+{
+    (void)geometry, (void)target;
+    *bytes = matmul_workspace_bytes((uint64_t)params[MATMUL_ROWS], (uint64_t)params[MATMUL_K]);
+    return true;
+}
+
+static const struct op_param param_schema[MATMUL_FIRST_TUNABLE] = {
+    OP_ROWS_PARAMS,
+    [MATMUL_N] = {"n", 3, PARAM_INTEGER, PARAM_OF_HEIGHT, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
+    [MATMUL_K] = {"k", 4, PARAM_INTEGER, PARAM_OF_PITCH, MATMUL_W, .least = 1, .most = OP_MAX_WIDTH},
+    [MATMUL_DTYPE] = {"dtype", 5, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_W},
+    [MATMUL_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_OUT, .fallback = DTYPE_F32},
+    [MATMUL_EPILOGUE] = {"epilogue", 7, PARAM_INTEGER, PARAM_OF_NODE, .least = ACTIVATION_NONE,
+                         .most = ACTIVATION_COUNT - 1},
+    [MATMUL_HAS_BIAS] = {"has_bias", 8, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_BIAS, .most = 1},
+    [MATMUL_BIAS_DTYPE] = {"bias_dtype", 9, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_BIAS, .fallback = DTYPE_BF16},
+    [MATMUL_HAS_RESIDUAL] = {"has_residual", 10, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_RESIDUAL, .most = 1},
+    [MATMUL_HAS_NORM] = {"has_norm", 11, PARAM_INTEGER, PARAM_OF_PRESENT, MATMUL_NORM, .most = 1},
+    [MATMUL_NORM_DTYPE] = {"norm_dtype", 12, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_NORM, .fallback = DTYPE_BF16},
+    [MATMUL_EPS_BITS] = {"eps_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [MATMUL_INPUT_DTYPE] = {"input_dtype", 14, PARAM_DTYPE, PARAM_OF_DTYPE, MATMUL_X, .fallback = DTYPE_F32},
+    [MATMUL_SCALE_BITS] = OP_SCALE_PARAM(OP_LATER_PARAM_ID),
+};
+static const struct op_operand operand_schema[MATMUL_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [MATMUL_X] = {"x", ROLE_INPUT, .dtype = MATMUL_INPUT_DTYPE, .rows = MATMUL_ROWS, .columns = MATMUL_K},
+    [MATMUL_W] = {"w", ROLE_WEIGHT, .dtype = MATMUL_DTYPE, .rows = MATMUL_N, .columns = MATMUL_K,
+                  .bytes = weight_bytes},
+    [MATMUL_OUT] = {"out", ROLE_OUTPUT, .dtype = MATMUL_OUT_DTYPE, .rows = MATMUL_ROWS, .width = matmul_out_columns,
+                    .replaces = 1u << MATMUL_RESIDUAL},
+    [MATMUL_BIAS] = {"bias", ROLE_WEIGHT, .present = MATMUL_HAS_BIAS, .dtype = MATMUL_BIAS_DTYPE, .rows = OP_NONE,
+                     .columns = MATMUL_N},
+    [MATMUL_RESIDUAL] = {"residual", ROLE_INPUT, .present = MATMUL_HAS_RESIDUAL, .fixed = DTYPE_F32,
+                         .rows = MATMUL_ROWS, .columns = MATMUL_N},
+    [MATMUL_NORM] = {"norm", ROLE_WEIGHT, .present = MATMUL_HAS_NORM, .dtype = MATMUL_NORM_DTYPE, .rows = OP_NONE,
+                     .columns = MATMUL_K},
+    [MATMUL_WORKSPACE] = {"workspace", ROLE_WORKSPACE, .targets = 1u << TARGET_CPU, .bytes = workspace_bytes},
+};
+static const char *const tunable_names[MATMUL_TUNABLES] = {
+    [MATMUL_PANELS_PER_TILE - MATMUL_FIRST_TUNABLE] = "panels_per_tile",
+    [MATMUL_ROWS_PER_TILE - MATMUL_FIRST_TUNABLE] = "rows_per_tile",
+    [MATMUL_DEPTH_BLOCK - MATMUL_FIRST_TUNABLE] = "depth_block",
+    [MATMUL_ROWS_PER_BLOCK - MATMUL_FIRST_TUNABLE] = "rows_per_block",
+    [MATMUL_PANELS_PER_TASK - MATMUL_FIRST_TUNABLE] = "panels_per_task",
+    [MATMUL_THREADS - MATMUL_FIRST_TUNABLE] = "threads",
+};
+
+static const char *illegal(const int64_t *params)
+{
+    if (!matmul_is_gated(params)) return NULL;
+    if (params[MATMUL_HAS_RESIDUAL]) return "a residual with a gate";
+    if (params[MATMUL_SCALE_BITS] != OP_FLOAT_ONE_BITS) return "a scale with a gate";
+    return params[MATMUL_N] % 2 ? "parameter n is odd with a gate" : NULL;
+}
+
+static const char *cpu_illegal(const int64_t *params)
+{
+    if (params[MATMUL_HAS_NORM]) return "CPU code has no norm";
+    if (matmul_is_gated(params) && params[MATMUL_N] % (2 * PANEL_ROWS) != 0)
+        return "parameter n is not a multiple of 32 with a gate";
+    /* The instruction set with the most registers comes last: its reason names the actual error. */
+    const char *why = NULL;
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        why = matmul_tunables_illegal(params, (enum cpu_isa)isa);
+        if (!why) return NULL;
+    }
+    return why;
+}
+
+static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+{
+    (void)geometry;
+    uint64_t rows = (uint64_t)params[MATMUL_ROWS], n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
+    *bytes = panel_count(n) * panel_bytes(k, (enum dtype)params[MATMUL_DTYPE]) +
+             rows * (k + matmul_out_columns(params)) * sizeof(float);
+    if (params[MATMUL_HAS_BIAS]) *bytes += n * dtype_bytes((enum dtype)params[MATMUL_BIAS_DTYPE]);
+    if (params[MATMUL_HAS_RESIDUAL]) *bytes += rows * n * sizeof(float);
+    *flops = 2 * rows * n * k;
+}
+
+static void reference(const struct op_call *call) { matmul_reference_range(call, 0, call->params[MATMUL_N]); }
+
+const struct op_descriptor op_matmul = {
+    .id = OP_MATMUL,
+    .name = "matmul",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = MATMUL_FIRST_TUNABLE,
+    .operand_count = MATMUL_OPERANDS,
+    .illegal = illegal,
+    .cost = cost,
+    .tunables = tunable_names,
+    .tunable_count = MATMUL_TUNABLES,
+    .cpu_illegal = cpu_illegal,
+    .default_tunables = matmul_default_tunables,
+    .reference = reference,
+    .run =
+        {
+            [CPU_PORTABLE] = matmul_run_portable,
+#if defined(__x86_64__)
+            [CPU_AVX2] = matmul_run_avx2,
+            [CPU_AVX512] = matmul_run_avx512,
+            [CPU_AVX512BF16] = matmul_run_avx512bf16,
+#endif
+        },
+};

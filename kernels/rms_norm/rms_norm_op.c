@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/rms_norm/rms_norm.h"
+
+#include "kernels/cpu/vector_portable.h"
+#include "kernels/op/op.h"
+#include "kernels/rms_norm/rms_norm_vector.h"
+
+static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+{
+    (void)geometry;
+    uint64_t rows = (uint64_t)params[RMS_NORM_ROWS], width = (uint64_t)params[RMS_NORM_HIDDEN];
+    uint64_t element_bytes = sizeof(float) + dtype_bytes((enum dtype)params[RMS_NORM_OUT_DTYPE]);
+    if (params[RMS_NORM_HAS_RESIDUAL]) element_bytes += 2 * sizeof(float);
+    if (params[RMS_NORM_HAS_ADD_TO]) element_bytes += sizeof(float);
+    if (params[RMS_NORM_HAS_COPY]) element_bytes += dtype_bytes((enum dtype)params[RMS_NORM_COPY_DTYPE]);
+    *bytes = rows * width * element_bytes + width * dtype_bytes((enum dtype)params[RMS_NORM_WEIGHT_DTYPE]);
+    *flops = (params[RMS_NORM_HAS_RESIDUAL] || params[RMS_NORM_HAS_ADD_TO] ? 5u : 4u) * rows * width;
+}
+
+static const char *illegal(const int64_t *params)
+{
+    return params[RMS_NORM_HAS_RESIDUAL] && params[RMS_NORM_HAS_ADD_TO] ? "both residual and add_to" : NULL;
+}
+
+static const char *cpu_illegal(const int64_t *params)
+{
+    return params[RMS_NORM_HAS_ADD_TO] || params[RMS_NORM_HAS_COPY] ? "CPU code has neither add_to nor copy" : NULL;
+}
+
+static void run_portable(const struct op_call *call, struct team_member *member) { rms_norm_vector_run(call, member); }
+
+static const struct op_param param_schema[RMS_NORM_PARAMS] = {
+    OP_ROWS_PARAMS,
+    [RMS_NORM_HIDDEN] = {"hidden", 3, PARAM_INTEGER, PARAM_OF_WIDTH, RMS_NORM_X, .least = 1, .most = OP_MAX_WIDTH},
+    [RMS_NORM_WEIGHT_DTYPE] = {"weight_dtype", 4, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_WEIGHT},
+    [RMS_NORM_EPS_BITS] = {"eps_bits", 5, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [RMS_NORM_OUT_DTYPE] = {"out_dtype", 6, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_OUT, .fallback = DTYPE_F32},
+    [RMS_NORM_HAS_RESIDUAL] = {"has_residual", 7, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_RESIDUAL, .most = 1},
+    [RMS_NORM_HAS_ADD_TO] = {"has_add_to", OP_LATER_PARAM_ID, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_ADD_TO,
+                             .most = 1},
+    [RMS_NORM_HAS_COPY] = {"has_copy", OP_LATER_PARAM_ID + 1, PARAM_INTEGER, PARAM_OF_PRESENT, RMS_NORM_COPY,
+                           .most = 1},
+    [RMS_NORM_COPY_DTYPE] = {"copy_dtype", OP_LATER_PARAM_ID + 2, PARAM_DTYPE, PARAM_OF_DTYPE, RMS_NORM_COPY,
+                             .fallback = DTYPE_BF16},
+};
+static const struct op_operand operand_schema[RMS_NORM_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [RMS_NORM_X] = {"x", ROLE_INPUT, .fixed = DTYPE_F32, .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_WEIGHT] = {"weight", ROLE_WEIGHT, .dtype = RMS_NORM_WEIGHT_DTYPE, .rows = OP_NONE,
+                         .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_OUT] = {"out", ROLE_OUTPUT, .dtype = RMS_NORM_OUT_DTYPE, .rows = RMS_NORM_ROWS,
+                      .columns = RMS_NORM_HIDDEN, .replaces = 1u << RMS_NORM_ADD_TO, .replaces_cpu = 1u << RMS_NORM_X},
+    [RMS_NORM_RESIDUAL] = {"residual", ROLE_INPUT, .present = RMS_NORM_HAS_RESIDUAL, .fixed = DTYPE_F32,
+                           .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_SUM] = {"sum", ROLE_OUTPUT, .present = RMS_NORM_HAS_RESIDUAL, .fixed = DTYPE_F32, .rows = RMS_NORM_ROWS,
+                      .columns = RMS_NORM_HIDDEN, .replaces_cpu = 1u << RMS_NORM_RESIDUAL},
+    [RMS_NORM_ADD_TO] = {"add_to", ROLE_INPUT, .present = RMS_NORM_HAS_ADD_TO, .fixed = DTYPE_F32,
+                         .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
+    [RMS_NORM_COPY] = {"copy", ROLE_OUTPUT, .present = RMS_NORM_HAS_COPY, .dtype = RMS_NORM_COPY_DTYPE,
+                       .rows = RMS_NORM_ROWS, .columns = RMS_NORM_HIDDEN},
+};
+
+const struct op_descriptor op_rms_norm = {
+    .id = OP_RMS_NORM,
+    .name = "rms_norm",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = RMS_NORM_PARAMS,
+    .operand_count = RMS_NORM_OPERANDS,
+    .illegal = illegal,
+    .cost = cost,
+    .cpu_illegal = cpu_illegal,
+    .reference = rms_norm_reference,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
+#if defined(__x86_64__)
+            [CPU_AVX2] = rms_norm_run_avx2,
+            [CPU_AVX512] = rms_norm_run_avx512,
+#endif
+        },
+};

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/rope_append/rope_append.h"
+
+#include "kernels/cpu/vector_portable.h"
+#include "kernels/op/op.h"
+#include "kernels/rope_append/rope_append_vector.h"
+
+static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+{
+    enum { FLOPS_ROPE = 3, FLOPS_NORM = 4 /* per element */ };
+    (void)geometry;
+    uint64_t rows = (uint64_t)params[ROPE_APPEND_ROWS], heads = (uint64_t)params[ROPE_APPEND_HEADS];
+    uint64_t kv_heads = (uint64_t)params[ROPE_APPEND_KV_HEADS], head_dim = (uint64_t)params[ROPE_APPEND_HEAD_DIM];
+    uint64_t kv_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_KV_DTYPE]);
+    uint64_t elements = (2 * heads + 2 * kv_heads + 1) * head_dim;
+    *bytes = rows * (elements * sizeof(float) + 2 * kv_heads * head_dim * kv_bytes + 3 * sizeof(int32_t));
+    uint64_t each = params[ROPE_APPEND_HAS_NORM] ? FLOPS_ROPE + FLOPS_NORM : FLOPS_ROPE;
+    *flops = rows * (heads + kv_heads) * head_dim * each;
+}
+
+static void run_portable(const struct op_call *call, struct team_member *member)
+{
+    rope_append_vector_run(call, member);
+}
+
+static const char *illegal(const int64_t *params)
+{
+    if (params[ROPE_APPEND_NORM_SCOPE] && !params[ROPE_APPEND_HAS_NORM]) return "norm_scope is 1 without a norm";
+    const char *why = op_rotary_illegal(params, ROPE_APPEND_ROTARY_DIM);
+    return why ? why : op_paged_illegal(params);
+}
+
+static uint64_t table_width(const int64_t *params) { return (uint64_t)op_rotary_dim(params, ROPE_APPEND_ROTARY_DIM); }
+
+static uint64_t norm_width(const int64_t *params, int heads)
+{
+    return (uint64_t)(params[ROPE_APPEND_HEAD_DIM] * (params[ROPE_APPEND_NORM_SCOPE] ? params[heads] : 1));
+}
+
+static uint64_t norm_q_width(const int64_t *params) { return norm_width(params, ROPE_APPEND_HEADS); }
+static uint64_t norm_k_width(const int64_t *params) { return norm_width(params, ROPE_APPEND_KV_HEADS); }
+
+static const struct op_param param_schema[ROPE_APPEND_PARAMS] = {
+    OP_PAGED_PARAMS(ROPE_APPEND_QKV),
+    [ROPE_APPEND_HAS_NORM] = {"has_norm", 12, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_APPEND_NORM_Q, .most = 1},
+    [ROPE_APPEND_NORM_DTYPE] = {"norm_dtype", 13, PARAM_DTYPE, PARAM_OF_DTYPE, ROPE_APPEND_NORM_Q,
+                                .fallback = DTYPE_BF16},
+    [ROPE_APPEND_EPS_BITS] = {"eps_bits", 14, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ROPE_APPEND_ROTARY_DIM] = {"rotary_dim", 256, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_HEAD_DIM},
+    [ROPE_APPEND_NORM_SCOPE] = {"norm_scope", 257, PARAM_INTEGER, PARAM_OF_NODE, .most = ROPE_APPEND_NORM_SCOPES - 1},
+};
+static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ROPE_APPEND_QKV] = {"qkv", ROLE_INPUT, .dtype = ROPE_APPEND_X_DTYPE, .rows = ROPE_APPEND_ROWS,
+                         .width = op_qkv_width},
+    [ROPE_APPEND_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROPE_APPEND_ROWS, .width = table_width},
+    [ROPE_APPEND_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ROPE_APPEND_ROWS,
+                           .columns = OP_NONE},
+    [ROPE_APPEND_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
+                               .rows = ROPE_APPEND_ROWS, .columns = OP_NONE},
+    [ROPE_APPEND_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
+    [ROPE_APPEND_KV] = {"kv", ROLE_KV, ACCESS_WRITE, .bytes = op_kv_bytes},
+    [ROPE_APPEND_Q] = {"q", ROLE_OUTPUT, .dtype = ROPE_APPEND_X_DTYPE, .rows = ROPE_APPEND_ROWS,
+                       .width = op_heads_width},
+    [ROPE_APPEND_NORM_Q] = {"norm_q", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_NORM, .dtype = ROPE_APPEND_NORM_DTYPE,
+                            .rows = OP_NONE, .width = norm_q_width},
+    [ROPE_APPEND_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_APPEND_HAS_NORM, .dtype = ROPE_APPEND_NORM_DTYPE,
+                            .rows = OP_NONE, .width = norm_k_width},
+};
+
+const struct op_descriptor op_rope_append = {
+    .id = OP_ROPE_APPEND,
+    .name = "rope_append",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = ROPE_APPEND_PARAMS,
+    .operand_count = ROPE_APPEND_OPERANDS,
+    .illegal = illegal,
+    .cost = cost,
+    .reference = rope_append_reference,
+    .run =
+        {
+            [CPU_PORTABLE] = run_portable,
+#if defined(__x86_64__)
+            [CPU_AVX2] = rope_append_run_avx2,
+            [CPU_AVX512] = rope_append_run_avx512,
+#endif
+        },
+};

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/rope_attention/rope_attention.h"
+
+static const char *illegal(const int64_t *params)
+{
+    const char *why = op_rotary_illegal(params, ROPE_ATTENTION_ROTARY_DIM);
+    return why ? why : op_paged_illegal(params);
+}
+
+static uint64_t table_width(const int64_t *params)
+{
+    return (uint64_t)op_rotary_dim(params, ROPE_ATTENTION_ROTARY_DIM);
+}
+
+/* Workspace of every tactic of the problem, independent of the tunables. */
+static bool counter_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
+                          uint64_t *bytes)
+{
+    (void)params, (void)geometry, (void)target;
+    *bytes = PLAN_ALIGNMENT;
+    return true;
+}
+
+static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
+    OP_PAGED_PARAMS(ROPE_ATTENTION_QKV),
+    [ROPE_ATTENTION_WINDOW] = {"window", 12, PARAM_INTEGER, PARAM_OF_NODE, .most = INT32_MAX},
+    [ROPE_ATTENTION_SCALE_BITS] = {"scale_bits", 13, PARAM_FLOAT, PARAM_OF_NODE, .least = 1, .most = OP_FLOAT_MAX_BITS},
+    [ROPE_ATTENTION_HAS_NORM] = {"has_norm", 14, PARAM_INTEGER, PARAM_OF_PRESENT, ROPE_ATTENTION_NORM_Q, .most = 1},
+    [ROPE_ATTENTION_NORM_DTYPE] = {"norm_dtype", 15, PARAM_DTYPE, PARAM_OF_DTYPE, ROPE_ATTENTION_NORM_Q,
+                                   .fallback = DTYPE_BF16},
+    [ROPE_ATTENTION_EPS_BITS] = {"eps_bits", 16, PARAM_FLOAT, PARAM_OF_NODE, .most = OP_FLOAT_MAX_BITS},
+    [ROPE_ATTENTION_ROTARY_DIM] = {"rotary_dim", 256, PARAM_INTEGER, PARAM_OF_NODE, .most = OP_MAX_HEAD_DIM},
+};
+static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
+    OP_COUNTS_OPERAND,
+    [ROPE_ATTENTION_QKV] = {"qkv", ROLE_INPUT, .dtype = ROPE_ATTENTION_X_DTYPE, .rows = ROPE_ATTENTION_ROWS,
+                            .width = op_qkv_width},
+    [ROPE_ATTENTION_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROPE_ATTENTION_ROWS,
+                              .width = table_width},
+    [ROPE_ATTENTION_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ROPE_ATTENTION_ROWS,
+                              .columns = OP_NONE},
+    [ROPE_ATTENTION_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
+                                  .rows = ROPE_ATTENTION_ROWS, .columns = OP_NONE},
+    [ROPE_ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
+    [ROPE_ATTENTION_KV] = {"kv", ROLE_KV, ACCESS_READ_WRITE, .bytes = op_kv_bytes},
+    [ROPE_ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ROPE_ATTENTION_X_DTYPE, .rows = ROPE_ATTENTION_ROWS,
+                            .width = op_heads_width},
+    [ROPE_ATTENTION_WORKSPACE] = {"workspace", ROLE_COUNTERS, .bytes = counter_bytes},
+    [ROPE_ATTENTION_NORM_Q] = {"norm_q", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
+                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
+    [ROPE_ATTENTION_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
+                               .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
+};
+
+/* rope_append and attention fused; a CPU runs both ops. */
+const struct op_descriptor op_rope_attention = {
+    .id = OP_ROPE_ATTENTION,
+    .name = "rope_attention",
+    .params = param_schema,
+    .operands = operand_schema,
+    .param_count = ROPE_ATTENTION_PROBLEM_PARAMS,
+    .operand_count = ROPE_ATTENTION_OPERANDS,
+    .illegal = illegal,
+};
