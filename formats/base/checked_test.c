@@ -2,10 +2,10 @@
 #include "formats/base/checked.h"
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
-static void test_arithmetic(void **state)
+TEST(test_arithmetic)
 {
-    (void)state;
     uint64_t out;
     assert_true(checked_add(UINT64_MAX - 1, 1, &out));
     assert_true(out == UINT64_MAX);
@@ -18,9 +18,8 @@ static void test_arithmetic(void **state)
     assert_false(checked_mul(UINT64_C(1) << 32, UINT64_C(1) << 32, &out));
 }
 
-static void test_align(void **state)
+TEST(test_align)
 {
-    (void)state;
     uint64_t out;
     static const uint64_t cases[][3] = {{0, 64, 0}, {1, 64, 64}, {64, 64, 64}, {65, 64, 128}, {7, 1, 7}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -31,9 +30,8 @@ static void test_align(void **state)
     assert_false(checked_align(UINT64_MAX - 62, 64, &out));
 }
 
-static void test_product(void **state)
+TEST(test_product)
 {
-    (void)state;
     uint64_t out;
     assert_true(checked_product(NULL, 0, &out));
     assert_true(out == 1);
@@ -44,9 +42,8 @@ static void test_product(void **state)
     assert_false(checked_product((const uint64_t[]){UINT64_MAX, 2, 0}, 3, &out));
 }
 
-static void test_range(void **state)
+TEST(test_range)
 {
-    (void)state;
     assert_true(checked_range(0, 0, 0));
     assert_true(checked_range(10, 0, 10));
     assert_true(checked_range(4, 6, 10));
@@ -56,13 +53,4 @@ static void test_range(void **state)
     assert_false(checked_range(2, UINT64_MAX, UINT64_MAX));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_align),
-        cmocka_unit_test(test_product),
-        cmocka_unit_test(test_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

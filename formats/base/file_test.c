@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 /* Exit codes of children, which run tests that would affect this process. */
 enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };
@@ -48,9 +49,8 @@ static void expect_content(const char *path, const char *expected, size_t size)
     free(text);
 }
 
-static void test_map(void **state)
+TEST(test_map)
 {
-    (void)state;
     struct status status = {0};
     struct file_map map;
     char *folder = test_folder();
@@ -89,9 +89,8 @@ static void test_map(void **state)
     test_folder_remove(folder);
 }
 
-static void test_read(void **state)
+TEST(test_read)
 {
-    (void)state;
     struct status status = {0};
     char *folder = test_folder(), *text;
     size_t size;
@@ -121,9 +120,8 @@ static bool write_sample(const char *path, struct status *status)
     return done;
 }
 
-static void test_output(void **state)
+TEST(test_output)
 {
-    (void)state;
     struct status status = {0};
     struct stat information;
     char *folder = test_folder();
@@ -148,9 +146,8 @@ static void test_output(void **state)
     test_folder_remove(folder);
 }
 
-static void test_pad_large(void **state)
+TEST(test_pad_large)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
@@ -167,9 +164,8 @@ static void test_pad_large(void **state)
     test_folder_remove(folder);
 }
 
-static void test_output_misuse(void **state)
+TEST(test_output_misuse)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
@@ -188,9 +184,8 @@ static void test_output_misuse(void **state)
     test_folder_remove(folder);
 }
 
-static void test_abandon(void **state)
+TEST(test_abandon)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
@@ -210,9 +205,8 @@ static void test_abandon(void **state)
     test_folder_remove(folder);
 }
 
-static void test_refused_targets(void **state)
+TEST(test_refused_targets)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
@@ -250,9 +244,8 @@ static void test_refused_targets(void **state)
     test_folder_remove(folder);
 }
 
-static void test_symbolic_link(void **state)
+TEST(test_symbolic_link)
 {
-    (void)state;
     struct status status = {0};
     struct stat information;
     char *folder = test_folder();
@@ -266,9 +259,8 @@ static void test_symbolic_link(void **state)
     test_folder_remove(folder);
 }
 
-static void test_long_name(void **state)
+TEST(test_long_name)
 {
-    (void)state;
     struct status status = {0};
     char *folder = test_folder(), name[256];
     memset(name, 'n', 255);
@@ -291,9 +283,8 @@ static int die_while_writing(const char *folder)
     return CHILD_BAD;
 }
 
-static void test_killed(void **state)
+TEST(test_killed)
 {
-    (void)state;
     char *folder = test_folder();
     test_write_text(test_path(folder, "out"), "old");
     int result = in_child(die_while_writing, folder);
@@ -332,9 +323,8 @@ static int write_with_named_temporary(const char *folder)
     return test_count_entries(folder) == 1 ? CHILD_GOOD : CHILD_BAD;
 }
 
-static void test_named_temporary(void **state)
+TEST(test_named_temporary)
 {
-    (void)state;
     char *folder = test_folder();
     expect_child_good(in_child(write_with_named_temporary, folder));
     expect_content(test_path(folder, "out"), "HELLO\0\0\0world", 13);
@@ -357,9 +347,8 @@ static int write_as_nobody(const char *folder)
     return message_has(&status, STATUS_MACHINE, "Permission denied") ? CHILD_GOOD : CHILD_BAD;
 }
 
-static void test_forbidden_folder(void **state)
+TEST(test_forbidden_folder)
 {
-    (void)state;
     char *folder = test_folder();
     assert_int_equal(chmod(folder, 0555), 0);
     expect_child_good(in_child(write_as_nobody, folder));
@@ -425,27 +414,14 @@ static void run_in_child(int (*body)(const char *folder))
     expect_child_good(result);
 }
 
-static void test_full_disk(void **state)
-{
-    (void)state;
-    run_in_child(write_to_full_disk);
-}
+TEST(test_full_disk) { run_in_child(write_to_full_disk); }
 
-static void test_read_only_disk(void **state)
-{
-    (void)state;
-    run_in_child(write_to_read_only_disk);
-}
+TEST(test_read_only_disk) { run_in_child(write_to_read_only_disk); }
 
-static void test_size_limit(void **state)
-{
-    (void)state;
-    run_in_child(write_beyond_size_limit);
-}
+TEST(test_size_limit) { run_in_child(write_beyond_size_limit); }
 
-static void test_map_release(void **state)
+TEST(test_map_release)
 {
-    (void)state;
     enum { BYTES = 100000 };
     struct status status;
     struct file_map map;
@@ -471,25 +447,4 @@ static void test_map_release(void **state)
     free(bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_map_release),
-        cmocka_unit_test(test_read),
-        cmocka_unit_test(test_output),
-        cmocka_unit_test(test_pad_large),
-        cmocka_unit_test(test_output_misuse),
-        cmocka_unit_test(test_abandon),
-        cmocka_unit_test(test_refused_targets),
-        cmocka_unit_test(test_symbolic_link),
-        cmocka_unit_test(test_long_name),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_named_temporary),
-        cmocka_unit_test(test_forbidden_folder),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_read_only_disk),
-        cmocka_unit_test(test_size_limit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

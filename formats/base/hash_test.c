@@ -3,6 +3,7 @@
 #include "formats/base/hash.h"
 #include "formats/base/hash_wide.h"
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <xxhash.h>
 
@@ -18,9 +19,8 @@ static int fill(void **state)
 }
 
 /* From xxHash's self-test: the empty input, and bytes of its generator. */
-static void values_are_those_of_xxhash(void **state)
+TEST(values_are_those_of_xxhash)
 {
-    (void)state;
     enum { SELF_TEST_BYTES = 2367 };
     static uint8_t input[SELF_TEST_BYTES];
     uint64_t generator = UINT64_C(2654435761);
@@ -61,9 +61,8 @@ static uint64_t by(void (*add)(void *, const void *, size_t), size_t offset, siz
 #endif
 
 /* This file's copy of xxHash, for the compiler's base instructions. */
-static void every_width_agrees(void **state)
+TEST(every_width_agrees)
 {
-    (void)state;
     uint64_t word = 3;
     for (int round = 0; round < 2000; round++) {
         const size_t offset = test_random(&word) % 64, size = test_random(&word) % (round % 4 ? 3000 : BYTES - 64);
@@ -78,9 +77,4 @@ static void every_width_agrees(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values_are_those_of_xxhash),
-                                       cmocka_unit_test(every_width_agrees)};
-    return cmocka_run_group_tests(tests, fill, NULL);
-}
+int main(void) { return test_run_with(fill, NULL, NULL, NULL); }

@@ -2,10 +2,10 @@
 #include "formats/base/json.h"
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
-static void test_parse_refuses(void **state)
+TEST(test_parse_refuses)
 {
-    (void)state;
     static const struct {
         const char *text;
         size_t size;
@@ -31,9 +31,8 @@ static void test_parse_refuses(void **state)
     }
 }
 
-static void test_deep_nesting(void **state)
+TEST(test_deep_nesting)
 {
-    (void)state;
     enum { DEPTH = 1000000 };
     char *text = malloc(DEPTH);
     struct status status = {0};
@@ -43,9 +42,8 @@ static void test_deep_nesting(void **state)
     free(text);
 }
 
-static void test_reader(void **state)
+TEST(test_reader)
 {
-    (void)state;
     static const char text[] = "{\"n\": 5, \"big\": 9223372036854775807, \"neg\": -1, \"real\": 1.5, \"yes\": true,"
                                " \"text\": \"abc\", \"list\": [1, 2], \"none\": null, \"extra\": {}}";
     struct status status = {0};
@@ -96,9 +94,8 @@ static void test_reader(void **state)
     json_decref(object);
 }
 
-static void test_open_needs_object(void **state)
+TEST(test_open_needs_object)
 {
-    (void)state;
     struct status status = {0};
     struct json_reader reader;
     json_t *array = json_array();
@@ -110,13 +107,4 @@ static void test_open_needs_object(void **state)
     json_decref(array);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_refuses),
-        cmocka_unit_test(test_deep_nesting),
-        cmocka_unit_test(test_reader),
-        cmocka_unit_test(test_open_needs_object),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

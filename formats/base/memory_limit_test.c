@@ -2,6 +2,7 @@
 /* The smallest of all limits applies, for all kinds of control groups; uses artificial proc and sys folders. */
 #include "formats/base/test_support.h"
 #include "formats/base/memory_limit.h"
+#include "formats/base/test_program.h"
 
 #include <sys/stat.h>
 
@@ -43,22 +44,16 @@ static uint64_t available(void)
     return limit.bytes;
 }
 
-static void test_nothing_known(void **state)
-{
-    (void)state;
-    assert_true(available() == UINT64_MAX);
-}
+TEST(test_nothing_known) { assert_true(available() == UINT64_MAX); }
 
-static void test_meminfo(void **state)
+TEST(test_meminfo)
 {
-    (void)state;
     write_file("proc/meminfo", "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    8000 kB\nCached: 5 kB\n");
     assert_int_equal(available(), 8000 * 1024);
 }
 
-static void test_groups_of_version_2(void **state)
+TEST(test_groups_of_version_2)
 {
-    (void)state;
     write_file("proc/meminfo", "MemAvailable: 8000 kB\n");
     write_file("proc/self/cgroup", "0::/outer/inner\n");
     write_file("sys/fs/cgroup/outer/inner/memory.max", "max\n");
@@ -76,9 +71,8 @@ static void test_groups_of_version_2(void **state)
     assert_int_equal(available(), 0);
 }
 
-static void test_groups_of_version_1(void **state)
+TEST(test_groups_of_version_1)
 {
-    (void)state;
     write_file("proc/meminfo", "MemAvailable: 8000 kB\n");
     write_file("proc/self/cgroup", "9:name=systemd:/\n4:memory:/box\n1:cpu:/\n0::/\n");
     write_file("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "400000\n");
@@ -87,9 +81,8 @@ static void test_groups_of_version_1(void **state)
     assert_int_equal(available(), 150000);
 }
 
-static void test_this_machine(void **state)
+TEST(test_this_machine)
 {
-    (void)state;
     struct memory_limit limit;
     memory_limit_available("", &limit);
     assert_true(limit.bytes > 1 << 20);
@@ -97,9 +90,8 @@ static void test_this_machine(void **state)
     assert_true(limit.bytes > 1 << 20);
 }
 
-static void test_message(void **state)
+TEST(test_message)
 {
-    (void)state;
     struct status status;
     status_clear(&status);
     assert_true(memory_limit_check("scratch", 1, 1, "free memory", &status));
@@ -109,15 +101,4 @@ static void test_message(void **state)
     assert_non_null(strstr(status.message, "free memory"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nothing_known, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_meminfo, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_groups_of_version_2, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(test_groups_of_version_1, make_root, remove_root),
-        cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_message),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run_with(NULL, make_root, remove_root, NULL); }

@@ -2,10 +2,10 @@
 #include "formats/base/npy.h"
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
-static void test_file(void **state)
+TEST(test_file)
 {
-    (void)state;
     struct status status = {0};
     struct npy_writer writer;
     struct file_map map;
@@ -31,9 +31,8 @@ static void test_file(void **state)
     test_folder_remove(folder);
 }
 
-static void test_no_rows(void **state)
+TEST(test_no_rows)
 {
-    (void)state;
     struct status status = {0};
     struct npy_writer writer;
     struct file_map map;
@@ -48,9 +47,8 @@ static void test_no_rows(void **state)
     test_folder_remove(folder);
 }
 
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     struct status status = {0};
     struct npy_writer writer;
     char *folder = test_folder();
@@ -68,12 +66,4 @@ static void test_failures(void **state)
     test_folder_remove(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_no_rows),
-        cmocka_unit_test(test_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

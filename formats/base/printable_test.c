@@ -3,6 +3,7 @@
 #include "formats/base/test_support.h"
 
 #include "formats/base/printable.h"
+#include "formats/base/test_program.h"
 
 static size_t encode(uint32_t value, char text[5])
 {
@@ -13,9 +14,8 @@ static size_t encode(uint32_t value, char text[5])
     return length;
 }
 
-static void test_every_character(void **state)
+TEST(test_every_character)
 {
-    (void)state;
     static const uint32_t ranges[][2] = {{0, 0x1f},        {0x7f, 0x9f},     {0x61c, 0x61c},
                                          {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069}};
     char text[5], escape[PRINTABLE_ESCAPE_BYTES], expected[16];
@@ -35,9 +35,8 @@ static void test_every_character(void **state)
     }
 }
 
-static void test_what_is_no_character(void **state)
+TEST(test_what_is_no_character)
 {
-    (void)state;
     static const char *const bad[] = {"\xff",    "\x80", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
                                       "\xe2\x82"};
     char escape[PRINTABLE_ESCAPE_BYTES], expected[16];
@@ -53,11 +52,4 @@ static void test_what_is_no_character(void **state)
     assert_false(printable_text("a\0b", 3));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_character),
-        cmocka_unit_test(test_what_is_no_character),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

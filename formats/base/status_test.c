@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <errno.h>
 
-static void test_fail_and_clear(void **state)
+TEST(test_fail_and_clear)
 {
-    (void)state;
     struct status status = {0};
     assert_int_equal(status_exit_code(&status), 0);
     assert_false(status_fail(&status, STATUS_BAD_INPUT, "field '%s': expected %d, found %d", "x", 1, 2));
@@ -22,9 +22,8 @@ static void test_fail_and_clear(void **state)
     assert_false(status_fail_errno(NULL, STATUS_INTERNAL, EIO, "no status"));
 }
 
-static void test_errno(void **state)
+TEST(test_errno)
 {
-    (void)state;
     static const struct {
         int error;
         enum status_code expected;
@@ -40,9 +39,8 @@ static void test_errno(void **state)
     }
 }
 
-static void test_exit_codes(void **state)
+TEST(test_exit_codes)
 {
-    (void)state;
     static const int expected[] = {0, 1, 2, 3, 4, 1, 1, 1, 3, 1, 1};
     for (int code = STATUS_OK; code <= STATUS_NOT_FINITE; code++) {
         struct status status = {.code = (enum status_code)code};
@@ -52,9 +50,8 @@ static void test_exit_codes(void **state)
 }
 
 /* For any hostile name, a message is one line of valid UTF-8 without control characters. */
-static void test_hostile_text(void **state)
+TEST(test_hostile_text)
 {
-    (void)state;
     static const struct {
         const char *text, *expected;
     } cases[] = {
@@ -80,9 +77,8 @@ static void test_hostile_text(void **state)
     }
 }
 
-static void test_truncation(void **state)
+TEST(test_truncation)
 {
-    (void)state;
     char text[2 * STATUS_MESSAGE_BYTES];
     for (size_t shift = 0; shift < 3; shift++) {
         struct status status = {0};
@@ -104,11 +100,4 @@ static void test_truncation(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fail_and_clear), cmocka_unit_test(test_errno),      cmocka_unit_test(test_exit_codes),
-        cmocka_unit_test(test_hostile_text),   cmocka_unit_test(test_truncation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

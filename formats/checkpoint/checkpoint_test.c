@@ -6,6 +6,7 @@
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
+#include "formats/base/test_program.h"
 
 static const char config_text[] = "{" TEST_CONFIG "}";
 
@@ -45,9 +46,8 @@ static void expect_refused(const char *path, enum status_code code, const char *
     assert_null(checkpoint.tensors);
 }
 
-static void test_single(void **state)
+TEST(test_single)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = test_folder();
@@ -81,9 +81,8 @@ static void test_single(void **state)
     test_folder_remove(folder);
 }
 
-static void test_only_file(void **state)
+TEST(test_only_file)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = test_folder();
@@ -100,9 +99,8 @@ static void test_only_file(void **state)
     test_folder_remove(folder);
 }
 
-static void test_relative_path(void **state)
+TEST(test_relative_path)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = test_folder(), before[4096];
@@ -119,9 +117,8 @@ static void test_relative_path(void **state)
     test_folder_remove(folder);
 }
 
-static void test_config_only(void **state)
+TEST(test_config_only)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = test_folder();
@@ -138,9 +135,8 @@ static void test_config_only(void **state)
     test_folder_remove(folder);
 }
 
-static void test_bad_paths(void **state)
+TEST(test_bad_paths)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = test_folder();
@@ -170,9 +166,8 @@ static void test_bad_paths(void **state)
     test_folder_remove(folder);
 }
 
-static void test_sharded(void **state)
+TEST(test_sharded)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint checkpoint;
     char *folder = sharded_folder();
@@ -200,9 +195,8 @@ static void test_sharded(void **state)
     test_folder_remove(folder);
 }
 
-static void test_bad_index(void **state)
+TEST(test_bad_index)
 {
-    (void)state;
     static const struct {
         enum status_code code;
         const char *text, *words;
@@ -257,9 +251,8 @@ static void test_bad_index(void **state)
     test_folder_remove(folder);
 }
 
-static void test_index_alone(void **state)
+TEST(test_index_alone)
 {
-    (void)state;
     struct status status = {0};
     struct checkpoint_index index;
     static const char text[] = "{\"metadata\": {\"total_size\": 9007199254740991}, \"weight_map\": {\"b\":"
@@ -274,12 +267,4 @@ static void test_index_alone(void **state)
     checkpoint_index_free(&index);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_single),      cmocka_unit_test(test_only_file),   cmocka_unit_test(test_relative_path),
-        cmocka_unit_test(test_config_only), cmocka_unit_test(test_bad_paths),   cmocka_unit_test(test_sharded),
-        cmocka_unit_test(test_bad_index),   cmocka_unit_test(test_index_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 /* A config with vocab_size 512, bos 1 and eos 2, as read from config.json. */
 static struct model_config base(void)
@@ -24,9 +25,8 @@ static struct model_config accepted(const char *text)
     return config;
 }
 
-static void test_nothing_named(void **state)
+TEST(test_nothing_named)
 {
-    (void)state;
     static const char *const texts[] = {
         "{}",
         "{\"eos_token_id\": null, \"bos_token_id\": null, \"do_sample\": null, \"top_k\": null}",
@@ -45,9 +45,8 @@ static void test_nothing_named(void **state)
     }
 }
 
-static void test_token_ids(void **state)
+TEST(test_token_ids)
 {
-    (void)state;
     struct model_config config = accepted("{\"eos_token_id\": 7, \"bos_token_id\": 0, \"pad_token_id\": -1}");
     assert_int_equal(config.eos_count, 1);
     assert_int_equal(config.eos_tokens[0], 7);
@@ -62,9 +61,8 @@ static void test_token_ids(void **state)
     assert_int_equal(accepted("{\"eos_token_id\": []}").eos_count, 0);
 }
 
-static void test_sampling(void **state)
+TEST(test_sampling)
 {
-    (void)state;
     struct model_config config = accepted("{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9}");
     assert_true(config.do_sample);
     assert_true(config.temperature == 0.6 && config.top_p == 0.9 && config.repetition_penalty == 1.0);
@@ -79,9 +77,8 @@ static void test_sampling(void **state)
     accepted("{\"do_sample\": true, \"min_p\": 0.0, \"typical_p\": 1.0, \"epsilon_cutoff\": 0}");
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -124,13 +121,4 @@ static void test_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_named),
-        cmocka_unit_test(test_token_ids),
-        cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

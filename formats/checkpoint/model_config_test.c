@@ -4,6 +4,7 @@
 
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
+#include "formats/base/test_program.h"
 
 static bool parse(struct model_config *config, const char *text, struct status *status)
 {
@@ -36,9 +37,8 @@ static struct model_config accepted(const char *fields)
     return config;
 }
 
-static void test_documents(void **state)
+TEST(test_documents)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -56,9 +56,8 @@ static void test_documents(void **state)
     }
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     struct model_config config = accepted("");
     assert_string_equal(config.model_type, "test");
     assert_int_equal(config.dtype, DTYPE_NONE);
@@ -76,9 +75,8 @@ static void test_defaults(void **state)
 }
 
 /* The last line of defence against a reader that does not check what it reads. */
-static void test_limits(void **state)
+TEST(test_limits)
 {
-    (void)state;
     static const struct {
         const char *fields, *words;
     } cases[] = {
@@ -101,9 +99,8 @@ static void test_limits(void **state)
              "\"max_position\": 1073741824");
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
-    (void)state;
     assert_int_equal(accepted("\"torch_dtype\": \"float16\"").dtype, DTYPE_F16);
     assert_int_equal(accepted("\"dtype\": \"torch.float32\"").dtype, DTYPE_F32);
     assert_int_equal(accepted("\"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"").dtype, DTYPE_BF16);
@@ -112,9 +109,8 @@ static void test_dtypes(void **state)
     expect_refused("\"dtype\": \"float16\", \"torch_dtype\": \"bfloat16\"", STATUS_BAD_INPUT, "disagree|F16|BF16");
 }
 
-static void test_plain_fields(void **state)
+TEST(test_plain_fields)
 {
-    (void)state;
     accepted("\"_name_or_path\": \"x\", \"is_llama_config\": true, \"rope_interleaved\": false, \"use_mrope\": false,"
              " \"output_attentions\": false, \"id2label\": {\"0\": \"a\"}, \"pruned_heads\": {}, \"unknown\": null,"
              " \"max_length\": 4096, \"quantization_config\": null");
@@ -135,11 +131,4 @@ static void test_plain_fields(void **state)
         expect_refused(cases[i].fields, STATUS_BAD_INPUT, cases[i].words);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_documents), cmocka_unit_test(test_defaults),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_dtypes),    cmocka_unit_test(test_plain_fields),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -4,6 +4,7 @@
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
+#include "formats/base/test_program.h"
 
 /* Parses a config with the given rope fields; the caller checks the result. */
 static bool parse(struct model_config *config, const char *rope, unsigned head_dim, unsigned max_position,
@@ -97,9 +98,8 @@ static const struct reference {
 
 static const float TOLERANCE = 4 * 0x1p-23f;
 
-static void test_against_transformers(void **state)
+TEST(test_against_transformers)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof references / sizeof *references; i++) {
         const struct reference *reference = &references[i];
         unsigned n = reference->head_dim;
@@ -122,9 +122,8 @@ static void test_against_transformers(void **state)
 }
 
 /* The formulas of the papers, in double, at every position. */
-static void test_against_formulas(void **state)
+TEST(test_against_formulas)
 {
-    (void)state;
     struct status status = {0};
     struct model_config config;
     float inv_freq[64], attention_scaling;
@@ -169,9 +168,8 @@ static void test_against_formulas(void **state)
     "\"long_factor\": [10,11,12,13,14,15,16,17.5]" fields "}"
 
 /* Two sets: 1 / (factor * theta^(2i / rotary_dim)), and the factor on cos and sin of transformers. */
-static void test_longrope(void **state)
+TEST(test_longrope)
 {
-    (void)state;
     static const double factors[2][8] = {{1, 1.5, 2, 2.5, 3, 3.5, 4, 5}, {10, 11, 12, 13, 14, 15, 16, 17.5}};
     static const struct {
         const char *rope;
@@ -214,9 +212,8 @@ static void test_longrope(void **state)
 }
 
 /* A part of each head: as many elements as transformers rotates, with the frequencies of a head of that size. */
-static void test_partial_rotation(void **state)
+TEST(test_partial_rotation)
 {
-    (void)state;
     static const struct {
         const char *rope;
         unsigned head_dim, rotary_dim;
@@ -253,9 +250,8 @@ static void test_partial_rotation(void **state)
 }
 
 /* Absent keys have the defaults of transformers. */
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     struct status status = {0};
     struct model_config config;
     static const char *const plain[] = {"",
@@ -292,9 +288,8 @@ static void test_defaults(void **state)
     assert_int_equal(config.rope.type, ROPE_LINEAR);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct {
         const char *rope, *words;
     } cases[] = {
@@ -375,9 +370,8 @@ static void test_refused(void **state)
 }
 
 /* The smallest head and empty ramps must not divide by zero. */
-static void test_extremes(void **state)
+TEST(test_extremes)
 {
-    (void)state;
     static const char *const ropes[] = {
         "\"rope_theta\": 1.0000001",
         "\"rope_theta\": 1e15",
@@ -400,16 +394,4 @@ static void test_extremes(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_transformers),
-        cmocka_unit_test(test_against_formulas),
-        cmocka_unit_test(test_partial_rotation),
-        cmocka_unit_test(test_longrope),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_extremes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

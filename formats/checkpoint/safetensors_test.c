@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 struct image {
     uint8_t *bytes;
@@ -34,9 +35,8 @@ static void expect_refused(const char *header, size_t data_bytes, const char *wo
     free(image.bytes);
 }
 
-static void test_good(void **state)
+TEST(test_good)
 {
-    (void)state;
     static const char header[] =
         "{\"__metadata__\": {\"format\": \"pt\", \"note\": \"x\"},"
         " \"b\": {\"dtype\": \"BF16\", \"shape\": [2, 3], \"data_offsets\": [4, 16]},"
@@ -70,9 +70,8 @@ static void test_good(void **state)
     free(image.bytes);
 }
 
-static void test_every_dtype(void **state)
+TEST(test_every_dtype)
 {
-    (void)state;
     for (int dtype = DTYPE_NONE + 1; dtype < DTYPE_COUNT; dtype++) {
         char header[128];
         size_t bytes = 3 * dtype_bytes((enum dtype)dtype);
@@ -89,9 +88,8 @@ static void test_every_dtype(void **state)
     }
 }
 
-static void test_spaces(void **state)
+TEST(test_spaces)
 {
-    (void)state;
     static const char *const headers[] = {"{}", "   {}", "{}     ", "  {} "};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         struct status status = {0};
@@ -105,9 +103,8 @@ static void test_spaces(void **state)
     }
 }
 
-static void test_header_length(void **state)
+TEST(test_header_length)
 {
-    (void)state;
     struct status status = {0};
     struct safetensors file;
     uint8_t bytes[16] = {0};
@@ -127,9 +124,8 @@ static void test_header_length(void **state)
                         "found 18446744073709551615");
 }
 
-static void test_header_text(void **state)
+TEST(test_header_text)
 {
-    (void)state;
     expect_refused("", 0, "begin with '{'");
     expect_refused("    ", 0, "begin with '{'");
     expect_refused("\n{}", 0, "begin with '{'");
@@ -145,9 +141,8 @@ static void test_header_text(void **state)
     expect_refused("{\"__metadata__\": {\"a\": 1}}", 0, "__metadata__|'a'|expected a string|integer");
 }
 
-static void test_entries(void **state)
+TEST(test_entries)
 {
-    (void)state;
     static const struct {
         const char *entry;
         const char *words;
@@ -189,9 +184,8 @@ static void test_entries(void **state)
 #define ENTRY(name, begin, end, bytes) \
     "\"" name "\":{\"dtype\":\"U8\",\"shape\":[" bytes "],\"data_offsets\":[" begin "," end "]}"
 
-static void test_coverage(void **state)
+TEST(test_coverage)
 {
-    (void)state;
     expect_refused("{" ENTRY("a", "0", "4", "4") "," ENTRY("b", "3", "7", "4") "}", 7, "'a' and 'b' overlap|at 3|at 4");
     expect_refused("{" ENTRY("b", "0", "8", "8") "," ENTRY("a", "2", "4", "2") "}", 8, "'b' and 'a' overlap");
     expect_refused("{" ENTRY("a", "0", "4", "4") "," ENTRY("b", "0", "4", "4") "}", 4, "'a' and 'b' overlap");
@@ -205,9 +199,8 @@ static void test_coverage(void **state)
 }
 
 /* Every prefix of a valid file is refused, and so is the file with one more byte. */
-static void test_truncations(void **state)
+TEST(test_truncations)
 {
-    (void)state;
     static const char header[] = "{" ENTRY("a", "0", "4", "4") "," ENTRY("b", "4", "8", "4") "}";
     struct image image = make_image(header, sizeof header - 1, 8);
     for (uint64_t size = 0; size < image.size; size++) {
@@ -222,9 +215,8 @@ static void test_truncations(void **state)
     free(image.bytes);
 }
 
-static void test_hostile_name(void **state)
+TEST(test_hostile_name)
 {
-    (void)state;
     struct status status = {0};
     struct safetensors file;
     struct image image = make_image("{\"\\u001b[31m\\n\": 1}", 20, 0);
@@ -235,9 +227,8 @@ static void test_hostile_name(void **state)
 }
 
 /* As many tensors as a model of several hundred billion parameters has. */
-static void test_many(void **state)
+TEST(test_many)
 {
-    (void)state;
     enum { COUNT = 20000 };
     size_t capacity = COUNT * 96, used = 1;
     char *header = malloc(capacity);
@@ -264,9 +255,8 @@ static void test_many(void **state)
     free(header);
 }
 
-static void test_write_header(void **state)
+TEST(test_write_header)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     struct safetensors file;
@@ -295,9 +285,8 @@ static void test_write_header(void **state)
     test_folder_remove(folder);
 }
 
-static void test_write_refuses(void **state)
+TEST(test_write_refuses)
 {
-    (void)state;
     struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
@@ -324,13 +313,4 @@ static void test_write_refuses(void **state)
     test_folder_remove(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_every_dtype),  cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_header_length), cmocka_unit_test(test_header_text),  cmocka_unit_test(test_entries),
-        cmocka_unit_test(test_coverage),      cmocka_unit_test(test_truncations),  cmocka_unit_test(test_hostile_name),
-        cmocka_unit_test(test_many),          cmocka_unit_test(test_write_header), cmocka_unit_test(test_write_refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers and lists from the command line: the accepted forms; everything else is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
 
 #include "formats/cli/cli_args.h"
+#include "formats/base/test_program.h"
 
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
-    (void)state;
     uint64_t value;
     assert_true(cli_read_number("-n", "0", 0, 10, &value) && value == 0);
     assert_true(cli_read_number("-n", "18446744073709551615", 0, UINT64_MAX, &value) && value == UINT64_MAX);
@@ -22,9 +14,8 @@ static void test_numbers(void **state)
     assert_false(cli_read_number("-n", "1", 2, 10, &value));
 }
 
-static void test_reals(void **state)
+TEST(test_reals)
 {
-    (void)state;
     double value;
     assert_true(cli_read_real("-t", "0.75", 0, 1, &value) && value == 0.75);
     assert_true(cli_read_real("-t", ".5", 0, 1, &value) && value == 0.5);
@@ -33,9 +24,8 @@ static void test_reals(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(cli_read_real("-t", bad[i], 0, 1, &value));
 }
 
-static void test_lists(void **state)
+TEST(test_lists)
 {
-    (void)state;
     static const char *const same[] = {"1,2,30", "1 2 30", "[1, 2, 30]", "1, 2,\n30", " [1 2 , 30]\n"};
     uint64_t *values;
     size_t count;
@@ -53,9 +43,8 @@ static void test_lists(void **state)
         assert_false(cli_read_list("--tokens", bad[i], 0, 30, &values, &count));
 }
 
-static void test_choices(void **state)
+TEST(test_choices)
 {
-    (void)state;
     static const struct cli_choice choices[] = {{"cpu", 3}, {"cuda", 5}, {NULL, 0}};
     int value;
     assert_true(cli_read_choice("--target", "cuda", choices, &value) && value == 5);
@@ -64,13 +53,4 @@ static void test_choices(void **state)
         assert_false(cli_read_choice("--target", bad[i], choices, &value));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_reals),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_choices),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

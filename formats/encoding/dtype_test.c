@@ -4,10 +4,10 @@
 #include <math.h>
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const struct {
         enum dtype dtype;
         size_t bytes;
@@ -44,9 +44,8 @@ static void test_names(void **state)
     assert_int_equal(dtype_from_torch_name("float"), DTYPE_NONE);
 }
 
-static void test_bf16_all_values(void **state)
+TEST(test_bf16_all_values)
 {
-    (void)state;
     for (uint32_t bits = 0; bits <= 0xffff; bits++) {
         float value = bf16_to_float((uint16_t)bits);
         uint16_t expected = isnan(value) ? (uint16_t)(bits | 0x40) : (uint16_t)bits;
@@ -62,9 +61,8 @@ static double f16_value(uint32_t bits)
     return exponent ? sign * ldexp(1024 + mantissa, exponent - 25) : sign * ldexp(mantissa, -24);
 }
 
-static void test_f16_all_values(void **state)
+TEST(test_f16_all_values)
 {
-    (void)state;
     for (uint32_t bits = 0; bits <= 0xffff; bits++) {
         float value = f16_to_float((uint16_t)bits);
         if ((bits & 0x7c00) == 0x7c00) {
@@ -80,9 +78,8 @@ static void test_f16_all_values(void **state)
 }
 
 /* Between two neighbours: the half-way point goes to the even one, anything beside it to the nearer one. */
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     for (uint32_t bits = 0; bits < 0x7bff; bits++) {
         float middle = (float)((f16_value(bits) + f16_value(bits + 1)) / 2);
         uint32_t even = bits & 1 ? bits + 1 : bits;
@@ -104,13 +101,4 @@ static void test_rounding(void **state)
     assert_int_equal(bf16_from_float(INFINITY), 0x7f80);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bf16_all_values),
-        cmocka_unit_test(test_f16_all_values),
-        cmocka_unit_test(test_rounding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

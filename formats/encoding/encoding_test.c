@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 /* What the table must say, written a second time. scale_bits 0: none. */
 struct expected {
@@ -67,9 +68,8 @@ static uint64_t expected_planes(const struct expected *e, uint64_t rows, uint64_
     return end;
 }
 
-static void the_table_is_complete(void **state)
+TEST(the_table_is_complete)
 {
-    (void)state;
     for (size_t i = 0; i < ENCODINGS; i++) {
         const struct expected *e = &expectations[i];
         const struct encoding *encoding = encoding_at(i);
@@ -96,9 +96,8 @@ static void the_table_is_complete(void **state)
     }
 }
 
-static void planes_have_their_sizes(void **state)
+TEST(planes_have_their_sizes)
 {
-    (void)state;
     for (size_t i = 0; i < ENCODINGS; i++)
         for (size_t s = 0; s < SHAPES; s++) {
             struct encoding_layout layout;
@@ -115,9 +114,8 @@ static void planes_have_their_sizes(void **state)
         }
 }
 
-static void sizes_do_not_overflow(void **state)
+TEST(sizes_do_not_overflow)
 {
-    (void)state;
     struct encoding_layout layout;
     for (size_t i = 0; i < ENCODINGS; i++) {
         const enum encoding_id id = expectations[i].id;
@@ -152,9 +150,8 @@ static double small_value(unsigned code, int exponent_bits, int mantissa_bits, i
 static double e4m3_value(unsigned code) { return small_value(code, 4, 3, 7); }
 static double e2m1_value(unsigned code) { return small_value(code, 2, 1, 1); }
 
-static void every_code_of_the_small_floats(void **state)
+TEST(every_code_of_the_small_floats)
 {
-    (void)state;
     static const float fours[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     for (unsigned code = 0; code < 16; code++) {
         assert_int_equal(float_to_bits(e2m1_to_float((uint8_t)code)), float_to_bits(fours[code]));
@@ -175,9 +172,8 @@ static void every_code_of_the_small_floats(void **state)
 }
 
 /* Halfway between two neighbours goes to the even code, anything beside it to the nearer one. */
-static void small_floats_round_to_nearest_even(void **state)
+TEST(small_floats_round_to_nearest_even)
 {
-    (void)state;
     for (unsigned code = 0; code < 0x7e; code++) {
         const float middle = (float)((e4m3_value(code) + e4m3_value(code + 1)) / 2);
         assert_int_equal(e4m3_from_float(middle), code & 1 ? code + 1 : code);
@@ -309,9 +305,8 @@ static void arbitrary_planes(const struct expected *e, uint64_t rows, uint64_t c
     }
 }
 
-static void arbitrary_planes_decode_as_defined(void **state)
+TEST(arbitrary_planes_decode_as_defined)
 {
-    (void)state;
     uint64_t seed = 7;
     uint8_t *data = malloc(8 * MOST_ELEMENTS);
     float *all = malloc(MOST_ELEMENTS * sizeof *all), *some = malloc(MOST_ELEMENTS * sizeof *some);
@@ -413,9 +408,8 @@ static void expect_scale(const struct view *v, const float *values, uint64_t row
 }
 
 /* Every element has the nearest code there is for its block's scale, and scales are what they should be. */
-static void elements_get_the_nearest_code(void **state)
+TEST(elements_get_the_nearest_code)
 {
-    (void)state;
     uint64_t seed = 11, refused;
     uint8_t *data = malloc(8 * MOST_ELEMENTS);
     float *values = malloc(MOST_ELEMENTS * sizeof *values), *back = malloc(MOST_ELEMENTS * sizeof *back);
@@ -445,9 +439,8 @@ static void elements_get_the_nearest_code(void **state)
 }
 
 /* What was decoded is encoded without a change: a second round trip gives the values of the first. */
-static void encoded_values_stay(void **state)
+TEST(encoded_values_stay)
 {
-    (void)state;
     uint64_t seed = 13, refused;
     uint8_t *data = malloc(8 * MOST_ELEMENTS);
     float *values = malloc(MOST_ELEMENTS * sizeof *values), *again = malloc(MOST_ELEMENTS * sizeof *again);
@@ -468,9 +461,8 @@ static void encoded_values_stay(void **state)
 }
 
 /* Bytes worked out by hand. */
-static void exact_bytes(void **state)
+TEST(exact_bytes)
 {
-    (void)state;
     uint8_t data[1024];
     uint64_t refused;
     /* 4 bit: -7 to 7 times a half, so that the scale is 0.5 = 0x3800. Code = value / scale + 8, low nibble first. */
@@ -514,9 +506,8 @@ static void exact_bytes(void **state)
     assert_memory_equal(data + 512, "\x00\x00\x80\x3f", 4);
 }
 
-static void what_is_not_finite_is_refused(void **state)
+TEST(what_is_not_finite_is_refused)
 {
-    (void)state;
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     uint64_t seed = 17, refused;
     uint8_t *data = malloc(8 * MOST_ELEMENTS);
@@ -559,9 +550,8 @@ static void what_is_not_finite_is_refused(void **state)
 }
 
 /* Numbers too small for a scale become zeros, and zeros stay. */
-static void the_smallest_are_no_trouble(void **state)
+TEST(the_smallest_are_no_trouble)
 {
-    (void)state;
     static const float small[] = {0, 0x1p-149f, -0x1p-140f, 0x1p-126f};
     float values[96], back[96];
     uint8_t data[4096];
@@ -576,9 +566,8 @@ static void the_smallest_are_no_trouble(void **state)
 }
 
 /* All bytes are written, padding with zeros, and none after the end. */
-static void padding_is_zero(void **state)
+TEST(padding_is_zero)
 {
-    (void)state;
     uint64_t seed = 19, refused;
     uint8_t *data = malloc(8 * MOST_ELEMENTS), *again = malloc(8 * MOST_ELEMENTS);
     float *values = malloc(MOST_ELEMENTS * sizeof *values);
@@ -608,9 +597,8 @@ static void padding_is_zero(void **state)
 }
 
 /* Blocks of rows that were encoded alone have the planes of the whole, one after the other. */
-static void row_blocks_are_independent(void **state)
+TEST(row_blocks_are_independent)
 {
-    (void)state;
     enum { ROWS = 300, COLUMNS = 130 };
     uint64_t seed = 23, refused;
     uint8_t *whole = malloc(8 * ROWS * COLUMNS), *part = malloc(8 * ROWS * COLUMNS);
@@ -640,22 +628,4 @@ static void row_blocks_are_independent(void **state)
     free(values);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_table_is_complete),
-        cmocka_unit_test(planes_have_their_sizes),
-        cmocka_unit_test(sizes_do_not_overflow),
-        cmocka_unit_test(every_code_of_the_small_floats),
-        cmocka_unit_test(small_floats_round_to_nearest_even),
-        cmocka_unit_test(arbitrary_planes_decode_as_defined),
-        cmocka_unit_test(elements_get_the_nearest_code),
-        cmocka_unit_test(encoded_values_stay),
-        cmocka_unit_test(exact_bytes),
-        cmocka_unit_test(what_is_not_finite_is_refused),
-        cmocka_unit_test(the_smallest_are_no_trouble),
-        cmocka_unit_test(padding_is_zero),
-        cmocka_unit_test(row_blocks_are_independent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

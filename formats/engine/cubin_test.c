@@ -2,16 +2,9 @@
 /* cubin_verify on a small ELF file: it refuses every table, name, symbol and relocation that leaves its bounds. Real
  * cubins: every test of a device kernel loads some. */
 #include <elf.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "formats/engine/cubin.h"
+#include "formats/base/test_program.h"
 
 enum { TEXT = 1, SYMBOLS, STRINGS, RELOCATIONS, NOTHING, SECTIONS };
 
@@ -79,9 +72,8 @@ static bool verify(size_t size, struct status *status)
     return ok;
 }
 
-static void a_sound_file_is_accepted(void **state)
+TEST(a_sound_file_is_accepted)
 {
-    (void)state;
     struct status status;
     if (!verify(sizeof image, &status)) fail_msg("%s", status.message);
     image.header.e_phnum = 0;
@@ -95,9 +87,8 @@ static void a_sound_file_is_accepted(void **state)
         offsetof(struct image, member), sizeof(((struct image *)0)->member), (uint64_t)(value), expected \
     }
 
-static void every_damage_is_named(void **state)
+TEST(every_damage_is_named)
 {
-    (void)state;
     static const struct {
         size_t offset, bytes;
         uint64_t value;
@@ -152,16 +143,15 @@ static void every_damage_is_named(void **state)
     }
 }
 
-static void no_shorter_file_is_accepted(void **state)
+TEST(no_shorter_file_is_accepted)
 {
-    (void)state;
     struct status status;
     for (size_t size = 0; size < sizeof image; size++)
         if (verify(size, &status)) fail_msg("accepted: %zu of %zu bytes", size, sizeof image);
 }
 
 /* Every bit flipped: no read outside the data. */
-static void every_bit_may_be_wrong(void **state)
+TEST(every_bit_may_be_wrong)
 {
     struct status status;
     for (size_t bit = 0; bit < 8 * sizeof image; bit++) {
@@ -171,13 +161,4 @@ static void every_bit_may_be_wrong(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_sound_file_is_accepted, make_image),
-        cmocka_unit_test_setup(every_damage_is_named, make_image),
-        cmocka_unit_test_setup(no_shorter_file_is_accepted, make_image),
-        cmocka_unit_test_setup(every_bit_may_be_wrong, make_image),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run_with(NULL, make_image, NULL, NULL); }

@@ -29,9 +29,8 @@ static void expect_numbers(const uint8_t *section, const struct number *numbers,
 #define EXPECT_NUMBERS(section, numbers) expect_numbers(section, numbers, sizeof(numbers) / sizeof(numbers)[0])
 
 /* Numbers of the sample's sections, each at its offset. */
-static void the_sections_have_the_documented_form(void **state)
+TEST(the_sections_have_the_documented_form)
 {
-    (void)state;
     static const struct number version[] = {{8, 2, 2}, {10, 2, 1}};
     static const struct number calls[] = {
         {0, 4, 2},      {4, 4, 0},                                                            /* calls */
@@ -70,9 +69,8 @@ static void the_sections_have_the_documented_form(void **state)
     }
 }
 
-static void round_trip_keeps_everything(void **state)
+TEST(round_trip_keeps_everything)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         struct engine engine;
         open_sample(&engine, compress);
@@ -99,9 +97,8 @@ static void round_trip_keeps_everything(void **state)
     }
 }
 
-static void an_engine_needs_no_libraries(void **state)
+TEST(an_engine_needs_no_libraries)
 {
-    (void)state;
     sample.call_count = sample.library_plan_count = 0; /* a section of size 0 is left out */
     for (int compress = 0; compress < 2; compress++) {
         struct engine engine;
@@ -115,9 +112,8 @@ static void an_engine_needs_no_libraries(void **state)
 }
 
 /* engine_writer_calls writes the same section as test_engine_device.c. */
-static void the_writer_makes_the_same_section(void **state)
+TEST(the_writer_makes_the_same_section)
 {
-    (void)state;
     struct status status = {0};
     size_t size, text_size = 0;
     char *text = NULL;
@@ -144,9 +140,8 @@ static void the_writer_makes_the_same_section(void **state)
     free(bytes);
 }
 
-static void the_writer_bounds_the_calls(void **state)
+TEST(the_writer_bounds_the_calls)
 {
-    (void)state;
     struct status status = {0};
     struct engine_call calls[2] = {sample.calls[0], sample.calls[1]};
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -310,9 +305,8 @@ static const struct damage damages[] = {
      "launch 8 (matmul): operand 4: 4096 bytes at offset 32832 do not lie in the 36864 bytes of space 'arena'"},
 };
 
-static void every_damage_is_named(void **state)
+TEST(every_damage_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         const struct damage *damage = &damages[i];
         assert_int_equal(make_sample(NULL), 0);
@@ -360,9 +354,8 @@ static bool names_a_library(const uint8_t *section, size_t position)
 }
 
 /* Every bit of the library calls flipped, with all checksums right: only libraries, versions and data may change. */
-static void every_bit_of_the_calls_counts(void **state)
+TEST(every_bit_of_the_calls_counts)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     uint64_t section = test_engine_entry(bytes, size, SECTION_LIBRARY_CALLS)->offset;
@@ -387,9 +380,8 @@ static void every_bit_of_the_calls_counts(void **state)
 }
 
 /* A section that is too short, or too long with zeros. */
-static void every_other_length_is_refused(void **state)
+TEST(every_other_length_is_refused)
 {
-    (void)state;
     uint8_t section[TEST_ENGINE_CALLS_BYTES + 128] = {0};
     memcpy(section, sample.calls_section, TEST_ENGINE_CALLS_BYTES);
     sample.call_count = 0; /* a section of size 0 is left out */
@@ -431,9 +423,8 @@ static uint8_t *many_calls(size_t count, size_t *section_bytes)
     return section;
 }
 
-static void there_are_at_most_65536_calls(void **state)
+TEST(there_are_at_most_65536_calls)
 {
-    (void)state;
     for (size_t more = 0; more < 2; more++) {
         size_t section_bytes, size;
         sample.call_count = 0;
@@ -450,9 +441,8 @@ static void there_are_at_most_65536_calls(void **state)
 }
 
 /* Values at the bounds, and fields without rules here. */
-static void edges_are_accepted(void **state)
+TEST(edges_are_accepted)
 {
-    (void)state;
     static const struct {
         enum place place;
         size_t offset, bytes;
@@ -484,9 +474,8 @@ static void edges_are_accepted(void **state)
 }
 
 /* 1 to 12 operands; a call of several launches, and one without launches. */
-static void calls_are_shared_and_have_few_or_many_operands(void **state)
+TEST(calls_are_shared_and_have_few_or_many_operands)
 {
-    (void)state;
     static const uint16_t counts[] = {1, 5, PLAN_MAX_OPERANDS};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         struct engine engine;
@@ -504,9 +493,8 @@ static void calls_are_shared_and_have_few_or_many_operands(void **state)
 
 /* ---- target and table -------------------------------------------------------------------------------------------- */
 
-static void processors_have_no_libraries(void **state)
+TEST(processors_have_no_libraries)
 {
-    (void)state;
     static struct test_engine device;
     struct status status = {0};
     assert_true(test_engine_make_library(&device, &status));
@@ -531,9 +519,8 @@ static void processors_have_no_libraries(void **state)
 }
 
 /* A reader that does not know these section types uses the plans and skips the rest. */
-static void other_readers_pass_over_the_sections(void **state)
+TEST(other_readers_pass_over_the_sections)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         size_t size;
         struct status status = {0};
@@ -567,9 +554,8 @@ static void other_readers_pass_over_the_sections(void **state)
 }
 
 /* The table's rules for these sections; the writer sets their flag. */
-static void the_table_bounds_the_sections(void **state)
+TEST(the_table_bounds_the_sections)
 {
-    (void)state;
     static const unsigned types[] = {SECTION_LIBRARY_CALLS, SECTION_LIBRARY_PLANS};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         size_t size;
@@ -600,24 +586,4 @@ static void the_table_bounds_the_sections(void **state)
     }
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_teardown(name, remove_file)
-    const struct CMUnitTest tests[] = {
-        TEST(the_sections_have_the_documented_form),
-        TEST(round_trip_keeps_everything),
-        TEST(an_engine_needs_no_libraries),
-        TEST(the_writer_makes_the_same_section),
-        TEST(the_writer_bounds_the_calls),
-        TEST(every_damage_is_named),
-        TEST(every_bit_of_the_calls_counts),
-        TEST(every_other_length_is_refused),
-        TEST(there_are_at_most_65536_calls),
-        TEST(edges_are_accepted),
-        TEST(calls_are_shared_and_have_few_or_many_operands),
-        TEST(processors_have_no_libraries),
-        TEST(other_readers_pass_over_the_sections),
-        TEST(the_table_bounds_the_sections),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

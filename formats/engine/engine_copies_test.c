@@ -60,9 +60,8 @@ static void check_copies(const struct engine *engine)
 }
 
 /* If a page of the mapping were still in use, the process would end with SIGBUS. */
-static void all_but_the_weights_stays(void **state)
+TEST(all_but_the_weights_stays)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++)
         for (change = CUT; change <= OVERWRITE; change++) {
             enum { BEHIND_NONE = -1 };
@@ -102,9 +101,8 @@ static bool open_changed(int how, long behind, bool *opened)
     return right;
 }
 
-static void a_change_behind_any_read_is_an_error(void **state)
+TEST(a_change_behind_any_read_is_an_error)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++)
         for (int how = CUT; how <= OVERWRITE; how++) {
             bool opened;
@@ -121,11 +119,4 @@ static void a_change_behind_any_read_is_an_error(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(all_but_the_weights_stays, remove_file),
-        cmocka_unit_test_teardown(a_change_behind_any_read_is_an_error, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

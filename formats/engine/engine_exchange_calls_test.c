@@ -83,9 +83,8 @@ static void expect_bad(const struct small_plan *library, const char *expected)
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-static void library_collectives_have_no_buffer(void **state)
+TEST(library_collectives_have_no_buffer)
 {
-    (void)state;
     static const char *const good[] = {"R", "G", "aRaRaG", "rRg", "RrGgG", "arRag"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct small_plan library;
@@ -94,9 +93,8 @@ static void library_collectives_have_no_buffer(void **state)
     }
 }
 
-static void operands_in_the_comm_space_are_refused(void **state)
+TEST(operands_in_the_comm_space_are_refused)
 {
-    (void)state;
     static const struct plan_operand header = {.space = SPACE_COMM, .bytes = HEADER_BYTES};
     static const struct plan_operand buffer = {.space = SPACE_COMM, .offset = HEADER_BYTES + 512, .bytes = BLOCK};
     for (int n = 0; n < 2 * 2; n++) { /* either operand of both ops */
@@ -130,9 +128,8 @@ static void operands_in_the_comm_space_are_refused(void **state)
     expect_good(&library);
 }
 
-static void one_rank_has_no_collectives(void **state)
+TEST(one_rank_has_no_collectives)
 {
-    (void)state;
     for (uint64_t ranks = 0; ranks <= 1; ranks++) {
         struct small_plan own, library;
         struct status status;
@@ -146,9 +143,8 @@ static void one_rank_has_no_collectives(void **state)
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
 /* Library calls between two collectives of ours need not keep ranks together: NCCL's may end on one rank earlier. */
-static void buffers_count_across_library_collectives(void **state)
+TEST(buffers_count_across_library_collectives)
 {
-    (void)state;
     static const char *const plans[] = {"rRg", "RrGg", "raRGagR"};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         struct small_plan library;
@@ -169,9 +165,8 @@ static void buffers_count_across_library_collectives(void **state)
 }
 
 /* Our own first and last collectives count, with any calls around them. */
-static void ends_of_plans_count(void **state)
+TEST(ends_of_plans_count)
 {
-    (void)state;
     static const char message[] = "overlaps that of a plan's first one (to byte ";
     struct small_plan library;
     make(&library, "RgG"); /* begins where it ends */
@@ -191,9 +186,8 @@ static uint64_t draw(uint64_t *random, uint64_t below)
 }
 
 /* Random plans: library calls in between do not change whether they are accepted. */
-static void library_collectives_change_nothing(void **state)
+TEST(library_collectives_change_nothing)
 {
-    (void)state;
     uint64_t random = 4321;
     int verdicts[2] = {0, 0};
     for (int round = 0; round < 50000; round++) {
@@ -229,9 +223,8 @@ static void library_collectives_change_nothing(void **state)
 
 /* ---- ranks in different processes -------------------------------------------------------------------------------- */
 
-static void apart_all_collectives_are_calls(void **state)
+TEST(apart_all_collectives_are_calls)
 {
-    (void)state;
     static const struct {
         const char *launches;
         int refused; /* the launch that the message names; -1: none */
@@ -252,9 +245,8 @@ static void apart_all_collectives_are_calls(void **state)
     }
 }
 
-static void one_rank_is_never_apart(void **state)
+TEST(one_rank_is_never_apart)
 {
-    (void)state;
     struct small_plan own, library;
     struct status status;
     make(&own, "a");
@@ -268,9 +260,8 @@ static void one_rank_is_never_apart(void **state)
 }
 
 /* No condition may be set on a plan of our own kernels. */
-static void plans_of_our_own_are_for_all(void **state)
+TEST(plans_of_our_own_are_for_all)
 {
-    (void)state;
     for (uint32_t use = 1; use <= 2; use++) {
         struct small_plan own;
         struct status status;
@@ -290,9 +281,8 @@ static void plans_of_our_own_are_for_all(void **state)
 
 /* ---- libraries --------------------------------------------------------------------------------------------------- */
 
-static void libraries_go_with_the_number_of_ranks(void **state)
+TEST(libraries_go_with_the_number_of_ranks)
 {
-    (void)state;
     static const int libraries[] = {LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_NCCL, LIBRARY_COUNT, INT32_MAX};
     static const uint64_t ranks[] = {0, 1, 2, PLAN_MAX_RANKS};
     struct small_plan own;
@@ -320,9 +310,8 @@ static void libraries_go_with_the_number_of_ranks(void **state)
 }
 
 /* The same for a file with one rank. */
-static void files_of_one_rank_call_no_nccl(void **state)
+TEST(files_of_one_rank_call_no_nccl)
 {
-    (void)state;
     size_t size;
     for (int call = 0; call < 2; call++) {
         uint32_t library = LIBRARY_NCCL;
@@ -342,22 +331,4 @@ static void files_of_one_rank_call_no_nccl(void **state)
     }
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, make_sample, remove_file)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(library_collectives_have_no_buffer),
-        TEST(operands_in_the_comm_space_are_refused),
-        TEST(one_rank_has_no_collectives),
-        TEST(buffers_count_across_library_collectives),
-        TEST(ends_of_plans_count),
-        TEST(library_collectives_change_nothing),
-        TEST(apart_all_collectives_are_calls),
-        TEST(one_rank_is_never_apart),
-        TEST(plans_of_our_own_are_for_all),
-        TEST(libraries_go_with_the_number_of_ranks),
-        TEST(files_of_one_rank_call_no_nccl),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, make_sample, remove_file, remove_folder); }

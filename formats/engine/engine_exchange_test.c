@@ -57,9 +57,8 @@ static void expect_good(void)
 
 /* ---- valid plans ------------------------------------------------------------------------------------------------ */
 
-static void ranks_are_accepted(void **state)
+TEST(ranks_are_accepted)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         struct engine engine;
         struct status status = {0};
@@ -91,9 +90,8 @@ static void ranks_are_accepted(void **state)
 }
 
 /* Buffers may touch, and be as large as the space allows. */
-static void tight_buffers_are_accepted(void **state)
+TEST(tight_buffers_are_accepted)
 {
-    (void)state;
     move(buffer_of(0, 0), HEADER_BYTES, SECOND - HEADER_BYTES);
     move(buffer_of(0, 1), SECOND, BLOCK);
     move(buffer_of(0, 2), THIRD, END - THIRD);
@@ -103,9 +101,8 @@ static void tight_buffers_are_accepted(void **state)
 }
 
 /* Collectives that cannot follow each other may share a place. */
-static void turns_are_accepted(void **state)
+TEST(turns_are_accepted)
 {
-    (void)state;
     struct plan_operand *middle = buffer_of(0, 1);
     move(middle, SECOND, BLOCK); /* where the other plans end */
     expect_good();
@@ -116,9 +113,8 @@ static void turns_are_accepted(void **state)
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-static void operands_of_collectives_are_checked(void **state)
+TEST(operands_of_collectives_are_checked)
 {
-    (void)state;
     static const struct {
         uint32_t operand;
         uint64_t offset, bytes;
@@ -163,9 +159,8 @@ static void operands_of_collectives_are_checked(void **state)
 }
 
 /* An operand that exists, but not in the COMM space. */
-static void missing_operands_are_refused(void **state)
+TEST(missing_operands_are_refused)
 {
-    (void)state;
     for (size_t plan = 0; plan < TEST_ENGINE_PLANS; plan++)
         for (uint32_t operand = HEADER; operand <= BUFFER; operand++) {
             assert_int_equal(make_sample(NULL), 0);
@@ -186,9 +181,8 @@ static void missing_operands_are_refused(void **state)
 }
 
 /* An op that is no collective may only read the header. */
-static void others_leave_buffers_alone(void **state)
+TEST(others_leave_buffers_alone)
 {
-    (void)state;
     struct plan_launch *embed = test_engine_launch(&sample, 2, OP_EMBED);
     struct plan_operand *operand = operand_of(2, embed, EMBED_HEADER);
     move(operand, THIRD, BLOCK);
@@ -213,9 +207,8 @@ static void others_leave_buffers_alone(void **state)
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
-static void neighbours_must_not_overlap(void **state)
+TEST(neighbours_must_not_overlap)
 {
-    (void)state;
     static const struct {
         int changed;
         uint64_t offset, bytes;
@@ -241,9 +234,8 @@ static void neighbours_must_not_overlap(void **state)
 }
 
 /* The end of any plan and the start of any other, also of another size. */
-static void a_plan_must_not_begin_where_another_ends(void **state)
+TEST(a_plan_must_not_begin_where_another_ends)
 {
-    (void)state;
     /* The first plan's three collectives use two places: it ends where it begins, and no other plan does. */
     move(buffer_of(0, 2), FIRST, 64);
     expect_refusal(
@@ -266,9 +258,8 @@ static void a_plan_must_not_begin_where_another_ends(void **state)
 }
 
 /* One collective is the first and the last: the next replay would overwrite what a slower rank still reads. */
-static void one_collective_is_none_too_few(void **state)
+TEST(one_collective_is_none_too_few)
 {
-    (void)state;
     struct plan_launch *gather = collective(1, 1);
     /* Turned into an add: its operands except counts are in the arena. */
     gather->op = OP_ADD;
@@ -280,9 +271,8 @@ static void one_collective_is_none_too_few(void **state)
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 /* No tensor extends from a rank's region into the next. */
-static void regions_bound_operands_and_tensors(void **state)
+TEST(regions_bound_operands_and_tensors)
 {
-    (void)state;
     struct plan_operand *table = operand_of(0, test_engine_launch(&sample, 0, OP_EMBED), 2);
     assert_int_equal(table->space, SPACE_WEIGHTS);
     table->offset = TEST_ENGINE_REGION - 64;
@@ -315,9 +305,8 @@ static void regions_bound_operands_and_tensors(void **state)
     free(bytes);
 }
 
-static void damaged_regions_are_noticed(void **state)
+TEST(damaged_regions_are_noticed)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     const struct engine_section_entry *weights = test_engine_entry(bytes, size, SECTION_WEIGHTS);
@@ -361,9 +350,8 @@ static struct plan make_small(struct small_plan *small, int count)
     return plan;
 }
 
-static void one_rank_has_no_collectives(void **state)
+TEST(one_rank_has_no_collectives)
 {
-    (void)state;
     for (uint64_t ranks = 0; ranks <= 1; ranks++)
         for (int with_operands = 0; with_operands < 2; with_operands++) {
             struct small_plan small;
@@ -384,9 +372,8 @@ static void one_rank_has_no_collectives(void **state)
 }
 
 /* A library plan replaces the engine's own: it precedes and follows the same plans. */
-static void library_plans_count(void **state)
+TEST(library_plans_count)
 {
-    (void)state;
     struct small_plan storage[2], library_storage;
     struct plan plans[2] = {make_small(&storage[0], 2), make_small(&storage[1], 2)};
     struct plan library[2] = {{.header = {.launch_count = 0}}, make_small(&library_storage, 2)};
@@ -418,9 +405,8 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
 
 /* Random buffers: none is accepted with which a rank could overwrite data that a slower one reads, in any sequence of
  * plans; all are accepted in which every buffer ends after the start of any. */
-static void no_order_of_plans_lets_buffers_meet(void **state)
+TEST(no_order_of_plans_lets_buffers_meet)
 {
-    (void)state;
     uint64_t random = 12345;
     int accepted = 0, refused = 0;
     for (int round = 0; round < 200000; round++) {
@@ -462,9 +448,8 @@ static void no_order_of_plans_lets_buffers_meet(void **state)
 
 /* Random bytes in plans: everything in an engine that opens can be read, and stays inside the space that the manifest
  * states. */
-static void broken_plans_are_harmless(void **state)
+TEST(broken_plans_are_harmless)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_PLANS);
@@ -500,26 +485,4 @@ static void broken_plans_are_harmless(void **state)
     free(bytes);
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, make_sample, remove_file)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(ranks_are_accepted),
-        TEST(tight_buffers_are_accepted),
-        TEST(turns_are_accepted),
-        TEST(operands_of_collectives_are_checked),
-        TEST(missing_operands_are_refused),
-        TEST(others_leave_buffers_alone),
-        TEST(neighbours_must_not_overlap),
-        TEST(a_plan_must_not_begin_where_another_ends),
-        TEST(one_collective_is_none_too_few),
-        TEST(regions_bound_operands_and_tensors),
-        TEST(damaged_regions_are_noticed),
-        TEST(one_rank_has_no_collectives),
-        TEST(library_plans_count),
-        TEST(no_order_of_plans_lets_buffers_meet),
-        TEST(broken_plans_are_harmless),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, make_sample, remove_file, remove_folder); }

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "formats/engine/test_engine.h"
+#include "formats/base/test_program.h"
 
 enum { MAX_TEST_FILE = 64 << 10 };
 
@@ -147,9 +140,8 @@ static void check_content(const struct engine *engine)
     assert_true(test_engine_same_cases(&engine->golden_plans, &sample.golden_plans));
 }
 
-static void round_trip_keeps_everything(void **state)
+TEST(round_trip_keeps_everything)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         struct status status = {0};
         struct engine engine;
@@ -161,9 +153,8 @@ static void round_trip_keeps_everything(void **state)
     }
 }
 
-static void optional_sections_may_be_absent(void **state)
+TEST(optional_sections_may_be_absent)
 {
-    (void)state;
     struct status status = {0};
     struct engine engine;
     sample.manifest.has_tokenizer = false;
@@ -184,9 +175,8 @@ static void optional_sections_may_be_absent(void **state)
     engine_close(&engine);
 }
 
-static void same_calls_give_same_bytes(void **state)
+TEST(same_calls_give_same_bytes)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         size_t first_size, second_size;
         uint8_t *first = written(compress, &first_size), *second = written(compress, &second_size);
@@ -197,9 +187,8 @@ static void same_calls_give_same_bytes(void **state)
     }
 }
 
-static void tensors_are_sorted_by_offset(void **state)
+TEST(tensors_are_sorted_by_offset)
 {
-    (void)state;
     size_t first_size, second_size;
     uint8_t *first = written(false, &first_size);
     struct engine_tensor last = sample.tensors[3];
@@ -237,9 +226,8 @@ static const char *part_at(const uint8_t *bytes, size_t position, char *name, si
     return "no part";
 }
 
-static void every_bit_flip_is_refused(void **state)
+TEST(every_bit_flip_is_refused)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         size_t size, refused = 0;
         uint8_t *bytes = written(compress, &size);
@@ -262,9 +250,8 @@ static void every_bit_flip_is_refused(void **state)
     }
 }
 
-static void every_truncation_is_refused(void **state)
+TEST(every_truncation_is_refused)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     for (size_t length = 0; length < size; length++) {
@@ -276,9 +263,8 @@ static void every_truncation_is_refused(void **state)
     free(bytes);
 }
 
-static void appended_bytes_are_refused(void **state)
+TEST(appended_bytes_are_refused)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     for (size_t more = 1; more <= 5000; more += 1 + more / 3) {
@@ -291,9 +277,8 @@ static void appended_bytes_are_refused(void **state)
     free(bytes);
 }
 
-static void other_files_are_named(void **state)
+TEST(other_files_are_named)
 {
-    (void)state;
     /* Static: a sanitizer may lay out a stack of its own with less alignment. */
     static _Alignas(64) uint8_t text[256] = "{\"tokenizer\": \"not an engine\"}";
     expect_refused(text, 31, "header: not an engine file: expected it to begin with \"\\x89ENG\", found \"{\"tokeni\"");
@@ -431,9 +416,8 @@ static const struct mutation mutations[] = {
     LAUNCH(attributes, 1, ": a field for device targets is not zero"),
 };
 
-static void every_structural_check_fires(void **state)
+TEST(every_structural_check_fires)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size), *changed = allocate(size);
     memcpy(changed, bytes, size);
@@ -472,9 +456,8 @@ static void expect_written_refused(const char *expected, enum status_code code)
     assert_int_equal(remove_files(NULL), 0);
 }
 
-static void sections_must_agree(void **state)
+TEST(sections_must_agree)
 {
-    (void)state;
     sample.manifest.has_tokenizer = false;
     expect_written_refused("section 'manifest': says that there is no tokenizer, but there is one", STATUS_CORRUPT);
     sample.manifest.weights_bytes += 64;
@@ -500,9 +483,8 @@ static void sections_must_agree(void **state)
     expect_written_refused("section 'plans': plan 0: expected decode of 1 row, found kind 1 of 2 rows", STATUS_CORRUPT);
 }
 
-static void slots_bound_the_decode_batch(void **state)
+TEST(slots_bound_the_decode_batch)
 {
-    (void)state;
     sample.manifest.geometry.slots = 1;
     assert_true(geometry_place_state(&sample.manifest.geometry, &sample.manifest.state_bytes));
     /* The state space shrinks as well, which would be reported first if its operands were not moved. */
@@ -515,9 +497,8 @@ static void slots_bound_the_decode_batch(void **state)
 }
 
 /* A section of a later minor version is skipped unless it is marked as required. */
-static void later_minor_versions_are_read(void **state)
+TEST(later_minor_versions_are_read)
 {
-    (void)state;
     struct status status = {0};
     size_t size = 0;
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -547,9 +528,8 @@ static void later_minor_versions_are_read(void **state)
 }
 
 /* A file of an earlier major version: one sentence names file, version and builder, and says what to do. */
-static void files_of_1_0_are_refused(void **state)
+TEST(files_of_1_0_are_refused)
 {
-    (void)state;
     static const char file[] = "formats/testdata/engine_1_0";
     struct status status = {0};
     struct engine engine;
@@ -562,9 +542,8 @@ static void files_of_1_0_are_refused(void **state)
         "CHECKPOINT -o FILE)");
 }
 
-static void compression_bombs_are_refused(void **state)
+TEST(compression_bombs_are_refused)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(true, &size);
     struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_MANIFEST);
@@ -623,9 +602,8 @@ static void write_large(const char *to, const uint8_t *weights, size_t size, siz
     if (!engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
 }
 
-static void weights_do_not_depend_on_the_pieces(void **state)
+TEST(weights_do_not_depend_on_the_pieces)
 {
-    (void)state;
     enum { SIZE = ENGINE_WEIGHT_LARGE_BYTES + 12345 };
     uint8_t *weights = malloc(SIZE);
     fill(weights, SIZE);
@@ -666,9 +644,8 @@ static void weights_do_not_depend_on_the_pieces(void **state)
     free(weights);
 }
 
-static void misuse_is_an_internal_error(void **state)
+TEST(misuse_is_an_internal_error)
 {
-    (void)state;
     struct status status = {0};
     const uint8_t *view;
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -707,9 +684,8 @@ static double seconds(void)
 }
 
 /* A writer killed at any moment leaves no engine or a whole one; an older engine stays until then. */
-static void a_killed_writer_leaves_all_or_nothing(void **state)
+TEST(a_killed_writer_leaves_all_or_nothing)
 {
-    (void)state;
     enum { ROUNDS = 60 };
     struct status status = {0};
     double start = seconds();
@@ -745,27 +721,4 @@ static void a_killed_writer_leaves_all_or_nothing(void **state)
     assert_int_equal(system(command), 0);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_teardown(name, remove_files)
-    const struct CMUnitTest tests[] = {
-        TEST(round_trip_keeps_everything),
-        TEST(optional_sections_may_be_absent),
-        TEST(same_calls_give_same_bytes),
-        TEST(tensors_are_sorted_by_offset),
-        TEST(every_bit_flip_is_refused),
-        TEST(every_truncation_is_refused),
-        TEST(appended_bytes_are_refused),
-        TEST(other_files_are_named),
-        TEST(every_structural_check_fires),
-        TEST(sections_must_agree),
-        TEST(slots_bound_the_decode_batch),
-        TEST(later_minor_versions_are_read),
-        TEST(files_of_1_0_are_refused),
-        TEST(compression_bombs_are_refused),
-        TEST(weights_do_not_depend_on_the_pieces),
-        TEST(misuse_is_an_internal_error),
-        TEST(a_killed_writer_leaves_all_or_nothing),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_files, remove_folder); }

@@ -100,9 +100,8 @@ static const struct mutation mutations[] = {
     {SECTION_GOLDEN_PLANS, AT_LOGITS, 4, 0x7f800000, "section 'golden plans': a logit is not finite"},
 };
 
-static void every_structural_check_fires(void **state)
+TEST(every_structural_check_fires)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size), *changed = written(false, &size);
     expect_accepted(bytes, size);
@@ -119,9 +118,8 @@ static void every_structural_check_fires(void **state)
 }
 
 /* Any byte of the tables may be anything. An accepted section is read in whole. */
-static void random_tables_are_refused_or_harmless(void **state)
+TEST(random_tables_are_refused_or_harmless)
 {
-    (void)state;
     size_t size, accepted = 0, refused = 0;
     uint8_t *bytes = written(false, &size), *changed = written(false, &size);
     const size_t base = test_engine_entry(bytes, size, SECTION_GOLDEN_PLANS)->offset;
@@ -145,9 +143,8 @@ static void random_tables_are_refused_or_harmless(void **state)
 }
 
 /* A reader of a later minor version's file passes over what it does not know of the header. */
-static void longer_headers_are_read(void **state)
+TEST(longer_headers_are_read)
 {
-    (void)state;
     enum { LONGER = 8 };
     size_t size;
     struct engine engine;
@@ -174,9 +171,8 @@ static void longer_headers_are_read(void **state)
 
 /* ---- the cases of a prompt ---- */
 
-static void a_prompt_has_cases_for_every_plan(void **state)
+TEST(a_prompt_has_cases_for_every_plan)
 {
-    (void)state;
     struct engine engine;
     struct golden_cases cases;
     struct status status = {0};
@@ -205,13 +201,4 @@ static void a_prompt_has_cases_for_every_plan(void **state)
     engine_close(&engine);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_structural_check_fires, NULL, remove_file),
-        cmocka_unit_test_setup_teardown(random_tables_are_refused_or_harmless, NULL, remove_file),
-        cmocka_unit_test_setup_teardown(longer_headers_are_read, NULL, remove_file),
-        cmocka_unit_test_setup_teardown(a_prompt_has_cases_for_every_plan, NULL, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -9,9 +9,8 @@
 /* ---- round trip -------------------------------------------------------------------------------------------------- */
 
 /* Numbers of the sample's section, each at its offset. */
-static void the_section_has_the_documented_form(void **state)
+TEST(the_section_has_the_documented_form)
 {
-    (void)state;
     static const struct {
         size_t offset, bytes;
         uint64_t value;
@@ -30,9 +29,8 @@ static void the_section_has_the_documented_form(void **state)
     assert_memory_equal(sample.kernels_section + 104, names, sizeof names);
 }
 
-static void round_trip_keeps_everything(void **state)
+TEST(round_trip_keeps_everything)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         struct status status = {0};
         struct engine engine;
@@ -60,9 +58,8 @@ static void round_trip_keeps_everything(void **state)
 }
 
 /* engine_writer_kernels writes the same section as test_engine.c. */
-static void the_writer_makes_the_same_section(void **state)
+TEST(the_writer_makes_the_same_section)
 {
-    (void)state;
     struct status status = {0};
     size_t size, text_size = 0;
     char *text = NULL;
@@ -89,9 +86,8 @@ static void the_writer_makes_the_same_section(void **state)
     free(bytes);
 }
 
-static void the_writer_bounds_the_kernels(void **state)
+TEST(the_writer_bounds_the_kernels)
 {
-    (void)state;
     struct status status = {0};
     struct engine_kernel kernels[2] = {sample.kernels[0], sample.kernels[1]};
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -306,9 +302,8 @@ static const struct damage damages[] = {
     {FIELD(IN_MATMUL, 0, plan_launch, param_count, 65), "65 parameters, at most 64 are possible"},
 };
 
-static void every_damage_is_named(void **state)
+TEST(every_damage_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         const struct damage *damage = &damages[i];
         assert_int_equal(make_sample(NULL), 0);
@@ -318,9 +313,8 @@ static void every_damage_is_named(void **state)
 }
 
 /* Rules that only two wrong fields break together. */
-static void dimensions_are_bounded_together(void **state)
+TEST(dimensions_are_bounded_together)
 {
-    (void)state;
     struct plan_launch *embed = test_engine_launch(&sample, 0, OP_EMBED);
     embed->grid[0] = embed->cluster[0] = 17;
     expect_sample_refused("launch 0: cluster[0]: expected 1 to 16 and a divisor of grid 17, found 17");
@@ -336,9 +330,8 @@ static void dimensions_are_bounded_together(void **state)
 }
 
 /* The last kernel's name is shortened to nothing, consistently. */
-static void a_name_is_not_empty(void **state)
+TEST(a_name_is_not_empty)
 {
-    (void)state;
     memset(sample.kernels_section + 114, 0, 12);
     apply(FIELD(IN_SECTION, 0, engine_kernels_header, name_bytes, 11));
     apply(FIELD(IN_SECTION, 72, engine_kernel_entry, name_bytes, 0));
@@ -346,9 +339,8 @@ static void a_name_is_not_empty(void **state)
 }
 
 /* Values at the bounds. */
-static void edges_are_accepted(void **state)
+TEST(edges_are_accepted)
 {
-    (void)state;
     static const struct {
         enum place place;
         size_t offset, bytes;
@@ -420,9 +412,8 @@ static bool takes_padding(const uint8_t *section)
 
 /* Every bit of the section flipped, with all checksums right: only names (while they are text) and cubins may
  * change. */
-static void every_bit_of_structure_counts(void **state)
+TEST(every_bit_of_structure_counts)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     uint64_t section = test_engine_entry(bytes, size, SECTION_KERNELS)->offset;
@@ -471,9 +462,8 @@ static uint8_t *with_section(const void *section, size_t section_bytes, size_t *
 }
 
 /* A section that is too short, or too long with zeros. */
-static void every_other_length_is_refused(void **state)
+TEST(every_other_length_is_refused)
 {
-    (void)state;
     uint8_t section[TEST_ENGINE_KERNELS_BYTES + 128] = {0};
     memcpy(section, sample.kernels_section, TEST_ENGINE_KERNELS_BYTES);
     for (size_t length = 1; length <= sizeof section; length++) {
@@ -511,9 +501,8 @@ static uint8_t *many_kernels(size_t count, size_t *section_bytes)
     return section;
 }
 
-static void there_are_at_most_65536_kernels(void **state)
+TEST(there_are_at_most_65536_kernels)
 {
-    (void)state;
     struct status status;
     size_t section_bytes, size;
     uint8_t *section = many_kernels(ENGINE_MAX_KERNELS, &section_bytes);
@@ -530,9 +519,8 @@ static void there_are_at_most_65536_kernels(void **state)
 
 /* ---- target and section ------------------------------------------------------------------------------------------ */
 
-static void the_section_goes_with_the_target(void **state)
+TEST(the_section_goes_with_the_target)
 {
-    (void)state;
     sample.kernel_count = 0; /* a section of size 0 is left out */
     expect_sample_refused("section 'manifest': target 'cuda': section 'kernels' is missing");
     struct status status = {0};
@@ -545,9 +533,8 @@ static void the_section_goes_with_the_target(void **state)
         "one");
 }
 
-static void processors_have_no_device_fields(void **state)
+TEST(processors_have_no_device_fields)
 {
-    (void)state;
     struct status status = {0};
     /* The device's sections under the target CPU: the first launch is refused. */
     sample.kernel_count = 0;
@@ -584,9 +571,8 @@ static void replace(uint8_t *bytes, size_t size, const char *from, const char *t
     engine_fix_checksums(bytes, size);
 }
 
-static void capability_goes_with_the_target(void **state)
+TEST(capability_goes_with_the_target)
 {
-    (void)state;
 #define TARGET "section 'manifest': manifest: target: "
     static const struct {
         const char *from, *to, *expected;
@@ -609,9 +595,8 @@ static void capability_goes_with_the_target(void **state)
 
 /* A reader that does not know section kernels must refuse the file. Today's reader ignores the flag, which the writer
  * sets. */
-static void the_section_need_not_be_marked_required(void **state)
+TEST(the_section_need_not_be_marked_required)
 {
-    (void)state;
     size_t size;
     struct status status;
     uint8_t *bytes = written(false, &size);
@@ -635,25 +620,4 @@ static void the_section_need_not_be_marked_required(void **state)
     free(bytes);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_teardown(name, remove_file)
-    const struct CMUnitTest tests[] = {
-        TEST(the_section_has_the_documented_form),
-        TEST(round_trip_keeps_everything),
-        TEST(the_writer_makes_the_same_section),
-        TEST(the_writer_bounds_the_kernels),
-        TEST(every_damage_is_named),
-        TEST(dimensions_are_bounded_together),
-        TEST(a_name_is_not_empty),
-        TEST(edges_are_accepted),
-        TEST(every_bit_of_structure_counts),
-        TEST(every_other_length_is_refused),
-        TEST(there_are_at_most_65536_kernels),
-        TEST(the_section_goes_with_the_target),
-        TEST(processors_have_no_device_fields),
-        TEST(capability_goes_with_the_target),
-        TEST(the_section_need_not_be_marked_required),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -35,9 +35,8 @@ static void add_library_plan(size_t twin)
 
 /* ---- round trip -------------------------------------------------------------------------------------------------- */
 
-static void any_plan_may_have_one_in_its_place(void **state)
+TEST(any_plan_may_have_one_in_its_place)
 {
-    (void)state;
     for (unsigned twins = 1; twins < 1u << TEST_ENGINE_PLANS; twins++) {
         struct engine engine;
         struct plan plans[TEST_ENGINE_PLANS];
@@ -64,7 +63,7 @@ static void any_plan_may_have_one_in_its_place(void **state)
 }
 
 /* A library plan may need less arena than the plans, or much more. */
-static void each_has_its_own_arena(void **state)
+TEST(each_has_its_own_arena)
 {
     enum { WORKSPACE_OPERAND = 4 };
     (void)state;
@@ -82,9 +81,8 @@ static void each_has_its_own_arena(void **state)
 }
 
 /* The writer does not compress library plans; a reader also takes compressed ones. */
-static void library_plans_may_be_compressed(void **state)
+TEST(library_plans_may_be_compressed)
 {
-    (void)state;
     size_t section_bytes, size;
     struct status status = {0};
     struct engine engine;
@@ -161,9 +159,8 @@ static const struct damage {
     HEADER(arena_bytes, 0, " (decode, 1 rows): launch 0 (embed): operand 3: 4096 bytes at offset 0 do not lie in"),
 };
 
-static void every_damage_is_named(void **state)
+TEST(every_damage_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         const struct damage *damage = &damages[i];
         assert_int_equal(make_sample(NULL), 0);
@@ -175,9 +172,8 @@ static void every_damage_is_named(void **state)
 }
 
 /* Counts that the writer uses are overwritten in the file. */
-static void every_damage_of_the_frame_is_named(void **state)
+TEST(every_damage_of_the_frame_is_named)
 {
-    (void)state;
     enum { FIRST = sizeof(struct engine_plans_header) };
     size_t size, section_bytes;
     uint64_t body_bytes;
@@ -218,9 +214,8 @@ static void every_damage_of_the_frame_is_named(void **state)
 }
 
 /* Every bit of the library plans flipped: refused, or part of the plan that the engine then has. */
-static void every_bit_of_the_plans_counts(void **state)
+TEST(every_bit_of_the_plans_counts)
 {
-    (void)state;
     size_t size, refused = 0, unseen = 0;
     uint8_t *bytes = written(false, &size);
     const struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_LIBRARY_PLANS);
@@ -251,9 +246,8 @@ static void every_bit_of_the_plans_counts(void **state)
 }
 
 /* A section that is too short, or too long with zeros. */
-static void every_other_length_is_refused(void **state)
+TEST(every_other_length_is_refused)
 {
-    (void)state;
     size_t section_bytes, size;
     uint8_t *plans = plans_section(&section_bytes), *section = calloc(1, section_bytes + 128);
     assert_non_null(section);
@@ -278,9 +272,8 @@ static void every_other_length_is_refused(void **state)
 
 /* ---- counterparts and calls -------------------------------------------------------------------------------------- */
 
-static void library_plans_stand_in_the_order_of_the_plans(void **state)
+TEST(library_plans_stand_in_the_order_of_the_plans)
 {
-    (void)state;
     add_library_plan(0);
     expect_sample_refused("section 'library plans': plan 1: kind 1 of 1 rows " NO_COUNTERPART); /* twice */
     assert_int_equal(make_sample(NULL), 0);
@@ -307,9 +300,8 @@ static void library_plans_stand_in_the_order_of_the_plans(void **state)
     expect_sample_refused("section 'library plans': plan 0: its step fields are not those of its counterpart");
 }
 
-static void a_library_plan_calls_a_library(void **state)
+TEST(a_library_plan_calls_a_library)
 {
-    (void)state;
     library_plans[0] = sample.plans[0];
     expect_sample_refused("section 'library plans': plan 0: calls no library");
     assert_int_equal(make_sample(NULL), 0);
@@ -318,9 +310,8 @@ static void a_library_plan_calls_a_library(void **state)
     expect_sample_refused("section 'library plans': plan 1: calls no library");
 }
 
-static void calls_and_plans_need_each_other(void **state)
+TEST(calls_and_plans_need_each_other)
 {
-    (void)state;
     sample.library_plan_count = 0; /* a section of size 0 is left out */
     expect_sample_refused("section 'library plans': expected one, since there are library calls, found none");
     assert_int_equal(make_sample(NULL), 0);
@@ -330,15 +321,4 @@ static void calls_and_plans_need_each_other(void **state)
     expect_sample_refused("section 'library plans': plan 0: calls no library");
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_teardown(name, remove_file)
-    const struct CMUnitTest tests[] = {
-        TEST(any_plan_may_have_one_in_its_place), TEST(each_has_its_own_arena),
-        TEST(library_plans_may_be_compressed),    TEST(every_damage_is_named),
-        TEST(every_damage_of_the_frame_is_named), TEST(every_bit_of_the_plans_counts),
-        TEST(every_other_length_is_refused),      TEST(library_plans_stand_in_the_order_of_the_plans),
-        TEST(a_library_plan_calls_a_library),     TEST(calls_and_plans_need_each_other),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -97,9 +97,8 @@ static void expect_cheap_refusal(enum status_code code, const char *const *words
     expect_cheap_refusal(code, (const char *const[]){__VA_ARGS__}, \
                          sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
-static void a_bad_manifest_is_seen_first(void **state)
+TEST(a_bad_manifest_is_seen_first)
 {
-    (void)state;
     static const enum engine_section bombs[] = {SECTION_KERNELS, SECTION_LIBRARY_CALLS, SECTION_LIBRARY_PLANS};
     size_t size;
     write_bombs(bombs, 3);
@@ -114,9 +113,8 @@ static void a_bad_manifest_is_seen_first(void **state)
     free(bytes);
 }
 
-static void the_manifest_bounds_the_others(void **state)
+TEST(the_manifest_bounds_the_others)
 {
-    (void)state;
     write_bombs((const enum engine_section[]){SECTION_TENSORS}, 1);
     EXPECT_CHEAP_REFUSAL(STATUS_CORRUPT, "section 'tensors': raw size: expected at most", "found 41943040");
     write_bombs((const enum engine_section[]){SECTION_TOKENIZER}, 1);
@@ -129,9 +127,8 @@ static void the_manifest_bounds_the_others(void **state)
                          "found 41943040");
 }
 
-static void what_deflate_cannot_do_is_refused(void **state)
+TEST(what_deflate_cannot_do_is_refused)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(true, &size);
     test_engine_entry(bytes, size, SECTION_TACTICS)->raw_bytes = 1 << 20; /* below the limit, but more than so few bytes
@@ -141,9 +138,8 @@ static void what_deflate_cannot_do_is_refused(void **state)
     free(bytes);
 }
 
-static void a_limit_holds_for_all_together(void **state)
+TEST(a_limit_holds_for_all_together)
 {
-    (void)state;
     write_bombs((const enum engine_section[]){SECTION_TACTICS}, 1);
     EXPECT_CHEAP_REFUSAL(STATUS_MACHINE, "section 'tactics': needs 41943040 bytes of memory", "may take 3", "has taken",
                          "raise the limit (max_host_bytes)");
@@ -156,9 +152,8 @@ static void a_limit_holds_for_all_together(void **state)
 }
 
 /* Below some limit no open succeeds, from it on all do. */
-static void the_caller_sets_the_limit(void **state)
+TEST(the_caller_sets_the_limit)
 {
-    (void)state;
     for (int compress = 0; compress < 2; compress++) {
         struct engine engine;
         struct status status = {0};
@@ -184,14 +179,4 @@ static void the_caller_sets_the_limit(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_bad_manifest_is_seen_first, remove_file),
-        cmocka_unit_test_teardown(the_manifest_bounds_the_others, remove_file),
-        cmocka_unit_test_teardown(what_deflate_cannot_do_is_refused, remove_file),
-        cmocka_unit_test_teardown(a_limit_holds_for_all_together, remove_file),
-        cmocka_unit_test_teardown(the_caller_sets_the_limit, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -33,9 +33,8 @@ static uint8_t *with_names(const char *text, size_t *size)
     return whole;
 }
 
-static void the_file_names_its_ops(void **state)
+TEST(the_file_names_its_ops)
 {
-    (void)state;
     char text[TEXT_BYTES];
     size_t size;
     struct engine engine;
@@ -62,9 +61,8 @@ static void the_file_names_its_ops(void **state)
     free(bytes);
 }
 
-static void damaged_names_are_refused(void **state)
+TEST(damaged_names_are_refused)
 {
-    (void)state;
     static const struct {
         unsigned missing;
         const char *tail, *expected;
@@ -92,11 +90,4 @@ static void damaged_names_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_file_names_its_ops, remove_file),
-        cmocka_unit_test_teardown(damaged_names_are_refused, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -8,9 +8,8 @@
 
 enum { CHUNK = ENGINE_WEIGHT_CHUNK_BYTES, RANKS = TEST_ENGINE_RANKS };
 
-static void small_regions_make_a_small_file(void **state)
+TEST(small_regions_make_a_small_file)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = written(false, &size);
     expect_accepted(bytes, size);
@@ -18,9 +17,8 @@ static void small_regions_make_a_small_file(void **state)
     free(bytes);
 }
 
-static void chunks_follow_the_regions(void **state)
+TEST(chunks_follow_the_regions)
 {
-    (void)state;
     static const struct {
         uint64_t region, regions, chunks;
     } cases[] = {{4096, 1, 1},           {4096, 2, 2},       {CHUNK, 2, 2},
@@ -90,9 +88,8 @@ static uint8_t *make_weights(uint64_t region)
 }
 
 /* Every chunk is checked; a wrong byte is reported for its chunk, with its place. */
-static void regions_of_several_chunks(void **state)
+TEST(regions_of_several_chunks)
 {
-    (void)state;
     enum { REGION = CHUNK + 12288, CHUNKS = 4 };
     uint8_t *weights = make_weights(REGION);
     for (int at_once = 0; at_once < 2; at_once++) {
@@ -131,12 +128,4 @@ static void regions_of_several_chunks(void **state)
     free(weights);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(small_regions_make_a_small_file, remove_file),
-        cmocka_unit_test_teardown(chunks_follow_the_regions, remove_file),
-        cmocka_unit_test_teardown(regions_of_several_chunks, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

@@ -2,6 +2,7 @@
 /* Reads an engine's weights as a loader for a device does: copies from the file or from memory. */
 #include "formats/engine/test_engine.h"
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 static struct test_engine sample;
 
@@ -35,9 +36,8 @@ static void check_copies(const struct engine *engine)
     engine_read_ahead(engine, UINT64_MAX, UINT64_MAX);
 }
 
-static void copies_are_the_weights(void **state)
+TEST(copies_are_the_weights)
 {
-    (void)state;
     struct status status = {0};
     struct engine engine;
     size_t size = 0;
@@ -55,9 +55,8 @@ static void copies_are_the_weights(void **state)
 }
 
 /* A read of the mapping would end the process. */
-static void a_file_that_became_shorter_is_refused(void **state)
+TEST(a_file_that_became_shorter_is_refused)
 {
-    (void)state;
     struct status status = {0};
     struct engine engine;
     uint8_t copy[TEST_ENGINE_WEIGHTS];
@@ -74,9 +73,4 @@ static void a_file_that_became_shorter_is_refused(void **state)
     test_folder_remove(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_are_the_weights),
-                                       cmocka_unit_test(a_file_that_became_shorter_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

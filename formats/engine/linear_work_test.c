@@ -8,6 +8,7 @@
 #include "formats/engine/engine_verify.h"
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
+#include "formats/base/test_program.h"
 
 enum { MOST_SECONDS = 30 };
 
@@ -18,9 +19,8 @@ static void expect_in_time(clock_t start, const char *what, size_t done, size_t 
 }
 
 /* Every library plan has a counterpart: the last plans are found as fast as the first. */
-static void twins_of_many_plans(void **state)
+TEST(twins_of_many_plans)
 {
-    (void)state;
     enum { PLANS = 600000 };
     struct plan *plans = calloc(PLANS, sizeof *plans);
     assert_non_null(plans);
@@ -43,9 +43,8 @@ static void twins_of_many_plans(void **state)
 }
 
 /* A file of 24 MB whose 65,000 section headers name one table of a million symbols. */
-static void one_table_named_by_many_sections(void **state)
+TEST(one_table_named_by_many_sections)
 {
-    (void)state;
     enum { SECTIONS = 65000, SYMBOLS = 1000000, NAMES = 1, FIRST_TABLE = 2, NAME_BYTES = 64 };
     const size_t names_at = sizeof(Elf64_Ehdr) + SECTIONS * sizeof(Elf64_Shdr), symbols_at = names_at + NAME_BYTES,
                  size = symbols_at + SYMBOLS * sizeof(Elf64_Sym);
@@ -86,9 +85,8 @@ static void fill_key(struct tuning_record *record, uint32_t i)
     snprintf(record->key, sizeof record->key, "device matmul %08x", i * 2654435761u); /* in no order */
 }
 
-static void a_large_tuning_cache(void **state)
+TEST(a_large_tuning_cache)
 {
-    (void)state;
     enum { RECORDS = 80000 };
     struct status status = {0};
     struct tuning_cache cache;
@@ -118,12 +116,4 @@ static void a_large_tuning_cache(void **state)
     tuning_cache_close(&cache);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twins_of_many_plans),
-        cmocka_unit_test(one_table_named_by_many_sections),
-        cmocka_unit_test(a_large_tuning_cache),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

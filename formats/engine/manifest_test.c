@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "formats/engine/test_engine.h"
+#include "formats/base/test_program.h"
 
 static struct test_engine engine;
 
@@ -28,9 +21,8 @@ static char *format(void)
     return text;
 }
 
-static void text_is_canonical(void **state)
+TEST(text_is_canonical)
 {
-    (void)state;
     char *text = format();
     assert_string_equal(
         text,
@@ -47,9 +39,8 @@ static void text_is_canonical(void **state)
     free(text);
 }
 
-static void round_trip_keeps_every_field(void **state)
+TEST(round_trip_keeps_every_field)
 {
-    (void)state;
     engine.manifest.temperature = 0.1 + 0.2; /* needs 17 digits */
     engine.manifest.pad_token = 15;
     engine.manifest.bos_token = -1;
@@ -258,9 +249,8 @@ static void become_parallel(void)
     if (!test_engine_make_ranks(&engine, &status)) fail_msg("%s", status.message);
 }
 
-static void every_edit_is_judged(void **state)
+TEST(every_edit_is_judged)
 {
-    (void)state;
     judge_edits(processor_edits, sizeof processor_edits / sizeof processor_edits[0]);
     become_a_device();
     judge_edits(device_edits, sizeof device_edits / sizeof device_edits[0]);
@@ -269,9 +259,8 @@ static void every_edit_is_judged(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-static void devices_state_their_capability(void **state)
+TEST(devices_state_their_capability)
 {
-    (void)state;
     become_a_device();
     engine.manifest.target_capability = 103;
     char *text = format();
@@ -289,9 +278,8 @@ static void devices_state_their_capability(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-static void ranks_are_a_group_of_their_own(void **state)
+TEST(ranks_are_a_group_of_their_own)
 {
-    (void)state;
     char *one = format();
     engine.manifest.geometry.ranks = 0; /* counts as 1 */
     char *none = format();
@@ -336,9 +324,8 @@ static void ranks_are_a_group_of_their_own(void **state)
 
 /* The shape decides which numbers of ranks are valid: equal shares of heads and inner width, KV heads shared or
  * divided. */
-static void every_number_of_ranks_is_judged(void **state)
+TEST(every_number_of_ranks_is_judged)
 {
-    (void)state;
     static const struct {
         uint64_t heads, kv_heads, inner;
     } shapes[] = {{32, 8, 14336}, {14, 2, 4864}, {9, 3, 1536}, {40, 8, 17408},
@@ -375,9 +362,8 @@ static void every_number_of_ranks_is_judged(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-static void every_prefix_is_refused(void **state)
+TEST(every_prefix_is_refused)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         if (ranks == 2) become_parallel();
         char *text = format();
@@ -392,9 +378,8 @@ static void every_prefix_is_refused(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-static void bad_manifests_are_not_written(void **state)
+TEST(bad_manifests_are_not_written)
 {
-    (void)state;
     char *text = NULL;
     size_t size = 0;
     struct status status = {0};
@@ -459,17 +444,4 @@ static void bad_manifests_are_not_written(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_canonical),
-        cmocka_unit_test(round_trip_keeps_every_field),
-        cmocka_unit_test(every_edit_is_judged),
-        cmocka_unit_test(devices_state_their_capability),
-        cmocka_unit_test(every_prefix_is_refused),
-        cmocka_unit_test(bad_manifests_are_not_written),
-        cmocka_unit_test(ranks_are_a_group_of_their_own),
-        cmocka_unit_test(every_number_of_ranks_is_judged),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+int main(void) { return test_run_with(setup, NULL, NULL, NULL); }

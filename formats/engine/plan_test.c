@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "formats/engine/test_engine.h"
+#include "formats/base/test_program.h"
 
 static struct test_engine engine;
 
@@ -29,9 +23,8 @@ static int setup(void **state)
     return test_engine_make(&engine, &status) ? 0 : -1;
 }
 
-static void step_layout_places_fields_in_order(void **state)
+TEST(step_layout_places_fields_in_order)
 {
-    (void)state;
     struct plan_field fields[STEP_FIELD_COUNT];
     uint64_t total;
     assert_true(step_layout(17, 3, 1000, fields, &total));
@@ -43,9 +36,8 @@ static void step_layout_places_fields_in_order(void **state)
     assert_int_equal(total, 576 + 12032);
 }
 
-static void state_layout_places_fields_in_order(void **state)
+TEST(state_layout_places_fields_in_order)
 {
-    (void)state;
     const struct plan_geometry geometry = {.slots = 3, .pages_per_slot = 7, .vocab_size = 1001};
     struct plan_field fields[STATE_FIELD_COUNT];
     uint64_t total;
@@ -80,9 +72,8 @@ static void state_layout_places_fields_in_order(void **state)
     assert_int_equal(fields[STATE_ROPE_SET].bytes, 0);
 }
 
-static void layouts_refuse_overflow(void **state)
+TEST(layouts_refuse_overflow)
 {
-    (void)state;
     struct plan_field fields[STEP_FIELD_COUNT];
     uint64_t total;
     assert_false(step_layout(UINT64_MAX / 2, 1, 1, fields, &total));
@@ -99,9 +90,8 @@ static void layouts_refuse_overflow(void **state)
     assert_false(state_layout(&geometry, fields, &total));
 }
 
-static void names_are_known_and_safe(void **state)
+TEST(names_are_known_and_safe)
 {
-    (void)state;
     assert_string_equal(plan_space_name(SPACE_KV), "kv");
     assert_string_equal(plan_space_name(SPACE_NONE), "none");
     assert_string_equal(plan_space_name(99), "?");
@@ -111,9 +101,8 @@ static void names_are_known_and_safe(void **state)
     for (unsigned op = 1; op < OP_COUNT; op++) assert_string_not_equal(plan_op_name(op), "?");
 }
 
-static void good_plans_pass(void **state)
+TEST(good_plans_pass)
 {
-    (void)state;
     for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
         struct status status = {0};
         struct plan_space_sizes sizes = sizes_of(&engine.plans[i]);
@@ -205,9 +194,8 @@ static const struct damage damages[] = {
     {IN_DEPENDENCY, 0, 0, 4, UINT32_MAX, "dependency 0: launch 4294967295 is not earlier"},
 };
 
-static void every_damage_is_named(void **state)
+TEST(every_damage_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         const struct damage *damage = &damages[i];
         assert_int_equal(setup(NULL), 0);
@@ -229,9 +217,8 @@ static void every_damage_is_named(void **state)
 }
 
 /* An optional operand that is absent: all its fields are 0. */
-static void operands_may_be_absent(void **state)
+TEST(operands_may_be_absent)
 {
-    (void)state;
     struct plan *plan = &engine.plans[0];
     struct plan_space_sizes sizes = sizes_of(plan);
     for (int field = 0; field < 4; field++) {
@@ -273,9 +260,8 @@ static bool read_fields(const struct plan_field_entry *entries, uint32_t count, 
     return plan_read_fields(entries, count, SPACE_STEP, SPACE_BYTES, found, FIELDS, status);
 }
 
-static void fields_are_where_the_file_says(void **state)
+TEST(fields_are_where_the_file_says)
 {
-    (void)state;
     struct plan_field found[FIELDS], again[FIELDS];
     struct plan_field_entry listed[FIELDS];
     struct status status;
@@ -289,9 +275,8 @@ static void fields_are_where_the_file_says(void **state)
     assert_memory_equal(again, found, sizeof found);
 }
 
-static void damaged_fields_are_refused(void **state)
+TEST(damaged_fields_are_refused)
 {
-    (void)state;
     static const struct {
         int entry;
         struct plan_field_entry value;
@@ -333,9 +318,8 @@ static void damaged_fields_are_refused(void **state)
     assert_non_null(strstr(status.message, "4294967295 fields of the step space, at most 64"));
 }
 
-static void dependencies_must_rise(void **state)
+TEST(dependencies_must_rise)
 {
-    (void)state;
     struct plan *plan = &engine.plans[0];
     struct plan_space_sizes sizes = sizes_of(plan);
     struct plan_launch *last = &engine.storage[0].launches[9];
@@ -350,19 +334,4 @@ static void dependencies_must_rise(void **state)
     assert_int_equal(setup(NULL), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(step_layout_places_fields_in_order),
-        cmocka_unit_test(state_layout_places_fields_in_order),
-        cmocka_unit_test(layouts_refuse_overflow),
-        cmocka_unit_test(names_are_known_and_safe),
-        cmocka_unit_test(good_plans_pass),
-        cmocka_unit_test(every_damage_is_named),
-        cmocka_unit_test(dependencies_must_rise),
-        cmocka_unit_test(operands_may_be_absent),
-        cmocka_unit_test(fields_are_where_the_file_says),
-        cmocka_unit_test(damaged_fields_are_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+int main(void) { return test_run_with(setup, NULL, NULL, NULL); }

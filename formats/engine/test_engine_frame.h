@@ -4,15 +4,7 @@
 #ifndef FORMATS_ENGINE_TEST_ENGINE_FRAME_H
 #define FORMATS_ENGINE_TEST_ENGINE_FRAME_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
+#include "formats/base/test_program.h"
 #include "formats/engine/test_engine.h"
 
 static struct test_engine sample; /* created anew for every test */

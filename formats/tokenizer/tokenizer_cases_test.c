@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Feature by feature: small tokenizer.json files, with the ids and text of Hugging Face tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
+#include "formats/base/test_program.h"
 
 struct encode_case {
     const char *name;
@@ -430,9 +431,8 @@ static const struct encode_case cases[] = {
      "hellohello"},
 };
 
-static void test_cases(void **state)
+TEST(test_cases)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct opened opened = fixture_open(&cases[i].fixture);
         int32_t ids[64];
@@ -444,8 +444,4 @@ static void test_cases(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases)};
-    return cmocka_run_group_tests_name("tokenizer cases", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

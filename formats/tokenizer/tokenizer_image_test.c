@@ -2,6 +2,7 @@
 /* Hostile images: every single-byte change and every truncation is refused or harmless, as the sanitizers determine. */
 #include "formats/tokenizer/test_tokenizer.h"
 #include "formats/tokenizer/tokenizer_image.h"
+#include "formats/base/test_program.h"
 
 /* Uses all parts of an open tokenizer: the results may be anything, but within bounds and valid UTF-8. */
 static void use(const struct tokenizer *tokenizer)
@@ -52,9 +53,8 @@ static const struct fixture small[] = {
      .added = ADDED(9, "<x>", false, false, false, false, true)},
 };
 
-static void test_every_byte(void **state)
+TEST(test_every_byte)
 {
-    (void)state;
     static const uint8_t changes[] = {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFF, 0x00};
     size_t refused = 0, harmless = 0;
     for (size_t which = 0; which < sizeof small / sizeof *small; which++) {
@@ -84,9 +84,8 @@ static void test_every_byte(void **state)
     assert_true(refused > harmless); /* most of an image is checked against other parts of it */
 }
 
-static void test_truncation(void **state)
+TEST(test_truncation)
 {
-    (void)state;
     struct opened opened = fixture_open(&small[0]);
     for (size_t size = 0; size < opened.image_size; size++) {
         struct status status = {0};
@@ -113,9 +112,8 @@ static void expect_corrupt(const struct opened *opened, size_t offset, uint32_t 
     free(image);
 }
 
-static void test_header(void **state)
+TEST(test_header)
 {
-    (void)state;
     struct opened opened = fixture_open(&small[0]);
     struct status status = {0};
 #define FIELD(field, value, code, words) \
@@ -153,12 +151,4 @@ static void test_header(void **state)
     fixture_close(&opened);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_byte),
-        cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_header),
-    };
-    return cmocka_run_group_tests_name("tokenizer image", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

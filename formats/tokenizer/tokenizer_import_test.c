@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of files that import refuses, by name, and parts that it accepts without applying them. */
 #include "formats/tokenizer/test_tokenizer.h"
+#include "formats/base/test_program.h"
 
 static void expect_refused(const struct fixture *fixture, const char *words)
 {
@@ -17,9 +18,8 @@ static void expect_refused(const struct fixture *fixture, const char *words)
 
 #define REFUSED(words, ...) expect_refused(&(const struct fixture){__VA_ARGS__}, words)
 
-static void test_normalizer(void **state)
+TEST(test_normalizer)
 {
-    (void)state;
     REFUSED("normalizer|BertNormalizer|supported", .normalizer = "{\"type\":\"BertNormalizer\"}");
     REFUSED("'StripAccents'", .normalizer = "{\"type\":\"StripAccents\"}");
     REFUSED("'Precompiled'", .normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}");
@@ -50,9 +50,8 @@ static void test_normalizer(void **state)
 #define METASPACE(more) "{\"type\":\"Metaspace\"," more "}"
 #define SPLIT(more)     "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"}," more "}"
 
-static void test_pre_tokenizer(void **state)
+TEST(test_pre_tokenizer)
 {
-    (void)state;
     REFUSED("pre_tokenizer|'Whitespace'|supported", .pre_tokenizer = "{\"type\":\"Whitespace\"}");
     REFUSED("'BertPreTokenizer'", .pre_tokenizer = "{\"type\":\"BertPreTokenizer\"}");
     REFUSED("'add_prefix_space'", .pre_tokenizer = "{\"type\":\"ByteLevel\",\"trim_offsets\":true}");
@@ -76,9 +75,8 @@ static void test_pre_tokenizer(void **state)
                                                   "\"behavior\":\"Isolated\",\"invert\":false}");
 }
 
-static void test_post_processor(void **state)
+TEST(test_post_processor)
 {
-    (void)state;
     REFUSED("post_processor|'RobertaProcessing'|supported", .post_processor = "{\"type\":\"RobertaProcessing\"}");
     REFUSED("second TemplateProcessing", .sentencepiece = true,
             .post_processor = "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE "," TEMPLATE "]}");
@@ -103,9 +101,8 @@ static void test_post_processor(void **state)
 #define REPLACE       "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}"
 #define META_DECODER  "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"
 
-static void test_decoder(void **state)
+TEST(test_decoder)
 {
-    (void)state;
     REFUSED("decoder|'WordPiece'|supported", .decoder = "{\"type\":\"WordPiece\"}");
     REFUSED("'CTC'", .decoder = DECODERS("{\"type\":\"CTC\"}"));
     REFUSED("'Replace' at this place", .decoder = DECODERS(FUSE "," REPLACE));
@@ -137,9 +134,8 @@ static void test_decoder(void **state)
     REFUSED("unfinished group", .decoder = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}");
 }
 
-static void test_model(void **state)
+TEST(test_model)
 {
-    (void)state;
     REFUSED("'dropout'", .options = "\"dropout\":0.1,");
     REFUSED("'continuing_subword_prefix'|##", .options = "\"continuing_subword_prefix\":\"##\",");
     REFUSED("'end_of_word_suffix'|</w>", .options = "\"end_of_word_suffix\":\"</w>\",");
@@ -171,9 +167,8 @@ static void test_model(void **state)
     free(vocab);
 }
 
-static void test_added(void **state)
+TEST(test_added)
 {
-    (void)state;
     REFUSED("added_tokens|'content'", .added = "{\"id\":1}");
     REFUSED("'special'", .added =
                              "{\"id\":265,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
@@ -202,9 +197,8 @@ static void test_added(void **state)
     free(name);
 }
 
-static void test_top_level(void **state)
+TEST(test_top_level)
 {
-    (void)state;
     static const char *const files[][2] = {
         {"", "not valid JSON"},
         {"[]", "expected an object"},
@@ -226,9 +220,8 @@ static void test_top_level(void **state)
 }
 
 /* The smallest tokenizer; the older form without "type"; leftovers of training; empty added tokens. */
-static void test_accepted(void **state)
+TEST(test_accepted)
 {
-    (void)state;
     static const char *const files[] = {
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
         "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"#version: 0.2\",\"a b\"]}}",
@@ -245,9 +238,8 @@ static void test_accepted(void **state)
 }
 
 /* The same input gives the same bytes. */
-static void test_deterministic(void **state)
+TEST(test_deterministic)
 {
-    (void)state;
     const struct fixture fixture = {.sentencepiece = true,
                                     .normalizer = LLAMA_NORMALIZER,
                                     .decoder = LLAMA_DECODER,
@@ -261,12 +253,4 @@ static void test_deterministic(void **state)
     fixture_close(&second);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_normalizer), cmocka_unit_test(test_pre_tokenizer), cmocka_unit_test(test_post_processor),
-        cmocka_unit_test(test_decoder),    cmocka_unit_test(test_model),         cmocka_unit_test(test_added),
-        cmocka_unit_test(test_top_level),  cmocka_unit_test(test_accepted),      cmocka_unit_test(test_deterministic),
-    };
-    return cmocka_run_group_tests_name("tokenizer import", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -3,6 +3,7 @@
 #include "formats/base/test_support.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
+#include "formats/base/test_program.h"
 
 /* Matches marked in the text: "a[bc]d". */
 struct marking {
@@ -39,9 +40,8 @@ static void check_marks(struct tokenizer_pattern *pattern, const char *text, con
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"                             \
     "\\s+(?!\\S)|\\s+"
 
-static void test_meaning(void **state)
+TEST(test_meaning)
 {
-    (void)state;
     static const struct {
         const char *regex, *text, *expected;
     } cases[] = {
@@ -102,9 +102,8 @@ static void test_meaning(void **state)
     }
 }
 
-static void test_string(void **state)
+TEST(test_string)
 {
-    (void)state;
     struct status status = {0};
     struct tokenizer_pattern *pattern = tokenizer_pattern_string("aa", 2, &status);
     assert_non_null(pattern);
@@ -117,9 +116,8 @@ static void test_string(void **state)
 }
 
 /* Each with words of its message. */
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     static const char *const patterns[][2] = {
         {"", "0 bytes"},
         {"(", "unfinished group"},
@@ -230,9 +228,8 @@ static bool accept_segment(void *context, size_t start, size_t end, bool matched
 }
 
 /* Exponential backtracking ends with a message, compiled and interpreted. */
-static void test_hostile_pattern(void **state)
+TEST(test_hostile_pattern)
 {
-    (void)state;
     static const char *const patterns[] = {"(a|aa)+$", "(?:a+)+b", "(?:a|b|ab|aa)*b"};
     char text[2002];
     memset(text, 'a', 2000);
@@ -254,9 +251,8 @@ static void test_hostile_pattern(void **state)
 }
 
 /* Ordinary patterns stay far from the limits, even on long runs. */
-static void test_long_runs(void **state)
+TEST(test_long_runs)
 {
-    (void)state;
     size_t size = 200000;
     char *text = malloc(size);
     static const char fillers[] = {' ', 'a', '1', '\n', '-'};
@@ -277,11 +273,4 @@ static void test_long_runs(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meaning),         cmocka_unit_test(test_string),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hostile_pattern), cmocka_unit_test(test_long_runs),
-    };
-    return cmocka_run_group_tests_name("tokenizer pattern", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

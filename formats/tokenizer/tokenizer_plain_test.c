@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include "formats/tokenizer/test_tokenizer.h"
+#include "formats/base/test_program.h"
 
 enum { MOST_IDS = 64, MOST_JSON = 32 << 20 };
 
@@ -42,9 +43,8 @@ static const struct fixture fixture =
      .pre_tokenizer = GPT2_SPLIT,
      .post_processor = NULL};
 
-static void test_fixture(void **state)
+TEST(test_fixture)
 {
-    (void)state;
     static const struct plain_case cases[] = {
         {"a<s>b<t>c", "97 60 115 62 98 266 99"},
         {"<s><t>x<t>", "60 115 62 60 116 62 120 266"},
@@ -63,9 +63,8 @@ static void test_fixture(void **state)
 }
 
 /* A marker is text although it is no special token, in the original and in normalized text. */
-static void test_markers(void **state)
+TEST(test_markers)
 {
-    (void)state;
     static const struct plain_case without = {"a<t>b lo", "97 266 98 32 270"},
                                    with = {"a<t>b lo", "97 60 116 62 98 32 108 111"};
     static const int32_t markers[] = {266, 270};
@@ -76,9 +75,8 @@ static void test_markers(void **state)
 }
 
 /* A special token that is also in the model's vocabulary, where whole words of it are used directly. */
-static void test_word_of_the_model(void **state)
+TEST(test_word_of_the_model)
 {
-    (void)state;
     static const struct plain_case plain = {"<s>", "0 1 2"};
     static const char vocab[] = "{\"<\":0,\"s\":1,\">\":2,\"<s>\":3}";
     struct opened opened = fixture_open(&(struct fixture){.vocab = vocab,
@@ -90,9 +88,8 @@ static void test_word_of_the_model(void **state)
 }
 
 /* The template's own tokens remain. */
-static void test_template(void **state)
+TEST(test_template)
 {
-    (void)state;
     struct opened opened = fixture_open(&(struct fixture){.sentencepiece = true,
                                                           .options = LLAMA_OPTIONS,
                                                           .normalizer = LLAMA_NORMALIZER,
@@ -124,9 +121,8 @@ static void check_real(const char *name, const char *file_name, const struct pla
     free(json);
 }
 
-static void test_real_tokenizers(void **state)
+TEST(test_real_tokenizers)
 {
-    (void)state;
     static const struct plain_case gpt2[] = {
         {"a<|endoftext|>b", "64 27 91 437 1659 5239 91 29 65"},
         {"<|endoftext|>", "27 91 437 1659 5239 91 29"},
@@ -164,12 +160,4 @@ static void test_real_tokenizers(void **state)
     check_real("qwen2.5", "tokenizer.json.gz", qwen2, sizeof qwen2 / sizeof *qwen2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixture),           cmocka_unit_test(test_markers),
-        cmocka_unit_test(test_word_of_the_model), cmocka_unit_test(test_template),
-        cmocka_unit_test(test_real_tokenizers),
-    };
-    return cmocka_run_group_tests_name("tokenizer plain", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -2,6 +2,7 @@
 /* Streaming, odd input, limits; and, if ENG_SHARED names the shared folder, five real tokenizers against Hugging Face
  * tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
+#include "formats/base/test_program.h"
 
 #include <jansson.h>
 #include <zlib.h>
@@ -20,9 +21,8 @@ static const struct fixture gpt2 = {.pre_tokenizer = GPT2_SPLIT,
                                     .added = ADDED(265, "<end>", false, false, false, false, true)};
 
 /* Tokens and lookups. */
-static void test_vocabulary(void **state)
+TEST(test_vocabulary)
 {
-    (void)state;
     struct opened opened = fixture_open(&gpt2);
     const char *text;
     size_t size;
@@ -43,9 +43,8 @@ static void test_vocabulary(void **state)
 }
 
 /* An id without a token decodes to nothing; one outside the vocabulary is an error. */
-static void test_holes(void **state)
+TEST(test_holes)
 {
-    (void)state;
     const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":5}", .merges = "[]", .decoder = "{\"type\":\"Fuse\"}"};
     struct opened opened = fixture_open(&fixture);
     struct text_buffer text = {0};
@@ -77,9 +76,8 @@ static void check_skipped(const struct tokenizer *tokenizer, const char *ids_tex
     text_buffer_free(&text);
 }
 
-static void test_skip_special(void **state)
+TEST(test_skip_special)
 {
-    (void)state;
     struct opened opened = fixture_open(&gpt2);
     check_skipped(opened.tokenizer, "259 265 260 265", "hello hello");
     check_skipped(opened.tokenizer, "195 265 169", "é"); /* inside a character, too */
@@ -91,9 +89,8 @@ static void test_skip_special(void **state)
 }
 
 /* Text that is not UTF-8 is encoded in its repaired form. */
-static void test_invalid_text(void **state)
+TEST(test_invalid_text)
 {
-    (void)state;
     static const struct {
         const char *invalid, *repaired;
     } texts[] = {
@@ -124,9 +121,8 @@ static void test_invalid_text(void **state)
 }
 
 /* The push with which bytes become text. Ids 195 169 are the bytes of é, 240 159 152 129 those of an emoji. */
-static void test_stream_byte_level(void **state)
+TEST(test_stream_byte_level)
 {
-    (void)state;
     struct opened opened = fixture_open(&gpt2);
     struct decode_stream stream;
     struct status status = {0};
@@ -172,9 +168,8 @@ static void check_run(const struct tokenizer *tokenizer, const int32_t *ids, siz
 
 /* Runs of byte tokens: valid ones are equal in both; for an ill-formed one the stream keeps the characters before the
  * fault, the exception stated in tokenizer.h. */
-static void test_byte_runs(void **state)
+TEST(test_byte_runs)
 {
-    (void)state;
     struct opened opened = fixture_open(&llama);
     const struct tokenizer *tokenizer = opened.tokenizer;
 #define RUN(batch, streamed, ...) \
@@ -201,9 +196,8 @@ static void test_byte_runs(void **state)
 }
 
 /* Strip at the end of the text: characters are held back until more text follows. */
-static void test_strip_stop(void **state)
+TEST(test_strip_stop)
 {
-    (void)state;
     const struct fixture fixture = {.sentencepiece = true,
                                     .decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},"
                                                "{\"type\":\"Strip\",\"content\":\"▁\",\"start\":1,\"stop\":2}]}"};
@@ -221,9 +215,8 @@ static void test_strip_stop(void **state)
 }
 
 /* Random ids: stream and batch give the same text (byte-level), for every skip setting. */
-static void test_stream_random(void **state)
+TEST(test_stream_random)
 {
-    (void)state;
     struct opened opened = fixture_open(&gpt2);
     uint32_t seed = 1;
     for (int round = 0; round < 2000; round++) {
@@ -245,9 +238,8 @@ static void test_stream_random(void **state)
 
 /* Long texts of one word must not take quadratic time: a quarter of a million characters with the heap and with word
  * starts. */
-static void test_long_words(void **state)
+TEST(test_long_words)
 {
-    (void)state;
     static const struct {
         const struct fixture *fixture;
         const char *unit;
@@ -275,9 +267,8 @@ static void test_long_words(void **state)
 }
 
 /* The two ways of merging must agree: random words of few letters, around the length at which they change. */
-static void test_merge_orders(void **state)
+TEST(test_merge_orders)
 {
-    (void)state;
     const struct fixture fixture = {
         .vocab =
             "{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3,\"aba\":4,\"bb\":5,\"abab\":6,\"aa\":7,\"baa\":8,\"bab\":9,\"abb\":10}",
@@ -316,9 +307,8 @@ static void test_merge_orders(void **state)
 }
 
 /* The last of repeated merges counts, as in Hugging Face. */
-static void test_repeated_merges(void **state)
+TEST(test_repeated_merges)
 {
-    (void)state;
     const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3}",
                                     .merges = "[\"a b\",\"b a\",\"a b\"]"};
     struct opened opened = fixture_open(&fixture);
@@ -327,9 +317,8 @@ static void test_repeated_merges(void **state)
 }
 
 /* A text that needs the unknown token while the vocabulary lacks it is refused; any other text encodes. */
-static void test_missing_unknown(void **state)
+TEST(test_missing_unknown)
 {
-    (void)state;
     const struct fixture fixture = {.vocab = "{\"a\":0}", .merges = "[]", .options = "\"unk_token\":\"<unk>\","};
     struct opened opened = fixture_open(&fixture);
     struct token_buffer tokens = {0};
@@ -342,9 +331,8 @@ static void test_missing_unknown(void **state)
 }
 
 /* A step that multiplies text ends in an error instead of using all memory. */
-static void test_growth(void **state)
+TEST(test_growth)
 {
-    (void)state;
     char *steps = NULL, *normalizer = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&steps, &size);
@@ -366,9 +354,8 @@ static void test_growth(void **state)
 }
 
 /* A long run of combining marks, quadratic for a simple sort, is sorted by class. */
-static void test_many_marks(void **state)
+TEST(test_many_marks)
 {
-    (void)state;
     const struct fixture fixture = {.normalizer = "{\"type\":\"NFD\"}",
                                     .pre_tokenizer = BYTES_ALONE,
                                     .decoder = BYTE_DECODER};
@@ -448,9 +435,8 @@ static void check_real(const char *shared, const char *folder, const char *token
     fixture_close(&opened);
 }
 
-static void test_real_tokenizers(void **state)
+TEST(test_real_tokenizers)
 {
-    (void)state;
     const char *shared = test_shared();
     if (!shared) skip();
     check_real(shared, "tokenizers/gpt2", "tokenizer.json", "cases.json");
@@ -460,24 +446,4 @@ static void test_real_tokenizers(void **state)
     check_real(shared, "models/stories260K", "tokenizer.json", "tokenizer_cases.json");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_holes),
-        cmocka_unit_test(test_skip_special),
-        cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test(test_stream_byte_level),
-        cmocka_unit_test(test_byte_runs),
-        cmocka_unit_test(test_strip_stop),
-        cmocka_unit_test(test_stream_random),
-        cmocka_unit_test(test_long_words),
-        cmocka_unit_test(test_merge_orders),
-        cmocka_unit_test(test_repeated_merges),
-        cmocka_unit_test(test_missing_unknown),
-        cmocka_unit_test(test_growth),
-        cmocka_unit_test(test_many_marks),
-        cmocka_unit_test(test_real_tokenizers),
-    };
-    return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -5,6 +5,7 @@
 
 #include "formats/tokenizer/test_tokenizer.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
+#include "formats/base/test_program.h"
 
 enum { LONG_TEXT = 100 * 1000 };
 
@@ -17,9 +18,8 @@ static double thread_seconds(void)
 }
 
 /* A repeat without an upper limit inside a lookaround takes time that no position consumes. */
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const char *const patterns[][2] = {
         {"(?=[^x]*+[yz])a", "pattern '(?=[^x]*+[yz])a'|repeat without an upper limit|lookahead|byte 7"},
         {"(?!a+b)c", "repeat without an upper limit"},
@@ -43,9 +43,8 @@ static bool accept_segment(void *context, size_t start, size_t end, bool matched
 }
 
 /* Each of these scans the rest of the text from every position. */
-static void test_quadratic_patterns_end(void **state)
+TEST(test_quadratic_patterns_end)
 {
-    (void)state;
     static const char *const patterns[] = {
         "[^x]*+[yz]",
         "(?>[^x]*)[yz]",
@@ -123,9 +122,8 @@ static const char *const published[] = {
 
 /* Published patterns stay below a third of the budget for a byte, interpreted and compiled, on prose and on long
  * runs. */
-static void test_published(void **state)
+TEST(test_published)
 {
-    (void)state;
     enum { MOST_PER_BYTE = 100 };
     static const char prose[] =
         "The CAT's 12345 \u00c9tudes -- DON'T `stop`;  \n\n\tint x = f(a[10], \"\u65e5\u672c\u8a9e\");\r\n";
@@ -162,9 +160,8 @@ static void test_published(void **state)
 }
 
 /* Tokens with the same beginning, on a text that begins like them everywhere. */
-static void test_added_tokens_of_one_prefix(void **state)
+TEST(test_added_tokens_of_one_prefix)
 {
-    (void)state;
     enum { TOKENS = 1000 };
     char *added = NULL, *text = malloc(LONG_TEXT);
     size_t size = 0;
@@ -198,9 +195,8 @@ static void test_added_tokens_of_one_prefix(void **state)
 
 /* Normalizers that each make the text eight times as long: two of them make 64 bytes, and their tokens, from each
  * byte. */
-static void test_text_that_grows(void **state)
+TEST(test_text_that_grows)
 {
-    (void)state;
     static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
     char *text = malloc(LONG_TEXT), two[300];
     struct status status = {0};
@@ -220,12 +216,4 @@ static void test_text_that_grows(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_quadratic_patterns_end),
-        cmocka_unit_test(test_published),       cmocka_unit_test(test_added_tokens_of_one_prefix),
-        cmocka_unit_test(test_text_that_grows),
-    };
-    return cmocka_run_group_tests_name("tokenizer work", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

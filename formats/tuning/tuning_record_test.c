@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "formats/base/file.h"
 #include "formats/base/hash.h"
 #include "formats/tuning/tuning_record.h"
+#include "formats/base/test_program.h"
 
 static char folder[] = "/tmp/tuning_record_test.XXXXXX";
 static char path[64];
@@ -74,9 +67,8 @@ static char *format(const struct tuning_record *record, size_t *size)
     return line;
 }
 
-static void line_has_the_documented_form(void **state)
+TEST(line_has_the_documented_form)
 {
-    (void)state;
     struct tuning_record record = example("cpu matmul 1x2x3", 2.5);
     record.spread_us = 0.25;
     size_t size = 0;
@@ -99,9 +91,8 @@ static void line_has_the_documented_form(void **state)
 }
 
 /* Records of older builders, and of races with one candidate, do not have it. */
-static void runner_up_may_be_missing(void **state)
+TEST(runner_up_may_be_missing)
 {
-    (void)state;
     struct tuning_record record = example("key", 3), back = example_of_race("other", 1);
     struct status status = {0};
     size_t size = 0;
@@ -113,9 +104,8 @@ static void runner_up_may_be_missing(void **state)
     free(line);
 }
 
-static void round_trip_keeps_every_field(void **state)
+TEST(round_trip_keeps_every_field)
 {
-    (void)state;
     struct tuning_record record = example_of_race("k\xc3\xa9y \"quoted\"", 1.0 / 3), back;
     struct status status = {0};
     size_t size = 0;
@@ -135,9 +125,8 @@ static void round_trip_keeps_every_field(void **state)
     free(again);
 }
 
-static void every_flip_and_truncation_is_refused(void **state)
+TEST(every_flip_and_truncation_is_refused)
 {
-    (void)state;
     struct tuning_record record = example("key", 3), back;
     size_t size = 0;
     char *line = format(&record, &size);
@@ -153,9 +142,8 @@ static void every_flip_and_truncation_is_refused(void **state)
 }
 
 /* The maximum number of values; on a device the first one is the kernel's name with 0. */
-static void sixteen_values_are_the_most(void **state)
+TEST(sixteen_values_are_the_most)
 {
-    (void)state;
     struct tuning_record record = example("key", 3), back;
     struct status status = {0};
     char *line = NULL;
@@ -201,9 +189,8 @@ static void sixteen_values_are_the_most(void **state)
 }
 
 /* Lines with a correct checksum over wrong content. */
-static void wrong_content_is_refused(void **state)
+TEST(wrong_content_is_refused)
 {
-    (void)state;
     static const struct {
         const char *from, *to;
     } edits[] = {
@@ -254,9 +241,8 @@ static void wrong_content_is_refused(void **state)
     free(line);
 }
 
-static void bad_records_are_not_written(void **state)
+TEST(bad_records_are_not_written)
 {
-    (void)state;
     char *line = NULL;
     size_t size = 0;
     struct tuning_record record = example("", 1);
@@ -308,9 +294,8 @@ static void expect(const struct tuning_cache *cache, const char *key, double med
     assert_true(record->median_us == median_us);
 }
 
-static void the_last_record_of_a_key_wins(void **state)
+TEST(the_last_record_of_a_key_wins)
 {
-    (void)state;
     struct tuning_cache cache;
     open_cache(&cache, 0, 0);
     for (int i = 0; i < 200; i++) {
@@ -328,9 +313,8 @@ static void the_last_record_of_a_key_wins(void **state)
     tuning_cache_close(&cache);
 }
 
-static void memory_only_writes_nothing(void **state)
+TEST(memory_only_writes_nothing)
 {
-    (void)state;
     struct tuning_cache cache;
     struct status status = {0};
     assert_true(tuning_cache_open(&cache, NULL, &status));
@@ -341,9 +325,8 @@ static void memory_only_writes_nothing(void **state)
 }
 
 /* Wherever the last line was cut, the next record begins a new line, and only the cut one is lost. */
-static void a_torn_last_line_costs_one_record(void **state)
+TEST(a_torn_last_line_costs_one_record)
 {
-    (void)state;
     struct tuning_cache cache;
     open_cache(&cache, 0, 0);
     add(&cache, "one", 1);
@@ -373,9 +356,8 @@ static void a_torn_last_line_costs_one_record(void **state)
     free(text);
 }
 
-static void files_merge_by_concatenation(void **state)
+TEST(files_merge_by_concatenation)
 {
-    (void)state;
     struct tuning_cache cache = {0};
     struct tuning_record first = example("a", 1), second = example("a", 2), third = example("b", 3);
     size_t size = 0;
@@ -393,9 +375,8 @@ static void files_merge_by_concatenation(void **state)
     free(text);
 }
 
-static void processes_may_append_to_one_file(void **state)
+TEST(processes_may_append_to_one_file)
 {
-    (void)state;
     enum { PROCESSES = 4, RECORDS = 50 };
     pid_t children[PROCESSES];
     for (int process = 0; process < PROCESSES; process++) {
@@ -422,9 +403,8 @@ static void processes_may_append_to_one_file(void **state)
     tuning_cache_close(&cache);
 }
 
-static void missing_folders_are_made(void **state)
+TEST(missing_folders_are_made)
 {
-    (void)state;
     char deep[96], middle[96];
     snprintf(deep, sizeof deep, "%s/one/two/cache", folder);
     struct tuning_cache cache;
@@ -448,26 +428,12 @@ static void missing_folders_are_made(void **state)
     assert_int_not_equal(access(middle, F_OK), 0);
 }
 
-static void a_folder_is_no_cache(void **state)
+TEST(a_folder_is_no_cache)
 {
-    (void)state;
     struct tuning_cache cache;
     struct status status = {0};
     assert_false(tuning_cache_open(&cache, folder, &status));
     assert_non_null(strstr(status.message, "tuning cache: "));
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_teardown(name, remove_file)
-    const struct CMUnitTest tests[] = {
-        TEST(line_has_the_documented_form), TEST(runner_up_may_be_missing),
-        TEST(round_trip_keeps_every_field), TEST(every_flip_and_truncation_is_refused),
-        TEST(sixteen_values_are_the_most),  TEST(wrong_content_is_refused),
-        TEST(bad_records_are_not_written),  TEST(the_last_record_of_a_key_wins),
-        TEST(memory_only_writes_nothing),   TEST(a_torn_last_line_costs_one_record),
-        TEST(files_merge_by_concatenation), TEST(processes_may_append_to_one_file),
-        TEST(missing_folders_are_made),     TEST(a_folder_is_no_cache),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+int main(void) { return test_run_with(make_folder, NULL, remove_file, remove_folder); }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "tests/fuzz/fuzz.h"
+#include "formats/base/test_program.h"
 
 /* The first byte says what to do. */
 enum { NOTHING, KEEP_BELOW, KEEP_ABOVE, ONE_AFTER_THE_OTHER, GROW, WORK_SHORT, WORK_LONG, WORK_LONG_ONCE, SLEEP };
@@ -100,9 +101,8 @@ static void expect_end(uint8_t what, size_t size, const char *words)
     if (!strstr(text, words)) fail_msg("'%s' is not in: %s", words, text);
 }
 
-static void memory(void **state)
+TEST(memory)
 {
-    (void)state;
     expect_pass(KEEP_BELOW, 1);
     expect_pass(ONE_AFTER_THE_OTHER, 1);
     expect_end(KEEP_ABOVE, 1, "fuzz: an input of 1 bytes took 1");
@@ -111,9 +111,8 @@ static void memory(void **state)
     expect_pass(KEEP_ABOVE, 400); /* a larger one may take more */
 }
 
-static void time_of_the_processor(void **state)
+TEST(time_of_the_processor)
 {
-    (void)state;
     expect_pass(WORK_SHORT, 1);
     expect_pass(SLEEP, 1); /* as it seems to a process on a busy machine */
     expect_pass(WORK_LONG_ONCE, 1);
@@ -121,8 +120,4 @@ static void time_of_the_processor(void **state)
     expect_pass(WORK_LONG, 100);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(memory), cmocka_unit_test(time_of_the_processor)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }
