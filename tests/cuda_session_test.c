@@ -312,24 +312,36 @@ static void test_pool_that_does_not_fit(void **state)
     eng_close(&engine);
 }
 
-static void test_damaged_weights(void **state)
+/* Opens the engine with one byte of the file changed. */
+static void refused_with_damage(uint64_t at, const char *section)
 {
-    (void)state;
     FILE *file = fopen(path, "r+b");
     assert_non_null(file);
+    assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+    int byte = fgetc(file);
+    for (int change = 1; change >= 0; change--) {
+        assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+        assert_int_equal(fputc(byte ^ change, file), byte ^ change);
+        fflush(file);
+        if (change) refused(NULL, ENG_CORRUPT, (const char *[]){section, "checksum", NULL});
+    }
+    fclose(file);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
     struct status status;
     struct engine engine;
     assert_true(engine_open(&engine, path, &status));
-    long at = (long)(engine.weights - engine.bytes) + (long)engine.manifest.weights_bytes - 100;
-    uint8_t byte = engine.weights[engine.manifest.weights_bytes - 100], other = byte ^ 1;
+    const uint64_t weights_end = (uint64_t)(engine.weights - engine.bytes) + engine.manifest.weights_bytes,
+                   size = engine.size;
     engine_close(&engine);
-    assert_int_equal(fseek(file, at, SEEK_SET), 0);
-    assert_int_equal(fwrite(&other, 1, 1, file), 1);
-    fflush(file);
-    refused(NULL, ENG_CORRUPT, (const char *[]){"section 'weights'", "checksum", NULL});
-    assert_int_equal(fseek(file, at, SEEK_SET), 0);
-    assert_int_equal(fwrite(&byte, 1, 1, file), 1);
-    fclose(file);
+    refused_with_damage(weights_end - 100, "section 'weights'");
+    refused_with_damage(size - 1, "section 'golden'");
+    /* The GPU is opened at the same time: of two failures the file's is reported. */
+    set("FAKE_CUDA_DEVICES", 0);
+    refused_with_damage(size - 1, "section 'golden'");
 }
 
 static void test_each_call_failing(void **state)
@@ -421,7 +433,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_the_only_user, begin, end),
         cmocka_unit_test_setup_teardown(test_refusals, begin, end),
         cmocka_unit_test_setup_teardown(test_pool_that_does_not_fit, begin, end),
-        cmocka_unit_test_setup_teardown(test_damaged_weights, begin, end),
+        cmocka_unit_test_setup_teardown(test_damage, begin, end),
         cmocka_unit_test_setup_teardown(test_child, begin, end),
         cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
     };

@@ -96,14 +96,18 @@ struct engine {
     struct engine_golden golden;      /* token_count 0 if none */
     struct golden_cases golden_plans; /* case_count 0 if none */
     void *owned[ENGINE_MAX_SECTIONS]; /* decompressed copies of sections */
+    struct engine_opening *opening;   /* until engine_open_finish */
 };
 
 /* Verifies header, table, checksums of all sections but the weights, and every cross reference. Requires: the loader
  * then verifies the weight chunks with engine_verify_weights (in several threads and pieces if it likes). */
 bool engine_open(struct engine *engine, const char *path, struct status *status);
-/* Limit of private memory, in bytes; exceeding it fails with STATUS_MACHINE. 0: enough for real files of this size
+/* engine_open in two parts. begin verifies header, table and manifest; of the engine only manifest and checksum may be used
+ * before finish has returned true. If finish fails, the caller closes the engine.
+ * max_host_bytes: limit of private memory; exceeding it fails with STATUS_MACHINE. 0: enough for real files of this size
  * (ENGINE_HOST_BASE_BYTES). */
-bool engine_open_within(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status);
+bool engine_open_begin(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status);
+bool engine_open_finish(struct engine *engine, struct status *status);
 /* `data` must be aligned to PLAN_ALIGNMENT and outlive the engine; `name` is for messages. */
 bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, const char *name,
                         struct status *status);

@@ -127,6 +127,14 @@ TEST(the_manifest_bounds_the_others)
                          "found 41943040");
 }
 
+static bool open_within(struct engine *engine, const char *engine_path, uint64_t limit, struct status *status)
+{
+    if (!engine_open_begin(engine, engine_path, limit, status)) return false;
+    bool ok = engine_open_finish(engine, status);
+    if (!ok) engine_close(engine);
+    return ok;
+}
+
 TEST(what_deflate_cannot_do_is_refused)
 {
     size_t size;
@@ -146,7 +154,7 @@ TEST(a_limit_holds_for_all_together)
     /* With a higher limit the file is read and its error reported. */
     struct engine engine;
     struct status status = {0};
-    assert_false(engine_open_within(&engine, path, 2 * (uint64_t)BOMB_BYTES, &status));
+    assert_false(open_within(&engine, path, 2 * (uint64_t)BOMB_BYTES, &status));
     assert_int_equal(status.code, STATUS_CORRUPT);
     assert_non_null(strstr(status.message, "section 'tactics': line 0 is not a tuning record"));
 }
@@ -160,7 +168,7 @@ TEST(the_caller_sets_the_limit)
         uint64_t refused = 0, opened = 0, kept = 0;
         if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
         for (uint64_t limit = 1; limit < 96 << 10; limit += 251) {
-            if (engine_open_within(&engine, path, limit, &status)) {
+            if (open_within(&engine, path, limit, &status)) {
                 assert_true(engine.host_bytes <= limit);
                 kept = engine.host_bytes;
                 opened++;

@@ -413,56 +413,82 @@ static uint64_t default_limit(const struct engine_header *header, const struct e
     return bytes;
 }
 
-static bool read_sections(struct engine *engine, const struct engine_header *header,
-                          const struct engine_section_entry *entries, struct status *status)
-{
-    struct engine_parts parts = {0};
-    if (!note_sections(header, entries, &parts, status)) return false;
-    const struct engine_section_entry *weights = find_entry(header, entries, SECTION_WEIGHTS),
-                                      *manifest = find_entry(header, entries, SECTION_MANIFEST);
-    if (!engine->host_limit) engine->host_limit = default_limit(header, weights);
-    memcpy(parts.builder_version, header->builder_version, sizeof parts.builder_version);
-    if (!load_section(engine, (uint32_t)(manifest - entries), manifest, &parts, status) ||
-        !engine_verify_manifest(engine, &parts, status))
-        return status_prefix(status, "section 'manifest'");
-    engine->weights = engine->bytes + weights->offset;
-    for (uint32_t i = 0; i < header->section_count; i++)
-        if (entries[i].type != SECTION_MANIFEST && entries[i].type != SECTION_WEIGHTS &&
-            !load_other(engine, i, &entries[i], &parts, status))
-            return status_prefix(status, "section '%s'", engine_section_name(entries[i].type));
-    return check_weight_hashes(weights, &parts.part[SECTION_WEIGHT_HASHES], status) &&
-           engine_verify_parts(engine, &parts, status);
-}
-
-static bool read_engine(struct engine *engine, struct status *status)
-{
-    uint8_t head[ENGINE_HEADER_SPACE];
+/* Between engine_open_begin and engine_open_finish. */
+struct engine_opening {
     struct engine_header header;
     struct engine_section_entry entries[ENGINE_MAX_SECTIONS];
+    struct engine_parts parts;
+};
+
+static bool read_manifest(struct engine *engine, struct engine_opening *opening, struct status *status)
+{
+    const struct engine_header *header = &opening->header;
+    struct engine_parts *parts = &opening->parts;
+    if (!note_sections(header, opening->entries, parts, status)) return false;
+    const struct engine_section_entry *weights = find_entry(header, opening->entries, SECTION_WEIGHTS),
+                                      *manifest = find_entry(header, opening->entries, SECTION_MANIFEST);
+    if (!engine->host_limit) engine->host_limit = default_limit(header, weights);
+    memcpy(parts->builder_version, header->builder_version, sizeof parts->builder_version);
+    if (!load_section(engine, (uint32_t)(manifest - opening->entries), manifest, parts, status) ||
+        !engine_verify_manifest(engine, parts, status))
+        return status_prefix(status, "section 'manifest'");
+    engine->weights = engine->bytes + weights->offset;
+    return true;
+}
+
+static bool read_other_sections(struct engine *engine, struct engine_opening *opening, struct status *status)
+{
+    const struct engine_section_entry *entries = opening->entries;
+    for (uint32_t i = 0; i < opening->header.section_count; i++)
+        if (entries[i].type != SECTION_MANIFEST && entries[i].type != SECTION_WEIGHTS &&
+            !load_other(engine, i, &entries[i], &opening->parts, status))
+            return status_prefix(status, "section '%s'", engine_section_name(entries[i].type));
+    return check_weight_hashes(find_entry(&opening->header, entries, SECTION_WEIGHTS),
+                               &opening->parts.part[SECTION_WEIGHT_HASHES], status) &&
+           engine_verify_parts(engine, &opening->parts, status);
+}
+
+static bool begin(struct engine *engine, struct status *status)
+{
+    uint8_t head[ENGINE_HEADER_SPACE];
+    struct engine_opening *opening = engine->opening = calloc(1, sizeof *opening);
+    struct engine_header *header = &opening->header;
+    if (!opening) return status_fail(status, STATUS_MACHINE, "out of memory");
     if (!engine_host_check(status)) return false;
     if (!read_bytes(engine, 0, head, engine->size < sizeof head ? engine->size : sizeof head, status))
         return status_prefix(status, "header");
-    if (!check_prefix(head, engine->size, &header, status)) return false;
-    if (!check_version(&header, status)) return false;
-    if (!check_header(&header, engine->size, status)) return false;
-    engine->format_minor = header.minor;
-    engine->checksum = header.header_hash;
-    memcpy(entries, head + sizeof header, header.section_count * sizeof entries[0]);
-    return check_table(engine, &header, entries, status) && read_sections(engine, &header, entries, status);
+    if (!check_prefix(head, engine->size, header, status)) return false;
+    if (!check_version(header, status)) return false;
+    if (!check_header(header, engine->size, status)) return false;
+    engine->format_minor = header->minor;
+    engine->checksum = header->header_hash;
+    memcpy(opening->entries, head + sizeof *header, header->section_count * sizeof opening->entries[0]);
+    return check_table(engine, header, opening->entries, status) && read_manifest(engine, opening, status);
 }
 
-bool engine_open(struct engine *engine, const char *path, struct status *status)
-{
-    return engine_open_within(engine, path, 0, status);
-}
-
-bool engine_open_within(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status)
+bool engine_open_begin(struct engine *engine, const char *path, uint64_t max_host_bytes, struct status *status)
 {
     *engine = (struct engine){.host_limit = max_host_bytes};
     if (!file_map_open(&engine->map, path, status)) return false;
     engine->bytes = engine->map.data;
     engine->size = engine->map.size;
-    if (read_engine(engine, status)) return true;
+    if (begin(engine, status)) return true;
+    engine_close(engine);
+    return status_prefix(status, "%s", path);
+}
+
+bool engine_open_finish(struct engine *engine, struct status *status)
+{
+    if (!read_other_sections(engine, engine->opening, status)) return false;
+    free(engine->opening);
+    engine->opening = NULL;
+    return true;
+}
+
+bool engine_open(struct engine *engine, const char *path, struct status *status)
+{
+    if (!engine_open_begin(engine, path, 0, status)) return false;
+    if (engine_open_finish(engine, status)) return true;
     engine_close(engine);
     return status_prefix(status, "%s", path);
 }
@@ -475,7 +501,7 @@ bool engine_open_memory(struct engine *engine, const void *data, uint64_t size, 
                            PLAN_ALIGNMENT);
     engine->bytes = data;
     engine->size = size;
-    if (read_engine(engine, status)) return true;
+    if (begin(engine, status) && engine_open_finish(engine, status)) return true;
     engine_close(engine);
     return status_prefix(status, "%s", name);
 }
@@ -568,6 +594,7 @@ void engine_close(struct engine *engine)
     free(engine->plans);
     free(engine->library_plans);
     json_decref(engine->names);
+    free(engine->opening);
     file_map_close(&engine->map);
     *engine = (struct engine){0};
 }

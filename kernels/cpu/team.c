@@ -244,3 +244,13 @@ void team_run(struct team *team, void (*function)(void *argument, struct team_me
     function(argument, &team->caller);
     team_barrier(&team->caller);
 }
+
+bool team_run_once(int threads, void (*function)(void *argument, struct team_member *member), void *argument,
+                   struct status *status)
+{
+    struct team *team = team_create(threads, status);
+    if (!team) return false;
+    team_run(team, function, argument);
+    team_destroy(team);
+    return true;
+}

@@ -31,6 +31,10 @@ int team_size(const struct team *team);
  * reentrant. Requires: one caller at a time. */
 void team_run(struct team *team, void (*function)(void *argument, struct team_member *member), void *argument);
 
+/* team_create, team_run, team_destroy. False: there is no team, nothing has run. */
+bool team_run_once(int threads, void (*function)(void *argument, struct team_member *member), void *argument,
+                   struct status *status);
+
 /* Waits for all members: spins for a short time, then sleeps. Stores before it are visible to all after it. */
 void team_barrier(struct team_member *member);
 

@@ -144,10 +144,22 @@ static bool take_weights(struct eng_engine *engine, struct status *status)
     return true;
 }
 
+/* Everything that loading takes from the file, but the weights. */
+static bool read_file(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
+{
+    struct engine *file = &engine->file;
+    if (!engine_open_finish(file, status) ||
+        !load_check_plans(file, &engine->decode_plans, &engine->space_sizes, status))
+        return false;
+    if (!file->tokenizer) return true;
+    engine->tokenizer = tokenizer_open(file->tokenizer, file->tokenizer_size, !options->no_jit, status);
+    return engine->tokenizer || status_prefix(status, "tokenizer");
+}
+
 static bool load_on_host(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
     const uint64_t bytes = engine->file.manifest.weights_bytes;
-    if (!load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) ||
+    if (!read_file(engine, options, status) ||
         !(options->private_weights
               ? take_weights(engine, status)
               : memory_limit_check("weights", bytes, 0, "free memory or use a smaller model", status)) ||
@@ -173,10 +185,33 @@ static bool open_gpus(struct eng_engine *engine, const int *ordinals, const stru
     return ok;
 }
 
+/* GPUs and the file at the same time: opening a GPU needs the manifest alone and takes longer than reading the file. */
+struct opening {
+    struct eng_engine *engine;
+    const struct eng_open_options *options;
+    int ordinals[PLAN_MAX_RANKS];
+    struct {
+        bool ok;
+        struct status status;
+    } file, gpus;
+};
+
+static void open_member(void *argument, struct team_member *member)
+{
+    struct opening *opening = argument;
+    if (member->index == 0) {
+        status_clear(&opening->file.status);
+        opening->file.ok = read_file(opening->engine, opening->options, &opening->file.status);
+    } else {
+        status_clear(&opening->gpus.status);
+        opening->gpus.ok = open_gpus(opening->engine, opening->ordinals, opening->options, &opening->gpus.status);
+    }
+}
+
 static bool load_on_device(struct eng_engine *engine, const struct eng_open_options *options, struct status *status)
 {
     const uint64_t ranks = engine->rank_count;
-    int ordinals[PLAN_MAX_RANKS];
+    struct opening opening = {.engine = engine, .options = options};
     if (options->device_count && (options->device_count != ranks || !options->devices))
         return status_fail(status, STATUS_USAGE,
                            "eng_open: devices: expected the numbers of the %" PRIu64
@@ -189,11 +224,14 @@ static bool load_on_device(struct eng_engine *engine, const struct eng_open_opti
         if (number > INT_MAX)
             return status_fail(status, STATUS_USAGE, "eng_open: device is %" PRIu64 ", expected a GPU's number",
                                number);
-        ordinals[r] = (int)number;
+        opening.ordinals[r] = (int)number;
     }
-    return open_gpus(engine, ordinals, options, status) &&
-           load_check_plans(&engine->file, &engine->decode_plans, &engine->space_sizes, status) &&
-           load_cuda_fill(engine, options->threads, status) && engine_unchanged(&engine->file, status);
+    if (!team_run_once(2, open_member, &opening, status)) return false;
+    if (!opening.file.ok || !opening.gpus.ok) {
+        *status = opening.file.ok ? opening.gpus.status : opening.file.status;
+        return false;
+    }
+    return load_cuda_fill(engine, options->threads, status) && engine_unchanged(&engine->file, status);
 }
 
 /* Determines the ranks of this process and joins the other processes. */
@@ -245,7 +283,7 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
                            TEAM_MAX_THREADS);
     engine->path = strdup(path);
     if (!engine->path) return status_fail(status, STATUS_MACHINE, "out of memory");
-    if (!engine_open_within(&engine->file, path, options->max_host_bytes, status)) return false;
+    if (!engine_open_begin(&engine->file, path, options->max_host_bytes, status)) return false;
     engine->file_open = true;
     bool on_device = engine->file.manifest.target == TARGET_CUDA;
     if (!on_device && (options->device || options->device_count || options->no_peer_access))
@@ -255,11 +293,6 @@ static bool load(struct eng_engine *engine, const char *path, const struct eng_o
     if (!find_ranks(engine, options, status)) return status_prefix(status, "%s", path);
     if (on_device ? !load_on_device(engine, options, status) : !load_on_host(engine, options, status))
         return status_prefix(status, "%s", path);
-    if (engine->file.tokenizer) {
-        engine->tokenizer =
-            tokenizer_open(engine->file.tokenizer, engine->file.tokenizer_size, !options->no_jit, status);
-        if (!engine->tokenizer) return status_prefix(status, "%s: tokenizer", path);
-    }
     engine->open_seconds = load_seconds() - start;
     engine->info = info_format(engine, status);
     return engine->info != NULL;

@@ -67,17 +67,6 @@ static bool link_ranks(struct eng_engine *engine, const struct device *const *de
     return engine->cuda[0].detour || status_fail(status, STATUS_MACHINE, "out of memory");
 }
 
-/* Runs the function on `members` threads. */
-static bool run_team(uint32_t members, void (*function)(void *, struct team_member *), void *argument,
-                     struct status *status)
-{
-    struct team *team = team_create((int)members, status);
-    if (!team) return false;
-    team_run(team, function, argument);
-    team_destroy(team);
-    return true;
-}
-
 struct beginning {
     struct eng_engine *engine;
     struct status status[PLAN_MAX_RANKS];
@@ -95,7 +84,7 @@ static void begin_device(void *argument, struct team_member *member)
 static bool begin_devices(struct eng_engine *engine, struct status *status)
 {
     struct beginning beginning = {.engine = engine};
-    if (!run_team(engine->rank_count, begin_device, &beginning, status)) return false;
+    if (!team_run_once((int)engine->rank_count, begin_device, &beginning, status)) return false;
     for (uint32_t r = 0; r < engine->rank_count; r++) {
         if (beginning.status[r].code == STATUS_OK) continue;
         *status = beginning.status[r];
@@ -323,14 +312,15 @@ static bool run_filling(struct filling *filling, struct status *status)
         *status = missing;
         return false;
     }
-    if (!run_team(2 * engine->rank_count, prepare_member, filling, status) || !first_failure(filling, &missing, status))
+    if (!team_run_once((int)(2 * engine->rank_count), prepare_member, filling, status) ||
+        !first_failure(filling, &missing, status))
         return false;
     for (uint32_t r = 0; r < engine->rank_count; r++)
         engine->load_threads += upload_threads(filling->weights[r].upload);
-    if (!run_team(engine->rank_count + libraries, fill_member, filling, status)) return false;
+    if (!team_run_once((int)(engine->rank_count + libraries), fill_member, filling, status)) return false;
     if (!first_failure(filling, &missing, status) || !join_cuda_agree(engine, status)) return false;
-    if (joins &&
-        (!run_team(engine->rank_count, join_member, filling, status) || !first_failure(filling, &missing, status)))
+    if (joins && (!team_run_once((int)engine->rank_count, join_member, filling, status) ||
+                  !first_failure(filling, &missing, status)))
         return false;
     return settle_libraries(engine, &missing, status) && join_cuda_agree(engine, status);
 }
