@@ -5,9 +5,8 @@
 static const struct plan_geometry geometry =
     {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 
-static void adds(void **state)
+TEST(adds)
 {
-    (void)state;
     struct test_random random = {1};
     for (int round = 0; round < 60; round++) {
         int64_t rows = test_random_range(&random, 1, 9), width = test_random_range(&random, 1, round < 40 ? 70 : 5000);
@@ -26,7 +25,7 @@ static void adds(void **state)
             for (size_t i = 0; i < count; i++) expected[i] = a[i] + b[i];
             if (alias) test.call.operands[ADD_OUT] = alias == 1 ? a : b;
             float *out = test.call.operands[ADD_OUT];
-            test_run(&op_add, isa, &test.call, test_teams[round % TEST_TEAMS]);
+            test_run_op(&op_add, isa, &test.call, test_teams[round % TEST_TEAMS]);
             test_assert_same_bits(out, expected, count * sizeof *out, "add");
             assert_true(test_is_poison(out + count, (all - count) * sizeof *out));
             free(expected);
@@ -35,9 +34,8 @@ static void adds(void **state)
     }
 }
 
-static void reference_adds(void **state)
+TEST(reference_adds)
 {
-    (void)state;
     const int64_t params[ADD_PARAMS] = {2, 1, 3};
     struct test_case test;
     test_case_open(&test, &op_add, params, &geometry, 1);
@@ -49,21 +47,12 @@ static void reference_adds(void **state)
     test_case_close(&test);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ADD_PARAMS] = {4, 0, 64};
     test_hostile_params(&op_add, params, &geometry);
     test_assert_refused(&op_add, params, &geometry, ADD_WIDTH, 0);
     test_assert_refused(&op_add, params, &geometry, ADD_WIDTH, (int64_t)INT32_MAX + 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adds),
-        cmocka_unit_test(reference_adds),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -148,9 +148,8 @@ static int64_t pick_out_width(struct test_random *random, int which, int64_t wid
     }
 }
 
-static void alone_equals_reference(void **state)
+TEST(alone_equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t ranks[] = {2, 3, 4, 8, 16}, widths[] = {1, 7, 64, 3001, 4096};
     struct test_random random = {5};
@@ -226,9 +225,8 @@ static void run_ranks(const struct trial *trial, int gpus, int launches, int rep
 }
 
 /* The ranks' blocks are so few that all of them run side by side. */
-static void ranks_on_one_gpu(void **state)
+TEST(ranks_on_one_gpu)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
     for (int64_t ranks = 2; ranks <= 4; ranks++) {
@@ -243,9 +241,8 @@ static void ranks_on_one_gpu(void **state)
     trial_count = 0;
 }
 
-static void several_gpus(void **state)
+TEST(several_gpus)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet() || test_comm_gpus() < 2) skip();
     for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
@@ -263,9 +260,8 @@ static void several_gpus(void **state)
 
 /* ---- without a GPU ---- */
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ALL_GATHER_DEVICE_PARAMS] = {4, 1, 64, 250, 4, 256};
     int64_t candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     const struct device_facts facts = test_facts(90);
@@ -287,13 +283,4 @@ static void hostile_params_are_refused(void **state)
     assert_false(all_gather_device_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, 2, &bytes));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone_equals_reference),
-        cmocka_unit_test(ranks_on_one_gpu),
-        cmocka_unit_test(several_gpus),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

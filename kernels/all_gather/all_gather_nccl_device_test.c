@@ -113,9 +113,8 @@ static int64_t pick_out_width(int which, int64_t width, int64_t ranks)
     }
 }
 
-static void places_every_column(void **state)
+TEST(places_every_column)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t widths[] = {1, 7, 64, 257, 3001}, ranks[] = {2, 3, 8, 16};
     static const int64_t threads[] = {256, 32, 96, 1024};
@@ -127,9 +126,8 @@ static void places_every_column(void **state)
     run_trials();
 }
 
-static void places_vocabularies(void **state)
+TEST(places_vocabularies)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     trial_count = 0;
     add_trial(5, 128256 / 8, 128256, 8, 256);
@@ -138,11 +136,4 @@ static void places_vocabularies(void **state)
     run_trials();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_every_column),
-        cmocka_unit_test(places_vocabularies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -48,9 +48,8 @@ static bool call_accepts(const int64_t *params)
     return true;
 }
 
-static void hostile_calls_are_refused(void **state)
+TEST(hostile_calls_are_refused)
 {
-    (void)state;
     int64_t params[ALL_GATHER_DEVICE_PARAMS];
     uint64_t bytes, flops;
     copy(params);
@@ -69,9 +68,8 @@ static void hostile_calls_are_refused(void **state)
     assert_true(call_accepts(params));
 }
 
-static void hostile_launches_are_refused(void **state)
+TEST(hostile_launches_are_refused)
 {
-    (void)state;
     test_hostile_launches(&device_all_gather_place, good);
     for (int i = 0; i < ILLEGAL; i++)
         test_launch_refuses(&device_all_gather_place, good, illegal[i].param, illegal[i].value);
@@ -82,9 +80,8 @@ static void hostile_launches_are_refused(void **state)
 }
 
 /* The grid has every cell of out, and no block that has none. */
-static void a_launch_has_all_cells(void **state)
+TEST(a_launch_has_all_cells)
 {
-    (void)state;
     static const int64_t out_widths[] = {1, 95, 96, 97, 250}, rows[] = {1, 5, MOST_PLACED_ROWS};
     const struct device_facts facts = test_facts(90);
     for (int n = 0; n < 5 * 3; n++) {
@@ -103,9 +100,8 @@ static void a_launch_has_all_cells(void **state)
     }
 }
 
-static void bytes_are_those_of_the_operand(void **state)
+TEST(bytes_are_those_of_the_operand)
 {
-    (void)state;
     int64_t params[ALL_GATHER_DEVICE_PARAMS];
     copy(params);
     params[ALL_GATHER_DEVICE_THREADS] = INT64_MIN; /* not read */
@@ -124,21 +120,12 @@ static void bytes_are_those_of_the_operand(void **state)
     }
 }
 
-static void places_cost_what_they_copy(void **state)
+TEST(places_cost_what_they_copy)
 {
-    (void)state;
     uint64_t bytes, flops;
     device_all_gather_place.cost(good, 1, &bytes, &flops);
     assert_int_equal(bytes, 2 * 4 * 250 * 4);
     assert_int_equal(flops, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_calls_are_refused),  cmocka_unit_test(hostile_launches_are_refused),
-        cmocka_unit_test(a_launch_has_all_cells),     cmocka_unit_test(bytes_are_those_of_the_operand),
-        cmocka_unit_test(places_cost_what_they_copy),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

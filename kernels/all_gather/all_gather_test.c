@@ -108,9 +108,8 @@ static void assert_gathered(const struct group *group)
     }
 }
 
-static void gathers(void **state)
+TEST(gathers)
 {
-    (void)state;
     static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     static const int64_t widths[] = {1, 7, 64, 3001};
     struct test_random random = {41};
@@ -138,9 +137,8 @@ static void gathers(void **state)
 }
 
 /* No result: what the outputs held stays, and no rank waits longer than it must. */
-static void absent_rank_leaves_outputs(void **state)
+TEST(absent_rank_leaves_outputs)
 {
-    (void)state;
     struct test_random random = {42};
     static struct group group;
     for (int reference = 0; reference < 2; reference++) {
@@ -169,9 +167,8 @@ static const struct plan_geometry geometry = {.slots = 1,
                                               .vocab_size = 10,
                                               .ranks = 4};
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ALL_GATHER_PARAMS] = {4, 1, 64, 250, 4};
     test_hostile_params(&op_all_gather, params, &geometry);
     test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_WIDTH, 0);
@@ -195,9 +192,8 @@ static void hostile_params_are_refused(void **state)
     assert_false(all_gather_buffer_bytes(UINT64_C(1) << 32, UINT64_C(1) << 30, 1, &bytes));
 }
 
-static void cost_counts_what_moves(void **state)
+TEST(cost_counts_what_moves)
 {
-    (void)state;
     uint64_t bytes, flops;
     const int64_t params[ALL_GATHER_PARAMS] = {2, 1, 10, 37, 4};
     op_all_gather.cost(params, &geometry, &bytes, &flops);
@@ -208,13 +204,4 @@ static void cost_counts_what_moves(void **state)
     assert_int_equal(bytes, 2 * 4 * (10 + 9));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathers),
-        cmocka_unit_test(absent_rank_leaves_outputs),
-        cmocka_unit_test(hostile_params_are_refused),
-        cmocka_unit_test(cost_counts_what_moves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -396,9 +396,8 @@ static struct problem make_problem(int number, int64_t rows, int64_t valid, int6
                             .own_norm = number % 5 != 2 && number % 7 % 2 == 1};
 }
 
-static void alone_equals_reference(void **state)
+TEST(alone_equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t ranks[] = {2, 3, 4, 8, 16}, widths[] = {8, 64, 2048, 4096, 5120, 8192, 16384};
     struct test_random random = {3};
@@ -414,9 +413,8 @@ static void alone_equals_reference(void **state)
     run_trials(4);
 }
 
-static void every_candidate(void **state)
+TEST(every_candidate)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const struct {
         int64_t rows, valid, width;
@@ -437,9 +435,8 @@ static void every_candidate(void **state)
 }
 
 /* A data word equal to "empty" is sent as another NaN, so that no thread waits without end. */
-static void words_that_look_empty(void **state)
+TEST(words_that_look_empty)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (int d = 0; d < 3; d++)
         for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
@@ -643,9 +640,8 @@ static struct problem integer_problem(int64_t rows, int64_t valid, int64_t width
                             .integers = true};
 }
 
-static void rounds_in_a_graph_alone(void **state)
+TEST(rounds_in_a_graph_alone)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (int64_t ranks = 2; ranks <= 8; ranks *= 2) add_sharings(integer_problem(9, 9, 2048, ranks), 1);
     compile_trials();
@@ -655,9 +651,8 @@ static void rounds_in_a_graph_alone(void **state)
 
 /* The whole protocol, with data that differ, where there is but one GPU: the ranks' blocks are so few that all of them
  * run side by side. */
-static void ranks_on_one_gpu(void **state)
+TEST(ranks_on_one_gpu)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
     for (int64_t ranks = 2; ranks <= 4; ranks++)
@@ -671,9 +666,8 @@ static void ranks_on_one_gpu(void **state)
     trial_count = 0;
 }
 
-static void rounds_in_graphs_on_one_gpu(void **state)
+TEST(rounds_in_graphs_on_one_gpu)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
     for (int64_t ranks = 2; ranks <= 4; ranks += 2) add_sharings(integer_problem(2, 2, 1024, ranks), 1);
@@ -688,9 +682,8 @@ static void rounds_in_graphs_on_one_gpu(void **state)
         if (!test_comm_ranks_can_meet() || test_comm_gpus() < 2) skip(); \
     } while (0)
 
-static void several_gpus(void **state)
+TEST(several_gpus)
 {
-    (void)state;
     NEEDS_GPUS();
     static const int64_t widths[] = {64, 2048, 4096, 5120, 8192};
     struct test_random random = {17};
@@ -709,9 +702,8 @@ static void several_gpus(void **state)
     }
 }
 
-static void rounds_in_graphs_on_several_gpus(void **state)
+TEST(rounds_in_graphs_on_several_gpus)
 {
-    (void)state;
     NEEDS_GPUS();
     for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
         static const int64_t rows[] = {1, 13, 150};
@@ -775,9 +767,8 @@ static void run_without_rank_1(int ranks, const struct device_kernel *device_ker
 }
 
 /* One block has many rows to wait for: it waits once. */
-static void a_missing_rank(void **state)
+TEST(a_missing_rank)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip(); /* nor keep their time */
     for (int ranks = 2; ranks <= 4; ranks++) {
@@ -787,14 +778,4 @@ static void a_missing_rank(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone_equals_reference), cmocka_unit_test(every_candidate),
-        cmocka_unit_test(words_that_look_empty),  cmocka_unit_test(rounds_in_a_graph_alone),
-        cmocka_unit_test(ranks_on_one_gpu),       cmocka_unit_test(rounds_in_graphs_on_one_gpu),
-        cmocka_unit_test(several_gpus),           cmocka_unit_test(rounds_in_graphs_on_several_gpus),
-        cmocka_unit_test(a_missing_rank),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -27,9 +27,8 @@ static void fill_params(int64_t *params, int64_t rows, int64_t width, int64_t ra
     memcpy(params, filled, sizeof filled);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     fill_params(params, 4, 2048, 4, DTYPE_BF16);
     for (int k = 0; k < 2; k++) {
@@ -96,9 +95,8 @@ static int check_candidates(const struct device_kernel *kernel, const int64_t *p
 }
 
 /* Legal, of the problem that was asked for, and never none at all. */
-static void candidates_are_legal(void **state)
+TEST(candidates_are_legal)
 {
-    (void)state;
     static const int64_t rows[] = {1, 16, 300, 4096};
     static const int64_t widths[] = {8, 64, 2048, 2880, 3584, 4096, 5120, 6656, 8192, 16384};
     for (int n = 0; n < 2 * 10 * 4; n++)
@@ -113,9 +111,8 @@ static void candidates_are_legal(void **state)
         }
 }
 
-static void buffers_hold_every_tactic(void **state)
+TEST(buffers_hold_every_tactic)
 {
-    (void)state;
     uint64_t bytes;
     for (uint64_t ranks = 2; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint64_t rows = 1; rows <= 300; rows += 13) {
@@ -137,12 +134,4 @@ static void buffers_hold_every_tactic(void **state)
     assert_true(all_reduce_device_is_large(UINT64_MAX, 8, 2, DTYPE_F32));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_params_are_refused),
-        cmocka_unit_test(candidates_are_legal),
-        cmocka_unit_test(buffers_hold_every_tactic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -252,9 +252,8 @@ static void run_trials(void)
 
 /* ---- tests ---- */
 
-static void every_size(void **state)
+TEST(every_size)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t rows[] = {1, 5, 64}, widths[] = {8, 64, 2048, 4096, 5120, 16384};
     const int step = test_comm_ranks_can_meet() ? 1 : 5; /* tools take long */
@@ -274,9 +273,8 @@ static void every_size(void **state)
 }
 
 /* All pairs of dtypes of the norm, for each of the sum's; without a norm, all residuals. */
-static void every_dtype(void **state)
+TEST(every_dtype)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     trial_count = 0;
     for (int d = 0; d < 3; d++)
@@ -293,9 +291,8 @@ static void every_dtype(void **state)
 }
 
 /* Whatever bits the sum has come out as they are. */
-static void any_bits(void **state)
+TEST(any_bits)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     trial_count = 0;
     for (int d = 0; d < 3; d++)
@@ -311,9 +308,8 @@ static void any_bits(void **state)
 }
 
 /* The terms of few ranks and of many. */
-static void terms(void **state)
+TEST(terms)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t parts[] = {2, 3, 8, 16}, widths[] = {64, 4096, 16384};
     trial_count = 0;
@@ -331,9 +327,8 @@ static void terms(void **state)
 }
 
 /* Warps that no row's end falls on, fewer threads than vectors, many more. */
-static void other_threads(void **state)
+TEST(other_threads)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const struct {
         int64_t width, threads;
@@ -352,11 +347,4 @@ static void other_threads(void **state)
     run_trials();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_size), cmocka_unit_test(every_dtype),   cmocka_unit_test(any_bits),
-        cmocka_unit_test(terms),      cmocka_unit_test(other_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

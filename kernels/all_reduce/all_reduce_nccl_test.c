@@ -68,9 +68,8 @@ static bool call_accepts(const int64_t *params)
     return true;
 }
 
-static void hostile_calls_are_refused(void **state)
+TEST(hostile_calls_are_refused)
 {
-    (void)state;
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     uint64_t bytes, flops;
     copy(params);
@@ -94,9 +93,8 @@ static void hostile_calls_are_refused(void **state)
     assert_true(call_accepts(params));
 }
 
-static void hostile_launches_are_refused(void **state)
+TEST(hostile_launches_are_refused)
 {
-    (void)state;
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     copy(params);
     params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
@@ -124,9 +122,8 @@ static void hostile_launches_are_refused(void **state)
 }
 
 /* A block for each row. */
-static void a_launch_has_all_rows(void **state)
+TEST(a_launch_has_all_rows)
 {
-    (void)state;
     const struct device_facts facts = test_facts(90);
     static const int64_t rows[] = {1, 5, 65536, OP_MAX_ROWS};
     for (int r = 0; r < 4; r++) {
@@ -143,9 +140,8 @@ static void a_launch_has_all_rows(void **state)
     }
 }
 
-static void costs_count_what_is_there(void **state)
+TEST(costs_count_what_is_there)
 {
-    (void)state;
     const uint64_t cells = 4 * 2048;
     for (int n = 0; n < 4; n++) {
         int64_t params[ALL_REDUCE_DEVICE_PARAMS];
@@ -164,9 +160,8 @@ static void costs_count_what_is_there(void **state)
 }
 
 /* For few rows the gathered data are words of the same bytes. */
-static void gathering_takes_all_bytes(void **state)
+TEST(gathering_takes_all_bytes)
 {
-    (void)state;
     const struct device_facts facts = test_facts(90);
     for (int d = 0; d < 3; d++)
         for (int64_t width = 8; width <= 16384; width *= 2) {
@@ -183,9 +178,8 @@ static void gathering_takes_all_bytes(void **state)
         }
 }
 
-static void bytes_are_those_of_the_sum(void **state)
+TEST(bytes_are_those_of_the_sum)
 {
-    (void)state;
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     copy(params);
     assert_int_equal(all_reduce_nccl_bytes(params), 4 * 2048 * 2);
@@ -204,9 +198,8 @@ static void bytes_are_those_of_the_sum(void **state)
 }
 
 /* Whatever a row is that a block can hold, and no thread more than its vectors need. */
-static void threads_make_legal_launches(void **state)
+TEST(threads_make_legal_launches)
 {
-    (void)state;
     for (int d = 0; d < 3; d++) {
         const int64_t element = (int64_t)dtype_bytes(dtypes[d]);
         for (int64_t width = 8; width * element <= MOST_ROW_BYTES; width += 8) {
@@ -236,13 +229,4 @@ static void threads_make_legal_launches(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_calls_are_refused),   cmocka_unit_test(hostile_launches_are_refused),
-        cmocka_unit_test(a_launch_has_all_rows),       cmocka_unit_test(costs_count_what_is_there),
-        cmocka_unit_test(gathering_takes_all_bytes),   cmocka_unit_test(bytes_are_those_of_the_sum),
-        cmocka_unit_test(threads_make_legal_launches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -115,9 +115,8 @@ static void assert_sums(const struct group *group, bool reference)
     }
 }
 
-static void sums(void **state)
+TEST(sums)
 {
-    (void)state;
     static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     static const int64_t widths[] = {1, 17, 640, 5001};
     struct test_random random = {31};
@@ -140,9 +139,8 @@ static void sums(void **state)
 }
 
 /* No result: what the outputs held stays, and no rank waits longer than it must. */
-static void absent_rank_leaves_outputs(void **state)
+TEST(absent_rank_leaves_outputs)
 {
-    (void)state;
     struct test_random random = {32};
     static struct group group;
     for (int reference = 0; reference < 2; reference++) {
@@ -173,9 +171,8 @@ static const struct plan_geometry geometry = {.slots = 1,
                                               .vocab_size = 10,
                                               .ranks = 4};
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ALL_REDUCE_PARAMS] = {4, 0, 64, 4};
     test_hostile_params(&op_all_reduce, params, &geometry);
     test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_WIDTH, 0);
@@ -198,9 +195,8 @@ static void hostile_params_are_refused(void **state)
     assert_false(all_reduce_buffer_bytes(small, TARGET_CPU, &bytes));
 }
 
-static void cost_counts_what_moves(void **state)
+TEST(cost_counts_what_moves)
 {
-    (void)state;
     const int64_t params[ALL_REDUCE_PARAMS] = {2, 0, 10, 4};
     uint64_t bytes, flops;
     op_all_reduce.cost(params, &geometry, &bytes, &flops);
@@ -208,13 +204,4 @@ static void cost_counts_what_moves(void **state)
     assert_int_equal(flops, 20 * 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums),
-        cmocka_unit_test(absent_rank_leaves_outputs),
-        cmocka_unit_test(hostile_params_are_refused),
-        cmocka_unit_test(cost_counts_what_moves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

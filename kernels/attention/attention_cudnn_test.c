@@ -292,9 +292,8 @@ static void check_plan(struct setup *setup, struct cudnn *cudnn, const struct at
     attention_cudnn_calls_free(calls);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     enum { MOST_PLANS = 2 };
     /* rows, valid, start, kv_heads, group, head_dim, page_tokens, window, dtype, in_place */
     static const struct shape shapes[] = {
@@ -337,9 +336,8 @@ static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
 };
 
 /* Parameters at their extremes are refused with a reason, or give a workspace of a size that fits. */
-static void hostile_params(void **state)
+TEST(hostile_params)
 {
-    (void)state;
     static const int64_t extremes[] = {INT64_MIN, INT32_MIN,        -1,       0, 1, 3, 1 << 20,
                                        INT32_MAX, (int64_t)1 << 40, INT64_MAX};
     const struct device_facts gpu = {.capability = 90};
@@ -383,9 +381,8 @@ static void assert_refused(const struct attention_cudnn_header *header, size_t b
     free(blob);
 }
 
-static void hostile_blobs(void **state)
+TEST(hostile_blobs)
 {
-    (void)state;
     enum { PLAN_BYTES = 100 };
     struct attention_cudnn_header good = {.magic = ATTENTION_CUDNN_MAGIC,
                                           .cudnn_version = 91900,
@@ -415,12 +412,4 @@ static void hostile_blobs(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_reference),
-        cmocka_unit_test(hostile_params),
-        cmocka_unit_test(hostile_blobs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

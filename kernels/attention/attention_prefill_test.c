@@ -280,9 +280,8 @@ static void check_shape(struct test_random *random, const struct shape *shape, c
 }
 
 /* rows, valid, start, kv_heads, group, head_dim, window, x_dtype, kv_dtype, page_tokens, scattered, in_place */
-static void generic_equals_reference(void **state)
+TEST(generic_equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {11};
     static const struct shape all_candidates = {100, 93, 50, 2, 4, 128, 0, DTYPE_BF16, DTYPE_BF16, 0, false, false};
@@ -308,9 +307,8 @@ static void generic_equals_reference(void **state)
         check_shape(&random, &shapes[i], &device_attention_generic, attention_generic_candidates, 1 + (int)(i % 2));
 }
 
-static void prefill_equals_reference(void **state)
+TEST(prefill_equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (test_device()->device.facts.capability != 90) skip();
     struct test_random random = {12};
@@ -352,9 +350,8 @@ static void prefill_equals_reference(void **state)
 }
 
 /* Needs no GPU: parameters at their extremes are refused with a reason, or give a launch within the limits. */
-static void hostile_params(void **state)
+TEST(hostile_params)
 {
-    (void)state;
     const struct device_facts gpu = {.capability = 90,
                                      .multiprocessors = 132,
                                      .shared_per_sm = 233472,
@@ -412,12 +409,4 @@ static void hostile_params(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generic_equals_reference),
-        cmocka_unit_test(prefill_equals_reference),
-        cmocka_unit_test(hostile_params),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

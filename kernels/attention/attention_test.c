@@ -90,7 +90,7 @@ static void run_checked(struct setup *setup, enum cpu_isa isa, int members)
     struct test_buffer *out = &setup->test.buffers[ATTENTION_OUT];
     test_buffer_poison(out);
     test_buffer_poison(&setup->test.buffers[ATTENTION_WORKSPACE]);
-    test_run(&op_attention, isa, &setup->test.call, members);
+    test_run_op(&op_attention, isa, &setup->test.call, members);
     test_case_assert_intact(&setup->test);
     size_t used = (size_t)setup->shape.valid * setup->row_floats * sizeof(float);
     assert_true(test_is_poison(out->data + used, out->bytes - used));
@@ -122,7 +122,7 @@ static void check_setup(struct setup *setup)
         }
         struct op_call call = test->call;
         call.operands[ATTENTION_OUT] = call.operands[ATTENTION_Q];
-        test_run(&op_attention, isa, &call, 3);
+        test_run_op(&op_attention, isa, &call, 3);
         test_assert_same_bits(call.operands[ATTENTION_Q], first, bytes, "in place");
         memcpy(call.operands[ATTENTION_Q], q, bytes);
 
@@ -132,7 +132,7 @@ static void check_setup(struct setup *setup)
             call.operands[ATTENTION_Q] = (float *)test->call.operands[ATTENTION_Q] + (size_t)r * setup->row_floats;
             call.operands[ATTENTION_SLOTS] = (int32_t *)test->call.operands[ATTENTION_SLOTS] + r;
             call.operands[ATTENTION_POSITIONS] = (int32_t *)test->call.operands[ATTENTION_POSITIONS] + r;
-            test_run(&op_attention, isa, &call, r % 2 ? 1 : 4);
+            test_run_op(&op_attention, isa, &call, r % 2 ? 1 : 4);
             test_assert_same_bits(out, first + (size_t)r * setup->row_floats, row_bytes, "row alone");
         }
         ((int32_t *)call.operands[ATTENTION_COUNTS])[0] = (int32_t)valid;
@@ -142,9 +142,8 @@ static void check_setup(struct setup *setup)
     free(q);
 }
 
-static void decode_equals_reference(void **state)
+TEST(decode_equals_reference)
 {
-    (void)state;
     struct test_random random = {9};
     static const int64_t head_dims[] = {8, 20, 64, 128, 1, 256}, page_tokens[] = {1, 16, 7};
     static const int64_t windows[] = {0, 1, 16, 300};
@@ -172,9 +171,8 @@ static void decode_equals_reference(void **state)
     }
 }
 
-static void prefill_equals_reference(void **state)
+TEST(prefill_equals_reference)
 {
-    (void)state;
     struct test_random random = {10};
     static const int64_t head_dims[] = {64, 20, 128, 8}, starts[] = {0, 1, 200, 250, 560};
     static const int64_t windows[] = {0, 16, 1, 100};
@@ -199,9 +197,8 @@ static void prefill_equals_reference(void **state)
 }
 
 /* Rows in any order and mixture: two chunks of one slot with other slots between them, positions falling. */
-static void mixed_rows_equal_reference(void **state)
+TEST(mixed_rows_equal_reference)
 {
-    (void)state;
     struct test_random random = {11};
     for (int round = 0; round < 8; round++) {
         struct shape shape = {.rows = 40,
@@ -227,9 +224,8 @@ static void mixed_rows_equal_reference(void **state)
 }
 
 /* Softmax must not overflow, and one dominant token must win. */
-static void large_scores_are_stable(void **state)
+TEST(large_scores_are_stable)
 {
-    (void)state;
     struct test_random random = {12};
     struct shape shape = {.rows = 1,
                           .valid = 1,
@@ -258,9 +254,8 @@ static void large_scores_are_stable(void **state)
     }
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const struct plan_geometry geometry =
         {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
     const int64_t params[ATTENTION_PARAMS] =
@@ -301,12 +296,4 @@ static void hostile_params_are_refused(void **state)
     assert_false(attention_workspace_bytes(UINT64_MAX, UINT64_MAX, 1, &geometry, &bytes));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_equals_reference),    cmocka_unit_test(prefill_equals_reference),
-        cmocka_unit_test(mixed_rows_equal_reference), cmocka_unit_test(large_scores_are_stable),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -270,9 +270,8 @@ static void play(struct fixture *fixture, enum cpu_isa isa, int members, enum mo
     cpu_plan_free(&bound);
 }
 
-static void replay_equals_reference(void **state)
+TEST(replay_equals_reference)
 {
-    (void)state;
     struct fixture fixture;
     fixture_open(&fixture);
     struct transcript reference, found, again;
@@ -328,9 +327,8 @@ static void assert_bind_refused(struct fixture *fixture, const char *words, int 
     } while (0)
 
 /* What the schema says of a launch: runtime/load/hostile_plans_test.c. */
-static void damaged_plans_are_refused(void **state)
+TEST(damaged_plans_are_refused)
 {
-    (void)state;
     struct fixture fixture;
     REFUSED(find_launch(&fixture, OP_ADD)->op = 0, "");
     REFUSED(find_launch(&fixture, OP_ADD)->op = OP_EMBED, "embed");
@@ -366,9 +364,8 @@ static void damaged_plans_are_refused(void **state)
 }
 
 /* Random damage to any byte of launches, operands and parameters: refused, or replayed without leaving its memory. */
-static void random_damage_is_refused_or_harmless(void **state)
+TEST(random_damage_is_refused_or_harmless)
 {
-    (void)state;
     struct test_random random = {19};
     struct fixture fixture;
     fixture_open(&fixture);
@@ -420,9 +417,8 @@ static void random_damage_is_refused_or_harmless(void **state)
     fixture_close(&fixture);
 }
 
-static void ops_are_registered(void **state)
+TEST(ops_are_registered)
 {
-    (void)state;
     assert_null(op_find(0));
     assert_null(op_find(OP_COUNT));
     assert_null(op_find(UINT32_MAX));
@@ -457,13 +453,4 @@ static void ops_are_registered(void **state)
     print_message("best instruction set here: %s\n", cpu_isa_name(cpu_isa_best()));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_are_registered),
-        cmocka_unit_test(replay_equals_reference),
-        cmocka_unit_test(damaged_plans_are_refused),
-        cmocka_unit_test(random_damage_is_refused_or_harmless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -89,9 +89,8 @@ static void meet_all(struct meeting *meeting)
     assert_int_equal(atomic_load(&meeting->errors), 0);
 }
 
-static void header_is_filled(void **state)
+TEST(header_is_filled)
 {
-    (void)state;
     struct comm_header header;
     memset(&header, 0xff, sizeof header);
     comm_header_init(&header, 3, 5, 0);
@@ -105,9 +104,8 @@ static void header_is_filled(void **state)
 }
 
 /* As if another rank could not be created. */
-static void stop_before_connection(void **state)
+TEST(stop_before_connection)
 {
-    (void)state;
     struct comm_header header;
     comm_header_init(&header, 1, 3, 0);
     comm_stop(&header);
@@ -115,9 +113,8 @@ static void stop_before_connection(void **state)
     assert_false(comm_meet(&header));
 }
 
-static void meetings_order_memory(void **state)
+TEST(meetings_order_memory)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof rank_counts / sizeof rank_counts[0]; i++) {
         for (int members = 0; members <= 3; members++) {
             struct meeting meeting;
@@ -136,9 +133,8 @@ static void meetings_order_memory(void **state)
     }
 }
 
-static void counts_wrap_around(void **state)
+TEST(counts_wrap_around)
 {
-    (void)state;
     struct meeting meeting;
     meeting_open(&meeting, 3, 0);
     for (int rank = 0; rank < 3; rank++) test_ranks_header(&meeting.ranks, rank)->arrived = UINT32_MAX - 20;
@@ -149,9 +145,8 @@ static void counts_wrap_around(void **state)
     test_ranks_close(&meeting.ranks);
 }
 
-static void sleeping_ranks_wake(void **state)
+TEST(sleeping_ranks_wake)
 {
-    (void)state;
     struct meeting meeting;
     meeting_open(&meeting, 4, 0);
     meeting.rounds = 40;
@@ -161,9 +156,8 @@ static void sleeping_ranks_wake(void **state)
     test_ranks_close(&meeting.ranks);
 }
 
-static void absent_rank_is_named(void **state)
+TEST(absent_rank_is_named)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof rank_counts / sizeof rank_counts[0]; i++) {
         for (int members = 0; members <= 2; members += 2) {
             struct meeting meeting;
@@ -200,9 +194,8 @@ static void *stop_soon(void *argument)
     return NULL;
 }
 
-static void stop_ends_waiting(void **state)
+TEST(stop_ends_waiting)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof rank_counts / sizeof rank_counts[0]; i++) {
         struct meeting meeting;
         meeting_open(&meeting, rank_counts[i], UINT64_C(60000000000));
@@ -222,13 +215,4 @@ static void stop_ends_waiting(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(header_is_filled),      cmocka_unit_test(stop_before_connection),
-        cmocka_unit_test(meetings_order_memory), cmocka_unit_test(counts_wrap_around),
-        cmocka_unit_test(sleeping_ranks_wake),   cmocka_unit_test(absent_rank_is_named),
-        cmocka_unit_test(stop_ends_waiting),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

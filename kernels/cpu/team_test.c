@@ -39,9 +39,8 @@ static void rotate_values(void *argument, struct team_member *member)
     }
 }
 
-static void barriers_order_memory(void **state)
+TEST(barriers_order_memory)
 {
-    (void)state;
     for (int members = 1; members <= MEMBERS_MAX; members = members * 2 + (members == 1)) {
         struct status status = {0};
         struct team *team = team_create(members, &status);
@@ -64,9 +63,8 @@ static void take_tickets(void *argument, struct team_member *member)
     }
 }
 
-static void tickets_are_unique_and_start_anew(void **state)
+TEST(tickets_are_unique_and_start_anew)
 {
-    (void)state;
     for (int members = 1; members <= 5; members += 2) {
         struct team *team = team_create(members, NULL);
         assert_non_null(team);
@@ -78,9 +76,8 @@ static void tickets_are_unique_and_start_anew(void **state)
 }
 
 /* Sixteen members on any number of processors: spinning must yield. */
-static void oversubscribed_team_is_fast(void **state)
+TEST(oversubscribed_team_is_fast)
 {
-    (void)state;
     struct team *team = team_create(16, NULL);
     assert_non_null(team);
     struct shared shared = {.rounds = 500};
@@ -100,9 +97,8 @@ static void only_barriers(void *argument, struct team_member *member)
     for (int i = 0; i < rounds; i++) team_barrier(member);
 }
 
-static void barrier_time_is_shown(void **state)
+TEST(barrier_time_is_shown)
 {
-    (void)state;
     struct team *team = team_create(0, NULL);
     assert_non_null(team);
     int rounds = 200;
@@ -117,9 +113,8 @@ static void barrier_time_is_shown(void **state)
     team_destroy(team);
 }
 
-static void sleeping_members_wake(void **state)
+TEST(sleeping_members_wake)
 {
-    (void)state;
     struct team *team = team_create(4, NULL);
     assert_non_null(team);
     struct shared shared = {.rounds = 1};
@@ -132,9 +127,8 @@ static void sleeping_members_wake(void **state)
     team_destroy(team);
 }
 
-static void bad_sizes_are_refused(void **state)
+TEST(bad_sizes_are_refused)
 {
-    (void)state;
     int sizes[] = {-1, TEAM_MAX_THREADS + 1, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct status status = {0};
@@ -151,9 +145,8 @@ static void bad_sizes_are_refused(void **state)
     }
 }
 
-static void shares_cover_everything_once(void **state)
+TEST(shares_cover_everything_once)
 {
-    (void)state;
     for (int members = 1; members <= 9; members++) {
         for (int64_t units = 0; units < 70; units++) {
             for (int64_t grain = 1; grain < 20; grain += 6) {
@@ -196,9 +189,8 @@ static int quota_of(const char *folder, const char *membership)
     return processors_quota(path, folder);
 }
 
-static void quotas_of_both_versions_are_found(void **state)
+TEST(quotas_of_both_versions_are_found)
 {
-    (void)state;
     const char *base = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
     char folder[256], command[512];
     snprintf(folder, sizeof folder, "%s/processors_testXXXXXX", base);
@@ -226,13 +218,4 @@ static void quotas_of_both_versions_are_found(void **state)
     assert_int_equal(system(command), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_order_memory),        cmocka_unit_test(tickets_are_unique_and_start_anew),
-        cmocka_unit_test(oversubscribed_team_is_fast),  cmocka_unit_test(barrier_time_is_shown),
-        cmocka_unit_test(sleeping_members_wake),        cmocka_unit_test(bad_sizes_are_refused),
-        cmocka_unit_test(shares_cover_everything_once), cmocka_unit_test(quotas_of_both_versions_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

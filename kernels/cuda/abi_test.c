@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares driver.h with the toolkit's cuda.h, all of it at compile time. Without a toolkit (12.4 or later) there is
  * nothing to compare with, and the test reports that. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "formats/base/test_program.h"
 
 /* Some of our enumerators have names of cuda.h: rename them here. */
 #define CU_MEMHOSTALLOC_PORTABLE                              OUR_MEMHOSTALLOC_PORTABLE
@@ -263,9 +259,8 @@ static const int compared_version;
 
 #endif
 
-static void test_declarations_agree(void **state)
+TEST(test_declarations_agree)
 {
-    (void)state;
     if (!compared_version) {
         fprintf(stderr, "skipped: no cuda.h of CUDA 12.4 or later to compare driver.h with\n");
         skip();
@@ -273,8 +268,4 @@ static void test_declarations_agree(void **state)
     assert_true(compared_version >= CU_DRIVER_LEAST_VERSION);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_declarations_agree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

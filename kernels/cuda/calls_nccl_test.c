@@ -113,9 +113,8 @@ static enum status_code check(const struct setup *setup)
     return code;
 }
 
-static void opens_with_a_communicator(void **state)
+TEST(opens_with_a_communicator)
 {
-    (void)state;
     struct setup setup;
     struct cuda_calls calls;
     struct status status = {0};
@@ -134,9 +133,8 @@ static void opens_with_a_communicator(void **state)
     cuda_calls_close(&calls, &device);
 }
 
-static void opens_calls_of_one_version(void **state)
+TEST(opens_calls_of_one_version)
 {
-    (void)state;
     struct setup setup;
     struct cuda_calls calls;
     struct status status = {0};
@@ -151,9 +149,8 @@ static void opens_calls_of_one_version(void **state)
                         "library call 0: NCCL in version 0");
 }
 
-static void takes_right_launches(void **state)
+TEST(takes_right_launches)
 {
-    (void)state;
     struct setup setup;
     for (int d = 0; d < 3; d++) {
         set_up(&setup, OP_ALL_REDUCE, dtypes[d], RANKS);
@@ -171,9 +168,8 @@ static void takes_right_launches(void **state)
     }
 }
 
-static void refuses_wrong_operands(void **state)
+TEST(refuses_wrong_operands)
 {
-    (void)state;
     static const enum plan_space others[] = {SPACE_WEIGHTS, SPACE_KV, SPACE_STATE, SPACE_COMM};
     for (int o = 0; o < 2; o++) {
         struct setup right, setup;
@@ -204,9 +200,8 @@ static void refuses_wrong_operands(void **state)
     }
 }
 
-static void refuses_wrong_problems(void **state)
+TEST(refuses_wrong_problems)
 {
-    (void)state;
     static const int64_t rows[] = {INT64_MIN, -1, 0, ROWS + 1, INT64_MAX};
     static const int64_t ranks[] = {INT64_MIN, -1, 0, 1, RANKS - 1, RANKS + 1, PLAN_MAX_RANKS + 1, INT64_MAX};
     for (int o = 0; o < 2; o++) {
@@ -230,9 +225,8 @@ static void refuses_wrong_problems(void **state)
 }
 
 /* NCCL adds no residual and computes no norm: a plan that requires them would get wrong results. */
-static void refuses_what_nccl_leaves_out(void **state)
+TEST(refuses_what_nccl_leaves_out)
 {
-    (void)state;
     const int o = 0;
     struct setup setup;
     WITH(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL].value = 1);
@@ -241,9 +235,8 @@ static void refuses_what_nccl_leaves_out(void **state)
     WITH(params[ALL_REDUCE_DEVICE_X_DTYPE].value = DTYPE_F32); /* twice the bytes */
 }
 
-static void refuses_wrong_calls(void **state)
+TEST(refuses_wrong_calls)
 {
-    (void)state;
     for (int o = 0; o < 2; o++) {
         static const uint8_t not_zeros[] = {0, 0, 0, 0, 0, 0, 0, 1, 0};
         struct setup setup;
@@ -264,9 +257,8 @@ static void refuses_wrong_calls(void **state)
     }
 }
 
-static void refuses_older_versions(void **state)
+TEST(refuses_older_versions)
 {
-    (void)state;
     struct setup setup;
     struct status status;
     set_up(&setup, OP_ALL_GATHER, DTYPE_F32, RANKS);
@@ -279,9 +271,8 @@ static void refuses_older_versions(void **state)
     cuda_calls_close(&calls, &device);
 }
 
-static void borrows_a_communicator(void **state)
+TEST(borrows_a_communicator)
 {
-    (void)state;
     const struct cublaslt no_cublaslt = {0};
     const struct cudnn no_cudnn = {0};
     for (int with = 0; with < 2; with++) {
@@ -326,9 +317,8 @@ static bool queue(struct test_nccl_rank *self)
     return true;
 }
 
-static void ranks_have_the_result(void **state)
+TEST(ranks_have_the_result)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, queue);
 }
 
@@ -392,23 +382,15 @@ static bool replay(struct test_nccl_rank *self)
     return true;
 }
 
-static void graphs_replay_with_other_data(void **state)
+TEST(graphs_replay_with_other_data)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, replay);
 }
 
 int main(int argc, char **argv)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, begin, end)
-    const struct CMUnitTest tests[] = {
-        TEST(opens_with_a_communicator), TEST(opens_calls_of_one_version),    TEST(takes_right_launches),
-        TEST(refuses_wrong_operands),    TEST(refuses_wrong_problems),        TEST(refuses_what_nccl_leaves_out),
-        TEST(refuses_wrong_calls),       TEST(refuses_older_versions),        TEST(borrows_a_communicator),
-        TEST(ranks_have_the_result),     TEST(graphs_replay_with_other_data),
-    };
     (void)argc;
     int result;
     if (!test_nccl_with_libraries(argv, &result)) return result;
-    return cmocka_run_group_tests(tests, test_nccl_find, NULL);
+    return test_run_with(test_nccl_find, begin, end, NULL);
 }

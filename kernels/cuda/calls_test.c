@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Library calls with the fake driver and the fake libraries (tests/fake_cuda): calls that are opened, checked, and
  * prepared once. The program runs itself again with their folders in LD_LIBRARY_PATH. */
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 #include <dlfcn.h>
@@ -125,7 +126,7 @@ static enum status_code run(struct setup *setup, const struct cuda_calls *calls,
     return status->code;
 }
 
-static void opens_what_is_called(void **state)
+TEST(opens_what_is_called)
 {
     struct setup *setup = *state;
     struct cuda_calls calls = open_calls(setup, 0);
@@ -148,7 +149,7 @@ static void opens_what_is_called(void **state)
     setup->entries[0] = cudnn;
 }
 
-static void leaves_later_libraries_alone(void **state)
+TEST(leaves_later_libraries_alone)
 {
     struct setup *setup = *state;
     struct cuda_calls calls;
@@ -161,7 +162,7 @@ static void leaves_later_libraries_alone(void **state)
     setup->entries[1] = lt;
 }
 
-static void refuses_other_versions(void **state)
+TEST(refuses_other_versions)
 {
     struct setup *setup = *state;
     struct cuda_calls calls;
@@ -180,7 +181,7 @@ static void refuses_other_versions(void **state)
 }
 
 /* A plan is one module on the device, however often it is checked and run. */
-static void prepares_once(void **state)
+TEST(prepares_once)
 {
     enum { RUNS = 3 };
     struct setup *setup = *state;
@@ -217,7 +218,7 @@ static void *run_many(void *argument)
     return NULL;
 }
 
-static void runs_on_any_thread(void **state)
+TEST(runs_on_any_thread)
 {
     enum { THREADS = 4 };
     struct setup *setup = *state;
@@ -237,7 +238,7 @@ static void runs_on_any_thread(void **state)
     cuda_calls_close(&calls, &setup->device);
 }
 
-static void refuses_wrong_launches(void **state)
+TEST(refuses_wrong_launches)
 {
     struct setup *setup = *state;
     struct cuda_calls calls = open_calls(setup, 1);
@@ -287,7 +288,7 @@ static void refuses_wrong_launches(void **state)
     cuda_calls_close(&calls, &setup->device);
 }
 
-static void refuses_wrong_data(void **state)
+TEST(refuses_wrong_data)
 {
     struct setup *setup = *state;
     struct engine_call *call = &setup->entries[0];
@@ -306,7 +307,7 @@ static void refuses_wrong_data(void **state)
     cuda_calls_close(&calls, &setup->device);
 }
 
-static void refuses_wrong_memory(void **state)
+TEST(refuses_wrong_memory)
 {
     struct setup *setup = *state;
     struct status status;
@@ -330,16 +331,6 @@ static int find_fake(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(opens_what_is_called, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(leaves_later_libraries_alone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_other_versions, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(prepares_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(runs_on_any_thread, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_wrong_launches, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_wrong_data, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(refuses_wrong_memory, set_up, tear_down),
-    };
     (void)argc;
     int result;
     /* After the driver's folder, which comes first. */
@@ -347,5 +338,5 @@ int main(int argc, char **argv)
     if ((!folders || !strstr(folders, driver_folder)) && !test_with_libraries(library_folder, argv, &result))
         return result;
     if (!test_with_libraries(driver_folder, argv, &result)) return result;
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return test_run_with(find_fake, set_up, tear_down, NULL);
 }

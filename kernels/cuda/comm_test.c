@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 #include "kernels/cuda/nvrtc.h"
 #include "kernels/cuda/test_fake_cuda.h"
@@ -98,9 +99,8 @@ static int parse_members(struct member *members, size_t *total)
     return count;
 }
 
-static void test_header_is_the_same_on_both_sides(void **state)
+TEST(test_header_is_the_same_on_both_sides)
 {
-    (void)state;
 #define MEMBER(name)                                                                     \
     {                                                                                    \
 #name, offsetof(struct comm_header, name), sizeof((struct comm_header *)0)->name \
@@ -125,9 +125,8 @@ static void test_header_is_the_same_on_both_sides(void **state)
 
 /* ---- headers ---- */
 
-static void test_headers(void **state)
+TEST(test_headers)
 {
-    (void)state;
     uint64_t spaces[PLAN_MAX_RANKS];
     for (uint64_t r = 0; r < PLAN_MAX_RANKS; r++) spaces[r] = UINT64_C(0x700000000000) + (r << 33);
     for (uint32_t ranks = 2; ranks <= PLAN_MAX_RANKS; ranks++)
@@ -193,9 +192,8 @@ static void check_space(enum cuda_link link)
     device_close(&device);
 }
 
-static void test_spaces(void **state)
+TEST(test_spaces)
 {
-    (void)state;
     check_space(CUDA_LINK_NVLINK);
     fake.reset();
     check_space(CUDA_LINK_HOST);
@@ -224,9 +222,8 @@ static enum cuda_link link_of(const struct device *const *list, uint32_t count, 
     return link;
 }
 
-static void test_peers(void **state)
+TEST(test_peers)
 {
-    (void)state;
     struct device devices[GPUS];
     struct status reason = {0};
     find_all(devices);
@@ -256,9 +253,8 @@ static void test_peers(void **state)
 }
 
 /* Each driver call fails once: the failure is reported, and nothing leaks. */
-static void test_each_call_of_peers_failing(void **state)
+TEST(test_each_call_of_peers_failing)
 {
-    (void)state;
     struct device devices[GPUS];
     const struct device *list[] = {&devices[0], &devices[1], &devices[2]};
     uint64_t opening = 0, made = UINT64_MAX;
@@ -285,9 +281,8 @@ static void test_each_call_of_peers_failing(void **state)
 }
 
 /* The same for a space on three GPUs. */
-static void test_each_call_of_mapping_failing(void **state)
+TEST(test_each_call_of_mapping_failing)
 {
-    (void)state;
     struct device devices[GPUS];
     const struct device *ranks[] = {&devices[1], &devices[0], &devices[2], &devices[1]};
     uint64_t opening = 0, made = UINT64_MAX;
@@ -321,16 +316,8 @@ static void test_each_call_of_mapping_failing(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_is_the_same_on_both_sides),
-        cmocka_unit_test(test_headers),
-        cmocka_unit_test_setup_teardown(test_spaces, begin, end),
-        cmocka_unit_test_setup_teardown(test_peers, begin, end),
-        cmocka_unit_test_setup_teardown(test_each_call_of_peers_failing, begin, end),
-        cmocka_unit_test_setup_teardown(test_each_call_of_mapping_failing, begin, end),
-    };
     int result;
     (void)argc;
     if (!test_with_libraries("tests/fake_cuda/whole", argv, &result)) return result;
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return test_run_with(find_fake, begin, end, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the driver and a device with the fake driver (tests/fake_cuda): the program runs itself again with the fake's
  * folder in LD_LIBRARY_PATH. */
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 #include <dlfcn.h>
@@ -66,9 +67,8 @@ static void expect_refused(int ordinal, const char *expected)
     assert_int_equal(fake.live(-1), 0);
 }
 
-static void test_facts(void **state)
+TEST(test_facts)
 {
-    (void)state;
     struct device device;
     struct status status = {0};
     set("FAKE_CUDA_DEVICES", 3);
@@ -96,10 +96,9 @@ static void test_facts(void **state)
     cuda_driver_close(&device.driver);
 }
 
-static void test_context_is_current_inside_only(void **state)
+TEST(test_context_is_current_inside_only)
 {
     enum { CURRENT = 1 }; /* FAKE_CUDA_CURRENT */
-    (void)state;
     struct device device;
     struct status status = {0};
     uint64_t free_bytes = 0;
@@ -119,9 +118,8 @@ static void test_context_is_current_inside_only(void **state)
     device_close(&device);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     set("FAKE_CUDA_DRIVER_VERSION", 12030);
     expect_refused(0, "NVIDIA driver: expected one for CUDA 12.4 or later, found one for CUDA 12.3; update the driver");
     set("FAKE_CUDA_DRIVER_VERSION", 11080);
@@ -137,9 +135,8 @@ static void test_refusals(void **state)
 }
 
 /* Every call of the driver fails once: the failure is reported, and nothing stays open. */
-static void test_each_call_failing(void **state)
+TEST(test_each_call_failing)
 {
-    (void)state;
     unsigned failed_opens = 0, call = 1;
     for (uint64_t calls = UINT64_MAX; call <= calls; call++) {
         struct device device;
@@ -167,9 +164,8 @@ static void test_each_call_failing(void **state)
     assert_true(call > failed_opens + 5); /* and some in device_leave and device_close, whose failures are ignored */
 }
 
-static void test_cuda_ok(void **state)
+TEST(test_cuda_ok)
 {
-    (void)state;
     struct cuda_driver driver, none = {0};
     struct status status = {0};
     assert_true(cuda_driver_open(&driver, &status));
@@ -188,9 +184,8 @@ static void test_cuda_ok(void **state)
     assert_all_zero(&driver, sizeof driver);
 }
 
-static void test_architecture_names(void **state)
+TEST(test_architecture_names)
 {
-    (void)state;
     char name[16];
     const struct {
         int capability;
@@ -228,17 +223,15 @@ static void expect_message_with(const char *folder, const char *expected)
     if (!strstr(message, expected)) fail_msg("expected \"%s\" in \"%s\"", expected, message);
 }
 
-static void test_library_without_a_function(void **state)
+TEST(test_library_without_a_function)
 {
-    (void)state;
     expect_message_with(incomplete_folder, "NVIDIA driver: expected the function cuKernelGetParamInfo, found a "
                                            "libcuda.so.1 13.0 without it; reinstall the driver");
 }
 
 /* A file of that name that is no library hides the machine's libraries. */
-static void test_no_library(void **state)
+TEST(test_no_library)
 {
-    (void)state;
     char *folder = test_folder();
     test_write(test_path(folder, "libcuda.so.1"), "no library", 10);
     expect_message_with(folder, "NVIDIA driver: expected libcuda.so.1, found none (");
@@ -257,18 +250,8 @@ static int open_and_tell(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_facts, begin, end),
-        cmocka_unit_test_setup_teardown(test_context_is_current_inside_only, begin, end),
-        cmocka_unit_test_setup_teardown(test_refusals, begin, end),
-        cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
-        cmocka_unit_test_setup_teardown(test_cuda_ok, begin, end),
-        cmocka_unit_test(test_architecture_names),
-        cmocka_unit_test(test_library_without_a_function),
-        cmocka_unit_test(test_no_library),
-    };
     if (argc == 2 && strcmp(argv[1], "--open") == 0) return open_and_tell();
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return test_run_with(find_fake, begin, end, NULL);
 }

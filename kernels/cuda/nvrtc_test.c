@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 #include <pthread.h>
@@ -73,9 +74,8 @@ static void expect_failure(struct nvrtc *nvrtc, const char *source, int capabili
     assert_int_equal(status.code, code);
 }
 
-static void test_compiles(void **state)
+TEST(test_compiles)
 {
-    (void)state;
     struct nvrtc *nvrtc = open_or_skip(NULL);
     void *a, *b, *c;
     size_t a_size, b_size, c_size;
@@ -94,9 +94,8 @@ static void test_compiles(void **state)
     nvrtc_close(nvrtc);
 }
 
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     struct nvrtc *nvrtc = open_or_skip(NULL);
     expect_failure(nvrtc, "kernels/probe/broken.cu", HOPPER, STATUS_INTERNAL,
                    "kernels/probe/broken.cu does not compile: kernels/probe/broken.cu(4): error: identifier "
@@ -110,9 +109,8 @@ static void test_failures(void **state)
     nvrtc_close(nvrtc);
 }
 
-static void test_cache_folder_that_cannot_be(void **state)
+TEST(test_cache_folder_that_cannot_be)
 {
-    (void)state;
     struct status status = {0};
     nvrtc_close(open_or_skip(NULL));
     char *folder = test_folder();
@@ -139,9 +137,8 @@ static int find_entry(const char *folder, char path[512])
     return count;
 }
 
-static void test_cache_hit(void **state)
+TEST(test_cache_hit)
 {
-    (void)state;
     nvrtc_close(open_or_skip(NULL));
     char *folder = test_folder();
     char cache[256], path[512];
@@ -186,9 +183,8 @@ static void test_cache_hit(void **state)
 }
 
 /* Each kind of damage leads to a compilation with the same result, which repairs the entry. */
-static void test_cache_damage(void **state)
+TEST(test_cache_damage)
 {
-    (void)state;
     nvrtc_close(open_or_skip(NULL));
     char *folder = test_folder();
     char path[512];
@@ -254,10 +250,9 @@ static void *run_job(void *argument)
 }
 
 /* Threads of one compiler and two compilers of one cache; half of the jobs have the same key. */
-static void test_concurrent(void **state)
+TEST(test_concurrent)
 {
     enum { THREADS = 8 };
-    (void)state;
     nvrtc_close(open_or_skip(NULL));
     char *folder = test_folder();
     char path[512];
@@ -288,9 +283,8 @@ static void test_concurrent(void **state)
     test_folder_remove(folder);
 }
 
-static void test_embedded_sources(void **state)
+TEST(test_embedded_sources)
 {
-    (void)state;
     bool found = false;
     for (size_t i = 0; i < device_source_count; i++) {
         const struct device_source *source = &device_sources[i];
@@ -306,13 +300,4 @@ static void test_embedded_sources(void **state)
     assert_true(found);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compiles),         cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_cache_hit),        cmocka_unit_test(test_cache_damage),
-        cmocka_unit_test(test_concurrent),       cmocka_unit_test(test_cache_folder_that_cannot_be),
-        cmocka_unit_test(test_embedded_sources),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

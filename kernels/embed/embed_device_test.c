@@ -69,9 +69,8 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     free(table), free(rounded), free(row), free(out), free(encoded), free(found), free(encoded_row), free(tokens);
 }
 
-static void gathers(void **state)
+TEST(gathers)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (int d = 0; d < 3; d++) {
@@ -87,9 +86,8 @@ static void gathers(void **state)
 }
 
 /* A rank's share of the vocabulary: its tokens' rows, and zeros. */
-static void gathers_a_share(void **state)
+TEST(gathers_a_share)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (int rank = 0; rank < SHARED_BY; rank++)
@@ -101,9 +99,8 @@ static void gathers_a_share(void **state)
     check(1, 1, 2048, 2048, 42752, DTYPE_BF16, 1, DTYPE_BF16);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 1, DTYPE_BF16};
     test_complete_params(&op_embed, params);
     test_hostile_launches(&device_embed, params);
@@ -115,9 +112,4 @@ static void hostile_params_are_refused(void **state)
     test_launch_refuses(&device_embed, params, EMBED_OUT_DTYPE, DTYPE_I8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gathers), cmocka_unit_test(gathers_a_share),
-                                       cmocka_unit_test(hostile_params_are_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

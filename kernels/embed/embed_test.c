@@ -27,9 +27,8 @@ static float get(enum dtype dtype, float value)
 
 static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k * 7) % 1999) * 0.013f - 9.0f; }
 
-static void gathers(void **state)
+TEST(gathers)
 {
-    (void)state;
     struct test_random random = {4};
     static const int64_t hiddens[] = {1, 2, 3, 16, 33, 64, 511, 513, 1025, 2048};
     static const int64_t vocabs[] = {1, 15, 17, 320};
@@ -64,7 +63,7 @@ static void gathers(void **state)
                         if (run == TEST_TEAMS)
                             op_embed.reference(&test.call);
                         else
-                            test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                            test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
                         for (int64_t r = 0; r < valid; r++)
                             for (int64_t k = 0; k < hidden; k++)
                                 if (out[r * hidden + k] != get(dtypes[d], value_of(tokens[r], k)) * scale)
@@ -80,9 +79,8 @@ static void gathers(void **state)
 }
 
 /* Each rank gives the rows of its own tokens and zeros for the others'. */
-static void ranks_share_the_vocabulary(void **state)
+TEST(ranks_share_the_vocabulary)
 {
-    (void)state;
     enum { ROWS = 24, HIDDEN = 515 };
     static const int counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     static const int64_t vocabs[] = {3, 17, 100}; /* 3: most ranks have none */
@@ -123,7 +121,7 @@ static void ranks_share_the_vocabulary(void **state)
                 if (run == TEST_TEAMS)
                     op_embed.reference(&test.call);
                 else
-                    test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                    test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
                 for (int64_t r = 0; r < valid; r++)
                     for (int64_t k = 0; k < HIDDEN; k++)
                         if (out[r * HIDDEN + k] != (wanted[r] / each == rank ? get(dtype, value_of(wanted[r], k)) : 0))
@@ -138,9 +136,8 @@ static void ranks_share_the_vocabulary(void **state)
 }
 
 /* PLAN_NO_TOKEN, which a step finds if it was queued after one that drew nothing, and any other token out of range. */
-static void tokens_that_do_not_exist_are_zero(void **state)
+TEST(tokens_that_do_not_exist_are_zero)
 {
-    (void)state;
     enum { ROWS = 6, HIDDEN = 33, VOCAB = 17 };
     static const int32_t tokens[ROWS] = {PLAN_NO_TOKEN, VOCAB, 3, INT32_MAX, INT32_MIN, VOCAB - 1};
     for (int d = 0; d < 3; d++)
@@ -163,7 +160,7 @@ static void tokens_that_do_not_exist_are_zero(void **state)
                 if (run == TEST_TEAMS)
                     op_embed.reference(&test.call);
                 else
-                    test_run(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
+                    test_run_op(&op_embed, cpu_isa_best(), &test.call, test_teams[run]);
                 for (int r = 0; r < ROWS; r++)
                     for (int64_t k = 0; k < HIDDEN; k++) {
                         const bool exists = tokens[r] >= 0 && tokens[r] < VOCAB;
@@ -174,9 +171,8 @@ static void tokens_that_do_not_exist_are_zero(void **state)
             }
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const struct plan_geometry geometry =
         {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 0, 0, LAYOUT_PANEL16};
@@ -209,13 +205,4 @@ static void hostile_params_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathers),
-        cmocka_unit_test(tokens_that_do_not_exist_are_zero),
-        cmocka_unit_test(ranks_share_the_vocabulary),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

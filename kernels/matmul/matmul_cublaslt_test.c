@@ -66,7 +66,7 @@ static int check(const struct cublaslt *library, const struct matmul_device_prob
     return count;
 }
 
-static void computes_the_contract(void **state)
+TEST(computes_the_contract)
 {
     static const struct matmul_device_problem problems[] = {
         {.rows = 1, .n = 512, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
@@ -80,25 +80,23 @@ static void computes_the_contract(void **state)
         {.rows = 64, .n = 512, .k = 512, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .scale = 0.22f, .residual = true},
     };
     enum { FAVOURITES = 8, SAMPLES = 400 };
-    (void)state;
     const struct cublaslt *library = open_library();
     if (!library) skip();
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
         assert_true(check(library, &problems[i], FAVOURITES, SAMPLES) > 0);
 }
 
-static void all_of_its_space(void **state)
+TEST(all_of_its_space)
 {
     static const struct matmul_device_problem problem =
         {.rows = 32, .n = 512, .k = 1024, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     enum { SHARE = 96, SAMPLES = 100 };
-    (void)state;
     const struct cublaslt *library = open_library();
     if (!library) skip();
     assert_true(check(library, &problem, SHARE, SAMPLES) > SHARE / 4);
 }
 
-static void refuses_wrong_calls(void **state)
+TEST(refuses_wrong_calls)
 {
     static const struct matmul_device_problem problem = {.rows = 16,
                                                          .n = 512,
@@ -108,7 +106,6 @@ static void refuses_wrong_calls(void **state)
     int64_t params[PLAN_MAX_PARAMS], tactic[1][PLAN_MAX_PARAMS];
     struct engine_call call = {.library = LIBRARY_CUBLASLT};
     struct status status;
-    (void)state;
     const struct cublaslt *library = open_library();
     if (!library) skip();
     matmul_device_problem_params(&problem, params);
@@ -134,13 +131,12 @@ static void refuses_wrong_calls(void **state)
     assert_int_equal(matmul_cublaslt_tactics(library, params, tactic, 1), 0);
 }
 
-static void refuses_a_bias_with_a_scale(void **state)
+TEST(refuses_a_bias_with_a_scale)
 {
     const struct matmul_device_problem problem =
         {.rows = 4, .n = 64, .k = 64, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16, .bias = DTYPE_BF16, .scale = 0.22f};
     int64_t params[PLAN_MAX_PARAMS];
     struct device_geometry geometry;
-    (void)state;
     matmul_device_problem_params(&problem, params);
     assert_string_equal(device_matmul_cublaslt.launch(params, NULL, &geometry), "cuBLASLt adds a bias after the scale");
     params[MATMUL_HAS_BIAS] = 0;
@@ -150,13 +146,4 @@ static void refuses_a_bias_with_a_scale(void **state)
     assert_null(device_matmul_cublaslt.launch(params, NULL, &geometry));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes_the_contract),
-        cmocka_unit_test(all_of_its_space),
-        cmocka_unit_test(refuses_wrong_calls),
-        cmocka_unit_test(refuses_a_bias_with_a_scale),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -376,9 +376,8 @@ static void odd_params(const struct problem *problem, int i, int64_t params[PLAN
     memcpy(params + MATMUL_FIRST_TUNABLE, odd_tunables[i], sizeof odd_tunables[i]);
 }
 
-static void test_shapes(void **state)
+TEST(test_shapes)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct problem problem = shapes[i];
@@ -387,23 +386,20 @@ static void test_shapes(void **state)
     }
 }
 
-static void test_model_shapes(void **state)
+TEST(test_model_shapes)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof model_shapes / sizeof *model_shapes; i++) run_candidates(&model_shapes[i], 1);
 }
 
-static void test_vocabulary(void **state)
+TEST(test_vocabulary)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     run_candidates(&vocabulary, 1);
 }
 
-static void test_every_row_count(void **state)
+TEST(test_every_row_count)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (int64_t rows = 1; rows <= MATMUL_GEMV_MOST_ROWS; rows++) {
         const struct problem problems[] = {{rows, 515, 776, BF16, F32, 0, BF16, BF16, true},
@@ -412,17 +408,15 @@ static void test_every_row_count(void **state)
     }
 }
 
-static void test_every_candidate(void **state)
+TEST(test_every_candidate)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     run_candidates(&plain, MOST_CANDIDATES);
     run_candidates(&gated, MOST_CANDIDATES);
 }
 
-static void test_odd_tunables(void **state)
+TEST(test_odd_tunables)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     int64_t params[ODD_TUNABLES][PLAN_MAX_PARAMS];
     for (size_t p = 0; p < sizeof odd_problems / sizeof *odd_problems; p++) {
@@ -449,9 +443,8 @@ static const struct device_facts a10 = {
     .shared_per_block = 101376,
 };
 
-static void test_every_problem_has_a_candidate(void **state)
+TEST(test_every_problem_has_a_candidate)
 {
-    (void)state;
     static const int64_t ks[] = {8, 64, 176, 2048, 4096, 14336, 28672, 53248, 65528, 65536};
     static const int64_t ns[] = {16, 4096, 128256, MATMUL_DEVICE_MOST_N};
     const struct device_facts *facts[] = {&h200, &a10};
@@ -503,9 +496,8 @@ static void assert_cut_down(const struct problem *problem, const int64_t *params
         assert_true(filled > stages);
 }
 
-static void test_what_racecheck_sees(void **state)
+TEST(test_what_racecheck_sees)
 {
-    (void)state;
     int64_t params[PLAN_MAX_PARAMS], candidates[MOST_CANDIDATES][PLAN_MAX_PARAMS];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         problem_params(&shapes[i], params);
@@ -530,9 +522,8 @@ static void test_what_racecheck_sees(void **state)
         }
 }
 
-static void test_hostile(void **state)
+TEST(test_hostile)
 {
-    (void)state;
     static const int64_t values[] = {INT64_MIN, INT32_MIN, -1, 0, 1, 2, 3, 7, 8, 9, 1 << 20, INT32_MAX, INT64_MAX};
     const struct problem problem = {8, 4096, 4096, BF16, F32, 0, F32, BF16, true};
     int64_t params[PLAN_MAX_PARAMS], candidate[1][PLAN_MAX_PARAMS];
@@ -572,18 +563,4 @@ static void test_hostile(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_problem_has_a_candidate),
-        cmocka_unit_test(test_what_racecheck_sees),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_model_shapes),
-        cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_every_row_count),
-        cmocka_unit_test(test_odd_tunables),
-        cmocka_unit_test(test_every_candidate),
-    };
-    return cmocka_run_group_tests_name("matmul_gemv", tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -26,7 +26,7 @@ static void check(const struct matmul_device_problem *problem, struct tunables t
 static const struct tunables narrow = {{16, 8, 128, 4, 1, 1, 8}}, small = {{64, 16, 64, 3, 2, 1, 2}},
                              middle = {{64, 64, 32, 2, 2, 2, 1}}, large = {{128, 128, 64, 3, 4, 2, 1}};
 
-static void test_tails(void **state)
+TEST(test_tails)
 {
     static const struct {
         struct matmul_device_problem problem;
@@ -43,12 +43,11 @@ static void test_tails(void **state)
         {{.rows = 256, .n = 4104, .k = 72, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16}, large},
         {{.rows = 257, .n = 700, .k = 8, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32}, {{256, 128, 64, 2, 4, 2, 1}}},
     };
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check(&cases[i].problem, cases[i].tunables, 0);
 }
 
-static void test_epilogues(void **state)
+TEST(test_epilogues)
 {
     static const struct {
         struct matmul_device_problem problem;
@@ -87,7 +86,6 @@ static void test_epilogues(void **state)
          large},
         {{.rows = 2048, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true}, large},
     };
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct matmul_device_problem scaled = cases[i].problem;
@@ -102,12 +100,11 @@ static void test_epilogues(void **state)
 }
 
 /* Rows beyond the valid count hold NaN and do not disturb; no valid row at all ends at once. */
-static void test_counts(void **state)
+TEST(test_counts)
 {
     const struct matmul_device_problem all =
         {.rows = 300, .n = 272, .k = 264, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     static const int valid[] = {1, 8, 129, 299, -1};
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof valid / sizeof valid[0]; i++) {
         struct matmul_device_problem problem = all;
@@ -117,7 +114,7 @@ static void test_counts(void **state)
     }
 }
 
-static void test_candidates(void **state)
+TEST(test_candidates)
 {
     static const struct matmul_device_problem problems[] = {
         {.rows = 1, .n = 264, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
@@ -128,7 +125,6 @@ static void test_candidates(void **state)
     int64_t params[PLAN_MAX_PARAMS];
     static int64_t found[64][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
-    (void)state;
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
         matmul_device_problem_params(&problems[i], params);
         const int count = matmul_mma_candidates(params, &a100, found, 64);
@@ -145,14 +141,13 @@ static void test_candidates(void **state)
     }
 }
 
-static void test_hostile(void **state)
+TEST(test_hostile)
 {
     int64_t params[PLAN_MAX_PARAMS];
     static int64_t found[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     const struct matmul_device_problem problem =
         {.rows = 64, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
-    (void)state;
     matmul_device_problem_params(&problem, params);
     memcpy(params + MATMUL_FIRST_TUNABLE, small.value, sizeof small.value);
     matmul_device_check_hostile(&device_matmul_mma, params, &a100);
@@ -167,11 +162,4 @@ static void test_hostile(void **state)
     assert_non_null(device_matmul_mma.launch(params, &older, &geometry));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_tails),      cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_counts),  cmocka_unit_test(test_candidates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -2,14 +2,6 @@
 /* Tests of matmul: packing, every instruction set against the reference, bits that do not depend on how the work is
  * cut up, refusal of hostile parameters. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "formats/encoding/encoding.h"
 #include "kernels/matmul/matmul.h"
@@ -209,9 +201,8 @@ static void compare(const struct launch *launch, const float *expected, enum cpu
 
 static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
-static void test_pack(void **state)
+TEST(test_pack)
 {
-    (void)state;
     static const uint64_t depths[] = {1, 2, 3, 8, 31, 32, 33, 64, 100, 172, 515};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++) {
         for (int t = 0; t < 3; t++) {
@@ -275,9 +266,8 @@ static void check_problem(int64_t rows, int64_t n, int64_t k, enum dtype dtype, 
     launch_destroy(&launch);
 }
 
-static void test_shapes(void **state)
+TEST(test_shapes)
 {
-    (void)state;
     static const int64_t depths[] = {1, 2, 3, 31, 33, 64, 65, 172, 700};
     static const int64_t widths[] = {1, 15, 16, 17, 48, 100, 130};
     static const int64_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 33, 130};
@@ -294,9 +284,8 @@ static void test_shapes(void **state)
                   true); /* more than a private preparation holds */
 }
 
-static void test_gated(void **state)
+TEST(test_gated)
 {
-    (void)state;
     static const int64_t depths[] = {1, 3, 33, 64, 172, 333};
     static const int64_t rows[] = {1, 2, 3, 5, 6, 13, 70};
     for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
@@ -308,9 +297,8 @@ static void test_gated(void **state)
 }
 
 /* A row alone gives the bits that it gives in a batch, which is large enough for a shared preparation. */
-static void test_row_alone(void **state)
+TEST(test_row_alone)
 {
-    (void)state;
     enum { ROWS = 61, N = 80, K = 203 };
     for (int t = 0; t < 3; t++) {
         struct launch batch, alone;
@@ -337,9 +325,8 @@ static void test_row_alone(void **state)
 }
 
 /* Out may be the residual. */
-static void test_residual_in_place(void **state)
+TEST(test_residual_in_place)
 {
-    (void)state;
     enum { ROWS = 9, N = 53, K = 130 };
     struct launch launch;
     launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, true);
@@ -364,9 +351,8 @@ static void test_residual_in_place(void **state)
 }
 
 /* Infinity and NaN in one activation reach that row and no other; the largest numbers stay what they are. */
-static void test_special_values(void **state)
+TEST(test_special_values)
 {
-    (void)state;
     enum { ROWS = 7, N = 32, K = 40 };
     struct launch launch;
     launch_create(&launch, ROWS, N, K, DTYPE_BF16, ACTIVATION_NONE, DTYPE_NONE, false);
@@ -403,9 +389,8 @@ static void test_special_values(void **state)
 }
 
 /* silu over the whole range of gates, each within a few units in the last place. */
-static void test_silu(void **state)
+TEST(test_silu)
 {
-    (void)state;
     enum { ROWS = 400, N = 32, K = 2 };
     struct launch launch;
     launch_create(&launch, ROWS, N, K, DTYPE_F32, ACTIVATION_SILU, DTYPE_NONE, false);
@@ -437,9 +422,8 @@ struct hostile {
     const char *message; /* must occur in the refusal */
 };
 
-static void hostile_params(void **state)
+TEST(hostile_params)
 {
-    (void)state;
     static const int64_t good[MATMUL_PARAMS] = {
         [MATMUL_ROWS] = 4,
         [MATMUL_N] = 64,
@@ -541,9 +525,8 @@ static void hostile_params(void **state)
 }
 
 /* The default and all candidates are legal, differ, and fit the instruction set. */
-static void test_candidates(void **state)
+TEST(test_candidates)
 {
-    (void)state;
     static const int64_t rows[] = {1, 2, 4, 8, 16, 128, 512}, widths[] = {1, 64, 512, 2048, 16384, 128256};
     for (int isa = 0; isa < CPU_ISA_COUNT; isa++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
@@ -580,18 +563,7 @@ int main(void)
         fprintf(stderr, "%s\n", status.message);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pack),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_gated),
-        cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_residual_in_place),
-        cmocka_unit_test(test_special_values),
-        cmocka_unit_test(test_silu),
-        cmocka_unit_test(hostile_params),
-        cmocka_unit_test(test_candidates),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = test_run();
     team_destroy(team);
     team_destroy(single);
     return failed;

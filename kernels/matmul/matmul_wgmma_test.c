@@ -26,7 +26,7 @@ static void check(const struct matmul_device_problem *problem, struct tunables t
 static const struct tunables small = {{64, 16, 64, 1, 8, 1, 1, 0, 8, 1}}, split = {{64, 16, 64, 1, 4, 4, 1, 0, 8, 1}},
                              wide = {{128, 256, 64, 2, 4, 1, 2, 1, 8, 1}}, tall = {{256, 128, 64, 2, 4, 1, 1, 1, 2, 0}};
 
-static void test_tails(void **state)
+TEST(test_tails)
 {
     static const struct {
         struct matmul_device_problem problem;
@@ -54,12 +54,11 @@ static void test_tails(void **state)
         {{.rows = 256, .n = 300, .k = 2048, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32},
          {{128, 128, 64, 2, 3, 8, 1, 0, 2, 1}}},
     };
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check(&cases[i].problem, cases[i].tunables, 0);
 }
 
-static void test_epilogues(void **state)
+TEST(test_epilogues)
 {
     static const struct {
         struct matmul_device_problem problem;
@@ -110,7 +109,6 @@ static void test_epilogues(void **state)
           .bias = DTYPE_F32},
          small},
     };
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct matmul_device_problem scaled = cases[i].problem;
@@ -124,12 +122,11 @@ static void test_epilogues(void **state)
 }
 
 /* Rows beyond the valid count hold NaN and do not disturb; no valid row at all ends at once. */
-static void test_counts(void **state)
+TEST(test_counts)
 {
     struct matmul_device_problem problem =
         {.rows = 600, .n = 272, .k = 264, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
     static const int valid[] = {1, 8, 129, 256, 257, 599, -1};
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (size_t i = 0; i < sizeof valid / sizeof valid[0]; i++) {
         problem.valid = valid[i];
@@ -144,9 +141,8 @@ static void test_counts(void **state)
 }
 
 /* Many tiles for each block: the ring and the staging pass from tile to tile. */
-static void test_many_tiles(void **state)
+TEST(test_many_tiles)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     const struct matmul_device_problem decode = {.rows = 16,
                                                  .n = 30008,
@@ -170,7 +166,7 @@ static void test_many_tiles(void **state)
     check(&gate_up, (struct tunables){{128, 128, 64, 2, 3, 1, 2, 2, 16, 1}}, 10000);
 }
 
-static void test_candidates(void **state)
+TEST(test_candidates)
 {
     static const struct matmul_device_problem problems[] = {
         {.rows = 8, .n = 256, .k = 256, .dtype = DTYPE_BF16, .out_dtype = DTYPE_BF16},
@@ -181,7 +177,6 @@ static void test_candidates(void **state)
     int64_t params[PLAN_MAX_PARAMS];
     static int64_t found[64][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
-    (void)state;
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
         matmul_device_problem_params(&problems[i], params);
         const int count = matmul_wgmma_candidates(params, &h200, found, 64);
@@ -198,14 +193,13 @@ static void test_candidates(void **state)
     }
 }
 
-static void test_hostile(void **state)
+TEST(test_hostile)
 {
     int64_t params[PLAN_MAX_PARAMS];
     static int64_t found[1][PLAN_MAX_PARAMS];
     struct device_geometry geometry;
     const struct matmul_device_problem problem =
         {.rows = 64, .n = 4096, .k = 4096, .dtype = DTYPE_BF16, .out_dtype = DTYPE_F32, .residual = true};
-    (void)state;
     matmul_device_problem_params(&problem, params);
     memcpy(params + MATMUL_FIRST_TUNABLE, split.value, sizeof split.value);
     matmul_device_check_hostile(&device_matmul_wgmma, params, &h200);
@@ -222,11 +216,4 @@ static void test_hostile(void **state)
     assert_int_equal(matmul_wgmma_candidates(params, &h200, found, 1), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_tails),      cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_counts),  cmocka_unit_test(test_many_tiles), cmocka_unit_test(test_candidates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

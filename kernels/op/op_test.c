@@ -83,9 +83,8 @@ static void assert_refused(const struct fixture *fixture, const char *words, int
 static const int64_t reduce_params[ALL_REDUCE_PARAMS] = {ROWS, 0, WIDTH,      RANKS, DTYPE_F32,
                                                          0,    0, DTYPE_BF16, 0,     DTYPE_BF16};
 static const int64_t gather_params[ALL_GATHER_PARAMS] = {ROWS, 1, 13, VOCAB, RANKS};
-static void buffers_may_lie_anywhere_after_the_header(void **state)
+TEST(buffers_may_lie_anywhere_after_the_header)
 {
-    (void)state;
     struct fixture fixture;
     fixture_fill(&fixture, &op_all_reduce, reduce_params);
     assert_accepted(&fixture);
@@ -96,9 +95,8 @@ static void buffers_may_lie_anywhere_after_the_header(void **state)
     assert_refused(&fixture, "header", __LINE__);
 }
 
-static void outputs_of_collectives(void **state)
+TEST(outputs_of_collectives)
 {
-    (void)state;
     struct fixture fixture;
     fixture_fill(&fixture, &op_all_reduce, reduce_params);
     fixture.operands[ALL_REDUCE_OUT].offset = fixture.operands[ALL_REDUCE_X].offset; /* in place */
@@ -114,9 +112,8 @@ static void outputs_of_collectives(void **state)
 }
 
 /* A parameter that came after format 2.0 is listed after the tunables, where it differs from its fallback alone. */
-static void later_params_are_listed_where_they_matter(void **state)
+TEST(later_params_are_listed_where_they_matter)
 {
-    (void)state;
     int64_t params[MATMUL_PARAMS] = {4, 0, 64, 32}, found[MATMUL_PARAMS];
     struct plan_param list[PLAN_MAX_PARAMS];
     test_complete_params(&op_matmul, params);
@@ -152,9 +149,8 @@ static void later_params_are_listed_where_they_matter(void **state)
 }
 
 /* Ids rise, so that a plan lists them in the order of the schema; device code gets names as macros. */
-static void ids_of_schemas_rise(void **state)
+TEST(ids_of_schemas_rise)
 {
-    (void)state;
     for (unsigned id = 0; id < OP_COUNT; id++) {
         const struct op_descriptor *op = op_find(id);
         for (int i = 0; op && i < op->param_count; i++) {
@@ -169,13 +165,4 @@ static void ids_of_schemas_rise(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buffers_may_lie_anywhere_after_the_header),
-        cmocka_unit_test(outputs_of_collectives),
-        cmocka_unit_test(later_params_are_listed_where_they_matter),
-        cmocka_unit_test(ids_of_schemas_rise),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

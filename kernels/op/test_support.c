@@ -164,7 +164,7 @@ static void run_member(void *argument, struct team_member *member)
     job->run(job->call, member);
 }
 
-void test_run(const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call, int members)
+void test_run_op(const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call, int members)
 {
     struct status status = {0};
     struct team *team = team_create(members, &status);

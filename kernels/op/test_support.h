@@ -4,17 +4,7 @@
 #ifndef KERNELS_OP_TEST_SUPPORT_H
 #define KERNELS_OP_TEST_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "kernels/op/op.h"
+#include "formats/base/test_program.h"
 #include "kernels/op/op.h"
 
 /* xorshift64*: the same data on every machine. */
@@ -63,7 +53,7 @@ void test_complete_params(const struct op_descriptor *op, int64_t *params);
 void test_case_replace(struct test_case *test, int operand, size_t bytes, size_t offset);
 
 /* Runs on a team of `members`, made for the call. */
-void test_run(const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call, int members);
+void test_run_op(const struct op_descriptor *op, enum cpu_isa isa, const struct op_call *call, int members);
 
 /* Largest |a - b| - tolerance_relative * |b| over the arrays must not exceed tolerance_absolute; NaN never passes. */
 void test_assert_close(const float *found, const float *expected, size_t count, double absolute, double relative,
@@ -93,7 +83,7 @@ void test_ranks_close(struct test_ranks *ranks);
 /* Runs function(argument, rank) on a thread for each rank. Assertions of cmocka do not work in there. */
 void test_ranks_run(int count, void (*function)(void *argument, int rank), void *argument);
 
-/* As test_run, by one rank of several: on a team that exists. */
+/* As test_run_op, by one rank of several: on a team that exists. */
 void test_run_on(struct team *team, const struct op_descriptor *op, const struct op_call *call);
 
 static inline int64_t test_float_bits(float value) { return (int64_t)float_to_bits(value); }

@@ -77,9 +77,8 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, enum dtype dtype,
     check_all(rows, valid, hidden, dtype, out_dtype, threads, DTYPE_NONE);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (int d = 0; d < 3; d++)
@@ -93,9 +92,8 @@ static void equals_reference(void **state)
     check(5, 5, 2880, DTYPE_BF16, DTYPE_BF16, 96);
 }
 
-static void adds_and_copies(void **state)
+TEST(adds_and_copies)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     check_all(9, 7, 2048, DTYPE_BF16, DTYPE_F32, 256, DTYPE_BF16);
     check_all(1, 1, 4096, DTYPE_F16, DTYPE_F32, 1024, DTYPE_F16);
@@ -140,9 +138,8 @@ static void time_rows(int64_t rows, int64_t hidden)
     free(x);
 }
 
-static void times(void **state)
+TEST(times)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!getenv("BENCH")) skip();
     time_rows(1, 4096);
@@ -150,9 +147,8 @@ static void times(void **state)
     time_rows(2048, 4096);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[RMS_NORM_DEVICE_PARAMS] = {4, 0, 64,         DTYPE_BF16, test_float_bits(eps), DTYPE_BF16, 0,
                                                     0, 0, DTYPE_BF16, 256};
     test_hostile_launches(&device_rms_norm, params);
@@ -166,9 +162,4 @@ static void hostile_params_are_refused(void **state)
     assert_int_equal(rms_norm_device_candidates(params, &facts, candidates, 1), 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference), cmocka_unit_test(adds_and_copies),
-                                       cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -49,7 +49,7 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
         float *first = malloc(all * sizeof *first);
         for (enum alias alias = ALIAS_NONE; alias < ALIAS_COUNT; alias++) {
             load_inputs(&test, &data, bytes, alias, has_residual);
-            test_run(&op_rms_norm, isa, &test.call, test_teams[alias % TEST_TEAMS]);
+            test_run_op(&op_rms_norm, isa, &test.call, test_teams[alias % TEST_TEAMS]);
             const float *out = test.call.operands[RMS_NORM_OUT];
             test_assert_close(out, data.out, count, 1e-30, 6e-7, cpu_isa_name(isa));
             if (has_residual) test_assert_same_bits(test.call.operands[RMS_NORM_SUM], data.sum, bytes, "sum");
@@ -67,7 +67,7 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
             if (has_residual)
                 memcpy(test.call.operands[RMS_NORM_RESIDUAL], data.residual + r * width, (size_t)width * 4);
             counts[0] = 1;
-            test_run(&op_rms_norm, isa, &test.call, 1);
+            test_run_op(&op_rms_norm, isa, &test.call, 1);
             counts[0] = (int32_t)valid;
             test_assert_same_bits(test.call.operands[RMS_NORM_OUT], first + r * width, (size_t)width * 4, "row alone");
         }
@@ -80,9 +80,8 @@ static void check_shape(struct test_random *random, int64_t rows, int64_t valid,
     test_case_close(&test);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     struct test_random random = {6};
     static const int64_t widths[] = {1, 3, 8, 15, 16, 17, 63, 64, 65, 100, 127, 288, 2048, 4097};
     for (int w = 0; w < 14; w++) {
@@ -95,9 +94,8 @@ static void equals_reference(void **state)
     }
 }
 
-static void zeros_give_zeros(void **state)
+TEST(zeros_give_zeros)
 {
-    (void)state;
     const int64_t params[RMS_NORM_PARAMS] = {1, 0, 40, DTYPE_F32, test_float_bits(1e-6f)};
     TEST_FOR_EACH_ISA(isa)
     {
@@ -105,16 +103,15 @@ static void zeros_give_zeros(void **state)
         test_case_open(&test, &op_rms_norm, params, &geometry, 1);
         memset(test.call.operands[RMS_NORM_X], 0, 160);
         memset(test.call.operands[RMS_NORM_WEIGHT], 0, 160);
-        test_run(&op_rms_norm, isa, &test.call, 1);
+        test_run_op(&op_rms_norm, isa, &test.call, 1);
         const float *out = test.call.operands[RMS_NORM_OUT];
         for (int i = 0; i < 40; i++) assert_true(out[i] == 0);
         test_case_close(&test);
     }
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1};
     test_hostile_params(&op_rms_norm, params, &geometry);
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HIDDEN, 0);
@@ -124,12 +121,4 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HAS_RESIDUAL, 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_reference),
-        cmocka_unit_test(zeros_give_zeros),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

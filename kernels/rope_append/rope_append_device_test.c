@@ -136,9 +136,8 @@ static void check(const struct shape *shape)
     free(norm_q), free(norm_k);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t head_dims[] = {2, 8, 20, 64, 80, 96, 128, 254, 256};
     static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
@@ -161,9 +160,8 @@ static void equals_reference(void **state)
     check(&qwen);
 }
 
-static void rotates_a_part_and_normalises_the_width(void **state)
+TEST(rotates_a_part_and_normalises_the_width)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {32, 24}, {6, 4}, {254, 2}, {128, 0}, {20, 6}};
     static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
@@ -188,9 +186,8 @@ static void rotates_a_part_and_normalises_the_width(void **state)
     check(&phi);
 }
 
-static void times(void **state)
+TEST(times)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!getenv("BENCH")) skip();
     enum { COPIES = 4, ROWS = 2048, HEADS = 32, KV_HEADS = 8, DIM = 128, TOKENS = 64, PAGES = ROWS / TOKENS };
@@ -234,9 +231,8 @@ static void times(void **state)
     free(values);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ROPE_APPEND_DEVICE_PARAMS] =
         {4, 0, 8, 2, 64, 64, 16, 4 * 2 * 64 * 64, 3, DTYPE_BF16, DTYPE_BF16, 1, DTYPE_F32, test_float_bits(1e-6f)};
     test_hostile_launches(&device_rope_append, params);
@@ -250,10 +246,4 @@ static void hostile_params_are_refused(void **state)
     test_launch_refuses(&device_rope_append, params, ROPE_APPEND_DEVICE_NORM_SCOPE, 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference),
-                                       cmocka_unit_test(rotates_a_part_and_normalises_the_width),
-                                       cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -139,7 +139,7 @@ static void check_shape(struct test_random *random, const struct shape *shape)
         for (int team = 0; team < TEST_TEAMS; team++) {
             test_buffer_poison(kv);
             test_buffer_poison(q);
-            test_run(&op_rope_append, isa, &test->call, test_teams[team]);
+            test_run_op(&op_rope_append, isa, &test->call, test_teams[team]);
             test_case_assert_intact(test);
             if (team == 0) {
                 assert_kv_close(&setup, kv->data, expected_kv);
@@ -160,9 +160,8 @@ static void check_shape(struct test_random *random, const struct shape *shape)
     test_case_close(test);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     struct test_random random = {7};
     static const int64_t head_dims[] = {2, 8, 20, 64, 128, 256}, page_tokens[] = {1, 16, 5};
     for (int round = 0; round < 108; round++) {
@@ -185,9 +184,8 @@ static void equals_reference(void **state)
 }
 
 /* Part of each head rotated, and norms over the width of q and of k. */
-static void rotates_a_part(void **state)
+TEST(rotates_a_part)
 {
-    (void)state;
     struct test_random random = {9};
     static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {128, 2}, {6, 4}, {64, 64}, {256, 254}, {20, 6}};
     for (int round = 0; round < 96; round++) {
@@ -212,9 +210,8 @@ static void rotates_a_part(void **state)
 }
 
 /* By hand: one row, heads of 4, the first 2 elements rotated by a quarter turn, norm over both heads of q. */
-static void small_case(void **state)
+TEST(small_case)
 {
-    (void)state;
     const struct shape shape = {.rows = 1,
                                 .valid = 1,
                                 .heads = 2,
@@ -250,9 +247,8 @@ static void small_case(void **state)
     test_case_close(&setup.test);
 }
 
-static void a_row_alone_gives_the_same_bits(void **state)
+TEST(a_row_alone_gives_the_same_bits)
 {
-    (void)state;
     struct test_random random = {8};
     struct shape shape = {.rows = 6,
                           .valid = 6,
@@ -272,7 +268,7 @@ static void a_row_alone_gives_the_same_bits(void **state)
         struct test_case *test = &setup.test;
         struct test_buffer *kv = &test->buffers[ROPE_APPEND_KV], *q = &test->buffers[ROPE_APPEND_Q];
         uint8_t *all_kv = malloc(setup.pool_bytes), *all_q = malloc(q->bytes);
-        test_run(&op_rope_append, isa, &test->call, 2);
+        test_run_op(&op_rope_append, isa, &test->call, 2);
         memcpy(all_kv, kv->data, setup.pool_bytes);
         memcpy(all_q, q->data, q->bytes);
         test_buffer_poison(kv);
@@ -284,7 +280,7 @@ static void a_row_alone_gives_the_same_bits(void **state)
             call.operands[ROPE_APPEND_TABLE] = (float *)test->call.operands[ROPE_APPEND_TABLE] + r * 20;
             call.operands[ROPE_APPEND_SLOTS] = (int32_t *)test->call.operands[ROPE_APPEND_SLOTS] + r;
             call.operands[ROPE_APPEND_POSITIONS] = (int32_t *)test->call.operands[ROPE_APPEND_POSITIONS] + r;
-            test_run(&op_rope_append, isa, &call, 1);
+            test_run_op(&op_rope_append, isa, &call, 1);
             test_assert_same_bits(q->data, all_q + r * 4 * 20 * 4, 4 * 20 * 4, "q of one row");
         }
         test_assert_same_bits(kv->data, all_kv, setup.pool_bytes, "kv row by row");
@@ -294,9 +290,8 @@ static void a_row_alone_gives_the_same_bits(void **state)
     }
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const struct plan_geometry geometry =
         {.slots = 2, .max_context = 64, .page_tokens = 16, .pages_per_slot = 4, .page_bytes = 65536, .vocab_size = 10};
     const int64_t params[ROPE_APPEND_PARAMS] = {4,     0, 8,         2,         64, 16,        4,
@@ -335,14 +330,4 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_rope_append, params, &short_slots, ROPE_APPEND_ROWS, 4);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_reference),
-        cmocka_unit_test(rotates_a_part),
-        cmocka_unit_test(small_case),
-        cmocka_unit_test(a_row_alone_gives_the_same_bits),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

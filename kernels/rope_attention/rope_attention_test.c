@@ -351,9 +351,8 @@ static const struct shape plain = {
 };
 
 /* Contexts (positions + 1) around the edges of tiles and pages, with every way to split. */
-static void contexts(void **state)
+TEST(contexts)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {1};
     static const int32_t positions[16] = {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 66, 199, 200, 255, 999, 1000};
@@ -378,9 +377,8 @@ static void contexts(void **state)
     }
 }
 
-static void long_context(void **state)
+TEST(long_context)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {2};
     static const int32_t positions[2] = {4999, 3333};
@@ -401,9 +399,8 @@ static void long_context(void **state)
     }
 }
 
-static void head_dims_and_groups(void **state)
+TEST(head_dims_and_groups)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {3};
     static const int64_t head_dims[] = {8, 16, 32, 64, 80, 96, 128, 256, 2, 6, 20, 36, 254, 100};
@@ -433,9 +430,8 @@ static void head_dims_and_groups(void **state)
     }
 }
 
-static void rotates_a_part(void **state)
+TEST(rotates_a_part)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {8};
     static const int64_t dims[][2] = {{24, 12}, {24, 16}, {128, 96}, {128, 24},
@@ -461,9 +457,8 @@ static void rotates_a_part(void **state)
 }
 
 /* Tokens before the window are NaN in the pool. */
-static void windows(void **state)
+TEST(windows)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {4};
     static const int32_t positions[6] = {0, 15, 99, 100, 101, 777};
@@ -481,9 +476,8 @@ static void windows(void **state)
     }
 }
 
-static void valid_rows_only(void **state)
+TEST(valid_rows_only)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {5};
     static const int32_t positions[9] = {5, 700, 63, 64, 300, 1, 0, 1023, 512};
@@ -498,9 +492,8 @@ static void valid_rows_only(void **state)
 }
 
 /* Scores far apart: no overflow, and one token takes all the weight wherever it stands. */
-static void large_scores(void **state)
+TEST(large_scores)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     struct test_random random = {6};
     static const int32_t positions[4] = {600, 31, 1000, 200};
@@ -523,9 +516,8 @@ static void large_scores(void **state)
 }
 
 /* All that the tuner may choose from: alone, split, and the largest context of the slot. */
-static void every_candidate(void **state)
+TEST(every_candidate)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     enum { CAPACITY = 64 };
     static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
@@ -560,9 +552,8 @@ static const struct device_facts hopper = {.name = "test",
                                            .shared_per_block = 232448,
                                            .l2_bytes = 50 << 20};
 
-static void hostile_params(void **state)
+TEST(hostile_params)
 {
-    (void)state;
     struct setup setup = {.shape = plain, .layer_offset = 65536};
     struct device_geometry geometry;
     set_params(&setup);
@@ -612,9 +603,8 @@ static void hostile_params(void **state)
     }
 }
 
-static void candidates_are_legal(void **state)
+TEST(candidates_are_legal)
 {
-    (void)state;
     enum { CAPACITY = 64 };
     static int64_t found[CAPACITY][PLAN_MAX_PARAMS];
     static const int64_t dims[] = {2, 64, 80, 128, 256}, groups[] = {1, 4, 8, 12, 32};
@@ -638,19 +628,4 @@ static void candidates_are_legal(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contexts),
-        cmocka_unit_test(long_context),
-        cmocka_unit_test(head_dims_and_groups),
-        cmocka_unit_test(rotates_a_part),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(valid_rows_only),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(every_candidate),
-        cmocka_unit_test(hostile_params),
-        cmocka_unit_test(candidates_are_legal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

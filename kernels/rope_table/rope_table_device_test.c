@@ -54,9 +54,8 @@ static void check(int64_t rows, int64_t valid, int64_t head_dim, float theta, fl
     free(slots), free(positions), free(inv_freq), free(out), free(expected);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     check(1, 1, 128, 500000, 1, false);
     check(1, 1, 2, 10000, 1, false);
@@ -71,9 +70,8 @@ static void equals_reference(void **state)
     print_message("largest error %.3g\n", worst);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ROPE_TABLE_DEVICE_PARAMS] = {4, 0, 64, test_float_bits(1)};
     test_hostile_launches(&device_rope_table, params);
     test_launch_refuses(&device_rope_table, params, ROPE_TABLE_DEVICE_SWITCHES, 2);
@@ -82,9 +80,4 @@ static void hostile_params_are_refused(void **state)
     test_launch_refuses(&device_rope_table, params, ROPE_TABLE_DEVICE_SCALING_BITS, test_float_bits(INFINITY));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference),
-                                       cmocka_unit_test(hostile_params_are_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

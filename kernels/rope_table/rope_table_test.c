@@ -7,9 +7,8 @@
 static const struct plan_geometry geometry =
     {.slots = 1, .max_context = 200000, .page_tokens = 16, .pages_per_slot = 12500, .page_bytes = 64, .vocab_size = 10};
 
-static void tables_are_right(void **state)
+TEST(tables_are_right)
 {
-    (void)state;
     static const int64_t head_dims[] = {2, 8, 20, 64, 128, 256};
     for (int h = 0; h < 6; h++) {
         for (int scaled = 0; scaled < 2; scaled++) {
@@ -28,7 +27,7 @@ static void tables_are_right(void **state)
                 if (run == TEST_TEAMS)
                     op_rope_table.reference(&test.call);
                 else
-                    test_run(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
+                    test_run_op(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
                 for (int64_t r = 0; r < valid; r++) {
                     for (int64_t i = 0; i < half; i++) {
                         float angle = (float)positions[r] * inv_freq[i];
@@ -44,9 +43,8 @@ static void tables_are_right(void **state)
 }
 
 /* Each row has the set of its slot. */
-static void slots_pick_their_set(void **state)
+TEST(slots_pick_their_set)
 {
-    (void)state;
     struct plan_geometry two_sets = geometry;
     two_sets.slots = 3;
     two_sets.rope_original = 4096;
@@ -70,7 +68,7 @@ static void slots_pick_their_set(void **state)
         if (run == TEST_TEAMS)
             op_rope_table.reference(&test.call);
         else
-            test_run(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
+            test_run_op(&op_rope_table, cpu_isa_best(), &test.call, test_teams[run]);
         for (int64_t r = 0; r < valid; r++)
             for (int64_t i = 0; i < half; i++) {
                 float angle = (float)positions[r] * inv_freq[slots[r] == 1 ? half + i : i];
@@ -85,9 +83,8 @@ static void slots_pick_their_set(void **state)
     test_assert_refused(&op_rope_table, params, &two_sets, ROPE_TABLE_SWITCHES, 2);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[ROPE_TABLE_PARAMS] = {4, 0, 64, test_float_bits(1)};
     test_hostile_params(&op_rope_table, params, &geometry);
     static const int64_t head_dims[] = {0, -2, 63, 1, OP_MAX_HEAD_DIM + 2, INT64_MAX};
@@ -101,12 +98,4 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, (int64_t)1 << 32);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_right),
-        cmocka_unit_test(slots_pick_their_set),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -182,7 +182,7 @@ static int compare_with_cpu(const struct problem *problem, const struct problem 
     if (reference)
         sample_reference(&call);
     else
-        test_run(&op_sample, cpu_isa_best(), &call, 2);
+        test_run_op(&op_sample, cpu_isa_best(), &call, 2);
     int different = 0;
     for (int r = 0; r < VALID; r++) different += copy.next[r] != after->next[r];
     free(call.operands[SAMPLE_WORKSPACE]);
@@ -272,9 +272,8 @@ static void check_every_way(void)
     check(12292, 1, 512, true, ROUNDS);  /* reads the logits in every pass */
 }
 
-static void equals_the_cpu(void **state)
+TEST(equals_the_cpu)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     const bool is_sanitized = getenv("ENG_TEST_SANITIZED") != NULL; /* tests/gpu/check.h */
     check(1, 1, 128, true, 4);
@@ -347,9 +346,8 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
     free(problem.logits), free(problem.seen);
 }
 
-static void not_finite_at_every_place(void **state)
+TEST(not_finite_at_every_place)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     check_every_place(516, 1, NAN, 0);
     check_every_place(1031, 2, -NAN, 0.8f);
@@ -358,9 +356,8 @@ static void not_finite_at_every_place(void **state)
 }
 
 /* The expectation itself, where there is no GPU, too. */
-static void expectation_equals_the_cpu(void **state)
+TEST(expectation_equals_the_cpu)
 {
-    (void)state;
     static const int64_t vocabs[] = {1, 17, 512, 5003, 32000};
     struct test_random random = {21};
     int different = 0;
@@ -382,9 +379,8 @@ static void expectation_equals_the_cpu(void **state)
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different, 0);
 }
 
-static void times(void **state)
+TEST(times)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!getenv("BENCH")) skip();
     enum { COPIES = 20, MOST_ROWS = 64, VOCAB = 128256 };
@@ -448,9 +444,8 @@ static void times(void **state)
     free(logits), free(seen);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 8, 512};
     test_hostile_launches(&device_sample, params);
     test_launch_refuses(&device_sample, params, SAMPLE_VOCAB, 0);
@@ -470,10 +465,4 @@ static void hostile_params_are_refused(void **state)
     for (int i = 0; i < count; i++) assert_int_equal(candidates[i][SAMPLE_DEVICE_CLUSTER], 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(expectation_equals_the_cpu), cmocka_unit_test(equals_the_cpu),
-                                       cmocka_unit_test(not_finite_at_every_place),
-                                       cmocka_unit_test(hostile_params_are_refused), cmocka_unit_test(times)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -67,7 +67,7 @@ static void draw(struct setup *setup, int isa, int members)
     if (isa < 0)
         op_sample.reference(&setup->test.call);
     else
-        test_run(&op_sample, (enum cpu_isa)isa, &setup->test.call, members);
+        test_run_op(&op_sample, (enum cpu_isa)isa, &setup->test.call, members);
 }
 
 /* Nothing is drawn for the row, and its sampler and SEEN stay as they are. */
@@ -88,9 +88,8 @@ static void expect_nothing(struct setup *setup, int isa, int members, const char
 static const int64_t vocabs[] = {1, 5, 16, 17, 255, 256, 257, 320, 1000};
 enum { VOCABS = sizeof vocabs / sizeof vocabs[0] };
 
-static void one_bad_logit_is_enough(void **state)
+TEST(one_bad_logit_is_enough)
 {
-    (void)state;
     const float bad[] = {NAN, -NAN, INFINITY, float_from_bits(0x7f800001), float_from_bits(0xffffffff)};
     static const char *const names[] = {"NaN", "-NaN", "+infinity", "signalling NaN", "NaN of all ones"};
     struct test_random random = {31};
@@ -116,9 +115,8 @@ static void one_bad_logit_is_enough(void **state)
 }
 
 /* A vocabulary that several members share, in tasks of 8192 tokens. */
-static void large_vocabularies_too(void **state)
+TEST(large_vocabularies_too)
 {
-    (void)state;
     enum { VOCAB = 50257 };
     static const int64_t places[] = {0, 1, 15, 16, 255, 256, 8191, 8192, 8193, 25000, 49151, 49152, 50255, 50256};
     struct test_random random = {32};
@@ -137,9 +135,8 @@ static void large_vocabularies_too(void **state)
     test_case_close(&setup.test);
 }
 
-static void without_a_finite_logit_nothing_is_drawn(void **state)
+TEST(without_a_finite_logit_nothing_is_drawn)
 {
-    (void)state;
     struct test_random random = {33};
     for (int v = 0; v < VOCABS; v++)
         for (int isa = -1; isa <= (int)cpu_isa_best(); isa++)
@@ -162,9 +159,8 @@ static void without_a_finite_logit_nothing_is_drawn(void **state)
 }
 
 /* A penalty may turn a logit into an infinity: the penalised logits count. */
-static void penalised_logits_count(void **state)
+TEST(penalised_logits_count)
 {
-    (void)state;
     for (int isa = -1; isa <= (int)cpu_isa_best(); isa++) {
         struct setup setup;
         setup_open(&setup, 1, 40);
@@ -185,9 +181,8 @@ static void penalised_logits_count(void **state)
 }
 
 /* Tokens, samplers and SEEN of the other rows are those of a batch in which the row is sound. */
-static void neighbours_draw_the_same(void **state)
+TEST(neighbours_draw_the_same)
 {
-    (void)state;
     enum { VOCAB = 5000 };
     const float bad[] = {NAN, INFINITY, -INFINITY};
     struct test_random random = {34};
@@ -223,14 +218,4 @@ static void neighbours_draw_the_same(void **state)
     test_case_close(&mixed.test);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_bad_logit_is_enough),
-        cmocka_unit_test(large_vocabularies_too),
-        cmocka_unit_test(without_a_finite_logit_nothing_is_drawn),
-        cmocka_unit_test(penalised_logits_count),
-        cmocka_unit_test(neighbours_draw_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -55,9 +55,8 @@ static void random_logits(struct setup *setup, struct test_random *random, int64
     }
 }
 
-static void philox_gives_the_published_numbers(void **state)
+TEST(philox_gives_the_published_numbers)
 {
-    (void)state;
     /* Known answers published with the generator. */
     static const struct {
         struct philox_words counter;
@@ -82,9 +81,8 @@ static void philox_gives_the_published_numbers(void **state)
     assert_true(philox_uniform_24(0, (uint64_t)1 << 32) != philox_uniform_24(0, 0));
 }
 
-static void greedy_takes_the_lowest_of_the_largest(void **state)
+TEST(greedy_takes_the_lowest_of_the_largest)
 {
-    (void)state;
     struct test_random random = {13};
     static const int64_t vocabs[] = {1, 2, 15, 16, 17, 320, 1000, 8193, 50257};
     for (int v = 0; v < 9; v++) {
@@ -97,7 +95,7 @@ static void greedy_takes_the_lowest_of_the_largest(void **state)
                 random_logits(&setup, &random, rows, 3, round % 2);
                 if (round >= 4) /* some are masked */
                     for (int64_t i = 1; i < rows * vocabs[v]; i += 3) setup.logits[i] = -INFINITY;
-                test_run(&op_sample, isa, &setup.test.call, test_teams[round % TEST_TEAMS]);
+                test_run_op(&op_sample, isa, &setup.test.call, test_teams[round % TEST_TEAMS]);
                 for (int64_t r = 0; r < rows; r++) {
                     const float *logits = setup.logits + r * vocabs[v];
                     int64_t best = 0, slot = setup.slots[r];
@@ -116,9 +114,8 @@ static void greedy_takes_the_lowest_of_the_largest(void **state)
     }
 }
 
-static void odd_logits_have_an_answer(void **state)
+TEST(odd_logits_have_an_answer)
 {
-    (void)state;
     static const float rows[6][5] = {
         {NAN, NAN, NAN, NAN, NAN},        {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY},
         {NAN, -INFINITY, NAN, NAN, NAN},  {0, -INFINITY, 5, -INFINITY, -INFINITY},
@@ -135,7 +132,7 @@ static void odd_logits_have_an_answer(void **state)
                 if (sampled) setup.samplers[0] = plain;
                 setup.samplers[0].top_k = sampled ? 1 : 0;
                 struct op_call call = setup.test.call;
-                test_run(&op_sample, isa, &call, 1);
+                test_run_op(&op_sample, isa, &call, 1);
                 /* With top-k 1, 0 and -0 are equal: either may be drawn. */
                 if (sampled && r == 4)
                     assert_in_range(setup.next[0], 0, 1);
@@ -150,9 +147,8 @@ static void odd_logits_have_an_answer(void **state)
 }
 
 /* All options at once, against the reference, which sorts and sums in double. */
-static void draws_equal_the_reference(void **state)
+TEST(draws_equal_the_reference)
 {
-    (void)state;
     struct test_random random = {14};
     static const int64_t vocabs[] = {1, 3, 17, 320, 3000, 50257};
     static const int32_t top_ks[] = {0, 1, 2, 40, 1000, 100000};
@@ -188,7 +184,7 @@ static void draws_equal_the_reference(void **state)
                 memcpy(expected, setup.next, sizeof expected);
                 continue;
             }
-            test_run(&op_sample, (enum cpu_isa)isa, &call, test_teams[round % TEST_TEAMS]);
+            test_run_op(&op_sample, (enum cpu_isa)isa, &call, test_teams[round % TEST_TEAMS]);
             memcpy(alone, setup.next, sizeof alone);
             for (int r = 0; r < 3; r++) {
                 draws++;
@@ -208,9 +204,8 @@ static void draws_equal_the_reference(void **state)
     assert_true(different * 500 <= draws);
 }
 
-static void rows_do_not_depend_on_each_other(void **state)
+TEST(rows_do_not_depend_on_each_other)
 {
-    (void)state;
     struct test_random random = {15};
     enum { ROWS = 7, VOCAB = 5000 };
     TEST_FOR_EACH_ISA(isa)
@@ -227,7 +222,7 @@ static void rows_do_not_depend_on_each_other(void **state)
                 all.samplers[s].seed = (uint64_t)s;
                 all.samplers[s].top_p = 0.9f;
             }
-            test_run(&op_sample, isa, &all.test.call, test_teams[team]);
+            test_run_op(&op_sample, isa, &all.test.call, test_teams[team]);
             memcpy(tokens[team], all.next, sizeof tokens[team]);
             assert_memory_equal(tokens[team], tokens[0], sizeof tokens[team]);
         }
@@ -237,7 +232,7 @@ static void rows_do_not_depend_on_each_other(void **state)
             one.samplers[0] = plain;
             one.samplers[0].seed = (uint64_t)all.slots[r];
             one.samplers[0].top_p = 0.9f;
-            test_run(&op_sample, isa, &one.test.call, 1);
+            test_run_op(&op_sample, isa, &one.test.call, 1);
             assert_int_equal(one.next[0], tokens[0][r]);
         }
         test_case_close(&all.test);
@@ -268,9 +263,8 @@ static void count_draws(const float *logits, int64_t vocab, struct sampler_state
     test_case_close(&setup.test);
 }
 
-static void draws_follow_the_distribution(void **state)
+TEST(draws_follow_the_distribution)
 {
-    (void)state;
     enum { VOCAB = 24, DRAWS = 60000 };
     float logits[VOCAB];
     double probabilities[VOCAB], total = 0;
@@ -299,9 +293,8 @@ static void draws_follow_the_distribution(void **state)
     assert_memory_not_equal(again, counts, sizeof counts);
 }
 
-static void top_k_and_top_p_cut_where_they_should(void **state)
+TEST(top_k_and_top_p_cut_where_they_should)
 {
-    (void)state;
     enum { VOCAB = 6, DRAWS = 4000 };
     /* Probabilities 1/2, 1/8, 1/8, 1/8, 1/16, 1/16 in mixed order. */
     const float eighth = -1.3862944f, sixteenth = -2.0794415f;
@@ -344,9 +337,8 @@ static void top_k_and_top_p_cut_where_they_should(void **state)
     assert_true(counts[5] > 0);
 }
 
-static void repetition_penalty_applies_to_seen_tokens(void **state)
+TEST(repetition_penalty_applies_to_seen_tokens)
 {
-    (void)state;
     TEST_FOR_EACH_ISA(isa)
     {
         struct setup setup;
@@ -358,36 +350,34 @@ static void repetition_penalty_applies_to_seen_tokens(void **state)
         setup.samplers[0].repetition_penalty = 2.0f;
         static const int32_t expected[] = {33, 20, 7, 33, 33}; /* 10, 8, 6, then 5, 4, 3 stay */
         for (int i = 0; i < 5; i++) {
-            test_run(&op_sample, isa, &setup.test.call, 2);
+            test_run_op(&op_sample, isa, &setup.test.call, 2);
             assert_int_equal(setup.next[0], expected[i]);
         }
         for (int t = 0; t < 40; t++) setup.logits[t] = t == 20 ? -1.0f : -1.5f; /* seen and negative: times 2 */
-        test_run(&op_sample, isa, &setup.test.call, 2);
+        test_run_op(&op_sample, isa, &setup.test.call, 2);
         assert_int_equal(setup.next[0], 0);
         assert_true(setup.logits[20] == -1.0f); /* logits are not changed */
         test_case_close(&setup.test);
     }
 }
 
-static void rows_without_a_token_row_are_harmless(void **state)
+TEST(rows_without_a_token_row_are_harmless)
 {
-    (void)state;
     struct setup setup;
     setup_open(&setup, 3, 20);
     struct test_random random = {16};
     random_logits(&setup, &random, 3, 1, false);
     setup.out_rows[0] = -1;
     setup.out_rows[2] = 3;
-    test_run(&op_sample, cpu_isa_best(), &setup.test.call, 2);
+    test_run_op(&op_sample, cpu_isa_best(), &setup.test.call, 2);
     assert_int_equal(setup.next[0], 0);
     assert_int_equal(setup.next[2], 0);
     assert_int_equal(setup.samplers[0].draw + setup.samplers[1].draw + setup.samplers[2].draw, 1);
     test_case_close(&setup.test);
 }
 
-static void hostile_samplers_are_harmless(void **state)
+TEST(hostile_samplers_are_harmless)
 {
-    (void)state;
     struct test_random random = {17};
     static const float floats[] = {0, -1, NAN, INFINITY, -INFINITY, 1e-45f, 1e38f, 1};
     static const int32_t top_ks[] = {INT32_MIN, -1, 0, 1, 299, 300, 301, INT32_MAX};
@@ -405,7 +395,7 @@ static void hostile_samplers_are_harmless(void **state)
         };
         memset(setup.seen, 0x5a, (size_t)setup.seen_bytes);
         struct op_call call = setup.test.call;
-        test_run(&op_sample, (enum cpu_isa)(round % ((int)cpu_isa_best() + 1)), &call, 1 + round % 2);
+        test_run_op(&op_sample, (enum cpu_isa)(round % ((int)cpu_isa_best() + 1)), &call, 1 + round % 2);
         assert_true(setup.next[0] >= PLAN_NO_TOKEN && setup.next[0] < 300);
         op_sample.reference(&call);
         assert_true(setup.next[0] >= PLAN_NO_TOKEN && setup.next[0] < 300);
@@ -413,9 +403,8 @@ static void hostile_samplers_are_harmless(void **state)
     }
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const struct plan_geometry geometry =
         {.slots = 8, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[SAMPLE_PARAMS] = {4, 1, 320, 8, 4};
@@ -427,20 +416,4 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_sample, params, &geometry, SAMPLE_IN_ROWS, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_the_published_numbers),
-        cmocka_unit_test(greedy_takes_the_lowest_of_the_largest),
-        cmocka_unit_test(odd_logits_have_an_answer),
-        cmocka_unit_test(draws_equal_the_reference),
-        cmocka_unit_test(rows_do_not_depend_on_each_other),
-        cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(top_k_and_top_p_cut_where_they_should),
-        cmocka_unit_test(repetition_penalty_applies_to_seen_tokens),
-        cmocka_unit_test(rows_without_a_token_row_are_harmless),
-        cmocka_unit_test(hostile_samplers_are_harmless),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -35,9 +35,8 @@ static void check(int64_t rows, int64_t valid, int64_t width, int64_t in_rows)
     free(x), free(found), free(expected), free(index);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     check(1, 1, 4096, 512);
     check(16, 9, 2048, 16);
@@ -46,18 +45,12 @@ static void equals_reference(void **state)
     check(64, 50, 5000, 100);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[SELECT_ROWS_PARAMS] = {4, 1, 64, 8, DTYPE_F32};
     test_hostile_launches(&device_select_rows, params);
     test_launch_refuses(&device_select_rows, params, SELECT_ROWS_WIDTH, 0);
     test_launch_refuses(&device_select_rows, params, SELECT_ROWS_IN_ROWS, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference),
-                                       cmocka_unit_test(hostile_params_are_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -5,9 +5,8 @@
 static const struct plan_geometry geometry =
     {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 
-static void selects(void **state)
+TEST(selects)
 {
-    (void)state;
     struct test_random random = {3};
     for (int round = 0; round < 60; round++) {
         int64_t rows = test_random_range(&random, 1, 9), in_rows = test_random_range(&random, 1, 70);
@@ -24,7 +23,7 @@ static void selects(void **state)
             if (reference)
                 op_select_rows.reference(&test.call);
             else
-                test_run(&op_select_rows, CPU_PORTABLE, &test.call, test_teams[round % TEST_TEAMS]);
+                test_run_op(&op_select_rows, CPU_PORTABLE, &test.call, test_teams[round % TEST_TEAMS]);
             size_t row_bytes = (size_t)width * sizeof(float);
             for (int64_t r = 0; r < valid; r++)
                 test_assert_same_bits(out + r * width, x + index[r] * width, row_bytes, "row");
@@ -34,9 +33,8 @@ static void selects(void **state)
     }
 }
 
-static void rows_outside_x_are_not_read(void **state)
+TEST(rows_outside_x_are_not_read)
 {
-    (void)state;
     const int64_t params[SELECT_ROWS_PARAMS] = {3, 1, 5, 2};
     struct test_case test;
     test_case_open(&test, &op_select_rows, params, &geometry, 3);
@@ -44,7 +42,7 @@ static void rows_outside_x_are_not_read(void **state)
     const float ones[5] = {1, 1, 1, 1, 1}, zeros[5] = {0};
     memcpy((float *)test.call.operands[SELECT_ROWS_X] + 5, ones, sizeof ones);
     memcpy(test.call.operands[SELECT_ROWS_INDEX], index, sizeof index);
-    test_run(&op_select_rows, CPU_PORTABLE, &test.call, 1);
+    test_run_op(&op_select_rows, CPU_PORTABLE, &test.call, 1);
     float *out = test.call.operands[SELECT_ROWS_OUT];
     test_assert_same_bits(out, zeros, sizeof zeros, "row -1");
     test_assert_same_bits(out + 5, zeros, sizeof zeros, "row 2 of 2");
@@ -52,9 +50,8 @@ static void rows_outside_x_are_not_read(void **state)
     test_case_close(&test);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[SELECT_ROWS_PARAMS] = {4, 1, 64, 8};
     test_hostile_params(&op_select_rows, params, &geometry);
     test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_COUNT_INDEX, 0);
@@ -63,12 +60,4 @@ static void hostile_params_are_refused(void **state)
     test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_IN_ROWS, INT64_MAX);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(selects),
-        cmocka_unit_test(rows_outside_x_are_not_read),
-        cmocka_unit_test(hostile_params_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

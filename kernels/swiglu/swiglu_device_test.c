@@ -54,9 +54,8 @@ static void check(int64_t rows, int64_t valid, int64_t width, enum dtype dtype, 
         check_activation(rows, valid, width, dtype, range, (enum activation)activation);
 }
 
-static void equals_reference(void **state)
+TEST(equals_reference)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     for (int d = 0; d < 2; d++) {
         enum dtype dtype = d ? DTYPE_F16 : DTYPE_BF16;
@@ -69,9 +68,8 @@ static void equals_reference(void **state)
     check(5, 5, 512, DTYPE_BF16, 120); /* where exp overflows */
 }
 
-static void times(void **state)
+TEST(times)
 {
-    (void)state;
     TEST_NEEDS_DEVICE();
     if (!getenv("BENCH")) skip();
     enum { COPIES = 6, ROWS = 2048, WIDTH = 14336 };
@@ -99,9 +97,8 @@ static void times(void **state)
     free(values);
 }
 
-static void hostile_params_are_refused(void **state)
+TEST(hostile_params_are_refused)
 {
-    (void)state;
     const int64_t params[SWIGLU_PARAMS] = {4, 0, 64, DTYPE_BF16, ACTIVATION_SILU};
     test_hostile_launches(&device_swiglu, params);
     test_launch_refuses(&device_swiglu, params, SWIGLU_WIDTH, 12);
@@ -110,9 +107,4 @@ static void hostile_params_are_refused(void **state)
     test_launch_refuses(&device_swiglu, params, SWIGLU_ACTIVATION, ACTIVATION_COUNT);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference), cmocka_unit_test(hostile_params_are_refused),
-                                       cmocka_unit_test(times)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

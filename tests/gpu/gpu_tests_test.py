@@ -120,7 +120,7 @@ class GpuTests(unittest.TestCase):
             if "kernels/cuda/test_device.h" not in source and "TEST_NEEDS_DEVICE" not in source:
                 continue
             file = os.path.basename(path)[:-len(".c")]
-            for test in re.findall(r"cmocka_unit_test\((\w+)\)", source):
+            for test in re.findall(r"^TEST\((\w+)\)$", source, re.M):
                 if test != "times":
                     self.assertIn("%s/%s" % (file, test), names)
                     tests += 1

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares cublaslt.h with the toolkit's cublasLt.h, as abi_test.c compares driver.h with cuda.h: all of it at compile
  * time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "formats/base/test_program.h"
 
 #include "kernels/cuda/vendor/cublaslt.h"
 
@@ -77,16 +73,11 @@ static const bool compared = true;
 static const bool compared = false;
 #endif
 
-static void declarations_agree(void **state)
+TEST(declarations_agree)
 {
-    (void)state;
     if (compared) return;
     fprintf(stderr, "skipped: no cublasLt.h to compare cublaslt.h with\n");
     skip();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(declarations_agree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

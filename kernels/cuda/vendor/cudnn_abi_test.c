@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares cudnn.h of this folder with cuDNN's own, all of it at compile time. Without headers of cuDNN 9.5 or later
  * there is nothing to compare with, and the test reports that. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "formats/base/test_program.h"
 
 #include "kernels/cuda/vendor/cudnn.h"
 
@@ -168,9 +164,8 @@ static const int compared_version;
 
 #endif
 
-static void test_declarations_agree(void **state)
+TEST(test_declarations_agree)
 {
-    (void)state;
     if (!compared_version) {
         fprintf(stderr, "skipped: no headers of cuDNN 9.5 or later to compare kernels/cuda/vendor/cudnn.h with\n");
         skip();
@@ -178,8 +173,4 @@ static void test_declarations_agree(void **state)
     assert_int_equal(compared_version, CUDNN_MAJOR_VERSION);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_declarations_agree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

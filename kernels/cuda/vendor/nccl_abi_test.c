@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares nccl.h of this folder with the library's own, as abi_test.c compares driver.h with cuda.h: all of it at
  * compile time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "formats/base/test_program.h"
 
 #include "kernels/cuda/vendor/nccl.h"
 
@@ -75,9 +71,8 @@ static const bool compared = false;
 #endif
 
 /* The magic number is only in an initializer of the library. */
-static void declarations_agree(void **state)
+TEST(declarations_agree)
 {
-    (void)state;
 #if __has_include(<nccl.h>)
     const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
     assert_int_equal(theirs.magic, NCCL_CONFIG_MAGIC);
@@ -88,8 +83,4 @@ static void declarations_agree(void **state)
     skip();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(declarations_agree)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

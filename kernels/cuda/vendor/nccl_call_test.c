@@ -2,6 +2,7 @@
 /* Data of an NCCL call in an engine, and which data are accepted. */
 #include "kernels/cuda/vendor/nccl_call.h"
 
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 #include "kernels/cuda/vendor/nccl.h"
 
@@ -14,9 +15,8 @@ static struct engine_call made(void)
     return call;
 }
 
-static void makes_zeros_of_the_least_version(void **state)
+TEST(makes_zeros_of_the_least_version)
 {
-    (void)state;
     static const uint8_t zeros[NCCL_CALL_BYTES];
     struct engine_call call = made();
     assert_int_equal(call.bytes, 8);
@@ -27,9 +27,8 @@ static void makes_zeros_of_the_least_version(void **state)
     free((void *)call.data);
 }
 
-static void takes_what_it_makes(void **state)
+TEST(takes_what_it_makes)
 {
-    (void)state;
     static const uint32_t versions[] = {NCCL_LEAST_VERSION, NCCL_LEAST_VERSION + 1, 22809, UINT32_MAX};
     struct engine_call call = made();
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
@@ -39,9 +38,8 @@ static void takes_what_it_makes(void **state)
     free((void *)call.data);
 }
 
-static void refuses_other_data(void **state)
+TEST(refuses_other_data)
 {
-    (void)state;
     struct engine_call call = made();
     for (size_t i = 0; i < NCCL_CALL_BYTES; i++)
         for (int bit = 0; bit < 8; bit++) {
@@ -55,9 +53,8 @@ static void refuses_other_data(void **state)
 }
 
 /* The data have exactly that size, so that a sanitizer detects reads beyond it. */
-static void refuses_other_sizes(void **state)
+TEST(refuses_other_sizes)
 {
-    (void)state;
     for (uint64_t bytes = 0; bytes <= 17; bytes++) {
         struct status status = {0};
         struct engine_call call = {.version = NCCL_LEAST_VERSION, .data = calloc(1, bytes ? bytes : 1), .bytes = bytes};
@@ -71,9 +68,8 @@ static void refuses_other_sizes(void **state)
     }
 }
 
-static void refuses_older_versions(void **state)
+TEST(refuses_older_versions)
 {
-    (void)state;
     struct status status = {0};
     struct engine_call call = made();
     test_expect_failure(nccl_check_call(&call, NCCL_LEAST_VERSION - 1, &status), &status, STATUS_MACHINE,
@@ -86,14 +82,4 @@ static void refuses_older_versions(void **state)
     free((void *)call.data);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(makes_zeros_of_the_least_version),
-        cmocka_unit_test(takes_what_it_makes),
-        cmocka_unit_test(refuses_other_data),
-        cmocka_unit_test(refuses_other_sizes),
-        cmocka_unit_test(refuses_older_versions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

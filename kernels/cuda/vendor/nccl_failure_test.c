@@ -22,9 +22,8 @@ static void assert_all_zero(const void *object, size_t bytes)
     for (size_t i = 0; i < bytes; i++) assert_int_equal(((const char *)object)[i], 0);
 }
 
-static void test_versions(void **state)
+TEST(test_versions)
 {
-    (void)state;
     const struct {
         const char *version, *words; /* NULL: suitable */
     } cases[] = {
@@ -79,9 +78,8 @@ static void expect_message_with(const char *folder, const char *words)
 }
 
 /* A file of that name that is no library hides the machine's library. */
-static void test_no_library(void **state)
+TEST(test_no_library)
 {
-    (void)state;
     char *folder = test_folder();
     test_write(test_path(folder, "libnccl.so.2"), "no library", 10);
     expect_message_with(folder, "NCCL: expected libnccl.so.2, found none (|); install NCCL 2.18 or later");
@@ -110,18 +108,16 @@ static void expect_no_join(uint32_t ranks, uint32_t joining, const char *words)
     test_nccl_expect_no_segment(&group[0].id);
 }
 
-static void test_joining_without_others(void **state)
+TEST(test_joining_without_others)
 {
-    (void)state;
     expect_no_join(2, 1, "NCCL: rank 0 of 2 (GPU 0): expected all ranks to join, found that some had not after 0.3 s");
     expect_no_join(3, 2, "see that each of them runs");
     setenv("FAKE_NCCL_NEVER", "1", 1);
     expect_no_join(2, 2, "after 0.3 s");
 }
 
-static void test_joining_wrongly(void **state)
+TEST(test_joining_wrongly)
 {
-    (void)state;
     struct device device;
     struct nccl_rank rank;
     struct status status = {0};
@@ -184,9 +180,8 @@ static bool never_finalize(struct test_nccl_rank *self)
     return true;
 }
 
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     test_nccl_run(1, fail_calls);
     unsetenv("FAKE_NCCL_NEVER");
     test_nccl_run(1, never_finalize);
@@ -202,10 +197,9 @@ static bool leave_slowly(struct test_nccl_rank *self)
 }
 
 /* NCCL takes longer to end than a rank waits: it continues after the device is closed. */
-static void test_slow_end(void **state)
+TEST(test_slow_end)
 {
     const struct timespec pause = {.tv_nsec = 10000000};
-    (void)state;
     setenv("FAKE_NCCL_SLOW_END", "8", 1);
     test_nccl_run(2, leave_slowly);
     assert_int_not_equal(test_nccl.driver.live(-1), 0);
@@ -235,9 +229,8 @@ static bool keep_away(struct test_nccl_rank *self)
     return true;
 }
 
-static void test_ranks_that_differ(void **state)
+TEST(test_ranks_that_differ)
 {
-    (void)state;
     test_nccl_run(2, differ);
     test_nccl_run(TEST_NCCL_RANKS, differ);
     setenv("FAKE_NCCL_TIMEOUT", "1", 1);
@@ -285,9 +278,8 @@ static bool abort_first(struct test_nccl_rank *self, bool from_graph)
 static bool abort_call(struct test_nccl_rank *self) { return abort_first(self, false); }
 static bool abort_graph(struct test_nccl_rank *self) { return abort_first(self, true); }
 
-static void test_abort(void **state)
+TEST(test_abort)
 {
-    (void)state;
     setenv("FAKE_NCCL_TIMEOUT", "60", 1);
     test_nccl_run(2, abort_call);
     test_nccl_run(2, abort_graph);
@@ -304,18 +296,8 @@ static int open_and_tell(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_versions, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test(test_no_library),
-        cmocka_unit_test_setup_teardown(test_joining_without_others, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_joining_wrongly, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_failures, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_slow_end, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_ranks_that_differ, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_abort, test_nccl_begin, test_nccl_end),
-    };
     if (argc == 2 && strcmp(argv[1], "--open") == 0) return open_and_tell();
     int result;
     if (!test_nccl_with_libraries(argv, &result)) return result;
-    return cmocka_run_group_tests(tests, test_nccl_find, NULL);
+    return test_run_with(test_nccl_find, test_nccl_begin, test_nccl_end, NULL);
 }

@@ -25,9 +25,8 @@ static bool sum_all(struct test_nccl_rank *self)
     return true;
 }
 
-static void test_sums(void **state)
+TEST(test_sums)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, sum_all);
 }
 
@@ -47,16 +46,14 @@ static bool gather_all(struct test_nccl_rank *self)
     return true;
 }
 
-static void test_gathers(void **state)
+TEST(test_gathers)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, gather_all);
 }
 
-static void test_processes(void **state)
+TEST(test_processes)
 {
     enum { PROCESSES = 2 };
-    (void)state;
     struct test_nccl_rank group[PROCESSES];
     pid_t children[PROCESSES];
     test_nccl_prepare(group, PROCESSES, sum_all);
@@ -101,22 +98,15 @@ static bool replay(struct test_nccl_rank *self)
     return test_nccl_release(self, graph, exec);
 }
 
-static void test_graphs(void **state)
+TEST(test_graphs)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= TEST_NCCL_RANKS; ranks++) test_nccl_run(ranks, replay);
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sums, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_gathers, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_processes, test_nccl_begin, test_nccl_end),
-        cmocka_unit_test_setup_teardown(test_graphs, test_nccl_begin, test_nccl_end),
-    };
     (void)argc;
     int result;
     if (!test_nccl_with_libraries(argv, &result)) return result;
-    return cmocka_run_group_tests(tests, test_nccl_find, NULL);
+    return test_run_with(test_nccl_find, test_nccl_begin, test_nccl_end, NULL);
 }

@@ -4,6 +4,7 @@
 #ifndef KERNELS_CUDA_VENDOR_TEST_NCCL_H
 #define KERNELS_CUDA_VENDOR_TEST_NCCL_H
 
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 #include "kernels/cuda/vendor/nccl.h"
 #include "kernels/cuda/test_fake_cuda.h"
