@@ -30,6 +30,9 @@ _WARNINGS_ARE_ERRORS = select({
 
 _COPTS_ALL = _COPTS + _WARNINGS_ARE_ERRORS
 
+# cmocka passes every test a state, which most do not use.
+_TEST_COPTS = ["-Wno-unused-parameter"]
+
 _ISA_SUFFIXES = ["_avx2.c", "_avx512.c", "_avx512bf16.c"]
 
 def _by_platform(srcs):
@@ -78,7 +81,7 @@ def eng_test(name, srcs, deps = [], copts = [], timeout = "long", **kwargs):
         name = name,
         srcs = srcs + ["//.bazel:lsan_suppressions.c"],
         deps = deps + ["@cmocka//:cmocka"],
-        copts = _COPTS_ALL + copts,
+        copts = _COPTS_ALL + _TEST_COPTS + copts,
         linkstatic = True,
         timeout = timeout,
         **kwargs
@@ -100,6 +103,7 @@ def unit_tests(name, srcs, helpers = [], deps = [], data = [], linkopts = [], **
         srcs = [helper for helper in helpers if helper.endswith(".c")],
         hdrs = [helper for helper in helpers if helper.endswith(".h")],
         testonly = True,
+        copts = _TEST_COPTS,
         deps = deps + ["@cmocka//:cmocka"],
     )
     for src in srcs:

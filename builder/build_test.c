@@ -81,7 +81,6 @@ static char *read_output(const struct fixture *fixture, size_t *size)
 
 static void engine_holds_what_was_asked_for(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct fixture fixture;
         struct engine engine;
@@ -127,7 +126,6 @@ static void expect_plans(struct fixture *fixture, const uint32_t *decode, size_t
 
 static void limits_make_plans(void **state)
 {
-    (void)state;
     struct fixture fixture;
     open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
     struct build_options *options = &fixture.options;
@@ -153,7 +151,6 @@ static void limits_make_plans(void **state)
 
 static void every_dtype_builds(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct fixture fixture;
     open_fixture(&fixture, TEST_LLAMA_BIASED_TIED, DTYPE_F32);
@@ -172,7 +169,6 @@ static void every_dtype_builds(void **state)
 
 static void same_input_same_bytes(void **state)
 {
-    (void)state;
     struct fixture fixture;
     size_t first_bytes, second_bytes;
     open_fixture(&fixture, TEST_QWEN3, DTYPE_BF16);
@@ -200,7 +196,6 @@ static void same_input_same_bytes(void **state)
 
 static void cache_is_no_condition(void **state)
 {
-    (void)state;
     struct fixture fixture;
     open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
     fixture.options.tune = TUNE_QUICK;
@@ -226,7 +221,6 @@ static void cache_is_no_condition(void **state)
 
 static void failures_leave_nothing(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct test_model model;
     open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
@@ -281,7 +275,6 @@ static void failures_leave_nothing(void **state)
 /* The disk is full at any point: the limit on file sizes stands in for it. */
 static void full_disk_leaves_nothing(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct rlimit saved, limit;
     open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
@@ -310,7 +303,6 @@ static void full_disk_leaves_nothing(void **state)
 
 static void looking_writes_nothing(void **state)
 {
-    (void)state;
     struct fixture fixture;
     open_fixture(&fixture, TEST_QWEN2, DTYPE_BF16);
     fixture.options.dry_run = true;

@@ -24,7 +24,6 @@ enum { PROMPT = 100, ANSWER = 12 };
 
 static void test_statuses_are_pinned(void **state)
 {
-    (void)state;
     assert_int_equal(ENG_BAD_INPUT, 1);
     assert_int_equal(ENG_TOO_LONG, 9);
     assert_int_equal(ENG_NOT_FINITE, 10);
@@ -37,8 +36,6 @@ static void test_statuses_are_pinned(void **state)
 
 static void test_open_refuses(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = (void *)(uintptr_t)1;
     assert_int_equal(eng_open(NULL, NULL, &engine, &error), ENG_USAGE);
     assert_ptr_equal(engine, (void *)(uintptr_t)1); /* a call that failed changed nothing */
@@ -69,7 +66,6 @@ static void test_open_refuses(void **state)
 /* One bit of the weights: found by their hashes. */
 static void test_open_verifies_weights(void **state)
 {
-    (void)state;
     char path[400];
     snprintf(path, sizeof path, "%s.changed", fables_path());
     FILE *in = fopen(fables_path(), "rb"), *out = fopen(path, "wb");
@@ -85,7 +81,6 @@ static void test_open_verifies_weights(void **state)
     fclose(in);
     fclose(out);
     free(bytes);
-    struct eng_error error;
     struct eng_engine *engine;
     assert_int_equal(eng_open(path, NULL, &engine, &error), ENG_CORRUPT);
     assert_non_null(strstr(error.message, "weights"));
@@ -94,9 +89,6 @@ static void test_open_verifies_weights(void **state)
 
 static void test_struct_sizes(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct eng_session *session = NULL;
     struct {
         struct eng_session_options known;
@@ -106,16 +98,16 @@ static void test_struct_sizes(void **state)
     options.known.threads = 1;
 
     options.known.struct_size = 0; /* never initialised */
-    assert_int_equal(eng_session_create(engine, &options.known, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options.known, &session, &error), ENG_USAGE);
     assert_non_null(strstr(error.message, "eng_session_options_init"));
     assert_null(session);
     options.known.struct_size = 1u << 20;
-    assert_int_equal(eng_session_create(engine, &options.known, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options.known, &session, &error), ENG_USAGE);
 
     /* An older caller's struct ends after `threads`: later memory is not read. */
     options.known.struct_size = offsetof(struct eng_session_options, max_sequences);
     options.known.max_sequences = UINT32_MAX;
-    CHECK(eng_session_create(engine, &options.known, &session, &error));
+    CHECK(eng_session_create(fables, &options.known, &session, &error));
     struct eng_session_facts facts;
     eng_session_facts_init(&facts);
     CHECK(eng_session_get_facts(session, &facts, &error));
@@ -126,10 +118,10 @@ static void test_struct_sizes(void **state)
     /* A newer caller's struct is longer: allowed while the rest is zero. */
     options.known.max_sequences = 3;
     options.known.struct_size = sizeof options;
-    CHECK(eng_session_create(engine, &options.known, &session, &error));
+    CHECK(eng_session_create(fables, &options.known, &session, &error));
     eng_session_destroy(&session);
     options.newer[1] = 1;
-    assert_int_equal(eng_session_create(engine, &options.known, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options.known, &session, &error), ENG_USAGE);
 
     struct {
         struct eng_engine_facts known;
@@ -137,22 +129,19 @@ static void test_struct_sizes(void **state)
     } newer_facts;
     memset(&newer_facts, 0xff, sizeof newer_facts);
     newer_facts.known.struct_size = sizeof newer_facts;
-    CHECK(eng_engine_get_facts(engine, &newer_facts.known, &error));
+    CHECK(eng_engine_get_facts(fables, &newer_facts.known, &error));
     assert_int_equal(newer_facts.newer, 0);
     assert_int_equal(newer_facts.known.struct_size, sizeof newer_facts);
     struct eng_engine_facts older_facts;
     memset(&older_facts, 0xff, sizeof older_facts);
     older_facts.struct_size = offsetof(struct eng_engine_facts, slots);
-    CHECK(eng_engine_get_facts(engine, &older_facts, &error));
+    CHECK(eng_engine_get_facts(fables, &older_facts, &error));
     assert_int_equal(older_facts.max_context, FABLES_CONTEXT);
     assert_int_equal(older_facts.slots, UINT32_MAX); /* untouched */
-    eng_close(&engine);
 }
 
 static void test_handles(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = fables_open(), *none = NULL;
     struct eng_session *session = fables_session(engine, NULL), *no_session = NULL;
     struct eng_text *stream, *no_stream = NULL;
@@ -188,27 +177,24 @@ static void test_handles(void **state)
 
 static void test_null_arguments(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     uint32_t slot = 0;
     int32_t token = 300;
     size_t count;
     char text[8];
     assert_int_equal(eng_engine_get_facts(NULL, NULL, &error), ENG_USAGE);
-    assert_int_equal(eng_engine_get_facts(engine, NULL, &error), ENG_USAGE);
+    assert_int_equal(eng_engine_get_facts(fables, NULL, &error), ENG_USAGE);
     assert_null(eng_info(NULL));
     struct eng_session *other = session;
     assert_int_equal(eng_session_create(NULL, NULL, &other, &error), ENG_USAGE);
     assert_ptr_equal(other, session);
-    assert_int_equal(eng_session_create(engine, NULL, NULL, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, NULL, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_tokenize(NULL, "a", 1, 0, &token, 1, &count, &error), ENG_USAGE);
-    assert_int_equal(eng_tokenize(engine, NULL, 1, 0, &token, 1, &count, &error), ENG_USAGE);
-    assert_int_equal(eng_tokenize(engine, "a", 1, 0, NULL, 1, &count, &error), ENG_USAGE);
-    assert_int_equal(eng_tokenize(engine, "a", 1, 64, &token, 1, &count, &error), ENG_USAGE);
-    assert_int_equal(eng_detokenize(engine, NULL, 1, 0, text, 8, &count, &error), ENG_USAGE);
-    assert_int_equal(eng_text_create(engine, 0, NULL, &error), ENG_USAGE);
+    assert_int_equal(eng_tokenize(fables, NULL, 1, 0, &token, 1, &count, &error), ENG_USAGE);
+    assert_int_equal(eng_tokenize(fables, "a", 1, 0, NULL, 1, &count, &error), ENG_USAGE);
+    assert_int_equal(eng_tokenize(fables, "a", 1, 64, &token, 1, &count, &error), ENG_USAGE);
+    assert_int_equal(eng_detokenize(fables, NULL, 1, 0, text, 8, &count, &error), ENG_USAGE);
+    assert_int_equal(eng_text_create(fables, 0, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_sequence_create(NULL, NULL, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_sequence_submit(NULL, &token, 1, &error), ENG_USAGE);
     assert_int_equal(eng_sequence_poll(NULL, &token, 1), 0);
@@ -224,28 +210,24 @@ static void test_null_arguments(void **state)
     assert_int_equal(eng_decode(session, &slot, &token, 1, NULL, NULL, &error), ENG_USAGE);
     assert_int_equal(eng_selftest(NULL, NULL, &error), ENG_USAGE);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_session_limits(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct eng_session *session;
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.threads = 5000;
-    assert_int_equal(eng_session_create(engine, &options, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options, &session, &error), ENG_USAGE);
     eng_session_options_init(&options);
     options.instruction_set = "sse9";
-    assert_int_equal(eng_session_create(engine, &options, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options, &session, &error), ENG_USAGE);
     eng_session_options_init(&options);
     options.kv_bytes = 1;
-    assert_int_equal(eng_session_create(engine, &options, &session, &error), ENG_USAGE);
+    assert_int_equal(eng_session_create(fables, &options, &session, &error), ENG_USAGE);
     eng_session_options_init(&options);
     options.max_sequences = 2;
-    CHECK(eng_session_create(engine, &options, &session, &error));
+    CHECK(eng_session_create(fables, &options, &session, &error));
     struct eng_sequence *sequences[3];
     CHECK(eng_sequence_create(session, NULL, &sequences[0], &error));
     CHECK(eng_sequence_create(session, NULL, &sequences[1], &error));
@@ -253,20 +235,16 @@ static void test_session_limits(void **state)
     eng_sequence_destroy(&sequences[0]);
     CHECK(eng_sequence_create(session, NULL, &sequences[2], &error));
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_sampling_is_checked(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sampling good, bad;
     uint32_t slot;
     CHECK(eng_slot_acquire(session, &slot, &error));
     eng_sampling_init(&good);
-    CHECK(eng_sampling_recommended(engine, &good, &error));
+    CHECK(eng_sampling_recommended(fables, &good, &error));
     CHECK(eng_slot_set_sampling(session, slot, &good, &error));
     CHECK(eng_slot_set_sampling(session, slot, NULL, &error)); /* greedy */
     bad = good, bad.temperature = -1;
@@ -292,20 +270,16 @@ static void test_sampling_is_checked(void **state)
     assert_int_equal(eng_sequence_submit(sequence, &token, 1, &error), ENG_BAD_INPUT);
     assert_int_equal(eng_prefill(session, slot, &token, 1, NULL, NULL, &error), ENG_BAD_INPUT);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 /* The slot level in several ways: the whole prompt, pieces, pieces with a wrong end that is truncated, beside other
  * slots. */
 static void test_slots(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_engine_facts facts;
     eng_engine_facts_init(&facts);
-    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    CHECK(eng_engine_get_facts(fables, &facts, &error));
     size_t row = facts.vocab_size * sizeof(float);
     float *logits[3] = {malloc(row), malloc(row), malloc(2 * row)};
     uint32_t slots[3], position;
@@ -339,18 +313,14 @@ static void test_slots(void **state)
     assert_int_equal(eng_decode(session, slots, pair, 1, next, NULL, &error), ENG_USAGE);
     for (int i = 0; i < 3; i++) free(logits[i]);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_slots_run_out(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.kv_tokens = 48; /* three pages */
-    struct eng_session *session = fables_session(engine, &options);
+    struct eng_session *session = fables_session(fables, &options);
     uint32_t slots[FABLES_BATCH + 1], position;
     int32_t prompt[FABLES_CONTEXT + 1], next;
     fables_tokens(3, prompt, FABLES_CONTEXT + 1);
@@ -366,22 +336,18 @@ static void test_slots_run_out(void **state)
     CHECK(eng_prefill(session, slots[2], prompt, 1, &next, NULL, &error));
     eng_session_destroy(&session);
 
-    session = fables_session(engine, NULL);
+    session = fables_session(fables, NULL);
     CHECK(eng_slot_acquire(session, &slots[0], &error));
     assert_int_equal(eng_prefill(session, slots[0], prompt, FABLES_CONTEXT + 1, &next, NULL, &error), ENG_TOO_LONG);
     CHECK(eng_prefill(session, slots[0], prompt, FABLES_CONTEXT, &next, NULL, &error));
     assert_int_equal(eng_decode(session, slots, &next, 1, &next, NULL, &error), ENG_TOO_LONG);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 /* The penalty applies to repeated tokens of prompt and answer, and no longer to tokens that were truncated. */
 static void test_penalty_follows_truncation(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sampling sampling;
     uint32_t slots[2];
     int32_t prompt[PROMPT], next[2], greedy;
@@ -403,14 +369,12 @@ static void test_penalty_follows_truncation(void **state)
     CHECK(eng_prefill(session, slots[1], prompt, 50, &next[1], NULL, &error));
     assert_int_equal(next[0], next[1]);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static const char sample[] = "Once upon a time, there was a café in Genève \xf0\x9f\xa6\x8a.\nThe end";
 
 static void check_text(const struct eng_engine *engine)
 {
-    struct eng_error error;
     int32_t tokens[128], few[2];
     size_t count, size, used = 0;
     char text[256], streamed[256];
@@ -446,22 +410,18 @@ static void check_text(const struct eng_engine *engine)
 
 static void test_text(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
-    struct eng_error error;
-    check_text(engine);
+    check_text(fables);
     size_t count;
     char text[64];
-    CHECK(eng_tokenize(engine, "", 0, 0, NULL, 0, &count, &error));
+    CHECK(eng_tokenize(fables, "", 0, 0, NULL, 0, &count, &error));
     assert_int_equal(count, 0);
-    CHECK(eng_detokenize(engine, NULL, 0, 0, text, sizeof text, &count, &error));
+    CHECK(eng_detokenize(fables, NULL, 0, 0, text, sizeof text, &count, &error));
     assert_int_equal(count, 0);
     int32_t bad = -7;
-    assert_int_equal(eng_detokenize(engine, &bad, 1, 0, text, sizeof text, &count, &error), ENG_BAD_INPUT);
+    assert_int_equal(eng_detokenize(fables, &bad, 1, 0, text, sizeof text, &count, &error), ENG_BAD_INPUT);
     struct eng_message message = {"user", "hello"};
-    assert_int_equal(eng_chat(engine, &message, 1, ENG_CHAT_ANSWER, NULL, 0, &count, &error), ENG_BAD_INPUT);
+    assert_int_equal(eng_chat(fables, &message, 1, ENG_CHAT_ANSWER, NULL, 0, &count, &error), ENG_BAD_INPUT);
     assert_non_null(strstr(error.message, "chat format"));
-    eng_close(&engine);
 }
 
 static void *text_thread(void *engine)
@@ -472,35 +432,28 @@ static void *text_thread(void *engine)
 
 static void test_text_on_two_threads(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, text_thread, engine), 0);
-    text_thread(engine);
+    assert_int_equal(pthread_create(&thread, NULL, text_thread, fables), 0);
+    text_thread(fables);
     pthread_join(thread, NULL);
-    eng_close(&engine);
 }
 
 static void test_selftest_and_info(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_selftest_result result;
     eng_selftest_result_init(&result);
     CHECK(eng_selftest(session, &result, &error));
     assert_true(result.tokens > 0);
     assert_true(result.largest_error <= result.tolerance);
     CHECK(eng_selftest(session, NULL, &error));
-    const char *info = eng_info(engine);
+    const char *info = eng_info(fables);
     assert_non_null(strstr(info, "\"manifest\""));
     assert_non_null(strstr(info, "\"open_seconds\""));
     uint32_t slot;
     for (int i = 0; i < FABLES_BATCH; i++) CHECK(eng_slot_acquire(session, &slot, &error));
     assert_int_equal(eng_selftest(session, &result, &error), ENG_FULL);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 int main(void)
@@ -521,5 +474,5 @@ int main(void)
         cmocka_unit_test(test_text_on_two_threads),
         cmocka_unit_test(test_selftest_and_info),
     };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+    return cmocka_run_group_tests(tests, fables_start, fables_stop);
 }

@@ -31,7 +31,6 @@ static const char *fresh_copy(void)
 
 static int remove_copy(void **state)
 {
-    (void)state;
     unlink(copy);
     return 0;
 }
@@ -75,7 +74,6 @@ static void change_copy(enum change change)
 static struct eng_engine *open_copy(uint32_t private_weights)
 {
     struct eng_engine *engine = NULL;
-    struct eng_error error;
     struct eng_open_options options;
     eng_open_options_init(&options);
     options.private_weights = private_weights;
@@ -91,7 +89,7 @@ static struct eng_session *make_session(struct eng_engine *engine)
     return fables_session(engine, &options);
 }
 
-static enum eng_status run_sequence(struct eng_session *session, int32_t *tokens, struct eng_error *error)
+static enum eng_status run_sequence(struct eng_session *session, int32_t *tokens)
 {
     struct eng_sequence *sequence;
     struct eng_sequence_options options;
@@ -102,10 +100,10 @@ static enum eng_status run_sequence(struct eng_session *session, int32_t *tokens
     eng_sequence_options_init(&options);
     options.max_new_tokens = NEW_TOKENS;
     options.flags = ENG_SEQUENCE_IGNORE_EOS;
-    status = eng_sequence_create(session, &options, &sequence, error);
+    status = eng_sequence_create(session, &options, &sequence, &error);
     if (status != ENG_OK) return status;
-    status = eng_sequence_submit(sequence, prompt, PROMPT, error);
-    while (status == ENG_OK && unfinished) status = eng_step(session, &unfinished, error);
+    status = eng_sequence_submit(sequence, prompt, PROMPT, &error);
+    while (status == ENG_OK && unfinished) status = eng_step(session, &unfinished, &error);
     if (status == ENG_OK) assert_int_equal(eng_sequence_poll(sequence, tokens, NEW_TOKENS), NEW_TOKENS);
     eng_sequence_destroy(&sequence);
     return status;
@@ -114,29 +112,27 @@ static enum eng_status run_sequence(struct eng_session *session, int32_t *tokens
 static void expect_tokens(struct eng_session *session)
 {
     int32_t tokens[NEW_TOKENS];
-    struct eng_error error;
-    CHECK(run_sequence(session, tokens, &error));
+    CHECK(run_sequence(session, tokens));
     assert_memory_equal(tokens, expected, sizeof tokens);
 }
 
 static int build(void **state)
 {
     if (fables_build(state)) return -1;
-    struct eng_error error;
     struct eng_engine *engine = fables_open();
     struct eng_session *session = make_session(engine);
-    CHECK(run_sequence(session, expected, &error));
+    CHECK(run_sequence(session, expected));
     eng_session_destroy(&session);
     eng_close(&engine);
     return 0;
 }
 
-static void expect_changed(enum eng_status status, const struct eng_error *error)
+static void expect_changed(enum eng_status status)
 {
-    if (status != ENG_CORRUPT) fail_msg("status %s: %s", eng_status_name((int)status), error->message);
+    if (status != ENG_CORRUPT) fail_msg("status %s: %s", eng_status_name((int)status), error.message);
     for (size_t i = 0; i < 3; i++) {
         const char *words[] = {copy, "the file was changed in place while it was open", "replace a file by rename"};
-        if (!strstr(error->message, words[i])) fail_msg("expected '%s', found '%s'", words[i], error->message);
+        if (!strstr(error.message, words[i])) fail_msg("expected '%s', found '%s'", words[i], error.message);
     }
 }
 
@@ -144,7 +140,6 @@ static void expect_changed(enum eng_status status, const struct eng_error *error
 static void check_text(const struct eng_engine *engine)
 {
     static const char text[] = "Once upon a time, a fox";
-    struct eng_error error;
     int32_t tokens[64];
     char back[128];
     size_t count, size;
@@ -157,10 +152,8 @@ static void check_text(const struct eng_engine *engine)
 
 static void a_changed_file_fails_sessions_for_good(void **state)
 {
-    (void)state;
     static const enum change changes[] = {OVERWRITE, CUT, CUT_HALF};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        struct eng_error error;
         int32_t tokens[NEW_TOKENS];
         fresh_copy();
         struct eng_engine *engine = open_copy(0);
@@ -170,12 +163,12 @@ static void a_changed_file_fails_sessions_for_good(void **state)
         expect_tokens(session);
         change_copy(changes[i]);
         usleep(PAUSE_US);
-        expect_changed(run_sequence(session, tokens, &error), &error);
-        expect_changed(eng_step(session, NULL, &error), &error);
-        expect_changed(eng_prefill(raw, slot, expected, 2, tokens, NULL, &error), &error);
-        expect_changed(eng_decode(raw, &slot, expected, 1, tokens, NULL, &error), &error);
-        expect_changed(eng_selftest(raw, NULL, &error), &error);
-        expect_changed(eng_session_create(engine, NULL, &late, &error), &error);
+        expect_changed(run_sequence(session, tokens));
+        expect_changed(eng_step(session, NULL, &error));
+        expect_changed(eng_prefill(raw, slot, expected, 2, tokens, NULL, &error));
+        expect_changed(eng_decode(raw, &slot, expected, 1, tokens, NULL, &error));
+        expect_changed(eng_selftest(raw, NULL, &error));
+        expect_changed(eng_session_create(engine, NULL, &late, &error));
         check_text(engine);
         eng_session_destroy(&session);
         eng_session_destroy(&raw);
@@ -185,8 +178,6 @@ static void a_changed_file_fails_sessions_for_good(void **state)
 
 static void decode_steps_look_in_between(void **state)
 {
-    (void)state;
-    struct eng_error error;
     int32_t next[300], token = 300;
     uint32_t slot;
     fresh_copy();
@@ -196,7 +187,7 @@ static void decode_steps_look_in_between(void **state)
     CHECK(eng_decode_steps(session, &slot, &token, 1, 3, next, &error));
     change_copy(OVERWRITE);
     usleep(PAUSE_US);
-    expect_changed(eng_decode_steps(session, &slot, &token, 1, 3, next, &error), &error);
+    expect_changed(eng_decode_steps(session, &slot, &token, 1, 3, next, &error));
     eng_session_destroy(&session);
     eng_close(&engine);
 }
@@ -204,7 +195,6 @@ static void decode_steps_look_in_between(void **state)
 /* The engine continues as if its file had not changed, in sessions made before and after. */
 static void expect_no_effect(uint32_t private_weights, enum change change)
 {
-    struct eng_error error;
     fresh_copy();
     struct eng_engine *engine = open_copy(private_weights);
     struct eng_session *session = make_session(engine);
@@ -222,20 +212,16 @@ static void expect_no_effect(uint32_t private_weights, enum change change)
 
 static void a_replaced_or_nameless_file_lives_on(void **state)
 {
-    (void)state;
     for (enum change change = RENAME; change <= UNLINK; change++) expect_no_effect(0, change);
 }
 
 static void private_weights_do_not_depend_on_the_file(void **state)
 {
-    (void)state;
     for (enum change change = LEAVE; change <= UNLINK; change++) expect_no_effect(1, change);
 }
 
 static void private_weights_are_verified(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = NULL;
     struct eng_open_options options;
     struct engine file;
@@ -257,8 +243,6 @@ static void private_weights_are_verified(void **state)
 
 static void a_caller_lowers_the_limit(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = NULL;
     struct eng_open_options options;
     eng_open_options_init(&options);

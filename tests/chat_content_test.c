@@ -179,7 +179,6 @@ static void check_engine_tokens(void)
 
 static void test_shipped(void **state)
 {
-    (void)state;
     for (int special = 0; special < 2; special++) {
         open_shipped(special);
         check_forgery(&chatml);
@@ -196,7 +195,6 @@ static void test_shipped(void **state)
 
 static void test_published(void **state)
 {
-    (void)state;
     if (!test_shared()) skip();
     open_published("qwen2.5", NULL);
     check_forgery(&chatml);

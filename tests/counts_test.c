@@ -25,11 +25,11 @@ static int32_t *tokens_before_a_wall(void **page)
 
 static void give_back(void *page) { munmap(page, 2 * (size_t)sysconf(_SC_PAGESIZE)); }
 
-static void expect(const struct eng_error *error, enum eng_status status, const char *const *parts)
+static void expect(enum eng_status status, const char *const *parts)
 {
-    if (error->status != (int32_t)status) fail_msg("status %d: %s", error->status, error->message);
+    if (error.status != (int32_t)status) fail_msg("status %d: %s", error.status, error.message);
     for (; *parts; parts++)
-        if (!strstr(error->message, *parts)) fail_msg("expected '%s' in '%s'", *parts, error->message);
+        if (!strstr(error.message, *parts)) fail_msg("expected '%s' in '%s'", *parts, error.message);
 }
 
 static const size_t counts[] = {FABLES_CONTEXT + 1, (size_t)UINT32_MAX + 2, SIZE_MAX / 4, SIZE_MAX - 1, SIZE_MAX};
@@ -37,15 +37,12 @@ enum { COUNTS = sizeof counts / sizeof counts[0] };
 
 static void test_submit(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     void *page;
     char found[32];
     int32_t *tokens = tokens_before_a_wall(&page), drawn[4];
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     eng_sequence_options_init(&options);
     options.flags = ENG_SEQUENCE_KEEP | ENG_SEQUENCE_IGNORE_EOS;
     options.max_new_tokens = 2;
@@ -56,53 +53,46 @@ static void test_submit(void **state)
             snprintf(found, sizeof found, "found %zu", counts[i]);
             eng_sequence_submit(sequence, tokens, counts[i], &error);
             /* Three tokens and two drawn ones exist at the second turn. */
-            expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 95" : "at most 100", found, NULL});
+            expect(ENG_TOO_LONG, (const char *[]){turn ? "at most 95" : "at most 100", found, NULL});
         }
         CHECK(eng_sequence_submit(sequence, tokens, SHORT, &error));
         while (eng_sequence_state(sequence) != ENG_STATE_DONE) CHECK(eng_step(session, NULL, &error));
         assert_int_equal(eng_sequence_poll(sequence, drawn, 4), 2);
     }
     eng_session_destroy(&session);
-    eng_close(&engine);
     give_back(page);
 }
 
 static void test_slots(void **state)
 {
-    (void)state;
-    struct eng_error error;
     void *page;
     char found[32];
     uint32_t slot, position;
     int32_t *tokens = tokens_before_a_wall(&page), next;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     CHECK(eng_slot_acquire(session, &slot, &error));
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i < COUNTS; i++) {
             snprintf(found, sizeof found, "found %zu", counts[i]);
             eng_prefill(session, slot, tokens, counts[i], &next, NULL, &error);
-            expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
+            expect(ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
             eng_decode_steps(session, &slot, tokens, 1, counts[i], &next, &error);
-            expect(&error, ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
+            expect(ENG_TOO_LONG, (const char *[]){turn ? "at most 381" : "at most 384", found, NULL});
             /* The number of slots: neither their numbers nor their tokens are read. */
             eng_decode(session, &slot, tokens, counts[i], &next, NULL, &error);
             snprintf(found, sizeof found, "is %zu", counts[i]);
-            expect(&error, ENG_USAGE, (const char *[]){found, "at most 8", NULL});
+            expect(ENG_USAGE, (const char *[]){found, "at most 8", NULL});
         }
         if (turn == 0) CHECK(eng_prefill(session, slot, tokens, SHORT, &next, NULL, &error));
         CHECK(eng_slot_position(session, slot, &position, &error));
         assert_int_equal(position, SHORT);
     }
     eng_session_destroy(&session);
-    eng_close(&engine);
     give_back(page);
 }
 
 static void test_a_pool_beyond_use_is_cut(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine_facts engine_facts;
     eng_engine_facts_init(&engine_facts);
     struct eng_engine *engine = fables_open();
@@ -141,5 +131,5 @@ int main(void)
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_a_pool_beyond_use_is_cut),
     };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+    return cmocka_run_group_tests(tests, fables_start, fables_stop);
 }

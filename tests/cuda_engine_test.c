@@ -30,7 +30,6 @@ static void set(const char *name, uint64_t value)
 
 static int begin(void **state)
 {
-    (void)state;
     unsetenv("FAKE_CUDA_CAPABILITY");
     unsetenv("FAKE_CUDA_FAIL_CALL");
     fake.reset();
@@ -42,7 +41,6 @@ static int64_t lost; /* objects whose context could not be entered to free them 
 /* No test may leak resources. */
 static int end(void **state)
 {
-    (void)state;
     assert_int_equal(fake.live(-1), lost);
     return 0;
 }
@@ -164,7 +162,6 @@ static void expect_all_seen(const struct watch *watch)
 
 static void the_file_opens(void **state)
 {
-    (void)state;
     struct engine engine;
     struct status status = {0};
     static const struct {
@@ -201,7 +198,6 @@ static void the_file_opens(void **state)
 /* Weights in their original order are the checkpoint's bytes. */
 static void weights_are_the_checkpoints(void **state)
 {
-    (void)state;
     static const char *const names[] = {"model.embed_tokens.weight", "model.norm.weight",
                                         "model.layers.4.mlp.down_proj.weight",
                                         "model.layers.0.self_attn.o_proj.weight"};
@@ -226,7 +222,6 @@ static void weights_are_the_checkpoints(void **state)
 
 static void same_input_same_bytes(void **state)
 {
-    (void)state;
     enum { MOST_BYTES = 64 << 20 };
     struct lowered_engine engine;
     struct status status = {0};
@@ -247,7 +242,6 @@ static void same_input_same_bytes(void **state)
 /* Every plan, replayed twice as a graph, then launch by launch. */
 static void every_plan_runs_as_planned(void **state)
 {
-    (void)state;
     struct loaded loaded;
     struct cuda_kernels kernels;
     struct status status = {0};
@@ -302,7 +296,6 @@ static bool try_everything(struct loaded *loaded, struct status *status)
  * small. */
 static void each_call_failing(void **state)
 {
-    (void)state;
     struct lowered_engine small;
     struct loaded loaded;
     char *folder = test_folder();
@@ -379,7 +372,6 @@ static void expect_load_refused(const struct loaded *loaded, const struct engine
 
 static void wrong_code_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *entry, *cubin;
         uint32_t operand_count;
@@ -443,7 +435,6 @@ static void expect_bind_refused(const struct loaded *loaded, const struct cuda_k
 
 static void launches_that_do_not_fit_are_refused(void **state)
 {
-    (void)state;
     struct loaded loaded;
     struct cuda_kernels kernels;
     struct status status = {0};
@@ -491,7 +482,6 @@ static void launches_that_do_not_fit_are_refused(void **state)
  * limits. */
 static void engines_for_other_gpus_run_there(void **state)
 {
-    (void)state;
     static const enum test_gpu gpus[] = {TEST_GPU_80, TEST_GPU_120};
     for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
         struct lowered_engine other;

@@ -56,7 +56,6 @@ static void set(const char *name, uint64_t value)
 
 static int begin(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) unsetenv(settings[i]);
     fake.reset();
     return 0;
@@ -67,7 +66,6 @@ static int64_t lost; /* objects on a device whose context could not be entered t
 /* No test may leak resources or misuse the driver. */
 static int end(void **state)
 {
-    (void)state;
     assert_int_equal(fake.live(-1), lost);
     assert_int_equal(fake.misuse(), 0);
     return 0;
@@ -76,7 +74,6 @@ static int end(void **state)
 static struct eng_engine *open_engine(void)
 {
     struct eng_engine *engine = NULL;
-    struct eng_error error;
     CHECK(eng_open(path, NULL, &engine, &error));
     return engine;
 }
@@ -87,8 +84,7 @@ struct answers {
 };
 
 /* Sequences that join one after the other, some ended by a stop token; returns ENG_OK or the first error. */
-static enum eng_status generate(struct eng_session *session, const int32_t *stops, struct answers *answers,
-                                struct eng_error *error)
+static enum eng_status generate(struct eng_session *session, const int32_t *stops, struct answers *answers)
 {
     struct eng_sequence *sequences[SEQUENCES] = {NULL};
     struct eng_sampling sampling;
@@ -112,11 +108,12 @@ static enum eng_status generate(struct eng_session *session, const int32_t *stop
             options.stop_tokens = stops ? &stops[joined] : NULL;
             options.stop_count = stops != NULL;
             fables_tokens((uint32_t)joined, prompt, PROMPT);
-            status = eng_sequence_create(session, &options, &sequences[joined], error);
-            if (!status) status = eng_sequence_submit(sequences[joined], prompt, (size_t)(PROMPT - 15 * joined), error);
+            status = eng_sequence_create(session, &options, &sequences[joined], &error);
+            if (!status)
+                status = eng_sequence_submit(sequences[joined], prompt, (size_t)(PROMPT - 15 * joined), &error);
             joined++;
         }
-        if (!status) status = eng_step(session, &unfinished, error);
+        if (!status) status = eng_step(session, &unfinished, &error);
         for (int i = 0; i < joined; i++)
             answers->counts[i] += eng_sequence_poll(sequences[i], answers->tokens[i] + answers->counts[i], ANSWER);
     }
@@ -126,8 +123,6 @@ static enum eng_status generate(struct eng_session *session, const int32_t *stop
 
 static void test_same_tokens_as_on_the_cpu(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.threads = 1;
@@ -138,13 +133,13 @@ static void test_same_tokens_as_on_the_cpu(void **state)
     for (int i = 0; i < 2; i++) eng_close(&engines[i]); /* the sessions keep them */
     struct answers expected, found;
     int32_t stops[SEQUENCES];
-    CHECK(generate(sessions[0], NULL, &expected, &error));
-    CHECK(generate(sessions[1], NULL, &found, &error));
+    CHECK(generate(sessions[0], NULL, &expected));
+    CHECK(generate(sessions[1], NULL, &found));
     assert_memory_equal(&expected, &found, sizeof expected);
     for (int i = 0; i < SEQUENCES; i++) stops[i] = expected.tokens[i][3 + 2 * i];
-    CHECK(generate(sessions[0], stops, &expected, &error));
+    CHECK(generate(sessions[0], stops, &expected));
     for (int i = 0; i < 2; i++) {
-        CHECK(generate(i ? another : sessions[1], stops, &found, &error));
+        CHECK(generate(i ? another : sessions[1], stops, &found));
         assert_memory_equal(&expected, &found, sizeof expected);
     }
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
@@ -153,8 +148,6 @@ static void test_same_tokens_as_on_the_cpu(void **state)
 
 static void test_slots_and_logits(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_session_options options;
     struct eng_engine_facts facts;
     eng_session_options_init(&options);
@@ -191,8 +184,6 @@ static void test_slots_and_logits(void **state)
 
 static void test_facts(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_session_facts facts;
     struct eng_session_options options;
     eng_session_facts_init(&facts);
@@ -214,7 +205,6 @@ static void test_facts(void **state)
 
 static void refused(const struct eng_open_options *options, enum eng_status status, const char *const *parts)
 {
-    struct eng_error error;
     struct eng_engine *engine = NULL;
     assert_int_equal(eng_open(path, options, &engine, &error), status);
     assert_null(engine);
@@ -225,8 +215,6 @@ static void refused(const struct eng_open_options *options, enum eng_status stat
 /* The same GPU with the same number, whether the driver is shown only it or all; the environment is restored. */
 static void test_the_only_user(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_open_options options;
     struct answers answers[2];
     unsetenv("CUDA_VISIBLE_DEVICES");
@@ -243,7 +231,7 @@ static void test_the_only_user(void **state)
         assert_non_null(strstr(eng_info(engine), "\"number\": 2"));
         assert_non_null(strstr(eng_info(engine), "\"GPU-20212223-")); /* as the fake driver names its third */
         struct eng_session *session = fables_session(engine, NULL);
-        CHECK(generate(session, NULL, &answers[only], &error));
+        CHECK(generate(session, NULL, &answers[only]));
         eng_session_destroy(&session);
         /* Another engine uses the GPUs that the driver was shown, with the same numbers, with and without
          * only_cuda_user. */
@@ -270,12 +258,9 @@ static void test_the_only_user(void **state)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     set("FAKE_CUDA_DEVICES", 0);
     refused(NULL, ENG_MACHINE, (const char *[]){"NVIDIA driver", "nvidia-smi", NULL});
     /* Engines for the CPU accept the option. */
-    struct eng_engine *engine = fables_open();
-    eng_close(&engine);
     begin(NULL);
     struct eng_open_options options;
     eng_open_options_init(&options);
@@ -290,8 +275,6 @@ static void test_refusals(void **state)
 
 static void test_pool_that_does_not_fit(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_session_options options;
     struct eng_session_facts facts;
     struct eng_session *session;
@@ -346,8 +329,6 @@ static void test_damage(void **state)
 
 static void test_each_call_failing(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct answers answers;
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
@@ -362,7 +343,7 @@ static void test_each_call_failing(void **state)
         if (!status) status = eng_session_create(engine, NULL, &session, &error);
         if (!status) {
             step = 3; /* steps repeat */
-            status = generate(session, NULL, &answers, &error);
+            status = generate(session, NULL, &answers);
             if (status) {
                 /* The failure is permanent. */
                 struct eng_error again;
@@ -392,9 +373,7 @@ static void test_each_call_failing(void **state)
 /* In a child made by fork no call reaches the driver, which does not know that process; handles are dropped. */
 static void test_child(void **state)
 {
-    (void)state;
     enum { LIMIT_SECONDS = 60 };
-    struct eng_error error;
     struct answers answers;
     struct eng_engine *engine = open_engine();
     struct eng_session *session = NULL, *second = NULL;
@@ -406,7 +385,7 @@ static void test_child(void **state)
         alarm(LIMIT_SECONDS);
         uint64_t calls = fake.calls();
         int wrong = 0;
-        if (generate(session, NULL, &answers, &error) != ENG_USAGE || !strstr(error.message, "fork")) wrong |= 1;
+        if (generate(session, NULL, &answers) != ENG_USAGE || !strstr(error.message, "fork")) wrong |= 1;
         if (eng_step(session, NULL, &error) != ENG_USAGE || !strstr(error.message, "fork")) wrong |= 2;
         if (eng_session_create(engine, NULL, &second, &error) != ENG_USAGE || !strstr(error.message, "fork"))
             wrong |= 4;
@@ -419,7 +398,7 @@ static void test_child(void **state)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFEXITED(result));
     assert_int_equal(WEXITSTATUS(result), 0);
-    CHECK(generate(session, NULL, &answers, &error));
+    CHECK(generate(session, NULL, &answers));
     eng_session_destroy(&session);
     eng_close(&engine);
 }

@@ -139,7 +139,6 @@ static char *info(const char *path, const char *flags, int *code)
 
 static void it_runs_and_is_printed_by_its_own_names(void **state)
 {
-    (void)state;
     char *folder = test_folder(), path[4096], expected[64];
     struct eng_engine *engine = NULL;
     struct eng_session *session = NULL;
@@ -177,7 +176,6 @@ static void it_runs_and_is_printed_by_its_own_names(void **state)
 
 static void an_essential_parameter_is_refused(void **state)
 {
-    (void)state;
     char *folder = test_folder(), path[4096];
     struct eng_engine *engine = NULL;
     struct eng_error error;

@@ -23,7 +23,6 @@ struct parent {
 
 static bool generate(struct eng_session *session, const int32_t *prompt, int32_t *tokens)
 {
-    struct eng_error error;
     struct eng_sequence *sequence;
     struct eng_sequence_options options;
     uint32_t unfinished = 1;
@@ -58,31 +57,28 @@ static void in_child(struct parent *parent, const char *(*check)(struct parent *
 }
 #define IN_CHILD(parent, check) in_child((parent), (check), #check)
 
-static bool refused(enum eng_status status, const struct eng_error *error)
+static bool refused(enum eng_status status)
 {
-    return status == ENG_USAGE && error->status == ENG_USAGE && strstr(error->message, "fork") != NULL;
+    return status == ENG_USAGE && error.status == ENG_USAGE && strstr(error.message, "fork") != NULL;
 }
 
 static const char *child_runs(struct parent *parent)
 {
     static float logits[2048];
-    struct eng_error error;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     struct eng_session *session = parent->session;
     uint32_t unfinished, slot;
     int32_t next = 0, several[4];
     eng_sequence_options_init(&options);
-    if (!refused(eng_step(session, &unfinished, &error), &error)) return "eng_step";
-    if (!refused(eng_sequence_create(session, &options, &sequence, &error), &error)) return "eng_sequence_create";
-    if (!refused(eng_slot_acquire(session, &slot, &error), &error)) return "eng_slot_acquire";
-    if (!refused(eng_prefill(session, parent->slot, parent->prompt, 2, &next, logits, &error), &error))
-        return "eng_prefill";
-    if (!refused(eng_decode(session, &parent->slot, parent->prompt, 1, &next, NULL, &error), &error))
-        return "eng_decode";
-    if (!refused(eng_decode_steps(session, &parent->slot, parent->prompt, 1, 4, several, &error), &error))
+    if (!refused(eng_step(session, &unfinished, &error))) return "eng_step";
+    if (!refused(eng_sequence_create(session, &options, &sequence, &error))) return "eng_sequence_create";
+    if (!refused(eng_slot_acquire(session, &slot, &error))) return "eng_slot_acquire";
+    if (!refused(eng_prefill(session, parent->slot, parent->prompt, 2, &next, logits, &error))) return "eng_prefill";
+    if (!refused(eng_decode(session, &parent->slot, parent->prompt, 1, &next, NULL, &error))) return "eng_decode";
+    if (!refused(eng_decode_steps(session, &parent->slot, parent->prompt, 1, 4, several, &error)))
         return "eng_decode_steps";
-    if (!refused(eng_selftest(session, NULL, &error), &error)) return "eng_selftest";
+    if (!refused(eng_selftest(session, NULL, &error))) return "eng_selftest";
     return NULL;
 }
 
@@ -97,7 +93,6 @@ static const char *child_destroys(struct parent *parent)
 static const char *child_has_its_own(struct parent *parent)
 {
     struct eng_session *session;
-    struct eng_error error;
     int32_t tokens[ANSWER];
     eng_session_destroy(&parent->session);
     if (eng_session_create(parent->engine, &parent->options, &session, &error)) return "eng_session_create";
@@ -111,7 +106,6 @@ static const char *child_has_its_own(struct parent *parent)
 
 static const char *child_opens(struct parent *parent)
 {
-    struct eng_error error;
     eng_session_destroy(&parent->session);
     eng_close(&parent->engine);
     if (eng_open(fables_path(), NULL, &parent->engine, &error)) return "eng_open";
@@ -121,7 +115,6 @@ static const char *child_opens(struct parent *parent)
 static void fork_children(uint32_t threads)
 {
     struct parent parent = {0};
-    struct eng_error error;
     struct eng_sequence_options options;
     int32_t tokens[ANSWER], next;
     eng_session_options_init(&parent.options);
@@ -151,7 +144,6 @@ static void fork_children(uint32_t threads)
 
 static void test_fork(void **state)
 {
-    (void)state;
     fork_children(2);
     fork_children(1);
     fork_children(4);

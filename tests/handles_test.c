@@ -14,7 +14,6 @@ struct handles {
 static int set_up(void **state)
 {
     static struct handles handles;
-    struct eng_error error;
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.max_sequences = 1;
@@ -39,7 +38,6 @@ static int tear_down(void **state)
 /* A prompt through all four handles. */
 static void expect_working(struct handles *handles)
 {
-    struct eng_error error;
     struct eng_engine_facts facts;
     int32_t tokens[4];
     const char *text;
@@ -57,7 +55,6 @@ static void test_engine(void **state)
 {
     struct handles *handles = *state;
     struct eng_engine *const before = handles->engine;
-    struct eng_error error;
     struct eng_open_options options;
     eng_open_options_init(&options);
     options.threads = 100000;
@@ -73,7 +70,6 @@ static void test_session(void **state)
 {
     struct handles *handles = *state;
     struct eng_session *const before = handles->session;
-    struct eng_error error;
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.instruction_set = "none such";
@@ -89,7 +85,6 @@ static void test_sequence(void **state)
 {
     struct handles *handles = *state;
     struct eng_sequence *const before = handles->sequence;
-    struct eng_error error;
     assert_int_equal(eng_sequence_create(NULL, NULL, &handles->sequence, &error), ENG_USAGE);
     assert_int_equal(eng_sequence_create(handles->session, NULL, &handles->sequence, &error), ENG_FULL);
     assert_ptr_equal(handles->sequence, before);
@@ -100,7 +95,6 @@ static void test_text(void **state)
 {
     struct handles *handles = *state;
     struct eng_text *const before = handles->stream;
-    struct eng_error error;
     assert_int_equal(eng_text_create(NULL, 0, &handles->stream, &error), ENG_USAGE);
     assert_int_equal(eng_text_create(handles->engine, UINT32_C(1) << 31, &handles->stream, &error), ENG_USAGE);
     assert_ptr_equal(handles->stream, before);

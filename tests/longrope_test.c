@@ -52,7 +52,6 @@ static void write_config(const char *path, enum model model)
 static int build(void **state)
 {
     static const char weights[] = "tests/models/fables/model.safetensors";
-    (void)state;
     char target[4096];
     folder = test_folder();
     if (!realpath(weights, target)) return -1;
@@ -76,7 +75,6 @@ static int build(void **state)
 
 static int clean_up(void **state)
 {
-    (void)state;
     test_folder_remove(folder);
     return 0;
 }
@@ -85,7 +83,6 @@ static struct eng_session *open_session(enum model model, bool ahead, struct eng
 {
     struct eng_session_options options;
     struct eng_session *session = NULL;
-    struct eng_error error;
     struct status status = {0};
     CHECK(eng_open(engines[model], NULL, engine, &error));
     eng_session_options_init(&options);
@@ -104,7 +101,6 @@ static void close_session(struct eng_session *session, struct eng_engine *engine
 /* Logits after a text that a new slot is given at once. */
 static void at_once(struct eng_session *session, const int32_t *text, size_t count, float logits[VOCAB])
 {
-    struct eng_error error;
     uint32_t slot;
     CHECK(eng_slot_acquire(session, &slot, &error));
     CHECK(eng_prefill(session, slot, text, count, NULL, logits, &error));
@@ -129,7 +125,6 @@ static void expect_logits(struct eng_session *session, const int32_t *text, size
 
 static void the_long_set_differs(void **state)
 {
-    (void)state;
     int32_t text[TEXT];
     float logits[MODELS][VOCAB];
     struct eng_engine *engine[MODELS];
@@ -143,7 +138,6 @@ static void the_long_set_differs(void **state)
     }
     /* Without the switch one token more would change little: here it changes all rotations. */
     float kept[VOCAB];
-    struct eng_error error;
     uint32_t slot;
     CHECK(eng_slot_acquire(session[SWITCHING], &slot, &error));
     CHECK(eng_prefill(session[SWITCHING], slot, text, ORIGINAL, NULL, kept, &error));
@@ -157,11 +151,9 @@ static void the_long_set_differs(void **state)
 /* Token by token over the length, and several steps at once. */
 static void slots_switch_by_decode(void **state)
 {
-    (void)state;
     for (int ahead = 0; ahead < 2; ahead++) {
         struct eng_engine *engine;
         struct eng_session *session = open_session(SWITCHING, ahead, &engine);
-        struct eng_error error;
         int32_t text[TEXT], drawn[3], steps[12];
         uint32_t slots[3], position;
         float logits[3 * VOCAB];
@@ -201,11 +193,9 @@ static void slots_switch_by_decode(void **state)
 /* A further prompt that crosses the length, and a truncation to below it. */
 static void slots_switch_by_prompt_and_truncation(void **state)
 {
-    (void)state;
     for (int ahead = 0; ahead < 2; ahead++) {
         struct eng_engine *engine;
         struct eng_session *session = open_session(SWITCHING, ahead, &engine);
-        struct eng_error error;
         int32_t text[TEXT], drawn;
         uint32_t slot;
         float logits[VOCAB], expected[VOCAB];
@@ -270,7 +260,6 @@ struct told {
 static struct eng_sequence *begin(struct eng_session *session, size_t index)
 {
     const struct talk *talk = &talks[index];
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -293,7 +282,6 @@ static struct eng_sequence *begin(struct eng_session *session, size_t index)
 
 static void say(struct eng_sequence *sequence, size_t index, int turn, int32_t *prompt)
 {
-    struct eng_error error;
     fables_tokens(100 + 2 * (uint32_t)index + (uint32_t)turn, prompt, talks[index].prompts[turn]);
     CHECK(eng_sequence_submit(sequence, prompt, talks[index].prompts[turn], &error));
 }
@@ -301,7 +289,6 @@ static void say(struct eng_sequence *sequence, size_t index, int turn, int32_t *
 /* One after the other; with `check`, the logits of every draw are compared. */
 static void talk_alone(struct eng_session *session, struct eng_session *check, struct told told[TALKS])
 {
-    struct eng_error error;
     for (size_t i = 0; i < TALKS; i++) {
         struct eng_sequence *sequence = begin(session, i);
         int32_t text[2 * MOST_TOKENS];
@@ -331,7 +318,6 @@ static void talk_alone(struct eng_session *session, struct eng_session *check, s
 /* All at the same time; each begins its second turn when its first is done. */
 static void talk_together(struct eng_session *session, struct told told[TALKS])
 {
-    struct eng_error error;
     struct eng_sequence *sequences[TALKS];
     int turns[TALKS] = {0};
     int32_t prompt[MOST_TOKENS];
@@ -372,7 +358,6 @@ static void expect_same(const struct told a[TALKS], const struct told b[TALKS], 
 
 static void sequences_switch(void **state)
 {
-    (void)state;
     static struct told told[TALKS], other[TALKS];
     struct eng_engine *engine, *second;
     struct eng_session *session = open_session(SWITCHING, false, &engine);
@@ -398,7 +383,6 @@ static void sequences_switch(void **state)
  * see the same tokens. */
 static void a_switch_between_equal_sets_changes_nothing(void **state)
 {
-    (void)state;
     static struct told told[TALKS], other[TALKS];
     struct eng_engine *engine;
     struct eng_session *session = open_session(PLAIN, false, &engine);
@@ -419,11 +403,9 @@ static void a_switch_between_equal_sets_changes_nothing(void **state)
 /* A sequence that is cancelled while its tokens are computed again gives back its slot, which then begins anew. */
 static void a_switch_can_be_cancelled(void **state)
 {
-    (void)state;
     struct eng_engine *engine;
     struct eng_session *session = open_session(SWITCHING, false, &engine);
     struct eng_session_facts facts;
-    struct eng_error error;
     int32_t text[TEXT];
     float logits[VOCAB];
     struct eng_sequence *sequence = begin(session, 0);

@@ -72,7 +72,6 @@ static struct eng_session *plain_session(struct eng_engine *engine)
 
 static struct eng_sequence *create(struct eng_session *session, const struct script *script)
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -101,17 +100,9 @@ static struct eng_sequence *create(struct eng_session *session, const struct scr
 
 static void submit(struct eng_sequence *sequence, const struct script *script, int turn)
 {
-    struct eng_error error;
     int32_t prompt[LONGEST_PROMPT];
     fables_tokens(script->seed * TURNS + (uint32_t)turn, prompt, script->prompt[turn]);
     CHECK(eng_sequence_submit(sequence, prompt, script->prompt[turn], &error));
-}
-
-static void finish(struct eng_session *session)
-{
-    struct eng_error error;
-    uint32_t unfinished = 1;
-    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
 }
 
 static void run_alone(struct eng_session *session, struct script *script)
@@ -119,7 +110,7 @@ static void run_alone(struct eng_session *session, struct script *script)
     struct eng_sequence *sequence = create(session, script);
     for (int turn = 0; turn < script->turns; turn++) {
         submit(sequence, script, turn);
-        finish(session);
+        fables_finish(session);
         script->counts[turn] = eng_sequence_poll(sequence, script->answers[turn], LONGEST_ANSWER);
         script->ends[turn] = eng_sequence_end(sequence);
     }
@@ -150,7 +141,6 @@ static void raw_prompt(size_t index, int32_t prompt[RAW_PROMPT])
 /* All steps at once. */
 static void run_raw_steps(struct eng_session *session, size_t index, const struct raw_script *script)
 {
-    struct eng_error error;
     int32_t prompt[RAW_PROMPT], token, drawn[RAW_STEPS];
     uint32_t slot, position;
     raw_prompt(index, prompt);
@@ -171,7 +161,6 @@ static void run_raw_steps(struct eng_session *session, size_t index, const struc
 
 static void run_raw_alone(struct eng_session *session, size_t index, struct raw_script *script)
 {
-    struct eng_error error;
     int32_t prompt[RAW_PROMPT];
     uint32_t slot;
     raw_prompt(index, prompt);
@@ -232,7 +221,6 @@ struct raw_actor {
 
 static void act_raw(struct eng_session *session, struct raw_actor *raw)
 {
-    struct eng_error error;
     int32_t prompt[RAW_PROMPT], token;
     const struct raw_script *script = &raw->scripts[raw->index % RAW_SCRIPTS];
     if (!raw->held) {
@@ -262,7 +250,6 @@ static void run_schedule(struct eng_engine *engine, const struct script scripts[
                          const struct raw_script raws[RAW_SCRIPTS], uint64_t kv_tokens, bool with_raw, uint32_t seed)
 {
     struct random random = {seed};
-    struct eng_error error;
     struct eng_session *session = device_session(engine, kv_tokens);
     struct actor actors[SCRIPTS] = {{0}};
     struct raw_actor raw = {.scripts = raws};
@@ -309,11 +296,9 @@ static void run_schedule(struct eng_engine *engine, const struct script scripts[
 
 static void test_random_schedules(void **state)
 {
-    (void)state;
     enum { SCHEDULES = 6 };
     const uint32_t rounds = getenv("ENG_SANITIZED") ? 2 : 10;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *plain = plain_session(engine);
+    struct eng_session *plain = plain_session(fables);
     struct script scripts[SCRIPTS];
     struct raw_script raws[RAW_SCRIPTS];
     struct random random = {7};
@@ -323,27 +308,23 @@ static void test_random_schedules(void **state)
         for (size_t i = 0; i < SCRIPTS; i++) make_script(plain, &random, &scripts[i]);
         for (uint32_t i = 0; i < SCHEDULES; i++) {
             test_backend_settings.pace = i % 3;
-            run_schedule(engine, scripts, raws, i % 2 ? 2 * FABLES_CONTEXT : FABLES_BATCH * FABLES_CONTEXT, i >= 3,
+            run_schedule(fables, scripts, raws, i % 2 ? 2 * FABLES_CONTEXT : FABLES_BATCH * FABLES_CONTEXT, i >= 3,
                          round * SCHEDULES + i);
         }
     }
     assert_true(test_backend_settings.submits_ahead > test_backend_settings.submits / 8);
     eng_session_destroy(&plain);
-    eng_close(&engine);
 }
 
 static void test_steps_are_queued_ahead(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *plain = plain_session(engine);
+    struct eng_session *plain = plain_session(fables);
     struct script script = {.seed = 5, .turns = 1, .prompt = {8}, .max_new_tokens = 20, .stop_token = -1};
     run_alone(plain, &script);
     assert_int_equal(script.counts[0], 20);
     for (int pace = PACE_EAGER; pace <= PACE_LAZY; pace++) {
         test_backend_settings = (struct test_backend_settings){.pace = (enum test_backend_pace)pace};
-        struct eng_session *session = device_session(engine, FABLES_CONTEXT);
+        struct eng_session *session = device_session(fables, FABLES_CONTEXT);
         struct actor actor = {.script = &script, .sequence = create(session, &script)};
         submit(actor.sequence, &script, 0);
         /* The prompt draws the first token; the first of 19 steps has its inputs from the host. One token per step. */
@@ -360,22 +341,18 @@ static void test_steps_are_queued_ahead(void **state)
         eng_session_destroy(&session);
     }
     eng_session_destroy(&plain);
-    eng_close(&engine);
 }
 
 static void test_logits_are_those_of_the_plain_path(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct eng_engine_facts facts;
     eng_engine_facts_init(&facts);
-    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    CHECK(eng_engine_get_facts(fables, &facts, &error));
     struct script scripts[2] = {
         {.seed = 6, .turns = 1, .prompt = {8}, .max_new_tokens = 12, .stop_token = -1, .logits = true},
         {.seed = 7, .turns = 1, .prompt = {8}, .max_new_tokens = 12, .stop_token = -1},
     };
-    struct eng_session *sessions[2] = {plain_session(engine), device_session(engine, FABLES_CONTEXT)};
+    struct eng_session *sessions[2] = {plain_session(fables), device_session(fables, FABLES_CONTEXT)};
     struct eng_sequence *sequences[2][2];
     test_backend_settings = (struct test_backend_settings){0};
     for (int i = 0; i < 2; i++)
@@ -392,14 +369,11 @@ static void test_logits_are_those_of_the_plain_path(void **state)
     }
     assert_int_equal(test_backend_settings.submits_ahead, 0);
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
-    eng_close(&engine);
 }
 
 static void test_many_steps_in_one_call(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *sessions[2] = {plain_session(engine), device_session(engine, 2 * FABLES_CONTEXT)};
+    struct eng_session *sessions[2] = {plain_session(fables), device_session(fables, 2 * FABLES_CONTEXT)};
     struct raw_script script;
     for (size_t i = 0; i < RAW_SCRIPTS; i++) {
         run_raw_alone(sessions[0], i, &script);
@@ -407,16 +381,12 @@ static void test_many_steps_in_one_call(void **state)
         for (int k = 0; k < 2; k++) run_raw_steps(sessions[k], i, &script);
     }
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
-    eng_close(&engine);
 }
 
 static void test_waiting_sequences_are_admitted_at_once(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct script script = {.seed = 5, .turns = 1, .prompt = {8}, .max_new_tokens = LONGEST_ANSWER, .stop_token = -1};
-    struct eng_session *session = device_session(engine, 2 * FABLES_CONTEXT);
+    struct eng_session *session = device_session(fables, 2 * FABLES_CONTEXT);
     struct eng_sequence *talker = create(session, &script);
     submit(talker, &script, 0);
     for (int i = 0; i < 4; i++) CHECK(eng_step(session, NULL, &error));
@@ -426,12 +396,10 @@ static void test_waiting_sequences_are_admitted_at_once(void **state)
     CHECK(eng_step(session, NULL, &error));
     assert_int_equal(eng_sequence_state(reader), ENG_STATE_DECODE);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void expect_dead(struct eng_session *session, struct eng_sequence *sequence, uint32_t slot)
 {
-    struct eng_error error;
     struct eng_sequence *another;
     int32_t token = 300, next;
     uint32_t number;
@@ -458,14 +426,11 @@ static void expect_dead(struct eng_session *session, struct eng_sequence *sequen
 
 static void test_a_failed_device_stays_failed(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct script script = {.seed = 9, .turns = 1, .prompt = {30}, .max_new_tokens = 12, .stop_token = -1};
     for (int call = 1; call <= 12; call++)
         for (int kind = 0; kind < 3; kind++) {
             test_backend_settings = (struct test_backend_settings){.pace = PACE_RANDOM};
-            struct eng_session *session = device_session(engine, 2 * FABLES_CONTEXT);
+            struct eng_session *session = device_session(fables, 2 * FABLES_CONTEXT);
             script.logits = kind == 2;
             struct eng_sequence *sequence = create(session, &script);
             uint32_t slot, unfinished = 1;
@@ -486,7 +451,6 @@ static void test_a_failed_device_stays_failed(void **state)
             assert_int_equal(test_backend_settings.alive, 0);
         }
     test_backend_settings = (struct test_backend_settings){0};
-    eng_close(&engine);
 }
 
 int main(void)
@@ -496,5 +460,5 @@ int main(void)
         cmocka_unit_test(test_many_steps_in_one_call), cmocka_unit_test(test_waiting_sequences_are_admitted_at_once),
         cmocka_unit_test(test_random_schedules),       cmocka_unit_test(test_a_failed_device_stays_failed),
     };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+    return cmocka_run_group_tests(tests, fables_start, fables_stop);
 }

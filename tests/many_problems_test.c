@@ -125,7 +125,6 @@ static size_t count_plan_records(const struct tactics *tactics)
 
 static void a_plan_may_have_any_number_of_problems(void **state)
 {
-    (void)state;
     struct tuning_cache cache = {0};
     struct fixture measured, known;
     open_fixture(&measured, &cache);
@@ -151,7 +150,6 @@ static void a_plan_may_have_any_number_of_problems(void **state)
 /* A cache that lacks a part of the choice: the plan, and nothing else, is measured again. */
 static void a_lost_part_costs_the_choice_alone(void **state)
 {
-    (void)state;
     struct tuning_cache cache = {0}, lacking = {0};
     struct fixture fixture;
     open_fixture(&fixture, &cache);

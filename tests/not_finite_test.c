@@ -33,7 +33,6 @@ static struct engine cpu_file;
 static int build(void **state)
 {
     struct status status;
-    (void)state;
     folder = test_folder();
     overflow_model_write(folder);
     for (int i = 0; i < 3; i++) snprintf(paths[i], sizeof paths[i], "%s/%d.eng", folder, i);
@@ -46,7 +45,6 @@ static int build(void **state)
 
 static int remove_all(void **state)
 {
-    (void)state;
     cuda_engine_close();
     engine_close(&cpu_file);
     test_folder_remove(folder);
@@ -58,7 +56,6 @@ static struct eng_session *open_session(enum runner runner, uint64_t kv_tokens)
     struct eng_engine *engine = NULL;
     struct eng_session *session = NULL;
     struct eng_session_options options;
-    struct eng_error error;
     struct status status;
     status_clear(&status);
     eng_session_options_init(&options);
@@ -79,7 +76,6 @@ static struct eng_session *open_session(enum runner runner, uint64_t kv_tokens)
 
 static struct eng_sequence *create(struct eng_session *session, bool sampled, uint32_t flags)
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -103,7 +99,6 @@ static struct eng_sequence *create(struct eng_session *session, bool sampled, ui
 /* Sequence `index` with finite logits: every other one is sampled. */
 static struct eng_sequence *start_sound(struct eng_session *session, int index)
 {
-    struct eng_error error;
     int32_t prompt[PROMPT];
     struct eng_sequence *sequence = create(session, index % 2, 0);
     fables_tokens((uint32_t)index, prompt, PROMPT);
@@ -115,20 +110,12 @@ static struct eng_sequence *start_sound(struct eng_session *session, int index)
 static struct eng_sequence *start_overflow(struct eng_session *session, int32_t last, size_t count, bool sampled,
                                            uint32_t flags)
 {
-    struct eng_error error;
     int32_t prompt[PROMPT];
     struct eng_sequence *sequence = create(session, sampled, flags);
     fables_tokens(99, prompt, count);
     prompt[count - 1] = last;
     CHECK(eng_sequence_submit(sequence, prompt, count, &error));
     return sequence;
-}
-
-static void finish(struct eng_session *session)
-{
-    struct eng_error error;
-    uint32_t unfinished = 1;
-    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
 }
 
 static void expect_sound(struct eng_sequence *sequence, const int32_t *expected, const char *what)
@@ -144,7 +131,6 @@ static void expect_sound(struct eng_sequence *sequence, const int32_t *expected,
 /* The sequence has ended with only the expected tokens; slot and pages are free. */
 static void expect_not_finite(struct eng_sequence *sequence, const int32_t *expected, size_t count, const char *what)
 {
-    struct eng_error error;
     int32_t answer[ANSWER];
     const int32_t token = 300;
     assert_int_equal(eng_sequence_state(sequence), ENG_STATE_DONE);
@@ -159,7 +145,6 @@ static void expect_not_finite(struct eng_sequence *sequence, const int32_t *expe
 
 static void expect_all_free(const struct eng_session *session)
 {
-    struct eng_error error;
     struct eng_session_facts facts;
     eng_session_facts_init(&facts);
     CHECK(eng_session_get_facts(session, &facts, &error));
@@ -172,7 +157,7 @@ static void sound_alone(enum runner runner, int32_t answers[SOUND][ANSWER])
     for (int i = 0; i < SOUND; i++) {
         struct eng_session *session = open_session(runner, FABLES_CONTEXT);
         struct eng_sequence *sequence = start_sound(session, i);
-        finish(session);
+        fables_finish(session);
         assert_int_equal(eng_sequence_poll(sequence, answers[i], ANSWER), ANSWER);
         eng_session_destroy(&session);
     }
@@ -195,7 +180,7 @@ static void test_sequences(enum runner runner, int32_t expected[SOUND][ANSWER])
         overflow[2] = start_overflow(session, OVERFLOW_MINUS, 1, round == 2, keep | logits);
         overflow[3] = start_overflow(session, OVERFLOW_VALUES, 64, round == 1, keep | logits);
         sound[2] = start_sound(session, 2);
-        finish(session);
+        fables_finish(session);
         expect_not_finite(overflow[0], chain, 2, name);
         for (int i = 1; i < 4; i++) expect_not_finite(overflow[i], NULL, 0, name);
         for (int i = 0; i < SOUND; i++) expect_sound(sound[i], expected[i], name);
@@ -207,7 +192,6 @@ static void test_sequences(enum runner runner, int32_t expected[SOUND][ANSWER])
 /* A prompt with such a token among others, and one that only fits the largest chunk's plan. */
 static void test_amid_a_prompt(enum runner runner, int32_t expected[SOUND][ANSWER])
 {
-    struct eng_error error;
     int32_t prompt[PROMPT];
     struct eng_session *session = open_session(runner, 3 * 96);
     for (size_t at = 0; at < PROMPT; at += 34) {
@@ -215,7 +199,7 @@ static void test_amid_a_prompt(enum runner runner, int32_t expected[SOUND][ANSWE
         fables_tokens(5, prompt, PROMPT);
         prompt[at] = OVERFLOW_VALUES;
         CHECK(eng_sequence_submit(sequence, prompt, PROMPT, &error));
-        finish(session);
+        fables_finish(session);
         expect_not_finite(sequence, NULL, 0, runner_names[runner]);
         expect_sound(sound, expected[0], runner_names[runner]);
         expect_all_free(session);
@@ -223,16 +207,15 @@ static void test_amid_a_prompt(enum runner runner, int32_t expected[SOUND][ANSWE
     eng_session_destroy(&session);
 }
 
-static void expect_message(const struct eng_error *error, enum eng_status status, const char *part)
+static void expect_message(enum eng_status status, const char *part)
 {
-    assert_int_equal(error->status, status);
-    if (!strstr(error->message, part) || !strstr(error->message, "not finite"))
-        fail_msg("expected '%s' in '%s'", part, error->message);
+    assert_int_equal(error.status, status);
+    if (!strstr(error.message, part) || !strstr(error.message, "not finite"))
+        fail_msg("expected '%s' in '%s'", part, error.message);
 }
 
 static uint32_t position_of(const struct eng_session *session, uint32_t slot)
 {
-    struct eng_error error;
     uint32_t position;
     CHECK(eng_slot_position(session, slot, &position, &error));
     return position;
@@ -243,7 +226,6 @@ enum { STEPS = 9 };
 /* Its tokens depend on its draws and on the tokens that occurred, which discarded steps must not change. */
 static void set_sampling(struct eng_session *session, uint32_t slot)
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     eng_sampling_init(&sampling);
     sampling.temperature = 1.5f;
@@ -255,7 +237,6 @@ static void set_sampling(struct eng_session *session, uint32_t slot)
 /* Tokens of a single slot: after its prompt, then step by step. */
 static void slot_alone(enum runner runner, int32_t tokens[1 + 2 * STEPS], float *logits)
 {
-    struct eng_error error;
     int32_t prompt[PROMPT];
     uint32_t slot;
     struct eng_session *session = open_session(runner, FABLES_CONTEXT);
@@ -270,7 +251,6 @@ static void slot_alone(enum runner runner, int32_t tokens[1 + 2 * STEPS], float 
 
 static void test_slots(enum runner runner)
 {
-    struct eng_error error;
     const size_t vocab = cpu_file.manifest.geometry.vocab_size;
     int32_t prompt[PROMPT], alone[1 + 2 * STEPS], next[2], given[2], steps[STEPS][2];
     uint32_t slots[2];
@@ -291,7 +271,7 @@ static void test_slots(enum runner runner)
     assert_int_equal(eng_prefill(session, slots[1], prompt, PROMPT, &next[1], logits, &error), ENG_NOT_FINITE);
     char named[32];
     snprintf(named, sizeof named, "slot %u", slots[1]);
-    expect_message(&error, ENG_NOT_FINITE, named);
+    expect_message(ENG_NOT_FINITE, named);
     assert_int_equal(next[1], -1);
     assert_true(logits[0] != logits[0]);
     assert_int_equal(position_of(session, slots[1]), PROMPT);
@@ -299,7 +279,7 @@ static void test_slots(enum runner runner)
     /* A step with a second slot, whose results are the same as by itself. */
     given[0] = next[0], given[1] = 300;
     assert_int_equal(eng_decode(session, slots, given, 2, next, logits, &error), ENG_NOT_FINITE);
-    expect_message(&error, ENG_NOT_FINITE, named);
+    expect_message(ENG_NOT_FINITE, named);
     assert_int_equal(next[0], alone[1]);
     assert_int_equal(next[1], -1);
     if (runner != RUNNER_CUDA) assert_memory_equal(logits, logits_alone, vocab * sizeof *logits);
@@ -310,7 +290,7 @@ static void test_slots(enum runner runner)
     CHECK(eng_slot_truncate(session, slots[1], 3, &error));
     given[0] = next[0], given[1] = OVERFLOW_FIRST;
     assert_int_equal(eng_decode_steps(session, slots, given, 2, STEPS, &steps[0][0], &error), ENG_NOT_FINITE);
-    expect_message(&error, ENG_NOT_FINITE, named);
+    expect_message(ENG_NOT_FINITE, named);
     const int32_t expected[STEPS] = {OVERFLOW_SECOND, OVERFLOW_VALUES, -1, -1, -1, -1, -1, -1, -1};
     for (int s = 0; s < STEPS; s++) {
         assert_int_equal(steps[s][1], expected[s]);

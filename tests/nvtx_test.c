@@ -74,7 +74,6 @@ static bool a_tool_listens(void)
 static bool the_runtime_names_its_work(void)
 {
     enum { SLOTS = 3, PROMPT = 70 };
-    struct eng_error error;
     int32_t tokens[PROMPT], drawn[2 * SLOTS];
     uint32_t slots[SLOTS];
     struct eng_engine *engine = fables_open();
@@ -97,7 +96,6 @@ static bool a_load_that_fails_ends_its_range(void)
 
 static void test_no_tool(void **state)
 {
-    (void)state;
     in_child(NULL, NULL, nobody_listens);
     in_child("", NULL, nobody_listens);
     in_child("/nothing/here.so", NULL, nobody_listens);
@@ -106,14 +104,12 @@ static void test_no_tool(void **state)
 
 static void test_tool_that_fails(void **state)
 {
-    (void)state;
     in_child(tool, "FAKE_NVTX_REFUSE", nobody_listens);
     in_child(tool, "FAKE_NVTX_ONLY_PUSH", nobody_listens);
 }
 
 static void test_tool(void **state)
 {
-    (void)state;
     in_child(tool, NULL, a_tool_listens);
     in_child(tool, NULL, the_runtime_names_its_work);
     in_child(tool, NULL, a_load_that_fails_ends_its_range);

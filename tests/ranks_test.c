@@ -21,7 +21,6 @@ static const size_t prompt_lengths[SEQUENCES] = {1, 7, 8, 9, 64, 65, 130, LONGES
 
 static struct eng_sequence *start(struct eng_session *session, size_t index)
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -44,13 +43,6 @@ static struct eng_sequence *start(struct eng_session *session, size_t index)
     return sequence;
 }
 
-static void finish(struct eng_session *session)
-{
-    struct eng_error error;
-    uint32_t unfinished = 1;
-    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
-}
-
 static void collect(struct eng_sequence *sequence, int32_t *answer)
 {
     assert_int_equal(eng_sequence_poll(sequence, answer, ANSWER), ANSWER);
@@ -62,7 +54,7 @@ static void run_alone(struct eng_session *session, int32_t answers[SEQUENCES][AN
 {
     for (size_t i = 0; i < SEQUENCES; i++) {
         struct eng_sequence *sequence = start(session, i);
-        finish(session);
+        fables_finish(session);
         collect(sequence, answers[i]);
     }
 }
@@ -70,14 +62,13 @@ static void run_alone(struct eng_session *session, int32_t answers[SEQUENCES][AN
 /* Begins with some and adds the others between steps. */
 static void run_together(struct eng_session *session, int32_t answers[SEQUENCES][ANSWER], size_t at_once)
 {
-    struct eng_error error;
     struct eng_sequence *sequences[SEQUENCES];
     uint32_t unfinished;
     for (size_t i = 0; i < SEQUENCES; i++) {
         sequences[i] = start(session, i);
         if (i >= at_once) CHECK(eng_step(session, &unfinished, &error));
     }
-    finish(session);
+    fables_finish(session);
     for (size_t i = 0; i < SEQUENCES; i++) collect(sequences[i], answers[i]);
 }
 
@@ -95,12 +86,10 @@ static struct eng_session *session_on(struct eng_engine *engine, const struct ba
 
 static void batches_answer_what_sequences_answer_alone(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
-    assert_ptr_equal(backend_for(engine), &backend_cpu_ranks);
+    assert_ptr_equal(backend_for(fables), &backend_cpu_ranks);
     for (uint32_t threads = 1; threads <= 5; threads += 2) {
-        struct eng_session *session = session_on(engine, &backend_cpu_ranks, threads);
+        struct eng_session *session = session_on(fables, &backend_cpu_ranks, threads);
         run_alone(session, alone);
         for (size_t at_once = 1; at_once <= SEQUENCES; at_once += 3) {
             memset(together, 0xff, sizeof together);
@@ -109,19 +98,15 @@ static void batches_answer_what_sequences_answer_alone(void **state)
         }
         eng_session_destroy(&session);
     }
-    eng_close(&engine);
 }
 
 static void two_sessions_do_not_disturb_each_other(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *sessions[2] = {session_on(engine, &backend_cpu_ranks, 2),
-                                       session_on(engine, &backend_cpu_ranks, 1)};
+    struct eng_session *sessions[2] = {session_on(fables, &backend_cpu_ranks, 2),
+                                       session_on(fables, &backend_cpu_ranks, 1)};
     int32_t expected[ANSWER], found[ANSWER];
     struct eng_sequence *sequence = start(sessions[0], 5);
-    finish(sessions[0]);
+    fables_finish(sessions[0]);
     collect(sequence, expected);
     struct eng_sequence *both[2] = {start(sessions[0], 5), start(sessions[1], 5)};
     uint32_t unfinished[2] = {1, 1};
@@ -132,20 +117,15 @@ static void two_sessions_do_not_disturb_each_other(void **state)
         assert_memory_equal(found, expected, sizeof expected);
         eng_session_destroy(&sessions[i]);
     }
-    eng_close(&engine);
 }
 
 static void golden_outputs_are_repeated(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     for (uint32_t threads = 1; threads <= 4; threads++) {
-        struct eng_session *session = session_on(engine, &backend_cpu_ranks, threads);
+        struct eng_session *session = session_on(fables, &backend_cpu_ranks, threads);
         CHECK(eng_selftest(session, NULL, &error));
         eng_session_destroy(&session);
     }
-    eng_close(&engine);
 }
 
 /* ---- steps queued ahead ------------------------------------------------------------------------------------------ */
@@ -176,10 +156,8 @@ static struct backend *create_devices(struct eng_engine *engine, const struct ba
 /* Each rank is a test device with separate host and device spaces. */
 static void steps_are_queued_ahead(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     int32_t alone[SEQUENCES][ANSWER], found[SEQUENCES][ANSWER];
-    struct eng_session *plain = session_on(engine, &backend_cpu_ranks, 2);
+    struct eng_session *plain = session_on(fables, &backend_cpu_ranks, 2);
     run_alone(plain, alone);
     eng_session_destroy(&plain);
     device_rank = test_backend;
@@ -187,7 +165,7 @@ static void steps_are_queued_ahead(void **state)
     device_rank.stop = stop_devices;
     test_backend_settings =
         (struct test_backend_settings){.pace = PACE_EAGER}; /* the submit waits for the other ranks */
-    struct eng_session *session = session_on(engine, &devices, 2);
+    struct eng_session *session = session_on(fables, &devices, 2);
     run_alone(session, found);
     assert_memory_equal(found, alone, sizeof alone);
     assert_true(test_backend_settings.submits_ahead > 0);
@@ -196,7 +174,6 @@ static void steps_are_queued_ahead(void **state)
         assert_memory_equal(found, alone, sizeof alone);
     }
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
@@ -244,7 +221,6 @@ static struct backend *create_troubled(struct eng_engine *engine, const struct b
 /* Runs until the failure; the session then remains failed. */
 static void expect_trouble(struct eng_engine *engine, const char *expected)
 {
-    struct eng_error error;
     uint32_t unfinished = 1;
     troubled_rank = backend_cpu;
     troubled_rank.create = create_troubled_rank;
@@ -266,47 +242,37 @@ static void expect_trouble(struct eng_engine *engine, const char *expected)
 
 static void a_failed_rank_ends_the_session(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     for (int rank = 0; rank < FABLES_RANKS; rank++)
         for (int call = 1; call <= 6; call++) {
             memset(&trouble, 0, sizeof trouble);
             trouble.rank = rank;
             trouble.countdown = call;
-            expect_trouble(engine, rank ? "rank 1: its device is gone" : "rank 0: its device is gone");
+            expect_trouble(fables, rank ? "rank 1: its device is gone" : "rank 0: its device is gone");
         }
-    eng_close(&engine);
 }
 
 static void a_late_rank_ends_the_session(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     for (int rank = 0; rank < FABLES_RANKS; rank++) {
         memset(&trouble, 0, sizeof trouble);
         trouble.rank = rank;
         trouble.countdown = 3;
         trouble.timeout_ns = 300000000;
         trouble.sleep_us = 1500000;
-        expect_trouble(engine, rank ? "rank 0: rank 1 did not answer within 0.3 s"
+        expect_trouble(fables, rank ? "rank 0: rank 1 did not answer within 0.3 s"
                                     : "rank 1: rank 0 did not answer within 0.3 s");
     }
-    eng_close(&engine);
 }
 
 /* Another session of the same engine still works. */
 static void the_engine_outlives_a_failed_session(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *other = session_on(engine, &backend_cpu_ranks, 2);
+    struct eng_session *other = session_on(fables, &backend_cpu_ranks, 2);
     memset(&trouble, 0, sizeof trouble);
     trouble.countdown = 2;
-    expect_trouble(engine, "rank 0: its device is gone");
+    expect_trouble(fables, "rank 0: its device is gone");
     CHECK(eng_selftest(other, NULL, &error));
     eng_session_destroy(&other);
-    eng_close(&engine);
 }
 
 int main(void)
@@ -320,5 +286,5 @@ int main(void)
         cmocka_unit_test(a_late_rank_ends_the_session),
         cmocka_unit_test(the_engine_outlives_a_failed_session),
     };
-    return cmocka_run_group_tests(tests, fables_build_ranks, fables_remove);
+    return cmocka_run_group_tests(tests, fables_start_ranks, fables_stop);
 }

@@ -42,7 +42,6 @@ static void generate(const char *path, const char *instruction_set, int32_t toke
     struct eng_sequence *sequence = NULL;
     struct eng_session_options session_options;
     struct eng_sequence_options options;
-    struct eng_error error;
     int32_t prompt[PROMPT];
     uint32_t unfinished = 1;
     size_t count = 0;
@@ -80,7 +79,6 @@ static void expect_tokens(const char *path, const char *instruction_set, const i
 
 static void engines_of_every_release_give_their_tokens(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof releases / sizeof *releases; i++) {
         char cpu_path[128], cuda_path[128];
         struct engine cpu;
@@ -124,7 +122,6 @@ static const char *folder_to_write;
 
 static void engines_are_written(void **state)
 {
-    (void)state;
     char cpu_path[4096], cuda_path[4096], *model = test_folder();
     struct test_model checkpoint;
     struct engine cpu;

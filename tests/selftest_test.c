@@ -71,7 +71,6 @@ static size_t count_plans(void)
 
 static struct eng_session *open_session(const char *path, uint64_t kv_tokens, struct eng_engine **engine)
 {
-    struct eng_error error;
     struct eng_session *session = NULL;
     struct eng_session_options options;
     eng_session_options_init(&options);
@@ -84,12 +83,10 @@ static struct eng_session *open_session(const char *path, uint64_t kv_tokens, st
 
 static void a_damaged_plan_is_found_and_named(void **state)
 {
-    (void)state;
     const size_t plans = count_plans();
     assert_true(plans > 4);
     for (size_t wrong = 0; wrong < plans; wrong++) {
         char name[GOLDEN_NAME_BYTES], expected[128];
-        struct eng_error error;
         struct eng_engine *engine = NULL;
         struct eng_selftest_result result;
         write_damaged(wrong);
@@ -108,9 +105,7 @@ static void a_damaged_plan_is_found_and_named(void **state)
 
 static void every_plan_is_reported(void **state)
 {
-    (void)state;
     const size_t plans = count_plans();
-    struct eng_error error;
     struct eng_engine *engine = NULL;
     struct eng_selftest_result result;
     struct eng_selftest_plan plan;
@@ -159,8 +154,6 @@ static void every_plan_is_reported(void **state)
 /* With few slots or pages, a decode plan runs with the rows that fit. */
 static void rows_that_do_not_fit_are_left_out(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = NULL;
     struct eng_selftest_result result;
     struct eng_selftest_plan plan;

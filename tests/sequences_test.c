@@ -29,7 +29,6 @@ static void make_options(size_t index, struct eng_sampling *sampling, struct eng
 
 static struct eng_sequence *start(struct eng_session *session, size_t index)
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -41,13 +40,6 @@ static struct eng_sequence *start(struct eng_session *session, size_t index)
     return sequence;
 }
 
-static void finish(struct eng_session *session)
-{
-    struct eng_error error;
-    uint32_t unfinished = 1;
-    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
-}
-
 /* The answer of each sequence that has the session to itself. */
 static void run_alone(struct eng_engine *engine, const struct eng_session_options *options,
                       int32_t answers[SEQUENCES][ANSWER])
@@ -55,7 +47,7 @@ static void run_alone(struct eng_engine *engine, const struct eng_session_option
     struct eng_session *session = fables_session(engine, options);
     for (size_t i = 0; i < SEQUENCES; i++) {
         struct eng_sequence *sequence = start(session, i);
-        finish(session);
+        fables_finish(session);
         assert_int_equal(eng_sequence_poll(sequence, answers[i], ANSWER), ANSWER);
         assert_int_equal(eng_sequence_state(sequence), ENG_STATE_DONE);
         assert_int_equal(eng_sequence_end(sequence), ENG_END_LENGTH);
@@ -69,7 +61,6 @@ static void run_together(struct eng_engine *engine, const struct eng_session_opt
                          int32_t answers[SEQUENCES][ANSWER])
 {
     enum { STEPS_BETWEEN = 3 };
-    struct eng_error error;
     struct eng_session *session = fables_session(engine, options);
     struct eng_sequence *sequences[SEQUENCES] = {NULL};
     size_t counts[SEQUENCES] = {0}, joined = 0;
@@ -97,79 +88,64 @@ static void assert_same(int32_t a[SEQUENCES][ANSWER], int32_t b[SEQUENCES][ANSWE
 
 static void test_together_as_alone(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
-    run_alone(engine, NULL, alone);
-    run_together(engine, NULL, together);
+    run_alone(fables, NULL, alone);
+    run_together(fables, NULL, together);
     assert_same(alone, together);
-    eng_close(&engine);
 }
 
 static void test_any_number_of_threads(void **state)
 {
-    (void)state;
     static const uint32_t threads[] = {1, 2, 5};
-    struct eng_engine *engine = fables_open();
     int32_t answers[3][SEQUENCES][ANSWER];
     for (size_t i = 0; i < 3; i++) {
         struct eng_session_options options;
         eng_session_options_init(&options);
         options.threads = threads[i];
-        run_together(engine, &options, answers[i]);
+        run_together(fables, &options, answers[i]);
     }
     assert_same(answers[0], answers[1]);
     assert_same(answers[0], answers[2]);
-    eng_close(&engine);
 }
 
 static void test_every_instruction_set(void **state)
 {
-    (void)state;
     static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16"};
-    struct eng_engine *engine = fables_open();
     for (size_t i = 0; i < 4; i++) {
         struct eng_session_options options;
         struct eng_session *session;
         eng_session_options_init(&options);
         options.instruction_set = names[i];
-        enum eng_status status = eng_session_create(engine, &options, &session, NULL);
+        enum eng_status status = eng_session_create(fables, &options, &session, NULL);
         if (status == ENG_MACHINE) continue; /* this processor does not have it */
         assert_int_equal(status, ENG_OK);
         eng_session_destroy(&session);
         int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
-        run_alone(engine, &options, alone);
-        run_together(engine, &options, together);
+        run_alone(fables, &options, alone);
+        run_together(fables, &options, together);
         assert_same(alone, together);
     }
-    eng_close(&engine);
 }
 
 static void test_small_pool_makes_sequences_wait(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
     struct eng_session_options options;
     eng_session_options_init(&options);
     options.kv_tokens = LONGEST_PROMPT + ANSWER;
     int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
-    run_alone(engine, NULL, alone);
-    run_together(engine, &options, together);
+    run_alone(fables, NULL, alone);
+    run_together(fables, &options, together);
     assert_same(alone, together);
-    eng_close(&engine);
 }
 
 static void test_waits_in_order_then_runs(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     struct eng_session_options options;
     struct eng_session_facts facts;
     eng_session_options_init(&options);
     eng_session_facts_init(&facts);
     options.kv_tokens = LONGEST_PROMPT + ANSWER;
-    struct eng_session *session = fables_session(engine, &options);
+    struct eng_session *session = fables_session(fables, &options);
     struct eng_sequence *longest = start(session, 7), *small = start(session, 0);
     uint32_t unfinished;
     CHECK(eng_step(session, &unfinished, &error));
@@ -188,24 +164,20 @@ static void test_waits_in_order_then_runs(void **state)
     assert_int_equal(eng_sequence_end(longest), ENG_END_CANCELLED);
     CHECK(eng_step(session, &unfinished, &error));
     assert_int_equal(eng_sequence_state(small), ENG_STATE_DECODE);
-    finish(session);
+    fables_finish(session);
     eng_sequence_destroy(&longest);
     eng_sequence_destroy(&small);
     CHECK(eng_session_get_facts(session, &facts, &error));
     assert_int_equal(facts.free_pages, facts.pages);
     assert_int_equal(facts.free_slots, facts.slots);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_leaving_changes_nothing_for_others(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
     int32_t alone[SEQUENCES][ANSWER], answer[ANSWER];
-    run_alone(engine, NULL, alone);
-    struct eng_session *session = fables_session(engine, NULL);
+    run_alone(fables, NULL, alone);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence *sequences[SEQUENCES];
     for (size_t i = 0; i < SEQUENCES; i++) sequences[i] = start(session, i);
     /* Odd ones are cancelled: one while it waits, one in the middle of its prompt, others while they decode. */
@@ -217,7 +189,7 @@ static void test_leaving_changes_nothing_for_others(void **state)
     for (int i = 0; i < 5; i++) CHECK(eng_step(session, &unfinished, &error));
     eng_sequence_cancel(sequences[5]);
     sequences[1] = start(session, 1); /* and one joins again */
-    finish(session);
+    fables_finish(session);
     for (size_t i = 0; i < SEQUENCES; i++) {
         if (!sequences[i] || i == 3 || i == 5) continue;
         assert_int_equal(eng_sequence_poll(sequences[i], answer, ANSWER), ANSWER);
@@ -227,15 +199,11 @@ static void test_leaving_changes_nothing_for_others(void **state)
     size_t count = eng_sequence_poll(sequences[3], answer, ANSWER);
     assert_memory_equal(answer, alone[3], count * sizeof *answer);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_long_prompt_does_not_starve(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence *talker = start(session, 0);
     uint32_t unfinished;
     CHECK(eng_step(session, &unfinished, &error));
@@ -249,17 +217,13 @@ static void test_long_prompt_does_not_starve(void **state)
         assert_int_equal(eng_sequence_state(reader), ENG_STATE_PREFILL);
         assert_int_equal(eng_sequence_poll(talker, tokens, ANSWER), 1);
     }
-    finish(session);
+    fables_finish(session);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_context_end(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
     int32_t prompt[FABLES_CONTEXT + 1], answer[FABLES_CONTEXT];
@@ -270,7 +234,7 @@ static void test_context_end(void **state)
     for (size_t i = 0; i < 3; i++) {
         CHECK(eng_sequence_create(session, &options, &sequence, &error));
         CHECK(eng_sequence_submit(sequence, prompt, lengths[i], &error));
-        finish(session);
+        fables_finish(session);
         /* Every position of the context is used, and one more token is drawn from the last. */
         assert_int_equal(eng_sequence_poll(sequence, answer, FABLES_CONTEXT), FABLES_CONTEXT - lengths[i] + 1);
         assert_int_equal(eng_sequence_end(sequence), ENG_END_CONTEXT);
@@ -281,15 +245,11 @@ static void test_context_end(void **state)
     assert_int_equal(eng_sequence_state(sequence), ENG_STATE_IDLE);
     CHECK(eng_sequence_submit(sequence, prompt, 1, &error)); /* the refusal changed nothing */
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_kept_sequence_goes_on(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
     struct eng_sequence *kept, *whole;
     int32_t prompt[30], more[12], all[64], first[5], second[5], expected[5];
@@ -302,12 +262,12 @@ static void test_kept_sequence_goes_on(void **state)
     CHECK(eng_sequence_create(session, &options, &kept, &error));
     CHECK(eng_sequence_submit(kept, prompt, 30, &error));
     assert_int_equal(eng_sequence_submit(kept, more, 12, &error), ENG_USAGE); /* not done */
-    finish(session);
+    fables_finish(session);
     assert_int_equal(eng_sequence_submit(kept, more, 12, &error), ENG_USAGE); /* not polled */
     assert_int_equal(eng_sequence_poll(kept, first, 2), 2);
     assert_int_equal(eng_sequence_poll(kept, first + 2, 5), 3);
     CHECK(eng_sequence_submit(kept, more, 12, &error));
-    finish(session);
+    fables_finish(session);
     assert_int_equal(eng_sequence_poll(kept, second, 5), 5);
     /* 30 + 5 + 12 + 5 = 52 tokens: 13 more exceed context_tokens. */
     assert_int_equal(eng_sequence_submit(kept, prompt, 13, &error), ENG_TOO_LONG);
@@ -318,20 +278,16 @@ static void test_kept_sequence_goes_on(void **state)
     options.flags = ENG_SEQUENCE_IGNORE_EOS;
     CHECK(eng_sequence_create(session, &options, &whole, &error));
     CHECK(eng_sequence_submit(whole, all, 47, &error));
-    finish(session);
+    fables_finish(session);
     assert_int_equal(eng_sequence_poll(whole, expected, 5), 5);
     assert_memory_equal(second, expected, sizeof second);
     assert_int_equal(eng_sequence_submit(whole, more, 1, &error), ENG_USAGE); /* not kept */
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_kept_sequences_can_block(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
     struct eng_sequence *kept[FABLES_BATCH], *late;
     int32_t prompt[4], token;
@@ -344,29 +300,25 @@ static void test_kept_sequences_can_block(void **state)
         CHECK(eng_sequence_create(session, &options, &kept[i], &error));
         CHECK(eng_sequence_submit(kept[i], prompt, 4, &error));
     }
-    finish(session);
+    fables_finish(session);
     CHECK(eng_sequence_create(session, &options, &late, &error));
     CHECK(eng_sequence_submit(late, prompt, 4, &error));
     assert_int_equal(eng_step(session, &unfinished, &error), ENG_FULL);
     assert_int_equal(unfinished, 1);
     eng_sequence_destroy(&kept[3]);
-    finish(session);
+    fables_finish(session);
     assert_int_equal(eng_sequence_poll(late, &token, 1), 1);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 static void test_stop_tokens_and_logits(void **state)
 {
-    (void)state;
-    struct eng_error error;
-    struct eng_engine *engine = fables_open();
-    struct eng_session *session = fables_session(engine, NULL);
+    struct eng_session *session = fables_session(fables, NULL);
     struct eng_engine_facts facts;
     eng_engine_facts_init(&facts);
-    CHECK(eng_engine_get_facts(engine, &facts, &error));
+    CHECK(eng_engine_get_facts(fables, &facts, &error));
     int32_t alone[SEQUENCES][ANSWER], answer[ANSWER];
-    run_alone(engine, NULL, alone);
+    run_alone(fables, NULL, alone);
     size_t stop_at = 5;
     for (size_t i = 0; i < stop_at; i++) /* the first occurrence ends it */
         if (alone[4][i] == alone[4][stop_at]) stop_at = i;
@@ -393,7 +345,6 @@ static void test_stop_tokens_and_logits(void **state)
     assert_int_equal(count, stop_at + 1);
     assert_int_equal(eng_sequence_end(sequence), ENG_END_EOS);
     eng_session_destroy(&session);
-    eng_close(&engine);
 }
 
 struct parallel {
@@ -413,15 +364,12 @@ static void *run_session(void *argument)
 
 static void test_two_sessions_at_once(void **state)
 {
-    (void)state;
-    struct eng_engine *engine = fables_open();
-    struct parallel parallel[2] = {{.engine = engine}, {.engine = engine}};
+    struct parallel parallel[2] = {{.engine = fables}, {.engine = fables}};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, run_session, &parallel[1]), 0);
     run_session(&parallel[0]);
     pthread_join(thread, NULL);
     assert_same(parallel[0].answers, parallel[1].answers);
-    eng_close(&engine);
 }
 
 int main(void)
@@ -434,5 +382,5 @@ int main(void)
         cmocka_unit_test(test_kept_sequence_goes_on),       cmocka_unit_test(test_kept_sequences_can_block),
         cmocka_unit_test(test_stop_tokens_and_logits),      cmocka_unit_test(test_two_sessions_at_once),
     };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+    return cmocka_run_group_tests(tests, fables_start, fables_stop);
 }

@@ -122,14 +122,12 @@ static void run_sessions(uint32_t threads)
 
 static void test_caller(void **state)
 {
-    (void)state;
     run_sessions(1);
     run_sessions(3);
 }
 
 static void test_setup(void **state)
 {
-    (void)state;
     static struct job job = {.run = run_engine};
     size_t used = run_on_stack(&job, (size_t)SCALE * ENG_SETUP_STACK_BYTES);
     expect_ok(job.status, &job.error, "an engine on a small stack");
@@ -139,7 +137,6 @@ static void test_setup(void **state)
 /* As under `ulimit -s 32`, or in a program that asks for small stacks by default. */
 static void test_workers(void **state)
 {
-    (void)state;
     pthread_attr_t attributes, small;
     assert_int_equal(pthread_getattr_default_np(&attributes), 0);
     assert_int_equal(pthread_getattr_default_np(&small), 0);

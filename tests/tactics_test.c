@@ -93,7 +93,6 @@ static void check_lines(const char *text)
 
 static void test_untuned_cpu_engine(void **state)
 {
-    (void)state;
     struct engine file;
     open_file(&file, fables_path());
     json_t *plans = data(&file);
@@ -209,7 +208,6 @@ static void expect_line(const char *text, const char *begin, const char *words)
 /* Why a kernel was chosen that was not the fastest, and the text for a rate above that of any memory. */
 static void test_choices(void **state)
 {
-    (void)state;
     static const struct {
         enum plan_op op;
         const char *shape, *kernel, *choice;
@@ -292,7 +290,6 @@ static void test_choices(void **state)
 
 static void test_cuda_engine(void **state)
 {
-    (void)state;
     struct tuned tuned;
     struct engine *file = &tuned.file;
     open_tuned(&tuned, lowered_engine_path());
@@ -357,7 +354,6 @@ static void test_cuda_engine(void **state)
 /* Every launch of every plan on a device has a shape and a kernel, for each op. */
 static void test_shapes(void **state)
 {
-    (void)state;
     const char *const paths[] = {fables_path(), lowered_engine_path()};
     for (int i = 0; i < 2; i++) {
         struct engine file;
@@ -387,7 +383,6 @@ static void test_shapes(void **state)
  * their numbers. */
 static void test_library_plans(void **state)
 {
-    (void)state;
     struct engine file;
     open_file(&file, lowered_engine_path());
     struct engine_call call = {.library = LIBRARY_CUBLASLT, .version = 130100};

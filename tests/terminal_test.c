@@ -79,7 +79,6 @@ static char output[MOST_OUTPUT];
 
 static void test_records(void **state)
 {
-    (void)state;
     snprintf(sample.tactics, sizeof sample.tactics,
              "0123456789abcdef {\"key\":\"%s\"}\n0123456789abcdef {\"key\":\"%s\"}\n", HOSTILE, HOSTILE + 6);
     size_t size;
@@ -94,7 +93,6 @@ static void test_records(void **state)
 /* Writer and reader apply the same rules to a record. */
 static void test_record_keys(void **state)
 {
-    (void)state;
     static const char *const hostile[] = {"e\033", "e\xe2\x80\xae", "e\xe2\x80\xa8", "e\xc2\x9b", "e\xd8\x9c", "e\xff"};
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         struct tuning_record record = {.level = "quick"};
@@ -109,7 +107,6 @@ static void test_record_keys(void **state)
 
 static void test_names_in_the_manifest(void **state)
 {
-    (void)state;
     static const char *const hostile[] = {"tin\xc2\x9b", "ti\xe2\x80\xae", "ti\xe2\x80\xa8", "ti\xe2\x81\xa6",
                                           "tin\xd8\x9c"};
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
@@ -125,7 +122,6 @@ static void test_names_in_the_manifest(void **state)
 /* Fields that a later version may add are ignored, and printed as JSON. */
 static void test_information_for_later_versions(void **state)
 {
-    (void)state;
     char from[128], to[128];
     snprintf(sample.manifest.target_name, sizeof sample.manifest.target_name, "%040d", 0);
     snprintf(from, sizeof from, "\"name\":\"%040d\"}", 0);
@@ -139,7 +135,6 @@ static void test_information_for_later_versions(void **state)
 
 static void test_names_of_tensors(void **state)
 {
-    (void)state;
     struct status status = {0};
     assert_true(test_engine_write(&sample, path, false, &status));
     char hostile[64];
@@ -153,7 +148,6 @@ static void test_names_of_tensors(void **state)
 
 static void test_names_of_kernels(void **state)
 {
-    (void)state;
     struct status status = {0};
     assert_true(test_engine_make_device(&sample, &status));
     const char *name = sample.kernels[0].entry;

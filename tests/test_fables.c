@@ -8,6 +8,7 @@
 
 #include "builder/build.h"
 
+struct eng_engine *fables;
 static char folder[256], path[300];
 
 bool fables_build_model(const char *model, const char *output, uint32_t gpus, struct status *status)
@@ -45,21 +46,12 @@ static int build(uint32_t gpus)
     return ok ? 0 : -1;
 }
 
-int fables_build(void **state)
-{
-    (void)state;
-    return build(1);
-}
+int fables_build(void **state) { return build(1); }
 
-int fables_build_ranks(void **state)
-{
-    (void)state;
-    return build(FABLES_RANKS);
-}
+int fables_build_ranks(void **state) { return build(FABLES_RANKS); }
 
 int fables_remove(void **state)
 {
-    (void)state;
     unlink(path);
     rmdir(folder);
     return 0;
@@ -67,15 +59,30 @@ int fables_remove(void **state)
 
 const char *fables_path(void) { return path; }
 
-void expect_ok(enum eng_status status, const struct eng_error *error, const char *call)
+static int start(uint32_t gpus)
 {
-    if (status != ENG_OK) fail_msg("%s: %s: %s", call, eng_status_name((int)status), error->message);
+    if (build(gpus)) return -1;
+    fables = fables_open();
+    return 0;
+}
+
+int fables_start(void **state) { return start(1); }
+int fables_start_ranks(void **state) { return start(FABLES_RANKS); }
+
+int fables_stop(void **state)
+{
+    eng_close(&fables);
+    return fables_remove(state);
+}
+
+void expect_ok(enum eng_status status, const struct eng_error *reported, const char *call)
+{
+    if (status != ENG_OK) fail_msg("%s: %s: %s", call, eng_status_name((int)status), reported->message);
 }
 
 struct eng_engine *fables_open(void)
 {
     struct eng_engine *engine = NULL;
-    struct eng_error error;
     CHECK(eng_open(path, NULL, &engine, &error));
     return engine;
 }
@@ -83,9 +90,14 @@ struct eng_engine *fables_open(void)
 struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options)
 {
     struct eng_session *session = NULL;
-    struct eng_error error;
     CHECK(eng_session_create(engine, options, &session, &error));
     return session;
+}
+
+void fables_finish(struct eng_session *session)
+{
+    uint32_t unfinished = 1;
+    while (unfinished) CHECK(eng_step(session, &unfinished, &error));
 }
 
 void fables_tokens(uint32_t seed, int32_t *tokens, size_t count)

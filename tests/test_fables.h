@@ -25,13 +25,24 @@ int fables_build_ranks(void **state); /* for FABLES_RANKS ranks */
 int fables_remove(void **state);
 const char *fables_path(void);
 
+/* The same, with the engine open as `fables`. */
+int fables_start(void **state);
+int fables_start_ranks(void **state);
+int fables_stop(void **state);
+extern struct eng_engine *fables;
+
+/* What this thread's calls from this file reported last. */
+static _Thread_local struct eng_error error __attribute__((unused));
+
 /* Ends the test with the message unless the call returned ENG_OK. */
-void expect_ok(enum eng_status status, const struct eng_error *error, const char *call);
+void expect_ok(enum eng_status status, const struct eng_error *reported, const char *call);
 #define CHECK(call) expect_ok((call), &error, #call)
 
 /* An open engine and a session on it; options may be NULL. */
 struct eng_engine *fables_open(void);
 struct eng_session *fables_session(struct eng_engine *engine, const struct eng_session_options *options);
+/* Steps until all sequences are done. */
+void fables_finish(struct eng_session *session);
 
 /* `count` token ids that depend on `seed`, ordinary text of the model. */
 void fables_tokens(uint32_t seed, int32_t *tokens, size_t count);

@@ -203,7 +203,6 @@ int lowered_engine_build(void **state)
 {
     static char name[512];
     struct lowered_engine engine;
-    (void)state;
     folder = test_folder();
     snprintf(name, sizeof name, "%s/fables_cuda.eng", folder);
     path = name;
@@ -214,7 +213,6 @@ int lowered_engine_build(void **state)
 
 int lowered_engine_remove(void **state)
 {
-    (void)state;
     if (folder) test_folder_remove(folder);
     folder = NULL;
     path = NULL;

@@ -7,10 +7,8 @@ enum { MOST_TOKENS = 128 };
 
 static void test_plain(void **state)
 {
-    (void)state;
     static const char text[] = "One<|end|>two<|begin|>";
     struct eng_engine *engine = fables_open();
-    struct eng_error error;
     int32_t tokens[MOST_TOKENS];
     size_t count, size;
     char back[64];
@@ -45,9 +43,7 @@ static void test_plain(void **state)
 /* A count whose bytes exceed memory: no token is read. */
 static void test_impossible_count(void **state)
 {
-    (void)state;
     struct eng_engine *engine = fables_open();
-    struct eng_error error;
     static const size_t counts[] = {SIZE_MAX, SIZE_MAX / 4 + 1, SIZE_MAX / 4 + 2, PTRDIFF_MAX / 4 + 1};
     const int32_t token = 5;
     char text[64];
@@ -83,8 +79,6 @@ static uint64_t executable_bytes(void)
 /* The first engine of this program, since machine code of an earlier one may remain. */
 static void test_without_machine_code(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_open_options options;
     struct eng_engine *engine = NULL, *fast;
     static const char text[] = "Once upon a time, there were 12 foxes;  who didn't\n\nspeak.";

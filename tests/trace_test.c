@@ -51,7 +51,6 @@ static int remove_all(void **state)
 
 static int begin(void **state)
 {
-    (void)state;
     unsetenv("FAKE_CUDA_FAIL_CALL");
     fake.reset();
     return 0;
@@ -59,7 +58,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     assert_int_equal(fake.misuse(), 0);
     return 0;
 }
@@ -67,7 +65,6 @@ static int end(void **state)
 static struct eng_session *open_session(const char *path)
 {
     struct eng_engine *engine = NULL;
-    struct eng_error error;
     struct eng_open_options open_options;
     struct eng_session_options options;
     eng_open_options_init(&open_options);
@@ -116,7 +113,6 @@ static void trace_both(struct eng_session *session, const uint32_t *slots, const
 /* Drawn tokens of slots and of a sequence, with and without traces in between. */
 static void generate(const char *path, bool traced, int32_t drawn[STEPS][SLOTS], int32_t answer[STEPS])
 {
-    struct eng_error error;
     struct eng_sampling sampling;
     struct eng_sequence_options options;
     struct eng_sequence *sequence = NULL;
@@ -155,7 +151,6 @@ static void generate(const char *path, bool traced, int32_t drawn[STEPS][SLOTS],
 
 static void test_sequences_go_on(void **state)
 {
-    (void)state;
     int32_t drawn[2][STEPS][SLOTS], answers[2][STEPS];
     const char *paths[] = {fables_path(), device_path};
     for (int i = 0; i < 2; i++) {
@@ -169,8 +164,6 @@ static void test_sequences_go_on(void **state)
 
 static void test_no_room(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct status status;
     struct trace trace;
     uint32_t slot, position;
@@ -193,8 +186,6 @@ static void test_no_room(void **state)
  * that keep the GPU busy; all that once unmeasured and five times more. */
 static void test_every_launch_runs(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct status status;
     struct trace trace;
     uint32_t slot;
@@ -213,8 +204,6 @@ static void test_every_launch_runs(void **state)
 
 static void test_each_call_failing(void **state)
 {
-    (void)state;
-    struct eng_error error;
     uint64_t before = 0, failures = 0;
     for (uint64_t call = 0; call <= 40; call++) {
         char text[24];
@@ -319,7 +308,6 @@ static void write_and_check(const char *path)
     struct bench_engine bench = {.path = path};
     struct traced steps[2] = {{.test = {.kind = BENCH_DECODE, .tokens = 1, .batch = 2, .context = 40}},
                               {.test = {.kind = BENCH_PREFILL, .tokens = PROMPT, .batch = 1, .context = 40}}};
-    struct eng_error error;
     struct status status;
     uint32_t slots[2];
     int32_t tokens[PROMPT];
@@ -349,7 +337,6 @@ static void write_and_check(const char *path)
 
 static void test_file(void **state)
 {
-    (void)state;
     write_and_check(fables_path());
     write_and_check(lowered_engine_path());
     assert_int_equal(fake.live(-1), 0);

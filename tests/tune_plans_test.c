@@ -107,7 +107,6 @@ static void expect_launches_follow_records(const struct fixture *f)
 
 static void off_gives_defaults(void **state)
 {
-    (void)state;
     struct fixture f;
     open_fixture(&f);
     tune(&f, TUNE_OFF, f.weights, NULL);
@@ -124,7 +123,6 @@ static void off_gives_defaults(void **state)
 /* The units of the progress are microseconds: one large problem takes as long as many small ones. */
 static void progress_counts_time(void **state)
 {
-    (void)state;
     struct fixture f;
     struct tuning_cache cache;
     char *folder = test_folder();
@@ -163,7 +161,6 @@ static void progress_counts_time(void **state)
 
 static void records_are_kept_and_used(void **state)
 {
-    (void)state;
     struct fixture f;
     struct tuning_cache cache, again;
     char *folder = test_folder();
@@ -209,7 +206,6 @@ static void records_are_kept_and_used(void **state)
 
 static void cache_file_may_fail(void **state)
 {
-    (void)state;
     struct fixture f;
     struct tuning_cache cache;
     open_fixture(&f);
@@ -224,7 +220,6 @@ static void cache_file_may_fail(void **state)
 
 static void tactics_are_record_lines(void **state)
 {
-    (void)state;
     struct fixture f;
     struct tuning_cache parsed;
     char *text;

@@ -11,7 +11,6 @@
 
 static void description_measures_nothing(void **state)
 {
-    (void)state;
     struct status status = {0};
     for (int threads = 1; threads <= 3; threads += 2) {
         struct machine machine, again;
@@ -30,7 +29,6 @@ static void description_measures_nothing(void **state)
 
 static void roofline_is_the_higher_of_two_floors(void **state)
 {
-    (void)state;
     struct machine machine = {.read_gb_s = 20, .peak_gflops = 100};
     assert_true(fabs(roofline_us(&machine, 40000000, 0) - 2000) < 1e-6);  /* 40 MB at 20 GB/s */
     assert_true(fabs(roofline_us(&machine, 0, 400000000) - 4000) < 1e-6); /* 0.4 GFLOP at 100 GFLOP/s */

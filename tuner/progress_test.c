@@ -6,7 +6,6 @@
 
 static void time_left_goes_by_units_of_work(void **state)
 {
-    (void)state;
     /* A quarter of the work took 10 s. */
     assert_true(progress_seconds_left(10e6, 0, 25, 100) == 30);
     /* No update for 4 s: that time has passed, too. */
@@ -42,7 +41,6 @@ static const char *close_log(struct log *log)
 
 static void a_long_item_is_not_silent(void **state)
 {
-    (void)state;
     struct log log;
     open_log(&log);
     progress_hold(&log.progress);
@@ -62,7 +60,6 @@ static void a_long_item_is_not_silent(void **state)
 
 static void nothing_is_said_between_hold_and_release(void **state)
 {
-    (void)state;
     struct log log;
     open_log(&log);
     progress_stage(&log.progress, "pack");
@@ -78,7 +75,6 @@ static void nothing_is_said_between_hold_and_release(void **state)
 
 static void without_an_output_all_is_silent(void **state)
 {
-    (void)state;
     struct progress progress;
     progress_open(&progress, NULL);
     progress_stage(&progress, "pack");
@@ -91,7 +87,6 @@ static void without_an_output_all_is_silent(void **state)
 
 static void a_stage_that_failed_has_no_last_line(void **state)
 {
-    (void)state;
     struct log log;
     open_log(&log);
     progress_stage(&log.progress, "pack");

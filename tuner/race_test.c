@@ -38,7 +38,6 @@ static struct race_result *run_race(struct script *script, int count, const stru
 
 static void finds_the_fastest_and_halves(void **state)
 {
-    (void)state;
     double base[40];
     for (int i = 0; i < 40; i++) base[i] = 100 + (i * 7) % 40 * 10;
     base[23] = 50;
@@ -59,7 +58,6 @@ static void finds_the_fastest_and_halves(void **state)
 
 static void ties_go_to_the_first(void **state)
 {
-    (void)state;
     const double base[] = {200, 100.4, 100, 100.2, 300};
     for (uint64_t seed = 1; seed < 30; seed++) {
         struct script script = {.base = base, .noise = 0.06, .state = seed};
@@ -72,7 +70,6 @@ static void ties_go_to_the_first(void **state)
 
 static void failures_are_out(void **state)
 {
-    (void)state;
     const double base[] = {-1, 80, -1, 70};
     struct script script = {.base = base, .state = 1};
     struct race_options options = {.budget_us = 1e9, .first_repetitions = 2};
@@ -94,7 +91,6 @@ static void failures_are_out(void **state)
 
 static void stops_at_the_floor(void **state)
 {
-    (void)state;
     const double base[] = {100, 200, 300, 400, 500, 600, 700, 800};
     struct script script = {.base = base, .state = 1};
     struct race_options options = {.budget_us = 1e9, .floor_us = 99, .good_enough = 1.05, .first_repetitions = 3};
@@ -111,7 +107,6 @@ static void stops_at_the_floor(void **state)
 
 static void budget_ends_the_rounds(void **state)
 {
-    (void)state;
     double base[64];
     for (int i = 0; i < 64; i++) base[i] = 1000 - i;
     struct script script = {.base = base, .state = 1};
@@ -124,7 +119,6 @@ static void budget_ends_the_rounds(void **state)
 
 static void expected_time_is_that_of_the_calls(void **state)
 {
-    (void)state;
     const double base[] = {100, 200, 300, 400, 500, 600, 700, 800};
     struct script script = {.base = base, .state = 1};
     struct race_options options = {.budget_us = 1e9, .first_repetitions = 3};

@@ -42,7 +42,6 @@ static bool has_values(const struct tactics *tactics, const struct tuning_value 
 
 static void any_number_of_values_comes_back(void **state)
 {
-    (void)state;
     struct tuning_value values[MOST];
     make_values(values);
     for (int count = 1; count <= MOST; count++) {
@@ -78,7 +77,6 @@ static void any_number_of_values_comes_back(void **state)
 /* A lost or changed continuation loses these values and nothing else. */
 static void a_lost_part_costs_the_record(void **state)
 {
-    (void)state;
     struct tuning_value values[MOST];
     struct tuning_cache cache = {0};
     struct tactics tactics = {.cache = &cache};

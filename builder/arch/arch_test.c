@@ -25,7 +25,6 @@ static bool bind(const struct test_model *model, struct status *status)
 /* The graph asks for exactly the tensors of a checkpoint that transformers would write, by name and shape. */
 static void names_and_shapes(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
         struct model_config config;
@@ -60,7 +59,6 @@ static void names_and_shapes(void **state)
 
 static void every_tensor_is_needed(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model whole;
         test_model_init(&whole, (enum test_family)family, DTYPE_BF16);
@@ -77,7 +75,6 @@ static void every_tensor_is_needed(void **state)
 
 static void shapes_must_match(void **state)
 {
-    (void)state;
     struct status status;
     struct test_model whole, model;
     test_model_init(&whole, TEST_QWEN3, DTYPE_BF16);
@@ -101,7 +98,6 @@ static void shapes_must_match(void **state)
 
 static void element_types_must_be_plain(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F8_E4M3, DTYPE_I8, DTYPE_I64};
     for (size_t d = 0; d < 3; d++) {
         char *folder = test_folder();
@@ -128,7 +124,6 @@ static void element_types_must_be_plain(void **state)
 
 static void nothing_is_ignored(void **state)
 {
-    (void)state;
     static const struct {
         enum test_family family;
         const char *tensor;
@@ -157,7 +152,6 @@ static void nothing_is_ignored(void **state)
 /* Tensors that some writers add although they say nothing new. */
 static void redundant_tensors(void **state)
 {
-    (void)state;
     struct test_model model;
     struct status status;
     test_model_init(&model, TEST_LLAMA, DTYPE_F32);
@@ -173,7 +167,6 @@ static void redundant_tensors(void **state)
 
 static void other_models_are_refused(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct graph graph;
     struct model_config config = {.model_type = "mamba"};
@@ -185,7 +178,6 @@ static void other_models_are_refused(void **state)
 /* Every model of the shared folder either gives a graph that its tensors fit, or is refused by its type. */
 static void shared_models(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         size_t shards, tensors;

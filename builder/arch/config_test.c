@@ -45,7 +45,6 @@ static struct model_config accepted(const char *model_type, const char *fields)
 
 static void test_complete(void **state)
 {
-    (void)state;
     static const char text[] =
         "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": true, \"attention_dropout\": 0.1,"
         " \"bos_token_id\": 3, \"eos_token_id\": [4, 5, 4], \"pad_token_id\": 512, \"head_dim\": 16,"
@@ -82,7 +81,6 @@ static void test_complete(void **state)
 
 static void test_model_types(void **state)
 {
-    (void)state;
     static const char *const unsupported[] = {"gemma2", "gpt2", "mixtral", "qwen3_moe", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         char words[128];
@@ -103,7 +101,6 @@ static void test_model_types(void **state)
 /* Defaults of the config classes. */
 static void test_defaults(void **state)
 {
-    (void)state;
     static const struct {
         const char *model_type;
         uint64_t kv_heads, head_dim, max_position, window;
@@ -147,7 +144,6 @@ static void test_defaults(void **state)
 
 static void test_sizes(void **state)
 {
-    (void)state;
     static const char *const required[] = {"hidden_size", "intermediate_size", "num_hidden_layers",
                                            "num_attention_heads", "vocab_size"};
     for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
@@ -177,7 +173,6 @@ static void test_sizes(void **state)
 
 static void test_heads(void **state)
 {
-    (void)state;
     assert_int_equal(accepted("mistral", "\"num_key_value_heads\": null").kv_heads, 8);
     assert_int_equal(accepted("qwen2", "\"num_key_value_heads\": null").kv_heads, 8);
     assert_int_equal(accepted("qwen3", "\"num_key_value_heads\": 1, \"head_dim\": 64").head_dim, 64);
@@ -209,7 +204,6 @@ static void test_heads(void **state)
 
 static void test_biases(void **state)
 {
-    (void)state;
     struct model_config config = accepted("qwen3", "\"attention_bias\": true, \"num_key_value_heads\": 8");
     assert_true(config.qkv_bias && config.output_bias && !config.mlp_bias);
     config = accepted("qwen2", "\"attention_bias\": true, \"num_key_value_heads\": 8");
@@ -222,7 +216,6 @@ static void test_biases(void **state)
 
 static void test_factors(void **state)
 {
-    (void)state;
     struct model_config config = accepted("llama", "\"head_dim\": 64");
     assert_true(config.embedding_scale == 1 && config.residual_scale == 1 && config.logits_scale == 1);
     assert_true(config.attention_scale == 0.125);
@@ -242,7 +235,6 @@ static void test_factors(void **state)
 
 static void test_phi3(void **state)
 {
-    (void)state;
     /* As in Phi 3 mini and Phi 4 mini. */
     struct model_config config =
         accepted("phi3",
@@ -280,7 +272,6 @@ static void expect_layers(const char *model_type, const char *fields, uint64_t w
 
 static void test_windows(void **state)
 {
-    (void)state;
     expect_layers("llama", "\"sliding_window\": null", 0, "----");
     expect_layers("llama", "\"sliding_window\": 128, \"use_sliding_window\": false", 0, "----");
     expect_layers("llama", "\"layer_types\": [" FULL "," FULL "," FULL "," FULL "]", 0, "----");
@@ -320,7 +311,6 @@ static void test_windows(void **state)
 
 static void test_other_keys(void **state)
 {
-    (void)state;
     accepted("llama", "\"hidden_act\": \"swish\", \"auto_map\": null, \"layer_types\": null");
     static const struct {
         const char *fields, *words;
@@ -336,7 +326,6 @@ static void test_other_keys(void **state)
 /* Configurations of real models, in folders of ENG_SHARED. */
 static void test_real_configs(void **state)
 {
-    (void)state;
     static const struct {
         const char *name, *model_type; /* NULL: must be refused */
     } cases[] = {

@@ -249,7 +249,6 @@ static void check_golden(enum test_family family, enum dtype dtype, const struct
 
 static void equals_the_equations(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     struct build_options options;
     build_options_init(&options);
@@ -262,7 +261,6 @@ static void equals_the_equations(void **state)
 /* The prompt of five tokens takes one, two or five steps. */
 static void chunks_change_nothing(void **state)
 {
-    (void)state;
     struct build_options options;
     build_options_init(&options);
     options.tune = TUNE_OFF;
@@ -278,7 +276,6 @@ static void chunks_change_nothing(void **state)
 /* However short the context, the golden outputs fit it, and the engine opens. */
 static void short_contexts(void **state)
 {
-    (void)state;
     for (uint64_t context = 1; context <= 20; context++) {
         struct test_model model;
         struct engine engine;
@@ -300,7 +297,6 @@ static void short_contexts(void **state)
 /* What ranks compute together, each with its share of heads, inner width and vocabulary. */
 static void ranks_equal_the_equations(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     struct build_options options;
     build_options_init(&options);
@@ -339,7 +335,6 @@ static void build_several_plans(const char *folder, uint32_t gpus, struct engine
 /* Every plan has cases; among them are a second page, a second chunk, a passed window, different positions in one batch. */
 static void every_plan_has_cases(void **state)
 {
-    (void)state;
     struct engine engine;
     char *folder = test_folder();
     build_several_plans(folder, 1, &engine);
@@ -389,7 +384,6 @@ static void damage(const struct plan *plan)
 
 static void a_wrong_plan_fails_and_is_named(void **state)
 {
-    (void)state;
     char *folder = test_folder();
     uint32_t refused = 0;
     for (uint32_t gpus = 1; gpus <= TEST_RANKS; gpus += TEST_RANKS - 1)

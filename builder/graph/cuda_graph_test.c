@@ -294,7 +294,6 @@ static void check_attributes(const struct test_device_model *model, const struct
 
 static void every_model_becomes_the_expected_graph(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     static struct expectation e;
     static const enum dtype halves[] = {DTYPE_BF16, DTYPE_F16};
@@ -382,7 +381,6 @@ static int live(const struct graph *graph, enum plan_op op)
 /* The other summand may be made after the product: the fused matmul waits for it. */
 static void the_fused_matmul_stands_where_the_addition_stood(void **state)
 {
-    (void)state;
     for (int side = 0; side < 2; side++) {
         struct graph graph;
         begin(&graph, PLAN_DECODE, false);
@@ -419,7 +417,6 @@ static void begin_ranks(struct graph *graph)
 /* Addition and norm after a sum become part of it, at the place of the addition. */
 static void a_sum_takes_residual_and_norm(void **state)
 {
-    (void)state;
     for (int variant = 0; variant < 8; variant++) {
         bool left = variant & 1, has_add = variant & 2, has_norm = variant & 4;
         struct graph graph;
@@ -455,7 +452,6 @@ static void a_sum_takes_residual_and_norm(void **state)
 /* A sum that another node reads without the addition stays as it is; a second norm stays a separate launch. */
 static void a_sum_with_other_readers_stays(void **state)
 {
-    (void)state;
     struct graph graph;
     begin_ranks(&graph);
     int part = node(&graph, OP_EMBED, -1, -1, "part"), sum = node(&graph, OP_ALL_REDUCE, part, -1, "sum");
@@ -478,7 +474,6 @@ static void a_sum_with_other_readers_stays(void **state)
  * since no device kernel adds. */
 static void additions_that_stay_are_refused(void **state)
 {
-    (void)state;
     for (int variant = 0; variant < 4; variant++) {
         struct graph graph;
         struct status status = {0};
@@ -505,7 +500,6 @@ static void additions_that_stay_are_refused(void **state)
 /* A decoder with norms after attention and MLP: sums become part of the norms, and matmuls read 16-bit copies of them. */
 static void norms_add_and_copy(void **state)
 {
-    (void)state;
     struct graph graph;
     begin(&graph, PLAN_DECODE, false);
     int x = node(&graph, OP_EMBED, -1, -1, "x"), product = node(&graph, OP_MATMUL, x, -1, "product");
@@ -556,7 +550,6 @@ static void norms_add_and_copy(void **state)
 
 static void norms_join_all_their_readers_or_none(void **state)
 {
-    (void)state;
     enum { ONE, TWO, ALSO_RESIDUAL, ALSO_ADDED, WIDE, UNREAD, CASES };
     for (int variant = 0; variant < CASES; variant++) {
         struct graph graph;
@@ -582,7 +575,6 @@ static void norms_join_all_their_readers_or_none(void **state)
 
 static void rotation_joins_attention_in_decode_alone(void **state)
 {
-    (void)state;
     enum { FUSED, PARTIAL, PREFILL, READ_TWICE, WIDE_NORM, CASES };
     for (int variant = 0; variant < CASES; variant++) {
         struct graph graph;

@@ -98,7 +98,6 @@ static int count_ops(const struct graph *graph, enum plan_op op)
 
 static void import_has_every_part(void **state)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         struct model model;
         load(&model, c, PLAN_DECODE);
@@ -112,7 +111,6 @@ static void import_has_every_part(void **state)
 
 static void passes_fuse(void **state)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++) {
             struct model model;
@@ -146,7 +144,6 @@ static void passes_fuse(void **state)
 
 static void dumps_are_text(void **state)
 {
-    (void)state;
     struct model model;
     struct status status = {0};
     char *text;
@@ -169,7 +166,6 @@ static void dumps_are_text(void **state)
 
 static void broken_graphs_are_noticed(void **state)
 {
-    (void)state;
     struct model model;
     struct status status = {0};
     load(&model, 0, PLAN_DECODE);
@@ -236,7 +232,6 @@ static void check_lifetimes(const struct model *model, const struct memory_plan 
 
 static void memory_is_never_shared_while_alive(void **state)
 {
-    (void)state;
     for (int c = 0; c < 3 * CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
             for (uint64_t rows = 1; rows < 40; rows = rows * 2 + 1) {
@@ -293,7 +288,6 @@ static void check_dependencies(const struct plan *plan)
 
 static void plans_verify_and_are_ordered(void **state)
 {
-    (void)state;
     for (int c = 0; c < 3 * CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
             for (uint32_t rows = 1; rows <= 16; rows *= 4) {
@@ -355,7 +349,6 @@ static void expect_lines(const char *text, const char *const *lines, size_t coun
 
 static void the_dump_shows_what_is_shared(void **state)
 {
-    (void)state;
     static const char *const lines[] = {
         "; 4 ranks\n",
         "%embedded.part[T,64] = embed(table=@model.embed_tokens.weight[13,64 matrix])\n",
@@ -391,7 +384,6 @@ static void the_dump_shows_what_is_shared(void **state)
 
 static void one_rank_changes_nothing(void **state)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         char *before = dump_after("import", c, PLAN_PREFILL, 1), *after = dump_after("shard", c, PLAN_PREFILL, 1);
         assert_string_equal(after, before);
@@ -404,7 +396,6 @@ static void one_rank_changes_nothing(void **state)
 
 static void norms_of_whole_widths_are_not_shared(void **state)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
         struct model model;
         struct status status = {0};
@@ -425,7 +416,6 @@ static void norms_of_whole_widths_are_not_shared(void **state)
 /* The last layer has only the rows that need logits, and ranks exchange no others. */
 static void prefill_exchanges_few_rows_at_the_end(void **state)
 {
-    (void)state;
     static const char *const lines[] = {
         "%o1[T,64] = all_reduce(",   "%down1[T,64] = all_reduce(", "o2[R,64] = all_reduce(",
         "down2[R,64] = all_reduce(", "[R,50] = all_gather(",
@@ -439,7 +429,6 @@ static void prefill_exchanges_few_rows_at_the_end(void **state)
 
 static void collectives_survive_the_passes(void **state)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
             for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
@@ -488,7 +477,6 @@ static void collectives_survive_the_passes(void **state)
 /* Parameters that tell ranks from one another come from the header alone: one plan for all. */
 static void launches_state_a_ranks_share(void **state)
 {
-    (void)state;
     struct model model;
     struct plan plan;
     struct status status = {0};
@@ -573,7 +561,6 @@ static void add_collective(struct graph *graph)
 /* Whichever plan follows whichever, of any size, with an even or odd number of collectives. */
 static void collectives_take_turns(void **state)
 {
-    (void)state;
     enum { SIZES = 4, PLANS = 2 * SIZES };
     static const uint32_t sizes[SIZES] = {1, 3, 4, 16};
     for (int odd = 0; odd < 4; odd++) { /* bits: decode, prefill */
@@ -616,7 +603,6 @@ static void collectives_take_turns(void **state)
 
 static void one_rank_exchanges_nothing(void **state)
 {
-    (void)state;
     struct model model;
     struct status status = {0};
     load(&model, 0, PLAN_DECODE);
@@ -632,7 +618,6 @@ static void one_rank_exchanges_nothing(void **state)
 
 static void absurd_exchanges_are_refused(void **state)
 {
-    (void)state;
     struct model model;
     struct status status = {0};
     uint64_t bytes;
@@ -654,7 +639,6 @@ static void absurd_exchanges_are_refused(void **state)
 
 static void absurd_sizes_are_refused(void **state)
 {
-    (void)state;
     struct model model;
     struct plan plan;
     struct status status = {0};
@@ -669,7 +653,6 @@ static void absurd_sizes_are_refused(void **state)
 /* A projection of q alone where q, k and v are expected is noticed, on both targets. */
 static void a_part_of_the_projection_is_refused(void **state)
 {
-    (void)state;
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct model model;
         struct status status = {0};
@@ -692,7 +675,6 @@ static void a_part_of_the_projection_is_refused(void **state)
 /* Passes on very many nodes: with a search over all nodes for each of them this takes minutes. */
 static void passes_take_time_linear_in_nodes(void **state)
 {
-    (void)state;
     enum { NODES = 200000, MOST_SECONDS = 20 };
     struct model model;
     struct status status = {0};

@@ -172,7 +172,6 @@ static void check_all_tactics(const struct test_device_model *model, const struc
 
 static void every_plan_with_every_tactic(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     const char *source;
     for (size_t m = 0; (source = test_device_model_source(m)); m++) {
@@ -191,7 +190,6 @@ static void every_plan_with_every_tactic(void **state)
 
 static void layers_and_plans_share_kernels(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     struct device_plan plan;
     struct plan finished;
@@ -224,7 +222,6 @@ static void layers_and_plans_share_kernels(void **state)
 /* Tunables that are not set are zero, which is illegal for every kernel. */
 static void kernels_with_tunables_have_candidates(void **state)
 {
-    (void)state;
     for (int op = 0; op < OP_COUNT; op++) {
         const struct device_kernel *const *kernels = device_kernels((enum plan_op)op);
         for (int i = 0; kernels && kernels[i]; i++) {
@@ -280,7 +277,6 @@ static struct device_kernel made_up(int param_count)
 /* So that a trace knows the cost of a library's call at the step's context. */
 static void library_calls_are_found_by_name(void **state)
 {
-    (void)state;
     const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,
                                                  &device_all_reduce_nccl, &device_all_gather_nccl};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
@@ -300,7 +296,6 @@ static const char *never_legal(const int64_t *params, const struct device_facts 
 /* All kernels of an op race and are asked for a reason, however many they are. */
 static void an_op_may_have_many_kernels(void **state)
 {
-    (void)state;
     enum { KERNELS = 9 };
     struct device_kernel kernels[KERNELS];
     const struct device_kernel *list[KERNELS + 1] = {NULL};
@@ -328,7 +323,6 @@ static void an_op_may_have_many_kernels(void **state)
 
 static void kernels_are_told_apart(void **state)
 {
-    (void)state;
     const struct device_kernel kernel = made_up(2), other = made_up(2);
     struct kernel_set set = {0};
     struct device_tactic tactic = {.kernel = &kernel, .params = {1, 2, 3}};
@@ -368,7 +362,6 @@ static void count_progress(void *context, uint64_t done, uint64_t total)
 /* What has its code is not compiled again, so that no compiler is needed. */
 static void compiled_kernels_are_left_alone(void **state)
 {
-    (void)state;
     const struct device_kernel kernel = made_up(1);
     for (int threads = 1; threads <= 100; threads += 33) {
         struct kernel_set set = {0};
@@ -398,7 +391,6 @@ static void compiled_kernels_are_left_alone(void **state)
 
 static void defects_are_told(void **state)
 {
-    (void)state;
     enum { OPERANDS = 3 };
     static const struct {
         int param_count;

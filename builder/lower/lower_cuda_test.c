@@ -391,7 +391,6 @@ static void lower_and_check(struct test_device_model *model, const struct device
 
 static void every_plan_of_every_model(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     const char *source;
     for (size_t m = 0; (source = test_device_model_source(m)); m++)
@@ -431,7 +430,6 @@ static void check_collectives(const struct test_device_model *model, const struc
 
 static void every_plan_of_several_ranks(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512, 8192};
     const char *source;
@@ -455,7 +453,6 @@ static void every_plan_of_several_ranks(void **state)
 /* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
 static void the_wide_graph_takes_few_rows(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     struct device_plan plan;
     struct status status = {0};
@@ -473,7 +470,6 @@ static void the_wide_graph_takes_few_rows(void **state)
 /* A sum takes the memory of its residual, unless another node still reads that. */
 static void a_residual_that_is_read_later_stays(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     struct device_plan plan;
     struct status status = {0};
@@ -536,7 +532,6 @@ static void expect_refused(const struct test_device_model *model, const struct d
 
 static void shapes_that_no_kernel_takes_are_refused(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     static const struct {
         const char *config, *decode, *prefill;
@@ -566,7 +561,6 @@ static void shapes_that_no_kernel_takes_are_refused(void **state)
 
 static void sizes_out_of_range_are_refused(void **state)
 {
-    (void)state;
     static struct test_device_model model;
     const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
     test_device_model_open(&model, test_device_model_source(0), DTYPE_BF16);

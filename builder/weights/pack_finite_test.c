@@ -64,7 +64,6 @@ static const struct {
 /* Every kind of tensor, copied and converted. */
 static void every_tensor_is_looked_at(void **state)
 {
-    (void)state;
     int turn = 0;
     static const enum test_family families[] = {TEST_LLAMA, TEST_LLAMA_BIASED_TIED, TEST_QWEN3};
     for (size_t f = 0; f < 3; f++) {
@@ -87,7 +86,6 @@ static void every_tensor_is_looked_at(void **state)
 /* Every place of a row, in every dtype. */
 static void every_place_is_looked_at(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct test_model model;
     for (int d = 0; d < 3; d++)
@@ -114,7 +112,6 @@ static void every_place_is_looked_at(void **state)
 /* A share of a rank begins amid a tensor: the place is counted in the whole. */
 static void ranks_name_the_place_in_the_whole(void **state)
 {
-    (void)state;
     static const char *const names[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                                         "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
     for (size_t n = 0; n < 4; n++) {
@@ -131,7 +128,6 @@ static void ranks_name_the_place_in_the_whole(void **state)
 /* Finite, but not in the dtype that was asked for. */
 static void what_becomes_infinite_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         enum dtype from, to;
         float value;

@@ -270,7 +270,6 @@ static void check_shape(const struct shape *shape, enum test_family family, enum
 
 static void every_element_arrives(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_NONE};
     for (size_t s = 0; s < SHAPES; s++)
         for (int family = 0; family < TEST_RANK_FAMILIES; family++)
@@ -281,7 +280,6 @@ static void every_element_arrives(void **state)
 /* Rows as they are, in one 16-bit dtype. */
 static void every_element_arrives_on_devices(void **state)
 {
-    (void)state;
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (size_t s = 0; s < SHAPES; s++)
         for (int family = 0; family < TEST_RANK_FAMILIES; family++)
@@ -292,7 +290,6 @@ static void every_element_arrives_on_devices(void **state)
 /* With one rank the layout is what it was: no chunks, and what the rank's configuration says does not matter. */
 static void one_rank_is_not_padded(void **state)
 {
-    (void)state;
     struct packed packed = {0};
     struct status status = {0};
     const struct shape one = {{TEST_INNER, TEST_HEADS, TEST_KV_HEADS, TEST_VOCAB}, 1};
@@ -305,7 +302,6 @@ static void one_rank_is_not_padded(void **state)
 
 static void parameters_are_counted_once(void **state)
 {
-    (void)state;
     for (size_t s = 0; s < SHAPES; s++) {
         struct packed packed = {0};
         struct status status = {0};
@@ -322,7 +318,6 @@ static void parameters_are_counted_once(void **state)
 
 static void both_kinds_share_one_layout(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_RANK_FAMILIES; family++) {
         struct packed packed = {0};
         struct graph prefill;
@@ -350,7 +345,6 @@ static uint64_t random_below(uint64_t *state, uint64_t limit)
 /* A part is the same however it is cut out of the whole: through units, weights and regions. */
 static void every_part_is_that_of_the_whole(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_RANK_FAMILIES; family++)
         for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
             struct packed packed = {0};
@@ -385,7 +379,6 @@ static void every_part_is_that_of_the_whole(void **state)
 /* Whichever rank has the value. */
 static void overflow_is_refused(void **state)
 {
-    (void)state;
     static const char *const tensors[] = {
         "model.embed_tokens.weight",
         "lm_head.weight",

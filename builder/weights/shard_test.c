@@ -19,7 +19,6 @@ static struct model_config config_with(uint64_t heads, uint64_t kv_heads, uint64
 
 static void ranks_get_equal_shares(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t heads, kv_heads, inner;
         uint32_t ranks;
@@ -47,7 +46,6 @@ static void ranks_get_equal_shares(void **state)
 
 static void shapes_that_cannot_be_shared_are_named(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t heads, kv_heads, inner;
         uint32_t ranks;
@@ -73,7 +71,6 @@ static void shapes_that_cannot_be_shared_are_named(void **state)
 /* Shares that were accepted make up the whole, and a rank's query heads find their KV head on it. */
 static void shares_make_up_the_whole(void **state)
 {
-    (void)state;
     int accepted = 0;
     for (uint64_t kv_heads = 1; kv_heads <= 12; kv_heads++)
         for (uint64_t heads = kv_heads; heads <= 48; heads += kv_heads)
@@ -115,7 +112,6 @@ static void expect_slice(const struct weight_source *piece, uint32_t rank, uint3
 
 static void every_rank_has_what_is_not_shared(void **state)
 {
-    (void)state;
     const struct weight_source vector = {.rows = 23, .rank_rows = 23},
                                matrix = {.rows = 23, .columns = 8, .rank_rows = 23, .rank_columns = 8};
     for (uint32_t rank = 0; rank < 16; rank++) {
@@ -131,7 +127,6 @@ static void every_rank_has_what_is_not_shared(void **state)
 
 static void rows_follow_each_other(void **state)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint64_t each = 1; each < 40; each += 13) {
             const struct weight_source piece = {.rows = ranks * each,
@@ -145,7 +140,6 @@ static void rows_follow_each_other(void **state)
 
 static void ranks_may_share_a_kv_head(void **state)
 {
-    (void)state;
     const struct weight_source one = {.rows = 8,
                                       .columns = 5,
                                       .shard = SHARD_KV_ROWS,
@@ -167,7 +161,6 @@ static void ranks_may_share_a_kv_head(void **state)
 
 static void the_last_of_the_vocabulary_is_padded(void **state)
 {
-    (void)state;
     const struct weight_source uneven = {.rows = 37,
                                          .columns = 5,
                                          .shard = SHARD_VOCABULARY,
@@ -202,7 +195,6 @@ static void the_last_of_the_vocabulary_is_padded(void **state)
 
 static void columns_follow_each_other(void **state)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
         const struct weight_source piece = {.rows = 23,
                                             .columns = 7 * ranks,
@@ -215,7 +207,6 @@ static void columns_follow_each_other(void **state)
 
 static void what_is_added_once_is_on_rank_0(void **state)
 {
-    (void)state;
     const struct weight_source bias = {.rows = 23, .shard = SHARD_FIRST_RANK, .rank_rows = 23};
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint32_t rank = 0; rank < ranks; rank++) expect_slice(&bias, rank, ranks, 0, 0, rank ? 0 : 23);

@@ -352,7 +352,6 @@ static void expect_case(const struct source_case *c, uint32_t ranks, enum engine
 
 static void every_kind_of_source(void **state)
 {
-    (void)state;
     static const enum shard shards[] = {SHARD_NONE, SHARD_ROWS, SHARD_KV_ROWS, SHARD_COLUMNS, SHARD_FIRST_RANK};
     int variant = 0;
     for (size_t c = 0; c < CASES; c++)
@@ -369,7 +368,6 @@ static void every_kind_of_source(void **state)
 /* Weights of several planes, whose blocks cross what ranks and sources have. */
 static void every_encoding(void **state)
 {
-    (void)state;
     for (size_t e = 0; encoding_at(e); e++)
         for (size_t c = 0; c < CASES; c++)
             for (uint32_t ranks = 1; ranks <= 3; ranks += 2)
@@ -380,7 +378,6 @@ static void every_encoding(void **state)
 /* q, k and v from one tensor, another and zeros; gate and up from runs and a transposed tensor: side by side and by turns. */
 static void several_sources_make_a_weight(void **state)
 {
-    (void)state;
     const struct source_case parts[] = {cases[7],
                                         cases[4],
                                         {"zeros", {.rows = WIDTH, .columns = HIDDEN}, HIDDEN, zeros, true}};
@@ -434,7 +431,6 @@ static void several_sources_make_a_weight(void **state)
 /* Vectors: 1 + w in F32, a bias of which a part is zeros in its tensor's type. */
 static void vectors(void **state)
 {
-    (void)state;
     struct fixture f;
     struct status status = {0};
     uint8_t *bytes;
@@ -475,7 +471,6 @@ static void vectors(void **state)
 
 static void parts_have_names_of_their_own(void **state)
 {
-    (void)state;
     struct fixture f;
     begin(&f, 1, TARGET_CPU);
     const int ids[] = {
@@ -516,7 +511,6 @@ static bool bind_parts(const struct weight_source *sources, size_t count, struct
 
 static void every_element_is_consumed_once(void **state)
 {
-    (void)state;
     struct status status;
     const struct weight_source q = {.shape = {30, 5}, .rows = 10}, k = {.shape = {30, 5}, .first_row = 10, .rows = 8},
                                v = {.shape = {30, 5}, .first_row = 18, .rows = 12},
@@ -558,7 +552,6 @@ static void every_element_is_consumed_once(void **state)
 /* What an architecture file may get wrong. */
 static void sources_that_contradict_themselves(void **state)
 {
-    (void)state;
     static const struct {
         struct weight_source source;
         const char *words;
@@ -612,7 +605,6 @@ static uint64_t place_of(const struct weight_source *source, uint64_t row, uint6
 /* By the tensor's own row and column, through slices, orders and transpositions, in every encoding. */
 static void odd_elements_are_named_as_they_lie(void **state)
 {
-    (void)state;
     for (size_t c = 0; c < CASES; c++)
         for (size_t e = 0; encoding_at(e); e++)
             for (uint32_t ranks = 1; ranks <= 3; ranks += 2) {
@@ -650,7 +642,6 @@ static void odd_elements_are_named_as_they_lie(void **state)
 /* Arithmetic may leave the range of the encoding, of an element that is in it. */
 static void what_arithmetic_makes_too_large(void **state)
 {
-    (void)state;
     struct fixture f;
     struct status status = {0};
     uint8_t *bytes;

@@ -163,7 +163,6 @@ static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 static void every_element_arrives(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++)
         for (size_t from = 0; from < 3; from++)
             for (size_t to = 0; to <= 3; to++) {
@@ -187,7 +186,6 @@ static void every_element_arrives(void **state)
 /* Devices: matrices row by row, in one 16-bit dtype, every tensor at the beginning of a line of memory. */
 static void every_element_arrives_on_devices(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++)
         for (size_t from = 0; from < 3; from++)
             for (size_t to = 1; to < 3; to++) {
@@ -225,7 +223,6 @@ static void every_element_arrives_on_devices(void **state)
 /* Tensors that become one weight but differ in dtype meet in F32, which holds them all. */
 static void mixed_dtypes_meet_in_f32(void **state)
 {
-    (void)state;
     static const struct {
         enum test_family family;
         const char *tensor, *weight;
@@ -254,7 +251,6 @@ static void mixed_dtypes_meet_in_f32(void **state)
 /* On devices this happens to vectors; matrices have the dtype that was asked for. */
 static void mixed_vectors_meet_in_f32_on_devices(void **state)
 {
-    (void)state;
     struct test_model model;
     struct packed packed;
     struct status status = {0};
@@ -272,7 +268,6 @@ static void mixed_vectors_meet_in_f32_on_devices(void **state)
 
 static void overflow_is_refused(void **state)
 {
-    (void)state;
     static const char *const tensors[] = {"model.embed_tokens.weight", "model.layers.1.self_attn.v_proj.weight",
                                           "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.weight"};
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++)
@@ -294,7 +289,6 @@ static void overflow_is_refused(void **state)
 
 static void parameters_are_counted_once(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
         struct packed packed;
@@ -311,7 +305,6 @@ static void parameters_are_counted_once(void **state)
 
 static void both_kinds_share_one_layout(void **state)
 {
-    (void)state;
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
         struct packed packed;

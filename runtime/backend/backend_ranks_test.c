@@ -223,7 +223,6 @@ static const struct backend_options options = {.threads = 6, .kv_tokens = 99, .h
 
 static int begin(void **state)
 {
-    (void)state;
     settling_type = sharing_type = rank_type;
     settling_type.settle = settle;
     sharing_type.shares_memory = true;
@@ -250,7 +249,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     int left = 0;
     for (int r = 0; r < PLAN_MAX_RANKS; r++) {
         left += fakes.ranks[r] && fakes.ranks[r]->alive;
@@ -301,7 +299,6 @@ static void state_bytes(struct plan_field fields[STATE_FIELD_COUNT], uint64_t *t
 
 static void every_rank_is_made_and_connected(void **state)
 {
-    (void)state;
     static const uint64_t counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         begin(NULL);
@@ -345,7 +342,6 @@ static void every_rank_is_made_and_connected(void **state)
 
 static void a_rank_that_cannot_be_made_is_named(void **state)
 {
-    (void)state;
     for (unsigned failing = 1; failing < 1u << 3; failing++) {
         begin(NULL);
         struct status status = {0};
@@ -367,7 +363,6 @@ static void a_rank_that_cannot_be_made_is_named(void **state)
 
 static void a_rank_that_cannot_be_connected_is_named(void **state)
 {
-    (void)state;
     struct status status = {0};
     fakes.fails[CALL_CONNECT] = 1u << 2;
     assert_null(backend_ranks_create(&several, &rank_type, &engine, &options, &status));
@@ -379,7 +374,6 @@ static void a_rank_that_cannot_be_connected_is_named(void **state)
 
 static void inputs_reach_all_ranks(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct backend *backend = make(3);
     for (int round = 0; round < 20; round++) {
@@ -408,7 +402,6 @@ static void inputs_reach_all_ranks(void **state)
 /* Exactly the announced rows of the state are copied: others may hold results of the rank's replays. */
 static void changed_rows_reach_all_ranks(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct plan_field fields[STATE_FIELD_COUNT];
     const uint64_t row_bytes[STATE_FIELD_COUNT] = {PAGES_PER_SLOT * sizeof(int32_t), sizeof(struct sampler_state),
@@ -452,7 +445,6 @@ static void changed_rows_reach_all_ranks(void **state)
 /* Queued ahead: every rank continues from its own last replay, and nothing is copied. */
 static void replays_are_queued_ahead(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct backend *backend = make(3);
     fill_step(backend, DECODE, 3);
@@ -496,7 +488,6 @@ static void replays_are_queued_ahead(void **state)
 
 static void ranks_that_part_are_an_error(void **state)
 {
-    (void)state;
     for (int rank = 1; rank < 3; rank++)
         for (int valid = 0; valid <= DECODE_ROWS; valid++)
             for (int row = 0; row < DECODE_ROWS; row++) {
@@ -528,7 +519,6 @@ static void ranks_that_part_are_an_error(void **state)
 /* Each of two replays in flight has its own number of rows. */
 static void rows_belong_to_their_replay(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct backend *backend = make(2);
     for (int round = 0; round < 4; round++) {
@@ -548,7 +538,6 @@ static void rows_belong_to_their_replay(void **state)
 /* Any rank fails by itself while any others wait for it: the failed rank is named, the others are stopped. */
 static void a_failed_submit_is_named_and_stops_the_others(void **state)
 {
-    (void)state;
     for (int failing = 0; failing < 3; failing++)
         for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
             if (blocked >> failing & 1) continue;
@@ -573,7 +562,6 @@ static void a_failed_submit_is_named_and_stops_the_others(void **state)
 
 static void a_failed_wait_is_named_and_stops_the_others(void **state)
 {
-    (void)state;
     for (int failing = 0; failing < 3; failing++)
         for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
             /* Ranks are waited for in order: a rank before the failed one would report its own time-out. */
@@ -600,7 +588,6 @@ static void a_failed_wait_is_named_and_stops_the_others(void **state)
 /* Rank 0 stopped because of another rank: its message is not reported. */
 static void who_only_stopped_is_not_blamed(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct backend *backend = make(3);
     fill_step(backend, DECODE, 3);
@@ -617,7 +604,6 @@ static void who_only_stopped_is_not_blamed(void **state)
 /* After the failure of a rank, tokens of another differ; the failure is reported, not the difference. */
 static void a_failure_comes_before_tokens_that_differ(void **state)
 {
-    (void)state;
     for (int failing = 0; failing < 3; failing++) {
         begin(NULL);
         struct status status = {0};
@@ -640,7 +626,6 @@ static void a_failure_comes_before_tokens_that_differ(void **state)
  * spaces. */
 static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
 {
-    (void)state;
     for (int in_flight = 1; in_flight <= BACKEND_MOST_IN_FLIGHT; in_flight++) {
         begin(NULL);
         struct status status = {0};
@@ -664,7 +649,6 @@ static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
  * remain. */
 static void all_settle_before_the_first_is_destroyed(void **state)
 {
-    (void)state;
     for (unsigned hangs = 0; hangs < 8; hangs++) {
         begin(NULL);
         fakes.hangs = hangs;
@@ -685,7 +669,6 @@ static void all_settle_before_the_first_is_destroyed(void **state)
 /* The other ranks use what rank 0 has checked for all. */
 static void ranks_in_one_memory_follow_the_first(void **state)
 {
-    (void)state;
     struct backend *backend = make_of(&sharing_type, 3);
     assert_int_equal(fakes.ranks[0]->options.pages, 0);
     for (int r = 1; r < 3; r++) assert_int_equal(fakes.ranks[r]->options.pages, 100);
@@ -705,7 +688,6 @@ static void ranks_in_one_memory_follow_the_first(void **state)
 
 static void draws_reach_all_and_logits_come_from_the_first(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct backend *backend = make(3);
     fill_step(backend, DECODE, 2);
@@ -721,7 +703,6 @@ static void draws_reach_all_and_logits_come_from_the_first(void **state)
 
 static void all_ranks_run_a_trace_and_the_first_tells(void **state)
 {
-    (void)state;
     struct backend_type with_source = rank_type;
     with_source.source = source;
     const struct {

@@ -12,7 +12,6 @@ static const char *const names[3][4] = {
 
 static int clear(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3 * 4; i++) unsetenv(names[i / 4][i % 4]);
     unsetenv("MASTER_ADDR");
     unsetenv("MASTER_PORT");
@@ -92,7 +91,6 @@ static void expect_refusal(const char *words)
 
 static void torchrun_is_read(void **state)
 {
-    (void)state;
     torchrun("10.0.0.1", "29500", VALUES("5", "8", "1", "4"));
     expect_place(5, 8, 1, "10.0.0.1:29501");
     torchrun("node-7.cluster", "29500", VALUES("0", "65535", "0", NULL)); /* whose number here is not needed */
@@ -101,7 +99,6 @@ static void torchrun_is_read(void **state)
 
 static void open_mpi_is_read(void **state)
 {
-    (void)state;
     open_mpi(VALUES("3", "4", "3", "4"));
     expect_place(3, 4, 3, "127.0.0.1:29401");
     setenv("MASTER_PORT", "5000", 1);
@@ -118,7 +115,6 @@ static void open_mpi_is_read(void **state)
 /* Two jobs on one machine, of which neither knows. */
 static void jobs_have_ports_of_their_own(void **state)
 {
-    (void)state;
     char first[sizeof((struct eng_open_options *)0)->address];
     open_mpi(VALUES("3", "4", "3", "4"));
     setenv("PMIX_NAMESPACE", "2155610113", 1);
@@ -142,7 +138,6 @@ static void jobs_have_ports_of_their_own(void **state)
 
 static void mpich_is_read(void **state)
 {
-    (void)state;
     mpich(VALUES("1", "2", "1", "2"));
     expect_place(1, 2, 1, "127.0.0.1:29401");
     mpich(VALUES("1", "2", "0", "1"));
@@ -153,7 +148,6 @@ static void mpich_is_read(void **state)
 /* torchrun may run below mpirun, one for each machine: the innermost counts. */
 static void the_first_launcher_counts(void **state)
 {
-    (void)state;
     mpich(VALUES("6", "7", "6", "7"));
     open_mpi(VALUES("4", "5", "4", "5"));
     expect_place(4, 5, 4, "127.0.0.1:29401");
@@ -168,7 +162,6 @@ static void the_first_launcher_counts(void **state)
 
 static void nobody_has_started_it(void **state)
 {
-    (void)state;
     static const char words[] = "environment: expected the variables of torchrun (RANK, WORLD_SIZE), Open MPI or "
                                 "MPICH, found none; start the processes with torchrun or mpirun";
     expect_refusal(words);
@@ -185,7 +178,6 @@ static void nobody_has_started_it(void **state)
 
 static void wrong_numbers_are_refused(void **state)
 {
-    (void)state;
     static const char *const wrong[] = {"",    "-1", "+1",  " 1",    "1 ",         "1.0",
                                         "0x1", "1e", "one", "65536", "4294967296", "18446744073709551616"};
     static const char *const right[4] = {"1", "2", "1", "2"};
@@ -211,7 +203,6 @@ static void wrong_numbers_are_refused(void **state)
 
 static void missing_numbers_are_refused(void **state)
 {
-    (void)state;
     torchrun("host", "1000", VALUES("0", "2", NULL, "2"));
     expect_refusal("environment: LOCAL_RANK: expected a number from 0 to 65535, found nothing");
     torchrun("host", "1000", VALUES("0", "2", "0", "2"));
@@ -230,7 +221,6 @@ static void missing_numbers_are_refused(void **state)
 /* A text of any length is told in part. */
 static void long_texts_are_refused(void **state)
 {
-    (void)state;
     enum { LENGTH = 100000 };
     char *text = malloc(LENGTH + 1);
     assert_non_null(text);
@@ -245,7 +235,6 @@ static void long_texts_are_refused(void **state)
 
 static void ports_have_a_limit(void **state)
 {
-    (void)state;
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("host", "65534", values);
     expect_place(1, 2, 1, "host:65535");
@@ -265,7 +254,6 @@ static void ports_have_a_limit(void **state)
 
 static void addresses_of_ipv6_stand_in_brackets(void **state)
 {
-    (void)state;
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("::1", "29500", values);
     expect_place(1, 2, 1, "[::1]:29501");
@@ -275,7 +263,6 @@ static void addresses_of_ipv6_stand_in_brackets(void **state)
 
 static void several_machines_need_an_address(void **state)
 {
-    (void)state;
     open_mpi(VALUES("3", "4", "1", "2"));
     expect_refusal(
         "environment: Open MPI: expected the host of process 0 in MASTER_ADDR|MASTER_ADDR|host of process 0|found "
@@ -292,7 +279,6 @@ static void several_machines_need_an_address(void **state)
 /* The longest host that fits beside a port of five digits, and the brackets. */
 static void hosts_have_a_limit(void **state)
 {
-    (void)state;
     const char *const values[4] = {"0", "2", "0", "2"};
     for (int colons = 0; colons < 2; colons++) {
         enum { WITH_PORT = ENG_ADDRESS_BYTES - sizeof ":65535" };
@@ -314,7 +300,6 @@ static void hosts_have_a_limit(void **state)
 
 static void a_given_address_stays(void **state)
 {
-    (void)state;
     struct eng_open_options options;
     struct eng_error error;
     eng_open_options_init(&options);
@@ -333,7 +318,6 @@ static void a_given_address_stays(void **state)
 
 static void one_process_needs_no_address(void **state)
 {
-    (void)state;
     open_mpi(VALUES("0", "1", "0", NULL));
     expect_place(0, 1, 0, "");
     torchrun("host", "29500", VALUES("0", "1", "0", "1"));
@@ -346,7 +330,6 @@ static void one_process_needs_no_address(void **state)
 
 static void the_machine_s_processes_are_counted(void **state)
 {
-    (void)state;
     torchrun("host", "1", VALUES("0", "8", "0", "4"));
     assert_int_equal(read_options().local_processes, 4);
     torchrun("host", "1", VALUES("0", "8", "0", NULL));
@@ -367,7 +350,6 @@ static void expect_token(const char *token) { assert_string_equal(read_options()
 
 static void tokens_are_read(void **state)
 {
-    (void)state;
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("host", "1", values);
     expect_token("");
@@ -396,7 +378,6 @@ static void tokens_are_read(void **state)
 /* An empty one is a mistake (an unset variable of a script), which must not pass for none. No message repeats the text. */
 static void wrong_tokens_are_refused(void **state)
 {
-    (void)state;
     char text[ENG_TOKEN_BYTES + 1];
     struct eng_open_options options;
     struct eng_error error;
@@ -425,7 +406,6 @@ static void wrong_tokens_are_refused(void **state)
 /* What a launcher does not know is as the caller has it. */
 static void other_options_stay(void **state)
 {
-    (void)state;
     static const uint32_t devices[] = {4, 2};
     struct eng_open_options options;
     eng_open_options_init(&options);
@@ -449,7 +429,6 @@ static void other_options_stay(void **state)
 
 static void wrong_structs_are_refused(void **state)
 {
-    (void)state;
     static const size_t wrong[] = {0, 1, sizeof(size_t) - 1, 1 << 20, SIZE_MAX};
     struct eng_open_options options;
     struct eng_error error;
@@ -466,7 +445,6 @@ static void wrong_structs_are_refused(void **state)
 /* For a caller that knows more fields: zero, or not ours to understand. */
 static void longer_structs_are_read(void **state)
 {
-    (void)state;
     struct {
         struct eng_open_options options;
         uint64_t later;
@@ -486,7 +464,6 @@ static void longer_structs_are_read(void **state)
 /* For a caller that knows fewer: nothing is written beyond its struct. */
 static void shorter_structs_keep_their_end(void **state)
 {
-    (void)state;
     torchrun("host", "1", VALUES("1", "2", "1", "2"));
     for (size_t size = sizeof(size_t); size < sizeof(struct eng_open_options); size++) {
         struct eng_open_options options;

@@ -12,7 +12,6 @@
 
 static void strangers_do_not_disturb(void **state)
 {
-    (void)state;
     enum { SILENT = 40 }; /* more than process 0 keeps */
     int silent[SILENT];
     test_group_plan(3, 5, test_group_gathers);
@@ -39,7 +38,6 @@ static void strangers_do_not_disturb(void **state)
 
 static void another_version_is_told(void **state)
 {
-    (void)state;
     test_group_plan(3, 1, test_group_stay);
     test_group_members[2].script = NULL;
     test_group_start(3);
@@ -74,7 +72,6 @@ static void large_gathers(const struct test_group_member *member, struct process
 /* Sockets of small packets hold little: parts wait for this reader while the others begin the next gather. */
 static void a_slow_reader_gets_all_in_order(void **state)
 {
-    (void)state;
     enum { GATHERS = 4 }; /* the names, then those of the script */
     static uint8_t data[PROCESS_GROUP_GATHER_BYTES];
     int small = 536;
@@ -118,7 +115,6 @@ static void a_slow_reader_gets_all_in_order(void **state)
 /* One hostile member for each kind of wrong frame; the group fails, and names it. */
 static void wrong_frames_of_a_member(void **state)
 {
-    (void)state;
     const struct test_group_frame wrong[] = {
         test_group_frame(1, 1, 0, 2, TEST_GROUP_FINGERPRINT),         /* hello again */
         test_group_frame(2, 1, 0xffffffff, 3, 0),                     /* a long message */
@@ -164,7 +160,6 @@ static void wrong_frames_of_a_member(void **state)
 /* Its part would take the place of one that others still have to get. */
 static void a_part_that_comes_too_early(void **state)
 {
-    (void)state;
     test_group_plan(3, 2, test_group_stay);
     test_group_members[1].script = test_group_members[2].script = NULL;
     test_group_start(3);
@@ -189,7 +184,6 @@ static void a_part_that_comes_too_early(void **state)
 /* Random bytes after correct magics, also goodbyes, notes of any step, and parts: whatever follows is an end. */
 static void random_frames_of_a_member(void **state)
 {
-    (void)state;
     srand(5);
     for (int round = 0; round < 40; round++) {
         test_group_plan(2, 1, test_group_gather_once);
@@ -230,7 +224,6 @@ static void expect_noticed(uint32_t count, uint32_t victim, double since, double
 
 static void a_killed_process_is_noticed(void **state)
 {
-    (void)state;
     for (int victim = 0; victim < 3; victim++)
         for (int in_gather = 0; in_gather < 2; in_gather++) {
             char words[64];
@@ -274,22 +267,13 @@ static void stop_one(int victim)
     assert_false(test_group_reports[victim].ok);
 }
 
-static void a_stopped_process_is_noticed(void **state)
-{
-    (void)state;
-    stop_one(1);
-}
+static void a_stopped_process_is_noticed(void **state) { stop_one(1); }
 
-static void a_stopped_process_0_is_noticed(void **state)
-{
-    (void)state;
-    stop_one(0);
-}
+static void a_stopped_process_0_is_noticed(void **state) { stop_one(0); }
 
 /* As launchers do when they are suspended: longer than the limit for one of them. */
 static void a_stop_of_all_does_no_harm(void **state)
 {
-    (void)state;
     test_group_plan(3, 20, test_group_stay);
     test_group_start(3);
     test_group_wait_joined(3);
@@ -325,7 +309,6 @@ static void fails_with_a_long_message(const struct test_group_member *member, st
 
 static void a_failure_is_told_to_all(void **state)
 {
-    (void)state;
     test_group_plan(5, 20, fails_with_a_long_message);
     test_group_start(5);
     test_group_wait_joined(5);

@@ -66,7 +66,6 @@ static char interface[INET_ADDRSTRLEN]; /* an address of this machine that other
 
 static int find_interface(void **state)
 {
-    (void)state;
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all)) return -1;
     for (struct ifaddrs *one = all; one && !*interface; one = one->ifa_next)
@@ -119,7 +118,6 @@ static void expect_refusal(const char *host, const char *words)
 /* As Debian has a machine's own name in /etc/hosts. */
 static void a_name_of_this_machine_alone(void **state)
 {
-    (void)state;
     RESOLVES_TO("127.0.1.1");
     expect_listener("machine.test", false, "127.0.1.1");
     RESOLVES_TO("127.0.0.1");
@@ -128,7 +126,6 @@ static void a_name_of_this_machine_alone(void **state)
 
 static void other_machines_must_reach_it(void **state)
 {
-    (void)state;
     static const char words[] =
         "resolves to 127.0.1.1|only this machine reaches|several machines|MASTER_ADDR|/etc/hosts";
     RESOLVES_TO("127.0.1.1");
@@ -143,7 +140,6 @@ static void other_machines_must_reach_it(void **state)
 
 static void what_others_reach_comes_first(void **state)
 {
-    (void)state;
     if (!*interface) skip();
     RESOLVES_TO("127.0.1.1", interface);
     expect_listener("machine.test", false, interface);
@@ -156,7 +152,6 @@ static void what_others_reach_comes_first(void **state)
 /* An address of documentation that no machine has. */
 static void an_address_of_another_machine(void **state)
 {
-    (void)state;
     RESOLVES_TO("203.0.113.1");
     expect_refusal("machine.test", "cannot listen at 'machine.test:|address of this machine");
     RESOLVES_TO("203.0.113.1", "127.0.1.1");
@@ -167,7 +162,6 @@ static void an_address_of_another_machine(void **state)
 /* Who asks for all interfaces gets them. */
 static void all_interfaces_when_asked_for(void **state)
 {
-    (void)state;
     expect_listener("0.0.0.0", false, "0.0.0.0");
     expect_listener("0.0.0.0", true, "0.0.0.0");
 }

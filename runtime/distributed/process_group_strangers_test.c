@@ -38,7 +38,6 @@ static void expect_refusal(int descriptor, const char *words)
 /* Each of them, then the processes that process 0 waits for. */
 static void wrong_hellos_end_nothing(void **state)
 {
-    (void)state;
     struct {
         struct test_group_frame hello;
         const char *name, *words;
@@ -71,7 +70,6 @@ static void wrong_hellos_end_nothing(void **state)
 /* A connection without a hello gets no answer. */
 static void what_is_no_hello_ends_nothing(void **state)
 {
-    (void)state;
     struct test_group_frame frames[] = {hello_of(1, 2),
                                         hello_of(1, 2),
                                         hello_of(1, 2),
@@ -104,7 +102,6 @@ static void what_is_no_hello_ends_nothing(void **state)
 /* The number belongs to the process that came first. */
 static void a_number_that_is_taken(void **state)
 {
-    (void)state;
     test_group_plan(3, 20, test_group_gathers);
     test_group_start_one(0);
     struct test_group_frame frame;
@@ -125,7 +122,6 @@ static void a_number_that_is_taken(void **state)
 /* The expected fingerprint would let a stranger in. */
 static void a_refusal_gives_nothing_away(void **state)
 {
-    (void)state;
     struct test_group_frame hello = hello_of(1, 2), frame;
     char text[STATUS_MESSAGE_BYTES];
     hello.value = 0xabcdef;
@@ -144,7 +140,6 @@ static void a_refusal_gives_nothing_away(void **state)
 /* A process of the job itself learns the reason at once; process 0 knows no better than to wait, and names it then. */
 static void the_time_out_names_who_was_refused(void **state)
 {
-    (void)state;
     test_group_plan(3, 1.5, test_group_stay);
     test_group_members[1].options.fingerprint++;
     test_group_start_one(0);
@@ -166,7 +161,6 @@ static void the_time_out_names_who_was_refused(void **state)
 
 static void a_silent_stranger_is_named(void **state)
 {
-    (void)state;
     test_group_plan(2, 7, test_group_stay);
     test_group_start_one(0);
     int silent = test_group_connect(NULL), slow = test_group_connect(NULL);
@@ -187,7 +181,6 @@ static void a_silent_stranger_is_named(void **state)
 
 static void a_thousand_idle_connections_starve_nobody(void **state)
 {
-    (void)state;
     enum { IDLE = 1000 };
     static int idle[IDLE];
     struct rlimit limit;
@@ -209,7 +202,6 @@ static void a_thousand_idle_connections_starve_nobody(void **state)
 /* Process 0 may have had no room for it, or something else had its port for a while. */
 static void a_process_that_got_no_answer_comes_again(void **state)
 {
-    (void)state;
     test_group_plan(2, 20, test_group_gathers);
     test_group_start_one(1); /* before the listener, which it would inherit */
     int listener = test_group_listen();
@@ -226,7 +218,6 @@ static void a_process_that_got_no_answer_comes_again(void **state)
 
 static void another_program_at_the_address(void **state)
 {
-    (void)state;
     test_group_plan(2, 20, test_group_stay);
     int listener = test_group_listen();
     test_group_start_one(1);

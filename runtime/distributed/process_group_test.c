@@ -25,7 +25,6 @@ static void all_gather(uint32_t count, const int *delays_ms)
 
 static void any_order_of_start(void **state)
 {
-    (void)state;
     all_gather(2, (const int[]){0, 100});
     all_gather(2, (const int[]){200, 0});
     all_gather(3, (const int[]){100, 0, 200});
@@ -45,7 +44,6 @@ static void unequal_sizes(const struct test_group_member *member, struct process
 
 static void gathers_of_different_sizes_fail(void **state)
 {
-    (void)state;
     test_group_plan(3, 5, unequal_sizes);
     test_group_start(3);
     test_group_finish(4);
@@ -55,7 +53,6 @@ static void gathers_of_different_sizes_fail(void **state)
 
 static void nobody_waits_for_ever_in_a_gather(void **state)
 {
-    (void)state;
     test_group_plan(3, 0.5, test_group_gather_once);
     test_group_members[1].script = test_group_stay;
     test_group_start(3);
@@ -78,7 +75,6 @@ static void refused_everywhere(uint32_t count, const char *words)
 
 static void another_engine_file(void **state)
 {
-    (void)state;
     test_group_plan(3, 5, test_group_stay);
     test_group_members[1].options.fingerprint++;
     test_group_members[2].script = NULL;
@@ -91,7 +87,6 @@ static void another_engine_file(void **state)
 
 static void everybody_hears_of_a_refusal(void **state)
 {
-    (void)state;
     test_group_plan(4, 5, test_group_stay);
     test_group_members[1].options.fingerprint++;
     test_group_members[1].delay_ms = 200; /* when the others are there */
@@ -100,7 +95,6 @@ static void everybody_hears_of_a_refusal(void **state)
 
 static void a_number_that_is_there_twice(void **state)
 {
-    (void)state;
     test_group_plan(4, 5, test_group_stay);
     test_group_members[3].options.process = 1;
     test_group_members[3].delay_ms = 200;
@@ -109,7 +103,6 @@ static void a_number_that_is_there_twice(void **state)
 
 static void another_count(void **state)
 {
-    (void)state;
     test_group_plan(3, 5, test_group_stay);
     test_group_members[2].options.processes = 4;
     test_group_members[2].delay_ms = 200;
@@ -118,7 +111,6 @@ static void another_count(void **state)
 
 static void missing_processes_are_named(void **state)
 {
-    (void)state;
     test_group_plan(5, 0.8, test_group_stay);
     test_group_members[1].script = test_group_members[3].script = NULL;
     test_group_start(5);
@@ -128,7 +120,6 @@ static void missing_processes_are_named(void **state)
 
 static void process_0_does_not_come(void **state)
 {
-    (void)state;
     test_group_plan(2, 0.5, test_group_stay);
     test_group_members[0].script = NULL;
     double begun = test_group_seconds();
@@ -140,7 +131,6 @@ static void process_0_does_not_come(void **state)
 
 static void wrong_options(void **state)
 {
-    (void)state;
     static const char *const bad[] = {"localhost", "localhost:",   "localhost:0", "localhost:65536", "localhost:12x",
                                       ":5000",     "::1:5000",     "[::1]",       "localhost:-1",    "[::1]:0",
                                       "a:999999",  "localhost: 1", "\n:12"};
@@ -171,7 +161,6 @@ static void wrong_options(void **state)
 
 static void a_port_that_is_taken(void **state)
 {
-    (void)state;
     struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int taken = socket(AF_INET, SOCK_STREAM, 0);
     any.sin_port = htons((uint16_t)atoi(strchr(test_group_address, ':') + 1));
@@ -186,7 +175,6 @@ static void a_port_that_is_taken(void **state)
 
 static void version_6_of_ip(void **state)
 {
-    (void)state;
     char port[16];
     snprintf(port, sizeof port, "%s", strchr(test_group_address, ':') + 1);
     int probe = socket(AF_INET6, SOCK_STREAM, 0);
@@ -238,7 +226,6 @@ static void note_with(const int *paces_ms, uint32_t who, uint64_t at)
 
 static void equal_notes_at_any_pace(void **state)
 {
-    (void)state;
     note_with((const int[]){7, 1, 20}, 0, 0);
     test_group_wait_joined(3);
     test_group_sleep_ms(3000);
@@ -249,7 +236,6 @@ static void equal_notes_at_any_pace(void **state)
 
 static void parted_processes_are_noticed(void **state)
 {
-    (void)state;
     /* Slower than process 0, as fast, faster; and when process 0 itself is the odd one. */
     static const int paces[][3] = {{1, 10, 1}, {5, 5, 5}, {10, 1, 1}};
     for (int i = 0; i < 4; i++) {
@@ -274,7 +260,6 @@ static void note_640_alone(const struct test_group_member *member, struct proces
 
 static void the_step_is_named(void **state)
 {
-    (void)state;
     test_group_plan(3, 20, note_640_alone);
     test_group_start(3);
     test_group_finish(3);
@@ -301,7 +286,6 @@ static void leave_one_by_one(const struct test_group_member *member, struct proc
 
 static void leaving_is_no_failure(void **state)
 {
-    (void)state;
     for (int first = 0; first < 3; first++) {
         test_group_plan(3, 20, leave_one_by_one);
         atomic_store(test_group_flag, first);
@@ -323,7 +307,6 @@ static void leave_at_once(const struct test_group_member *member, struct process
 
 static void who_has_left_is_not_waited_for(void **state)
 {
-    (void)state;
     for (int first = 0; first < 2; first++) {
         char words[64];
         test_group_plan(3, 20, test_group_gather_once);
@@ -341,7 +324,6 @@ static void who_has_left_is_not_waited_for(void **state)
 
 static void leaving_does_not_wait_for_the_stopped(void **state)
 {
-    (void)state;
     test_group_plan(3, 20, test_group_stay);
     test_group_start(3);
     test_group_wait_joined(3);
@@ -386,7 +368,6 @@ static void run_in_threads(uint32_t count)
 
 static void nothing_stays_behind(void **state)
 {
-    (void)state;
     /* A sanitizer starts a thread of its own with the first. */
     pthread_t first;
     assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);

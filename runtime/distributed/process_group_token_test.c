@@ -34,7 +34,6 @@ static void expect_no_token(uint32_t count)
 /* HMAC-SHA-256 as Python's hmac module has it, over the same bytes: label, nonces, hello. */
 static void a_proof_is_an_hmac(void **state)
 {
-    (void)state;
     static const uint8_t expected[2][PROCESS_GROUP_PROOF_BYTES] =
         {{0x84, 0x87, 0x63, 0x6c, 0x46, 0x3a, 0xd7, 0xc3, 0xed, 0x37, 0xff, 0x62, 0x6b, 0x32, 0x4c, 0x13,
           0x4d, 0x3e, 0x05, 0x4e, 0xe5, 0x77, 0xd5, 0xd1, 0x6d, 0x7e, 0xd7, 0xa5, 0xfd, 0xef, 0xce, 0xeb},
@@ -69,7 +68,6 @@ static void a_proof_is_an_hmac(void **state)
 
 static void nonces_differ(void **state)
 {
-    (void)state;
     uint8_t nonces[20][PROCESS_GROUP_NONCE_BYTES];
     for (int i = 0; i < 20; i++) {
         assert_true(process_group_token_draw_nonce(nonces[i], NULL));
@@ -81,7 +79,6 @@ static void nonces_differ(void **state)
 
 static void one_token_for_all(void **state)
 {
-    (void)state;
     for (uint32_t count = 2; count <= 16; count += 7) {
         plan_with_token(count, 10, test_group_gathers);
         test_group_start(count);
@@ -93,7 +90,6 @@ static void one_token_for_all(void **state)
 
 static void tokens_of_any_size(void **state)
 {
-    (void)state;
     char longest[PROCESS_GROUP_TOKEN_BYTES + 1];
     memset(longest, 't', sizeof longest);
     longest[PROCESS_GROUP_TOKEN_BYTES] = '\0';
@@ -134,7 +130,6 @@ static void refused_alone(const char *of_first, const char *of_other, const char
 
 static void other_tokens_are_refused(void **state)
 {
-    (void)state;
     refused_alone(token, "correct horse battery stapler", "process 1 (|has another job token than process 0 (");
     refused_alone(token, NULL, "process 1 (|was started without a job token, but process 0 (|with one|ENG_JOB_TOKEN");
     refused_alone(token, "", "process 1 (|was started without a job token, but process 0 (|with one");
@@ -144,7 +139,6 @@ static void other_tokens_are_refused(void **state)
 /* A stranger without the token does not take the number of the process that has it. */
 static void strangers_take_no_number(void **state)
 {
-    (void)state;
     plan_with_token(2, 20, test_group_gathers);
     test_group_start_one(0);
     struct test_group_frame hello = test_group_frame(HELLO, 1, 0, 2 | HAS_TOKEN, TEST_GROUP_FINGERPRINT), frame;
@@ -241,7 +235,6 @@ static void run_by_relay(struct relay *relay, char to_address[64], size_t flippe
 
 static void a_recorded_hello_is_worth_nothing(void **state)
 {
-    (void)state;
     struct relay relay;
     char address[64];
     run_by_relay(&relay, address, SIZE_MAX, 10, test_group_gather_once);
@@ -271,7 +264,6 @@ static void a_recorded_hello_is_worth_nothing(void **state)
 /* The proof is about all of the hello. */
 static void a_changed_hello_is_refused(void **state)
 {
-    (void)state;
     /* Number, count, fingerprint, name. */
     static const size_t places[] = {16, 24, 39, 40};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -298,7 +290,6 @@ static const struct impostor {
 
 static void an_impostor_is_noticed(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof impostors / sizeof *impostors; i++) {
         uint8_t nonce[PROCESS_GROUP_NONCE_BYTES] = {0}, answer[PROCESS_GROUP_NONCE_BYTES + PROCESS_GROUP_PROOF_BYTES];
         struct test_group_frame frame;

@@ -47,7 +47,6 @@ static void choose_address(void)
 
 int test_group_begin(void **state)
 {
-    (void)state;
     memset(test_group_members, 0, sizeof test_group_members);
     memset(test_group_reports, 0, TEST_GROUP_MOST * sizeof *test_group_reports);
     atomic_store(test_group_flag, 0);
@@ -59,7 +58,6 @@ int test_group_begin(void **state)
 /* Also what a failed test has left. */
 int test_group_end(void **state)
 {
-    (void)state;
     for (int i = 0; i < TEST_GROUP_MOST; i++) {
         if (test_group_members[i].pid <= 0) continue;
         kill(test_group_members[i].pid, SIGKILL);
@@ -290,7 +288,6 @@ void test_group_gather_once(const struct test_group_member *member, struct proce
 
 int test_group_share(void **state)
 {
-    (void)state;
     char *shared = mmap(NULL, TEST_GROUP_MOST * sizeof *test_group_reports + 64, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return -1;

@@ -10,7 +10,6 @@ static struct test_fake_cuda fake;
 
 static int find_fake(void **state)
 {
-    (void)state;
     setenv("FAKE_CUDA_DEVICES", "8", 1);
     fake = test_fake_cuda_find();
     return 0;
@@ -55,7 +54,6 @@ static void check(const char *before, const int *ordinals, uint32_t count, bool 
 
 static void gpus_are_hidden(void **state)
 {
-    (void)state;
     const int one[] = {3}, first[] = {0}, several[] = {2, 0, 1}, twice[] = {1, 1}, far[] = {7, 12};
     check(NULL, one, 1, true, "3", true);
     check(NULL, first, 1, true, "0", true);
@@ -77,7 +75,6 @@ static void gpus_are_hidden(void **state)
 
 static void connections_stay_as_they_are(void **state)
 {
-    (void)state;
     struct cuda_environment environment;
     struct status status = {0};
     const int ordinal = 4;
@@ -95,7 +92,6 @@ static void connections_stay_as_they_are(void **state)
 /* The driver is asked for the changed numbers; a process that already uses CUDA keeps its numbers. */
 static void the_driver_shows_them(void **state)
 {
-    (void)state;
     struct cuda_environment environment;
     struct status status = {0};
     struct device all, one;

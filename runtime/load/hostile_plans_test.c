@@ -361,21 +361,15 @@ static void every_damage_is_refused(enum engine_target target)
 
 static void damage_on_gpus_is_refused(void **state)
 {
-    (void)state;
     every_damage_is_refused(TARGET_CUDA);
     assert_true(fixture.plan.header.launch_count >= OP_COUNT - 1 + 3); /* all ops, and calls */
 }
 
-static void damage_on_processors_is_refused(void **state)
-{
-    (void)state;
-    every_damage_is_refused(TARGET_CPU);
-}
+static void damage_on_processors_is_refused(void **state) { every_damage_is_refused(TARGET_CPU); }
 
 /* A later release may add parameters: they are passed over unless they are marked as essential. */
 static void unknown_parameters(void **state)
 {
-    (void)state;
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct status status;
         open_fixture((enum engine_target)target);
@@ -395,7 +389,6 @@ static void unknown_parameters(void **state)
 /* In engines of format 2.0 a kernel for a GPU may be of any form. */
 static void kernels_of_2_0(void **state)
 {
-    (void)state;
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct status status;
         open_fixture((enum engine_target)target);

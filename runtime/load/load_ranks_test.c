@@ -17,7 +17,6 @@
 /* The sample engine of two ranks, with plans that a loader accepts. */
 static void a_loader_checks_plans_of_ranks(void **state)
 {
-    (void)state;
     static struct test_engine sample;
     char folder[] = "/tmp/ranks_test.XXXXXX", path[64];
     struct engine file;

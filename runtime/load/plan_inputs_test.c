@@ -12,7 +12,6 @@ static struct test_engine engine;
 
 static int make_engine(void **state)
 {
-    (void)state;
     struct status status;
     return test_engine_make(&engine, &status) ? 0 : -1;
 }
@@ -37,7 +36,6 @@ static void refused(const char *part)
 
 static void test_accepts(void **state)
 {
-    (void)state;
     struct status status;
     status_clear(&status);
     for (size_t i = 0; i < engine.plan_count; i++)
@@ -56,7 +54,6 @@ static void test_counts(void **state)
 
 static void test_between_fields(void **state)
 {
-    (void)state;
     struct plan_operand *slots = operand_of(OP_SAMPLE, SAMPLE_SLOTS), kept = *slots;
     slots->offset += PLAN_ALIGNMENT / 2;
     slots->bytes = PLAN_ALIGNMENT;
@@ -66,7 +63,6 @@ static void test_between_fields(void **state)
 
 static void test_writes_over_inputs(void **state)
 {
-    (void)state;
     struct plan_operand *out = operand_of(OP_EMBED, EMBED_OUT), kept = *out;
     *out = *operand_of(OP_EMBED, EMBED_TOKENS);
     out->access = ACCESS_WRITE;

@@ -16,7 +16,6 @@ static struct engine file;
 
 static int find_fake(void **state)
 {
-    (void)state;
     uint64_t word = 1;
     fake = test_fake_cuda_find();
     weights = malloc(WEIGHTS);
@@ -27,14 +26,12 @@ static int find_fake(void **state)
 
 static int forget(void **state)
 {
-    (void)state;
     free(weights);
     return 0;
 }
 
 static int begin(void **state)
 {
-    (void)state;
     struct status status = {0};
     unsetenv("FAKE_CUDA_FAIL_CALL");
     fake.reset();
@@ -51,7 +48,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     device_close(&device);
     assert_int_equal(fake.live(-1), 0);
     return 0;
@@ -100,7 +96,6 @@ static void check_upload(struct upload_range range, uint32_t gpus, uint32_t thre
 
 static void every_byte_arrives(void **state)
 {
-    (void)state;
     const struct upload_range ranges[] = {{0, CHUNKS}, {3, 4}, {CHUNKS - 1, 1}};
     const uint32_t threads[] = {1, 2, 5, 16, 0};
     for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++)
@@ -111,7 +106,6 @@ static void every_byte_arrives(void **state)
 /* The driver allocates the pinned memory. */
 static void memory_that_cannot_be_pinned(void **state)
 {
-    (void)state;
     setenv("FAKE_CUDA_NO_REGISTER", "1", 1);
     check_upload((struct upload_range){0, CHUNKS}, 1, 3);
     unsetenv("FAKE_CUDA_NO_REGISTER");
@@ -119,7 +113,6 @@ static void memory_that_cannot_be_pinned(void **state)
 
 static void a_wrong_chunk_is_named(void **state)
 {
-    (void)state;
     cu_deviceptr memory = allocate(WEIGHTS);
     for (uint32_t threads = 1; threads <= 16; threads += 5) {
         struct status status = {0};
@@ -135,7 +128,6 @@ static void a_wrong_chunk_is_named(void **state)
 /* Each driver call fails once: the failure is reported or harmless, no thread waits for ever, and nothing leaks. */
 static void each_call_failing(void **state)
 {
-    (void)state;
     uint64_t opening = 0, made = UINT64_MAX;
     int64_t kept = 0;
     int failed = 0;

@@ -21,7 +21,6 @@ static uint8_t *image;
 /* The shipped tokenizer with the special tokens of all formats added after its vocabulary. */
 static int set_up(void **state)
 {
-    (void)state;
     static const char *const names[] =
         {"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>", "<|end_header_id|>", "[INST]",
          "[/INST]",      "</s>"};
@@ -55,7 +54,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     tokenizer_close(engine.tokenizer);
     free(image);
     return 0;
@@ -85,7 +83,6 @@ static const struct eng_message conversation[] = {{"system", " Be kind.\n"},
 
 static void test_chatml(void **state)
 {
-    (void)state;
     check(CHAT_CHATML, conversation, 4, ENG_CHAT_ANSWER,
           "<|im_start|>system\n Be kind.\n<|im_end|>\n<|im_start|>user\nTell me a tale. <|im_end|>\n"
           "<|im_start|>assistant\n Once upon a time.<|im_end|>\n<|im_start|>user\nMore!<|im_end|>\n"
@@ -98,7 +95,6 @@ static void test_chatml(void **state)
 
 static void test_llama3(void **state)
 {
-    (void)state;
     check(CHAT_LLAMA3, conversation, 2, ENG_CHAT_ANSWER,
           "<|begin|><|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>"
           "<|start_header_id|>user<|end_header_id|>\n\nTell me a tale.<|eot_id|>"
@@ -110,7 +106,6 @@ static void test_llama3(void **state)
 
 static void test_mistral(void **state)
 {
-    (void)state;
     check(CHAT_MISTRAL, conversation, 4, ENG_CHAT_ANSWER,
           "<|begin|>[INST] Be kind.\n\nTell me a tale.[/INST] Once upon a time.</s>[INST] More![/INST]");
     check(CHAT_MISTRAL, conversation + 3, 1, ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE, "</s>[INST] More![/INST]");
@@ -118,7 +113,6 @@ static void test_mistral(void **state)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     struct eng_error error;
     int32_t tokens[4];
     size_t count = 0;

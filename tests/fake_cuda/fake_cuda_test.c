@@ -18,14 +18,12 @@ static const struct cuda_driver *const driver = &device.driver;
 
 static int find_fake(void **state)
 {
-    (void)state;
     fake = test_fake_cuda_find();
     return 0;
 }
 
 static int begin(void **state)
 {
-    (void)state;
     struct status status = {0};
     fake.reset();
     if (!device_open(&device, 0, &status) || !device_enter(&device, &status)) fail_msg("%s", status.message);
@@ -34,7 +32,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     device_leave(&device);
     device_close(&device);
     assert_int_equal(fake.live(-1), 0);
@@ -70,7 +67,6 @@ static void add(const char *entry, void *const *arguments, const unsigned grid[3
 
 static void test_launches_and_graphs(void **state)
 {
-    (void)state;
     cu_library library = NULL;
     cu_kernel kernel = NULL;
     cu_graph graph = NULL;
@@ -134,7 +130,6 @@ static void test_launches_and_graphs(void **state)
 
 static void test_refusals(void **state)
 {
-    (void)state;
     cu_library library = NULL;
     cu_kernel kernel = NULL;
     cu_deviceptr memory = 0;
@@ -185,7 +180,6 @@ static void test_refusals(void **state)
 
 static void test_tensor_maps(void **state)
 {
-    (void)state;
     struct cu_tensor_map map;
     cu_deviceptr memory = 0;
     ok(driver->MemAlloc(&memory, 64 * 128 * 2));
@@ -205,7 +199,6 @@ static void test_tensor_maps(void **state)
 
 static void test_events(void **state)
 {
-    (void)state;
     cu_event events[2] = {NULL};
     float milliseconds = -1;
     for (int i = 0; i < 2; i++) {
@@ -222,7 +215,6 @@ static void test_events(void **state)
 /* A child that leaks memory: the file says so. */
 static void test_leak_file(void **state)
 {
-    (void)state;
     char *folder = test_folder();
     const char *path = test_path(folder, "leaks");
     char text[512] = "";

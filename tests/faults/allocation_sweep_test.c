@@ -209,17 +209,9 @@ static void fail_each(bool from_there_on, const char *name)
     assert_true(sweep.errors > sweep.survived);
 }
 
-static void test_once(void **state)
-{
-    (void)state;
-    fail_each(false, "once");
-}
+static void test_once(void **state) { fail_each(false, "once"); }
 
-static void test_from_there_on(void **state)
-{
-    (void)state;
-    fail_each(true, "from there on");
-}
+static void test_from_there_on(void **state) { fail_each(true, "from there on"); }
 
 int main(void)
 {

@@ -10,7 +10,6 @@ enum { SEQUENCES = 6, PROMPT = 70 };
 
 static void run_sequences(struct eng_session *session, struct eng_text *stream)
 {
-    struct eng_error error;
     struct eng_sequence *sequences[SEQUENCES];
     struct eng_sequence_options options;
     struct eng_sampling sampling;
@@ -44,7 +43,6 @@ static void run_sequences(struct eng_session *session, struct eng_text *stream)
 
 static void run_slots(struct eng_session *session, float *logits)
 {
-    struct eng_error error;
     uint32_t slots[2], position;
     int32_t prompt[PROMPT], next[2];
     fables_tokens(2, prompt, PROMPT);
@@ -62,8 +60,6 @@ static void run_slots(struct eng_session *session, float *logits)
 
 static void test_no_allocation(void **state)
 {
-    (void)state;
-    struct eng_error error;
     struct eng_engine *engine = fables_open();
     struct eng_session_options options;
     eng_session_options_init(&options);

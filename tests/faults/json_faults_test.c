@@ -61,22 +61,13 @@ static void sweep(bool from_there_on)
     assert_true(failures > 1000);
 }
 
-static void test_once(void **state)
-{
-    (void)state;
-    sweep(false);
-}
+static void test_once(void **state) { sweep(false); }
 
-static void test_from_there_on(void **state)
-{
-    (void)state;
-    sweep(true);
-}
+static void test_from_there_on(void **state) { sweep(true); }
 
 /* The texts that a reader refuses are refused as before. */
 static void test_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } cases[] = {

@@ -30,7 +30,6 @@ static struct machine fake_machine(void)
 
 static void keys_name_everything_that_matters(void **state)
 {
-    (void)state;
     struct machine machine = fake_machine();
     int64_t a[MATMUL_PARAMS], b[MATMUL_PARAMS];
     char key[TUNING_KEY_BYTES], other[TUNING_KEY_BYTES];
@@ -57,7 +56,6 @@ static void keys_name_everything_that_matters(void **state)
 
 static void off_measures_nothing_and_repeats(void **state)
 {
-    (void)state;
     struct machine machine = fake_machine();
     struct status status = {0};
     struct tuning_record first, second;
@@ -107,7 +105,6 @@ static struct tuning_record tune_one(enum dtype dtype, bool swiglu, int64_t rows
 
 static void quick_gives_a_legal_measured_record(void **state)
 {
-    (void)state;
     tune_one(DTYPE_BF16, false, 1, 512, 256);
     tune_one(DTYPE_BF16, true, 16, 512, 256);
     tune_one(DTYPE_F32, false, 3, 100, 33);
@@ -117,7 +114,6 @@ static void quick_gives_a_legal_measured_record(void **state)
  * neither), and the time is scaled to the whole. */
 static void large_problems_are_sliced(void **state)
 {
-    (void)state;
     struct tuning_record record = tune_one(DTYPE_BF16, false, 192, 3088, 1024);
     /* Lower bound: two slices at 4 TFLOP/s. */
     assert_true(record.median_us > 2.0 * 192 * 3088 * 1024 / 4e6);
@@ -125,7 +121,6 @@ static void large_problems_are_sliced(void **state)
 
 static void foreign_records_are_refused(void **state)
 {
-    (void)state;
     struct machine machine = fake_machine();
     struct status status = {0};
     struct tuning_record record;
@@ -151,7 +146,6 @@ static void foreign_records_are_refused(void **state)
 
 static void model_knows_the_directions(void **state)
 {
-    (void)state;
     struct machine machine = fake_machine();
     int64_t params[MATMUL_PARAMS];
     fill_params(params, 1, 4096, 4096, DTYPE_BF16, false);
@@ -168,7 +162,6 @@ static void model_knows_the_directions(void **state)
 
 static void space_is_printable_with_reasons(void **state)
 {
-    (void)state;
     struct machine machine = fake_machine();
     int64_t params[MATMUL_PARAMS];
     char *text;
@@ -185,7 +178,6 @@ static void space_is_printable_with_reasons(void **state)
 
 static void probe_measures_plausible_ceilings(void **state)
 {
-    (void)state;
     struct status status = {0};
     struct team *team = team_create(0, &status);
     assert_non_null(team);

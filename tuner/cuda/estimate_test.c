@@ -32,7 +32,6 @@ static void free_plan(struct plan *plan)
 /* engbuild's measurements of whole plans on an H200: launches, bytes, operations, milliseconds. */
 static void agrees_with_what_was_measured(void **state)
 {
-    (void)state;
     static const struct {
         uint32_t launches;
         double bytes, flops, ms;
@@ -54,7 +53,6 @@ static void agrees_with_what_was_measured(void **state)
 
 static void collectives_take_the_link(void **state)
 {
-    (void)state;
     /* Measurements of collectives-bench on H200s, with residual and norm, from 4 KB on, each message twice the size of
      * the one before; one run. */
     enum { MESSAGES = 13 };

@@ -13,7 +13,6 @@ static unsigned worth(struct library_gain first, struct library_gain second, str
 
 static void a_small_gain_is_not_worth_a_start(void **state)
 {
-    (void)state;
     /* A chunk of 512 tokens of the shape of Llama-3.2-1B: 1 % of 1.9 ms. */
     assert_int_equal(worth((struct library_gain){CUBLASLT, 19}, (struct library_gain){0, 0},
                            (struct library_gain){0, 0}),
@@ -31,7 +30,6 @@ static void a_small_gain_is_not_worth_a_start(void **state)
 
 static void gains_of_plans_add_up(void **state)
 {
-    (void)state;
     const struct library_gain gain = {CUBLASLT, 18}, none = {0, 0};
     assert_int_equal(worth(gain, gain, none), 0);
     assert_int_equal(worth(gain, gain, gain), CUBLASLT);
@@ -39,7 +37,6 @@ static void gains_of_plans_add_up(void **state)
 
 static void each_library_must_be_worth_its_own_start(void **state)
 {
-    (void)state;
     const struct library_gain large = {CUBLASLT, 100}, small = {CUDNN, 20};
     assert_int_equal(worth(large, small, (struct library_gain){0, 0}), CUBLASLT);
     /* A plan that calls both libraries counts only if both are opened. */

@@ -7,7 +7,6 @@
 
 static void takes_the_fastest_of_each_kind(void **state)
 {
-    (void)state;
     const struct form_time forms[] = {{0, false, 731}, {1, false, 729}, {0, true, 740}, {0, true, 728}, {1, true, 735}};
     size_t starts[MOST_STARTS];
     assert_int_equal(choose_starts(forms, 5, MOST_STARTS, starts), 4);
@@ -21,7 +20,6 @@ static void takes_the_fastest_of_each_kind(void **state)
 
 static void leaves_out_the_slow_and_what_cannot_run(void **state)
 {
-    (void)state;
     const struct form_time forms[] = {{0, false, 109}, {1, false, 112}, {0, true, 100}, {1, true, (double)INFINITY}};
     size_t starts[MOST_STARTS];
     assert_int_equal(choose_starts(forms, 4, MOST_STARTS, starts), 2);
@@ -33,7 +31,6 @@ static void leaves_out_the_slow_and_what_cannot_run(void **state)
 
 static void takes_the_first_of_equals(void **state)
 {
-    (void)state;
     const struct form_time forms[] = {{1, false, 5}, {0, false, 5}, {1, false, 5}};
     size_t starts[MOST_STARTS];
     assert_int_equal(choose_starts(forms, 3, MOST_STARTS, starts), 2);
