@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "builder/build.h"
+#include "formats/base/test_program.h"
 #include "builder/test_model.h"
 #include "formats/engine/engine_file.h"
 
@@ -79,7 +80,7 @@ static char *read_output(const struct fixture *fixture, size_t *size)
     return bytes;
 }
 
-static void engine_holds_what_was_asked_for(void **state)
+TEST(engine_holds_what_was_asked_for)
 {
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct fixture fixture;
@@ -124,7 +125,7 @@ static void expect_plans(struct fixture *fixture, const uint32_t *decode, size_t
     engine_close(&engine);
 }
 
-static void limits_make_plans(void **state)
+TEST(limits_make_plans)
 {
     struct fixture fixture;
     open_fixture(&fixture, TEST_QWEN2, DTYPE_F32);
@@ -149,7 +150,7 @@ static void limits_make_plans(void **state)
     close_fixture(&fixture);
 }
 
-static void every_dtype_builds(void **state)
+TEST(every_dtype_builds)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct fixture fixture;
@@ -167,7 +168,7 @@ static void every_dtype_builds(void **state)
     close_fixture(&fixture);
 }
 
-static void same_input_same_bytes(void **state)
+TEST(same_input_same_bytes)
 {
     struct fixture fixture;
     size_t first_bytes, second_bytes;
@@ -194,7 +195,7 @@ static void same_input_same_bytes(void **state)
     close_fixture(&fixture);
 }
 
-static void cache_is_no_condition(void **state)
+TEST(cache_is_no_condition)
 {
     struct fixture fixture;
     open_fixture(&fixture, TEST_LLAMA, DTYPE_BF16);
@@ -219,7 +220,7 @@ static void cache_is_no_condition(void **state)
     close_fixture(&fixture);
 }
 
-static void failures_leave_nothing(void **state)
+TEST(failures_leave_nothing)
 {
     struct fixture fixture;
     struct test_model model;
@@ -273,7 +274,7 @@ static void failures_leave_nothing(void **state)
 }
 
 /* The disk is full at any point: the limit on file sizes stands in for it. */
-static void full_disk_leaves_nothing(void **state)
+TEST(full_disk_leaves_nothing)
 {
     struct fixture fixture;
     struct rlimit saved, limit;
@@ -301,7 +302,7 @@ static void full_disk_leaves_nothing(void **state)
     close_fixture(&fixture);
 }
 
-static void looking_writes_nothing(void **state)
+TEST(looking_writes_nothing)
 {
     struct fixture fixture;
     open_fixture(&fixture, TEST_QWEN2, DTYPE_BF16);
@@ -330,17 +331,4 @@ static void looking_writes_nothing(void **state)
     close_fixture(&fixture);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(engine_holds_what_was_asked_for),
-        cmocka_unit_test(limits_make_plans),
-        cmocka_unit_test(every_dtype_builds),
-        cmocka_unit_test(same_input_same_bytes),
-        cmocka_unit_test(cache_is_no_condition),
-        cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(full_disk_leaves_nothing),
-        cmocka_unit_test(looking_writes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng.h from a caller's side: arguments, struct sizes, ownership, slots, text. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include "builder/build.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* The binary interface: a change of any of these breaks programs that were built before. */
 _Static_assert(sizeof(struct eng_error) == 4 + ENG_MESSAGE_BYTES, "eng_error");
@@ -22,7 +19,7 @@ _Static_assert(offsetof(struct eng_sequence_options, flags) == 36, "eng_sequence
 
 enum { PROMPT = 100, ANSWER = 12 };
 
-static void test_statuses_are_pinned(void **state)
+TEST(test_statuses_are_pinned)
 {
     assert_int_equal(ENG_BAD_INPUT, 1);
     assert_int_equal(ENG_TOO_LONG, 9);
@@ -34,7 +31,7 @@ static void test_statuses_are_pinned(void **state)
     assert_string_equal(BUILDER_VERSION, ENG_VERSION_TEXT); /* one release, one number */
 }
 
-static void test_open_refuses(void **state)
+TEST(test_open_refuses)
 {
     struct eng_engine *engine = (void *)(uintptr_t)1;
     assert_int_equal(eng_open(NULL, NULL, &engine, &error), ENG_USAGE);
@@ -64,7 +61,7 @@ static void test_open_refuses(void **state)
 }
 
 /* One bit of the weights: found by their hashes. */
-static void test_open_verifies_weights(void **state)
+TEST(test_open_verifies_weights)
 {
     char path[400];
     snprintf(path, sizeof path, "%s.changed", fables_path());
@@ -87,7 +84,7 @@ static void test_open_verifies_weights(void **state)
     unlink(path);
 }
 
-static void test_struct_sizes(void **state)
+TEST(test_struct_sizes)
 {
     struct eng_session *session = NULL;
     struct {
@@ -140,7 +137,7 @@ static void test_struct_sizes(void **state)
     assert_int_equal(older_facts.slots, UINT32_MAX); /* untouched */
 }
 
-static void test_handles(void **state)
+TEST(test_handles)
 {
     struct eng_engine *engine = fables_open(), *none = NULL;
     struct eng_session *session = fables_session(engine, NULL), *no_session = NULL;
@@ -175,7 +172,7 @@ static void test_handles(void **state)
     eng_session_destroy(NULL);
 }
 
-static void test_null_arguments(void **state)
+TEST(test_null_arguments)
 {
     struct eng_session *session = fables_session(fables, NULL);
     uint32_t slot = 0;
@@ -212,7 +209,7 @@ static void test_null_arguments(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_session_limits(void **state)
+TEST(test_session_limits)
 {
     struct eng_session *session;
     struct eng_session_options options;
@@ -237,7 +234,7 @@ static void test_session_limits(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_sampling_is_checked(void **state)
+TEST(test_sampling_is_checked)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sampling good, bad;
@@ -274,7 +271,7 @@ static void test_sampling_is_checked(void **state)
 
 /* The slot level in several ways: the whole prompt, pieces, pieces with a wrong end that is truncated, beside other
  * slots. */
-static void test_slots(void **state)
+TEST(test_slots)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_engine_facts facts;
@@ -315,7 +312,7 @@ static void test_slots(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_slots_run_out(void **state)
+TEST(test_slots_run_out)
 {
     struct eng_session_options options;
     eng_session_options_init(&options);
@@ -345,7 +342,7 @@ static void test_slots_run_out(void **state)
 }
 
 /* The penalty applies to repeated tokens of prompt and answer, and no longer to tokens that were truncated. */
-static void test_penalty_follows_truncation(void **state)
+TEST(test_penalty_follows_truncation)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sampling sampling;
@@ -408,7 +405,7 @@ static void check_text(const struct eng_engine *engine)
     eng_text_destroy(&stream);
 }
 
-static void test_text(void **state)
+TEST(test_text)
 {
     check_text(fables);
     size_t count;
@@ -430,7 +427,7 @@ static void *text_thread(void *engine)
     return NULL;
 }
 
-static void test_text_on_two_threads(void **state)
+TEST(test_text_on_two_threads)
 {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, text_thread, fables), 0);
@@ -438,7 +435,7 @@ static void test_text_on_two_threads(void **state)
     pthread_join(thread, NULL);
 }
 
-static void test_selftest_and_info(void **state)
+TEST(test_selftest_and_info)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_selftest_result result;
@@ -456,23 +453,4 @@ static void test_selftest_and_info(void **state)
     eng_session_destroy(&session);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_statuses_are_pinned),
-        cmocka_unit_test(test_open_refuses),
-        cmocka_unit_test(test_open_verifies_weights),
-        cmocka_unit_test(test_struct_sizes),
-        cmocka_unit_test(test_handles),
-        cmocka_unit_test(test_null_arguments),
-        cmocka_unit_test(test_session_limits),
-        cmocka_unit_test(test_sampling_is_checked),
-        cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_slots_run_out),
-        cmocka_unit_test(test_penalty_follows_truncation),
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_text_on_two_threads),
-        cmocka_unit_test(test_selftest_and_info),
-    };
-    return cmocka_run_group_tests(tests, fables_start, fables_stop);
-}
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Effects on an open engine and its sessions when its file is written, truncated, replaced or unlinked. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "formats/engine/engine_layout.h"
 
@@ -150,7 +147,7 @@ static void check_text(const struct eng_engine *engine)
     assert_non_null(strstr(eng_info(engine), "\"vocab_size\": 1536"));
 }
 
-static void a_changed_file_fails_sessions_for_good(void **state)
+TEST(a_changed_file_fails_sessions_for_good)
 {
     static const enum change changes[] = {OVERWRITE, CUT, CUT_HALF};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
@@ -176,7 +173,7 @@ static void a_changed_file_fails_sessions_for_good(void **state)
     }
 }
 
-static void decode_steps_look_in_between(void **state)
+TEST(decode_steps_look_in_between)
 {
     int32_t next[300], token = 300;
     uint32_t slot;
@@ -210,17 +207,17 @@ static void expect_no_effect(uint32_t private_weights, enum change change)
     eng_close(&engine);
 }
 
-static void a_replaced_or_nameless_file_lives_on(void **state)
+TEST(a_replaced_or_nameless_file_lives_on)
 {
     for (enum change change = RENAME; change <= UNLINK; change++) expect_no_effect(0, change);
 }
 
-static void private_weights_do_not_depend_on_the_file(void **state)
+TEST(private_weights_do_not_depend_on_the_file)
 {
     for (enum change change = LEAVE; change <= UNLINK; change++) expect_no_effect(1, change);
 }
 
-static void private_weights_are_verified(void **state)
+TEST(private_weights_are_verified)
 {
     struct eng_engine *engine = NULL;
     struct eng_open_options options;
@@ -241,7 +238,7 @@ static void private_weights_are_verified(void **state)
     assert_non_null(strstr(error.message, "section 'weights': chunk 0 of "));
 }
 
-static void a_caller_lowers_the_limit(void **state)
+TEST(a_caller_lowers_the_limit)
 {
     struct eng_engine *engine = NULL;
     struct eng_open_options options;
@@ -257,15 +254,4 @@ static void a_caller_lowers_the_limit(void **state)
     eng_close(&engine);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_changed_file_fails_sessions_for_good, remove_copy),
-        cmocka_unit_test_teardown(decode_steps_look_in_between, remove_copy),
-        cmocka_unit_test_teardown(a_replaced_or_nameless_file_lives_on, remove_copy),
-        cmocka_unit_test_teardown(private_weights_do_not_depend_on_the_file, remove_copy),
-        cmocka_unit_test_teardown(private_weights_are_verified, remove_copy),
-        cmocka_unit_test(a_caller_lowers_the_limit),
-    };
-    return cmocka_run_group_tests(tests, build, fables_remove);
-}
+int main(void) { return test_run_with(build, NULL, remove_copy, fables_remove); }

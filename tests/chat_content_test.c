@@ -2,6 +2,7 @@
 /* A message cannot leave its turn: markers of the chat format inside a content are text and neither begin nor end a
  * turn, in all formats, with the shipped tokenizer and, if ENG_SHARED names the shared folder, with published ones. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <zlib.h>
 
@@ -177,7 +178,7 @@ static void check_engine_tokens(void)
     engine.file.manifest.eos_count = 0;
 }
 
-static void test_shipped(void **state)
+TEST(test_shipped)
 {
     for (int special = 0; special < 2; special++) {
         open_shipped(special);
@@ -193,7 +194,7 @@ static void test_shipped(void **state)
     }
 }
 
-static void test_published(void **state)
+TEST(test_published)
 {
     if (!test_shared()) skip();
     open_published("qwen2.5", NULL);
@@ -207,11 +208,4 @@ static void test_published(void **state)
     close_tokenizer();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_published),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

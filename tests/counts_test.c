@@ -2,11 +2,9 @@
 /* Impossible counts: more tokens than the context holds are refused before any of them is read, and a KV pool larger
  * than all slots can use is reduced. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { SHORT = 3 };
 
@@ -35,7 +33,7 @@ static void expect(enum eng_status status, const char *const *parts)
 static const size_t counts[] = {FABLES_CONTEXT + 1, (size_t)UINT32_MAX + 2, SIZE_MAX / 4, SIZE_MAX - 1, SIZE_MAX};
 enum { COUNTS = sizeof counts / sizeof counts[0] };
 
-static void test_submit(void **state)
+TEST(test_submit)
 {
     struct eng_sequence_options options;
     struct eng_sequence *sequence;
@@ -63,7 +61,7 @@ static void test_submit(void **state)
     give_back(page);
 }
 
-static void test_slots(void **state)
+TEST(test_slots)
 {
     void *page;
     char found[32];
@@ -91,7 +89,7 @@ static void test_slots(void **state)
     give_back(page);
 }
 
-static void test_a_pool_beyond_use_is_cut(void **state)
+TEST(test_a_pool_beyond_use_is_cut)
 {
     struct eng_engine_facts engine_facts;
     eng_engine_facts_init(&engine_facts);
@@ -124,12 +122,4 @@ static void test_a_pool_beyond_use_is_cut(void **state)
     eng_close(&engine);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_submit),
-        cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_a_pool_beyond_use_is_cut),
-    };
-    return cmocka_run_group_tests(tests, fables_start, fables_stop);
-}
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }

@@ -2,6 +2,7 @@
 /* A whole device engine, from the builder's lowering through the file to the executor, with the fake driver: the
  * program runs itself again with the fake's folder in LD_LIBRARY_PATH. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "tests/test_lowered_engine.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
@@ -160,7 +161,7 @@ static void expect_all_seen(const struct watch *watch)
 
 /* ---- tests ---- */
 
-static void the_file_opens(void **state)
+TEST(the_file_opens)
 {
     struct engine engine;
     struct status status = {0};
@@ -196,7 +197,7 @@ static void the_file_opens(void **state)
 }
 
 /* Weights in their original order are the checkpoint's bytes. */
-static void weights_are_the_checkpoints(void **state)
+TEST(weights_are_the_checkpoints)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "model.norm.weight",
                                         "model.layers.4.mlp.down_proj.weight",
@@ -220,7 +221,7 @@ static void weights_are_the_checkpoints(void **state)
     engine_close(&engine);
 }
 
-static void same_input_same_bytes(void **state)
+TEST(same_input_same_bytes)
 {
     enum { MOST_BYTES = 64 << 20 };
     struct lowered_engine engine;
@@ -240,7 +241,7 @@ static void same_input_same_bytes(void **state)
 }
 
 /* Every plan, replayed twice as a graph, then launch by launch. */
-static void every_plan_runs_as_planned(void **state)
+TEST(every_plan_runs_as_planned)
 {
     struct loaded loaded;
     struct cuda_kernels kernels;
@@ -294,7 +295,7 @@ static bool try_everything(struct loaded *loaded, struct status *status)
 
 /* Every call of the driver fails once, from loading the kernels to releasing all. Few plans keep the number of calls
  * small. */
-static void each_call_failing(void **state)
+TEST(each_call_failing)
 {
     struct lowered_engine small;
     struct loaded loaded;
@@ -370,7 +371,7 @@ static void expect_load_refused(const struct loaded *loaded, const struct engine
     cuda_kernels_free(&kernels, &loaded->device);
 }
 
-static void wrong_code_is_refused(void **state)
+TEST(wrong_code_is_refused)
 {
     static const struct {
         const char *entry, *cubin;
@@ -433,7 +434,7 @@ static void expect_bind_refused(const struct loaded *loaded, const struct cuda_k
     free(launches);
 }
 
-static void launches_that_do_not_fit_are_refused(void **state)
+TEST(launches_that_do_not_fit_are_refused)
 {
     struct loaded loaded;
     struct cuda_kernels kernels;
@@ -480,7 +481,7 @@ static void launches_that_do_not_fit_are_refused(void **state)
 
 /* Before Hopper there is no programmatic launch, cluster or tensor map; newer GPUs have all of them and other
  * limits. */
-static void engines_for_other_gpus_run_there(void **state)
+TEST(engines_for_other_gpus_run_there)
 {
     static const enum test_gpu gpus[] = {TEST_GPU_80, TEST_GPU_120};
     for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
@@ -507,18 +508,8 @@ static void engines_for_other_gpus_run_there(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_file_opens, begin, end),
-        cmocka_unit_test_setup_teardown(weights_are_the_checkpoints, begin, end),
-        cmocka_unit_test_setup_teardown(same_input_same_bytes, begin, end),
-        cmocka_unit_test_setup_teardown(every_plan_runs_as_planned, begin, end),
-        cmocka_unit_test_setup_teardown(each_call_failing, begin, end),
-        cmocka_unit_test_setup_teardown(wrong_code_is_refused, begin, end),
-        cmocka_unit_test_setup_teardown(launches_that_do_not_fit_are_refused, begin, end),
-        cmocka_unit_test_setup_teardown(engines_for_other_gpus_run_there, begin, end),
-    };
     (void)argc;
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
-    return cmocka_run_group_tests(tests, set_up, lowered_engine_remove);
+    return test_run_with(set_up, begin, end, lowered_engine_remove);
 }

@@ -3,16 +3,12 @@
  * the CPU, errors with a remedy, and no leak for any failing driver call. The program runs itself again with the fake's
  * folder in LD_LIBRARY_PATH. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 #include "kernels/cuda/test_fake_cuda.h"
 #include "tests/test_fables.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/test_cuda_engine.h"
 
@@ -121,7 +117,7 @@ static enum eng_status generate(struct eng_session *session, const int32_t *stop
     return status;
 }
 
-static void test_same_tokens_as_on_the_cpu(void **state)
+TEST(test_same_tokens_as_on_the_cpu)
 {
     struct eng_session_options options;
     eng_session_options_init(&options);
@@ -146,7 +142,7 @@ static void test_same_tokens_as_on_the_cpu(void **state)
     eng_session_destroy(&another);
 }
 
-static void test_slots_and_logits(void **state)
+TEST(test_slots_and_logits)
 {
     struct eng_session_options options;
     struct eng_engine_facts facts;
@@ -182,7 +178,7 @@ static void test_slots_and_logits(void **state)
     }
 }
 
-static void test_facts(void **state)
+TEST(test_facts)
 {
     struct eng_session_facts facts;
     struct eng_session_options options;
@@ -213,7 +209,7 @@ static void refused(const struct eng_open_options *options, enum eng_status stat
 }
 
 /* The same GPU with the same number, whether the driver is shown only it or all; the environment is restored. */
-static void test_the_only_user(void **state)
+TEST(test_the_only_user)
 {
     struct eng_open_options options;
     struct answers answers[2];
@@ -256,7 +252,7 @@ static void test_the_only_user(void **state)
                              NULL});
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     set("FAKE_CUDA_DEVICES", 0);
     refused(NULL, ENG_MACHINE, (const char *[]){"NVIDIA driver", "nvidia-smi", NULL});
@@ -273,7 +269,7 @@ static void test_refusals(void **state)
     refused(NULL, ENG_MACHINE, (const char *[]){"expected", "bytes free", "weights", "KV pages", "found", NULL});
 }
 
-static void test_pool_that_does_not_fit(void **state)
+TEST(test_pool_that_does_not_fit)
 {
     struct eng_session_options options;
     struct eng_session_facts facts;
@@ -311,7 +307,7 @@ static void refused_with_damage(uint64_t at, const char *section)
     fclose(file);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
     (void)state;
     struct status status;
@@ -327,7 +323,7 @@ static void test_damage(void **state)
     refused_with_damage(size - 1, "section 'golden'");
 }
 
-static void test_each_call_failing(void **state)
+TEST(test_each_call_failing)
 {
     struct answers answers;
     struct eng_open_options open_options;
@@ -371,7 +367,7 @@ static void test_each_call_failing(void **state)
 }
 
 /* In a child made by fork no call reaches the driver, which does not know that process; handles are dropped. */
-static void test_child(void **state)
+TEST(test_child)
 {
     enum { LIMIT_SECONDS = 60 };
     struct answers answers;
@@ -405,19 +401,8 @@ static void test_child(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_same_tokens_as_on_the_cpu, begin, end),
-        cmocka_unit_test_setup_teardown(test_slots_and_logits, begin, end),
-        cmocka_unit_test_setup_teardown(test_facts, begin, end),
-        cmocka_unit_test_setup_teardown(test_the_only_user, begin, end),
-        cmocka_unit_test_setup_teardown(test_refusals, begin, end),
-        cmocka_unit_test_setup_teardown(test_pool_that_does_not_fit, begin, end),
-        cmocka_unit_test_setup_teardown(test_damage, begin, end),
-        cmocka_unit_test_setup_teardown(test_child, begin, end),
-        cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
-    };
     (void)argc;
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
-    return cmocka_run_group_tests(tests, build, remove_all);
+    return test_run_with(build, begin, end, remove_all);
 }

@@ -3,8 +3,7 @@
  * release does not know, names of its own. It runs, enginfo prints the file's names, and once the parameter is essential it is
  * refused with one sentence. */
 #include "formats/base/test_support.h"
-
-#include <stdio.h>
+#include "formats/base/test_program.h"
 
 #include "formats/base/file.h"
 #include "formats/engine/engine_layout.h"
@@ -137,7 +136,7 @@ static char *info(const char *path, const char *flags, int *code)
     return text;
 }
 
-static void it_runs_and_is_printed_by_its_own_names(void **state)
+TEST(it_runs_and_is_printed_by_its_own_names)
 {
     char *folder = test_folder(), path[4096], expected[64];
     struct eng_engine *engine = NULL;
@@ -174,7 +173,7 @@ static void it_runs_and_is_printed_by_its_own_names(void **state)
     test_folder_remove(folder);
 }
 
-static void an_essential_parameter_is_refused(void **state)
+TEST(an_essential_parameter_is_refused)
 {
     char *folder = test_folder(), path[4096];
     struct eng_engine *engine = NULL;
@@ -194,11 +193,4 @@ static void an_essential_parameter_is_refused(void **state)
     test_folder_remove(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_runs_and_is_printed_by_its_own_names),
-        cmocka_unit_test(an_essential_parameter_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A failed call changes nothing: the handle passed to a create function keeps its value and still works. */
 #include "tests/test_fables.h"
-
-#include <string.h>
+#include "formats/base/test_program.h"
 
 struct handles {
     struct eng_engine *engine;
@@ -51,7 +50,7 @@ static void expect_working(struct handles *handles)
     CHECK(eng_text_push(handles->stream, tokens[0], &text, &size, &error));
 }
 
-static void test_engine(void **state)
+TEST(test_engine)
 {
     struct handles *handles = *state;
     struct eng_engine *const before = handles->engine;
@@ -66,7 +65,7 @@ static void test_engine(void **state)
     expect_working(handles);
 }
 
-static void test_session(void **state)
+TEST(test_session)
 {
     struct handles *handles = *state;
     struct eng_session *const before = handles->session;
@@ -81,7 +80,7 @@ static void test_session(void **state)
     expect_working(handles);
 }
 
-static void test_sequence(void **state)
+TEST(test_sequence)
 {
     struct handles *handles = *state;
     struct eng_sequence *const before = handles->sequence;
@@ -91,7 +90,7 @@ static void test_sequence(void **state)
     expect_working(handles);
 }
 
-static void test_text(void **state)
+TEST(test_text)
 {
     struct handles *handles = *state;
     struct eng_text *const before = handles->stream;
@@ -101,13 +100,4 @@ static void test_text(void **state)
     expect_working(handles);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_engine, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_session, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_sequence, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_text, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
-}
+int main(void) { return test_run_with(fables_build, set_up, tear_down, fables_remove); }

@@ -3,13 +3,10 @@
  * a new slot that is given the whole text at once, and draws are those of a model without the switch where both sets of
  * frequencies are the same. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "formats/base/test_support.h"
 #include "runtime/backend/test_backend.h"
@@ -123,7 +120,7 @@ static void expect_logits(struct eng_session *session, const int32_t *text, size
     if (!(largest <= tolerance)) fail_msg("%s: after %zu tokens logits differ by %g", what, count, largest);
 }
 
-static void the_long_set_differs(void **state)
+TEST(the_long_set_differs)
 {
     int32_t text[TEXT];
     float logits[MODELS][VOCAB];
@@ -149,7 +146,7 @@ static void the_long_set_differs(void **state)
 }
 
 /* Token by token over the length, and several steps at once. */
-static void slots_switch_by_decode(void **state)
+TEST(slots_switch_by_decode)
 {
     for (int ahead = 0; ahead < 2; ahead++) {
         struct eng_engine *engine;
@@ -191,7 +188,7 @@ static void slots_switch_by_decode(void **state)
 }
 
 /* A further prompt that crosses the length, and a truncation to below it. */
-static void slots_switch_by_prompt_and_truncation(void **state)
+TEST(slots_switch_by_prompt_and_truncation)
 {
     for (int ahead = 0; ahead < 2; ahead++) {
         struct eng_engine *engine;
@@ -356,7 +353,7 @@ static void expect_same(const struct told a[TALKS], const struct told b[TALKS], 
         }
 }
 
-static void sequences_switch(void **state)
+TEST(sequences_switch)
 {
     static struct told told[TALKS], other[TALKS];
     struct eng_engine *engine, *second;
@@ -381,7 +378,7 @@ static void sequences_switch(void **state)
 
 /* Where both sets are that of the plain model, the switch changes nothing: no draw is lost or made twice, and penalties
  * see the same tokens. */
-static void a_switch_between_equal_sets_changes_nothing(void **state)
+TEST(a_switch_between_equal_sets_changes_nothing)
 {
     static struct told told[TALKS], other[TALKS];
     struct eng_engine *engine;
@@ -401,7 +398,7 @@ static void a_switch_between_equal_sets_changes_nothing(void **state)
 }
 
 /* A sequence that is cancelled while its tokens are computed again gives back its slot, which then begins anew. */
-static void a_switch_can_be_cancelled(void **state)
+TEST(a_switch_can_be_cancelled)
 {
     struct eng_engine *engine;
     struct eng_session *session = open_session(SWITCHING, false, &engine);
@@ -426,15 +423,4 @@ static void a_switch_can_be_cancelled(void **state)
     close_session(session, engine);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_long_set_differs),
-        cmocka_unit_test(slots_switch_by_decode),
-        cmocka_unit_test(slots_switch_by_prompt_and_truncation),
-        cmocka_unit_test(sequences_switch),
-        cmocka_unit_test(a_switch_between_equal_sets_changes_nothing),
-        cmocka_unit_test(a_switch_can_be_cancelled),
-    };
-    return cmocka_run_group_tests(tests, build, clean_up);
-}
+int main(void) { return test_run_with(build, NULL, NULL, clean_up); }

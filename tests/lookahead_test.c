@@ -3,11 +3,7 @@
  * sequence and slot gets the same tokens as by itself without lookahead, under random schedules; and failures of the
  * device. */
 #include "tests/test_fables.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "formats/base/test_program.h"
 
 #include "runtime/session/session.h"
 #include "runtime/backend/test_backend.h"
@@ -294,7 +290,7 @@ static void run_schedule(struct eng_engine *engine, const struct script scripts[
     assert_int_equal(test_backend_settings.alive, 0);
 }
 
-static void test_random_schedules(void **state)
+TEST(test_random_schedules)
 {
     enum { SCHEDULES = 6 };
     const uint32_t rounds = getenv("ENG_SANITIZED") ? 2 : 10;
@@ -316,7 +312,7 @@ static void test_random_schedules(void **state)
     eng_session_destroy(&plain);
 }
 
-static void test_steps_are_queued_ahead(void **state)
+TEST(test_steps_are_queued_ahead)
 {
     struct eng_session *plain = plain_session(fables);
     struct script script = {.seed = 5, .turns = 1, .prompt = {8}, .max_new_tokens = 20, .stop_token = -1};
@@ -343,7 +339,7 @@ static void test_steps_are_queued_ahead(void **state)
     eng_session_destroy(&plain);
 }
 
-static void test_logits_are_those_of_the_plain_path(void **state)
+TEST(test_logits_are_those_of_the_plain_path)
 {
     struct eng_engine_facts facts;
     eng_engine_facts_init(&facts);
@@ -371,7 +367,7 @@ static void test_logits_are_those_of_the_plain_path(void **state)
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
 }
 
-static void test_many_steps_in_one_call(void **state)
+TEST(test_many_steps_in_one_call)
 {
     struct eng_session *sessions[2] = {plain_session(fables), device_session(fables, 2 * FABLES_CONTEXT)};
     struct raw_script script;
@@ -383,7 +379,7 @@ static void test_many_steps_in_one_call(void **state)
     for (int i = 0; i < 2; i++) eng_session_destroy(&sessions[i]);
 }
 
-static void test_waiting_sequences_are_admitted_at_once(void **state)
+TEST(test_waiting_sequences_are_admitted_at_once)
 {
     struct script script = {.seed = 5, .turns = 1, .prompt = {8}, .max_new_tokens = LONGEST_ANSWER, .stop_token = -1};
     struct eng_session *session = device_session(fables, 2 * FABLES_CONTEXT);
@@ -424,7 +420,7 @@ static void expect_dead(struct eng_session *session, struct eng_sequence *sequen
 #undef EXPECT_FAILURE
 }
 
-static void test_a_failed_device_stays_failed(void **state)
+TEST(test_a_failed_device_stays_failed)
 {
     struct script script = {.seed = 9, .turns = 1, .prompt = {30}, .max_new_tokens = 12, .stop_token = -1};
     for (int call = 1; call <= 12; call++)
@@ -453,12 +449,4 @@ static void test_a_failed_device_stays_failed(void **state)
     test_backend_settings = (struct test_backend_settings){0};
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps_are_queued_ahead), cmocka_unit_test(test_logits_are_those_of_the_plain_path),
-        cmocka_unit_test(test_many_steps_in_one_call), cmocka_unit_test(test_waiting_sequences_are_admitted_at_once),
-        cmocka_unit_test(test_random_schedules),       cmocka_unit_test(test_a_failed_device_stays_failed),
-    };
-    return cmocka_run_group_tests(tests, fables_start, fables_stop);
-}
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }

@@ -2,8 +2,7 @@
 /* A plan of more tuned problems than one tuning record has values is tuned end to end, and comes back from the cache. On the fake
  * driver and the fake compiler: the program runs itself again with their folders in LD_LIBRARY_PATH. */
 #include "kernels/cuda/test_fake_cuda.h"
-
-#include <stdlib.h>
+#include "formats/base/test_program.h"
 
 #include "formats/base/test_support.h"
 #include "kernels/rms_norm/rms_norm_device.h"
@@ -123,7 +122,7 @@ static size_t count_plan_records(const struct tactics *tactics)
     return count;
 }
 
-static void a_plan_may_have_any_number_of_problems(void **state)
+TEST(a_plan_may_have_any_number_of_problems)
 {
     struct tuning_cache cache = {0};
     struct fixture measured, known;
@@ -148,7 +147,7 @@ static void a_plan_may_have_any_number_of_problems(void **state)
 }
 
 /* A cache that lacks a part of the choice: the plan, and nothing else, is measured again. */
-static void a_lost_part_costs_the_choice_alone(void **state)
+TEST(a_lost_part_costs_the_choice_alone)
 {
     struct tuning_cache cache = {0}, lacking = {0};
     struct fixture fixture;
@@ -172,14 +171,10 @@ static void a_lost_part_costs_the_choice_alone(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_plan_may_have_any_number_of_problems),
-        cmocka_unit_test(a_lost_part_costs_the_choice_alone),
-    };
     (void)argc;
     int result;
     const char *folders = getenv("LD_LIBRARY_PATH");
     if (!folders || !strstr(folders, compiler_folder)) setenv("LD_LIBRARY_PATH", compiler_folder, 1);
     if (!test_with_libraries("tests/fake_cuda/whole", argv, &result)) return result;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run();
 }

@@ -2,14 +2,10 @@
 /* Ranges for profilers: the ranges that a tool's library (tests/fake_nvtx.c) receives, and no effect without one. A
  * process looks for a tool once, so every case is a process. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/cuda/nvtx.h"
 
@@ -94,7 +90,7 @@ static bool a_load_that_fails_ends_its_range(void)
     return eng_open("/nothing/here.eng", NULL, &engine, NULL) != ENG_OK && noted("+load;-;");
 }
 
-static void test_no_tool(void **state)
+TEST(test_no_tool)
 {
     in_child(NULL, NULL, nobody_listens);
     in_child("", NULL, nobody_listens);
@@ -102,13 +98,13 @@ static void test_no_tool(void **state)
     in_child(no_tool, NULL, nobody_listens);
 }
 
-static void test_tool_that_fails(void **state)
+TEST(test_tool_that_fails)
 {
     in_child(tool, "FAKE_NVTX_REFUSE", nobody_listens);
     in_child(tool, "FAKE_NVTX_ONLY_PUSH", nobody_listens);
 }
 
-static void test_tool(void **state)
+TEST(test_tool)
 {
     in_child(tool, NULL, a_tool_listens);
     in_child(tool, NULL, the_runtime_names_its_work);
@@ -117,14 +113,9 @@ static void test_tool(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_tool),
-        cmocka_unit_test(test_tool_that_fails),
-        cmocka_unit_test(test_tool),
-    };
     if (access(tool, R_OK) != 0) {
         fprintf(stderr, "skipped: expected the fake tool %s, which Bazel builds\n", tool);
         return 0;
     }
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
+    return test_run_with(fables_build, NULL, NULL, fables_remove);
 }

@@ -3,11 +3,9 @@
  * as single ones, also with lookahead; a rank that fails or does not answer in time makes the session fail soon, and is
  * named. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "kernels/cpu/rendezvous.h"
 #include "runtime/backend/backend_ranks.h"
@@ -84,7 +82,7 @@ static struct eng_session *session_on(struct eng_engine *engine, const struct ba
     return session;
 }
 
-static void batches_answer_what_sequences_answer_alone(void **state)
+TEST(batches_answer_what_sequences_answer_alone)
 {
     int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
     assert_ptr_equal(backend_for(fables), &backend_cpu_ranks);
@@ -100,7 +98,7 @@ static void batches_answer_what_sequences_answer_alone(void **state)
     }
 }
 
-static void two_sessions_do_not_disturb_each_other(void **state)
+TEST(two_sessions_do_not_disturb_each_other)
 {
     struct eng_session *sessions[2] = {session_on(fables, &backend_cpu_ranks, 2),
                                        session_on(fables, &backend_cpu_ranks, 1)};
@@ -119,7 +117,7 @@ static void two_sessions_do_not_disturb_each_other(void **state)
     }
 }
 
-static void golden_outputs_are_repeated(void **state)
+TEST(golden_outputs_are_repeated)
 {
     for (uint32_t threads = 1; threads <= 4; threads++) {
         struct eng_session *session = session_on(fables, &backend_cpu_ranks, threads);
@@ -154,7 +152,7 @@ static struct backend *create_devices(struct eng_engine *engine, const struct ba
 }
 
 /* Each rank is a test device with separate host and device spaces. */
-static void steps_are_queued_ahead(void **state)
+TEST(steps_are_queued_ahead)
 {
     int32_t alone[SEQUENCES][ANSWER], found[SEQUENCES][ANSWER];
     struct eng_session *plain = session_on(fables, &backend_cpu_ranks, 2);
@@ -240,7 +238,7 @@ static void expect_trouble(struct eng_engine *engine, const char *expected)
     eng_session_destroy(&session);
 }
 
-static void a_failed_rank_ends_the_session(void **state)
+TEST(a_failed_rank_ends_the_session)
 {
     for (int rank = 0; rank < FABLES_RANKS; rank++)
         for (int call = 1; call <= 6; call++) {
@@ -251,7 +249,7 @@ static void a_failed_rank_ends_the_session(void **state)
         }
 }
 
-static void a_late_rank_ends_the_session(void **state)
+TEST(a_late_rank_ends_the_session)
 {
     for (int rank = 0; rank < FABLES_RANKS; rank++) {
         memset(&trouble, 0, sizeof trouble);
@@ -265,7 +263,7 @@ static void a_late_rank_ends_the_session(void **state)
 }
 
 /* Another session of the same engine still works. */
-static void the_engine_outlives_a_failed_session(void **state)
+TEST(the_engine_outlives_a_failed_session)
 {
     struct eng_session *other = session_on(fables, &backend_cpu_ranks, 2);
     memset(&trouble, 0, sizeof trouble);
@@ -275,16 +273,4 @@ static void the_engine_outlives_a_failed_session(void **state)
     eng_session_destroy(&other);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_answer_what_sequences_answer_alone),
-        cmocka_unit_test(two_sessions_do_not_disturb_each_other),
-        cmocka_unit_test(golden_outputs_are_repeated),
-        cmocka_unit_test(steps_are_queued_ahead),
-        cmocka_unit_test(a_failed_rank_ends_the_session),
-        cmocka_unit_test(a_late_rank_ends_the_session),
-        cmocka_unit_test(the_engine_outlives_a_failed_session),
-    };
-    return cmocka_run_group_tests(tests, fables_start_ranks, fables_stop);
-}
+int main(void) { return test_run_with(fables_start_ranks, NULL, NULL, fables_stop); }

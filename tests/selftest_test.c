@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_selftest runs every plan of an engine: one that computes something else is found and named, wherever it is. */
 #include "tests/test_fables.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "formats/base/test_program.h"
 
 #include "formats/engine/test_engine.h"
 #include "kernels/attention/attention.h"
@@ -81,7 +77,7 @@ static struct eng_session *open_session(const char *path, uint64_t kv_tokens, st
     return session;
 }
 
-static void a_damaged_plan_is_found_and_named(void **state)
+TEST(a_damaged_plan_is_found_and_named)
 {
     const size_t plans = count_plans();
     assert_true(plans > 4);
@@ -103,7 +99,7 @@ static void a_damaged_plan_is_found_and_named(void **state)
     }
 }
 
-static void every_plan_is_reported(void **state)
+TEST(every_plan_is_reported)
 {
     const size_t plans = count_plans();
     struct eng_engine *engine = NULL;
@@ -152,7 +148,7 @@ static void every_plan_is_reported(void **state)
 }
 
 /* With few slots or pages, a decode plan runs with the rows that fit. */
-static void rows_that_do_not_fit_are_left_out(void **state)
+TEST(rows_that_do_not_fit_are_left_out)
 {
     struct eng_engine *engine = NULL;
     struct eng_selftest_result result;
@@ -180,15 +176,10 @@ static void rows_that_do_not_fit_are_left_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plan_is_reported),
-        cmocka_unit_test(rows_that_do_not_fit_are_left_out),
-        cmocka_unit_test(a_damaged_plan_is_found_and_named),
-    };
     int descriptor = mkstemp(changed_path);
     if (descriptor < 0) return 1;
     close(descriptor);
-    int failed = cmocka_run_group_tests(tests, fables_build, fables_remove);
+    int failed = test_run_with(fables_build, NULL, NULL, fables_remove);
     unlink(changed_path);
     return failed;
 }

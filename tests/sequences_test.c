@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Continuous batching through the public API: a sequence gets the same tokens with any others as by itself. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SEQUENCES = 8, ANSWER = 20, LONGEST_PROMPT = 200 };
 
@@ -86,7 +85,7 @@ static void assert_same(int32_t a[SEQUENCES][ANSWER], int32_t b[SEQUENCES][ANSWE
     for (size_t i = 0; i < SEQUENCES; i++) assert_memory_equal(a[i], b[i], sizeof a[i]);
 }
 
-static void test_together_as_alone(void **state)
+TEST(test_together_as_alone)
 {
     int32_t alone[SEQUENCES][ANSWER], together[SEQUENCES][ANSWER];
     run_alone(fables, NULL, alone);
@@ -94,7 +93,7 @@ static void test_together_as_alone(void **state)
     assert_same(alone, together);
 }
 
-static void test_any_number_of_threads(void **state)
+TEST(test_any_number_of_threads)
 {
     static const uint32_t threads[] = {1, 2, 5};
     int32_t answers[3][SEQUENCES][ANSWER];
@@ -108,7 +107,7 @@ static void test_any_number_of_threads(void **state)
     assert_same(answers[0], answers[2]);
 }
 
-static void test_every_instruction_set(void **state)
+TEST(test_every_instruction_set)
 {
     static const char *const names[] = {"portable", "avx2", "avx512", "avx512bf16"};
     for (size_t i = 0; i < 4; i++) {
@@ -127,7 +126,7 @@ static void test_every_instruction_set(void **state)
     }
 }
 
-static void test_small_pool_makes_sequences_wait(void **state)
+TEST(test_small_pool_makes_sequences_wait)
 {
     struct eng_session_options options;
     eng_session_options_init(&options);
@@ -138,7 +137,7 @@ static void test_small_pool_makes_sequences_wait(void **state)
     assert_same(alone, together);
 }
 
-static void test_waits_in_order_then_runs(void **state)
+TEST(test_waits_in_order_then_runs)
 {
     struct eng_session_options options;
     struct eng_session_facts facts;
@@ -173,7 +172,7 @@ static void test_waits_in_order_then_runs(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_leaving_changes_nothing_for_others(void **state)
+TEST(test_leaving_changes_nothing_for_others)
 {
     int32_t alone[SEQUENCES][ANSWER], answer[ANSWER];
     run_alone(fables, NULL, alone);
@@ -201,7 +200,7 @@ static void test_leaving_changes_nothing_for_others(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_long_prompt_does_not_starve(void **state)
+TEST(test_long_prompt_does_not_starve)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence *talker = start(session, 0);
@@ -221,7 +220,7 @@ static void test_long_prompt_does_not_starve(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_context_end(void **state)
+TEST(test_context_end)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
@@ -247,7 +246,7 @@ static void test_context_end(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_kept_sequence_goes_on(void **state)
+TEST(test_kept_sequence_goes_on)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
@@ -285,7 +284,7 @@ static void test_kept_sequence_goes_on(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_kept_sequences_can_block(void **state)
+TEST(test_kept_sequences_can_block)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_sequence_options options;
@@ -311,7 +310,7 @@ static void test_kept_sequences_can_block(void **state)
     eng_session_destroy(&session);
 }
 
-static void test_stop_tokens_and_logits(void **state)
+TEST(test_stop_tokens_and_logits)
 {
     struct eng_session *session = fables_session(fables, NULL);
     struct eng_engine_facts facts;
@@ -362,7 +361,7 @@ static void *run_session(void *argument)
     return NULL;
 }
 
-static void test_two_sessions_at_once(void **state)
+TEST(test_two_sessions_at_once)
 {
     struct parallel parallel[2] = {{.engine = fables}, {.engine = fables}};
     pthread_t thread;
@@ -372,15 +371,4 @@ static void test_two_sessions_at_once(void **state)
     assert_same(parallel[0].answers, parallel[1].answers);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_together_as_alone),           cmocka_unit_test(test_any_number_of_threads),
-        cmocka_unit_test(test_every_instruction_set),       cmocka_unit_test(test_small_pool_makes_sequences_wait),
-        cmocka_unit_test(test_waits_in_order_then_runs),    cmocka_unit_test(test_leaving_changes_nothing_for_others),
-        cmocka_unit_test(test_long_prompt_does_not_starve), cmocka_unit_test(test_context_end),
-        cmocka_unit_test(test_kept_sequence_goes_on),       cmocka_unit_test(test_kept_sequences_can_block),
-        cmocka_unit_test(test_stop_tokens_and_logits),      cmocka_unit_test(test_two_sessions_at_once),
-    };
-    return cmocka_run_group_tests(tests, fables_start, fables_stop);
-}
+int main(void) { return test_run_with(fables_start, NULL, NULL, fables_stop); }

@@ -2,13 +2,10 @@
 /* enginfo --tactics for engines of both targets, without a GPU: every launch is counted once, figures follow from the
  * records, and missing measurements are marked. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 
 #include <jansson.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
@@ -91,7 +88,7 @@ static void check_lines(const char *text)
     }
 }
 
-static void test_untuned_cpu_engine(void **state)
+TEST(test_untuned_cpu_engine)
 {
     struct engine file;
     open_file(&file, fables_path());
@@ -206,7 +203,7 @@ static void expect_line(const char *text, const char *begin, const char *words)
 }
 
 /* Why a kernel was chosen that was not the fastest, and the text for a rate above that of any memory. */
-static void test_choices(void **state)
+TEST(test_choices)
 {
     static const struct {
         enum plan_op op;
@@ -288,7 +285,7 @@ static void test_choices(void **state)
     engine_close(file);
 }
 
-static void test_cuda_engine(void **state)
+TEST(test_cuda_engine)
 {
     struct tuned tuned;
     struct engine *file = &tuned.file;
@@ -352,7 +349,7 @@ static void test_cuda_engine(void **state)
 }
 
 /* Every launch of every plan on a device has a shape and a kernel, for each op. */
-static void test_shapes(void **state)
+TEST(test_shapes)
 {
     const char *const paths[] = {fables_path(), lowered_engine_path()};
     for (int i = 0; i < 2; i++) {
@@ -381,7 +378,7 @@ static void test_shapes(void **state)
 
 /* A plan that calls libraries stands beside its counterpart, and its calls are named as such, not as the kernels that have
  * their numbers. */
-static void test_library_plans(void **state)
+TEST(test_library_plans)
 {
     struct engine file;
     open_file(&file, lowered_engine_path());
@@ -443,14 +440,4 @@ static void test_library_plans(void **state)
     engine_close(&file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_untuned_cpu_engine),
-        cmocka_unit_test(test_cuda_engine),
-        cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_library_plans),
-    };
-    return cmocka_run_group_tests(tests, build, remove_all);
-}
+int main(void) { return test_run_with(build, NULL, NULL, remove_all); }

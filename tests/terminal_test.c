@@ -3,6 +3,7 @@
  * terminal and no character that changes the direction of text. */
 #define TEST_ENGINE_MAKE test_engine_make
 #include "formats/engine/test_engine_frame.h"
+#include "formats/base/test_program.h"
 
 #include <sys/wait.h>
 
@@ -77,7 +78,7 @@ static void write_changed(const char *from, const char *to)
 
 static char output[MOST_OUTPUT];
 
-static void test_records(void **state)
+TEST(test_records)
 {
     snprintf(sample.tactics, sizeof sample.tactics,
              "0123456789abcdef {\"key\":\"%s\"}\n0123456789abcdef {\"key\":\"%s\"}\n", HOSTILE, HOSTILE + 6);
@@ -91,7 +92,7 @@ static void test_records(void **state)
 }
 
 /* Writer and reader apply the same rules to a record. */
-static void test_record_keys(void **state)
+TEST(test_record_keys)
 {
     static const char *const hostile[] = {"e\033", "e\xe2\x80\xae", "e\xe2\x80\xa8", "e\xc2\x9b", "e\xd8\x9c", "e\xff"};
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
@@ -105,7 +106,7 @@ static void test_record_keys(void **state)
     }
 }
 
-static void test_names_in_the_manifest(void **state)
+TEST(test_names_in_the_manifest)
 {
     static const char *const hostile[] = {"tin\xc2\x9b", "ti\xe2\x80\xae", "ti\xe2\x80\xa8", "ti\xe2\x81\xa6",
                                           "tin\xd8\x9c"};
@@ -120,7 +121,7 @@ static void test_names_in_the_manifest(void **state)
 }
 
 /* Fields that a later version may add are ignored, and printed as JSON. */
-static void test_information_for_later_versions(void **state)
+TEST(test_information_for_later_versions)
 {
     char from[128], to[128];
     snprintf(sample.manifest.target_name, sizeof sample.manifest.target_name, "%040d", 0);
@@ -133,7 +134,7 @@ static void test_information_for_later_versions(void **state)
     assert_non_null(strstr(output, "\\u202e\\u007f"));
 }
 
-static void test_names_of_tensors(void **state)
+TEST(test_names_of_tensors)
 {
     struct status status = {0};
     assert_true(test_engine_write(&sample, path, false, &status));
@@ -146,7 +147,7 @@ static void test_names_of_tensors(void **state)
     assert_non_null(strstr(output, "name"));
 }
 
-static void test_names_of_kernels(void **state)
+TEST(test_names_of_kernels)
 {
     struct status status = {0};
     assert_true(test_engine_make_device(&sample, &status));
@@ -159,15 +160,4 @@ static void test_names_of_kernels(void **state)
     assert_non_null(strstr(output, "name"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_records, remove_file),
-        cmocka_unit_test_teardown(test_record_keys, remove_file),
-        cmocka_unit_test_teardown(test_names_in_the_manifest, remove_file),
-        cmocka_unit_test_teardown(test_information_for_later_versions, remove_file),
-        cmocka_unit_test_teardown(test_names_of_tensors, remove_file),
-        cmocka_unit_test_teardown(test_names_of_kernels, remove_file),
-    };
-    return cmocka_run_group_tests(tests, setup, remove_folder);
-}
+int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }

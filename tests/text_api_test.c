@@ -1,11 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_tokenize of untrusted text, impossible counts, and patterns without machine code. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 #include "tests/test_fables.h"
 
 enum { MOST_TOKENS = 128 };
 
-static void test_plain(void **state)
+/* Anonymous executable memory of this process, in bytes. */
+static uint64_t executable_bytes(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    uint64_t total = 0;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin, end, inode;
+        char rights[8];
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' &&
+            inode == 0 && !strchr(line, '['))
+            total += end - begin;
+    }
+    fclose(maps);
+    return total;
+}
+
+/* The first engine of this program, since machine code of an earlier one may remain. */
+TEST(test_without_machine_code)
+{
+    struct eng_open_options options;
+    struct eng_engine *engine = NULL, *fast;
+    static const char text[] = "Once upon a time, there were 12 foxes;  who didn't\n\nspeak.";
+    int32_t slow_tokens[MOST_TOKENS], tokens[MOST_TOKENS];
+    size_t slow_count, count;
+    uint64_t before = executable_bytes();
+    eng_open_options_init(&options);
+    options.no_jit = 1;
+    CHECK(eng_open(fables_path(), &options, &engine, &error));
+    CHECK(eng_tokenize(engine, text, strlen(text), 0, slow_tokens, MOST_TOKENS, &slow_count, &error));
+    assert_int_equal(executable_bytes(), before);
+    fast = fables_open();
+    CHECK(eng_tokenize(fast, text, strlen(text), 0, tokens, MOST_TOKENS, &count, &error));
+    if (executable_bytes() == before) print_message("this machine allows no machine code at run time\n");
+    assert_int_equal(count, slow_count);
+    assert_memory_equal(tokens, slow_tokens, count * sizeof *tokens);
+    eng_close(&engine);
+    eng_close(&fast);
+}
+
+TEST(test_plain)
 {
     static const char text[] = "One<|end|>two<|begin|>";
     struct eng_engine *engine = fables_open();
@@ -41,7 +83,7 @@ static void test_plain(void **state)
 }
 
 /* A count whose bytes exceed memory: no token is read. */
-static void test_impossible_count(void **state)
+TEST(test_impossible_count)
 {
     struct eng_engine *engine = fables_open();
     static const size_t counts[] = {SIZE_MAX, SIZE_MAX / 4 + 1, SIZE_MAX / 4 + 2, PTRDIFF_MAX / 4 + 1};
@@ -58,53 +100,4 @@ static void test_impossible_count(void **state)
     eng_close(&engine);
 }
 
-/* Anonymous executable memory of this process, in bytes. */
-static uint64_t executable_bytes(void)
-{
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char line[512];
-    uint64_t total = 0;
-    assert_non_null(maps);
-    while (fgets(line, sizeof line, maps)) {
-        unsigned long begin, end, inode;
-        char rights[8];
-        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' &&
-            inode == 0 && !strchr(line, '['))
-            total += end - begin;
-    }
-    fclose(maps);
-    return total;
-}
-
-/* The first engine of this program, since machine code of an earlier one may remain. */
-static void test_without_machine_code(void **state)
-{
-    struct eng_open_options options;
-    struct eng_engine *engine = NULL, *fast;
-    static const char text[] = "Once upon a time, there were 12 foxes;  who didn't\n\nspeak.";
-    int32_t slow_tokens[MOST_TOKENS], tokens[MOST_TOKENS];
-    size_t slow_count, count;
-    uint64_t before = executable_bytes();
-    eng_open_options_init(&options);
-    options.no_jit = 1;
-    CHECK(eng_open(fables_path(), &options, &engine, &error));
-    CHECK(eng_tokenize(engine, text, strlen(text), 0, slow_tokens, MOST_TOKENS, &slow_count, &error));
-    assert_int_equal(executable_bytes(), before);
-    fast = fables_open();
-    CHECK(eng_tokenize(fast, text, strlen(text), 0, tokens, MOST_TOKENS, &count, &error));
-    if (executable_bytes() == before) print_message("this machine allows no machine code at run time\n");
-    assert_int_equal(count, slow_count);
-    assert_memory_equal(tokens, slow_tokens, count * sizeof *tokens);
-    eng_close(&engine);
-    eng_close(&fast);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_without_machine_code),
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_impossible_count),
-    };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
-}
+int main(void) { return test_run_with(fables_build, NULL, NULL, fables_remove); }

@@ -3,16 +3,12 @@
  * a viewer needs, and the sequences are not affected. The program runs itself again with the fake's folder in
  * LD_LIBRARY_PATH. */
 #include "tests/test_fables.h"
+#include "formats/base/test_program.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "runtime/cli/cli_trace.h"
 #include "runtime/session/trace.h"
@@ -149,7 +145,7 @@ static void generate(const char *path, bool traced, int32_t drawn[STEPS][SLOTS],
     eng_session_destroy(&session);
 }
 
-static void test_sequences_go_on(void **state)
+TEST(test_sequences_go_on)
 {
     int32_t drawn[2][STEPS][SLOTS], answers[2][STEPS];
     const char *paths[] = {fables_path(), device_path};
@@ -162,7 +158,7 @@ static void test_sequences_go_on(void **state)
     assert_int_equal(fake.live(-1), 0);
 }
 
-static void test_no_room(void **state)
+TEST(test_no_room)
 {
     struct status status;
     struct trace trace;
@@ -184,7 +180,7 @@ static void test_no_room(void **state)
 
 /* Minimum runs of every launch of a plan on a device: by itself, in the graph that is timed, and before both in graphs
  * that keep the GPU busy; all that once unmeasured and five times more. */
-static void test_every_launch_runs(void **state)
+TEST(test_every_launch_runs)
 {
     struct status status;
     struct trace trace;
@@ -202,7 +198,7 @@ static void test_every_launch_runs(void **state)
     assert_int_equal(fake.live(-1), 0);
 }
 
-static void test_each_call_failing(void **state)
+TEST(test_each_call_failing)
 {
     uint64_t before = 0, failures = 0;
     for (uint64_t call = 0; call <= 40; call++) {
@@ -335,7 +331,7 @@ static void write_and_check(const char *path)
     eng_session_destroy(&bench.session);
 }
 
-static void test_file(void **state)
+TEST(test_file)
 {
     write_and_check(fables_path());
     write_and_check(lowered_engine_path());
@@ -344,15 +340,8 @@ static void test_file(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sequences_go_on, begin, end),
-        cmocka_unit_test_setup_teardown(test_no_room, begin, end),
-        cmocka_unit_test_setup_teardown(test_every_launch_runs, begin, end),
-        cmocka_unit_test_setup_teardown(test_file, begin, end),
-        cmocka_unit_test_setup_teardown(test_each_call_failing, begin, end),
-    };
     (void)argc;
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
-    return cmocka_run_group_tests(tests, build, remove_all);
+    return test_run_with(build, begin, end, remove_all);
 }

@@ -2,6 +2,7 @@
 /* Tuning of whole plans: each problem once, cached records first, every launch patched, whatever happens to
  * the cache. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/lower/lower.h"
 #include "builder/passes/pass.h"
 #include "builder/test_model.h"
@@ -105,7 +106,7 @@ static void expect_launches_follow_records(const struct fixture *f)
     for (int i = 0; i < PROBLEMS; i++) assert_true(used[i]);
 }
 
-static void off_gives_defaults(void **state)
+TEST(off_gives_defaults)
 {
     struct fixture f;
     open_fixture(&f);
@@ -121,7 +122,7 @@ static void off_gives_defaults(void **state)
 }
 
 /* The units of the progress are microseconds: one large problem takes as long as many small ones. */
-static void progress_counts_time(void **state)
+TEST(progress_counts_time)
 {
     struct fixture f;
     struct tuning_cache cache;
@@ -159,7 +160,7 @@ static void progress_counts_time(void **state)
     test_folder_remove(folder);
 }
 
-static void records_are_kept_and_used(void **state)
+TEST(records_are_kept_and_used)
 {
     struct fixture f;
     struct tuning_cache cache, again;
@@ -204,7 +205,7 @@ static void records_are_kept_and_used(void **state)
     close_fixture(&f);
 }
 
-static void cache_file_may_fail(void **state)
+TEST(cache_file_may_fail)
 {
     struct fixture f;
     struct tuning_cache cache;
@@ -218,7 +219,7 @@ static void cache_file_may_fail(void **state)
     close_fixture(&f);
 }
 
-static void tactics_are_record_lines(void **state)
+TEST(tactics_are_record_lines)
 {
     struct fixture f;
     struct tuning_cache parsed;
@@ -236,12 +237,4 @@ static void tactics_are_record_lines(void **state)
     close_fixture(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(off_gives_defaults),        cmocka_unit_test(progress_counts_time),
-        cmocka_unit_test(records_are_kept_and_used), cmocka_unit_test(cache_file_may_fail),
-        cmocka_unit_test(tactics_are_record_lines),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

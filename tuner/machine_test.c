@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "tuner/machine.h"
+#include "formats/base/test_program.h"
 
-static void description_measures_nothing(void **state)
+TEST(description_measures_nothing)
 {
     struct status status = {0};
     for (int threads = 1; threads <= 3; threads += 2) {
@@ -27,7 +22,7 @@ static void description_measures_nothing(void **state)
     }
 }
 
-static void roofline_is_the_higher_of_two_floors(void **state)
+TEST(roofline_is_the_higher_of_two_floors)
 {
     struct machine machine = {.read_gb_s = 20, .peak_gflops = 100};
     assert_true(fabs(roofline_us(&machine, 40000000, 0) - 2000) < 1e-6);  /* 40 MB at 20 GB/s */
@@ -39,11 +34,4 @@ static void roofline_is_the_higher_of_two_floors(void **state)
     assert_true(roofline_us(&machine, 40000000, 400000000) == 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(description_measures_nothing),
-        cmocka_unit_test(roofline_is_the_higher_of_two_floors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

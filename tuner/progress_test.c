@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress of a build: estimates of the time left, and no long silence. */
 #include "tuner/progress.h"
+#include "formats/base/test_program.h"
 
 #include "formats/base/test_support.h"
 
-static void time_left_goes_by_units_of_work(void **state)
+TEST(time_left_goes_by_units_of_work)
 {
     /* A quarter of the work took 10 s. */
     assert_true(progress_seconds_left(10e6, 0, 25, 100) == 30);
@@ -39,7 +40,7 @@ static const char *close_log(struct log *log)
     return log->text;
 }
 
-static void a_long_item_is_not_silent(void **state)
+TEST(a_long_item_is_not_silent)
 {
     struct log log;
     open_log(&log);
@@ -58,7 +59,7 @@ static void a_long_item_is_not_silent(void **state)
     assert_non_null(strstr(text, "golden: done in "));
 }
 
-static void nothing_is_said_between_hold_and_release(void **state)
+TEST(nothing_is_said_between_hold_and_release)
 {
     struct log log;
     open_log(&log);
@@ -73,7 +74,7 @@ static void nothing_is_said_between_hold_and_release(void **state)
     assert_ptr_equal(strstr(close_log(&log), "warning\npack: done in "), log.text);
 }
 
-static void without_an_output_all_is_silent(void **state)
+TEST(without_an_output_all_is_silent)
 {
     struct progress progress;
     progress_open(&progress, NULL);
@@ -85,7 +86,7 @@ static void without_an_output_all_is_silent(void **state)
     progress_close(&progress);
 }
 
-static void a_stage_that_failed_has_no_last_line(void **state)
+TEST(a_stage_that_failed_has_no_last_line)
 {
     struct log log;
     open_log(&log);
@@ -97,12 +98,4 @@ static void a_stage_that_failed_has_no_last_line(void **state)
     assert_null(strstr(text, "tune"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(time_left_goes_by_units_of_work),          cmocka_unit_test(a_long_item_is_not_silent),
-        cmocka_unit_test(nothing_is_said_between_hold_and_release), cmocka_unit_test(without_an_output_all_is_silent),
-        cmocka_unit_test(a_stage_that_failed_has_no_last_line),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tuner/race.h"
+#include "formats/base/test_program.h"
 
 /* Scripted times: base[c] plus noise from a fixed generator. */
 struct script {
@@ -36,7 +29,7 @@ static struct race_result *run_race(struct script *script, int count, const stru
     return result;
 }
 
-static void finds_the_fastest_and_halves(void **state)
+TEST(finds_the_fastest_and_halves)
 {
     double base[40];
     for (int i = 0; i < 40; i++) base[i] = 100 + (i * 7) % 40 * 10;
@@ -56,7 +49,7 @@ static void finds_the_fastest_and_halves(void **state)
     free(result);
 }
 
-static void ties_go_to_the_first(void **state)
+TEST(ties_go_to_the_first)
 {
     const double base[] = {200, 100.4, 100, 100.2, 300};
     for (uint64_t seed = 1; seed < 30; seed++) {
@@ -68,7 +61,7 @@ static void ties_go_to_the_first(void **state)
     }
 }
 
-static void failures_are_out(void **state)
+TEST(failures_are_out)
 {
     const double base[] = {-1, 80, -1, 70};
     struct script script = {.base = base, .state = 1};
@@ -89,7 +82,7 @@ static void failures_are_out(void **state)
     free(result);
 }
 
-static void stops_at_the_floor(void **state)
+TEST(stops_at_the_floor)
 {
     const double base[] = {100, 200, 300, 400, 500, 600, 700, 800};
     struct script script = {.base = base, .state = 1};
@@ -105,7 +98,7 @@ static void stops_at_the_floor(void **state)
     free(result);
 }
 
-static void budget_ends_the_rounds(void **state)
+TEST(budget_ends_the_rounds)
 {
     double base[64];
     for (int i = 0; i < 64; i++) base[i] = 1000 - i;
@@ -117,7 +110,7 @@ static void budget_ends_the_rounds(void **state)
     free(result);
 }
 
-static void expected_time_is_that_of_the_calls(void **state)
+TEST(expected_time_is_that_of_the_calls)
 {
     const double base[] = {100, 200, 300, 400, 500, 600, 700, 800};
     struct script script = {.base = base, .state = 1};
@@ -132,15 +125,4 @@ static void expected_time_is_that_of_the_calls(void **state)
     assert_true(race_expected_us(1, 10, &options) == 10 * (1 + 3));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_fastest_and_halves),
-        cmocka_unit_test(ties_go_to_the_first),
-        cmocka_unit_test(failures_are_out),
-        cmocka_unit_test(stops_at_the_floor),
-        cmocka_unit_test(budget_ends_the_rounds),
-        cmocka_unit_test(expected_time_is_that_of_the_calls),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

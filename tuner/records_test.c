@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of any number of values are read from the cache's file completely or not at all. */
 #include "tuner/records.h"
+#include "formats/base/test_program.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "formats/base/test_support.h"
 
@@ -40,7 +39,7 @@ static bool has_values(const struct tactics *tactics, const struct tuning_value 
     return same;
 }
 
-static void any_number_of_values_comes_back(void **state)
+TEST(any_number_of_values_comes_back)
 {
     struct tuning_value values[MOST];
     make_values(values);
@@ -75,7 +74,7 @@ static void any_number_of_values_comes_back(void **state)
 }
 
 /* A lost or changed continuation loses these values and nothing else. */
-static void a_lost_part_costs_the_record(void **state)
+TEST(a_lost_part_costs_the_record)
 {
     struct tuning_value values[MOST];
     struct tuning_cache cache = {0};
@@ -95,11 +94,4 @@ static void a_lost_part_costs_the_record(void **state)
     tuning_cache_close(&cache);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_number_of_values_comes_back),
-        cmocka_unit_test(a_lost_part_costs_the_record),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

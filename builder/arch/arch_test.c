@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor names and shapes of each architecture, and what happens when a checkpoint has other ones. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/passes/pass.h"
 #include "builder/test_model.h"
 #include "builder/weights/weights.h"
@@ -23,7 +24,7 @@ static bool bind(const struct test_model *model, struct status *status)
 }
 
 /* The graph asks for exactly the tensors of a checkpoint that transformers would write, by name and shape. */
-static void names_and_shapes(void **state)
+TEST(names_and_shapes)
 {
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
@@ -57,7 +58,7 @@ static void names_and_shapes(void **state)
     }
 }
 
-static void every_tensor_is_needed(void **state)
+TEST(every_tensor_is_needed)
 {
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model whole;
@@ -73,7 +74,7 @@ static void every_tensor_is_needed(void **state)
     }
 }
 
-static void shapes_must_match(void **state)
+TEST(shapes_must_match)
 {
     struct status status;
     struct test_model whole, model;
@@ -96,7 +97,7 @@ static void shapes_must_match(void **state)
     test_expect_failure(bind(&model, &status), &status, STATUS_BAD_INPUT, "model.norm.weight|[23]|[1, 23]");
 }
 
-static void element_types_must_be_plain(void **state)
+TEST(element_types_must_be_plain)
 {
     static const enum dtype dtypes[] = {DTYPE_F8_E4M3, DTYPE_I8, DTYPE_I64};
     for (size_t d = 0; d < 3; d++) {
@@ -122,7 +123,7 @@ static void element_types_must_be_plain(void **state)
     }
 }
 
-static void nothing_is_ignored(void **state)
+TEST(nothing_is_ignored)
 {
     static const struct {
         enum test_family family;
@@ -150,7 +151,7 @@ static void nothing_is_ignored(void **state)
 }
 
 /* Tensors that some writers add although they say nothing new. */
-static void redundant_tensors(void **state)
+TEST(redundant_tensors)
 {
     struct test_model model;
     struct status status;
@@ -165,7 +166,7 @@ static void redundant_tensors(void **state)
     test_expect_success(bind(&model, &status), &status);
 }
 
-static void other_models_are_refused(void **state)
+TEST(other_models_are_refused)
 {
     struct status status = {0};
     struct graph graph;
@@ -176,7 +177,7 @@ static void other_models_are_refused(void **state)
 }
 
 /* Every model of the shared folder either gives a graph that its tensors fit, or is refused by its type. */
-static void shared_models(void **state)
+TEST(shared_models)
 {
     static const struct {
         const char *name;
@@ -217,13 +218,4 @@ static void shared_models(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_shapes),         cmocka_unit_test(every_tensor_is_needed),
-        cmocka_unit_test(shapes_must_match),        cmocka_unit_test(element_types_must_be_plain),
-        cmocka_unit_test(nothing_is_ignored),       cmocka_unit_test(redundant_tensors),
-        cmocka_unit_test(other_models_are_refused), cmocka_unit_test(shared_models),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of config.json that each family reads, and the values that it refuses. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 
 #include "formats/base/file.h"
 #include "formats/base/test_support.h"
@@ -43,7 +44,7 @@ static struct model_config accepted(const char *model_type, const char *fields)
     return config;
 }
 
-static void test_complete(void **state)
+TEST(test_complete)
 {
     static const char text[] =
         "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": true, \"attention_dropout\": 0.1,"
@@ -79,7 +80,7 @@ static void test_complete(void **state)
     assert_int_equal(config.eos_tokens[1], 5);
 }
 
-static void test_model_types(void **state)
+TEST(test_model_types)
 {
     static const char *const unsupported[] = {"gemma2", "gpt2", "mixtral", "qwen3_moe", "Llama", ""};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
@@ -99,7 +100,7 @@ static void test_model_types(void **state)
 }
 
 /* Defaults of the config classes. */
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
     static const struct {
         const char *model_type;
@@ -142,7 +143,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.eos_count, 0);
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
     static const char *const required[] = {"hidden_size", "intermediate_size", "num_hidden_layers",
                                            "num_attention_heads", "vocab_size"};
@@ -171,7 +172,7 @@ static void test_sizes(void **state)
     expect_refused("llama", "\"tie_word_embeddings\": 1", "'tie_word_embeddings'|true or false");
 }
 
-static void test_heads(void **state)
+TEST(test_heads)
 {
     assert_int_equal(accepted("mistral", "\"num_key_value_heads\": null").kv_heads, 8);
     assert_int_equal(accepted("qwen2", "\"num_key_value_heads\": null").kv_heads, 8);
@@ -202,7 +203,7 @@ static void test_heads(void **state)
                         "head_dim|at most 262144|found 4194304");
 }
 
-static void test_biases(void **state)
+TEST(test_biases)
 {
     struct model_config config = accepted("qwen3", "\"attention_bias\": true, \"num_key_value_heads\": 8");
     assert_true(config.qkv_bias && config.output_bias && !config.mlp_bias);
@@ -214,7 +215,7 @@ static void test_biases(void **state)
     expect_refused("qwen3", "\"mlp_bias\": true, \"num_key_value_heads\": 8", "'mlp_bias'|expected false|found true");
 }
 
-static void test_factors(void **state)
+TEST(test_factors)
 {
     struct model_config config = accepted("llama", "\"head_dim\": 64");
     assert_true(config.embedding_scale == 1 && config.residual_scale == 1 && config.logits_scale == 1);
@@ -233,7 +234,7 @@ static void test_factors(void **state)
     expect_refused("llama", "\"embedding_multiplier\": 12", "'embedding_multiplier'|not understood");
 }
 
-static void test_phi3(void **state)
+TEST(test_phi3)
 {
     /* As in Phi 3 mini and Phi 4 mini. */
     struct model_config config =
@@ -270,7 +271,7 @@ static void expect_layers(const char *model_type, const char *fields, uint64_t w
 #define FULL    "\"full_attention\""
 #define SLIDING "\"sliding_attention\""
 
-static void test_windows(void **state)
+TEST(test_windows)
 {
     expect_layers("llama", "\"sliding_window\": null", 0, "----");
     expect_layers("llama", "\"sliding_window\": 128, \"use_sliding_window\": false", 0, "----");
@@ -309,7 +310,7 @@ static void test_windows(void **state)
     expect_refused("qwen2", QWEN "\"layer_types\": [1,2,3,4]", "'layer_types'|only|found 1");
 }
 
-static void test_other_keys(void **state)
+TEST(test_other_keys)
 {
     accepted("llama", "\"hidden_act\": \"swish\", \"auto_map\": null, \"layer_types\": null");
     static const struct {
@@ -324,7 +325,7 @@ static void test_other_keys(void **state)
 }
 
 /* Configurations of real models, in folders of ENG_SHARED. */
-static void test_real_configs(void **state)
+TEST(test_real_configs)
 {
     static const struct {
         const char *name, *model_type; /* NULL: must be refused */
@@ -380,13 +381,4 @@ static void test_real_configs(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_complete),   cmocka_unit_test(test_model_types),  cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_heads),        cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_factors),    cmocka_unit_test(test_phi3),         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_other_keys), cmocka_unit_test(test_real_configs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "builder/build.h"
+#include "formats/base/test_program.h"
 #include "builder/golden/golden_cpu.h"
 #include "builder/test_model.h"
 #include "formats/engine/engine_file.h"
@@ -247,7 +248,7 @@ static void check_golden(enum test_family family, enum dtype dtype, const struct
     test_folder_remove(folder);
 }
 
-static void equals_the_equations(void **state)
+TEST(equals_the_equations)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     struct build_options options;
@@ -259,7 +260,7 @@ static void equals_the_equations(void **state)
 }
 
 /* The prompt of five tokens takes one, two or five steps. */
-static void chunks_change_nothing(void **state)
+TEST(chunks_change_nothing)
 {
     struct build_options options;
     build_options_init(&options);
@@ -274,7 +275,7 @@ static void chunks_change_nothing(void **state)
 }
 
 /* However short the context, the golden outputs fit it, and the engine opens. */
-static void short_contexts(void **state)
+TEST(short_contexts)
 {
     for (uint64_t context = 1; context <= 20; context++) {
         struct test_model model;
@@ -295,7 +296,7 @@ static void short_contexts(void **state)
 }
 
 /* What ranks compute together, each with its share of heads, inner width and vocabulary. */
-static void ranks_equal_the_equations(void **state)
+TEST(ranks_equal_the_equations)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     struct build_options options;
@@ -333,7 +334,7 @@ static void build_several_plans(const char *folder, uint32_t gpus, struct engine
 }
 
 /* Every plan has cases; among them are a second page, a second chunk, a passed window, different positions in one batch. */
-static void every_plan_has_cases(void **state)
+TEST(every_plan_has_cases)
 {
     struct engine engine;
     char *folder = test_folder();
@@ -382,7 +383,7 @@ static void damage(const struct plan *plan)
     fail_msg("the plan has no attention");
 }
 
-static void a_wrong_plan_fails_and_is_named(void **state)
+TEST(a_wrong_plan_fails_and_is_named)
 {
     char *folder = test_folder();
     uint32_t refused = 0;
@@ -417,12 +418,4 @@ static void a_wrong_plan_fails_and_is_named(void **state)
     test_folder_remove(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_equations),  cmocka_unit_test(ranks_equal_the_equations),
-        cmocka_unit_test(chunks_change_nothing), cmocka_unit_test(short_contexts),
-        cmocka_unit_test(every_plan_has_cases),  cmocka_unit_test(a_wrong_plan_fails_and_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

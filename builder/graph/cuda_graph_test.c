@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "builder/passes/pass.h"
+#include "formats/base/test_program.h"
 #include "builder/test_device_model.h"
 #include "kernels/add/add.h"
 #include "kernels/all_reduce/all_reduce.h"
@@ -292,7 +293,7 @@ static void check_attributes(const struct test_device_model *model, const struct
     }
 }
 
-static void every_model_becomes_the_expected_graph(void **state)
+TEST(every_model_becomes_the_expected_graph)
 {
     static struct test_device_model model;
     static struct expectation e;
@@ -379,7 +380,7 @@ static int live(const struct graph *graph, enum plan_op op)
 }
 
 /* The other summand may be made after the product: the fused matmul waits for it. */
-static void the_fused_matmul_stands_where_the_addition_stood(void **state)
+TEST(the_fused_matmul_stands_where_the_addition_stood)
 {
     for (int side = 0; side < 2; side++) {
         struct graph graph;
@@ -415,7 +416,7 @@ static void begin_ranks(struct graph *graph)
 }
 
 /* Addition and norm after a sum become part of it, at the place of the addition. */
-static void a_sum_takes_residual_and_norm(void **state)
+TEST(a_sum_takes_residual_and_norm)
 {
     for (int variant = 0; variant < 8; variant++) {
         bool left = variant & 1, has_add = variant & 2, has_norm = variant & 4;
@@ -450,7 +451,7 @@ static void a_sum_takes_residual_and_norm(void **state)
 }
 
 /* A sum that another node reads without the addition stays as it is; a second norm stays a separate launch. */
-static void a_sum_with_other_readers_stays(void **state)
+TEST(a_sum_with_other_readers_stays)
 {
     struct graph graph;
     begin_ranks(&graph);
@@ -472,7 +473,7 @@ static void a_sum_with_other_readers_stays(void **state)
 
 /* A product that another node also reads, or that has an epilogue already, stays; the remaining addition is refused,
  * since no device kernel adds. */
-static void additions_that_stay_are_refused(void **state)
+TEST(additions_that_stay_are_refused)
 {
     for (int variant = 0; variant < 4; variant++) {
         struct graph graph;
@@ -498,7 +499,7 @@ static void additions_that_stay_are_refused(void **state)
 }
 
 /* A decoder with norms after attention and MLP: sums become part of the norms, and matmuls read 16-bit copies of them. */
-static void norms_add_and_copy(void **state)
+TEST(norms_add_and_copy)
 {
     struct graph graph;
     begin(&graph, PLAN_DECODE, false);
@@ -548,7 +549,7 @@ static void norms_add_and_copy(void **state)
     graph_free(&graph);
 }
 
-static void norms_join_all_their_readers_or_none(void **state)
+TEST(norms_join_all_their_readers_or_none)
 {
     enum { ONE, TWO, ALSO_RESIDUAL, ALSO_ADDED, WIDE, UNREAD, CASES };
     for (int variant = 0; variant < CASES; variant++) {
@@ -573,7 +574,7 @@ static void norms_join_all_their_readers_or_none(void **state)
     }
 }
 
-static void rotation_joins_attention_in_decode_alone(void **state)
+TEST(rotation_joins_attention_in_decode_alone)
 {
     enum { FUSED, PARTIAL, PREFILL, READ_TWICE, WIDE_NORM, CASES };
     for (int variant = 0; variant < CASES; variant++) {
@@ -629,17 +630,4 @@ static void rotation_joins_attention_in_decode_alone(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_model_becomes_the_expected_graph),
-        cmocka_unit_test(the_fused_matmul_stands_where_the_addition_stood),
-        cmocka_unit_test(a_sum_takes_residual_and_norm),
-        cmocka_unit_test(a_sum_with_other_readers_stays),
-        cmocka_unit_test(additions_that_stay_are_refused),
-        cmocka_unit_test(norms_add_and_copy),
-        cmocka_unit_test(norms_join_all_their_readers_or_none),
-        cmocka_unit_test(rotation_joins_attention_in_decode_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Import, passes, memory planning and lowering on small configurations of every architecture. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/lower/lower.h"
 #include "builder/lower/plan_memory.h"
 #include "builder/passes/pass.h"
@@ -96,7 +89,7 @@ static int count_ops(const struct graph *graph, enum plan_op op)
     return count;
 }
 
-static void import_has_every_part(void **state)
+TEST(import_has_every_part)
 {
     for (int c = 0; c < CONFIGS; c++) {
         struct model model;
@@ -109,7 +102,7 @@ static void import_has_every_part(void **state)
     }
 }
 
-static void passes_fuse(void **state)
+TEST(passes_fuse)
 {
     for (int c = 0; c < CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++) {
@@ -142,7 +135,7 @@ static void passes_fuse(void **state)
         }
 }
 
-static void dumps_are_text(void **state)
+TEST(dumps_are_text)
 {
     struct model model;
     struct status status = {0};
@@ -164,7 +157,7 @@ static void dumps_are_text(void **state)
     graph_free(&model.graph);
 }
 
-static void broken_graphs_are_noticed(void **state)
+TEST(broken_graphs_are_noticed)
 {
     struct model model;
     struct status status = {0};
@@ -230,7 +223,7 @@ static void check_lifetimes(const struct model *model, const struct memory_plan 
     graph_index_close(&index);
 }
 
-static void memory_is_never_shared_while_alive(void **state)
+TEST(memory_is_never_shared_while_alive)
 {
     for (int c = 0; c < 3 * CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
@@ -286,7 +279,7 @@ static void check_dependencies(const struct plan *plan)
     free(reach);
 }
 
-static void plans_verify_and_are_ordered(void **state)
+TEST(plans_verify_and_are_ordered)
 {
     for (int c = 0; c < 3 * CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
@@ -347,7 +340,7 @@ static void expect_lines(const char *text, const char *const *lines, size_t coun
     }
 }
 
-static void the_dump_shows_what_is_shared(void **state)
+TEST(the_dump_shows_what_is_shared)
 {
     static const char *const lines[] = {
         "; 4 ranks\n",
@@ -382,7 +375,7 @@ static void the_dump_shows_what_is_shared(void **state)
     }
 }
 
-static void one_rank_changes_nothing(void **state)
+TEST(one_rank_changes_nothing)
 {
     for (int c = 0; c < CONFIGS; c++) {
         char *before = dump_after("import", c, PLAN_PREFILL, 1), *after = dump_after("shard", c, PLAN_PREFILL, 1);
@@ -394,7 +387,7 @@ static void one_rank_changes_nothing(void **state)
     }
 }
 
-static void norms_of_whole_widths_are_not_shared(void **state)
+TEST(norms_of_whole_widths_are_not_shared)
 {
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
         struct model model;
@@ -414,7 +407,7 @@ static void norms_of_whole_widths_are_not_shared(void **state)
 }
 
 /* The last layer has only the rows that need logits, and ranks exchange no others. */
-static void prefill_exchanges_few_rows_at_the_end(void **state)
+TEST(prefill_exchanges_few_rows_at_the_end)
 {
     static const char *const lines[] = {
         "%o1[T,64] = all_reduce(",   "%down1[T,64] = all_reduce(", "o2[R,64] = all_reduce(",
@@ -427,7 +420,7 @@ static void prefill_exchanges_few_rows_at_the_end(void **state)
     }
 }
 
-static void collectives_survive_the_passes(void **state)
+TEST(collectives_survive_the_passes)
 {
     for (int c = 0; c < CONFIGS; c++)
         for (int kind = PLAN_DECODE; kind <= PLAN_PREFILL; kind++)
@@ -475,7 +468,7 @@ static void collectives_survive_the_passes(void **state)
 }
 
 /* Parameters that tell ranks from one another come from the header alone: one plan for all. */
-static void launches_state_a_ranks_share(void **state)
+TEST(launches_state_a_ranks_share)
 {
     struct model model;
     struct plan plan;
@@ -559,7 +552,7 @@ static void add_collective(struct graph *graph)
 }
 
 /* Whichever plan follows whichever, of any size, with an even or odd number of collectives. */
-static void collectives_take_turns(void **state)
+TEST(collectives_take_turns)
 {
     enum { SIZES = 4, PLANS = 2 * SIZES };
     static const uint32_t sizes[SIZES] = {1, 3, 4, 16};
@@ -601,7 +594,7 @@ static void collectives_take_turns(void **state)
     }
 }
 
-static void one_rank_exchanges_nothing(void **state)
+TEST(one_rank_exchanges_nothing)
 {
     struct model model;
     struct status status = {0};
@@ -616,7 +609,7 @@ static void one_rank_exchanges_nothing(void **state)
     graph_free(&model.graph);
 }
 
-static void absurd_exchanges_are_refused(void **state)
+TEST(absurd_exchanges_are_refused)
 {
     struct model model;
     struct status status = {0};
@@ -637,7 +630,7 @@ static void absurd_exchanges_are_refused(void **state)
     graph_free(&model.graph);
 }
 
-static void absurd_sizes_are_refused(void **state)
+TEST(absurd_sizes_are_refused)
 {
     struct model model;
     struct plan plan;
@@ -651,7 +644,7 @@ static void absurd_sizes_are_refused(void **state)
 }
 
 /* A projection of q alone where q, k and v are expected is noticed, on both targets. */
-static void a_part_of_the_projection_is_refused(void **state)
+TEST(a_part_of_the_projection_is_refused)
 {
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct model model;
@@ -673,7 +666,7 @@ static void a_part_of_the_projection_is_refused(void **state)
 }
 
 /* Passes on very many nodes: with a search over all nodes for each of them this takes minutes. */
-static void passes_take_time_linear_in_nodes(void **state)
+TEST(passes_take_time_linear_in_nodes)
 {
     enum { NODES = 200000, MOST_SECONDS = 20 };
     struct model model;
@@ -698,27 +691,4 @@ static void passes_take_time_linear_in_nodes(void **state)
     graph_free(graph);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(import_has_every_part),
-        cmocka_unit_test(passes_fuse),
-        cmocka_unit_test(dumps_are_text),
-        cmocka_unit_test(broken_graphs_are_noticed),
-        cmocka_unit_test(a_part_of_the_projection_is_refused),
-        cmocka_unit_test(passes_take_time_linear_in_nodes),
-        cmocka_unit_test(memory_is_never_shared_while_alive),
-        cmocka_unit_test(plans_verify_and_are_ordered),
-        cmocka_unit_test(absurd_sizes_are_refused),
-        cmocka_unit_test(the_dump_shows_what_is_shared),
-        cmocka_unit_test(norms_of_whole_widths_are_not_shared),
-        cmocka_unit_test(one_rank_changes_nothing),
-        cmocka_unit_test(prefill_exchanges_few_rows_at_the_end),
-        cmocka_unit_test(collectives_survive_the_passes),
-        cmocka_unit_test(launches_state_a_ranks_share),
-        cmocka_unit_test(collectives_take_turns),
-        cmocka_unit_test(one_rank_exchanges_nothing),
-        cmocka_unit_test(absurd_exchanges_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -2,6 +2,7 @@
 /* Finishing device plans: the engine's form of every plan of every model with every tactic that the tuner may choose
  * passes the checks that engine_open will make, and kernels are shared between launches that compute alike. */
 #include "builder/test_device_model.h"
+#include "formats/base/test_program.h"
 #include "formats/engine/engine_verify.h"
 #include "kernels/all_gather/all_gather_nccl.h"
 #include "kernels/all_reduce/all_reduce_nccl.h"
@@ -170,7 +171,7 @@ static void check_all_tactics(const struct test_device_model *model, const struc
     device_plan_free(&plan);
 }
 
-static void every_plan_with_every_tactic(void **state)
+TEST(every_plan_with_every_tactic)
 {
     static struct test_device_model model;
     const char *source;
@@ -188,7 +189,7 @@ static void every_plan_with_every_tactic(void **state)
 
 /* ---- the set of kernels ---- */
 
-static void layers_and_plans_share_kernels(void **state)
+TEST(layers_and_plans_share_kernels)
 {
     static struct test_device_model model;
     struct device_plan plan;
@@ -220,7 +221,7 @@ static void layers_and_plans_share_kernels(void **state)
 }
 
 /* Tunables that are not set are zero, which is illegal for every kernel. */
-static void kernels_with_tunables_have_candidates(void **state)
+TEST(kernels_with_tunables_have_candidates)
 {
     for (int op = 0; op < OP_COUNT; op++) {
         const struct device_kernel *const *kernels = device_kernels((enum plan_op)op);
@@ -275,7 +276,7 @@ static struct device_kernel made_up(int param_count)
 }
 
 /* So that a trace knows the cost of a library's call at the step's context. */
-static void library_calls_are_found_by_name(void **state)
+TEST(library_calls_are_found_by_name)
 {
     const struct device_kernel *const calls[] = {&device_matmul_cublaslt, &device_attention_cudnn,
                                                  &device_all_reduce_nccl, &device_all_gather_nccl};
@@ -294,7 +295,7 @@ static const char *never_legal(const int64_t *params, const struct device_facts 
 }
 
 /* All kernels of an op race and are asked for a reason, however many they are. */
-static void an_op_may_have_many_kernels(void **state)
+TEST(an_op_may_have_many_kernels)
 {
     enum { KERNELS = 9 };
     struct device_kernel kernels[KERNELS];
@@ -321,7 +322,7 @@ static void an_op_may_have_many_kernels(void **state)
     assert_string_equal(device_reason_among(list, params, gpu), "no kernel runs on this GPU");
 }
 
-static void kernels_are_told_apart(void **state)
+TEST(kernels_are_told_apart)
 {
     const struct device_kernel kernel = made_up(2), other = made_up(2);
     struct kernel_set set = {0};
@@ -360,7 +361,7 @@ static void count_progress(void *context, uint64_t done, uint64_t total)
 }
 
 /* What has its code is not compiled again, so that no compiler is needed. */
-static void compiled_kernels_are_left_alone(void **state)
+TEST(compiled_kernels_are_left_alone)
 {
     const struct device_kernel kernel = made_up(1);
     for (int threads = 1; threads <= 100; threads += 33) {
@@ -389,7 +390,7 @@ static void compiled_kernels_are_left_alone(void **state)
     }
 }
 
-static void defects_are_told(void **state)
+TEST(defects_are_told)
 {
     enum { OPERANDS = 3 };
     static const struct {
@@ -429,13 +430,4 @@ static void defects_are_told(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plan_with_every_tactic),          cmocka_unit_test(layers_and_plans_share_kernels),
-        cmocka_unit_test(kernels_with_tunables_have_candidates), cmocka_unit_test(an_op_may_have_many_kernels),
-        cmocka_unit_test(library_calls_are_found_by_name),       cmocka_unit_test(kernels_are_told_apart),
-        cmocka_unit_test(compiled_kernels_are_left_alone),       cmocka_unit_test(defects_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -2,6 +2,7 @@
 /* Lowering for devices: every operand of every launch is the one that the op's contract names, in a memory that holds
  * what the graph says, and what no kernel takes is refused. Worked out here from the graph and the contracts' headers. */
 #include "builder/passes/pass.h"
+#include "formats/base/test_program.h"
 #include "builder/test_device_model.h"
 #include "builder/weights/weights.h"
 #include "kernels/all_gather/all_gather_device.h"
@@ -389,7 +390,7 @@ static void lower_and_check(struct test_device_model *model, const struct device
     device_plan_free(&plan);
 }
 
-static void every_plan_of_every_model(void **state)
+TEST(every_plan_of_every_model)
 {
     static struct test_device_model model;
     const char *source;
@@ -428,7 +429,7 @@ static void check_collectives(const struct test_device_model *model, const struc
     assert_int_equal(gathers, 1);
 }
 
-static void every_plan_of_several_ranks(void **state)
+TEST(every_plan_of_several_ranks)
 {
     static struct test_device_model model;
     static const uint32_t rows[] = {1, 8, 9, 64}, chunks[] = {1, 9, 512, 8192};
@@ -451,7 +452,7 @@ static void every_plan_of_several_ranks(void **state)
 }
 
 /* The wide graph must do for few rows, too: it is what a plan for 9 rows shares its form with. */
-static void the_wide_graph_takes_few_rows(void **state)
+TEST(the_wide_graph_takes_few_rows)
 {
     static struct test_device_model model;
     struct device_plan plan;
@@ -468,7 +469,7 @@ static void the_wide_graph_takes_few_rows(void **state)
 }
 
 /* A sum takes the memory of its residual, unless another node still reads that. */
-static void a_residual_that_is_read_later_stays(void **state)
+TEST(a_residual_that_is_read_later_stays)
 {
     static struct test_device_model model;
     struct device_plan plan;
@@ -530,7 +531,7 @@ static void expect_refused(const struct test_device_model *model, const struct d
     device_plan_free(&plan);
 }
 
-static void shapes_that_no_kernel_takes_are_refused(void **state)
+TEST(shapes_that_no_kernel_takes_are_refused)
 {
     static struct test_device_model model;
     static const struct {
@@ -559,7 +560,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state)
         }
 }
 
-static void sizes_out_of_range_are_refused(void **state)
+TEST(sizes_out_of_range_are_refused)
 {
     static struct test_device_model model;
     const struct device_facts *gpu = &test_gpus[TEST_GPU_90];
@@ -592,15 +593,4 @@ static void sizes_out_of_range_are_refused(void **state)
     test_device_model_close(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plan_of_every_model),
-        cmocka_unit_test(every_plan_of_several_ranks),
-        cmocka_unit_test(the_wide_graph_takes_few_rows),
-        cmocka_unit_test(a_residual_that_is_read_later_stays),
-        cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
-        cmocka_unit_test(sizes_out_of_range_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

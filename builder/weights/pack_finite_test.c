@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/shard.h"
 #include "builder/test_model.h"
@@ -62,7 +63,7 @@ static const struct {
 } odd[] = {{NAN, "is NaN"}, {INFINITY, "is infinity"}, {-INFINITY, "is -infinity"}, {-NAN, "is NaN"}};
 
 /* Every kind of tensor, copied and converted. */
-static void every_tensor_is_looked_at(void **state)
+TEST(every_tensor_is_looked_at)
 {
     int turn = 0;
     static const enum test_family families[] = {TEST_LLAMA, TEST_LLAMA_BIASED_TIED, TEST_QWEN3};
@@ -84,7 +85,7 @@ static void every_tensor_is_looked_at(void **state)
 }
 
 /* Every place of a row, in every dtype. */
-static void every_place_is_looked_at(void **state)
+TEST(every_place_is_looked_at)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct test_model model;
@@ -110,7 +111,7 @@ static void every_place_is_looked_at(void **state)
 }
 
 /* A share of a rank begins amid a tensor: the place is counted in the whole. */
-static void ranks_name_the_place_in_the_whole(void **state)
+TEST(ranks_name_the_place_in_the_whole)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                                         "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
@@ -126,7 +127,7 @@ static void ranks_name_the_place_in_the_whole(void **state)
 }
 
 /* Finite, but not in the dtype that was asked for. */
-static void what_becomes_infinite_is_refused(void **state)
+TEST(what_becomes_infinite_is_refused)
 {
     static const struct {
         enum dtype from, to;
@@ -158,13 +159,4 @@ static void what_becomes_infinite_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tensor_is_looked_at),
-        cmocka_unit_test(every_place_is_looked_at),
-        cmocka_unit_test(ranks_name_the_place_in_the_whole),
-        cmocka_unit_test(what_becomes_infinite_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

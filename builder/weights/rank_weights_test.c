@@ -3,6 +3,7 @@
  * their kernels look for it, and all the rest of each rank's region is zero. Which rank that is, is worked out here from
  * the names of the tensors. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/passes/pass.h"
 #include "builder/weights/shard.h"
 #include "builder/test_model.h"
@@ -268,7 +269,7 @@ static void check_shape(const struct shape *shape, enum test_family family, enum
     unpack(&packed);
 }
 
-static void every_element_arrives(void **state)
+TEST(every_element_arrives)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_NONE};
     for (size_t s = 0; s < SHAPES; s++)
@@ -278,7 +279,7 @@ static void every_element_arrives(void **state)
 }
 
 /* Rows as they are, in one 16-bit dtype. */
-static void every_element_arrives_on_devices(void **state)
+TEST(every_element_arrives_on_devices)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     for (size_t s = 0; s < SHAPES; s++)
@@ -288,7 +289,7 @@ static void every_element_arrives_on_devices(void **state)
 }
 
 /* With one rank the layout is what it was: no chunks, and what the rank's configuration says does not matter. */
-static void one_rank_is_not_padded(void **state)
+TEST(one_rank_is_not_padded)
 {
     struct packed packed = {0};
     struct status status = {0};
@@ -300,7 +301,7 @@ static void one_rank_is_not_padded(void **state)
     unpack(&packed);
 }
 
-static void parameters_are_counted_once(void **state)
+TEST(parameters_are_counted_once)
 {
     for (size_t s = 0; s < SHAPES; s++) {
         struct packed packed = {0};
@@ -316,7 +317,7 @@ static void parameters_are_counted_once(void **state)
     }
 }
 
-static void both_kinds_share_one_layout(void **state)
+TEST(both_kinds_share_one_layout)
 {
     for (int family = 0; family < TEST_RANK_FAMILIES; family++) {
         struct packed packed = {0};
@@ -343,7 +344,7 @@ static uint64_t random_below(uint64_t *state, uint64_t limit)
 }
 
 /* A part is the same however it is cut out of the whole: through units, weights and regions. */
-static void every_part_is_that_of_the_whole(void **state)
+TEST(every_part_is_that_of_the_whole)
 {
     for (int family = 0; family < TEST_RANK_FAMILIES; family++)
         for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
@@ -377,7 +378,7 @@ static void every_part_is_that_of_the_whole(void **state)
 }
 
 /* Whichever rank has the value. */
-static void overflow_is_refused(void **state)
+TEST(overflow_is_refused)
 {
     static const char *const tensors[] = {
         "model.embed_tokens.weight",
@@ -400,13 +401,4 @@ static void overflow_is_refused(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_arrives),           cmocka_unit_test(every_element_arrives_on_devices),
-        cmocka_unit_test(one_rank_is_not_padded),          cmocka_unit_test(parameters_are_counted_once),
-        cmocka_unit_test(both_kinds_share_one_layout),     cmocka_unit_test(overflow_is_refused),
-        cmocka_unit_test(every_part_is_that_of_the_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

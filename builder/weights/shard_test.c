@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who gets what of a model that ranks share: shapes that can be shared, and the part of a tensor that is a rank's. */
-#include <string.h>
 
 #include "builder/weights/shard.h"
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 /* ---- shard_config ---- */
@@ -17,7 +17,7 @@ static struct model_config config_with(uint64_t heads, uint64_t kv_heads, uint64
     return config;
 }
 
-static void ranks_get_equal_shares(void **state)
+TEST(ranks_get_equal_shares)
 {
     static const struct {
         uint64_t heads, kv_heads, inner;
@@ -44,7 +44,7 @@ static void ranks_get_equal_shares(void **state)
     }
 }
 
-static void shapes_that_cannot_be_shared_are_named(void **state)
+TEST(shapes_that_cannot_be_shared_are_named)
 {
     static const struct {
         uint64_t heads, kv_heads, inner;
@@ -69,7 +69,7 @@ static void shapes_that_cannot_be_shared_are_named(void **state)
 }
 
 /* Shares that were accepted make up the whole, and a rank's query heads find their KV head on it. */
-static void shares_make_up_the_whole(void **state)
+TEST(shares_make_up_the_whole)
 {
     int accepted = 0;
     for (uint64_t kv_heads = 1; kv_heads <= 12; kv_heads++)
@@ -110,7 +110,7 @@ static void expect_slice(const struct weight_source *piece, uint32_t rank, uint3
                  (unsigned long long)slice.rows);
 }
 
-static void every_rank_has_what_is_not_shared(void **state)
+TEST(every_rank_has_what_is_not_shared)
 {
     const struct weight_source vector = {.rows = 23, .rank_rows = 23},
                                matrix = {.rows = 23, .columns = 8, .rank_rows = 23, .rank_columns = 8};
@@ -125,7 +125,7 @@ static void every_rank_has_what_is_not_shared(void **state)
     }
 }
 
-static void rows_follow_each_other(void **state)
+TEST(rows_follow_each_other)
 {
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint64_t each = 1; each < 40; each += 13) {
@@ -138,7 +138,7 @@ static void rows_follow_each_other(void **state)
         }
 }
 
-static void ranks_may_share_a_kv_head(void **state)
+TEST(ranks_may_share_a_kv_head)
 {
     const struct weight_source one = {.rows = 8,
                                       .columns = 5,
@@ -159,7 +159,7 @@ static void ranks_may_share_a_kv_head(void **state)
     expect_slice(&pairs, 1, 2, 16, 0, 16);
 }
 
-static void the_last_of_the_vocabulary_is_padded(void **state)
+TEST(the_last_of_the_vocabulary_is_padded)
 {
     const struct weight_source uneven = {.rows = 37,
                                          .columns = 5,
@@ -193,7 +193,7 @@ static void the_last_of_the_vocabulary_is_padded(void **state)
         }
 }
 
-static void columns_follow_each_other(void **state)
+TEST(columns_follow_each_other)
 {
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
         const struct weight_source piece = {.rows = 23,
@@ -205,25 +205,11 @@ static void columns_follow_each_other(void **state)
     }
 }
 
-static void what_is_added_once_is_on_rank_0(void **state)
+TEST(what_is_added_once_is_on_rank_0)
 {
     const struct weight_source bias = {.rows = 23, .shard = SHARD_FIRST_RANK, .rank_rows = 23};
     for (uint32_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++)
         for (uint32_t rank = 0; rank < ranks; rank++) expect_slice(&bias, rank, ranks, 0, 0, rank ? 0 : 23);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_get_equal_shares),
-        cmocka_unit_test(shapes_that_cannot_be_shared_are_named),
-        cmocka_unit_test(shares_make_up_the_whole),
-        cmocka_unit_test(every_rank_has_what_is_not_shared),
-        cmocka_unit_test(rows_follow_each_other),
-        cmocka_unit_test(ranks_may_share_a_kv_head),
-        cmocka_unit_test(the_last_of_the_vocabulary_is_padded),
-        cmocka_unit_test(columns_follow_each_other),
-        cmocka_unit_test(what_is_added_once_is_on_rank_0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "builder/passes/pass.h"
+#include "formats/base/test_program.h"
 #include "builder/test_model.h"
 #include "builder/weights/shard.h"
 #include "kernels/matmul/panel.h"
@@ -350,7 +351,7 @@ static void expect_case(const struct source_case *c, uint32_t ranks, enum engine
     end(&f);
 }
 
-static void every_kind_of_source(void **state)
+TEST(every_kind_of_source)
 {
     static const enum shard shards[] = {SHARD_NONE, SHARD_ROWS, SHARD_KV_ROWS, SHARD_COLUMNS, SHARD_FIRST_RANK};
     int variant = 0;
@@ -366,7 +367,7 @@ static void every_kind_of_source(void **state)
 }
 
 /* Weights of several planes, whose blocks cross what ranks and sources have. */
-static void every_encoding(void **state)
+TEST(every_encoding)
 {
     for (size_t e = 0; encoding_at(e); e++)
         for (size_t c = 0; c < CASES; c++)
@@ -376,7 +377,7 @@ static void every_encoding(void **state)
 }
 
 /* q, k and v from one tensor, another and zeros; gate and up from runs and a transposed tensor: side by side and by turns. */
-static void several_sources_make_a_weight(void **state)
+TEST(several_sources_make_a_weight)
 {
     const struct source_case parts[] = {cases[7],
                                         cases[4],
@@ -429,7 +430,7 @@ static void several_sources_make_a_weight(void **state)
 }
 
 /* Vectors: 1 + w in F32, a bias of which a part is zeros in its tensor's type. */
-static void vectors(void **state)
+TEST(vectors)
 {
     struct fixture f;
     struct status status = {0};
@@ -469,7 +470,7 @@ static void vectors(void **state)
     end(&f);
 }
 
-static void parts_have_names_of_their_own(void **state)
+TEST(parts_have_names_of_their_own)
 {
     struct fixture f;
     begin(&f, 1, TARGET_CPU);
@@ -509,7 +510,7 @@ static bool bind_parts(const struct weight_source *sources, size_t count, struct
     return ok;
 }
 
-static void every_element_is_consumed_once(void **state)
+TEST(every_element_is_consumed_once)
 {
     struct status status;
     const struct weight_source q = {.shape = {30, 5}, .rows = 10}, k = {.shape = {30, 5}, .first_row = 10, .rows = 8},
@@ -550,7 +551,7 @@ static void every_element_is_consumed_once(void **state)
 }
 
 /* What an architecture file may get wrong. */
-static void sources_that_contradict_themselves(void **state)
+TEST(sources_that_contradict_themselves)
 {
     static const struct {
         struct weight_source source;
@@ -603,7 +604,7 @@ static uint64_t place_of(const struct weight_source *source, uint64_t row, uint6
 }
 
 /* By the tensor's own row and column, through slices, orders and transpositions, in every encoding. */
-static void odd_elements_are_named_as_they_lie(void **state)
+TEST(odd_elements_are_named_as_they_lie)
 {
     for (size_t c = 0; c < CASES; c++)
         for (size_t e = 0; encoding_at(e); e++)
@@ -640,7 +641,7 @@ static void odd_elements_are_named_as_they_lie(void **state)
 }
 
 /* Arithmetic may leave the range of the encoding, of an element that is in it. */
-static void what_arithmetic_makes_too_large(void **state)
+TEST(what_arithmetic_makes_too_large)
 {
     struct fixture f;
     struct status status = {0};
@@ -660,18 +661,4 @@ static void what_arithmetic_makes_too_large(void **state)
     end(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_source),
-        cmocka_unit_test(every_encoding),
-        cmocka_unit_test(several_sources_make_a_weight),
-        cmocka_unit_test(vectors),
-        cmocka_unit_test(parts_have_names_of_their_own),
-        cmocka_unit_test(every_element_is_consumed_once),
-        cmocka_unit_test(sources_that_contradict_themselves),
-        cmocka_unit_test(odd_elements_are_named_as_they_lie),
-        cmocka_unit_test(what_arithmetic_makes_too_large),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

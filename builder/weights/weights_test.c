@@ -2,6 +2,7 @@
 /* Packing: every element of every weight is where the kernels look for it, in the dtype it should have, and
  * all the rest is zero. The places are worked out here from the tensors' side. */
 #include "builder/arch/arch.h"
+#include "formats/base/test_program.h"
 #include "builder/passes/pass.h"
 #include "builder/test_model.h"
 #include "builder/weights/weights.h"
@@ -161,7 +162,7 @@ static void expect_all(struct packed *packed, const struct test_model *model)
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
-static void every_element_arrives(void **state)
+TEST(every_element_arrives)
 {
     for (int family = 0; family < TEST_FAMILIES; family++)
         for (size_t from = 0; from < 3; from++)
@@ -184,7 +185,7 @@ static void every_element_arrives(void **state)
 }
 
 /* Devices: matrices row by row, in one 16-bit dtype, every tensor at the beginning of a line of memory. */
-static void every_element_arrives_on_devices(void **state)
+TEST(every_element_arrives_on_devices)
 {
     for (int family = 0; family < TEST_FAMILIES; family++)
         for (size_t from = 0; from < 3; from++)
@@ -221,7 +222,7 @@ static void every_element_arrives_on_devices(void **state)
 }
 
 /* Tensors that become one weight but differ in dtype meet in F32, which holds them all. */
-static void mixed_dtypes_meet_in_f32(void **state)
+TEST(mixed_dtypes_meet_in_f32)
 {
     static const struct {
         enum test_family family;
@@ -249,7 +250,7 @@ static void mixed_dtypes_meet_in_f32(void **state)
 }
 
 /* On devices this happens to vectors; matrices have the dtype that was asked for. */
-static void mixed_vectors_meet_in_f32_on_devices(void **state)
+TEST(mixed_vectors_meet_in_f32_on_devices)
 {
     struct test_model model;
     struct packed packed;
@@ -266,7 +267,7 @@ static void mixed_vectors_meet_in_f32_on_devices(void **state)
     unpack(&packed);
 }
 
-static void overflow_is_refused(void **state)
+TEST(overflow_is_refused)
 {
     static const char *const tensors[] = {"model.embed_tokens.weight", "model.layers.1.self_attn.v_proj.weight",
                                           "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.weight"};
@@ -287,7 +288,7 @@ static void overflow_is_refused(void **state)
         }
 }
 
-static void parameters_are_counted_once(void **state)
+TEST(parameters_are_counted_once)
 {
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
@@ -303,7 +304,7 @@ static void parameters_are_counted_once(void **state)
     }
 }
 
-static void both_kinds_share_one_layout(void **state)
+TEST(both_kinds_share_one_layout)
 {
     for (int family = 0; family < TEST_FAMILIES; family++) {
         struct test_model model;
@@ -324,13 +325,4 @@ static void both_kinds_share_one_layout(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_arrives),       cmocka_unit_test(every_element_arrives_on_devices),
-        cmocka_unit_test(mixed_dtypes_meet_in_f32),    cmocka_unit_test(mixed_vectors_meet_in_f32_on_devices),
-        cmocka_unit_test(overflow_is_refused),         cmocka_unit_test(parameters_are_counted_once),
-        cmocka_unit_test(both_kinds_share_one_layout),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

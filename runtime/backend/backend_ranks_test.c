@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine of several ranks as one backend, over ranks of the test: what reaches all of them, what must agree, and
  * which failure is reported. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "runtime/backend/backend_ranks.h"
+#include "formats/base/test_program.h"
 
 enum { SLOTS = 3, PAGES_PER_SLOT = 5, VOCAB = 37, DECODE_ROWS = 3, PREFILL_ROWS = 7, STEP_BYTES = 4096, POISON = 0x5a };
 enum { DECODE, PREFILL, PLANS };
@@ -297,7 +288,7 @@ static void state_bytes(struct plan_field fields[STATE_FIELD_COUNT], uint64_t *t
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-static void every_rank_is_made_and_connected(void **state)
+TEST(every_rank_is_made_and_connected)
 {
     static const uint64_t counts[] = {2, 3, 8, PLAN_MAX_RANKS};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -340,7 +331,7 @@ static void every_rank_is_made_and_connected(void **state)
     }
 }
 
-static void a_rank_that_cannot_be_made_is_named(void **state)
+TEST(a_rank_that_cannot_be_made_is_named)
 {
     for (unsigned failing = 1; failing < 1u << 3; failing++) {
         begin(NULL);
@@ -361,7 +352,7 @@ static void a_rank_that_cannot_be_made_is_named(void **state)
     }
 }
 
-static void a_rank_that_cannot_be_connected_is_named(void **state)
+TEST(a_rank_that_cannot_be_connected_is_named)
 {
     struct status status = {0};
     fakes.fails[CALL_CONNECT] = 1u << 2;
@@ -372,7 +363,7 @@ static void a_rank_that_cannot_be_connected_is_named(void **state)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static void inputs_reach_all_ranks(void **state)
+TEST(inputs_reach_all_ranks)
 {
     struct status status = {0};
     struct backend *backend = make(3);
@@ -400,7 +391,7 @@ static void inputs_reach_all_ranks(void **state)
 }
 
 /* Exactly the announced rows of the state are copied: others may hold results of the rank's replays. */
-static void changed_rows_reach_all_ranks(void **state)
+TEST(changed_rows_reach_all_ranks)
 {
     struct status status = {0};
     struct plan_field fields[STATE_FIELD_COUNT];
@@ -443,7 +434,7 @@ static void changed_rows_reach_all_ranks(void **state)
 }
 
 /* Queued ahead: every rank continues from its own last replay, and nothing is copied. */
-static void replays_are_queued_ahead(void **state)
+TEST(replays_are_queued_ahead)
 {
     struct status status = {0};
     struct backend *backend = make(3);
@@ -486,7 +477,7 @@ static void replays_are_queued_ahead(void **state)
     assert_false(any_stop(3));
 }
 
-static void ranks_that_part_are_an_error(void **state)
+TEST(ranks_that_part_are_an_error)
 {
     for (int rank = 1; rank < 3; rank++)
         for (int valid = 0; valid <= DECODE_ROWS; valid++)
@@ -517,7 +508,7 @@ static void ranks_that_part_are_an_error(void **state)
 }
 
 /* Each of two replays in flight has its own number of rows. */
-static void rows_belong_to_their_replay(void **state)
+TEST(rows_belong_to_their_replay)
 {
     struct status status = {0};
     struct backend *backend = make(2);
@@ -536,7 +527,7 @@ static void rows_belong_to_their_replay(void **state)
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* Any rank fails by itself while any others wait for it: the failed rank is named, the others are stopped. */
-static void a_failed_submit_is_named_and_stops_the_others(void **state)
+TEST(a_failed_submit_is_named_and_stops_the_others)
 {
     for (int failing = 0; failing < 3; failing++)
         for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
@@ -560,7 +551,7 @@ static void a_failed_submit_is_named_and_stops_the_others(void **state)
         }
 }
 
-static void a_failed_wait_is_named_and_stops_the_others(void **state)
+TEST(a_failed_wait_is_named_and_stops_the_others)
 {
     for (int failing = 0; failing < 3; failing++)
         for (unsigned blocked = 0; blocked < 1u << 3; blocked++) {
@@ -586,7 +577,7 @@ static void a_failed_wait_is_named_and_stops_the_others(void **state)
 }
 
 /* Rank 0 stopped because of another rank: its message is not reported. */
-static void who_only_stopped_is_not_blamed(void **state)
+TEST(who_only_stopped_is_not_blamed)
 {
     struct status status = {0};
     struct backend *backend = make(3);
@@ -602,7 +593,7 @@ static void who_only_stopped_is_not_blamed(void **state)
 }
 
 /* After the failure of a rank, tokens of another differ; the failure is reported, not the difference. */
-static void a_failure_comes_before_tokens_that_differ(void **state)
+TEST(a_failure_comes_before_tokens_that_differ)
 {
     for (int failing = 0; failing < 3; failing++) {
         begin(NULL);
@@ -624,7 +615,7 @@ static void a_failure_comes_before_tokens_that_differ(void **state)
 
 /* Replays in flight end by themselves before the first rank is destroyed: stopping them would damage the COMM
  * spaces. */
-static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
+TEST(replays_in_flight_end_before_the_first_is_destroyed)
 {
     for (int in_flight = 1; in_flight <= BACKEND_MOST_IN_FLIGHT; in_flight++) {
         begin(NULL);
@@ -647,7 +638,7 @@ static void replays_in_flight_end_before_the_first_is_destroyed(void **state)
 
 /* No rank is destroyed while another still runs. If one does not end, all are stopped; if one never ends, all
  * remain. */
-static void all_settle_before_the_first_is_destroyed(void **state)
+TEST(all_settle_before_the_first_is_destroyed)
 {
     for (unsigned hangs = 0; hangs < 8; hangs++) {
         begin(NULL);
@@ -667,7 +658,7 @@ static void all_settle_before_the_first_is_destroyed(void **state)
 }
 
 /* The other ranks use what rank 0 has checked for all. */
-static void ranks_in_one_memory_follow_the_first(void **state)
+TEST(ranks_in_one_memory_follow_the_first)
 {
     struct backend *backend = make_of(&sharing_type, 3);
     assert_int_equal(fakes.ranks[0]->options.pages, 0);
@@ -686,7 +677,7 @@ static void ranks_in_one_memory_follow_the_first(void **state)
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
-static void draws_reach_all_and_logits_come_from_the_first(void **state)
+TEST(draws_reach_all_and_logits_come_from_the_first)
 {
     struct status status = {0};
     struct backend *backend = make(3);
@@ -701,7 +692,7 @@ static void draws_reach_all_and_logits_come_from_the_first(void **state)
     backend_ranks_destroy(backend);
 }
 
-static void all_ranks_run_a_trace_and_the_first_tells(void **state)
+TEST(all_ranks_run_a_trace_and_the_first_tells)
 {
     struct backend_type with_source = rank_type;
     with_source.source = source;
@@ -739,28 +730,4 @@ static void all_ranks_run_a_trace_and_the_first_tells(void **state)
     }
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, begin, end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(every_rank_is_made_and_connected),
-        TEST(a_rank_that_cannot_be_made_is_named),
-        TEST(a_rank_that_cannot_be_connected_is_named),
-        TEST(inputs_reach_all_ranks),
-        TEST(changed_rows_reach_all_ranks),
-        TEST(replays_are_queued_ahead),
-        TEST(ranks_that_part_are_an_error),
-        TEST(rows_belong_to_their_replay),
-        TEST(a_failed_submit_is_named_and_stops_the_others),
-        TEST(a_failed_wait_is_named_and_stops_the_others),
-        TEST(who_only_stopped_is_not_blamed),
-        TEST(a_failure_comes_before_tokens_that_differ),
-        TEST(replays_in_flight_end_before_the_first_is_destroyed),
-        TEST(all_settle_before_the_first_is_destroyed),
-        TEST(ranks_in_one_memory_follow_the_first),
-        TEST(draws_reach_all_and_logits_come_from_the_first),
-        TEST(all_ranks_run_a_trace_and_the_first_tells),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run_with(NULL, begin, end, NULL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What launchers leave in the environment, and what a process makes of it. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 #include "runtime/eng.h"
 
 /* process, processes, local_process, processes of the machine */
@@ -89,7 +90,7 @@ static void expect_refusal(const char *words)
 
 /* ---- launchers ---- */
 
-static void torchrun_is_read(void **state)
+TEST(torchrun_is_read)
 {
     torchrun("10.0.0.1", "29500", VALUES("5", "8", "1", "4"));
     expect_place(5, 8, 1, "10.0.0.1:29501");
@@ -97,7 +98,7 @@ static void torchrun_is_read(void **state)
     expect_place(0, 65535, 0, "node-7.cluster:29501");
 }
 
-static void open_mpi_is_read(void **state)
+TEST(open_mpi_is_read)
 {
     open_mpi(VALUES("3", "4", "3", "4"));
     expect_place(3, 4, 3, "127.0.0.1:29401");
@@ -113,7 +114,7 @@ static void open_mpi_is_read(void **state)
 }
 
 /* Two jobs on one machine, of which neither knows. */
-static void jobs_have_ports_of_their_own(void **state)
+TEST(jobs_have_ports_of_their_own)
 {
     char first[sizeof((struct eng_open_options *)0)->address];
     open_mpi(VALUES("3", "4", "3", "4"));
@@ -136,7 +137,7 @@ static void jobs_have_ports_of_their_own(void **state)
     expect_place(0, 4, 0, "127.0.0.1:5001");
 }
 
-static void mpich_is_read(void **state)
+TEST(mpich_is_read)
 {
     mpich(VALUES("1", "2", "1", "2"));
     expect_place(1, 2, 1, "127.0.0.1:29401");
@@ -146,7 +147,7 @@ static void mpich_is_read(void **state)
 }
 
 /* torchrun may run below mpirun, one for each machine: the innermost counts. */
-static void the_first_launcher_counts(void **state)
+TEST(the_first_launcher_counts)
 {
     mpich(VALUES("6", "7", "6", "7"));
     open_mpi(VALUES("4", "5", "4", "5"));
@@ -160,7 +161,7 @@ static void the_first_launcher_counts(void **state)
     expect_place(6, 7, 6, "127.0.0.1:101");
 }
 
-static void nobody_has_started_it(void **state)
+TEST(nobody_has_started_it)
 {
     static const char words[] = "environment: expected the variables of torchrun (RANK, WORLD_SIZE), Open MPI or "
                                 "MPICH, found none; start the processes with torchrun or mpirun";
@@ -176,7 +177,7 @@ static void nobody_has_started_it(void **state)
 
 /* ---- numbers ---- */
 
-static void wrong_numbers_are_refused(void **state)
+TEST(wrong_numbers_are_refused)
 {
     static const char *const wrong[] = {"",    "-1", "+1",  " 1",    "1 ",         "1.0",
                                         "0x1", "1e", "one", "65536", "4294967296", "18446744073709551616"};
@@ -201,7 +202,7 @@ static void wrong_numbers_are_refused(void **state)
     }
 }
 
-static void missing_numbers_are_refused(void **state)
+TEST(missing_numbers_are_refused)
 {
     torchrun("host", "1000", VALUES("0", "2", NULL, "2"));
     expect_refusal("environment: LOCAL_RANK: expected a number from 0 to 65535, found nothing");
@@ -219,7 +220,7 @@ static void missing_numbers_are_refused(void **state)
 }
 
 /* A text of any length is told in part. */
-static void long_texts_are_refused(void **state)
+TEST(long_texts_are_refused)
 {
     enum { LENGTH = 100000 };
     char *text = malloc(LENGTH + 1);
@@ -233,7 +234,7 @@ static void long_texts_are_refused(void **state)
 
 /* ---- addresses ---- */
 
-static void ports_have_a_limit(void **state)
+TEST(ports_have_a_limit)
 {
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("host", "65534", values);
@@ -252,7 +253,7 @@ static void ports_have_a_limit(void **state)
     }
 }
 
-static void addresses_of_ipv6_stand_in_brackets(void **state)
+TEST(addresses_of_ipv6_stand_in_brackets)
 {
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("::1", "29500", values);
@@ -261,7 +262,7 @@ static void addresses_of_ipv6_stand_in_brackets(void **state)
     expect_place(1, 2, 1, "[fe80::1%eth0]:29501");
 }
 
-static void several_machines_need_an_address(void **state)
+TEST(several_machines_need_an_address)
 {
     open_mpi(VALUES("3", "4", "1", "2"));
     expect_refusal(
@@ -277,7 +278,7 @@ static void several_machines_need_an_address(void **state)
 }
 
 /* The longest host that fits beside a port of five digits, and the brackets. */
-static void hosts_have_a_limit(void **state)
+TEST(hosts_have_a_limit)
 {
     const char *const values[4] = {"0", "2", "0", "2"};
     for (int colons = 0; colons < 2; colons++) {
@@ -298,7 +299,7 @@ static void hosts_have_a_limit(void **state)
     }
 }
 
-static void a_given_address_stays(void **state)
+TEST(a_given_address_stays)
 {
     struct eng_open_options options;
     struct eng_error error;
@@ -316,7 +317,7 @@ static void a_given_address_stays(void **state)
     assert_int_equal(options.processes, 2);
 }
 
-static void one_process_needs_no_address(void **state)
+TEST(one_process_needs_no_address)
 {
     open_mpi(VALUES("0", "1", "0", NULL));
     expect_place(0, 1, 0, "");
@@ -328,7 +329,7 @@ static void one_process_needs_no_address(void **state)
 
 /* ---- how many are here ---- */
 
-static void the_machine_s_processes_are_counted(void **state)
+TEST(the_machine_s_processes_are_counted)
 {
     torchrun("host", "1", VALUES("0", "8", "0", "4"));
     assert_int_equal(read_options().local_processes, 4);
@@ -348,7 +349,7 @@ static void the_machine_s_processes_are_counted(void **state)
 
 static void expect_token(const char *token) { assert_string_equal(read_options().token, token); }
 
-static void tokens_are_read(void **state)
+TEST(tokens_are_read)
 {
     const char *const values[4] = {"1", "2", "1", "2"};
     torchrun("host", "1", values);
@@ -376,7 +377,7 @@ static void tokens_are_read(void **state)
 }
 
 /* An empty one is a mistake (an unset variable of a script), which must not pass for none. No message repeats the text. */
-static void wrong_tokens_are_refused(void **state)
+TEST(wrong_tokens_are_refused)
 {
     char text[ENG_TOKEN_BYTES + 1];
     struct eng_open_options options;
@@ -404,7 +405,7 @@ static void wrong_tokens_are_refused(void **state)
 /* ---- the struct ---- */
 
 /* What a launcher does not know is as the caller has it. */
-static void other_options_stay(void **state)
+TEST(other_options_stay)
 {
     static const uint32_t devices[] = {4, 2};
     struct eng_open_options options;
@@ -427,7 +428,7 @@ static void other_options_stay(void **state)
     assert_int_equal(options.local_process, 1);
 }
 
-static void wrong_structs_are_refused(void **state)
+TEST(wrong_structs_are_refused)
 {
     static const size_t wrong[] = {0, 1, sizeof(size_t) - 1, 1 << 20, SIZE_MAX};
     struct eng_open_options options;
@@ -443,7 +444,7 @@ static void wrong_structs_are_refused(void **state)
 }
 
 /* For a caller that knows more fields: zero, or not ours to understand. */
-static void longer_structs_are_read(void **state)
+TEST(longer_structs_are_read)
 {
     struct {
         struct eng_open_options options;
@@ -462,7 +463,7 @@ static void longer_structs_are_read(void **state)
 }
 
 /* For a caller that knows fewer: nothing is written beyond its struct. */
-static void shorter_structs_keep_their_end(void **state)
+TEST(shorter_structs_keep_their_end)
 {
     torchrun("host", "1", VALUES("1", "2", "1", "2"));
     for (size_t size = sizeof(size_t); size < sizeof(struct eng_open_options); size++) {
@@ -476,30 +477,4 @@ static void shorter_structs_keep_their_end(void **state)
     }
 }
 
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup(test, clear)
-    const struct CMUnitTest tests[] = {TEST(torchrun_is_read),
-                                       TEST(open_mpi_is_read),
-                                       TEST(jobs_have_ports_of_their_own),
-                                       TEST(mpich_is_read),
-                                       TEST(the_first_launcher_counts),
-                                       TEST(nobody_has_started_it),
-                                       TEST(wrong_numbers_are_refused),
-                                       TEST(missing_numbers_are_refused),
-                                       TEST(long_texts_are_refused),
-                                       TEST(ports_have_a_limit),
-                                       TEST(addresses_of_ipv6_stand_in_brackets),
-                                       TEST(several_machines_need_an_address),
-                                       TEST(hosts_have_a_limit),
-                                       TEST(a_given_address_stays),
-                                       TEST(one_process_needs_no_address),
-                                       TEST(the_machine_s_processes_are_counted),
-                                       TEST(tokens_are_read),
-                                       TEST(wrong_tokens_are_refused),
-                                       TEST(other_options_stay),
-                                       TEST(wrong_structs_are_refused),
-                                       TEST(longer_structs_are_read),
-                                       TEST(shorter_structs_keep_their_end)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run_with(NULL, clear, NULL, NULL); }

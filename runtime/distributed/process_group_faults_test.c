@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that are killed and stopped, and connections that violate the protocol. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -10,7 +11,7 @@
 
 /* ---- those who do not keep to the protocol ---- */
 
-static void strangers_do_not_disturb(void **state)
+TEST(strangers_do_not_disturb)
 {
     enum { SILENT = 40 }; /* more than process 0 keeps */
     int silent[SILENT];
@@ -36,7 +37,7 @@ static void strangers_do_not_disturb(void **state)
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
-static void another_version_is_told(void **state)
+TEST(another_version_is_told)
 {
     test_group_plan(3, 1, test_group_stay);
     test_group_members[2].script = NULL;
@@ -70,7 +71,7 @@ static void large_gathers(const struct test_group_member *member, struct process
 }
 
 /* Sockets of small packets hold little: parts wait for this reader while the others begin the next gather. */
-static void a_slow_reader_gets_all_in_order(void **state)
+TEST(a_slow_reader_gets_all_in_order)
 {
     enum { GATHERS = 4 }; /* the names, then those of the script */
     static uint8_t data[PROCESS_GROUP_GATHER_BYTES];
@@ -113,7 +114,7 @@ static void a_slow_reader_gets_all_in_order(void **state)
 }
 
 /* One hostile member for each kind of wrong frame; the group fails, and names it. */
-static void wrong_frames_of_a_member(void **state)
+TEST(wrong_frames_of_a_member)
 {
     const struct test_group_frame wrong[] = {
         test_group_frame(1, 1, 0, 2, TEST_GROUP_FINGERPRINT),         /* hello again */
@@ -158,7 +159,7 @@ static void wrong_frames_of_a_member(void **state)
 }
 
 /* Its part would take the place of one that others still have to get. */
-static void a_part_that_comes_too_early(void **state)
+TEST(a_part_that_comes_too_early)
 {
     test_group_plan(3, 2, test_group_stay);
     test_group_members[1].script = test_group_members[2].script = NULL;
@@ -182,7 +183,7 @@ static void a_part_that_comes_too_early(void **state)
 }
 
 /* Random bytes after correct magics, also goodbyes, notes of any step, and parts: whatever follows is an end. */
-static void random_frames_of_a_member(void **state)
+TEST(random_frames_of_a_member)
 {
     srand(5);
     for (int round = 0; round < 40; round++) {
@@ -222,7 +223,7 @@ static void expect_noticed(uint32_t count, uint32_t victim, double since, double
     }
 }
 
-static void a_killed_process_is_noticed(void **state)
+TEST(a_killed_process_is_noticed)
 {
     for (int victim = 0; victim < 3; victim++)
         for (int in_gather = 0; in_gather < 2; in_gather++) {
@@ -267,12 +268,12 @@ static void stop_one(int victim)
     assert_false(test_group_reports[victim].ok);
 }
 
-static void a_stopped_process_is_noticed(void **state) { stop_one(1); }
+TEST(a_stopped_process_is_noticed) { stop_one(1); }
 
-static void a_stopped_process_0_is_noticed(void **state) { stop_one(0); }
+TEST(a_stopped_process_0_is_noticed) { stop_one(0); }
 
 /* As launchers do when they are suspended: longer than the limit for one of them. */
-static void a_stop_of_all_does_no_harm(void **state)
+TEST(a_stop_of_all_does_no_harm)
 {
     test_group_plan(3, 20, test_group_stay);
     test_group_start(3);
@@ -307,7 +308,7 @@ static void fails_with_a_long_message(const struct test_group_member *member, st
     }
 }
 
-static void a_failure_is_told_to_all(void **state)
+TEST(a_failure_is_told_to_all)
 {
     test_group_plan(5, 20, fails_with_a_long_message);
     test_group_start(5);
@@ -320,14 +321,4 @@ static void a_failure_is_told_to_all(void **state)
     assert_string_equal(test_group_reports[0].message, test_group_reports[4].message);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, test_group_begin, test_group_end)
-    const struct CMUnitTest tests[] = {
-        TEST(strangers_do_not_disturb),    TEST(another_version_is_told),      TEST(a_slow_reader_gets_all_in_order),
-        TEST(wrong_frames_of_a_member),    TEST(a_part_that_comes_too_early),  TEST(random_frames_of_a_member),
-        TEST(a_killed_process_is_noticed), TEST(a_stopped_process_is_noticed), TEST(a_stopped_process_0_is_noticed),
-        TEST(a_stop_of_all_does_no_harm),  TEST(a_failure_is_told_to_all),
-    };
-    return cmocka_run_group_tests(tests, test_group_share, NULL);
-}
+int main(void) { return test_run_with(test_group_share, test_group_begin, test_group_end, NULL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where process 0 listens, for each thing that a host's name may resolve to. */
 #include "runtime/distributed/process_group_socket.h"
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 #include <arpa/inet.h>
@@ -10,7 +11,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* ---- a resolver that knows one more host ---- */
 
@@ -116,7 +116,7 @@ static void expect_refusal(const char *host, const char *words)
 }
 
 /* As Debian has a machine's own name in /etc/hosts. */
-static void a_name_of_this_machine_alone(void **state)
+TEST(a_name_of_this_machine_alone)
 {
     RESOLVES_TO("127.0.1.1");
     expect_listener("machine.test", false, "127.0.1.1");
@@ -124,7 +124,7 @@ static void a_name_of_this_machine_alone(void **state)
     expect_listener("machine.test", false, "127.0.0.1");
 }
 
-static void other_machines_must_reach_it(void **state)
+TEST(other_machines_must_reach_it)
 {
     static const char words[] =
         "resolves to 127.0.1.1|only this machine reaches|several machines|MASTER_ADDR|/etc/hosts";
@@ -138,7 +138,7 @@ static void other_machines_must_reach_it(void **state)
     expect_refusal("127.0.0.1", "only this machine reaches|MASTER_ADDR");
 }
 
-static void what_others_reach_comes_first(void **state)
+TEST(what_others_reach_comes_first)
 {
     if (!*interface) skip();
     RESOLVES_TO("127.0.1.1", interface);
@@ -150,7 +150,7 @@ static void what_others_reach_comes_first(void **state)
 }
 
 /* An address of documentation that no machine has. */
-static void an_address_of_another_machine(void **state)
+TEST(an_address_of_another_machine)
 {
     RESOLVES_TO("203.0.113.1");
     expect_refusal("machine.test", "cannot listen at 'machine.test:|address of this machine");
@@ -160,18 +160,10 @@ static void an_address_of_another_machine(void **state)
 }
 
 /* Who asks for all interfaces gets them. */
-static void all_interfaces_when_asked_for(void **state)
+TEST(all_interfaces_when_asked_for)
 {
     expect_listener("0.0.0.0", false, "0.0.0.0");
     expect_listener("0.0.0.0", true, "0.0.0.0");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_name_of_this_machine_alone),  cmocka_unit_test(other_machines_must_reach_it),
-        cmocka_unit_test(what_others_reach_comes_first), cmocka_unit_test(an_address_of_another_machine),
-        cmocka_unit_test(all_interfaces_when_asked_for),
-    };
-    return cmocka_run_group_tests(tests, find_interface, NULL);
-}
+int main(void) { return test_run_with(find_interface, NULL, NULL, NULL); }

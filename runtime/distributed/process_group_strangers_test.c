@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections that are not of the job while processes find each other: they are sent away, and the start goes on. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -36,7 +37,7 @@ static void expect_refusal(int descriptor, const char *words)
 }
 
 /* Each of them, then the processes that process 0 waits for. */
-static void wrong_hellos_end_nothing(void **state)
+TEST(wrong_hellos_end_nothing)
 {
     struct {
         struct test_group_frame hello;
@@ -68,7 +69,7 @@ static void wrong_hellos_end_nothing(void **state)
 }
 
 /* A connection without a hello gets no answer. */
-static void what_is_no_hello_ends_nothing(void **state)
+TEST(what_is_no_hello_ends_nothing)
 {
     struct test_group_frame frames[] = {hello_of(1, 2),
                                         hello_of(1, 2),
@@ -100,7 +101,7 @@ static void what_is_no_hello_ends_nothing(void **state)
 }
 
 /* The number belongs to the process that came first. */
-static void a_number_that_is_taken(void **state)
+TEST(a_number_that_is_taken)
 {
     test_group_plan(3, 20, test_group_gathers);
     test_group_start_one(0);
@@ -120,7 +121,7 @@ static void a_number_that_is_taken(void **state)
 }
 
 /* The expected fingerprint would let a stranger in. */
-static void a_refusal_gives_nothing_away(void **state)
+TEST(a_refusal_gives_nothing_away)
 {
     struct test_group_frame hello = hello_of(1, 2), frame;
     char text[STATUS_MESSAGE_BYTES];
@@ -138,7 +139,7 @@ static void a_refusal_gives_nothing_away(void **state)
 }
 
 /* A process of the job itself learns the reason at once; process 0 knows no better than to wait, and names it then. */
-static void the_time_out_names_who_was_refused(void **state)
+TEST(the_time_out_names_who_was_refused)
 {
     test_group_plan(3, 1.5, test_group_stay);
     test_group_members[1].options.fingerprint++;
@@ -159,7 +160,7 @@ static void the_time_out_names_who_was_refused(void **state)
                                   "has another engine file|pid |4e, expected 000000000000004d|127.0.0.1:|no hello");
 }
 
-static void a_silent_stranger_is_named(void **state)
+TEST(a_silent_stranger_is_named)
 {
     test_group_plan(2, 7, test_group_stay);
     test_group_start_one(0);
@@ -179,7 +180,7 @@ static void a_silent_stranger_is_named(void **state)
         0, "process 1 of 2 did not connect|2 connections were refused|127.0.0.1:|no whole hello within 5 s");
 }
 
-static void a_thousand_idle_connections_starve_nobody(void **state)
+TEST(a_thousand_idle_connections_starve_nobody)
 {
     enum { IDLE = 1000 };
     static int idle[IDLE];
@@ -200,7 +201,7 @@ static void a_thousand_idle_connections_starve_nobody(void **state)
 }
 
 /* Process 0 may have had no room for it, or something else had its port for a while. */
-static void a_process_that_got_no_answer_comes_again(void **state)
+TEST(a_process_that_got_no_answer_comes_again)
 {
     test_group_plan(2, 20, test_group_gathers);
     test_group_start_one(1); /* before the listener, which it would inherit */
@@ -216,7 +217,7 @@ static void a_process_that_got_no_answer_comes_again(void **state)
     for (uint32_t i = 0; i < 2; i++) test_group_expect_ok(i);
 }
 
-static void another_program_at_the_address(void **state)
+TEST(another_program_at_the_address)
 {
     test_group_plan(2, 20, test_group_stay);
     int listener = test_group_listen();
@@ -229,19 +230,4 @@ static void another_program_at_the_address(void **state)
     close(listener);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, test_group_begin, test_group_end)
-    const struct CMUnitTest tests[] = {
-        TEST(wrong_hellos_end_nothing),
-        TEST(what_is_no_hello_ends_nothing),
-        TEST(a_number_that_is_taken),
-        TEST(a_refusal_gives_nothing_away),
-        TEST(the_time_out_names_who_was_refused),
-        TEST(a_silent_stranger_is_named),
-        TEST(a_thousand_idle_connections_starve_nobody),
-        TEST(a_process_that_got_no_answer_comes_again),
-        TEST(another_program_at_the_address),
-    };
-    return cmocka_run_group_tests(tests, test_group_share, NULL);
-}
+int main(void) { return test_run_with(test_group_share, test_group_begin, test_group_end, NULL); }

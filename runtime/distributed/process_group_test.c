@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that find each other, gather, part, fail and leave. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include <netinet/in.h>
 #include <pthread.h>
@@ -23,7 +24,7 @@ static void all_gather(uint32_t count, const int *delays_ms)
     test_group_begin(NULL);
 }
 
-static void any_order_of_start(void **state)
+TEST(any_order_of_start)
 {
     all_gather(2, (const int[]){0, 100});
     all_gather(2, (const int[]){200, 0});
@@ -42,7 +43,7 @@ static void unequal_sizes(const struct test_group_member *member, struct process
     memcpy(report->message, status.message, sizeof report->message);
 }
 
-static void gathers_of_different_sizes_fail(void **state)
+TEST(gathers_of_different_sizes_fail)
 {
     test_group_plan(3, 5, unequal_sizes);
     test_group_start(3);
@@ -51,7 +52,7 @@ static void gathers_of_different_sizes_fail(void **state)
         test_group_expect_message(i, "sent |12|16|bytes, expected|as from process|make the same calls");
 }
 
-static void nobody_waits_for_ever_in_a_gather(void **state)
+TEST(nobody_waits_for_ever_in_a_gather)
 {
     test_group_plan(3, 0.5, test_group_gather_once);
     test_group_members[1].script = test_group_stay;
@@ -73,7 +74,7 @@ static void refused_everywhere(uint32_t count, const char *words)
     }
 }
 
-static void another_engine_file(void **state)
+TEST(another_engine_file)
 {
     test_group_plan(3, 5, test_group_stay);
     test_group_members[1].options.fingerprint++;
@@ -85,7 +86,7 @@ static void another_engine_file(void **state)
     test_group_expect_message(1, "process 1 has another engine file than process 0");
 }
 
-static void everybody_hears_of_a_refusal(void **state)
+TEST(everybody_hears_of_a_refusal)
 {
     test_group_plan(4, 5, test_group_stay);
     test_group_members[1].options.fingerprint++;
@@ -93,7 +94,7 @@ static void everybody_hears_of_a_refusal(void **state)
     refused_everywhere(4, "process 1 has another engine file than process 0");
 }
 
-static void a_number_that_is_there_twice(void **state)
+TEST(a_number_that_is_there_twice)
 {
     test_group_plan(4, 5, test_group_stay);
     test_group_members[3].options.process = 1;
@@ -101,7 +102,7 @@ static void a_number_that_is_there_twice(void **state)
     refused_everywhere(4, "process 1 exists twice|pid");
 }
 
-static void another_count(void **state)
+TEST(another_count)
 {
     test_group_plan(3, 5, test_group_stay);
     test_group_members[2].options.processes = 4;
@@ -109,7 +110,7 @@ static void another_count(void **state)
     refused_everywhere(3, "process 2 (|one of 4 processes|one of 3");
 }
 
-static void missing_processes_are_named(void **state)
+TEST(missing_processes_are_named)
 {
     test_group_plan(5, 0.8, test_group_stay);
     test_group_members[1].script = test_group_members[3].script = NULL;
@@ -118,7 +119,7 @@ static void missing_processes_are_named(void **state)
     for (uint32_t i = 0; i < 5; i += 2) test_group_expect_message(i, "1, 3 of 5|did not connect");
 }
 
-static void process_0_does_not_come(void **state)
+TEST(process_0_does_not_come)
 {
     test_group_plan(2, 0.5, test_group_stay);
     test_group_members[0].script = NULL;
@@ -129,7 +130,7 @@ static void process_0_does_not_come(void **state)
     assert_true(test_group_reports[1].end_seconds - begun > 0.45);
 }
 
-static void wrong_options(void **state)
+TEST(wrong_options)
 {
     static const char *const bad[] = {"localhost", "localhost:",   "localhost:0", "localhost:65536", "localhost:12x",
                                       ":5000",     "::1:5000",     "[::1]",       "localhost:-1",    "[::1]:0",
@@ -159,7 +160,7 @@ static void wrong_options(void **state)
     process_group_leave(&none);
 }
 
-static void a_port_that_is_taken(void **state)
+TEST(a_port_that_is_taken)
 {
     struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int taken = socket(AF_INET, SOCK_STREAM, 0);
@@ -173,7 +174,7 @@ static void a_port_that_is_taken(void **state)
     close(taken);
 }
 
-static void version_6_of_ip(void **state)
+TEST(version_6_of_ip)
 {
     char port[16];
     snprintf(port, sizeof port, "%s", strchr(test_group_address, ':') + 1);
@@ -224,7 +225,7 @@ static void note_with(const int *paces_ms, uint32_t who, uint64_t at)
     test_group_start(3);
 }
 
-static void equal_notes_at_any_pace(void **state)
+TEST(equal_notes_at_any_pace)
 {
     note_with((const int[]){7, 1, 20}, 0, 0);
     test_group_wait_joined(3);
@@ -234,7 +235,7 @@ static void equal_notes_at_any_pace(void **state)
     for (uint32_t i = 0; i < 3; i++) test_group_expect_ok(i);
 }
 
-static void parted_processes_are_noticed(void **state)
+TEST(parted_processes_are_noticed)
 {
     /* Slower than process 0, as fast, faster; and when process 0 itself is the odd one. */
     static const int paces[][3] = {{1, 10, 1}, {5, 5, 5}, {10, 1, 1}};
@@ -258,7 +259,7 @@ static void note_640_alone(const struct test_group_member *member, struct proces
     test_group_stay(member, group, report);
 }
 
-static void the_step_is_named(void **state)
+TEST(the_step_is_named)
 {
     test_group_plan(3, 20, note_640_alone);
     test_group_start(3);
@@ -284,7 +285,7 @@ static void leave_one_by_one(const struct test_group_member *member, struct proc
     if (!report->ok && status.code) memcpy(report->message, status.message, sizeof report->message);
 }
 
-static void leaving_is_no_failure(void **state)
+TEST(leaving_is_no_failure)
 {
     for (int first = 0; first < 3; first++) {
         test_group_plan(3, 20, leave_one_by_one);
@@ -305,7 +306,7 @@ static void leave_at_once(const struct test_group_member *member, struct process
     report->ok = process_group_ok(group, NULL);
 }
 
-static void who_has_left_is_not_waited_for(void **state)
+TEST(who_has_left_is_not_waited_for)
 {
     for (int first = 0; first < 2; first++) {
         char words[64];
@@ -322,7 +323,7 @@ static void who_has_left_is_not_waited_for(void **state)
     }
 }
 
-static void leaving_does_not_wait_for_the_stopped(void **state)
+TEST(leaving_does_not_wait_for_the_stopped)
 {
     test_group_plan(3, 20, test_group_stay);
     test_group_start(3);
@@ -366,7 +367,7 @@ static void run_in_threads(uint32_t count)
     for (uint32_t i = 0; i < count; i++) pthread_join(threads[i], NULL);
 }
 
-static void nothing_stays_behind(void **state)
+TEST(nothing_stays_behind)
 {
     /* A sanitizer starts a thread of its own with the first. */
     pthread_t first;
@@ -407,29 +408,4 @@ static void nothing_stays_behind(void **state)
     assert_int_equal(test_count_entries("/proc/self/task"), threads);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, test_group_begin, test_group_end)
-    const struct CMUnitTest tests[] = {
-        TEST(any_order_of_start),
-        TEST(gathers_of_different_sizes_fail),
-        TEST(nobody_waits_for_ever_in_a_gather),
-        TEST(another_engine_file),
-        TEST(everybody_hears_of_a_refusal),
-        TEST(a_number_that_is_there_twice),
-        TEST(another_count),
-        TEST(missing_processes_are_named),
-        TEST(process_0_does_not_come),
-        TEST(wrong_options),
-        TEST(a_port_that_is_taken),
-        TEST(version_6_of_ip),
-        TEST(equal_notes_at_any_pace),
-        TEST(parted_processes_are_noticed),
-        TEST(the_step_is_named),
-        TEST(leaving_is_no_failure),
-        TEST(who_has_left_is_not_waited_for),
-        TEST(leaving_does_not_wait_for_the_stopped),
-        TEST(nothing_stays_behind),
-    };
-    return cmocka_run_group_tests(tests, test_group_share, NULL);
-}
+int main(void) { return test_run_with(test_group_share, test_group_begin, test_group_end, NULL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job token: who has it joins, who has not does not, and nothing that was overheard helps. */
 #include "runtime/distributed/process_group_token.h"
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 
 #include <poll.h>
@@ -32,7 +33,7 @@ static void expect_no_token(uint32_t count)
 /* ---- proofs ---- */
 
 /* HMAC-SHA-256 as Python's hmac module has it, over the same bytes: label, nonces, hello. */
-static void a_proof_is_an_hmac(void **state)
+TEST(a_proof_is_an_hmac)
 {
     static const uint8_t expected[2][PROCESS_GROUP_PROOF_BYTES] =
         {{0x84, 0x87, 0x63, 0x6c, 0x46, 0x3a, 0xd7, 0xc3, 0xed, 0x37, 0xff, 0x62, 0x6b, 0x32, 0x4c, 0x13,
@@ -66,7 +67,7 @@ static void a_proof_is_an_hmac(void **state)
     }
 }
 
-static void nonces_differ(void **state)
+TEST(nonces_differ)
 {
     uint8_t nonces[20][PROCESS_GROUP_NONCE_BYTES];
     for (int i = 0; i < 20; i++) {
@@ -77,7 +78,7 @@ static void nonces_differ(void **state)
 
 /* ---- processes ---- */
 
-static void one_token_for_all(void **state)
+TEST(one_token_for_all)
 {
     for (uint32_t count = 2; count <= 16; count += 7) {
         plan_with_token(count, 10, test_group_gathers);
@@ -88,7 +89,7 @@ static void one_token_for_all(void **state)
     }
 }
 
-static void tokens_of_any_size(void **state)
+TEST(tokens_of_any_size)
 {
     char longest[PROCESS_GROUP_TOKEN_BYTES + 1];
     memset(longest, 't', sizeof longest);
@@ -128,7 +129,7 @@ static void refused_alone(const char *of_first, const char *of_other, const char
     test_group_begin(NULL);
 }
 
-static void other_tokens_are_refused(void **state)
+TEST(other_tokens_are_refused)
 {
     refused_alone(token, "correct horse battery stapler", "process 1 (|has another job token than process 0 (");
     refused_alone(token, NULL, "process 1 (|was started without a job token, but process 0 (|with one|ENG_JOB_TOKEN");
@@ -137,7 +138,7 @@ static void other_tokens_are_refused(void **state)
 }
 
 /* A stranger without the token does not take the number of the process that has it. */
-static void strangers_take_no_number(void **state)
+TEST(strangers_take_no_number)
 {
     plan_with_token(2, 20, test_group_gathers);
     test_group_start_one(0);
@@ -233,7 +234,7 @@ static void run_by_relay(struct relay *relay, char to_address[64], size_t flippe
     pthread_join(relay->thread, NULL);
 }
 
-static void a_recorded_hello_is_worth_nothing(void **state)
+TEST(a_recorded_hello_is_worth_nothing)
 {
     struct relay relay;
     char address[64];
@@ -262,7 +263,7 @@ static void a_recorded_hello_is_worth_nothing(void **state)
 }
 
 /* The proof is about all of the hello. */
-static void a_changed_hello_is_refused(void **state)
+TEST(a_changed_hello_is_refused)
 {
     /* Number, count, fingerprint, name. */
     static const size_t places[] = {16, 24, 39, 40};
@@ -288,7 +289,7 @@ static const struct impostor {
     {"process 0 (|its proof that it has the job token is wrong", true, true},
 };
 
-static void an_impostor_is_noticed(void **state)
+TEST(an_impostor_is_noticed)
 {
     for (size_t i = 0; i < sizeof impostors / sizeof *impostors; i++) {
         uint8_t nonce[PROCESS_GROUP_NONCE_BYTES] = {0}, answer[PROCESS_GROUP_NONCE_BYTES + PROCESS_GROUP_PROOF_BYTES];
@@ -326,19 +327,4 @@ static void an_impostor_is_noticed(void **state)
     }
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, test_group_begin, test_group_end)
-    const struct CMUnitTest tests[] = {
-        TEST(a_proof_is_an_hmac),
-        TEST(nonces_differ),
-        TEST(one_token_for_all),
-        TEST(tokens_of_any_size),
-        TEST(other_tokens_are_refused),
-        TEST(strangers_take_no_number),
-        TEST(a_recorded_hello_is_worth_nothing),
-        TEST(a_changed_hello_is_refused),
-        TEST(an_impostor_is_noticed),
-    };
-    return cmocka_run_group_tests(tests, test_group_share, NULL);
-}
+int main(void) { return test_run_with(test_group_share, test_group_begin, test_group_end, NULL); }

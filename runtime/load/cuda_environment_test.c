@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The environment that the driver sees, and its restoration, with the fake driver, which tells GPUs apart. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/test_fake_cuda.h"
 #include "runtime/load/cuda_environment.h"
@@ -52,7 +53,7 @@ static void check(const char *before, const int *ordinals, uint32_t count, bool 
     cuda_environment_restore(&environment);
 }
 
-static void gpus_are_hidden(void **state)
+TEST(gpus_are_hidden)
 {
     const int one[] = {3}, first[] = {0}, several[] = {2, 0, 1}, twice[] = {1, 1}, far[] = {7, 12};
     check(NULL, one, 1, true, "3", true);
@@ -73,7 +74,7 @@ static void gpus_are_hidden(void **state)
     check(NULL, one, 1, false, NULL, false);
 }
 
-static void connections_stay_as_they_are(void **state)
+TEST(connections_stay_as_they_are)
 {
     struct cuda_environment environment;
     struct status status = {0};
@@ -90,7 +91,7 @@ static void connections_stay_as_they_are(void **state)
 }
 
 /* The driver is asked for the changed numbers; a process that already uses CUDA keeps its numbers. */
-static void the_driver_shows_them(void **state)
+TEST(the_driver_shows_them)
 {
     struct cuda_environment environment;
     struct status status = {0};
@@ -140,11 +141,8 @@ static void the_driver_shows_them(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gpus_are_hidden),
-                                       cmocka_unit_test(connections_stay_as_they_are),
-                                       cmocka_unit_test(the_driver_shows_them)};
     int result;
     (void)argc;
     if (!test_with_libraries("tests/fake_cuda/whole", argv, &result)) return result;
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return test_run_with(find_fake, NULL, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* Every op of the schema table, on both targets: a launch that the schema allows is loaded, and a load refuses it as soon as
  * one parameter, operand, space, size, access or field is not what the schema says. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include "kernels/op/op.h"
 #include "runtime/load/load.h"
@@ -359,16 +360,16 @@ static void every_damage_is_refused(enum engine_target target)
     print_message("%u launches, %d refusals\n", fixture.plan.header.launch_count, refusals);
 }
 
-static void damage_on_gpus_is_refused(void **state)
+TEST(damage_on_gpus_is_refused)
 {
     every_damage_is_refused(TARGET_CUDA);
     assert_true(fixture.plan.header.launch_count >= OP_COUNT - 1 + 3); /* all ops, and calls */
 }
 
-static void damage_on_processors_is_refused(void **state) { every_damage_is_refused(TARGET_CPU); }
+TEST(damage_on_processors_is_refused) { every_damage_is_refused(TARGET_CPU); }
 
 /* A later release may add parameters: they are passed over unless they are marked as essential. */
-static void unknown_parameters(void **state)
+TEST(unknown_parameters)
 {
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct status status;
@@ -387,7 +388,7 @@ static void unknown_parameters(void **state)
 }
 
 /* In engines of format 2.0 a kernel for a GPU may be of any form. */
-static void kernels_of_2_0(void **state)
+TEST(kernels_of_2_0)
 {
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         struct status status;
@@ -398,13 +399,4 @@ static void kernels_of_2_0(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damage_on_gpus_is_refused),
-        cmocka_unit_test(damage_on_processors_is_refused),
-        cmocka_unit_test(unknown_parameters),
-        cmocka_unit_test(kernels_of_2_0),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

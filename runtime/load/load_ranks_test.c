@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of a loader on an engine of several ranks: the sample engine and damaged copies of it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "formats/engine/test_engine.h"
+#include "formats/base/test_program.h"
 #include "runtime/load/load.h"
 
 /* The sample engine of two ranks, with plans that a loader accepts. */
-static void a_loader_checks_plans_of_ranks(void **state)
+TEST(a_loader_checks_plans_of_ranks)
 {
     static struct test_engine sample;
     char folder[] = "/tmp/ranks_test.XXXXXX", path[64];
@@ -74,8 +65,4 @@ static void a_loader_checks_plans_of_ranks(void **state)
     rmdir(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_loader_checks_plans_of_ranks)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans whose operands in STEP and STATE are no fields, or which write fields that their ops do not write, are refused. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 
 #include "formats/engine/test_engine.h"
 #include "kernels/embed/embed.h"
@@ -34,7 +35,7 @@ static void refused(const char *part)
     if (!strstr(status.message, part)) fail_msg("expected '%s' in '%s'", part, status.message);
 }
 
-static void test_accepts(void **state)
+TEST(test_accepts)
 {
     struct status status;
     status_clear(&status);
@@ -43,7 +44,7 @@ static void test_accepts(void **state)
             fail_msg("%s", status.message);
 }
 
-static void test_counts(void **state)
+TEST(test_counts)
 {
     struct plan_operand *counts = operand_of(OP_EMBED, OP_OPERAND_COUNTS), kept = *counts;
     counts->offset = operand_of(OP_SAMPLE, SAMPLE_LOGITS)->offset;
@@ -52,7 +53,7 @@ static void test_counts(void **state)
     test_accepts(state);
 }
 
-static void test_between_fields(void **state)
+TEST(test_between_fields)
 {
     struct plan_operand *slots = operand_of(OP_SAMPLE, SAMPLE_SLOTS), kept = *slots;
     slots->offset += PLAN_ALIGNMENT / 2;
@@ -61,7 +62,7 @@ static void test_between_fields(void **state)
     *slots = kept;
 }
 
-static void test_writes_over_inputs(void **state)
+TEST(test_writes_over_inputs)
 {
     struct plan_operand *out = operand_of(OP_EMBED, EMBED_OUT), kept = *out;
     *out = *operand_of(OP_EMBED, EMBED_TOKENS);
@@ -74,13 +75,4 @@ static void test_writes_over_inputs(void **state)
     test_accepts(state);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accepts),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_between_fields),
-        cmocka_unit_test(test_writes_over_inputs),
-    };
-    return cmocka_run_group_tests(tests, make_engine, NULL);
-}
+int main(void) { return test_run_with(make_engine, NULL, NULL, NULL); }

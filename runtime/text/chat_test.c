@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_chat against the texts that published chat templates render: the ids are those of the whole text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/load/load.h"
+#include "formats/base/test_program.h"
 
 enum { MOST_TOKENS = 512, MOST_BYTES = 1 << 20 };
 
@@ -81,7 +72,7 @@ static const struct eng_message conversation[] = {{"system", " Be kind.\n"},
                                                   {"assistant", " Once upon a time."},
                                                   {"user", "More!"}};
 
-static void test_chatml(void **state)
+TEST(test_chatml)
 {
     check(CHAT_CHATML, conversation, 4, ENG_CHAT_ANSWER,
           "<|im_start|>system\n Be kind.\n<|im_end|>\n<|im_start|>user\nTell me a tale. <|im_end|>\n"
@@ -93,7 +84,7 @@ static void test_chatml(void **state)
           "<|im_end|>\n<|im_start|>user\nMore!<|im_end|>\n");
 }
 
-static void test_llama3(void **state)
+TEST(test_llama3)
 {
     check(CHAT_LLAMA3, conversation, 2, ENG_CHAT_ANSWER,
           "<|begin|><|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>"
@@ -104,14 +95,14 @@ static void test_llama3(void **state)
           "<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
-static void test_mistral(void **state)
+TEST(test_mistral)
 {
     check(CHAT_MISTRAL, conversation, 4, ENG_CHAT_ANSWER,
           "<|begin|>[INST] Be kind.\n\nTell me a tale.[/INST] Once upon a time.</s>[INST] More![/INST]");
     check(CHAT_MISTRAL, conversation + 3, 1, ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE, "</s>[INST] More![/INST]");
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     struct eng_error error;
     int32_t tokens[4];
@@ -128,13 +119,4 @@ static void test_refusals(void **state)
     assert_int_equal(eng_chat(&engine, conversation, 4, 0, tokens, 4, &count, &error), ENG_BAD_INPUT);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chatml),
-        cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+int main(void) { return test_run_with(set_up, NULL, NULL, tear_down); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver itself: what it runs, what it refuses, what it counts. */
 #include "formats/base/test_support.h"
+#include "formats/base/test_program.h"
 #include "kernels/cuda/test_fake_cuda.h"
 
 #include <dlfcn.h>
@@ -65,7 +66,7 @@ static void add(const char *entry, void *const *arguments, const unsigned grid[3
     **pointers[0] += **pointers[1];
 }
 
-static void test_launches_and_graphs(void **state)
+TEST(test_launches_and_graphs)
 {
     cu_library library = NULL;
     cu_kernel kernel = NULL;
@@ -128,7 +129,7 @@ static void test_launches_and_graphs(void **state)
     for (int i = 0; i < 2; i++) ok(driver->MemFree(memory[i]));
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     cu_library library = NULL;
     cu_kernel kernel = NULL;
@@ -178,7 +179,7 @@ static void test_refusals(void **state)
     assert_int_equal(fake.misuse(), expected_misuses);
 }
 
-static void test_tensor_maps(void **state)
+TEST(test_tensor_maps)
 {
     struct cu_tensor_map map;
     cu_deviceptr memory = 0;
@@ -197,7 +198,7 @@ static void test_tensor_maps(void **state)
     ok(driver->MemFree(memory));
 }
 
-static void test_events(void **state)
+TEST(test_events)
 {
     cu_event events[2] = {NULL};
     float milliseconds = -1;
@@ -213,7 +214,7 @@ static void test_events(void **state)
 }
 
 /* A child that leaks memory: the file says so. */
-static void test_leak_file(void **state)
+TEST(test_leak_file)
 {
     char *folder = test_folder();
     const char *path = test_path(folder, "leaks");
@@ -250,15 +251,8 @@ static int leak(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_launches_and_graphs, begin, end),
-        cmocka_unit_test_setup_teardown(test_refusals, begin, end),
-        cmocka_unit_test_setup_teardown(test_tensor_maps, begin, end),
-        cmocka_unit_test_setup_teardown(test_events, begin, end),
-        cmocka_unit_test(test_leak_file),
-    };
     int result;
     if (!test_with_libraries(fake_folder, argv, &result)) return result;
     if (argc == 2 && strcmp(argv[1], "--leak") == 0) return leak();
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return test_run_with(find_fake, begin, end, NULL);
 }

@@ -2,9 +2,8 @@
 /* After eng_session_create, functions marked [no allocation] in eng.h do not allocate: calls of the allocator, mmap and
  * pthread_create are counted while sequences and slots are created, run, polled, truncated and destroyed. */
 #include "tests/faults/faults.h"
+#include "formats/base/test_program.h"
 #include "tests/test_fables.h"
-
-#include <stdlib.h>
 
 enum { SEQUENCES = 6, PROMPT = 70 };
 
@@ -58,7 +57,7 @@ static void run_slots(struct eng_session *session, float *logits)
     for (int i = 0; i < 2; i++) CHECK(eng_slot_release(session, slots[i], &error));
 }
 
-static void test_no_allocation(void **state)
+TEST(test_no_allocation)
 {
     struct eng_engine *engine = fables_open();
     struct eng_session_options options;
@@ -94,10 +93,4 @@ static void test_no_allocation(void **state)
     eng_close(&engine);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_allocation),
-    };
-    return cmocka_run_group_tests(tests, fables_build, fables_remove);
-}
+int main(void) { return test_run_with(fables_build, NULL, NULL, fables_remove); }

@@ -2,12 +2,9 @@
 /* Reading and writing JSON while memory runs out: jansson by itself then loses characters and keys, and reads past a
  * buffer. Tokens of every length, so that each end coincides once with a buffer's end. */
 #include "formats/base/json.h"
+#include "formats/base/test_program.h"
 #include "formats/base/test_support.h"
 #include "tests/faults/faults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { LONGEST = 140, TEXT_BYTES = 1024 };
 
@@ -61,12 +58,12 @@ static void sweep(bool from_there_on)
     assert_true(failures > 1000);
 }
 
-static void test_once(void **state) { sweep(false); }
+TEST(test_once) { sweep(false); }
 
-static void test_from_there_on(void **state) { sweep(true); }
+TEST(test_from_there_on) { sweep(true); }
 
 /* The texts that a reader refuses are refused as before. */
-static void test_refused(void **state)
+TEST(test_refused)
 {
     static const struct {
         const char *text, *words;
@@ -85,12 +82,4 @@ static void test_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_once),
-        cmocka_unit_test(test_from_there_on),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

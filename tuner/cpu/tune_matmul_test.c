@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tuner/cpu/tune_matmul.h"
+#include "formats/base/test_program.h"
 
 static void fill_params(int64_t *params, int64_t rows, int64_t n, int64_t k, enum dtype dtype, bool swiglu)
 {
@@ -28,7 +21,7 @@ static struct machine fake_machine(void)
     return machine;
 }
 
-static void keys_name_everything_that_matters(void **state)
+TEST(keys_name_everything_that_matters)
 {
     struct machine machine = fake_machine();
     int64_t a[MATMUL_PARAMS], b[MATMUL_PARAMS];
@@ -54,7 +47,7 @@ static void keys_name_everything_that_matters(void **state)
     assert_string_not_equal(key, other);
 }
 
-static void off_measures_nothing_and_repeats(void **state)
+TEST(off_measures_nothing_and_repeats)
 {
     struct machine machine = fake_machine();
     struct status status = {0};
@@ -103,7 +96,7 @@ static struct tuning_record tune_one(enum dtype dtype, bool swiglu, int64_t rows
     return record;
 }
 
-static void quick_gives_a_legal_measured_record(void **state)
+TEST(quick_gives_a_legal_measured_record)
 {
     tune_one(DTYPE_BF16, false, 1, 512, 256);
     tune_one(DTYPE_BF16, true, 16, 512, 256);
@@ -112,14 +105,14 @@ static void quick_gives_a_legal_measured_record(void **state)
 
 /* A problem too large for one call: two slices of 96 panels are measured in turn (the last of the 193 panels is in
  * neither), and the time is scaled to the whole. */
-static void large_problems_are_sliced(void **state)
+TEST(large_problems_are_sliced)
 {
     struct tuning_record record = tune_one(DTYPE_BF16, false, 192, 3088, 1024);
     /* Lower bound: two slices at 4 TFLOP/s. */
     assert_true(record.median_us > 2.0 * 192 * 3088 * 1024 / 4e6);
 }
 
-static void foreign_records_are_refused(void **state)
+TEST(foreign_records_are_refused)
 {
     struct machine machine = fake_machine();
     struct status status = {0};
@@ -144,7 +137,7 @@ static void foreign_records_are_refused(void **state)
     assert_memory_equal(before, params, sizeof before);
 }
 
-static void model_knows_the_directions(void **state)
+TEST(model_knows_the_directions)
 {
     struct machine machine = fake_machine();
     int64_t params[MATMUL_PARAMS];
@@ -160,7 +153,7 @@ static void model_knows_the_directions(void **state)
     assert_true(matmul_model_us(params, &machine) > whole);
 }
 
-static void space_is_printable_with_reasons(void **state)
+TEST(space_is_printable_with_reasons)
 {
     struct machine machine = fake_machine();
     int64_t params[MATMUL_PARAMS];
@@ -176,7 +169,7 @@ static void space_is_printable_with_reasons(void **state)
     free(text);
 }
 
-static void probe_measures_plausible_ceilings(void **state)
+TEST(probe_measures_plausible_ceilings)
 {
     struct status status = {0};
     struct team *team = team_create(0, &status);
@@ -191,13 +184,4 @@ static void probe_measures_plausible_ceilings(void **state)
     team_destroy(team);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_name_everything_that_matters),   cmocka_unit_test(off_measures_nothing_and_repeats),
-        cmocka_unit_test(quick_gives_a_legal_measured_record), cmocka_unit_test(large_problems_are_sliced),
-        cmocka_unit_test(foreign_records_are_refused),         cmocka_unit_test(model_knows_the_directions),
-        cmocka_unit_test(space_is_printable_with_reasons),     cmocka_unit_test(probe_measures_plausible_ceilings),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

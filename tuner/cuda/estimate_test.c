@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/cuda/estimate.h"
+#include "formats/base/test_program.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "formats/base/test_support.h"
 
@@ -30,7 +30,7 @@ static void free_plan(struct plan *plan)
 }
 
 /* engbuild's measurements of whole plans on an H200: launches, bytes, operations, milliseconds. */
-static void agrees_with_what_was_measured(void **state)
+TEST(agrees_with_what_was_measured)
 {
     static const struct {
         uint32_t launches;
@@ -51,7 +51,7 @@ static void agrees_with_what_was_measured(void **state)
     }
 }
 
-static void collectives_take_the_link(void **state)
+TEST(collectives_take_the_link)
 {
     /* Measurements of collectives-bench on H200s, with residual and norm, from 4 KB on, each message twice the size of
      * the one before; one run. */
@@ -89,11 +89,4 @@ static void collectives_take_the_link(void **state)
     free_plan(&plan);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_what_was_measured),
-        cmocka_unit_test(collectives_take_the_link),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

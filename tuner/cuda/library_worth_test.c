@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/cuda/library_worth.h"
+#include "formats/base/test_program.h"
 
 #include "formats/base/test_support.h"
 
@@ -11,7 +12,7 @@ static unsigned worth(struct library_gain first, struct library_gain second, str
     return library_worth(gains, 4);
 }
 
-static void a_small_gain_is_not_worth_a_start(void **state)
+TEST(a_small_gain_is_not_worth_a_start)
 {
     /* A chunk of 512 tokens of the shape of Llama-3.2-1B: 1 % of 1.9 ms. */
     assert_int_equal(worth((struct library_gain){CUBLASLT, 19}, (struct library_gain){0, 0},
@@ -28,14 +29,14 @@ static void a_small_gain_is_not_worth_a_start(void **state)
     assert_int_equal(library_worth(NULL, 0), 0);
 }
 
-static void gains_of_plans_add_up(void **state)
+TEST(gains_of_plans_add_up)
 {
     const struct library_gain gain = {CUBLASLT, 18}, none = {0, 0};
     assert_int_equal(worth(gain, gain, none), 0);
     assert_int_equal(worth(gain, gain, gain), CUBLASLT);
 }
 
-static void each_library_must_be_worth_its_own_start(void **state)
+TEST(each_library_must_be_worth_its_own_start)
 {
     const struct library_gain large = {CUBLASLT, 100}, small = {CUDNN, 20};
     assert_int_equal(worth(large, small, (struct library_gain){0, 0}), CUBLASLT);
@@ -46,12 +47,4 @@ static void each_library_must_be_worth_its_own_start(void **state)
                      CUBLASLT | CUDNN);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_small_gain_is_not_worth_a_start),
-        cmocka_unit_test(gains_of_plans_add_up),
-        cmocka_unit_test(each_library_must_be_worth_its_own_start),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }

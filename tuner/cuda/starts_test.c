@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuner/cuda/starts.h"
+#include "formats/base/test_program.h"
 
 #include <math.h>
 
 #include "formats/base/test_support.h"
 
-static void takes_the_fastest_of_each_kind(void **state)
+TEST(takes_the_fastest_of_each_kind)
 {
     const struct form_time forms[] = {{0, false, 731}, {1, false, 729}, {0, true, 740}, {0, true, 728}, {1, true, 735}};
     size_t starts[MOST_STARTS];
@@ -18,7 +19,7 @@ static void takes_the_fastest_of_each_kind(void **state)
     assert_int_equal(starts[0], 3);
 }
 
-static void leaves_out_the_slow_and_what_cannot_run(void **state)
+TEST(leaves_out_the_slow_and_what_cannot_run)
 {
     const struct form_time forms[] = {{0, false, 109}, {1, false, 112}, {0, true, 100}, {1, true, (double)INFINITY}};
     size_t starts[MOST_STARTS];
@@ -29,7 +30,7 @@ static void leaves_out_the_slow_and_what_cannot_run(void **state)
     assert_int_equal(choose_starts(forms, 0, MOST_STARTS, starts), 0);
 }
 
-static void takes_the_first_of_equals(void **state)
+TEST(takes_the_first_of_equals)
 {
     const struct form_time forms[] = {{1, false, 5}, {0, false, 5}, {1, false, 5}};
     size_t starts[MOST_STARTS];
@@ -38,12 +39,4 @@ static void takes_the_first_of_equals(void **state)
     assert_int_equal(starts[1], 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_the_fastest_of_each_kind),
-        cmocka_unit_test(leaves_out_the_slow_and_what_cannot_run),
-        cmocka_unit_test(takes_the_first_of_equals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return test_run(); }
