@@ -44,8 +44,6 @@ TEST(chunks_follow_the_regions)
 static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
 {
     struct status status = {0};
-    char *text = NULL;
-    size_t text_size = 0;
     const uint64_t all = RANKS * region, chunks = weight_chunk_count(all, RANKS);
     sample.manifest.weights_bytes = all;
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -62,16 +60,7 @@ static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
         ok = ok && engine_writer_weights_put(writer, offset, weights + offset, bytes, &status);
     }
     ok = ok && engine_writer_weights_end(writer, &status) &&
-         manifest_format(&sample.manifest, &text, &text_size, &status) &&
-         engine_writer_section(writer, SECTION_MANIFEST, text, text_size, false, &status) &&
-         engine_writer_tensors(writer, sample.tensors, TEST_ENGINE_TENSORS, &status) &&
-         engine_writer_plans(writer, sample.plans, sample.plan_count, &sample.manifest.geometry, &status) &&
-         test_engine_write_names(writer, &sample, &status) &&
-         engine_writer_section(writer, SECTION_TACTICS, sample.tactics, strlen(sample.tactics), false, &status) &&
-         engine_writer_section(writer, SECTION_TOKENIZER, sample.tokenizer, sizeof sample.tokenizer, false, &status) &&
-         engine_writer_golden(writer, &sample.golden, &status) &&
-         engine_writer_golden_plans(writer, &sample.golden_plans, &status);
-    free(text);
+         test_engine_write_sections(&sample, writer, false, 0, &status);
     if (!ok || !engine_writer_commit(writer, &status)) fail_msg("%s", status.message);
 }
 

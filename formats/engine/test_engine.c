@@ -407,7 +407,7 @@ bool test_engine_make_ranks(struct test_engine *engine, struct status *status)
     return make(engine, TEST_ENGINE_RANKS, status);
 }
 
-bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status)
+static bool write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status)
 {
     static const char *const operands[] = {"counts", "x"};
     static const struct engine_param_name params[] = {{1, "rows"}, {2, "count_index"}, {4, "k"}};
@@ -426,12 +426,8 @@ bool test_engine_write_names(struct engine_writer *writer, const struct test_eng
                                engine->call_count < TEST_ENGINE_CALLS ? engine->call_count : TEST_ENGINE_CALLS, status);
 }
 
-bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status)
+static bool write_weights(const struct test_engine *engine, struct engine_writer *writer, struct status *status)
 {
-    char *text = NULL;
-    size_t size = 0;
-    struct engine_writer *writer = engine_writer_begin(path, status);
-    if (!writer) return false;
     uint64_t region = engine->ranks > 1 ? engine->manifest.weights_bytes / engine->ranks : TEST_ENGINE_WEIGHTS;
     uint8_t *weights = calloc(1, region);
     bool done = weights && engine_writer_weights_begin(writer, engine->ranks * region, engine->ranks, status);
@@ -442,27 +438,41 @@ bool test_engine_write(const struct test_engine *engine, const char *path, bool 
     for (uint32_t rank = 0; rank < engine->ranks; rank++)
         done = done && engine_writer_weights_put(writer, rank * region, weights, region, status);
     free(weights);
-    done = done && engine_writer_weights_end(writer, status) &&
-           manifest_format(&engine->manifest, &text, &size, status) &&
-           engine_writer_section(writer, SECTION_MANIFEST, text, size, compress, status) &&
-           engine_writer_tensors(writer, engine->tensors, TEST_ENGINE_TENSORS, status) &&
-           engine_writer_plans(writer, engine->plans, engine->plan_count, &engine->manifest.geometry, status) &&
-           test_engine_write_names(writer, engine, status) &&
-           engine_writer_section(writer, SECTION_TACTICS, engine->tactics, strlen(engine->tactics), compress, status) &&
-           engine_writer_section(writer, SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer, compress,
-                                 status) &&
-           engine_writer_golden(writer, &engine->golden, status) &&
-           engine_writer_golden_plans(writer, &engine->golden_plans, status);
-    if (engine->kernel_count)
-        done = done && engine_writer_section(writer, SECTION_KERNELS, engine->kernels_section,
-                                             sizeof engine->kernels_section, compress, status);
-    if (engine->call_count)
-        done = done && engine_writer_section(writer, SECTION_LIBRARY_CALLS, engine->calls_section,
-                                             sizeof engine->calls_section, compress, status);
-    done = done && engine_writer_library_plans(writer, &engine->plans[TEST_ENGINE_LIBRARY_PLAN],
-                                               engine->library_plan_count, status);
-    free(text);
-    if (done) return engine_writer_commit(writer, status);
+    return done && engine_writer_weights_end(writer, status);
+}
+
+bool test_engine_write_sections(const struct test_engine *engine, struct engine_writer *writer, bool compress,
+                                unsigned skip, struct status *status)
+{
+    char *manifest = NULL;
+    size_t size = 0;
+#define UNLESS_SKIPPED(type, call) (skip & 1u << (type) || (call))
+#define PUT(type, data, bytes)     UNLESS_SKIPPED(type, engine_writer_section(writer, type, data, bytes, compress, status))
+    bool done =
+        manifest_format(&engine->manifest, &manifest, &size, status) && PUT(SECTION_MANIFEST, manifest, size) &&
+        UNLESS_SKIPPED(SECTION_TENSORS, engine_writer_tensors(writer, engine->tensors, TEST_ENGINE_TENSORS, status)) &&
+        UNLESS_SKIPPED(SECTION_PLANS, engine_writer_plans(writer, engine->plans, engine->plan_count,
+                                                          &engine->manifest.geometry, status)) &&
+        UNLESS_SKIPPED(SECTION_NAMES, write_names(writer, engine, status)) &&
+        PUT(SECTION_TACTICS, engine->tactics, strlen(engine->tactics)) &&
+        PUT(SECTION_TOKENIZER, engine->tokenizer, sizeof engine->tokenizer) &&
+        UNLESS_SKIPPED(SECTION_GOLDEN, engine_writer_golden(writer, &engine->golden, status)) &&
+        UNLESS_SKIPPED(SECTION_GOLDEN_PLANS, engine_writer_golden_plans(writer, &engine->golden_plans, status)) &&
+        PUT(SECTION_KERNELS, engine->kernels_section, engine->kernel_count ? sizeof engine->kernels_section : 0) &&
+        PUT(SECTION_LIBRARY_CALLS, engine->calls_section, engine->call_count ? sizeof engine->calls_section : 0) &&
+        UNLESS_SKIPPED(SECTION_LIBRARY_PLANS,
+                       engine_writer_library_plans(writer, &engine->plans[TEST_ENGINE_LIBRARY_PLAN],
+                                                   engine->library_plan_count, status));
+    free(manifest);
+    return done;
+}
+
+bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status)
+{
+    struct engine_writer *writer = engine_writer_begin(path, status);
+    if (!writer) return false;
+    if (write_weights(engine, writer, status) && test_engine_write_sections(engine, writer, compress, 0, status))
+        return engine_writer_commit(writer, status);
     engine_writer_abandon(writer);
     return false;
 }

@@ -90,7 +90,9 @@ struct plan_tensor_map *test_engine_map(struct test_engine *engine, size_t plan,
 /* Offset of the plan headers in section plans, which lists the state fields first; library plans: after the header. */
 enum { TEST_PLANS_HEADERS = sizeof(struct engine_plans_header) + STATE_ALWAYS_COUNT * sizeof(struct plan_field_entry) };
 
-bool test_engine_write_names(struct engine_writer *writer, const struct test_engine *engine, struct status *status);
+/* All sections but the weights and those of `skip`, which has a bit for each type. An empty section is left out. */
+bool test_engine_write_sections(const struct test_engine *engine, struct engine_writer *writer, bool compress,
+                                unsigned skip, struct status *status);
 bool test_engine_write(const struct test_engine *engine, const char *path, bool compress, struct status *status);
 
 /* The bytes of a written file in memory that engine_open_memory accepts; free() them. NULL if it cannot be read. */
