@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Library plans: their section, the plan that each replaces, and the rule that they come with library calls. */
 
-#include <zlib.h>
-
 #define TEST_ENGINE_MAKE test_engine_make_library
 #include "formats/engine/test_engine_frame.h"
+
+#define PLANS "section 'library plans': "
 
 static struct plan *const library_plans = &sample.plans[TEST_ENGINE_LIBRARY_PLAN];
 
@@ -66,7 +66,6 @@ TEST(any_plan_may_have_one_in_its_place)
 TEST(each_has_its_own_arena)
 {
     enum { WORKSPACE_OPERAND = 4 };
-    (void)state;
     struct engine engine;
     const struct plan_launch *matmul = test_engine_launch(&sample, TEST_ENGINE_LIBRARY_PLAN, OP_MATMUL);
     sample.storage[TEST_ENGINE_LIBRARY_PLAN].operands[matmul->first_operand + WORKSPACE_OPERAND].offset = 0;
@@ -84,7 +83,6 @@ TEST(each_has_its_own_arena)
 TEST(library_plans_may_be_compressed)
 {
     size_t section_bytes, size;
-    struct status status = {0};
     struct engine engine;
     uint8_t *section = plans_section(&section_bytes);
     uLongf stored = compressBound((uLong)section_bytes);
@@ -98,12 +96,12 @@ TEST(library_plans_may_be_compressed)
     entry->flags = SECTION_FLAG_ZLIB;
     entry->raw_bytes = section_bytes;
     engine_fix_checksums(bytes, size);
-    if (!engine_open_memory(&engine, bytes, size, "test", &status)) fail_msg("%s", status.message);
+    open_bytes(&engine, bytes, size);
     assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
     engine_close(&engine);
     entry->raw_bytes = section_bytes + 64;
     engine_fix_checksums(bytes, size);
-    expect_refused(bytes, size, "section 'library plans': the compressed data do not give the stated");
+    expect_refused(bytes, size, PLANS "the compressed data do not give the stated");
     free(bytes);
     free(without);
     free(packed);
@@ -112,35 +110,34 @@ TEST(library_plans_may_be_compressed)
 
 /* ---- damage ------------------------------------------------------------------------------------------------------ */
 
-#define IN_PLANS       "section 'library plans': "
 #define NO_COUNTERPART "has no counterpart among the plans, or is out of order"
 
-/* One field of the library plan is overwritten, in its header or in its first launch, which has a kernel. */
-enum place { IN_HEADER, IN_EMBED };
+/* The library plan in the sample and its first launch, which has a kernel; then, in the file, counts that the writer
+ * uses. */
+enum { IN_HEADER = IN_SAMPLE, IN_EMBED, FIRST = sizeof(struct engine_plans_header) };
 
-#define FIELD(place, type, field, value) \
-    place, offsetof(struct type, field), sizeof(((struct type *)0)->field), (uint64_t)(value)
-#define HEADER(field, value, expected)                                          \
-    {                                                                           \
-        FIELD(IN_HEADER, plan_header, field, value), IN_PLANS "plan 0" expected \
-    }
-#define EMBED(field, value, expected)                                                                       \
-    {                                                                                                       \
-        FIELD(IN_EMBED, plan_launch, field, value), IN_PLANS "plan 0 (decode, 1 rows): launch 0: " expected \
-    }
+static void *part(int number)
+{
+    if (IN_SAMPLE + number == IN_HEADER) return &library_plans[0].header;
+    return test_engine_launch(&sample, TEST_ENGINE_LIBRARY_PLAN, OP_EMBED);
+}
 
-static const struct damage {
-    enum place place;
-    size_t offset, bytes;
-    uint64_t value;
-    const char *expected;
-} damages[] = {
+#define HEADER(field, value, expected) FIELD(IN_HEADER, 0, plan_header, field, value, PLANS "plan 0" expected)
+#define EMBED(field, value, expected) \
+    FIELD(IN_EMBED, 0, plan_launch, field, value, PLANS "plan 0 (decode, 1 rows): launch 0" expected)
+#define IN_FILE(offset, bytes, value, expected)                     \
+    {                                                               \
+        SECTION_LIBRARY_PLANS, offset, bytes, value, PLANS expected \
+    }
+#define COUNT(field, value, expected) FIELD(SECTION_LIBRARY_PLANS, FIRST, plan_header, field, value, PLANS expected)
+
+static const struct edit edits[] = {
     /* kernels are checked like those of the plans */
-    EMBED(kernel, 3, "kernel 3 of 3"),
-    EMBED(grid[0], 0, "grid[0]: expected 1 to 2147483647, found 0"),
-    EMBED(attributes, 8, "unknown attributes 0x8"),
-    EMBED(attributes, LAUNCH_LIBRARY, "operands: the library call has 8, found 4"),
-    {FIELD(IN_EMBED, plan_launch, op, OP_COUNT), IN_PLANS "plan 0 (decode, 1 rows): launch 0 (?): "},
+    EMBED(kernel, 3, ": kernel 3 of 3"),
+    EMBED(grid[0], 0, ": grid[0]: expected 1 to 2147483647, found 0"),
+    EMBED(attributes, 8, ": unknown attributes 0x8"),
+    EMBED(attributes, LAUNCH_LIBRARY, ": operands: the library call has 8, found 4"),
+    EMBED(op, OP_COUNT, " (?): "),
     HEADER(kind, 0, ": kind 0 of 1 rows " NO_COUNTERPART),
     HEADER(kind, PLAN_PREFILL, ": kind 2 of 1 rows " NO_COUNTERPART),
     HEADER(kind, UINT32_MAX, ": kind 4294967295 of 1 rows " NO_COUNTERPART),
@@ -157,60 +154,32 @@ static const struct damage {
            " (decode, 1 rows): launch 8 (matmul): operand 4: 4096 bytes at offset 32768 do not lie in the 36863 bytes "
            "of space 'arena'"),
     HEADER(arena_bytes, 0, " (decode, 1 rows): launch 0 (embed): operand 3: 4096 bytes at offset 0 do not lie in"),
+    IN_FILE(0, 4, 0, "header: 0 plans and 0 state fields in "),
+    IN_FILE(0, 4, 2, "plan 0: leaves the section"),
+    IN_FILE(0, 4, UINT32_MAX, "header: 4294967295 plans and 0 state fields in "),
+    IN_FILE(4, 4, 1, "header: 1 state fields, expected none"),
+    COUNT(launch_count, UINT32_MAX, "plan 0: leaves the section"),
+    COUNT(launch_count, 0, "plan 0: step field 0: "),
+    COUNT(operand_count, UINT32_MAX, "plan 0: leaves the section"),
+    COUNT(operand_count, 1, "plan 0: step field 0: "),
+    COUNT(param_count, 1u << 31, "plan 0: leaves the section"),
+    COUNT(dependency_count, 13, "plan 0: leaves the section"),
+    COUNT(dependency_count, 8, "expected 3968 bytes for its plans, found 3976"),
 };
 
-TEST(every_damage_is_named)
-{
-    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
-        const struct damage *damage = &damages[i];
-        assert_int_equal(make_sample(NULL), 0);
-        void *embed = test_engine_launch(&sample, TEST_ENGINE_LIBRARY_PLAN, OP_EMBED);
-        void *base = damage->place == IN_HEADER ? (void *)&library_plans[0].header : embed;
-        memcpy((char *)base + damage->offset, &damage->value, damage->bytes);
-        expect_sample_refused(damage->expected);
-    }
-}
+TEST(every_damage_is_named) { EXPECT_EDITS(edits, part); }
 
-/* Counts that the writer uses are overwritten in the file. */
-TEST(every_damage_of_the_frame_is_named)
+/* The nine dependencies leave four bytes to the next multiple of eight. */
+TEST(padding_is_zero)
 {
-    enum { FIRST = sizeof(struct engine_plans_header) };
-    size_t size, section_bytes;
+    size_t section_bytes;
     uint64_t body_bytes;
     assert_true(engine_plan_body_bytes(&library_plans[0].header, &body_bytes));
     free(plans_section(&section_bytes));
-    const struct {
-        size_t offset, bytes;
-        uint64_t value;
-        const char *expected;
-    } edits[] = {
-        {0, 4, 0, "header: 0 plans and 0 state fields in "},
-        {0, 4, 2, "plan 0: leaves the section"},
-        {0, 4, UINT32_MAX, "header: 4294967295 plans and 0 state fields in "},
-        {4, 4, 1, "header: 1 state fields, expected none"},
-        {FIRST + offsetof(struct plan_header, launch_count), 4, UINT32_MAX, "plan 0: leaves the section"},
-        {FIRST + offsetof(struct plan_header, launch_count), 4, 0, "plan 0: step field 0: "},
-        {FIRST + offsetof(struct plan_header, operand_count), 4, UINT32_MAX, "plan 0: leaves the section"},
-        {FIRST + offsetof(struct plan_header, operand_count), 4, 1, "plan 0: step field 0: "},
-        {FIRST + offsetof(struct plan_header, param_count), 4, 1u << 31, "plan 0: leaves the section"},
-        {FIRST + offsetof(struct plan_header, dependency_count), 4, 13, "plan 0: leaves the section"},
-        /* The nine dependencies leave four bytes to the next multiple of eight. */
-        {FIRST + offsetof(struct plan_header, dependency_count), 4, 8, " bytes for its plans, found "},
-        {FIRST + sizeof(struct plan_header) + body_bytes - 1, 1, 1, "plan 0: padding is not zero"},
-        {FIRST + sizeof(struct plan_header) + body_bytes - 4, 1, 0x80, "plan 0: padding is not zero"},
-    };
     assert_int_equal(section_bytes, FIRST + sizeof(struct plan_header) + body_bytes);
-    uint8_t *bytes = written(false, &size), *changed = test_engine_copy(bytes, size);
-    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
-        memcpy(changed, bytes, size);
-        struct engine_section_entry *entry = test_engine_entry(changed, size, SECTION_LIBRARY_PLANS);
-        memcpy(changed + entry->offset + edits[i].offset, &edits[i].value, edits[i].bytes);
-        engine_fix_checksums(changed, size);
-        expect_refused(changed, size, "section 'library plans': ");
-        expect_refused(changed, size, edits[i].expected);
-    }
-    free(changed);
-    free(bytes);
+    const struct edit ends[] = {IN_FILE(section_bytes - 1, 1, 1, "plan 0: padding is not zero"),
+                                IN_FILE(section_bytes - 4, 1, 0x80, "plan 0: padding is not zero")};
+    EXPECT_EDITS(ends, NULL);
 }
 
 /* Every bit of the library plans flipped: refused, or part of the plan that the engine then has. */
@@ -231,8 +200,7 @@ TEST(every_bit_of_the_plans_counts)
                 unseen += test_engine_same_plan(&engine.library_plans[0], &library_plans[0]);
                 engine_close(&engine);
             } else {
-                if (!strstr(status.message, "section 'library plans': "))
-                    fail_msg("bit %d of byte %zu: %s", bit, i, status.message);
+                if (!strstr(status.message, PLANS "")) fail_msg("bit %d of byte %zu: %s", bit, i, status.message);
                 refused++;
             }
             bytes[section + i] ^= (uint8_t)(1u << bit);
@@ -245,29 +213,13 @@ TEST(every_bit_of_the_plans_counts)
     free(bytes);
 }
 
-/* A section that is too short, or too long with zeros. */
 TEST(every_other_length_is_refused)
 {
-    size_t section_bytes, size;
-    uint8_t *plans = plans_section(&section_bytes), *section = calloc(1, section_bytes + 128);
-    assert_non_null(section);
-    memcpy(section, plans, section_bytes);
+    size_t section_bytes;
+    uint8_t *section = plans_section(&section_bytes);
     sample.library_plan_count = 0; /* a section of size 0 is left out */
-    uint8_t *without = written(false, &size);
-    for (size_t length = 1; length <= section_bytes + 128; length++) {
-        size_t whole = size;
-        uint8_t *bytes = test_engine_with_section(without, &whole, SECTION_LIBRARY_PLANS, section, length);
-        if (length == section_bytes)
-            expect_accepted(bytes, whole);
-        else
-            expect_refused(bytes, whole,
-                           length < sizeof(struct engine_plans_header) ? IN_PLANS "too short for its header"
-                                                                       : IN_PLANS);
-        free(bytes);
-    }
-    free(without);
+    expect_one_length(SECTION_LIBRARY_PLANS, section, section_bytes, sizeof(struct engine_plans_header));
     free(section);
-    free(plans);
 }
 
 /* ---- counterparts and calls -------------------------------------------------------------------------------------- */
@@ -275,50 +227,50 @@ TEST(every_other_length_is_refused)
 TEST(library_plans_stand_in_the_order_of_the_plans)
 {
     add_library_plan(0);
-    expect_sample_refused("section 'library plans': plan 1: kind 1 of 1 rows " NO_COUNTERPART); /* twice */
+    expect_sample_refused(PLANS "plan 1: kind 1 of 1 rows " NO_COUNTERPART); /* twice */
     assert_int_equal(make_sample(NULL), 0);
     add_library_plan(2);
     add_library_plan(1);
-    expect_sample_refused("section 'library plans': plan 2: kind 1 of 2 rows " NO_COUNTERPART);
+    expect_sample_refused(PLANS "plan 2: kind 1 of 2 rows " NO_COUNTERPART);
     assert_int_equal(make_sample(NULL), 0);
     add_library_plan(2);
     add_library_plan(2);
-    expect_sample_refused("section 'library plans': plan 2: kind 2 of 4 rows " NO_COUNTERPART);
+    expect_sample_refused(PLANS "plan 2: kind 2 of 4 rows " NO_COUNTERPART);
     assert_int_equal(make_sample(NULL), 0);
     add_library_plan(2);
     library_plans[1].header.rows = 8;
     assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB));
-    expect_sample_refused("section 'library plans': plan 1: kind 2 of 8 rows " NO_COUNTERPART);
+    expect_sample_refused(PLANS "plan 1: kind 2 of 8 rows " NO_COUNTERPART);
     assert_int_equal(make_sample(NULL), 0);
     add_library_plan(2);
     library_plans[1].header.out_rows = 4;
     assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB));
-    expect_sample_refused("section 'library plans': plan 1: kind 2 of 4 rows " NO_COUNTERPART);
+    expect_sample_refused(PLANS "plan 1: kind 2 of 4 rows " NO_COUNTERPART);
     assert_int_equal(make_sample(NULL), 0);
     library_plans[0].step[STEP_SLOTS] = sample.plans[0].step[STEP_TOKENS];
     library_plans[0].step[STEP_TOKENS] = sample.plans[0].step[STEP_SLOTS];
-    expect_sample_refused("section 'library plans': plan 0: its step fields are not those of its counterpart");
+    expect_sample_refused(PLANS "plan 0: its step fields are not those of its counterpart");
 }
 
 TEST(a_library_plan_calls_a_library)
 {
     library_plans[0] = sample.plans[0];
-    expect_sample_refused("section 'library plans': plan 0: calls no library");
+    expect_sample_refused(PLANS "plan 0: calls no library");
     assert_int_equal(make_sample(NULL), 0);
     add_library_plan(1);
     library_plans[1] = sample.plans[1];
-    expect_sample_refused("section 'library plans': plan 1: calls no library");
+    expect_sample_refused(PLANS "plan 1: calls no library");
 }
 
 TEST(calls_and_plans_need_each_other)
 {
     sample.library_plan_count = 0; /* a section of size 0 is left out */
-    expect_sample_refused("section 'library plans': expected one, since there are library calls, found none");
+    expect_sample_refused(PLANS "expected one, since there are library calls, found none");
     assert_int_equal(make_sample(NULL), 0);
     sample.call_count = 0;
-    expect_sample_refused(IN_PLANS "plan 0 (decode, 1 rows): launch 3: library call 0 of 0");
+    expect_sample_refused(PLANS "plan 0 (decode, 1 rows): launch 3: library call 0 of 0");
     library_plans[0] = sample.plans[0];
-    expect_sample_refused("section 'library plans': plan 0: calls no library");
+    expect_sample_refused(PLANS "plan 0: calls no library");
 }
 
 int main(void) { return test_run_with(setup, NULL, remove_file, remove_folder); }
