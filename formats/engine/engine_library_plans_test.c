@@ -227,26 +227,21 @@ TEST(every_other_length_is_refused)
 TEST(library_plans_stand_in_the_order_of_the_plans)
 {
     add_library_plan(0);
-    expect_sample_refused(PLANS "plan 1: kind 1 of 1 rows " NO_COUNTERPART); /* twice */
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 1: kind 1 of 1 rows " NO_COUNTERPART); /* twice */
     add_library_plan(2);
     add_library_plan(1);
-    expect_sample_refused(PLANS "plan 2: kind 1 of 2 rows " NO_COUNTERPART);
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 2: kind 1 of 2 rows " NO_COUNTERPART);
     add_library_plan(2);
     add_library_plan(2);
-    expect_sample_refused(PLANS "plan 2: kind 2 of 4 rows " NO_COUNTERPART);
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 2: kind 2 of 4 rows " NO_COUNTERPART);
     add_library_plan(2);
     library_plans[1].header.rows = 8;
     assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB));
-    expect_sample_refused(PLANS "plan 1: kind 2 of 8 rows " NO_COUNTERPART);
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 1: kind 2 of 8 rows " NO_COUNTERPART);
     add_library_plan(2);
     library_plans[1].header.out_rows = 4;
     assert_true(plan_place_step(&library_plans[1], TEST_ENGINE_VOCAB));
-    expect_sample_refused(PLANS "plan 1: kind 2 of 4 rows " NO_COUNTERPART);
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 1: kind 2 of 4 rows " NO_COUNTERPART);
     library_plans[0].step[STEP_SLOTS] = sample.plans[0].step[STEP_TOKENS];
     library_plans[0].step[STEP_TOKENS] = sample.plans[0].step[STEP_SLOTS];
     expect_sample_refused(PLANS "plan 0: its step fields are not those of its counterpart");
@@ -255,8 +250,7 @@ TEST(library_plans_stand_in_the_order_of_the_plans)
 TEST(a_library_plan_calls_a_library)
 {
     library_plans[0] = sample.plans[0];
-    expect_sample_refused(PLANS "plan 0: calls no library");
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "plan 0: calls no library");
     add_library_plan(1);
     library_plans[1] = sample.plans[1];
     expect_sample_refused(PLANS "plan 1: calls no library");
@@ -265,8 +259,7 @@ TEST(a_library_plan_calls_a_library)
 TEST(calls_and_plans_need_each_other)
 {
     sample.library_plan_count = 0; /* a section of size 0 is left out */
-    expect_sample_refused(PLANS "expected one, since there are library calls, found none");
-    assert_int_equal(make_sample(NULL), 0);
+    expect_refused_and_renew(PLANS "expected one, since there are library calls, found none");
     sample.call_count = 0;
     expect_sample_refused(PLANS "plan 0 (decode, 1 rows): launch 3: library call 0 of 0");
     library_plans[0] = sample.plans[0];

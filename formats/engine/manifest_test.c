@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/engine/test_engine.h"
-#include "formats/base/test_program.h"
+#define TEST_ENGINE_MAKE test_engine_make
+#include "formats/engine/test_engine_frame.h"
 
-static struct test_engine engine;
-
-static int setup(void **state)
-{
-    (void)state;
-    struct status status = {0};
-    return test_engine_make(&engine, &status) ? 0 : -1;
-}
+static struct manifest *const manifest = &sample.manifest;
 
 static char *format(void)
 {
     char *text = NULL;
     size_t size = 0;
     struct status status = {0};
-    if (!manifest_format(&engine.manifest, &text, &size, &status)) fail_msg("%s", status.message);
+    if (!manifest_format(manifest, &text, &size, &status)) fail_msg("%s", status.message);
     assert_int_equal(strlen(text), size);
     return text;
+}
+
+/* The manifest read from a text, which it gives again. */
+static struct manifest parse(const char *text)
+{
+    struct manifest back;
+    struct status status = {0};
+    memset(&back, 0x5a, sizeof back);
+    if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
+    const struct manifest kept = *manifest;
+    *manifest = kept;
+    return back;
 }
 
 TEST(text_is_canonical)
@@ -41,14 +46,12 @@ TEST(text_is_canonical)
 
 TEST(round_trip_keeps_every_field)
 {
-    engine.manifest.temperature = 0.1 + 0.2; /* needs 17 digits */
-    engine.manifest.pad_token = 15;
-    engine.manifest.bos_token = -1;
+    manifest->temperature = 0.1 + 0.2; /* needs 17 digits */
+    manifest->pad_token = 15;
+    manifest->bos_token = -1;
     char *text = format();
-    struct manifest back;
-    struct status status = {0};
-    if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
-    assert_memory_equal(&back.temperature, &engine.manifest.temperature, sizeof(double));
+    const struct manifest back = parse(text); /* which covers the other fields */
+    assert_memory_equal(&back.temperature, &manifest->temperature, sizeof(double));
     assert_int_equal(back.bos_token, -1);
     assert_int_equal(back.pad_token, 15);
     assert_int_equal(back.eos_count, 2);
@@ -59,15 +62,9 @@ TEST(round_trip_keeps_every_field)
     assert_int_equal(back.target_capability, 0);
     assert_true(back.has_tokenizer);
     assert_int_equal(back.top_k, 40);
-    assert_string_equal(back.model_name, engine.manifest.model_name);
-    assert_memory_equal(&back.geometry, &engine.manifest.geometry, offsetof(struct plan_geometry, state));
-    /* Writing the manifest again covers the rest. */
-    engine.manifest = back;
-    char *again = format();
-    assert_string_equal(again, text);
-    free(again);
+    assert_string_equal(back.model_name, manifest->model_name);
+    assert_memory_equal(&back.geometry, &manifest->geometry, offsetof(struct plan_geometry, state));
     free(text);
-    assert_int_equal(setup(NULL), 0);
 }
 
 /* A replacement in the canonical text, and the expected message; NULL: still valid. */
@@ -240,13 +237,13 @@ static void judge_edits(const struct edit *edits, size_t count)
 static void become_a_device(void)
 {
     struct status status = {0};
-    if (!test_engine_make_device(&engine, &status)) fail_msg("%s", status.message);
+    if (!test_engine_make_device(&sample, &status)) fail_msg("%s", status.message);
 }
 
 static void become_parallel(void)
 {
     struct status status = {0};
-    if (!test_engine_make_ranks(&engine, &status)) fail_msg("%s", status.message);
+    if (!test_engine_make_ranks(&sample, &status)) fail_msg("%s", status.message);
 }
 
 TEST(every_edit_is_judged)
@@ -256,41 +253,30 @@ TEST(every_edit_is_judged)
     judge_edits(device_edits, sizeof device_edits / sizeof device_edits[0]);
     become_parallel();
     judge_edits(parallel_edits, sizeof parallel_edits / sizeof parallel_edits[0]);
-    assert_int_equal(setup(NULL), 0);
 }
 
 TEST(devices_state_their_capability)
 {
     become_a_device();
-    engine.manifest.target_capability = 103;
+    manifest->target_capability = 103;
     char *text = format();
     assert_non_null(strstr(text, "\"target\":{\"capability\":103,\"kind\":\"cuda\",\"name\":\"a GPU\"}"));
-    struct manifest back;
-    struct status status = {0};
-    if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
+    const struct manifest back = parse(text); /* which covers the other fields */
     assert_int_equal(back.target, TARGET_CUDA);
     assert_int_equal(back.target_capability, 103);
-    engine.manifest = back;
-    char *again = format();
-    assert_string_equal(again, text);
-    free(again);
     free(text);
-    assert_int_equal(setup(NULL), 0);
 }
 
 TEST(ranks_are_a_group_of_their_own)
 {
     char *one = format();
-    engine.manifest.geometry.ranks = 0; /* counts as 1 */
+    manifest->geometry.ranks = 0; /* counts as 1 */
     char *none = format();
     assert_string_equal(none, one);
     assert_null(strstr(one, "parallel"));
     assert_null(strstr(one, "comm_bytes"));
     free(none);
-    struct manifest back;
-    struct status status = {0};
-    memset(&back, 0x5a, sizeof back);
-    if (!manifest_parse(&back, one, strlen(one), &status)) fail_msg("%s", status.message);
+    struct manifest back = parse(one);
     assert_int_equal(back.geometry.ranks, 1);
     assert_int_equal(back.comm_bytes, 0);
     assert_int_equal(manifest_rank_weights(&back), 2304);
@@ -305,21 +291,15 @@ TEST(ranks_are_a_group_of_their_own)
     assert_true(asprintf(&expected, "%.*s8192%.*s" PARALLEL ",%s", (int)(weights - one), one,
                          (int)(sampling - weights - 4), weights + 4, sampling) > 0);
     assert_string_equal(two, expected);
-    memset(&back, 0x5a, sizeof back);
-    if (!manifest_parse(&back, two, strlen(two), &status)) fail_msg("%s", status.message);
-    assert_memory_equal(&back.geometry, &engine.manifest.geometry, offsetof(struct plan_geometry, state));
+    back = parse(two);
+    assert_memory_equal(&back.geometry, &manifest->geometry, offsetof(struct plan_geometry, state));
     assert_int_equal(back.geometry.ranks, 2);
     assert_int_equal(back.comm_bytes, 1024);
     assert_int_equal(back.weights_bytes, 8 << 10);
     assert_int_equal(manifest_rank_weights(&back), 4 << 10);
-    engine.manifest = back;
-    char *again = format();
-    assert_string_equal(again, two);
-    free(again);
     free(expected);
     free(two);
     free(one);
-    assert_int_equal(setup(NULL), 0);
 }
 
 /* The shape decides which numbers of ranks are valid: equal shares of heads and inner width, KV heads shared or
@@ -334,7 +314,7 @@ TEST(every_number_of_ranks_is_judged)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (uint64_t ranks = 1; ranks <= PLAN_MAX_RANKS; ranks++) {
             become_parallel();
-            struct manifest *manifest = &engine.manifest;
+            struct manifest *manifest = manifest;
             manifest->heads = shapes[i].heads;
             manifest->kv_heads = shapes[i].kv_heads;
             manifest->intermediate_size = shapes[i].inner;
@@ -359,7 +339,6 @@ TEST(every_number_of_ranks_is_judged)
             bad += !written;
         }
     assert_true(good > 25 && bad > 25);
-    assert_int_equal(setup(NULL), 0);
 }
 
 TEST(every_prefix_is_refused)
@@ -375,7 +354,6 @@ TEST(every_prefix_is_refused)
         }
         free(text);
     }
-    assert_int_equal(setup(NULL), 0);
 }
 
 TEST(bad_manifests_are_not_written)
@@ -383,20 +361,16 @@ TEST(bad_manifests_are_not_written)
     char *text = NULL;
     size_t size = 0;
     struct status status = {0};
-    engine.manifest.state_bytes = 0;
-    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+    manifest->state_bytes = 0;
+    assert_false(manifest_format(manifest, &text, &size, &status));
     assert_non_null(strstr(status.message, "manifest: memory: state_bytes"));
     assert_null(text);
-    assert_int_equal(setup(NULL), 0);
-    engine.manifest.eos_count = MANIFEST_MAX_EOS + 1;
-    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
-    assert_int_equal(setup(NULL), 0);
-    engine.manifest.model_name[0] = (char)0xff; /* not UTF-8 */
-    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
-    assert_int_equal(setup(NULL), 0);
-    memset(engine.manifest.model_type, 'x', sizeof engine.manifest.model_type); /* no NUL */
-    assert_false(manifest_format(&engine.manifest, &text, &size, &status));
-    assert_int_equal(setup(NULL), 0);
+    manifest->eos_count = MANIFEST_MAX_EOS + 1;
+    assert_false(manifest_format(manifest, &text, &size, &status));
+    manifest->model_name[0] = (char)0xff; /* not UTF-8 */
+    assert_false(manifest_format(manifest, &text, &size, &status));
+    memset(manifest->model_type, 'x', sizeof manifest->model_type); /* no NUL */
+    assert_false(manifest_format(manifest, &text, &size, &status));
     static const struct {
         enum engine_target target;
         uint64_t capability;
@@ -409,14 +383,13 @@ TEST(bad_manifests_are_not_written)
         {(enum engine_target)3, 90, "manifest: target: kind: unknown value 3"},
     };
     for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++) {
-        engine.manifest.target = targets[i].target;
-        engine.manifest.target_capability = targets[i].capability;
+        manifest->target = targets[i].target;
+        manifest->target_capability = targets[i].capability;
         status_clear(&status);
-        assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+        assert_false(manifest_format(manifest, &text, &size, &status));
         assert_string_equal(status.message, targets[i].expected);
         assert_null(text);
     }
-    assert_int_equal(setup(NULL), 0);
     static const struct {
         uint64_t ranks, comm_bytes, weights_bytes;
         const char *expected;
@@ -433,15 +406,14 @@ TEST(bad_manifests_are_not_written)
          "manifest: memory: weights_bytes: 8128 are not 2 regions of a multiple of 4096 bytes"},
     };
     for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
-        engine.manifest.geometry.ranks = shares[i].ranks;
-        engine.manifest.comm_bytes = shares[i].comm_bytes;
-        engine.manifest.weights_bytes = shares[i].weights_bytes;
+        manifest->geometry.ranks = shares[i].ranks;
+        manifest->comm_bytes = shares[i].comm_bytes;
+        manifest->weights_bytes = shares[i].weights_bytes;
         status_clear(&status);
-        assert_false(manifest_format(&engine.manifest, &text, &size, &status));
+        assert_false(manifest_format(manifest, &text, &size, &status));
         assert_string_equal(status.message, shares[i].expected);
         assert_null(text);
     }
-    assert_int_equal(setup(NULL), 0);
 }
 
-int main(void) { return test_run_with(setup, NULL, NULL, NULL); }
+int main(void) { return test_run_with(setup, make_sample, NULL, remove_folder); }

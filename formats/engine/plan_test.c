@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/engine/test_engine.h"
-#include "formats/base/test_program.h"
-
-static struct test_engine engine;
+#define TEST_ENGINE_MAKE test_engine_make
+#include "formats/engine/test_engine_frame.h"
 
 static struct plan_space_sizes sizes_of(const struct plan *plan)
 {
     struct plan_space_sizes sizes = {.bytes = {
-                                         [SPACE_WEIGHTS] = engine.manifest.weights_bytes,
-                                         [SPACE_ARENA] = engine.manifest.arena_bytes,
-                                         [SPACE_KV] = engine.manifest.geometry.page_bytes,
+                                         [SPACE_WEIGHTS] = sample.manifest.weights_bytes,
+                                         [SPACE_ARENA] = sample.manifest.arena_bytes,
+                                         [SPACE_KV] = sample.manifest.geometry.page_bytes,
                                          [SPACE_STEP] = plan->header.step_bytes,
-                                         [SPACE_STATE] = engine.manifest.state_bytes,
+                                         [SPACE_STATE] = sample.manifest.state_bytes,
                                      }};
     return sizes;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    struct status status = {0};
-    return test_engine_make(&engine, &status) ? 0 : -1;
 }
 
 TEST(step_layout_places_fields_in_order)
@@ -105,40 +96,30 @@ TEST(good_plans_pass)
 {
     for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
         struct status status = {0};
-        struct plan_space_sizes sizes = sizes_of(&engine.plans[i]);
-        if (!plan_verify(&engine.plans[i], &sizes, "plan", &status)) fail_msg("%s", status.message);
+        struct plan_space_sizes sizes = sizes_of(&sample.plans[i]);
+        if (!plan_verify(&sample.plans[i], &sizes, "plan", &status)) fail_msg("%s", status.message);
     }
 }
 
-/* One field of a valid plan is overwritten; the message must contain `expected`. */
-struct damage {
-    enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_PARAM, IN_DEPENDENCY } where;
-    size_t index, offset, bytes;
-    uint64_t value;
-    const char *expected;
-};
+/* Parts of the first plan; the message begins with "a plan: ". */
+enum { IN_HEADER, IN_LAUNCH, IN_OPERAND, IN_PARAM, IN_DEPENDENCY };
 
-#define HEADER(field, value, expected)                                                                               \
-    {                                                                                                                \
-        IN_HEADER, 0, offsetof(struct plan_header, field), sizeof(((struct plan_header *)0)->field), value, expected \
-    }
-#define LAUNCH(index, field, value, expected)                                                                   \
-    {                                                                                                           \
-        IN_LAUNCH, index, offsetof(struct plan_launch, field), sizeof(((struct plan_launch *)0)->field), value, \
-            expected                                                                                            \
-    }
-#define OPERAND(index, field, value, expected)                                                                     \
-    {                                                                                                              \
-        IN_OPERAND, index, offsetof(struct plan_operand, field), sizeof(((struct plan_operand *)0)->field), value, \
-            expected                                                                                               \
-    }
+static void *part(int number)
+{
+    struct test_plan *storage = &sample.storage[0];
+    void *const parts[] = {&sample.plans[0].header, storage->launches, storage->operands, storage->params,
+                           storage->dependencies};
+    return parts[number];
+}
 
-#define PARAM(index, field, value, expected)                                                                          \
-    {                                                                                                                 \
-        IN_PARAM, index, offsetof(struct plan_param, field), sizeof(((struct plan_param *)0)->field), value, expected \
-    }
+#define HEADER(field, value, expected) FIELD(IN_HEADER, 0, plan_header, field, value, expected)
+#define IN_LIST(place, index, type, field, value, expected) \
+    FIELD(place, (index) * sizeof(struct type), type, field, value, expected)
+#define LAUNCH(index, field, value, expected)  IN_LIST(IN_LAUNCH, index, plan_launch, field, value, expected)
+#define OPERAND(index, field, value, expected) IN_LIST(IN_OPERAND, index, plan_operand, field, value, expected)
+#define PARAM(index, field, value, expected)   IN_LIST(IN_PARAM, index, plan_param, field, value, expected)
 
-static const struct damage damages[] = {
+static const struct edit edits[] = {
     HEADER(kind, 0, "kind: expected 1 (decode) or 2 (prefill), found 0"),
     HEADER(kind, 3, "kind: expected 1 (decode) or 2 (prefill), found 3"),
     HEADER(rows, 0, "rows: expected 1 to"),
@@ -190,51 +171,43 @@ static const struct damage damages[] = {
     OPERAND(2, bytes, TEST_ENGINE_WEIGHTS + 1, "do not lie in the 2304 bytes of space 'weights'"),
     OPERAND(2, offset, 1344, "do not lie in the 2304 bytes of space 'weights'"),
     OPERAND(3, bytes, 32769, "of space 'arena'"),
-    {IN_DEPENDENCY, 0, 0, 4, 1, "launch 1 (rope_table): dependency 0: launch 1 is not earlier"},
-    {IN_DEPENDENCY, 0, 0, 4, UINT32_MAX, "dependency 0: launch 4294967295 is not earlier"},
+    {IN_DEPENDENCY, 0, 4, 1, "launch 1 (rope_table): dependency 0: launch 1 is not earlier"},
+    {IN_DEPENDENCY, 0, 4, UINT32_MAX, "dependency 0: launch 4294967295 is not earlier"},
 };
 
 TEST(every_damage_is_named)
 {
-    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
-        const struct damage *damage = &damages[i];
-        assert_int_equal(setup(NULL), 0);
-        struct plan *plan = &engine.plans[0];
-        struct plan_space_sizes sizes = sizes_of(plan);
-        void *base = damage->where == IN_HEADER    ? (void *)&plan->header
-                     : damage->where == IN_LAUNCH  ? (void *)&engine.storage[0].launches[damage->index]
-                     : damage->where == IN_OPERAND ? (void *)&engine.storage[0].operands[damage->index]
-                     : damage->where == IN_PARAM   ? (void *)&engine.storage[0].params[damage->index]
-                                                   : (void *)&engine.storage[0].dependencies[damage->index];
-        memcpy((char *)base + damage->offset, &damage->value, damage->bytes);
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         struct status status = {0};
-        if (plan_verify(plan, &sizes, "a plan", &status)) fail_msg("case %zu passed: %s", i, damage->expected);
+        const struct edit *edit = &edits[i];
+        assert_int_equal(make_sample(NULL), 0);
+        make_edit(edit, part(edit->place));
+        struct plan_space_sizes sizes = sizes_of(&sample.plans[0]);
+        if (plan_verify(&sample.plans[0], &sizes, "a plan", &status)) fail_msg("edit %zu: %s", i, edit->expected);
         assert_int_equal(status.code, STATUS_CORRUPT);
-        if (!strstr(status.message, damage->expected) || strncmp(status.message, "a plan: ", 8) != 0)
-            fail_msg("case %zu: expected '%s', found '%s'", i, damage->expected, status.message);
+        if (!strstr(status.message, edit->expected) || strncmp(status.message, "a plan: ", 8) != 0)
+            fail_msg("edit %zu: expected '%s', found '%s'", i, edit->expected, status.message);
     }
-    assert_int_equal(setup(NULL), 0);
 }
 
 /* An optional operand that is absent: all its fields are 0. */
 TEST(operands_may_be_absent)
 {
-    struct plan *plan = &engine.plans[0];
+    struct plan *plan = &sample.plans[0];
     struct plan_space_sizes sizes = sizes_of(plan);
     for (int field = 0; field < 4; field++) {
         struct plan_operand absent = {0};
         struct status status = {0};
-        engine.storage[0].operands[5] = absent;
+        sample.storage[0].operands[5] = absent;
         if (!plan_verify(plan, &sizes, "plan", &status)) fail_msg("%s", status.message);
         if (field == 0) absent.access = ACCESS_READ;
         if (field == 1) absent.tensor_map = 1;
         if (field == 2) absent.offset = 64;
         if (field == 3) absent.bytes = 1;
-        engine.storage[0].operands[5] = absent;
+        sample.storage[0].operands[5] = absent;
         assert_false(plan_verify(plan, &sizes, "plan", &status));
         assert_non_null(strstr(status.message, "is absent, but a field of it is not zero"));
     }
-    assert_int_equal(setup(NULL), 0);
 }
 
 /* ---- fields of a space as a file lists them ---- */
@@ -320,18 +293,17 @@ TEST(damaged_fields_are_refused)
 
 TEST(dependencies_must_rise)
 {
-    struct plan *plan = &engine.plans[0];
+    struct plan *plan = &sample.plans[0];
     struct plan_space_sizes sizes = sizes_of(plan);
-    struct plan_launch *last = &engine.storage[0].launches[9];
+    struct plan_launch *last = &sample.storage[0].launches[9];
     struct status status = {0};
     /* The last launch also takes the two dependencies of the previous launch: 6, 7, 8. */
     last->first_dependency -= 2;
     last->dependency_count = 3;
     assert_true(plan_verify(plan, &sizes, "plan", &status));
-    engine.storage[0].dependencies[last->first_dependency + 1] = 6;
+    sample.storage[0].dependencies[last->first_dependency + 1] = 6;
     assert_false(plan_verify(plan, &sizes, "plan", &status));
     assert_non_null(strstr(status.message, "dependency 1: launch 6 is not earlier, or not in rising order"));
-    assert_int_equal(setup(NULL), 0);
 }
 
-int main(void) { return test_run_with(setup, NULL, NULL, NULL); }
+int main(void) { return test_run_with(setup, make_sample, NULL, remove_folder); }
