@@ -4,14 +4,14 @@
 
 static struct plan_space_sizes sizes_of(const struct plan *plan)
 {
-    struct plan_space_sizes sizes = {.bytes = {
-                                         [SPACE_WEIGHTS] = sample.manifest.weights_bytes,
-                                         [SPACE_ARENA] = sample.manifest.arena_bytes,
-                                         [SPACE_KV] = sample.manifest.geometry.page_bytes,
+    const struct manifest *manifest = &sample.manifest;
+    return (struct plan_space_sizes){.bytes = {
+                                         [SPACE_WEIGHTS] = manifest->weights_bytes,
+                                         [SPACE_ARENA] = manifest->arena_bytes,
+                                         [SPACE_KV] = manifest->geometry.page_bytes,
                                          [SPACE_STEP] = plan->header.step_bytes,
-                                         [SPACE_STATE] = sample.manifest.state_bytes,
+                                         [SPACE_STATE] = manifest->state_bytes,
                                      }};
-    return sizes;
 }
 
 TEST(step_layout_places_fields_in_order)
@@ -181,8 +181,8 @@ TEST(every_damage_is_named)
         struct status status = {0};
         const struct edit *edit = &edits[i];
         assert_int_equal(make_sample(NULL), 0);
-        make_edit(edit, part(edit->place));
         struct plan_space_sizes sizes = sizes_of(&sample.plans[0]);
+        make_edit(edit, part(edit->place));
         if (plan_verify(&sample.plans[0], &sizes, "a plan", &status)) fail_msg("edit %zu: %s", i, edit->expected);
         assert_int_equal(status.code, STATUS_CORRUPT);
         if (!strstr(status.message, edit->expected) || strncmp(status.message, "a plan: ", 8) != 0)
