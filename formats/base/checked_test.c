@@ -2,7 +2,6 @@
 #include "formats/base/checked.h"
 
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 TEST(test_arithmetic)
 {

@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 /* Exit codes of children, which run tests that would affect this process. */
 enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };

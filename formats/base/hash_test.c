@@ -3,7 +3,6 @@
 #include "formats/base/hash.h"
 #include "formats/base/hash_wide.h"
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 #include <xxhash.h>
 

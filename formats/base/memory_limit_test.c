@@ -2,7 +2,6 @@
 /* The smallest of all limits applies, for all kinds of control groups; uses artificial proc and sys folders. */
 #include "formats/base/test_support.h"
 #include "formats/base/memory_limit.h"
-#include "formats/base/test_program.h"
 
 #include <sys/stat.h>
 

@@ -3,7 +3,6 @@
 #include "formats/base/test_support.h"
 
 #include "formats/base/printable.h"
-#include "formats/base/test_program.h"
 
 static size_t encode(uint32_t value, char text[5])
 {

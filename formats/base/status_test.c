@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 #include <errno.h>
 

@@ -3,22 +3,11 @@
 #ifndef FORMATS_BASE_TEST_SUPPORT_H
 #define FORMATS_BASE_TEST_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <ftw.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "formats/base/status.h"
+#include "formats/base/test_program.h"
 
 /* For main() of a test that needs its own version of a library: runs the program again with `folder` first in
  * LD_LIBRARY_PATH. True in that second run; false: return *result. If the folder does not exist the test cannot run,

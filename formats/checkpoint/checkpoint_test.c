@@ -6,7 +6,6 @@
 #include "formats/checkpoint/checkpoint_index.h"
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
-#include "formats/base/test_program.h"
 
 static const char config_text[] = "{" TEST_CONFIG "}";
 

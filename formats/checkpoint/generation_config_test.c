@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 /* A config with vocab_size 512, bos 1 and eos 2, as read from config.json. */
 static struct model_config base(void)

@@ -4,7 +4,6 @@
 
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
-#include "formats/base/test_program.h"
 
 static bool parse(struct model_config *config, const char *text, struct status *status)
 {

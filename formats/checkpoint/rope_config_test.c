@@ -4,7 +4,6 @@
 #include "formats/checkpoint/model_config.h"
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
-#include "formats/base/test_program.h"
 
 /* Parses a config with the given rope fields; the caller checks the result. */
 static bool parse(struct model_config *config, const char *rope, unsigned head_dim, unsigned max_position,

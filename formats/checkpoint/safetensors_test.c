@@ -4,7 +4,6 @@
 #include <inttypes.h>
 
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 struct image {
     uint8_t *bytes;

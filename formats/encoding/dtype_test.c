@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 TEST(test_names)
 {

@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 /* What the table must say, written a second time. scale_bits 0: none. */
 struct expected {

@@ -2,7 +2,6 @@
 /* Reads an engine's weights as a loader for a device does: copies from the file or from memory. */
 #include "formats/engine/test_engine.h"
 #include "formats/base/test_support.h"
-#include "formats/base/test_program.h"
 
 static struct test_engine sample;
 

@@ -8,7 +8,6 @@
 #include "formats/engine/engine_verify.h"
 #include "formats/base/test_support.h"
 #include "formats/tuning/tuning_record.h"
-#include "formats/base/test_program.h"
 
 enum { MOST_SECONDS = 30 };
 

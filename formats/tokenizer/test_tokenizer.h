@@ -3,6 +3,8 @@
 #ifndef FORMATS_TOKENIZER_TEST_TOKENIZER_H
 #define FORMATS_TOKENIZER_TEST_TOKENIZER_H
 
+#include <zlib.h>
+
 #include "formats/base/test_support.h"
 #include "formats/tokenizer/tokenizer.h"
 #include "formats/tokenizer/tokenizer_text.h"
@@ -10,10 +12,11 @@
 #define ADDED(id, content, single_word, lstrip, rstrip, normalized, special)                           \
     "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":" #single_word ",\"lstrip\":" #lstrip \
     ",\"rstrip\":" #rstrip ",\"normalized\":" #normalized ",\"special\":" #special "}"
-#define GPT2_SPLIT    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
-#define BYTES_ALONE   "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
-#define BYTE_DECODER  "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}"
-#define LLAMA_OPTIONS "\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
+#define SPECIAL(id, content) ADDED(id, content, false, false, false, false, true)
+#define GPT2_SPLIT           "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
+#define BYTES_ALONE          "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
+#define BYTE_DECODER         "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}"
+#define LLAMA_OPTIONS        "\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
 #define LLAMA_NORMALIZER                                                                  \
     "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"}," \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]}"
@@ -95,36 +98,76 @@ struct opened {
     struct tokenizer *tokenizer;
 };
 
-static inline struct opened fixture_open_json(const char *json, size_t size)
+/* Those of the current test; close_fixture() after it. */
+static struct opened opened;
+static struct token_buffer encoded;
+static struct text_buffer decoded;
+static struct status status;
+
+static inline int close_fixture(void **state)
 {
-    struct opened opened = {0};
-    struct status status = {0};
+    tokenizer_close(opened.tokenizer);
+    free(opened.image);
+    opened = (struct opened){0};
+    token_buffer_free(&encoded);
+    text_buffer_free(&decoded);
+    return 0;
+}
+
+static inline void open_json(const char *json, size_t size)
+{
+    close_fixture(NULL);
     test_expect_success(tokenizer_import(json, size, "tokenizer.json", &opened.image, &opened.image_size, &status),
                         &status);
     opened.tokenizer = tokenizer_open(opened.image, opened.image_size, true, &status);
     test_expect_success(opened.tokenizer != NULL, &status);
-    return opened;
 }
 
-static inline struct opened fixture_open(const struct fixture *fixture)
+/* A file of the shared folder, which may be compressed; free() it. */
+static inline char *read_gzip(const char *folder, const char *name, size_t *size)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s/%s", test_shared(), folder, name);
+    gzFile file = gzopen(path, "rb");
+    const size_t limit = 32 << 20;
+    char *text = malloc(limit);
+    assert_true(file && text);
+    int got = gzread(file, text, (unsigned)limit);
+    assert_true(got > 0 && (size_t)got < limit);
+    gzclose(file);
+    *size = (size_t)got;
+    return text;
+}
+
+static inline void open_gzip(const char *folder, const char *name)
+{
+    size_t size;
+    char *json = read_gzip(folder, name, &size);
+    open_json(json, size);
+    free(json);
+}
+
+static inline void open_fixture(const struct fixture *fixture)
 {
     char *json = fixture_json(fixture);
-    struct opened opened = fixture_open_json(json, strlen(json));
+    open_json(json, strlen(json));
     free(json);
-    return opened;
 }
 
-static inline void fixture_close(struct opened *opened)
+static inline void encode(const char *text, size_t size, bool add_special)
 {
-    tokenizer_close(opened->tokenizer);
-    free(opened->image);
+    test_expect_success(tokenizer_encode(opened.tokenizer, text, size, add_special, &encoded, &status), &status);
+}
+
+static inline void decode(const int32_t *ids, size_t count, bool skip_special)
+{
+    test_expect_success(tokenizer_decode(opened.tokenizer, ids, count, skip_special, &decoded, &status), &status);
 }
 
 /* Decodes with a stream; each push gets exactly the room that it may use. The text is NUL-terminated; the caller frees
  * it. */
 static inline char *stream_all(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special)
 {
-    struct status status = {0};
     struct decode_stream stream;
     size_t room = decode_stream_max_bytes(tokenizer), used = 0, size;
     char *text = malloc((count + 1) * room + 1), *piece = malloc(room);
@@ -156,34 +199,25 @@ static inline size_t parse_ids(const char *text, int32_t *ids, size_t limit)
     return count;
 }
 
-static inline void check_case(const struct tokenizer *tokenizer, const char *name, const char *text, size_t size,
-                              bool add_special, const int32_t *ids, size_t count, bool prefix)
+static inline void check_case(const char *name, const char *text, size_t size, bool add_special, const int32_t *ids,
+                              size_t count, bool prefix)
 {
-    struct token_buffer tokens = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_encode(tokenizer, text, size, add_special, &tokens, &status), &status);
-    bool equal = prefix ? tokens.count >= count : tokens.count == count;
-    for (size_t i = 0; equal && i < count; i++) equal = tokens.ids[i] == ids[i];
-    if (!equal) {
-        for (size_t i = 0; i < tokens.count && i < 60; i++) print_error("%d ", tokens.ids[i]);
-        fail_msg("%s: other ids than expected (%zu, expected %zu) for: %.*s", name, tokens.count, count, (int)size,
-                 text);
-    }
-    token_buffer_free(&tokens);
+    encode(text, size, add_special);
+    bool equal = prefix ? encoded.count >= count : encoded.count == count;
+    for (size_t i = 0; equal && i < count; i++) equal = encoded.ids[i] == ids[i];
+    if (equal) return;
+    for (size_t i = 0; i < encoded.count && i < 60; i++) print_error("%d ", encoded.ids[i]);
+    fail_msg("%s: other ids than expected (%zu, expected %zu) for: %.*s", name, encoded.count, count, (int)size, text);
 }
 
-static inline void check_decoded(const struct tokenizer *tokenizer, const char *name, const int32_t *ids, size_t count,
-                                 const char *expected, size_t size)
+static inline void check_decoded(const char *name, const int32_t *ids, size_t count, const char *expected, size_t size)
 {
-    struct text_buffer text = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_decode(tokenizer, ids, count, false, &text, &status), &status);
-    if (text.size != size || memcmp(text.text, expected, size) != 0)
-        fail_msg("%s: decoded '%s', expected '%s'", name, text.text, expected);
-    char *streamed = stream_all(tokenizer, ids, count, false);
+    decode(ids, count, false);
+    if (decoded.size != size || memcmp(decoded.text, expected, size) != 0)
+        fail_msg("%s: decoded '%s', expected '%s'", name, decoded.text, expected);
+    char *streamed = stream_all(opened.tokenizer, ids, count, false);
     if (memcmp(streamed, expected, size) != 0) fail_msg("%s: streamed '%s', expected '%s'", name, streamed, expected);
     free(streamed);
-    text_buffer_free(&text);
 }
 
 #endif

@@ -2,19 +2,15 @@
 /* Hostile images: every single-byte change and every truncation is refused or harmless, as the sanitizers determine. */
 #include "formats/tokenizer/test_tokenizer.h"
 #include "formats/tokenizer/tokenizer_image.h"
-#include "formats/base/test_program.h"
 
 /* Uses all parts of an open tokenizer: the results may be anything, but within bounds and valid UTF-8. */
 static void use(const struct tokenizer *tokenizer)
 {
     static const char text[] = "hello ab<x> A  12\n\u00e9 <s>\u65e5";
-    struct token_buffer tokens = {0};
-    struct text_buffer decoded = {0};
-    struct status status = {0};
     uint32_t vocabulary = tokenizer_vocab_size(tokenizer);
-    if (tokenizer_encode(tokenizer, text, sizeof text - 1, true, &tokens, &status))
-        for (size_t i = 0; i < tokens.count; i++)
-            assert_true(tokens.ids[i] >= 0 && (uint32_t)tokens.ids[i] < vocabulary);
+    if (tokenizer_encode(tokenizer, text, sizeof text - 1, true, &encoded, &status))
+        for (size_t i = 0; i < encoded.count; i++)
+            assert_true(encoded.ids[i] >= 0 && (uint32_t)encoded.ids[i] < vocabulary);
     else
         assert_true(status.message[0] != '\0');
     for (uint32_t id = 0; id < vocabulary && id < 40; id++) {
@@ -27,8 +23,6 @@ static void use(const struct tokenizer *tokenizer)
         if (tokenizer_token_text(tokenizer, (int32_t)id, &token, &size))
             assert_int_equal(tokenizer_find(tokenizer, token, size), id);
     }
-    token_buffer_free(&tokens);
-    text_buffer_free(&decoded);
 }
 
 static const struct fixture small[] = {
@@ -50,7 +44,7 @@ static const struct fixture small[] = {
          "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
          "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[9],\"tokens\":[\"x\"]}}}",
      .decoder = BYTE_DECODER,
-     .added = ADDED(9, "<x>", false, false, false, false, true)},
+     .added = SPECIAL(9, "<x>")},
 };
 
 TEST(test_every_byte)
@@ -58,13 +52,12 @@ TEST(test_every_byte)
     static const uint8_t changes[] = {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFF, 0x00};
     size_t refused = 0, harmless = 0;
     for (size_t which = 0; which < sizeof small / sizeof *small; which++) {
-        struct opened opened = fixture_open(&small[which]);
+        open_fixture(&small[which]);
         use(opened.tokenizer);
         uint8_t *image =
             malloc(opened.image_size); /* a separate block, so that the sanitizer detects accesses beyond it */
         for (size_t i = 0; i < opened.image_size; i++) {
             for (size_t k = 0; k < sizeof changes; k++) {
-                struct status status = {0};
                 memcpy(image, opened.image, opened.image_size);
                 image[i] = changes[k] ? image[i] ^ changes[k] : 0;
                 struct tokenizer *tokenizer = tokenizer_open(image, opened.image_size, true, &status);
@@ -79,16 +72,14 @@ TEST(test_every_byte)
             }
         }
         free(image);
-        fixture_close(&opened);
     }
     assert_true(refused > harmless); /* most of an image is checked against other parts of it */
 }
 
 TEST(test_truncation)
 {
-    struct opened opened = fixture_open(&small[0]);
+    open_fixture(&small[0]);
     for (size_t size = 0; size < opened.image_size; size++) {
-        struct status status = {0};
         uint8_t *image = malloc(size + 8);
         memcpy(image, opened.image, size);
         if (size >= sizeof(struct image_header))
@@ -97,27 +88,22 @@ TEST(test_truncation)
         assert_int_equal(status.code, STATUS_CORRUPT);
         free(image);
     }
-    fixture_close(&opened);
 }
 
-static void expect_corrupt(const struct opened *opened, size_t offset, uint32_t value, enum status_code code,
-                           const char *words)
+static void expect_corrupt(size_t offset, uint32_t value, enum status_code code, const char *words)
 {
-    struct status status = {0};
-    uint8_t *image = malloc(opened->image_size);
-    memcpy(image, opened->image, opened->image_size);
+    uint8_t *image = malloc(opened.image_size);
+    memcpy(image, opened.image, opened.image_size);
     memcpy(image + offset, &value, sizeof value);
-    struct tokenizer *tokenizer = tokenizer_open(image, opened->image_size, true, &status);
+    struct tokenizer *tokenizer = tokenizer_open(image, opened.image_size, true, &status);
     test_expect_failure(tokenizer != NULL, &status, code, words);
     free(image);
 }
 
 TEST(test_header)
 {
-    struct opened opened = fixture_open(&small[0]);
-    struct status status = {0};
-#define FIELD(field, value, code, words) \
-    expect_corrupt(&opened, offsetof(struct image_header, field), value, code, words)
+    open_fixture(&small[0]);
+#define FIELD(field, value, code, words) expect_corrupt(offsetof(struct image_header, field), value, code, words)
     FIELD(magic, 0, STATUS_CORRUPT, "magic");
     FIELD(version, 2, STATUS_VERSION, "version 2|expected 1");
     FIELD(header_bytes, 8, STATUS_CORRUPT, "header size");
@@ -148,7 +134,6 @@ TEST(test_header)
     assert_null(tokenizer_open(shifted + 4, opened.image_size, true, &status));
     assert_int_equal(status.code, STATUS_USAGE);
     free(shifted);
-    fixture_close(&opened);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }

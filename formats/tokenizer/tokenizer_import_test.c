@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of files that import refuses, by name, and parts that it accepts without applying them. */
 #include "formats/tokenizer/test_tokenizer.h"
-#include "formats/base/test_program.h"
 
 static void expect_refused(const struct fixture *fixture, const char *words)
 {
-    struct status status = {0};
     uint8_t *image;
     size_t size;
     char *json = fixture_json(fixture);
@@ -173,12 +171,11 @@ TEST(test_added)
     REFUSED("'special'", .added =
                              "{\"id\":265,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
                              "\"normalized\":false}");
-    REFUSED("'<x>' has id 270|gives it 265", .added = ADDED(270, "<x>", false, false, false, false, true));
-    REFUSED("'hello' has id 265|gives it 259", .added = ADDED(265, "hello", false, false, false, false, true));
-    REFUSED("'<x>' is added twice", .added = ADDED(265, "<x>", false, false, false, false,
-                                                   true) "," ADDED(265, "<x>", false, false, false, false, false));
-    REFUSED("id 1 is given to both 'b' and '<x>'", .vocab = "{\"b\":1}", .merges = "[]",
-            .added = ADDED(1, "<x>", false, false, false, false, true));
+    REFUSED("'<x>' has id 270|gives it 265", .added = SPECIAL(270, "<x>"));
+    REFUSED("'hello' has id 265|gives it 259", .added = SPECIAL(265, "hello"));
+    REFUSED("'<x>' is added twice",
+            .added = SPECIAL(265, "<x>") "," ADDED(265, "<x>", false, false, false, false, false));
+    REFUSED("id 1 is given to both 'b' and '<x>'", .vocab = "{\"b\":1}", .merges = "[]", .added = SPECIAL(1, "<x>"));
     REFUSED("same after normalization", .normalizer = "{\"type\":\"Lowercase\"}",
             .added = ADDED(265, "<X>", false, false, false, true, true) "," ADDED(266, "<x>", false, false, false, true,
                                                                                   true));
@@ -210,7 +207,6 @@ TEST(test_top_level)
         {"{\"added_tokens\":{},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "added_tokens|object"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        struct status status = {0};
         uint8_t *image;
         size_t size;
         bool good = tokenizer_import(files[i][0], strlen(files[i][0]), "x.json", &image, &size, &status);
@@ -231,9 +227,8 @@ TEST(test_accepted)
                                     false) "],\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        struct opened opened = fixture_open_json(files[i], strlen(files[i]));
-        check_case(opened.tokenizer, files[i], "aaaaaa", 6, true, (const int32_t[6]){0}, 6, false);
-        fixture_close(&opened);
+        open_json(files[i], strlen(files[i]));
+        check_case(files[i], "aaaaaa", 6, true, (const int32_t[6]){0}, 6, false);
     }
 }
 
@@ -246,11 +241,14 @@ TEST(test_deterministic)
                                     .options = LLAMA_OPTIONS,
                                     .post_processor = TEMPLATE,
                                     .added = ADDED(1, "<s>", false, false, false, true, true)};
-    struct opened first = fixture_open(&fixture), second = fixture_open(&fixture);
-    assert_int_equal(first.image_size, second.image_size);
-    assert_memory_equal(first.image, second.image, first.image_size);
-    fixture_close(&first);
-    fixture_close(&second);
+    open_fixture(&fixture);
+    const struct opened first = opened;
+    opened = (struct opened){0};
+    open_fixture(&fixture);
+    assert_int_equal(first.image_size, opened.image_size);
+    assert_memory_equal(first.image, opened.image, opened.image_size);
+    tokenizer_close(first.tokenizer);
+    free(first.image);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }

@@ -3,7 +3,6 @@
 #include "formats/base/test_support.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
 #include "formats/tokenizer/tokenizer_text.h"
-#include "formats/base/test_program.h"
 
 /* Matches marked in the text: "a[bc]d". */
 struct marking {

@@ -1,47 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Special tokens as text: the results of Hugging Face tokenizers 0.23 with encode_special_tokens, and markers by their
  * ids. */
-#include <zlib.h>
-
 #include "formats/tokenizer/test_tokenizer.h"
-#include "formats/base/test_program.h"
 
-enum { MOST_IDS = 64, MOST_JSON = 32 << 20 };
+enum { MOST_IDS = 64 };
 
 struct plain_case {
     const char *text, *ids;
 };
 
-static void check_plain(const struct tokenizer *tokenizer, const struct plain_case *plain, const int32_t *markers,
-                        size_t marker_count)
+static void check_plain(const struct plain_case *plain, const int32_t *markers, size_t marker_count)
 {
     int32_t ids[MOST_IDS];
     size_t count = parse_ids(plain->ids, ids, MOST_IDS);
-    struct token_buffer tokens = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_encode_plain(tokenizer, plain->text, strlen(plain->text), false, markers,
-                                               marker_count, &tokens, &status),
+    test_expect_success(tokenizer_encode_plain(opened.tokenizer, plain->text, strlen(plain->text), false, markers,
+                                               marker_count, &encoded, &status),
                         &status);
-    if (tokens.count != count || memcmp(tokens.ids, ids, count * sizeof *ids) != 0) {
-        for (size_t i = 0; i < tokens.count; i++) print_error("%d ", tokens.ids[i]);
+    if (encoded.count != count || memcmp(encoded.ids, ids, count * sizeof *ids) != 0) {
+        for (size_t i = 0; i < encoded.count; i++) print_error("%d ", encoded.ids[i]);
         fail_msg("'%s': expected %s", plain->text, plain->ids);
     }
-    token_buffer_free(&tokens);
 }
 
-static const struct fixture fixture =
-    {.added =
-         ADDED(265, "<s>", false, false, false, false,
-               true) "," ADDED(266, "<t>", false, false, false, false,
-                               false) "," ADDED(267, "<e>", false, true, true, false,
-                                                true) "," ADDED(268, "HE", false, false, false, true,
-                                                                true) "," ADDED(269, "<s><t>", false, false, false,
-                                                                                false, true) "," ADDED(270, "lo", true,
-                                                                                                       false, false,
-                                                                                                       true, false),
-     .normalizer = "{\"type\":\"Lowercase\"}",
-     .pre_tokenizer = GPT2_SPLIT,
-     .post_processor = NULL};
+static const struct fixture fixture = {
+    .added = SPECIAL(265, "<s>") "," ADDED(266, "<t>", false, false, false, false, false) "," ADDED(
+        267, "<e>", false, true, true, false,
+        true) "," ADDED(268, "HE", false, false, false, true,
+                        true) "," SPECIAL(269, "<s><t>") "," ADDED(270, "lo", true, false, false, true, false),
+    .normalizer = "{\"type\":\"Lowercase\"}",
+    .pre_tokenizer = GPT2_SPLIT,
+};
 
 TEST(test_fixture)
 {
@@ -57,9 +45,8 @@ TEST(test_fixture)
         {"  <e>  <t>  <s>", "32 32 60 101 62 261 266 32 32 60 115 62"},
         {"<t><t><e><t>", "266 266 60 101 62 266"},
     };
-    struct opened opened = fixture_open(&fixture);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_plain(opened.tokenizer, &cases[i], NULL, 0);
-    fixture_close(&opened);
+    open_fixture(&fixture);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_plain(&cases[i], NULL, 0);
 }
 
 /* A marker is text although it is no special token, in the original and in normalized text. */
@@ -68,10 +55,9 @@ TEST(test_markers)
     static const struct plain_case without = {"a<t>b lo", "97 266 98 32 270"},
                                    with = {"a<t>b lo", "97 60 116 62 98 32 108 111"};
     static const int32_t markers[] = {266, 270};
-    struct opened opened = fixture_open(&fixture);
-    check_plain(opened.tokenizer, &without, NULL, 0);
-    check_plain(opened.tokenizer, &with, markers, 2);
-    fixture_close(&opened);
+    open_fixture(&fixture);
+    check_plain(&without, NULL, 0);
+    check_plain(&with, markers, 2);
 }
 
 /* A special token that is also in the model's vocabulary, where whole words of it are used directly. */
@@ -79,46 +65,31 @@ TEST(test_word_of_the_model)
 {
     static const struct plain_case plain = {"<s>", "0 1 2"};
     static const char vocab[] = "{\"<\":0,\"s\":1,\">\":2,\"<s>\":3}";
-    struct opened opened = fixture_open(&(struct fixture){.vocab = vocab,
-                                                          .merges = "[]",
-                                                          .options = "\"ignore_merges\":true,",
-                                                          .added = ADDED(3, "<s>", false, false, false, false, true)});
-    check_plain(opened.tokenizer, &plain, NULL, 0);
-    fixture_close(&opened);
+    open_fixture(&(struct fixture){.vocab = vocab,
+                                   .merges = "[]",
+                                   .options = "\"ignore_merges\":true,",
+                                   .added = SPECIAL(3, "<s>")});
+    check_plain(&plain, NULL, 0);
 }
 
 /* The template's own tokens remain. */
 TEST(test_template)
 {
-    struct opened opened = fixture_open(&(struct fixture){.sentencepiece = true,
-                                                          .options = LLAMA_OPTIONS,
-                                                          .normalizer = LLAMA_NORMALIZER,
-                                                          .post_processor = TEMPLATE,
-                                                          .added = ADDED(1, "<s>", false, false, false, false, true)});
-    struct token_buffer tokens = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_encode_plain(opened.tokenizer, "a<s>", 4, true, NULL, 0, &tokens, &status), &status);
-    assert_int_equal(tokens.ids[0], 1);
-    assert_int_equal(tokens.ids[tokens.count - 1], 2);
-    for (size_t i = 1; i + 1 < tokens.count; i++) assert_true(tokens.ids[i] > 2);
-    token_buffer_free(&tokens);
-    fixture_close(&opened);
+    open_fixture(&(struct fixture){.sentencepiece = true,
+                                   .options = LLAMA_OPTIONS,
+                                   .normalizer = LLAMA_NORMALIZER,
+                                   .post_processor = TEMPLATE,
+                                   .added = SPECIAL(1, "<s>")});
+    test_expect_success(tokenizer_encode_plain(opened.tokenizer, "a<s>", 4, true, NULL, 0, &encoded, &status), &status);
+    assert_int_equal(encoded.ids[0], 1);
+    assert_int_equal(encoded.ids[encoded.count - 1], 2);
+    for (size_t i = 1; i + 1 < encoded.count; i++) assert_true(encoded.ids[i] > 2);
 }
 
-static void check_real(const char *name, const char *file_name, const struct plain_case *cases, size_t count)
+static void check_real(const char *folder, const char *file_name, const struct plain_case *cases, size_t count)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/tokenizers/%s/%s", test_shared(), name, file_name);
-    gzFile file = gzopen(path, "rb"); /* reads uncompressed files, too */
-    char *json = malloc(MOST_JSON);
-    assert_true(file && json);
-    int size = gzread(file, json, MOST_JSON);
-    assert_true(size > 0 && size < MOST_JSON);
-    gzclose(file);
-    struct opened opened = fixture_open_json(json, (size_t)size);
-    for (size_t i = 0; i < count; i++) check_plain(opened.tokenizer, &cases[i], NULL, 0);
-    fixture_close(&opened);
-    free(json);
+    open_gzip(folder, file_name);
+    for (size_t i = 0; i < count; i++) check_plain(&cases[i], NULL, 0);
 }
 
 TEST(test_real_tokenizers)
@@ -154,10 +125,10 @@ TEST(test_real_tokenizers)
         {"<tool_call>x</tool_call><|endoftext|>", "151657 87 151658 27 91 8691 723 427 91 29"},
     };
     if (!test_shared()) skip();
-    check_real("gpt2", "tokenizer.json", gpt2, sizeof gpt2 / sizeof *gpt2);
-    check_real("llama2", "tokenizer.json", llama2, sizeof llama2 / sizeof *llama2);
-    check_real("llama3", "tokenizer.json.gz", llama3, sizeof llama3 / sizeof *llama3);
-    check_real("qwen2.5", "tokenizer.json.gz", qwen2, sizeof qwen2 / sizeof *qwen2);
+    check_real("tokenizers/gpt2", "tokenizer.json", gpt2, sizeof gpt2 / sizeof *gpt2);
+    check_real("tokenizers/llama2", "tokenizer.json", llama2, sizeof llama2 / sizeof *llama2);
+    check_real("tokenizers/llama3", "tokenizer.json.gz", llama3, sizeof llama3 / sizeof *llama3);
+    check_real("tokenizers/qwen2.5", "tokenizer.json.gz", qwen2, sizeof qwen2 / sizeof *qwen2);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }

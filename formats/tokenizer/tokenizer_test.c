@@ -2,28 +2,26 @@
 /* Streaming, odd input, limits; and, if ENG_SHARED names the shared folder, five real tokenizers against Hugging Face
  * tokenizers 0.23. */
 #include "formats/tokenizer/test_tokenizer.h"
-#include "formats/base/test_program.h"
 
 #include <jansson.h>
-#include <zlib.h>
 
-static const struct fixture llama = {.sentencepiece = true,
-                                     .added = ADDED(0, "<unk>", false, false, false, true,
-                                                    true) "," ADDED(1, "<s>", false, false, false, true,
-                                                                    true) "," ADDED(2, "</s>", false, false, false,
-                                                                                    false, true),
-                                     .normalizer = LLAMA_NORMALIZER,
-                                     .post_processor = TEMPLATE,
-                                     .decoder = LLAMA_DECODER,
-                                     .options = LLAMA_OPTIONS};
+static const struct fixture llama = {
+    .sentencepiece = true,
+    .added = ADDED(0, "<unk>", false, false, false, true, true) "," ADDED(1, "<s>", false, false, false, true,
+                                                                          true) "," SPECIAL(2, "</s>"),
+    .normalizer = LLAMA_NORMALIZER,
+    .post_processor = TEMPLATE,
+    .decoder = LLAMA_DECODER,
+    .options = LLAMA_OPTIONS,
+};
 static const struct fixture gpt2 = {.pre_tokenizer = GPT2_SPLIT,
                                     .decoder = BYTE_DECODER,
-                                    .added = ADDED(265, "<end>", false, false, false, false, true)};
+                                    .added = SPECIAL(265, "<end>")};
 
 /* Tokens and lookups. */
 TEST(test_vocabulary)
 {
-    struct opened opened = fixture_open(&gpt2);
+    open_fixture(&gpt2);
     const char *text;
     size_t size;
     assert_int_equal(tokenizer_vocab_size(opened.tokenizer), 266);
@@ -39,53 +37,43 @@ TEST(test_vocabulary)
     assert_true(tokenizer_is_special(opened.tokenizer, 265));
     assert_false(tokenizer_is_special(opened.tokenizer, 264));
     assert_false(tokenizer_is_special(opened.tokenizer, -5));
-    fixture_close(&opened);
 }
 
 /* An id without a token decodes to nothing; one outside the vocabulary is an error. */
 TEST(test_holes)
 {
     const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":5}", .merges = "[]", .decoder = "{\"type\":\"Fuse\"}"};
-    struct opened opened = fixture_open(&fixture);
-    struct text_buffer text = {0};
-    struct status status = {0};
+    open_fixture(&fixture);
     const char *raw;
     size_t size;
     assert_int_equal(tokenizer_vocab_size(opened.tokenizer), 6);
     assert_false(tokenizer_token_text(opened.tokenizer, 3, &raw, &size));
-    check_decoded(opened.tokenizer, "hole", (const int32_t[]){0, 3, 5}, 3, "ab", 2);
-    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){0, 6}, 2, false, &text, &status), &status,
-                        STATUS_BAD_INPUT, "token id 6|0 to 5");
-    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){-1}, 1, false, &text, &status), &status,
+    check_decoded("hole", (const int32_t[]){0, 3, 5}, 3, "ab", 2);
+    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){0, 6}, 2, false, &decoded, &status),
+                        &status, STATUS_BAD_INPUT, "token id 6|0 to 5");
+    test_expect_failure(tokenizer_decode(opened.tokenizer, (const int32_t[]){-1}, 1, false, &decoded, &status), &status,
                         STATUS_BAD_INPUT, "token id -1");
-    text_buffer_free(&text);
-    fixture_close(&opened);
 }
 
-static void check_skipped(const struct tokenizer *tokenizer, const char *ids_text, const char *expected)
+static void check_skipped(const char *ids_text, const char *expected)
 {
     int32_t ids[64];
     size_t count = parse_ids(ids_text, ids, 64);
-    struct text_buffer text = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_decode(tokenizer, ids, count, true, &text, &status), &status);
-    assert_string_equal(text.text, expected);
-    char *streamed = stream_all(tokenizer, ids, count, true);
+    decode(ids, count, true);
+    assert_string_equal(decoded.text, expected);
+    char *streamed = stream_all(opened.tokenizer, ids, count, true);
     assert_string_equal(streamed, expected);
     free(streamed);
-    text_buffer_free(&text);
 }
 
 TEST(test_skip_special)
 {
-    struct opened opened = fixture_open(&gpt2);
-    check_skipped(opened.tokenizer, "259 265 260 265", "hello hello");
-    check_skipped(opened.tokenizer, "195 265 169", "é"); /* inside a character, too */
-    fixture_close(&opened);
-    opened = fixture_open(&llama);
-    check_skipped(opened.tokenizer, "1 276 1 279 2", "hello the");
-    check_skipped(opened.tokenizer, "198 1 172", "é"); /* inside a run of bytes */
-    fixture_close(&opened);
+    open_fixture(&gpt2);
+    check_skipped("259 265 260 265", "hello hello");
+    check_skipped("195 265 169", "é"); /* inside a character, too */
+    open_fixture(&llama);
+    check_skipped("1 276 1 279 2", "hello the");
+    check_skipped("198 1 172", "é"); /* inside a run of bytes */
 }
 
 /* Text that is not UTF-8 is encoded in its repaired form. */
@@ -105,27 +93,23 @@ TEST(test_invalid_text)
         {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
         {"\x80", "\uFFFD"},
     };
-    struct opened opened = fixture_open(&gpt2);
+    open_fixture(&gpt2);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct token_buffer expected = {0};
-        struct status status = {0};
         test_expect_success(tokenizer_encode(opened.tokenizer, texts[i].repaired, strlen(texts[i].repaired), false,
                                              &expected, &status),
                             &status);
-        check_case(opened.tokenizer, "repair", texts[i].invalid, strlen(texts[i].invalid), false, expected.ids,
-                   expected.count, false);
+        check_case("repair", texts[i].invalid, strlen(texts[i].invalid), false, expected.ids, expected.count, false);
         token_buffer_free(&expected);
     }
-    check_case(opened.tokenizer, "NUL", "a\0b", 3, false, (const int32_t[]){97, 0, 98}, 3, false);
-    fixture_close(&opened);
+    check_case("NUL", "a\0b", 3, false, (const int32_t[]){97, 0, 98}, 3, false);
 }
 
 /* The push with which bytes become text. Ids 195 169 are the bytes of é, 240 159 152 129 those of an emoji. */
 TEST(test_stream_byte_level)
 {
-    struct opened opened = fixture_open(&gpt2);
+    open_fixture(&gpt2);
     struct decode_stream stream;
-    struct status status = {0};
     char out[256];
     size_t size, room = decode_stream_max_bytes(opened.tokenizer);
     assert_true(room <= sizeof out);
@@ -147,33 +131,27 @@ TEST(test_stream_byte_level)
     test_expect_success(decode_stream_finish(&stream, out, room, &size, &status), &status);
     assert_int_equal(size, 3);
     assert_memory_equal(out, "\uFFFD", 3);
-    fixture_close(&opened);
 }
 
 /* <0xNN> is id NN + 3. */
 #define BYTE(value) ((value) + 3)
 
-static void check_run(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, const char *batch,
-                      const char *streamed)
+static void check_run(const int32_t *ids, size_t count, const char *batch, const char *streamed)
 {
-    struct text_buffer text = {0};
-    struct status status = {0};
-    test_expect_success(tokenizer_decode(tokenizer, ids, count, false, &text, &status), &status);
-    assert_string_equal(text.text, batch);
-    char *stream = stream_all(tokenizer, ids, count, false);
+    decode(ids, count, false);
+    assert_string_equal(decoded.text, batch);
+    char *stream = stream_all(opened.tokenizer, ids, count, false);
     assert_string_equal(stream, streamed);
     free(stream);
-    text_buffer_free(&text);
 }
 
 /* Runs of byte tokens: valid ones are equal in both; for an ill-formed one the stream keeps the characters before the
  * fault, the exception stated in tokenizer.h. */
 TEST(test_byte_runs)
 {
-    struct opened opened = fixture_open(&llama);
-    const struct tokenizer *tokenizer = opened.tokenizer;
+    open_fixture(&llama);
 #define RUN(batch, streamed, ...) \
-    check_run(tokenizer, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4, batch, streamed)
+    check_run((const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4, batch, streamed)
     RUN("éa", "éa", BYTE(0xC3), BYTE(0xA9), 260);
     RUN("日本", "日本", BYTE(0xE6), BYTE(0x97), BYTE(0xA5), BYTE(0xE6), BYTE(0x9C), BYTE(0xAC));
     RUN("\uFFFD\uFFFDa", "\uFFFD\uFFFDa", BYTE(0xE6), BYTE(0x97), 260);
@@ -191,8 +169,7 @@ TEST(test_byte_runs)
     char expected[9001];
     for (size_t i = 0; i < 3000; i++) ids[i] = BYTE(0x80);
     for (size_t i = 0; i < 3000; i++) memcpy(expected + 3 * i, "\uFFFD", 4);
-    check_run(tokenizer, ids, 3000, expected, expected);
-    fixture_close(&opened);
+    check_run(ids, 3000, expected, expected);
 }
 
 /* Strip at the end of the text: characters are held back until more text follows. */
@@ -201,7 +178,7 @@ TEST(test_strip_stop)
     const struct fixture fixture = {.sentencepiece = true,
                                     .decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},"
                                                "{\"type\":\"Strip\",\"content\":\"▁\",\"start\":1,\"stop\":2}]}"};
-    struct opened opened = fixture_open(&fixture);
+    open_fixture(&fixture);
     static const struct {
         const char *ids, *text;
     } texts[] = {{"260 259", "a"}, {"260 271", "a"},       {"260 271 259", "a▁"}, {"260 271 271 271 260", "a▁▁▁▁▁▁a"},
@@ -209,31 +186,26 @@ TEST(test_strip_stop)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         int32_t ids[16];
         size_t count = parse_ids(texts[i].ids, ids, 16);
-        check_decoded(opened.tokenizer, texts[i].ids, ids, count, texts[i].text, strlen(texts[i].text));
+        check_decoded(texts[i].ids, ids, count, texts[i].text, strlen(texts[i].text));
     }
-    fixture_close(&opened);
 }
 
 /* Random ids: stream and batch give the same text (byte-level), for every skip setting. */
 TEST(test_stream_random)
 {
-    struct opened opened = fixture_open(&gpt2);
+    open_fixture(&gpt2);
     uint32_t seed = 1;
     for (int round = 0; round < 2000; round++) {
         int32_t ids[24];
-        struct text_buffer text = {0};
-        struct status status = {0};
         for (size_t i = 0; i < 24; i++) {
             seed = seed * 1664525u + 1013904223u;
             ids[i] = (int32_t)((seed >> 8) % 266);
         }
-        test_expect_success(tokenizer_decode(opened.tokenizer, ids, 24, round % 2, &text, &status), &status);
+        decode(ids, 24, round % 2);
         char *streamed = stream_all(opened.tokenizer, ids, 24, round % 2);
-        assert_memory_equal(streamed, text.text, text.size);
+        assert_memory_equal(streamed, decoded.text, decoded.size);
         free(streamed);
-        text_buffer_free(&text);
     }
-    fixture_close(&opened);
 }
 
 /* Long texts of one word must not take quadratic time: a quarter of a million characters with the heap and with word
@@ -246,23 +218,16 @@ TEST(test_long_words)
         size_t tokens_per_unit;
     } texts[] = {{&llama, "hello ", 1}, {&llama, "hell", 1}, {&gpt2, "hell", 1}, {&gpt2, "  ", 1}, {&llama, "é", 1}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        struct opened opened = fixture_open(texts[i].fixture);
-        struct token_buffer tokens = {0};
-        struct text_buffer decoded = {0};
-        struct status status = {0};
+        open_fixture(texts[i].fixture);
         size_t unit = strlen(texts[i].unit), count = (1 << 18) / unit, size = count * unit;
         char *text = malloc(size);
         for (size_t k = 0; k < count; k++) memcpy(text + k * unit, texts[i].unit, unit);
-        test_expect_success(tokenizer_encode(opened.tokenizer, text, size, false, &tokens, &status), &status);
-        assert_in_range(tokens.count, count * texts[i].tokens_per_unit, count * texts[i].tokens_per_unit + 2);
-        test_expect_success(tokenizer_decode(opened.tokenizer, tokens.ids, tokens.count, false, &decoded, &status),
-                            &status);
+        encode(text, size, false);
+        assert_in_range(encoded.count, count * texts[i].tokens_per_unit, count * texts[i].tokens_per_unit + 2);
+        decode(encoded.ids, encoded.count, false);
         assert_int_equal(decoded.size, size);
         assert_memory_equal(decoded.text, text, size);
         free(text);
-        token_buffer_free(&tokens);
-        text_buffer_free(&decoded);
-        fixture_close(&opened);
     }
 }
 
@@ -276,7 +241,7 @@ TEST(test_merge_orders)
                   "a\",\"a ba\"]"};
     static const int16_t results[12][3] = {{0, 1, 2}, {1, 0, 3}, {1, 1, 5},  {2, 0, 4},  {2, 2, 6}, {0, 0, 7},
                                            {1, 7, 8}, {3, 1, 9}, {2, 1, 10}, {0, 5, 10}, {3, 0, 8}, {0, 3, 4}};
-    struct opened opened = fixture_open(&fixture);
+    open_fixture(&fixture);
     uint32_t seed = 7;
     for (int round = 0; round < 3000; round++) {
         char text[80];
@@ -301,9 +266,8 @@ TEST(test_merge_orders)
             memmove(&ids[best + 1], &ids[best + 2], (left - best - 2) * sizeof *ids);
             left--;
         }
-        check_case(opened.tokenizer, "merge order", text, count, false, ids, left, false);
+        check_case("merge order", text, count, false, ids, left, false);
     }
-    fixture_close(&opened);
 }
 
 /* The last of repeated merges counts, as in Hugging Face. */
@@ -311,23 +275,18 @@ TEST(test_repeated_merges)
 {
     const struct fixture fixture = {.vocab = "{\"a\":0,\"b\":1,\"ab\":2,\"ba\":3}",
                                     .merges = "[\"a b\",\"b a\",\"a b\"]"};
-    struct opened opened = fixture_open(&fixture);
-    check_case(opened.tokenizer, "repeated", "aba", 3, false, (const int32_t[]){0, 3}, 2, false);
-    fixture_close(&opened);
+    open_fixture(&fixture);
+    check_case("repeated", "aba", 3, false, (const int32_t[]){0, 3}, 2, false);
 }
 
 /* A text that needs the unknown token while the vocabulary lacks it is refused; any other text encodes. */
 TEST(test_missing_unknown)
 {
     const struct fixture fixture = {.vocab = "{\"a\":0}", .merges = "[]", .options = "\"unk_token\":\"<unk>\","};
-    struct opened opened = fixture_open(&fixture);
-    struct token_buffer tokens = {0};
-    struct status status = {0};
-    check_case(opened.tokenizer, "known", "aa", 2, false, (const int32_t[]){0, 0}, 2, false);
-    test_expect_failure(tokenizer_encode(opened.tokenizer, "ax", 2, false, &tokens, &status), &status, STATUS_BAD_INPUT,
-                        "U+0078|unknown token");
-    token_buffer_free(&tokens);
-    fixture_close(&opened);
+    open_fixture(&fixture);
+    check_case("known", "aa", 2, false, (const int32_t[]){0, 0}, 2, false);
+    test_expect_failure(tokenizer_encode(opened.tokenizer, "ax", 2, false, &encoded, &status), &status,
+                        STATUS_BAD_INPUT, "U+0078|unknown token");
 }
 
 /* A step that multiplies text ends in an error instead of using all memory. */
@@ -342,13 +301,9 @@ TEST(test_growth)
     assert_int_equal(fclose(out), 0);
     assert_true(asprintf(&normalizer, "{\"type\":\"Sequence\",\"normalizers\":[%s]}", steps) > 0);
     const struct fixture fixture = {.normalizer = normalizer};
-    struct opened opened = fixture_open(&fixture);
-    struct token_buffer tokens = {0};
-    struct status status = {0};
-    test_expect_failure(tokenizer_encode(opened.tokenizer, "aaaa", 4, false, &tokens, &status), &status,
+    open_fixture(&fixture);
+    test_expect_failure(tokenizer_encode(opened.tokenizer, "aaaa", 4, false, &encoded, &status), &status,
                         STATUS_BAD_INPUT, "grow");
-    token_buffer_free(&tokens);
-    fixture_close(&opened);
     free(normalizer);
     free(steps);
 }
@@ -359,38 +314,17 @@ TEST(test_many_marks)
     const struct fixture fixture = {.normalizer = "{\"type\":\"NFD\"}",
                                     .pre_tokenizer = BYTES_ALONE,
                                     .decoder = BYTE_DECODER};
-    struct opened opened = fixture_open(&fixture);
-    struct token_buffer tokens = {0};
-    struct text_buffer text = {0};
-    struct status status = {0};
+    open_fixture(&fixture);
     size_t pairs = 100000;
     char *marks = malloc(1 + 4 * pairs);
     marks[0] = 'a';
     for (size_t i = 0; i < pairs; i++) memcpy(marks + 1 + 4 * i, "\u0301\u0323", 4); /* class 230, class 220 */
-    test_expect_success(tokenizer_encode(opened.tokenizer, marks, 1 + 4 * pairs, false, &tokens, &status), &status);
-    test_expect_success(tokenizer_decode(opened.tokenizer, tokens.ids, tokens.count, false, &text, &status), &status);
-    assert_int_equal(text.size, 1 + 4 * pairs);
+    encode(marks, 1 + 4 * pairs, false);
+    decode(encoded.ids, encoded.count, false);
+    assert_int_equal(decoded.size, 1 + 4 * pairs);
     for (size_t i = 0; i < 2 * pairs; i++)
-        assert_memory_equal(text.text + 1 + 2 * i, i < pairs ? "\u0323" : "\u0301", 2);
+        assert_memory_equal(decoded.text + 1 + 2 * i, i < pairs ? "\u0323" : "\u0301", 2);
     free(marks);
-    token_buffer_free(&tokens);
-    text_buffer_free(&text);
-    fixture_close(&opened);
-}
-
-static char *read_gzip(const char *folder, const char *name, size_t *size)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    gzFile file = gzopen(path, "rb"); /* reads uncompressed files, too */
-    if (!file) return NULL;
-    size_t limit = 32 << 20;
-    char *text = malloc(limit);
-    int got = gzread(file, text, (unsigned)limit);
-    assert_true(got > 0 && (size_t)got < limit);
-    gzclose(file);
-    *size = (size_t)got;
-    return text;
 }
 
 static size_t json_ids(json_t *list, int32_t **ids)
@@ -403,47 +337,38 @@ static size_t json_ids(json_t *list, int32_t **ids)
 }
 
 /* {"text", "ids", "with_special" (the first ids), "decoded" (of ids)} from Hugging Face tokenizers 0.23. */
-static void check_real(const char *shared, const char *folder, const char *tokenizer_name, const char *cases_name)
+static void check_real(const char *folder, const char *tokenizer_name, const char *cases_name)
 {
-    size_t size, cases_size, index, count;
-    char *path;
+    size_t cases_size, index, count;
     json_error_t error;
     json_t *one;
-    assert_true(asprintf(&path, "%s/%s", shared, folder) > 0);
-    char *text = read_gzip(path, tokenizer_name, &size), *cases_text = read_gzip(path, cases_name, &cases_size);
-    assert_true(text && cases_text);
-    struct opened opened = fixture_open_json(text, size);
+    open_gzip(folder, tokenizer_name);
+    char *cases_text = read_gzip(folder, cases_name, &cases_size);
     json_t *list = json_loadb(cases_text, cases_size, JSON_ALLOW_NUL, &error);
     assert_true(json_array_size(list) > 100);
     json_array_foreach (list, index, one) {
-        json_t *input = json_object_get(one, "text"), *decoded = json_object_get(one, "decoded");
+        json_t *input = json_object_get(one, "text"), *output = json_object_get(one, "decoded");
         int32_t *ids;
         count = json_ids(json_object_get(one, "ids"), &ids);
-        check_case(opened.tokenizer, folder, json_string_value(input), json_string_length(input), false, ids, count,
-                   false);
-        check_decoded(opened.tokenizer, folder, ids, count, json_string_value(decoded), json_string_length(decoded));
+        check_case(folder, json_string_value(input), json_string_length(input), false, ids, count, false);
+        check_decoded(folder, ids, count, json_string_value(output), json_string_length(output));
         free(ids);
         count = json_ids(json_object_get(one, "with_special"), &ids);
-        check_case(opened.tokenizer, folder, json_string_value(input), json_string_length(input), true, ids, count,
-                   true);
+        check_case(folder, json_string_value(input), json_string_length(input), true, ids, count, true);
         free(ids);
     }
     json_decref(list);
-    free(text);
     free(cases_text);
-    free(path);
-    fixture_close(&opened);
 }
 
 TEST(test_real_tokenizers)
 {
-    const char *shared = test_shared();
-    if (!shared) skip();
-    check_real(shared, "tokenizers/gpt2", "tokenizer.json", "cases.json");
-    check_real(shared, "tokenizers/llama2", "tokenizer.json", "cases.json");
-    check_real(shared, "tokenizers/llama3", "tokenizer.json.gz", "cases.json");
-    check_real(shared, "tokenizers/qwen2.5", "tokenizer.json.gz", "cases.json");
-    check_real(shared, "models/stories260K", "tokenizer.json", "tokenizer_cases.json");
+    if (!test_shared()) skip();
+    check_real("tokenizers/gpt2", "tokenizer.json", "cases.json");
+    check_real("tokenizers/llama2", "tokenizer.json", "cases.json");
+    check_real("tokenizers/llama3", "tokenizer.json.gz", "cases.json");
+    check_real("tokenizers/qwen2.5", "tokenizer.json.gz", "cases.json");
+    check_real("models/stories260K", "tokenizer.json", "tokenizer_cases.json");
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }

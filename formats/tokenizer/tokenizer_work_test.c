@@ -5,7 +5,6 @@
 
 #include "formats/tokenizer/test_tokenizer.h"
 #include "formats/tokenizer/tokenizer_pattern.h"
-#include "formats/base/test_program.h"
 
 enum { LONG_TEXT = 100 * 1000 };
 
@@ -29,7 +28,6 @@ TEST(test_refused)
         {"a|(?=(\\d{3})+(?!\\d))", "repeat without an upper limit"},
     };
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
-        struct status status = {0};
         struct tokenizer_pattern *pattern =
             tokenizer_pattern_regex(patterns[i][0], strlen(patterns[i][0]), true, &status);
         test_expect_failure(pattern != NULL, &status, STATUS_BAD_INPUT, patterns[i][1]);
@@ -68,7 +66,6 @@ TEST(test_quadratic_patterns_end)
     assert_int_equal(fclose(out), 0);
     memset(text, 'a', LONG_TEXT);
     for (size_t i = 0; i < 2 * (count + 1); i++) {
-        struct status status = {0};
         struct tokenizer_matcher matcher;
         const char *regex = i / 2 < count ? patterns[i / 2] : hundred;
         struct tokenizer_pattern *pattern = tokenizer_pattern_regex(regex, strlen(regex), i % 2 != 0, &status);
@@ -136,7 +133,6 @@ TEST(test_published)
         size_t size = 0, unit = strlen(units[u]);
         for (; size + unit <= SIZE; size += unit) memcpy(text + size, units[u], unit);
         for (size_t i = 0; i < 2 * sizeof published / sizeof *published; i++) {
-            struct status status = {0};
             struct tokenizer_matcher matcher;
             struct tokenizer_pattern *pattern =
                 tokenizer_pattern_regex(published[i / 2], strlen(published[i / 2]), i % 2 != 0, &status);
@@ -165,8 +161,6 @@ TEST(test_added_tokens_of_one_prefix)
     enum { TOKENS = 1000 };
     char *added = NULL, *text = malloc(LONG_TEXT);
     size_t size = 0;
-    struct status status = {0};
-    struct token_buffer tokens = {0};
     FILE *out = open_memstream(&added, &size);
     assert_true(out && text);
     for (int i = 1; i <= TOKENS; i++) {
@@ -176,19 +170,17 @@ TEST(test_added_tokens_of_one_prefix)
                      "\"special\":false}");
     }
     assert_int_equal(fclose(out), 0);
-    struct opened opened = fixture_open(&(struct fixture){.added = added, .pre_tokenizer = BYTES_ALONE});
+    open_fixture(&(struct fixture){.added = added, .pre_tokenizer = BYTES_ALONE});
     memset(text, 'a', LONG_TEXT);
     double start = thread_seconds();
-    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
+    encode(text, LONG_TEXT, false);
     double seconds = thread_seconds() - start;
     print_message("added tokens of one prefix: %.2f s\n", seconds);
-    assert_int_equal(tokens.count, LONG_TEXT);
+    assert_int_equal(encoded.count, LONG_TEXT);
     text[LONG_TEXT - 1] = 'b';
-    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
-    assert_int_equal(tokens.ids[tokens.count - 1], 264 + TOKENS); /* the longest one */
+    encode(text, LONG_TEXT, false);
+    assert_int_equal(encoded.ids[encoded.count - 1], 264 + TOKENS); /* the longest one */
     if (seconds > 2) fail_msg("%d bytes took %.2f s", LONG_TEXT, seconds);
-    token_buffer_free(&tokens);
-    fixture_close(&opened);
     free(added);
     free(text);
 }
@@ -199,21 +191,16 @@ TEST(test_text_that_grows)
 {
     static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}";
     char *text = malloc(LONG_TEXT), two[300];
-    struct status status = {0};
-    struct token_buffer tokens = {0};
     assert_non_null(text);
     memset(text, 'a', LONG_TEXT);
-    struct opened opened = fixture_open(&(struct fixture){.normalizer = step, .pre_tokenizer = BYTES_ALONE});
-    test_expect_success(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status);
-    assert_int_equal(tokens.count, 8 * LONG_TEXT);
-    fixture_close(&opened);
+    open_fixture(&(struct fixture){.normalizer = step, .pre_tokenizer = BYTES_ALONE});
+    encode(text, LONG_TEXT, false);
+    assert_int_equal(encoded.count, 8 * LONG_TEXT);
     snprintf(two, sizeof two, "{\"type\":\"Sequence\",\"normalizers\":[%s,%s]}", step, step);
-    opened = fixture_open(&(struct fixture){.normalizer = two, .pre_tokenizer = BYTES_ALONE});
-    test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &tokens, &status), &status,
+    open_fixture(&(struct fixture){.normalizer = two, .pre_tokenizer = BYTES_ALONE});
+    test_expect_failure(tokenizer_encode(opened.tokenizer, text, LONG_TEXT, false, &encoded, &status), &status,
                         STATUS_BAD_INPUT, "make the text grow");
-    token_buffer_free(&tokens);
-    fixture_close(&opened);
     free(text);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, close_fixture, NULL); }
