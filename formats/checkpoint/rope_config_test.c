@@ -5,94 +5,78 @@
 #include "formats/base/test_support.h"
 #include "formats/checkpoint/test_config.h"
 
-/* Parses a config with the given rope fields; the caller checks the result. */
-static bool parse(struct model_config *config, const char *rope, unsigned head_dim, unsigned max_position,
-                  struct status *status)
+static struct status status;
+static struct model_config config;
+
+/* Parses a config with the given rope fields. */
+static bool parse(const char *rope, unsigned head_dim, unsigned max_position)
 {
     char text[1024];
     int length = snprintf(text, sizeof text, "{" TEST_CONFIG ", \"head_dim\": %u, \"max_position\": %u%s%s}", head_dim,
                           max_position, *rope ? ", " : "", rope);
     assert_true(length > 0 && (size_t)length < sizeof text);
-    status_clear(status);
-    return model_config_parse(config, text, (size_t)length, "config.json", test_read_config, status);
+    status_clear(&status);
+    return model_config_parse(&config, text, (size_t)length, "config.json", test_read_config, &status);
+}
+
+/* The same for a valid one, with its frequencies; returns the factor on cos and sin. */
+static float frequencies(const char *rope, unsigned head_dim, unsigned max_position, float *inv_freq)
+{
+    float scaling;
+    test_expect_success(parse(rope, head_dim, max_position), &status);
+    test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+    return scaling;
 }
 
 /* Values of transformers 5.17.0 with torch 2.15 on a CPU: attention_scaling and inv_freq at nine positions. Its power
  * function may be off by one unit in the last place, which blending can enlarge: hence the tolerance. */
+#define REFERENCE(name, rope, head_dim, max_position, scaling, ...)  \
+    {                                                                \
+        name, rope, head_dim, max_position, scaling, { __VA_ARGS__ } \
+    }
 static const struct reference {
     const char *name, *rope;
     unsigned head_dim, max_position;
     float attention_scaling, inv_freq[9];
 } references[] = {
-    {"default",
-     "\"rope_theta\": 10000.0",
-     64,
-     2048,
-     0x1p+0f,
-     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.47ae14p-7f, 0x1.9e7c70p-9f,
-      0x1.0624dep-10f, 0x1.17a8e4p-13f}},
-    {"default, theta 1e6",
-     "\"rope_theta\": 1000000",
-     128,
-     32768,
-     0x1p+0f,
-     {0x1p+0f, 0x1.9c975ap-1f, 0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.708938p-8f, 0x1.0624dep-10f, 0x1.74eea6p-13f,
-      0x1.094564p-15f, 0x1.4d1c98p-20f}},
-    {"linear",
-     "\"rope_theta\": 10000.0, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 3.7}",
-     64,
-     2048,
-     0x1p+0f,
-     {0x1.14c1bap-2f, 0x1.9f139ap-3f, 0x1.5e129ap-4f, 0x1.bacf92p-6f, 0x1.180ee4p-7f, 0x1.623fa6p-9f, 0x1.c017d2p-11f,
-      0x1.1b6620p-12f, 0x1.2e55b8p-15f}},
-    {"llama3 8B",
-     "\"rope_theta\": 500000.0, \"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": "
-     "4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
-     128,
-     131072,
-     0x1p+0f,
-     {0x1p+0f, 0x1.a11582p-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f, 0x1.132ba4p-11f, 0x1.1f91f0p-15f,
-      0x1.be2188p-18f, 0x1.4985fep-22f}},
-    {"llama3 1B, version 5",
-     "\"rope_parameters\": {\"rope_theta\": 500000.0, \"factor\": 32.0, \"low_freq_factor\": 1.0, "
-     "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
-     64,
-     131072,
-     0x1p+0f,
-     {0x1p+0f, 0x1.53c38cp-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f, 0x1.c26c40p-12f, 0x1.1f91f0p-17f,
-      0x1.be2188p-20f, 0x1.948360p-24f}},
-    {"yarn",
-     "\"rope_theta\": 1000000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
-     "\"original_max_position_embeddings\": 32768}",
-     128,
-     131072,
-     0x1.237d38p+0f,
-     {0x1p+0f, 0x1.9c975ap-1f, 0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.6046eep-8f, 0x1.3c1d64p-11f, 0x1.74eea6p-15f,
-      0x1.094564p-17f, 0x1.4d1c98p-22f}},
-    {"yarn, not truncated",
-     "\"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 32.0, "
-     "\"beta_slow\": 1.0, \"truncate\": false, \"original_max_position_embeddings\": 4096}",
-     64,
-     131072,
-     0x1.58b90cp+0f,
-     {0x1p+0f, 0x1.60ca6ap-1f, 0x1.cda7f4p-3f, 0x1.a04328p-5f, 0x1.bd5080p-8f, 0x1.dea878p-12f, 0x1.312650p-16f,
-      0x1.132518p-18f, 0x1.44a5a6p-22f}},
-    {"yarn with mscale",
-     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 0.707, "
-     "\"original_max_position_embeddings\": 4096}",
-     64,
-     163840,
-     0x1.15f22ap+0f,
-     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.b86436p-6f, 0x1.6872b2p-8f, 0x1.9e7c6ep-11f,
-      0x1.a36e2ep-16f, 0x1.bf749ep-19f}},
-    {"yarn with attention_factor",
-     "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 2.5, \"attention_factor\": "
-     "1.25, \"beta_fast\": 16, \"beta_slow\": 2}",
-     64,
-     4096,
-     0x1.400000p+0f,
-     {0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.e098ecp-8f, 0x1.82da8cp-10f,
-      0x1.a36e2ep-12f, 0x1.bf749ep-15f}},
+    REFERENCE("default", "\"rope_theta\": 10000.0", 64, 2048, 0x1p+0f, 0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f,
+              0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.47ae14p-7f, 0x1.9e7c70p-9f, 0x1.0624dep-10f, 0x1.17a8e4p-13f),
+    REFERENCE("default, theta 1e6", "\"rope_theta\": 1000000", 128, 32768, 0x1p+0f, 0x1p+0f, 0x1.9c975ap-1f,
+              0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.708938p-8f, 0x1.0624dep-10f, 0x1.74eea6p-13f, 0x1.094564p-15f,
+              0x1.4d1c98p-20f),
+    REFERENCE("linear", "\"rope_theta\": 10000.0, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 3.7}", 64, 2048,
+              0x1p+0f, 0x1.14c1bap-2f, 0x1.9f139ap-3f, 0x1.5e129ap-4f, 0x1.bacf92p-6f, 0x1.180ee4p-7f, 0x1.623fa6p-9f,
+              0x1.c017d2p-11f, 0x1.1b6620p-12f, 0x1.2e55b8p-15f),
+    REFERENCE("llama3 8B",
+              "\"rope_theta\": 500000.0, \"rope_scaling\": {\"factor\": 8.0, \"low_freq_factor\": 1.0, "
+              "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+              128, 131072, 0x1p+0f, 0x1p+0f, 0x1.a11582p-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f,
+              0x1.132ba4p-11f, 0x1.1f91f0p-15f, 0x1.be2188p-18f, 0x1.4985fep-22f),
+    REFERENCE("llama3 1B, version 5",
+              "\"rope_parameters\": {\"rope_theta\": 500000.0, \"factor\": 32.0, \"low_freq_factor\": 1.0, "
+              "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}",
+              64, 131072, 0x1p+0f, 0x1p+0f, 0x1.53c38cp-1f, 0x1.8d2760p-3f, 0x1.341190p-5f, 0x1.ddee9ep-8f,
+              0x1.c26c40p-12f, 0x1.1f91f0p-17f, 0x1.be2188p-20f, 0x1.948360p-24f),
+    REFERENCE("yarn",
+              "\"rope_theta\": 1000000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "
+              "\"original_max_position_embeddings\": 32768}",
+              128, 131072, 0x1.237d38p+0f, 0x1p+0f, 0x1.9c975ap-1f, 0x1.6c310ep-3f, 0x1.030dc6p-5f, 0x1.6046eep-8f,
+              0x1.3c1d64p-11f, 0x1.74eea6p-15f, 0x1.094564p-17f, 0x1.4d1c98p-22f),
+    REFERENCE("yarn, not truncated",
+              "\"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": "
+              "32.0, \"beta_slow\": 1.0, \"truncate\": false, \"original_max_position_embeddings\": 4096}",
+              64, 131072, 0x1.58b90cp+0f, 0x1p+0f, 0x1.60ca6ap-1f, 0x1.cda7f4p-3f, 0x1.a04328p-5f, 0x1.bd5080p-8f,
+              0x1.dea878p-12f, 0x1.312650p-16f, 0x1.132518p-18f, 0x1.44a5a6p-22f),
+    REFERENCE("yarn with mscale",
+              "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 0.707, "
+              "\"original_max_position_embeddings\": 4096}",
+              64, 163840, 0x1.15f22ap+0f, 0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.b86436p-6f,
+              0x1.6872b2p-8f, 0x1.9e7c6ep-11f, 0x1.a36e2ep-16f, 0x1.bf749ep-19f),
+    REFERENCE("yarn with attention_factor",
+              "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 2.5, "
+              "\"attention_factor\": 1.25, \"beta_fast\": 16, \"beta_slow\": 2}",
+              64, 4096, 0x1.400000p+0f, 0x1p+0f, 0x1.7ff222p-1f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f,
+              0x1.e098ecp-8f, 0x1.82da8cp-10f, 0x1.a36e2ep-12f, 0x1.bf749ep-15f),
 };
 
 static const float TOLERANCE = 4 * 0x1p-23f;
@@ -103,11 +87,8 @@ TEST(test_against_transformers)
         const struct reference *reference = &references[i];
         unsigned n = reference->head_dim;
         const unsigned positions[9] = {0, 1, n / 16, n / 8, 3 * n / 16, n / 4, 5 * n / 16, 3 * n / 8, n / 2 - 1};
-        struct status status = {0};
-        struct model_config config;
-        float inv_freq[128], attention_scaling;
-        test_expect_success(parse(&config, reference->rope, n, reference->max_position, &status), &status);
-        test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+        float inv_freq[128];
+        const float attention_scaling = frequencies(reference->rope, n, reference->max_position, inv_freq);
         if (attention_scaling != reference->attention_scaling)
             fail_msg("%s: attention scaling: expected %a, found %a", reference->name,
                      (double)reference->attention_scaling, (double)attention_scaling);
@@ -123,18 +104,12 @@ TEST(test_against_transformers)
 /* The formulas of the papers, in double, at every position. */
 TEST(test_against_formulas)
 {
-    struct status status = {0};
-    struct model_config config;
-    float inv_freq[64], attention_scaling;
+    float inv_freq[64];
     const double pi = acos(-1.0);
-    test_expect_success(
-        parse(&config,
-              "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
-              "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-              "\"original_max_position_embeddings\": 8192}",
-              128, 131072, &status),
-        &status);
-    test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+    float attention_scaling =
+        frequencies("\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
+                    "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}",
+                    128, 131072, inv_freq);
     for (int i = 0; i < 64; i++) {
         double plain = pow(500000.0, -i / 64.0), turns = 8192 * plain / (2 * pi);
         double smooth = fmin(fmax((turns - 1.0) / 3.0, 0.0), 1.0);
@@ -143,12 +118,10 @@ TEST(test_against_formulas)
     }
     assert_true(attention_scaling == 1.0f);
 
-    test_expect_success(parse(&config,
-                              "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 16.0, \"truncate\": false, "
-                              "\"original_max_position_embeddings\": 4096}",
-                              128, 65536, &status),
-                        &status);
-    test_expect_success(rope_frequencies(&config, inv_freq, &attention_scaling, &status), &status);
+    attention_scaling =
+        frequencies("\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 16.0, \"truncate\": false, "
+                    "\"original_max_position_embeddings\": 4096}",
+                    128, 65536, inv_freq);
     double low = 128 * log(4096 / (32 * 2 * pi)) / (2 * log(10000.0));
     double high = 128 * log(4096 / (2 * pi)) / (2 * log(10000.0));
     for (int i = 0; i < 64; i++) {
@@ -159,8 +132,10 @@ TEST(test_against_formulas)
     assert_true(fabs(attention_scaling - (0.1 * log(16.0) + 1.0)) < 1e-7);
 }
 
-#define LLAMA3(fields) "\"rope_scaling\": {\"rope_type\": \"llama3\", " fields "}"
-#define YARN(fields)   "\"rope_parameters\": {\"rope_type\": \"yarn\", " fields "}"
+#define SCALING(fields)    "\"rope_scaling\": {" fields "}"
+#define PARAMETERS(fields) "\"rope_parameters\": {" fields "}"
+#define LLAMA3(fields)     "\"rope_scaling\": {\"rope_type\": \"llama3\", " fields "}"
+#define YARN(fields)       "\"rope_parameters\": {\"rope_type\": \"yarn\", " fields "}"
 
 #define LONGROPE(fields)                                                                          \
     "\"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1,1.5,2,2.5,3,3.5,4,5], " \
@@ -189,19 +164,16 @@ TEST(test_longrope)
         {LONGROPE(", \"original_max_position_embeddings\": 4096"), 16, 131072, 4096, 2, 1.19023807}, /* Phi-3 */
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        struct status status = {0};
-        struct model_config config;
-        float inv_freq[17], scaling;
+        float inv_freq[17];
         const double ratio = (double)cases[c].max_position / cases[c].original;
         const double expected =
             cases[c].scaling != 0 ? cases[c].scaling : sqrt(1 + log(ratio) / log(cases[c].original));
-        test_expect_success(parse(&config, cases[c].rope, cases[c].head_dim, cases[c].max_position, &status), &status);
+        for (int i = 0; i < 17; i++) inv_freq[i] = -1;
+        const float scaling = frequencies(cases[c].rope, cases[c].head_dim, cases[c].max_position, inv_freq);
         assert_int_equal(config.rope.type, ROPE_LONGROPE);
         assert_int_equal(config.rope.rotary_dim, 16);
         assert_int_equal(config.rope.original_max_position, cases[c].original);
         assert_int_equal(rope_sets(&config), cases[c].sets);
-        for (int i = 0; i < 17; i++) inv_freq[i] = -1;
-        test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
         assert_true(fabs((double)scaling - expected) < 1e-6);
         for (unsigned s = 0; s < cases[c].sets; s++)
             for (int i = 0; i < 8; i++)
@@ -230,15 +202,11 @@ TEST(test_partial_rotation)
          64, LLAMA3("\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4")},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
-        struct model_config config, small;
-        float inv_freq[64], expected[64], scaling, expected_scaling;
-        test_expect_success(parse(&config, cases[i].rope, cases[i].head_dim, 512, &status), &status);
-        assert_int_equal(config.rope.rotary_dim, cases[i].rotary_dim);
-        test_expect_success(parse(&small, cases[i].whole, cases[i].rotary_dim, 512, &status), &status);
+        float inv_freq[64], expected[64];
         memset(inv_freq, 0xff, sizeof inv_freq);
-        test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
-        test_expect_success(rope_frequencies(&small, expected, &expected_scaling, &status), &status);
+        const float expected_scaling = frequencies(cases[i].whole, cases[i].rotary_dim, 512, expected);
+        const float scaling = frequencies(cases[i].rope, cases[i].head_dim, 512, inv_freq);
+        assert_int_equal(config.rope.rotary_dim, cases[i].rotary_dim);
         assert_memory_equal(inv_freq, expected, cases[i].rotary_dim / 2 * sizeof *inv_freq);
         assert_true(scaling == expected_scaling && inv_freq[0] <= 1);
         for (unsigned j = cases[i].rotary_dim / 2; j < 64; j++) assert_true(isnan(inv_freq[j]));
@@ -251,38 +219,29 @@ TEST(test_partial_rotation)
 /* Absent keys have the defaults of transformers. */
 TEST(test_defaults)
 {
-    struct status status = {0};
-    struct model_config config;
     static const char *const plain[] = {"",
                                         "\"rope_scaling\": null",
                                         "\"rope_scaling\": {}",
                                         "\"rope_parameters\": {\"rope_type\": \"default\"}",
                                         "\"rope_parameters\": {\"rope_theta\": 10000.0}, \"rope_theta\": 10000",
                                         "\"partial_rotary_factor\": 1.0"};
+    float with_default[8], with_explicit[8];
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-        test_expect_success(parse(&config, plain[i], 16, 512, &status), &status);
+        test_expect_success(parse(plain[i], 16, 512), &status);
         assert_int_equal(config.rope.type, ROPE_DEFAULT);
         assert_true(config.rope.theta == 10000.0);
     }
-    test_expect_success(parse(&config, "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", 16, 512, &status),
-                        &status);
+    frequencies("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", 16, 512, with_default);
     assert_int_equal(config.rope.type, ROPE_YARN);
     assert_true(config.rope.beta_fast == 32.0 && config.rope.beta_slow == 1.0 && config.rope.truncate);
     assert_true(config.rope.attention_factor == 0.0 && config.rope.original_max_position == 0);
-    float with_default[8], with_explicit[8], scaling;
-    test_expect_success(rope_frequencies(&config, with_default, &scaling, &status), &status);
-    test_expect_success(
-        parse(&config,
-              "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 0, \"beta_slow\": 0,"
-              " \"mscale\": 0, \"attention_factor\": null, \"original_max_position_embeddings\": 512}",
-              16, 512, &status),
-        &status);
-    test_expect_success(rope_frequencies(&config, with_explicit, &scaling, &status), &status);
+    frequencies("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 0, \"beta_slow\": 0,"
+                " \"mscale\": 0, \"attention_factor\": null, \"original_max_position_embeddings\": 512}",
+                16, 512, with_explicit);
     assert_memory_equal(with_default, with_explicit, sizeof with_default);
-    test_expect_success(parse(&config,
-                              "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 5000},"
+    test_expect_success(parse("\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 5000},"
                               " \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_theta\": 5000.0",
-                              16, 512, &status),
+                              16, 512),
                         &status);
     assert_int_equal(config.rope.type, ROPE_LINEAR);
 }
@@ -297,21 +256,19 @@ TEST(test_refused)
         {"\"rope_theta\": 1e300", "'rope_theta'|1e15"},
         {"\"rope_theta\": \"big\"", "'rope_theta'|a number|\"big\""},
         {"\"rope_scaling\": 3", "rope_scaling|an object|integer"},
-        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
-         "'type'|default, linear, llama3, yarn or longrope|'dynamic'"},
-        {"\"rope_scaling\": {\"type\": \"su\"}", "'type'|'su'"},
-        {"\"rope_parameters\": {\"rope_type\": \"longrope\"}",
-         "rope_parameters|'short_factor'|an array of 8|found nothing"},
-        {"\"rope_scaling\": {\"type\": \"mrope\"}", "'mrope'"},
-        {"\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\"}", "disagree|'yarn'|'linear'"},
-        {"\"rope_scaling\": {\"type\": 3}", "'type'|a string|found 3"},
-        {"\"rope_scaling\": {\"type\": \"linear\"}", "'factor'|found nothing"},
-        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", "'factor'|from 1|found 0.5"},
-        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e9}", "'factor'|1e6"},
-        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}", "'beta_fast'|not understood"},
-        {"\"rope_scaling\": {\"type\": \"default\", \"factor\": 2}", "rope_scaling|'factor'|not understood"},
-        {"\"rope_scaling\": {\"finetuned\": true}", "'finetuned'|not understood"},
-        {"\"rope_scaling\": {\"partial_rotary_factor\": 0.0}", "rope_scaling|'partial_rotary_factor'|above 0|found 0"},
+        {SCALING("\"type\": \"dynamic\", \"factor\": 2"), "'type'|default, linear, llama3, yarn or longrope|'dynamic'"},
+        {SCALING("\"type\": \"su\""), "'type'|'su'"},
+        {PARAMETERS("\"rope_type\": \"longrope\""), "rope_parameters|'short_factor'|an array of 8|found nothing"},
+        {SCALING("\"type\": \"mrope\""), "'mrope'"},
+        {SCALING("\"type\": \"linear\", \"rope_type\": \"yarn\""), "disagree|'yarn'|'linear'"},
+        {SCALING("\"type\": 3"), "'type'|a string|found 3"},
+        {SCALING("\"type\": \"linear\""), "'factor'|found nothing"},
+        {SCALING("\"type\": \"linear\", \"factor\": 0.5"), "'factor'|from 1|found 0.5"},
+        {SCALING("\"type\": \"linear\", \"factor\": 1e9"), "'factor'|1e6"},
+        {SCALING("\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 3"), "'beta_fast'|not understood"},
+        {SCALING("\"type\": \"default\", \"factor\": 2"), "rope_scaling|'factor'|not understood"},
+        {SCALING("\"finetuned\": true"), "'finetuned'|not understood"},
+        {SCALING("\"partial_rotary_factor\": 0.0"), "rope_scaling|'partial_rotary_factor'|above 0|found 0"},
         {"\"partial_rotary_factor\": 1.5", "'partial_rotary_factor'|at most 1|found 1.5"},
         {"\"partial_rotary_factor\": -0.5", "'partial_rotary_factor'|found -0.5"},
         {"\"partial_rotary_factor\": \"all\"", "'partial_rotary_factor'|a number"},
@@ -344,12 +301,11 @@ TEST(test_refused)
         {LONGROPE(", \"original_max_position_embeddings\": 64, \"long_mscale\": 1.2"), "'long_mscale'|not understood"},
         {LONGROPE(", \"original_max_position_embeddings\": 64, \"attention_factor\": -1"),
          "'attention_factor'|found -1"},
-        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,7,8], \"long_factor\": [1,2,3]}",
+        {SCALING("\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,7,8], \"long_factor\": [1,2,3]"),
          "'long_factor'|an array of 8|of 3"},
-        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,0,8]}",
-         "'short_factor'|above 0|found 0"},
-        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,\"x\",8]}", "'short_factor'|\"x\""},
-        {"\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": 3}", "'short_factor'|an array of 8|found 3"},
+        {SCALING("\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,0,8]"), "'short_factor'|above 0|found 0"},
+        {SCALING("\"type\": \"longrope\", \"short_factor\": [1,2,3,4,5,6,\"x\",8]"), "'short_factor'|\"x\""},
+        {SCALING("\"type\": \"longrope\", \"short_factor\": 3"), "'short_factor'|an array of 8|found 3"},
         {YARN("\"factor\": 2, \"original_max_position_embeddings\": 64") ", \"original_max_position_embeddings\": 65",
          "'original_max_position_embeddings'|expected 65 as beside it|found 64"},
         {YARN("\"factor\": 2") ", \"original_max_position_embeddings\": 65",
@@ -361,11 +317,8 @@ TEST(test_refused)
         {YARN("\"factor\": 2, \"truncate\": 1"), "'truncate'|true or false|found 1"},
         {YARN("\"factor\": 2, \"low_freq_factor\": 1"), "'low_freq_factor'|not understood"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct status status = {0};
-        struct model_config config;
-        test_expect_failure(parse(&config, cases[i].rope, 16, 512, &status), &status, STATUS_BAD_INPUT, cases[i].words);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_expect_failure(parse(cases[i].rope, 16, 512), &status, STATUS_BAD_INPUT, cases[i].words);
 }
 
 /* The smallest head and empty ramps must not divide by zero. */
@@ -381,16 +334,12 @@ TEST(test_extremes)
         LLAMA3("\"factor\": 1000000, \"low_freq_factor\": 1e-6, \"high_freq_factor\": 2e-6"),
     };
     static const unsigned head_dims[] = {2, 4, 16, 256};
-    for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++) {
+    for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++)
         for (size_t j = 0; j < sizeof head_dims / sizeof *head_dims; j++) {
-            struct status status = {0};
-            struct model_config config;
-            float inv_freq[128], scaling;
-            test_expect_success(parse(&config, ropes[i], head_dims[j], 512, &status), &status);
-            test_expect_success(rope_frequencies(&config, inv_freq, &scaling, &status), &status);
+            float inv_freq[128];
+            const float scaling = frequencies(ropes[i], head_dims[j], 512, inv_freq);
             assert_true(isfinite(scaling) && scaling > 0);
         }
-    }
 }
 
 int main(void) { return test_run(); }
