@@ -16,16 +16,31 @@
 
 #include "formats/base/test_support.h"
 
+static struct status status;
+static char *folder; /* of the current test */
+
+static int make_folder(void **state)
+{
+    folder = test_folder();
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    test_folder_remove(folder);
+    return 0;
+}
+
 /* Exit codes of children, which run tests that would affect this process. */
 enum { CHILD_GOOD = 0, CHILD_BAD = 1, CHILD_CANNOT = 77 };
 
 /* Runs `body` in a child; returns its wait status. */
-static int in_child(int (*body)(const char *folder), const char *folder)
+static int in_child(int (*body)(void))
 {
     fflush(NULL);
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) _exit(body(folder));
+    if (child == 0) _exit(body());
     int result;
     assert_int_equal(waitpid(child, &result, 0), child);
     return result;
@@ -39,7 +54,6 @@ static void expect_child_good(int result)
 
 static void expect_content(const char *path, const char *expected, size_t size)
 {
-    struct status status = {0};
     char *text;
     size_t found;
     test_expect_success(file_read(path, 1 << 20, &text, &found, &status), &status);
@@ -50,9 +64,7 @@ static void expect_content(const char *path, const char *expected, size_t size)
 
 TEST(test_map)
 {
-    struct status status = {0};
     struct file_map map;
-    char *folder = test_folder();
     test_write_text(test_path(folder, "full"), "some bytes");
     test_write_text(test_path(folder, "empty"), "");
     assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
@@ -85,13 +97,11 @@ TEST(test_map)
     test_expect_failure(file_map_open(&map, folder, &status), &status, STATUS_BAD_INPUT, "regular file|a directory");
     test_expect_failure(file_map_open(&map, test_path(folder, "fifo"), &status), &status, STATUS_BAD_INPUT,
                         "fifo|regular file|special file");
-    test_folder_remove(folder);
 }
 
 TEST(test_read)
 {
-    struct status status = {0};
-    char *folder = test_folder(), *text;
+    char *text;
     size_t size;
     test_write(test_path(folder, "f"), "a\0b", 3);
     test_expect_success(file_read(test_path(folder, "f"), 3, &text, &size, &status), &status);
@@ -103,30 +113,27 @@ TEST(test_read)
     assert_null(text);
     test_expect_failure(file_read(test_path(folder, "g"), 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "/g'");
     test_expect_failure(file_read("", 2, &text, &size, &status), &status, STATUS_NOT_FOUND, "''");
-    test_folder_remove(folder);
 }
 
 /* Writes, pads, patches and commits; the file must hold "HELLO\0\0\0world". */
-static bool write_sample(const char *path, struct status *status)
+static bool write_sample(const char *path)
 {
     struct file_output output;
-    bool done = file_output_open(&output, path, status) && file_output_write(&output, "hello", 5, status) &&
-                file_output_pad(&output, 8, status) && file_output_pad(&output, 8, status) &&
-                file_output_write(&output, "world", 5, status) && file_output_write(&output, "", 0, status) &&
-                file_output_patch(&output, 0, "HELLO", 5, status) && output.position == 13 &&
-                file_output_commit(&output, status);
+    bool done = file_output_open(&output, path, &status) && file_output_write(&output, "hello", 5, &status) &&
+                file_output_pad(&output, 8, &status) && file_output_pad(&output, 8, &status) &&
+                file_output_write(&output, "world", 5, &status) && file_output_write(&output, "", 0, &status) &&
+                file_output_patch(&output, 0, "HELLO", 5, &status) && output.position == 13 &&
+                file_output_commit(&output, &status);
     file_output_abandon(&output);
     return done;
 }
 
 TEST(test_output)
 {
-    struct status status = {0};
     struct stat information;
-    char *folder = test_folder();
     const char *path = test_path(folder, "out");
     mode_t mask = umask(022);
-    test_expect_success(write_sample(path, &status), &status);
+    test_expect_success(write_sample(path), &status);
     umask(mask);
     expect_content(path, "HELLO\0\0\0world", 13);
     assert_int_equal(stat(path, &information), 0);
@@ -137,19 +144,16 @@ TEST(test_output)
     test_write_text(path, "an older and much longer content");
     assert_int_equal(stat(path, &information), 0);
     ino_t before = information.st_ino;
-    test_expect_success(write_sample(path, &status), &status);
+    test_expect_success(write_sample(path), &status);
     expect_content(path, "HELLO\0\0\0world", 13);
     assert_int_equal(stat(path, &information), 0);
     assert_int_not_equal(information.st_ino, before);
     assert_int_equal(test_count_entries(folder), 1);
-    test_folder_remove(folder);
 }
 
 TEST(test_pad_large)
 {
-    struct status status = {0};
     struct file_output output;
-    char *folder = test_folder();
     test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
     assert_true(file_output_write(&output, "x", 1, &status));
     test_expect_success(file_output_pad(&output, 1 << 15, &status), &status);
@@ -160,14 +164,11 @@ TEST(test_pad_large)
     assert_int_equal(map.size, 1 << 15);
     for (size_t i = 1; i < map.size; i++) assert_int_equal(map.data[i], 0);
     file_map_close(&map);
-    test_folder_remove(folder);
 }
 
 TEST(test_output_misuse)
 {
-    struct status status = {0};
     struct file_output output;
-    char *folder = test_folder();
     test_expect_success(file_output_open(&output, test_path(folder, "out"), &status), &status);
     assert_true(file_output_write(&output, "abc", 3, &status));
     test_expect_failure(file_output_patch(&output, 2, "xy", 2, &status), &status, STATUS_INTERNAL,
@@ -180,14 +181,11 @@ TEST(test_output_misuse)
     test_expect_failure(file_output_write(&output, "abc", 3, &status), &status, STATUS_INTERNAL, "closed");
     test_expect_failure(file_output_commit(&output, &status), &status, STATUS_INTERNAL, "closed");
     assert_int_equal(test_count_entries(folder), 0);
-    test_folder_remove(folder);
 }
 
 TEST(test_abandon)
 {
-    struct status status = {0};
     struct file_output output;
-    char *folder = test_folder();
     const char *path = test_path(folder, "out");
     test_expect_success(file_output_open(&output, path, &status), &status);
     assert_true(file_output_write(&output, "new", 3, &status));
@@ -201,14 +199,11 @@ TEST(test_abandon)
     file_output_abandon(&output);
     expect_content(path, "old", 3);
     assert_int_equal(test_count_entries(folder), 1);
-    test_folder_remove(folder);
 }
 
 TEST(test_refused_targets)
 {
-    struct status status = {0};
     struct file_output output;
-    char *folder = test_folder();
     assert_int_equal(mkdir(test_path(folder, "sub"), 0755), 0);
     assert_int_equal(mkfifo(test_path(folder, "fifo"), 0600), 0);
     assert_int_equal(symlink("nowhere", test_path(folder, "dangling")), 0);
@@ -240,40 +235,33 @@ TEST(test_refused_targets)
     assert_int_equal(mkdir(late, 0755), 0);
     test_expect_failure(file_output_commit(&output, &status), &status, STATUS_MACHINE, "late'|Is a directory");
     assert_int_equal(test_count_entries(folder), 6);
-    test_folder_remove(folder);
 }
 
 TEST(test_symbolic_link)
 {
-    struct status status = {0};
     struct stat information;
-    char *folder = test_folder();
     assert_int_equal(mkdir(test_path(folder, "disk"), 0755), 0);
     test_write_text(test_path(folder, "disk/real"), "old");
     assert_int_equal(symlink("disk/real", test_path(folder, "link")), 0);
-    test_expect_success(write_sample(test_path(folder, "link"), &status), &status);
+    test_expect_success(write_sample(test_path(folder, "link")), &status);
     assert_int_equal(lstat(test_path(folder, "link"), &information), 0);
     assert_true(S_ISLNK(information.st_mode));
     expect_content(test_path(folder, "disk/real"), "HELLO\0\0\0world", 13);
-    test_folder_remove(folder);
 }
 
 TEST(test_long_name)
 {
-    struct status status = {0};
-    char *folder = test_folder(), name[256];
+    char name[256];
     memset(name, 'n', 255);
     name[255] = '\0';
     test_write_text(test_path(folder, name), "old");
-    test_expect_success(write_sample(test_path(folder, name), &status), &status);
+    test_expect_success(write_sample(test_path(folder, name)), &status);
     expect_content(test_path(folder, name), "HELLO\0\0\0world", 13);
     assert_int_equal(test_count_entries(folder), 1);
-    test_folder_remove(folder);
 }
 
-static int die_while_writing(const char *folder)
+static int die_while_writing(void)
 {
-    struct status status = {0};
     struct file_output output;
     if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
     if (output.temporary) return CHILD_CANNOT; /* this file system has no unnamed files */
@@ -284,13 +272,11 @@ static int die_while_writing(const char *folder)
 
 TEST(test_killed)
 {
-    char *folder = test_folder();
     test_write_text(test_path(folder, "out"), "old");
-    int result = in_child(die_while_writing, folder);
+    int result = in_child(die_while_writing);
     if (!WIFSIGNALED(result) || WTERMSIG(result) != SIGKILL) expect_child_good(result);
     expect_content(test_path(folder, "out"), "old", 3);
     assert_int_equal(test_count_entries(folder), 1);
-    test_folder_remove(folder);
 }
 
 /* Makes open(O_TMPFILE) fail with EOPNOTSUPP, as on a file system without it. */
@@ -309,89 +295,80 @@ static bool forbid_unnamed_files(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static int write_with_named_temporary(const char *folder)
+static int write_with_named_temporary(void)
 {
-    struct status status = {0};
     struct file_output output;
     if (!forbid_unnamed_files()) return CHILD_CANNOT;
     if (!file_output_open(&output, test_path(folder, "out"), &status) || !output.temporary) return CHILD_BAD;
     if (!file_output_write(&output, "half", 4, &status) || test_count_entries(folder) != 1) return CHILD_BAD;
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
-    if (!write_sample(test_path(folder, "out"), &status)) return CHILD_BAD;
+    if (!write_sample(test_path(folder, "out"))) return CHILD_BAD;
     return test_count_entries(folder) == 1 ? CHILD_GOOD : CHILD_BAD;
 }
 
 TEST(test_named_temporary)
 {
-    char *folder = test_folder();
-    expect_child_good(in_child(write_with_named_temporary, folder));
+    expect_child_good(in_child(write_with_named_temporary));
     expect_content(test_path(folder, "out"), "HELLO\0\0\0world", 13);
-    test_folder_remove(folder);
 }
 
-static bool message_has(const struct status *status, enum status_code code, const char *word)
+static bool message_has(enum status_code code, const char *word)
 {
-    if (status->code == code && strstr(status->message, word)) return true;
-    fprintf(stderr, "expected code %d and '%s', found %d: %s\n", (int)code, word, (int)status->code, status->message);
+    if (status.code == code && strstr(status.message, word)) return true;
+    fprintf(stderr, "expected code %d and '%s', found %d: %s\n", (int)code, word, (int)status.code, status.message);
     return false;
 }
 
-static int write_as_nobody(const char *folder)
+static int write_as_nobody(void)
 {
-    struct status status = {0};
     struct file_output output;
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return CHILD_CANNOT;
     if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
-    return message_has(&status, STATUS_MACHINE, "Permission denied") ? CHILD_GOOD : CHILD_BAD;
+    return message_has(STATUS_MACHINE, "Permission denied") ? CHILD_GOOD : CHILD_BAD;
 }
 
 TEST(test_forbidden_folder)
 {
-    char *folder = test_folder();
     assert_int_equal(chmod(folder, 0555), 0);
-    expect_child_good(in_child(write_as_nobody, folder));
+    expect_child_good(in_child(write_as_nobody));
     assert_int_equal(test_count_entries(folder), 0);
-    test_folder_remove(folder);
 }
 
 /* A small file system, visible only to this process. */
-static bool mount_tiny(const char *folder, unsigned long flags)
+static bool mount_tiny(unsigned long flags)
 {
     bool own = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
     return own && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
            mount("tiny", folder, "tmpfs", flags, "size=64k,mode=0755") == 0;
 }
 
-static int write_to_full_disk(const char *folder)
+static int write_to_full_disk(void)
 {
-    struct status status = {0};
     struct file_output output;
     static const char block[4096];
-    if (!mount_tiny(folder, 0)) return CHILD_CANNOT;
+    if (!mount_tiny(0)) return CHILD_CANNOT;
     if (!file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
     int blocks = 0;
     while (blocks < 100 && file_output_write(&output, block, sizeof block, &status)) blocks++;
-    if (blocks == 100 || !message_has(&status, STATUS_MACHINE, "No space left")) return CHILD_BAD;
-    if (!message_has(&status, STATUS_MACHINE, "/out'")) return CHILD_BAD;
+    if (blocks == 100 || !message_has(STATUS_MACHINE, "No space left")) return CHILD_BAD;
+    if (!message_has(STATUS_MACHINE, "/out'")) return CHILD_BAD;
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
     status_clear(&status); /* the space is free again */
-    return write_sample(test_path(folder, "out"), &status) ? CHILD_GOOD : CHILD_BAD;
+    return write_sample(test_path(folder, "out")) ? CHILD_GOOD : CHILD_BAD;
 }
 
-static int write_to_read_only_disk(const char *folder)
+static int write_to_read_only_disk(void)
 {
-    struct status status = {0};
     struct file_output output;
-    if (!mount_tiny(folder, MS_RDONLY)) return CHILD_CANNOT;
+    if (!mount_tiny(MS_RDONLY)) return CHILD_CANNOT;
     if (file_output_open(&output, test_path(folder, "out"), &status)) return CHILD_BAD;
-    return message_has(&status, STATUS_MACHINE, "Read-only file system") ? CHILD_GOOD : CHILD_BAD;
+    return message_has(STATUS_MACHINE, "Read-only file system") ? CHILD_GOOD : CHILD_BAD;
 }
 
-static int write_beyond_size_limit(const char *folder)
+static int write_beyond_size_limit(void)
 {
-    struct status status = {0};
     struct file_output output;
     static const char block[4096];
     struct rlimit limit = {.rlim_cur = 6000, .rlim_max = 6000};
@@ -402,31 +379,21 @@ static int write_beyond_size_limit(const char *folder)
     if (file_output_write(&output, block, sizeof block, &status)) return CHILD_BAD; /* a short write, then the error */
     file_output_abandon(&output);
     if (test_count_entries(folder) != 0) return CHILD_BAD;
-    return message_has(&status, STATUS_MACHINE, "File too large") ? CHILD_GOOD : CHILD_BAD;
+    return message_has(STATUS_MACHINE, "File too large") ? CHILD_GOOD : CHILD_BAD;
 }
 
-static void run_in_child(int (*body)(const char *folder))
-{
-    char *folder = test_folder();
-    int result = in_child(body, folder);
-    test_folder_remove(folder);
-    expect_child_good(result);
-}
+TEST(test_full_disk) { expect_child_good(in_child(write_to_full_disk)); }
 
-TEST(test_full_disk) { run_in_child(write_to_full_disk); }
+TEST(test_read_only_disk) { expect_child_good(in_child(write_to_read_only_disk)); }
 
-TEST(test_read_only_disk) { run_in_child(write_to_read_only_disk); }
-
-TEST(test_size_limit) { run_in_child(write_beyond_size_limit); }
+TEST(test_size_limit) { expect_child_good(in_child(write_beyond_size_limit)); }
 
 TEST(test_map_release)
 {
     enum { BYTES = 100000 };
-    struct status status;
     struct file_map map;
     struct file_output output;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/released", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    const char *path = test_path(folder, "released");
     uint8_t *bytes = malloc(BYTES);
     assert_non_null(bytes);
     for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 31 >> 3);
@@ -442,8 +409,7 @@ TEST(test_map_release)
         assert_memory_equal(map.data, bytes, BYTES);
     }
     file_map_close(&map);
-    assert_int_equal(unlink(path), 0);
     free(bytes);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }

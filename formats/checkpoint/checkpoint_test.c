@@ -8,11 +8,30 @@
 #include "formats/checkpoint/test_config.h"
 
 static const char config_text[] = "{" TEST_CONFIG "}";
+static struct status status;
+static struct checkpoint checkpoint;
+static char *folder; /* of the current test */
+
+static int make_folder(void **state)
+{
+    folder = test_folder();
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    test_folder_remove(folder);
+    return 0;
+}
+
+static bool open_at(const char *path, bool config_only)
+{
+    return checkpoint_open(&checkpoint, path, config_only, test_read_config, &status);
+}
 
 /* Writes a shard with the named one-byte tensors, whose bytes count up from `first`. */
 static void write_shard(const char *path, const char *const *names, size_t count, uint8_t first)
 {
-    struct status status = {0};
     struct file_output output;
     struct tensor_view tensors[8] = {0};
     for (size_t i = 0; i < count; i++)
@@ -24,36 +43,29 @@ static void write_shard(const char *path, const char *const *names, size_t count
     test_expect_success(file_output_commit(&output, &status), &status);
 }
 
-/* A folder with config.json, two shards with tensors a, c and b, and no index. */
-static char *sharded_folder(void)
+/* Puts into the folder config.json, two shards with tensors a, c and b, and no index. */
+static void fill_folder(void)
 {
-    char *folder = test_folder();
     test_write_text(test_path(folder, "config.json"), config_text);
     write_shard(test_path(folder, "s1.safetensors"), (const char *const[]){"c", "a"}, 2, 10);
     write_shard(test_path(folder, "s2.safetensors"), (const char *const[]){"b"}, 1, 20);
-    return folder;
 }
 
 static const char index_name[] = "model.safetensors.index.json";
 
 static void expect_refused(const char *path, enum status_code code, const char *words)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    test_expect_failure(checkpoint_open(&checkpoint, path, false, test_read_config, &status), &status, code, words);
+    test_expect_failure(open_at(path, false), &status, code, words);
     assert_null(checkpoint.directory);
     assert_null(checkpoint.tensors);
 }
 
 TEST(test_single)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = test_folder();
     test_write_text(test_path(folder, "config.json"), config_text);
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w", "v"}, 2, 5);
     write_shard(test_path(folder, "other.safetensors"), (const char *const[]){"x"}, 1, 7);
-    test_expect_success(checkpoint_open(&checkpoint, folder, false, test_read_config, &status), &status);
+    test_expect_success(open_at(folder, false), &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_null(checkpoint.tokenizer_path);
     assert_int_equal(checkpoint.tensor_count, 2);
@@ -69,80 +81,61 @@ TEST(test_single)
     /* A file is named directly; generation_config.json and tokenizer.json are found in its folder. */
     test_write_text(test_path(folder, "generation_config.json"), "{\"eos_token_id\": [3, 4]}");
     test_write_text(test_path(folder, "tokenizer.json"), "{}");
-    test_expect_success(checkpoint_open(&checkpoint, test_path(folder, "other.safetensors"), false, test_read_config,
-                                        &status),
-                        &status);
+    test_expect_success(open_at(test_path(folder, "other.safetensors"), false), &status);
     assert_string_equal(checkpoint.directory, folder);
     assert_string_equal(checkpoint.tokenizer_path, test_path(folder, "tokenizer.json"));
     assert_int_equal(checkpoint.config.eos_count, 2);
     assert_non_null(checkpoint_find(&checkpoint, "x"));
     checkpoint_close(&checkpoint);
-    test_folder_remove(folder);
 }
 
 TEST(test_only_file)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = test_folder();
     test_write_text(test_path(folder, "config.json"), config_text);
     expect_refused(folder, STATUS_NOT_FOUND, "no weights|model.safetensors.index.json");
     write_shard(test_path(folder, "tiny.safetensors"), (const char *const[]){"w"}, 1, 5);
     write_shard(test_path(folder, ".hidden.safetensors"), (const char *const[]){"w"}, 1, 5);
-    test_expect_success(checkpoint_open(&checkpoint, folder, false, test_read_config, &status), &status);
+    test_expect_success(open_at(folder, false), &status);
     assert_non_null(checkpoint_find(&checkpoint, "w"));
     checkpoint_close(&checkpoint);
     write_shard(test_path(folder, "tiny2.safetensors"), (const char *const[]){"w"}, 1, 5);
     expect_refused(folder, STATUS_BAD_INPUT,
                    "2 .safetensors files|'tiny.safetensors'|'tiny2.safetensors'|name the file");
-    test_folder_remove(folder);
 }
 
 TEST(test_relative_path)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = test_folder(), before[4096];
+    char before[4096];
     test_write_text(test_path(folder, "config.json"), config_text);
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(folder), 0);
-    test_expect_success(checkpoint_open(&checkpoint, "model.safetensors", false, test_read_config, &status), &status);
+    test_expect_success(open_at("model.safetensors", false), &status);
     assert_string_equal(checkpoint.directory, ".");
     checkpoint_close(&checkpoint);
-    test_expect_success(checkpoint_open(&checkpoint, ".", false, test_read_config, &status), &status);
+    test_expect_success(open_at(".", false), &status);
     checkpoint_close(&checkpoint);
     assert_int_equal(chdir(before), 0);
-    test_folder_remove(folder);
 }
 
 TEST(test_config_only)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = test_folder();
     test_write_text(test_path(folder, "config.json"), config_text);
     static const char *const names[] = {"", "model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        test_expect_success(checkpoint_open(&checkpoint, test_path(folder, names[i]), true, test_read_config, &status),
-                            &status);
+        test_expect_success(open_at(test_path(folder, names[i]), true), &status);
         assert_int_equal(checkpoint.config.hidden_size, 64);
         assert_int_equal(checkpoint.tensor_count, 0);
         assert_int_equal(checkpoint.shard_count, 0);
         checkpoint_close(&checkpoint);
     }
-    test_folder_remove(folder);
 }
 
 TEST(test_bad_paths)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = test_folder();
     expect_refused(test_path(folder, "absent"), STATUS_NOT_FOUND, "absent'|No such file");
     expect_refused(test_path(folder, "absent.safetensors"), STATUS_NOT_FOUND, "absent.safetensors'");
-    test_expect_failure(checkpoint_open(&checkpoint, test_path(folder, "absent"), true, test_read_config, &status),
-                        &status, STATUS_NOT_FOUND, "absent'");
+    test_expect_failure(open_at(test_path(folder, "absent"), true), &status, STATUS_NOT_FOUND, "absent'");
     expect_refused("", STATUS_NOT_FOUND, "''");
     expect_refused(folder, STATUS_NOT_FOUND, "no config.json");
     write_shard(test_path(folder, "model.safetensors"), (const char *const[]){"w"}, 1, 5);
@@ -162,14 +155,11 @@ TEST(test_bad_paths)
     expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|not a safetensors file");
     write_shard(test_path(folder, "model.safetensors"), NULL, 0, 0);
     expect_refused(folder, STATUS_BAD_INPUT, "model.safetensors|no tensors");
-    test_folder_remove(folder);
 }
 
 TEST(test_sharded)
 {
-    struct status status = {0};
-    struct checkpoint checkpoint;
-    char *folder = sharded_folder();
+    fill_folder();
     static const char *const metadata[] = {"", "\"metadata\": {\"total_size\": 3, \"total_parameters\": 3},",
                                            "\"metadata\": {\"total_size\": 3.0},", "\"metadata\": {},"};
     for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++) {
@@ -179,9 +169,7 @@ TEST(test_sharded)
             "{%s\"weight_map\": {\"a\": \"s1.safetensors\", \"b\": \"s2.safetensors\", \"c\": \"s1.safetensors\"}}",
             metadata[i]);
         test_write_text(test_path(folder, index_name), text);
-        test_expect_success(checkpoint_open(&checkpoint, i % 2 ? test_path(folder, index_name) : folder, false,
-                                            test_read_config, &status),
-                            &status);
+        test_expect_success(open_at(i % 2 ? test_path(folder, index_name) : folder, false), &status);
         assert_int_equal(checkpoint.shard_count, 2);
         assert_int_equal(checkpoint.tensor_count, 3);
         assert_int_equal(checkpoint.tensor_bytes, 3);
@@ -191,7 +179,6 @@ TEST(test_sharded)
         for (size_t j = 0; j < 3; j++) assert_int_equal(checkpoint.tensors[j].name[0], 'a' + (int)j);
         checkpoint_close(&checkpoint);
     }
-    test_folder_remove(folder);
 }
 
 TEST(test_bad_index)
@@ -240,19 +227,17 @@ TEST(test_bad_index)
          "{\"weight_map\": {\"a\": \"s1.safetensors\", \"c\": \"s1.safetensors\", \"b\": \"twin.safetensors\"}}",
          "'a'|more than one shard"},
     };
-    char *folder = sharded_folder();
+    fill_folder();
     test_write_text(test_path(folder, "bad.safetensors"), "bad");
     write_shard(test_path(folder, "twin.safetensors"), (const char *const[]){"b", "a"}, 2, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_write_text(test_path(folder, index_name), cases[i].text);
         expect_refused(folder, cases[i].code, cases[i].words);
     }
-    test_folder_remove(folder);
 }
 
 TEST(test_index_alone)
 {
-    struct status status = {0};
     struct checkpoint_index index;
     static const char text[] = "{\"metadata\": {\"total_size\": 9007199254740991}, \"weight_map\": {\"b\":"
                                " \"2.safetensors\", \"a\": \"1.safetensors\", \"c\": \"2.safetensors\"}}";
@@ -266,4 +251,4 @@ TEST(test_index_alone)
     checkpoint_index_free(&index);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, make_folder, remove_folder, NULL); }

@@ -5,33 +5,44 @@
 
 #include "formats/base/test_support.h"
 
-struct image {
+static struct status status;
+static struct safetensors file;
+static struct image {
     uint8_t *bytes;
     uint64_t size;
-};
+} image;
+
+static int free_image(void **state)
+{
+    safetensors_free(&file);
+    free(image.bytes);
+    image.bytes = NULL;
+    return 0;
+}
 
 /* A file: length of the header, header, data bytes counting up. The heap block has the exact size, so that a sanitizer
  * detects any access beyond it. */
-static struct image make_image(const char *header, size_t header_bytes, size_t data_bytes)
+static void make_image(const char *header, size_t header_bytes, size_t data_bytes)
 {
-    struct image image = {malloc(8 + header_bytes + data_bytes), 8 + header_bytes + data_bytes};
+    free_image(NULL);
+    image = (struct image){malloc(8 + header_bytes + data_bytes), 8 + header_bytes + data_bytes};
     assert_non_null(image.bytes);
     for (int i = 0; i < 8; i++) image.bytes[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
     memcpy(image.bytes + 8, header, header_bytes);
     for (size_t i = 0; i < data_bytes; i++) image.bytes[8 + header_bytes + i] = (uint8_t)i;
-    return image;
+}
+
+static bool parse(const char *header, size_t header_bytes, size_t data_bytes)
+{
+    make_image(header, header_bytes, data_bytes);
+    return safetensors_parse(&file, image.bytes, image.size, "m.safetensors", &status);
 }
 
 static void expect_refused(const char *header, size_t data_bytes, const char *words)
 {
-    struct status status = {0};
-    struct safetensors file;
-    struct image image = make_image(header, strlen(header), data_bytes);
-    test_expect_failure(safetensors_parse(&file, image.bytes, image.size, "m.safetensors", &status), &status,
-                        STATUS_BAD_INPUT, words);
+    test_expect_failure(parse(header, strlen(header), data_bytes), &status, STATUS_BAD_INPUT, words);
     test_expect_message(&status, "m.safetensors");
     assert_null(file.tensors);
-    free(image.bytes);
 }
 
 TEST(test_good)
@@ -42,10 +53,7 @@ TEST(test_good)
         " \"a\": {\"dtype\": \"F32\", \"shape\": [], \"data_offsets\": [0, 4]},"
         " \"z\": {\"dtype\": \"I64\", \"shape\": [5, 0], \"data_offsets\": [16, 16]},"
         " \"c\": {\"dtype\": \"U8\", \"shape\": [1,1,1,1,1,1,1,3], \"data_offsets\": [16, 19]}}  \n";
-    struct status status = {0};
-    struct safetensors file;
-    struct image image = make_image(header, sizeof header - 1, 19);
-    test_expect_success(safetensors_parse(&file, image.bytes, image.size, "m", &status), &status);
+    test_expect_success(parse(header, sizeof header - 1, 19), &status);
     assert_int_equal(file.tensor_count, 4);
     assert_string_equal(file.format, "pt");
     static const char *const names[] = {"a", "b", "c", "z"};
@@ -66,7 +74,6 @@ TEST(test_good)
     assert_null(safetensors_find(&file, "__metadata__"));
     safetensors_free(&file);
     assert_null(safetensors_find(&file, "b"));
-    free(image.bytes);
 }
 
 TEST(test_every_dtype)
@@ -76,14 +83,9 @@ TEST(test_every_dtype)
         size_t bytes = 3 * dtype_bytes((enum dtype)dtype);
         snprintf(header, sizeof header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%zu]}}",
                  dtype_name((enum dtype)dtype), bytes);
-        struct status status = {0};
-        struct safetensors file;
-        struct image image = make_image(header, strlen(header), bytes);
-        test_expect_success(safetensors_parse(&file, image.bytes, image.size, "m", &status), &status);
+        test_expect_success(parse(header, strlen(header), bytes), &status);
         assert_int_equal(file.tensors[0].dtype, dtype);
         assert_int_equal(file.tensors[0].bytes, bytes);
-        safetensors_free(&file);
-        free(image.bytes);
     }
 }
 
@@ -91,21 +93,14 @@ TEST(test_spaces)
 {
     static const char *const headers[] = {"{}", "   {}", "{}     ", "  {} "};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
-        struct status status = {0};
-        struct safetensors file;
-        struct image image = make_image(headers[i], strlen(headers[i]), 0);
-        test_expect_success(safetensors_parse(&file, image.bytes, image.size, "m", &status), &status);
+        test_expect_success(parse(headers[i], strlen(headers[i]), 0), &status);
         assert_int_equal(file.tensor_count, 0);
         assert_null(file.format);
-        safetensors_free(&file);
-        free(image.bytes);
     }
 }
 
 TEST(test_header_length)
 {
-    struct status status = {0};
-    struct safetensors file;
     uint8_t bytes[16] = {0};
     for (uint64_t size = 0; size < 8; size++)
         test_expect_failure(safetensors_parse(&file, size ? bytes : NULL, size, "m", &status), &status,
@@ -201,28 +196,22 @@ TEST(test_coverage)
 TEST(test_truncations)
 {
     static const char header[] = "{" ENTRY("a", "0", "4", "4") "," ENTRY("b", "4", "8", "4") "}";
-    struct image image = make_image(header, sizeof header - 1, 8);
+    make_image(header, sizeof header - 1, 8);
     for (uint64_t size = 0; size < image.size; size++) {
-        struct status status = {0};
-        struct safetensors file;
         uint8_t *part = malloc(size ? size : 1);
         assert_non_null(part);
         memcpy(part, image.bytes, size);
         test_expect_failure(safetensors_parse(&file, part, size, "m", &status), &status, STATUS_BAD_INPUT, "m: ");
         free(part);
     }
-    free(image.bytes);
 }
 
 TEST(test_hostile_name)
 {
-    struct status status = {0};
-    struct safetensors file;
-    struct image image = make_image("{\"\\u001b[31m\\n\": 1}", 20, 0);
+    make_image("{\"\\u001b[31m\\n\": 1}", 20, 0);
     image.bytes[0] = 19;
     test_expect_failure(safetensors_parse(&file, image.bytes, 8 + 19, "m", &status), &status, STATUS_BAD_INPUT, "[31m");
     assert_null(strchr(status.message, '\x1b'));
-    free(image.bytes);
 }
 
 /* As many tensors as a model of several hundred billion parameters has. */
@@ -231,8 +220,6 @@ TEST(test_many)
     enum { COUNT = 20000 };
     size_t capacity = COUNT * 96, used = 1;
     char *header = malloc(capacity);
-    struct status status = {0};
-    struct safetensors file;
     assert_non_null(header);
     header[0] = '{';
     for (int i = 0; i < COUNT; i++)
@@ -240,8 +227,7 @@ TEST(test_many)
                                  "%s\"layers.%d.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
                                  i ? "," : "", (i * 7919) % COUNT, i, i + 1);
     header[used++] = '}';
-    struct image image = make_image(header, used, COUNT);
-    test_expect_success(safetensors_parse(&file, image.bytes, image.size, "m", &status), &status);
+    test_expect_success(parse(header, used, COUNT), &status);
     assert_int_equal(file.tensor_count, COUNT);
     for (int i = 0; i < COUNT; i += 997) {
         char name[40];
@@ -249,16 +235,12 @@ TEST(test_many)
         assert_non_null(safetensors_find(&file, name));
         assert_int_equal(*(const uint8_t *)safetensors_find(&file, name)->data, i & 0xff);
     }
-    safetensors_free(&file);
-    free(image.bytes);
     free(header);
 }
 
 TEST(test_write_header)
 {
-    struct status status = {0};
     struct file_output output;
-    struct safetensors file;
     struct file_map map;
     char *folder = test_folder();
     const char *path = test_path(folder, "w.safetensors");
@@ -279,14 +261,12 @@ TEST(test_write_header)
     assert_memory_equal(safetensors_find(&file, "second \"quoted\"")->data, "0123456789AB", 12);
     assert_memory_equal(safetensors_find(&file, "first")->data, "wxyz", 4);
     assert_int_equal(safetensors_find(&file, "empty")->shape[0], 0);
-    safetensors_free(&file);
     file_map_close(&map);
     test_folder_remove(folder);
 }
 
 TEST(test_write_refuses)
 {
-    struct status status = {0};
     struct file_output output;
     char *folder = test_folder();
     static const struct {
@@ -312,4 +292,4 @@ TEST(test_write_refuses)
     test_folder_remove(folder);
 }
 
-int main(void) { return test_run(); }
+int main(void) { return test_run_with(NULL, NULL, free_image, NULL); }

@@ -41,6 +41,10 @@ static const struct {
 } shapes[] = {{1, 1}, {1, 32}, {3, 33}, {2, 128}, {5, 1}, {130, 7}, {129, 130}, {7, 257}, {256, 128}, {1, 511}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ELEMENTS = 256 * 130 };
 
+/* Of the current test. */
+static uint8_t planes[8 * MOST_ELEMENTS], more_planes[8 * MOST_ELEMENTS];
+static float elements[MOST_ELEMENTS], more_elements[MOST_ELEMENTS];
+
 static uint64_t ceiling(uint64_t count, uint64_t unit)
 {
     uint64_t whole = 0;
@@ -307,21 +311,19 @@ static void arbitrary_planes(const struct expected *e, uint64_t rows, uint64_t c
 TEST(arbitrary_planes_decode_as_defined)
 {
     uint64_t seed = 7;
-    uint8_t *data = malloc(8 * MOST_ELEMENTS);
-    float *all = malloc(MOST_ELEMENTS * sizeof *all), *some = malloc(MOST_ELEMENTS * sizeof *some);
     for (size_t i = 0; i < ENCODINGS; i++)
         for (size_t s = 0; s < SHAPES; s++) {
             const struct expected *e = &expectations[i];
             const uint64_t rows = shapes[s].rows, columns = shapes[s].columns;
-            arbitrary_planes(e, rows, columns, &seed, data);
-            const struct view view = view_of(e, rows, columns, data);
-            encoding_to_float(e->id, rows, columns, data, 0, rows, all);
+            arbitrary_planes(e, rows, columns, &seed, planes);
+            const struct view view = view_of(e, rows, columns, planes);
+            encoding_to_float(e->id, rows, columns, planes, 0, rows, elements);
             for (uint64_t row = 0; row < rows; row++)
                 for (uint64_t column = 0; column < columns; column++) {
                     double exact = code_value(&view, code_at(&view, row, column), zero_at(&view, row, column)) *
                                    scale_at(&view, row, column);
                     exact = (double)(float)exact * global_at(&view, row); /* a rounding for each product */
-                    const float expected = (float)exact, found = all[row * columns + column];
+                    const float expected = (float)exact, found = elements[row * columns + column];
                     if (float_to_bits(expected) != float_to_bits(found))
                         fail_msg("%s [%llu, %llu] element %llu, %llu: expected %a, found %a", e->name,
                                  (unsigned long long)rows, (unsigned long long)columns, (unsigned long long)row,
@@ -329,12 +331,9 @@ TEST(arbitrary_planes_decode_as_defined)
                 }
             /* Any part of the rows is the same. */
             const uint64_t first = test_random(&seed) % rows, count = test_random(&seed) % (rows - first) + 1;
-            encoding_to_float(e->id, rows, columns, data, first, count, some);
-            assert_memory_equal(some, all + first * columns, count * columns * sizeof *some);
+            encoding_to_float(e->id, rows, columns, planes, first, count, more_elements);
+            assert_memory_equal(more_elements, elements + first * columns, count * columns * sizeof *more_elements);
         }
-    free(data);
-    free(all);
-    free(some);
 }
 
 /* ---- from floats ---- */
@@ -410,53 +409,43 @@ static void expect_scale(const struct view *v, const float *values, uint64_t row
 TEST(elements_get_the_nearest_code)
 {
     uint64_t seed = 11, refused;
-    uint8_t *data = malloc(8 * MOST_ELEMENTS);
-    float *values = malloc(MOST_ELEMENTS * sizeof *values), *back = malloc(MOST_ELEMENTS * sizeof *back);
     for (size_t i = 3; i < ENCODINGS; i++)
         for (size_t s = 0; s < SHAPES; s++) {
             const struct expected *e = &expectations[i];
             const uint64_t rows = shapes[s].rows, columns = shapes[s].columns;
-            random_values(rows, columns, &seed, values);
-            assert_true(encoding_from_float(e->id, rows, columns, values, data, &refused));
-            const struct view view = view_of(e, rows, columns, data);
-            encoding_to_float(e->id, rows, columns, data, 0, rows, back);
+            random_values(rows, columns, &seed, elements);
+            assert_true(encoding_from_float(e->id, rows, columns, elements, planes, &refused));
+            const struct view view = view_of(e, rows, columns, planes);
+            encoding_to_float(e->id, rows, columns, planes, 0, rows, more_elements);
             const uint64_t step = rows * columns / 1000 + 1;
             for (uint64_t at = 0; at < rows * columns; at += step) {
                 const uint64_t row = at / columns, column = at % columns;
-                if (at / step % 4 == 0) expect_scale(&view, values, row, column);
+                if (at / step % 4 == 0) expect_scale(&view, elements, row, column);
                 const double scale = scale_at(&view, row, column) * global_at(&view, row);
-                const double best = nearest(&view, (double)values[at], scale, zero_at(&view, row, column));
-                const double error = fabs((double)back[at] - (double)values[at]);
-                if (error > best + fabs((double)values[at]) * 1e-6)
+                const double best = nearest(&view, (double)elements[at], scale, zero_at(&view, row, column));
+                const double error = fabs((double)more_elements[at] - (double)elements[at]);
+                if (error > best + fabs((double)elements[at]) * 1e-6)
                     fail_msg("%s: element %llu is %g, became %g, but a code at %g is nearer", e->name,
-                             (unsigned long long)at, (double)values[at], (double)back[at], best);
+                             (unsigned long long)at, (double)elements[at], (double)more_elements[at], best);
             }
         }
-    free(data);
-    free(values);
-    free(back);
 }
 
 /* What was decoded is encoded without a change: a second round trip gives the values of the first. */
 TEST(encoded_values_stay)
 {
     uint64_t seed = 13, refused;
-    uint8_t *data = malloc(8 * MOST_ELEMENTS);
-    float *values = malloc(MOST_ELEMENTS * sizeof *values), *again = malloc(MOST_ELEMENTS * sizeof *again);
     static const enum encoding_id exact[] = {ENCODING_F32, ENCODING_F16, ENCODING_BF16, ENCODING_MXFP4};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         for (size_t s = 0; s < SHAPES; s++) {
             const uint64_t rows = shapes[s].rows, columns = shapes[s].columns;
-            random_values(rows, columns, &seed, values);
-            assert_true(encoding_from_float(exact[i], rows, columns, values, data, &refused));
-            encoding_to_float(exact[i], rows, columns, data, 0, rows, values);
-            assert_true(encoding_from_float(exact[i], rows, columns, values, data, &refused));
-            encoding_to_float(exact[i], rows, columns, data, 0, rows, again);
-            for (uint64_t at = 0; at < rows * columns; at++) assert_true(again[at] == values[at]);
+            random_values(rows, columns, &seed, elements);
+            assert_true(encoding_from_float(exact[i], rows, columns, elements, planes, &refused));
+            encoding_to_float(exact[i], rows, columns, planes, 0, rows, elements);
+            assert_true(encoding_from_float(exact[i], rows, columns, elements, planes, &refused));
+            encoding_to_float(exact[i], rows, columns, planes, 0, rows, more_elements);
+            for (uint64_t at = 0; at < rows * columns; at++) assert_true(more_elements[at] == elements[at]);
         }
-    free(data);
-    free(values);
-    free(again);
 }
 
 /* Bytes worked out by hand. */
@@ -509,43 +498,39 @@ TEST(what_is_not_finite_is_refused)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     uint64_t seed = 17, refused;
-    uint8_t *data = malloc(8 * MOST_ELEMENTS);
-    float *values = malloc(MOST_ELEMENTS * sizeof *values);
     for (size_t i = 0; i < ENCODINGS; i++)
         for (size_t s = 0; s < SHAPES; s++)
             for (size_t o = 0; o < 3; o++) {
                 const uint64_t count = shapes[s].rows * shapes[s].columns;
-                random_values(shapes[s].rows, shapes[s].columns, &seed, values);
+                random_values(shapes[s].rows, shapes[s].columns, &seed, elements);
                 const uint64_t at = test_random(&seed) % count;
-                values[at] = odd[o];
-                if (at + 1 < count) values[count - 1] = NAN; /* the first is named */
-                assert_false(
-                    encoding_from_float(expectations[i].id, shapes[s].rows, shapes[s].columns, values, data, &refused));
+                elements[at] = odd[o];
+                if (at + 1 < count) elements[count - 1] = NAN; /* the first is named */
+                assert_false(encoding_from_float(expectations[i].id, shapes[s].rows, shapes[s].columns, elements,
+                                                 planes, &refused));
                 assert_int_equal(refused, at);
             }
     /* Beyond the range of the encoding. */
     float large[64] = {0};
     large[5] = 65520;
-    assert_false(encoding_from_float(ENCODING_F16, 1, 64, large, data, &refused));
+    assert_false(encoding_from_float(ENCODING_F16, 1, 64, large, planes, &refused));
     assert_int_equal(refused, 5);
     large[5] = 65519;
-    assert_true(encoding_from_float(ENCODING_F16, 1, 64, large, data, &refused));
+    assert_true(encoding_from_float(ENCODING_F16, 1, 64, large, planes, &refused));
     large[5] = 0x1.ffp127f;
-    assert_false(encoding_from_float(ENCODING_BF16, 1, 64, large, data, &refused));
+    assert_false(encoding_from_float(ENCODING_BF16, 1, 64, large, planes, &refused));
     assert_int_equal(refused, 5);
     large[5] = 0;
     large[40] = 7 * 65519.0f; /* its scale is the largest float16 */
-    assert_true(encoding_from_float(ENCODING_INT4_G32, 1, 64, large, data, &refused));
+    assert_true(encoding_from_float(ENCODING_INT4_G32, 1, 64, large, planes, &refused));
     large[40] = -7 * 65520.0f;
     for (enum encoding_id id = ENCODING_INT4_G32; id <= ENCODING_INT4_G128; id++) {
-        assert_false(encoding_from_float(id, 1, 64, large, data, &refused));
+        assert_false(encoding_from_float(id, 1, 64, large, planes, &refused));
         assert_int_equal(refused, 40);
     }
     large[40] = 0x1.fffffep127f;
     for (enum encoding_id id = ENCODING_E4M3_TENSOR; id <= ENCODING_NVFP4; id++)
-        assert_true(encoding_from_float(id, 1, 64, large, data, &refused));
-    free(data);
-    free(values);
+        assert_true(encoding_from_float(id, 1, 64, large, planes, &refused));
 }
 
 /* Numbers too small for a scale become zeros, and zeros stay. */
@@ -568,31 +553,26 @@ TEST(the_smallest_are_no_trouble)
 TEST(padding_is_zero)
 {
     uint64_t seed = 19, refused;
-    uint8_t *data = malloc(8 * MOST_ELEMENTS), *again = malloc(8 * MOST_ELEMENTS);
-    float *values = malloc(MOST_ELEMENTS * sizeof *values);
     for (size_t i = 0; i < ENCODINGS; i++)
         for (size_t s = 0; s < SHAPES; s++) {
             const struct expected *e = &expectations[i];
             const uint64_t rows = shapes[s].rows, columns = shapes[s].columns;
             uint64_t sizes[4], offsets[4], bytes = expected_planes(e, rows, columns, sizes, offsets), end = 0;
-            random_values(rows, columns, &seed, values);
-            memset(data, 0x55, bytes + 8);
-            memset(again, 0xaa, bytes + 8);
-            assert_true(encoding_from_float(e->id, rows, columns, values, data, &refused));
-            assert_true(encoding_from_float(e->id, rows, columns, values, again, &refused));
-            assert_memory_equal(data, again, bytes);
-            for (int b = 0; b < 8; b++) assert_true(data[bytes + (uint64_t)b] == 0x55);
+            random_values(rows, columns, &seed, elements);
+            memset(planes, 0x55, bytes + 8);
+            memset(more_planes, 0xaa, bytes + 8);
+            assert_true(encoding_from_float(e->id, rows, columns, elements, planes, &refused));
+            assert_true(encoding_from_float(e->id, rows, columns, elements, more_planes, &refused));
+            assert_memory_equal(planes, more_planes, bytes);
+            for (int b = 0; b < 8; b++) assert_true(planes[bytes + (uint64_t)b] == 0x55);
             for (int p = 0; p < 4; p++) {
                 if (!sizes[p]) continue;
-                for (; end < offsets[p]; end++) assert_int_equal(data[end], 0);
+                for (; end < offsets[p]; end++) assert_int_equal(planes[end], 0);
                 end = offsets[p] + sizes[p];
             }
             for (uint64_t row = 0; row < rows && e->bits == 4 && columns % 2; row++)
-                assert_int_equal(data[(row + 1) * (sizes[0] / rows) - 1] >> 4, 0);
+                assert_int_equal(planes[(row + 1) * (sizes[0] / rows) - 1] >> 4, 0);
         }
-    free(data);
-    free(again);
-    free(values);
 }
 
 /* Blocks of rows that were encoded alone have the planes of the whole, one after the other. */
