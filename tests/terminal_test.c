@@ -45,9 +45,9 @@ static void run_enginfo(const char *flags, int code, char *output)
     assert_non_null(pipe);
     size_t size = fread(output, 1, MOST_OUTPUT - 1, pipe);
     output[size] = '\0';
-    int status = pclose(pipe);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
-        fail_msg("%s: expected exit code %d, found status %#x: %s", command, code, status, output);
+    int end = pclose(pipe);
+    if (!WIFEXITED(end) || WEXITSTATUS(end) != code)
+        fail_msg("%s: expected exit code %d, found status %#x: %s", command, code, end, output);
     expect_harmless(output, command);
 }
 
@@ -97,7 +97,6 @@ TEST(test_record_keys)
     static const char *const hostile[] = {"e\033", "e\xe2\x80\xae", "e\xe2\x80\xa8", "e\xc2\x9b", "e\xd8\x9c", "e\xff"};
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         struct tuning_record record = {.level = "quick"};
-        struct status status = {0};
         char *line;
         size_t size;
         snprintf(record.key, sizeof record.key, "%s", hostile[i]);
@@ -136,7 +135,6 @@ TEST(test_information_for_later_versions)
 
 TEST(test_names_of_tensors)
 {
-    struct status status = {0};
     assert_true(test_engine_write(&sample, path, false, &status));
     char hostile[64];
     const char *name = sample.tensors[0].name;
@@ -149,7 +147,6 @@ TEST(test_names_of_tensors)
 
 TEST(test_names_of_kernels)
 {
-    struct status status = {0};
     assert_true(test_engine_make_device(&sample, &status));
     const char *name = sample.kernels[0].entry;
     char hostile[128];

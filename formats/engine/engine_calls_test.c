@@ -70,8 +70,7 @@ TEST(the_sections_have_the_documented_form)
 TEST(round_trip_keeps_everything)
 {
     for (int compress = 0; compress < 2; compress++) {
-        struct engine engine;
-        open_sample(&engine, compress);
+        open_sample(compress);
         assert_int_equal(engine.call_count, TEST_ENGINE_CALLS);
         for (size_t i = 0; i < engine.call_count; i++) {
             const struct engine_call *found = &engine.calls[i], *call = &sample.calls[i];
@@ -82,7 +81,7 @@ TEST(round_trip_keeps_everything)
             assert_memory_equal(found->data, call->data, call->bytes);
             assert_int_equal((uintptr_t)found->data % 16, 0);
         }
-        expect_content(&engine);
+        expect_content();
         assert_non_null(engine.library_plans);
         assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
         for (int i = 1; i < TEST_ENGINE_PLANS; i++) assert_int_equal(engine.library_plans[i].header.launch_count, 0);
@@ -97,8 +96,7 @@ TEST(an_engine_needs_no_libraries)
 {
     sample.call_count = sample.library_plan_count = 0; /* a section of size 0 is left out */
     for (int compress = 0; compress < 2; compress++) {
-        struct engine engine;
-        open_sample(&engine, compress);
+        open_sample(compress);
         assert_int_equal(engine.call_count, 0);
         assert_null(engine.calls);
         assert_null(engine.library_plans);
@@ -107,9 +105,9 @@ TEST(an_engine_needs_no_libraries)
     }
 }
 
-static bool write_calls(struct engine_writer *writer, struct status *status)
+static bool write_calls(struct engine_writer *writer)
 {
-    return engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, status);
+    return engine_writer_calls(writer, sample.calls, TEST_ENGINE_CALLS, &status);
 }
 
 /* As test_engine_device.c does. */
@@ -120,7 +118,6 @@ TEST(the_writer_makes_the_same_section)
 
 TEST(the_writer_bounds_the_calls)
 {
-    struct status status = {0};
     struct engine_call calls[2] = {sample.calls[0], sample.calls[1]};
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_true(engine_writer_calls(writer, calls, 0, &status)); /* left out */
@@ -380,14 +377,13 @@ TEST(calls_are_shared_and_have_few_or_many_operands)
 {
     static const uint16_t counts[] = {1, 5, PLAN_MAX_OPERANDS};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        struct engine engine;
         assert_int_equal(make_sample(NULL), 0);
         struct plan_launch *attention = part(IN_ATTENTION - IN_SAMPLE), *matmul = part(IN_MATMUL - IN_SAMPLE);
         attention->kernel = 1;
         attention->operand_count = matmul->operand_count = counts[i];
         const struct edit edit = CALL(1, operand_count, counts[i], NULL);
         make_edit(&edit, sample.calls_section);
-        open_sample(&engine, false);
+        open_sample(false);
         assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
         assert_int_equal(engine.calls[1].operand_count, counts[i]);
         engine_close(&engine);
@@ -399,7 +395,6 @@ TEST(calls_are_shared_and_have_few_or_many_operands)
 TEST(processors_have_no_libraries)
 {
     static struct test_engine device;
-    struct status status = {0};
     assert_true(test_engine_make_library(&device, &status));
     assert_true(test_engine_make(&sample, &status));
     memcpy(sample.calls_section, device.calls_section, sizeof sample.calls_section);
@@ -426,7 +421,6 @@ TEST(other_readers_pass_over_the_sections)
 {
     for (int compress = 0; compress < 2; compress++) {
         size_t size;
-        struct engine engine;
         uint8_t *bytes = written(compress, &size);
         struct engine_section_entry *calls = test_engine_entry(bytes, size, SECTION_LIBRARY_CALLS);
         struct engine_section_entry *plans = test_engine_entry(bytes, size, SECTION_LIBRARY_PLANS);
@@ -435,11 +429,11 @@ TEST(other_readers_pass_over_the_sections)
         expect_refused(bytes, size, PLAN(3) "library call 0 of 0");
         plans->type = 78;
         engine_fix_checksums(bytes, size);
-        open_bytes(&engine, bytes, size);
+        open_bytes(bytes, size);
         test_engine_touch(&engine);
         assert_int_equal(engine.call_count, 0);
         assert_null(engine.library_plans);
-        expect_content(&engine);
+        expect_content();
         engine_close(&engine);
         calls->type = SECTION_LIBRARY_CALLS;
         engine_fix_checksums(bytes, size);

@@ -34,15 +34,14 @@ ssize_t pread(int descriptor, void *buffer, size_t bytes, off_t offset)
 
 static void write_sample(bool compress)
 {
-    struct status status = {0};
     change = LEAVE;
     if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
 }
 
-static void check_copies(const struct engine *engine)
+static void check_copies(void)
 {
-    expect_content(engine);
-    volatile uint64_t first_hash = engine->weight_hashes[0];
+    expect_content();
+    volatile uint64_t first_hash = engine.weight_hashes[0];
     assert_int_not_equal(first_hash, 0);
 }
 
@@ -53,14 +52,12 @@ TEST(all_but_the_weights_stays)
         for (change = CUT; change <= OVERWRITE; change++) {
             enum { BEHIND_NONE = -1 };
             const int wanted = (int)change;
-            struct engine engine;
-            struct status status = {0};
             change_behind = BEHIND_NONE;
             write_sample(compress);
             if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
             change = wanted;
             change_file();
-            check_copies(&engine);
+            check_copies();
             engine_close(&engine);
         }
 }
@@ -68,8 +65,6 @@ TEST(all_but_the_weights_stays)
 /* Opens the engine and checks the weights, with the file changed after the n-th read. */
 static bool open_changed(int how, long behind, bool *opened)
 {
-    struct engine engine;
-    struct status status = {0};
     reads = 0;
     change = how;
     change_behind = behind;
@@ -82,7 +77,7 @@ static bool open_changed(int how, long behind, bool *opened)
                     (*opened && strstr(status.message, "section 'weights': the file was changed in place")));
     }
     if (*opened) {
-        check_copies(&engine);
+        check_copies();
         engine_close(&engine);
     }
     return right;

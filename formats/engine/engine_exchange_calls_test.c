@@ -46,37 +46,34 @@ static void make(struct small_plan *small, const char *launches)
 }
 
 /* An engine with a plan and a library plan that replaces it. */
-static bool verify(const struct small_plan *plan, const struct small_plan *library, uint64_t ranks,
-                   struct status *status)
+static bool verify(const struct small_plan *plan, const struct small_plan *library, uint64_t ranks)
 {
     const struct engine_call call = {.library = LIBRARY_NCCL, .version = 1};
     struct plan copy = plan->plan, library_copy = library ? library->plan : plan->plan;
-    const struct engine engine = {.manifest.geometry.ranks = ranks,
-                                  .plans = &copy,
-                                  .plan_count = 1,
-                                  .calls = (struct engine_call *)&call,
-                                  .call_count = library && ranks > 1,
-                                  .library_plans = library ? &library_copy : NULL};
-    status_clear(status);
-    bool ok = engine_verify_exchange(&engine, status);
-    assert_int_equal(ok, status->code == STATUS_OK);
+    const struct engine bare = {.manifest.geometry.ranks = ranks,
+                                .plans = &copy,
+                                .plan_count = 1,
+                                .calls = (struct engine_call *)&call,
+                                .call_count = library && ranks > 1,
+                                .library_plans = library ? &library_copy : NULL};
+    status_clear(&status);
+    bool ok = engine_verify_exchange(&bare, &status);
+    assert_int_equal(ok, status.code == STATUS_OK);
     return ok;
 }
 
 static void expect_good(const struct small_plan *library)
 {
     struct small_plan own;
-    struct status status;
     make(&own, "rg");
-    if (!verify(&own, library, 2, &status)) fail_msg("%s", status.message);
+    if (!verify(&own, library, 2)) fail_msg("%s", status.message);
 }
 
 static void expect_bad(const struct small_plan *library, const char *expected)
 {
     struct small_plan own;
-    struct status status;
     make(&own, "rg");
-    if (verify(&own, library, 2, &status)) fail_msg("accepted: %s", expected);
+    if (verify(&own, library, 2)) fail_msg("accepted: %s", expected);
     if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
     assert_int_equal(status.code, STATUS_CORRUPT);
 }
@@ -132,10 +129,9 @@ TEST(one_rank_has_no_collectives)
 {
     for (uint64_t ranks = 0; ranks <= 1; ranks++) {
         struct small_plan own, library;
-        struct status status;
         make(&own, "a");
         make(&library, "aR");
-        assert_false(verify(&own, &library, ranks, &status));
+        assert_false(verify(&own, &library, ranks));
         assert_string_equal(status.message, "section 'library plans': plan 0: launch 1: a collective of one rank");
     }
 }
@@ -193,7 +189,6 @@ TEST(library_collectives_change_nothing)
     for (int round = 0; round < 50000; round++) {
         char without[MOST_LAUNCHES + 1] = "", with[MOST_LAUNCHES + 1] = "";
         struct small_plan plans[2][2];
-        struct status status;
         for (int p = 0; p < 2; p++) {
             uint64_t places[MOST_LAUNCHES];
             int own = 0, all = 0, count = (int)draw(&random, 5);
@@ -213,8 +208,8 @@ TEST(library_collectives_change_nothing)
                 plans[1][p].operands[2 * i + 1].offset = HEADER_BYTES + BLOCK * places[n++];
             }
         }
-        bool good = verify(&plans[0][0], &plans[0][1], 2, &status);
-        if (verify(&plans[0][0], &plans[1][1], 2, &status) != good)
+        bool good = verify(&plans[0][0], &plans[0][1], 2);
+        if (verify(&plans[0][0], &plans[1][1], 2) != good)
             fail_msg("round %d: %s with %s: %s", round, without, with, status.message);
         verdicts[good]++;
     }
@@ -248,15 +243,14 @@ TEST(apart_all_collectives_are_calls)
 TEST(one_rank_is_never_apart)
 {
     struct small_plan own, library;
-    struct status status;
     make(&own, "a");
     make(&library, "a");
-    assert_true(verify(&own, &library, 1, &status));
+    assert_true(verify(&own, &library, 1));
     library.plan.header.use = PLAN_USE_APART;
-    assert_false(verify(&own, &library, 1, &status));
+    assert_false(verify(&own, &library, 1));
     assert_string_equal(status.message,
                         "section 'library plans': plan 0: use: expected 0 in an engine of one rank, found 1");
-    assert_true(verify(&own, &library, 2, &status));
+    assert_true(verify(&own, &library, 2));
 }
 
 /* No condition may be set on a plan of our own kernels. */
@@ -264,13 +258,12 @@ TEST(plans_of_our_own_are_for_all)
 {
     for (uint32_t use = 1; use <= 2; use++) {
         struct small_plan own;
-        struct status status;
         char expected[80];
         make(&own, "a");
         own.plan.header.use = use;
         snprintf(expected, sizeof expected, "section 'plans': plan 0: use: expected 0, found %u", use);
         for (uint64_t ranks = 1; ranks <= 2; ranks++) {
-            assert_false(verify(&own, NULL, ranks, &status));
+            assert_false(verify(&own, NULL, ranks));
             assert_int_equal(status.code, STATUS_CORRUPT);
             assert_string_equal(status.message, expected);
         }
@@ -292,15 +285,14 @@ TEST(libraries_go_with_the_number_of_ranks)
             const enum plan_library library = (enum plan_library)libraries[l];
             /* A later, unknown library is allowed in any engine. */
             struct engine_call calls[] = {{.library = (enum plan_library)LIBRARY_COUNT}, {.library = library}};
-            const struct engine engine = {.manifest.geometry.ranks = ranks[r],
-                                          .plans = &own.plan,
-                                          .plan_count = 1,
-                                          .calls = calls,
-                                          .call_count = 2};
-            struct status status = {0};
+            const struct engine bare = {.manifest.geometry.ranks = ranks[r],
+                                        .plans = &own.plan,
+                                        .plan_count = 1,
+                                        .calls = calls,
+                                        .call_count = 2};
             const bool good = l > 2 || (library == LIBRARY_NCCL) == (r > 1);
             char expected[120];
-            assert_int_equal(engine_verify_exchange(&engine, &status), good);
+            assert_int_equal(engine_verify_exchange(&bare, &status), good);
             if (good) continue;
             snprintf(expected, sizeof expected, "section 'library calls': call 1: %s in an engine of %d ranks",
                      plan_library_name(library), ranks[r] ? (int)ranks[r] : 1);

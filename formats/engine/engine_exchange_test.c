@@ -43,9 +43,7 @@ static void move(struct plan_operand *operand, uint64_t offset, uint64_t bytes)
 TEST(ranks_are_accepted)
 {
     for (int compress = 0; compress < 2; compress++) {
-        struct engine engine;
-        struct status status = {0};
-        open_sample(&engine, compress);
+        open_sample(compress);
         assert_int_equal(engine.manifest.geometry.ranks, TEST_ENGINE_RANKS);
         assert_int_equal(engine.manifest.comm_bytes, END);
         assert_int_equal(engine.weight_chunks, TEST_ENGINE_RANKS);
@@ -293,8 +291,6 @@ TEST(damaged_regions_are_noticed)
     uint8_t *bytes = written(false, &size);
     const struct engine_section_entry *weights = test_engine_entry(bytes, size, SECTION_WEIGHTS);
     for (uint64_t rank = 0; rank < TEST_ENGINE_RANKS; rank++) {
-        struct engine engine;
-        struct status status = {0};
         uint8_t *byte = bytes + weights->offset + rank * TEST_ENGINE_REGION + TEST_ENGINE_WEIGHTS / 2;
         *byte ^= 1;
         assert_true(engine_open_memory(&engine, bytes, size, "test", &status));
@@ -337,16 +333,14 @@ TEST(one_rank_has_no_collectives)
     for (uint64_t ranks = 0; ranks <= 1; ranks++)
         for (int with_operands = 0; with_operands < 2; with_operands++) {
             struct small_plan small;
-            struct status status = {0};
             struct plan plan = make_small(&small, 1);
             if (!with_operands) small.launches[0].operand_count = 0;
-            struct engine engine = {.manifest.geometry.ranks = ranks, .plans = &plan, .plan_count = 1};
-            assert_false(engine_verify_exchange(&engine, &status));
+            struct engine bare = {.manifest.geometry.ranks = ranks, .plans = &plan, .plan_count = 1};
+            assert_false(engine_verify_exchange(&bare, &status));
             assert_int_equal(status.code, STATUS_CORRUPT);
             assert_string_equal(status.message, "section 'plans': plan 0: launch 0: a collective of one rank");
         }
     /* In a file such an operand is outside its space, which has size 0. */
-    struct status status = {0};
     if (!test_engine_make(&sample, &status)) fail_msg("%s", status.message);
     struct plan_launch *add = test_engine_launch(&sample, 0, OP_ADD);
     *operand_of(0, add, 1) = (struct plan_operand){.space = SPACE_COMM, .access = ACCESS_READ, .bytes = HEADER_BYTES};
@@ -359,25 +353,24 @@ TEST(library_plans_count)
     struct small_plan storage[2], library_storage;
     struct plan plans[2] = {make_small(&storage[0], 2), make_small(&storage[1], 2)};
     struct plan library[2] = {{.header = {.launch_count = 0}}, make_small(&library_storage, 2)};
-    struct engine engine = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = 2, .library_plans = library};
-    struct status status = {0};
-    if (!engine_verify_exchange(&engine, &status)) fail_msg("%s", status.message);
+    struct engine bare = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = 2, .library_plans = library};
+    if (!engine_verify_exchange(&bare, &status)) fail_msg("%s", status.message);
 
     library_storage.operands[3].offset = HEADER_BYTES;
-    assert_false(engine_verify_exchange(&engine, &status));
+    assert_false(engine_verify_exchange(&bare, &status));
     assert_string_equal(
         status.message,
         "section 'library plans': plan 1: launch 1: its buffer overlaps that of the collective before it");
     library_storage.operands[1].offset = HEADER_BYTES + 64;
-    assert_false(engine_verify_exchange(&engine, &status)); /* begins where the others end */
+    assert_false(engine_verify_exchange(&bare, &status)); /* begins where the others end */
     assert_non_null(strstr(status.message, "overlaps that of a plan's first one"));
     library_storage.operands[1].space = SPACE_ARENA;
-    assert_false(engine_verify_exchange(&engine, &status));
+    assert_false(engine_verify_exchange(&bare, &status));
     assert_string_equal(
         status.message,
         "section 'library plans': plan 1: launch 0: 1 headers and 0 buffers of the COMM space, expected one of each");
     library[1].header.launch_count = 0; /* no plan replaces it */
-    assert_true(engine_verify_exchange(&engine, &status));
+    assert_true(engine_verify_exchange(&bare, &status));
 }
 
 static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
@@ -417,9 +410,8 @@ TEST(no_order_of_plans_lets_buffers_meet)
                 behind &= last->offset >= first->offset + first->bytes;
             }
         }
-        struct status status = {0};
-        struct engine engine = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = (size_t)plan_count};
-        bool good = engine_verify_exchange(&engine, &status);
+        struct engine bare = {.manifest.geometry.ranks = 2, .plans = plans, .plan_count = (size_t)plan_count};
+        bool good = engine_verify_exchange(&bare, &status);
         if (good && meet) fail_msg("round %d: accepted, though buffers meet", round);
         if (!good && !meet && behind) fail_msg("round %d: refused for nothing: %s", round, status.message);
         accepted += good;
@@ -446,8 +438,6 @@ TEST(broken_plans_are_harmless)
         uint64_t at = (random >> 30) % section->stored_bytes;
         plans[at] = (uint8_t)(random >> 20 & 1 ? plans[at] ^ 1u << (random >> 50 & 7) : random >> 55);
         engine_fix_checksums(bytes, size);
-        struct engine engine;
-        struct status status = {0};
         if (engine_open_memory(&engine, bytes, size, "test", &status)) {
             test_engine_touch(&engine);
             for (size_t p = 0; p < engine.plan_count; p++)

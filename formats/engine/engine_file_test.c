@@ -26,7 +26,6 @@ static void add_weights(struct engine_writer *writer)
 
 static void add_sections(struct engine_writer *writer, unsigned skip)
 {
-    struct status status = {0};
     if (!test_engine_write_sections(&sample, writer, false, skip, &status)) fail_msg("%s", status.message);
 }
 
@@ -35,11 +34,9 @@ static void add_sections(struct engine_writer *writer, unsigned skip)
 TEST(round_trip_keeps_everything)
 {
     for (int compress = 0; compress < 2; compress++) {
-        struct status status = {0};
-        struct engine engine;
-        open_sample(&engine, compress);
+        open_sample(compress);
         if (!engine_verify_weights(&engine, 0, 1, &status)) fail_msg("%s", status.message);
-        expect_content(&engine);
+        expect_content();
         assert_memory_equal(engine.weights, sample.weights, TEST_ENGINE_WEIGHTS);
         assert_int_equal((uintptr_t)engine.tokenizer % 8, 0);
         engine_close(&engine);
@@ -48,8 +45,6 @@ TEST(round_trip_keeps_everything)
 
 TEST(optional_sections_may_be_absent)
 {
-    struct status status = {0};
-    struct engine engine;
     sample.manifest.has_tokenizer = false;
     sample.tactics[0] = '\0'; /* an empty section is left out */
     for (int i = 0; i < TEST_ENGINE_PLANS; i++)
@@ -124,21 +119,20 @@ TEST(every_bit_flip_is_refused)
     for (int compress = 0; compress < 2; compress++) {
         size_t size, refused = 0;
         uint8_t *bytes = written(compress, &size);
-        struct status status;
-        assert_true(accepts(bytes, size, &status));
+        assert_true(accepts(bytes, size));
         for (size_t position = 0; position < size; position++) {
             char name[64];
             const char *part = part_at(bytes, position, name, sizeof name);
             for (int bit = 0; bit < 8; bit++, refused++) {
                 bytes[position] ^= (uint8_t)(1u << bit);
-                if (accepts(bytes, size, &status)) fail_msg("bit %d of byte %zu flipped: accepted", bit, position);
+                if (accepts(bytes, size)) fail_msg("bit %d of byte %zu flipped: accepted", bit, position);
                 if (!strstr(status.message, part))
                     fail_msg("bit %d of byte %zu: expected '%s', found '%s'", bit, position, part, status.message);
                 bytes[position] ^= (uint8_t)(1u << bit);
             }
         }
         assert_int_equal(refused, 8 * size);
-        assert_true(accepts(bytes, size, &status));
+        assert_true(accepts(bytes, size));
         free(bytes);
     }
 }
@@ -176,8 +170,6 @@ TEST(other_files_are_named)
     static _Alignas(64) uint8_t text[256] = "{\"tokenizer\": \"not an engine\"}";
     expect_refused(text, 31, "header: not an engine file: expected it to begin with \"\\x89ENG\", found \"{\"tokeni\"");
     expect_refused(text, 0, "header: the file is empty");
-    struct engine engine;
-    struct status status = {0};
     assert_false(engine_open(&engine, path, &status));
     assert_int_equal(status.code, STATUS_NOT_FOUND);
     assert_non_null(strstr(status.message, path));
@@ -362,7 +354,6 @@ TEST(slots_bound_the_decode_batch)
 /* A section of a later minor version is skipped unless it is marked as required. */
 TEST(later_minor_versions_are_read)
 {
-    struct status status = {0};
     size_t size = 0;
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_true(engine_writer_section(writer, (enum engine_section)77, "from the future", 15, false, &status));
@@ -377,7 +368,7 @@ TEST(later_minor_versions_are_read)
     engine_fix_checksums(bytes, size);
     struct engine_section_entry *entry = test_engine_entry(bytes, size, 77);
     assert_non_null(entry);
-    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
+    if (!accepts(bytes, size)) fail_msg("%s", status.message);
     entry->flags |= SECTION_FLAG_REQUIRED;
     engine_fix_checksums(bytes, size);
     expect_refused(bytes, size,
@@ -394,8 +385,6 @@ TEST(later_minor_versions_are_read)
 TEST(files_of_1_0_are_refused)
 {
     static const char file[] = "formats/testdata/engine_1_0";
-    struct status status = {0};
-    struct engine engine;
     assert_false(engine_open(&engine, file, &status));
     assert_int_equal(status.code, STATUS_VERSION);
     assert_string_equal(
@@ -442,7 +431,6 @@ static void fill(uint8_t *bytes, size_t size)
 /* In pieces of this many chunks, from the last to the first if `backwards`. */
 static void write_large(const char *to, const uint8_t *weights, size_t size, size_t chunks, bool backwards)
 {
-    struct status status = {0};
     sample.manifest.weights_bytes = size;
     struct engine_writer *writer = engine_writer_begin(to, &status);
     assert_true(engine_writer_weights_begin(writer, size, 1, &status));
@@ -479,8 +467,6 @@ TEST(weights_do_not_depend_on_the_pieces)
     file_map_close(&first);
     file_map_close(&second);
 
-    struct engine engine;
-    struct status status = {0};
     if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
     assert_int_equal(engine.weights - engine.bytes, ENGINE_WEIGHT_ALIGNMENT_LARGE);
     assert_int_equal(engine.weight_chunks, 9);
@@ -510,7 +496,6 @@ TEST(weights_do_not_depend_on_the_pieces)
 
 TEST(misuse_is_an_internal_error)
 {
-    struct status status = {0};
     const uint8_t *view;
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_false(engine_writer_weights_put(writer, 0, "x", 1, &status));
@@ -551,7 +536,6 @@ static double seconds(void)
 TEST(a_killed_writer_leaves_all_or_nothing)
 {
     enum { ROUNDS = 60 };
-    struct status status = {0};
     double start = seconds();
     assert_true(test_engine_write(&sample, other_path(), true, &status));
     double whole = seconds() - start;
@@ -567,12 +551,11 @@ TEST(a_killed_writer_leaves_all_or_nothing)
         usleep((useconds_t)(2e6 * whole * rand() / RAND_MAX));
         kill(child, SIGKILL);
         assert_int_equal(waitpid(child, NULL, 0), child);
-        struct engine engine;
         if (access(path, F_OK) == 0) {
             found++;
             if (!engine_open(&engine, path, &status)) fail_msg("round %d: %s", round, status.message);
             assert_true(engine_verify_weights(&engine, 0, 1, &status));
-            expect_content(&engine);
+            expect_content();
             assert_memory_equal(engine.weights, sample.weights, TEST_ENGINE_WEIGHTS);
             engine_close(&engine);
         } else {

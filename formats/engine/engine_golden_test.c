@@ -98,7 +98,6 @@ TEST(random_tables_are_refused_or_harmless)
     const size_t base = test_engine_entry(bytes, size, SECTION_GOLDEN_PLANS)->offset;
     uint64_t random = 1;
     for (int round = 0; round < 4000; round++) {
-        struct status status;
         memcpy(changed, bytes, size);
         for (int i = 0; i <= round % 3; i++) {
             random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -106,7 +105,7 @@ TEST(random_tables_are_refused_or_harmless)
             changed[base + (random >> 24) % AT_LOGITS] = round % 2 ? value : value % 8;
         }
         engine_fix_checksums(changed, size);
-        bool ok = accepts(changed, size, &status);
+        bool ok = accepts(changed, size);
         accepted += ok;
         refused += !ok;
     }
@@ -120,7 +119,6 @@ TEST(longer_headers_are_read)
 {
     enum { LONGER = 8 };
     size_t size;
-    struct engine engine;
     uint8_t *bytes = written(false, &size), *longer = NULL;
     struct engine_section_entry *entry = test_engine_entry(bytes, size, SECTION_GOLDEN_PLANS);
     assert_int_equal(entry->offset + entry->raw_bytes, size); /* the last section */
@@ -134,7 +132,7 @@ TEST(longer_headers_are_read)
     const uint32_t header_bytes = AT_SEQUENCES + LONGER;
     memcpy(longer + entry->offset, &header_bytes, sizeof header_bytes);
     engine_fix_checksums(longer, size + LONGER);
-    open_bytes(&engine, longer, size + LONGER);
+    open_bytes(longer, size + LONGER);
     assert_true(test_engine_same_cases(&engine.golden_plans, &sample.golden_plans));
     engine_close(&engine);
     free(longer);
@@ -145,11 +143,9 @@ TEST(longer_headers_are_read)
 
 TEST(a_prompt_has_cases_for_every_plan)
 {
-    struct engine engine;
     struct golden_cases cases;
-    struct status status = {0};
     uint32_t items = 0;
-    open_sample(&engine, false);
+    open_sample(false);
     assert_true(golden_cases_of_prompt(&engine.golden, engine.plans, engine.plan_count, &cases, &status));
     assert_int_equal(cases.case_count, engine.plan_count);
     assert_int_equal(cases.row_count, 2);

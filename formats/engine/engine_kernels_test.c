@@ -30,8 +30,7 @@ TEST(the_section_has_the_documented_form)
 TEST(round_trip_keeps_everything)
 {
     for (int compress = 0; compress < 2; compress++) {
-        struct engine engine;
-        open_sample(&engine, compress);
+        open_sample(compress);
         assert_int_equal(engine.manifest.target, TARGET_CUDA);
         assert_int_equal(engine.manifest.target_capability, 90);
         assert_string_equal(engine.manifest.target_name, "a GPU");
@@ -44,14 +43,14 @@ TEST(round_trip_keeps_everything)
             assert_memory_equal(found->cubin, kernel->cubin, kernel->cubin_bytes);
             assert_int_equal((uintptr_t)found->cubin % 16, 0);
         }
-        expect_content(&engine);
+        expect_content();
         engine_close(&engine);
     }
 }
 
-static bool write_kernels(struct engine_writer *writer, struct status *status)
+static bool write_kernels(struct engine_writer *writer)
 {
-    return engine_writer_kernels(writer, sample.kernels, TEST_ENGINE_KERNELS, status);
+    return engine_writer_kernels(writer, sample.kernels, TEST_ENGINE_KERNELS, &status);
 }
 
 /* As test_engine_device.c does. */
@@ -63,7 +62,6 @@ TEST(the_writer_makes_the_same_section)
 
 TEST(the_writer_bounds_the_kernels)
 {
-    struct status status = {0};
     struct engine_kernel kernels[2] = {sample.kernels[0], sample.kernels[1]};
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_false(engine_writer_kernels(writer, kernels, 0, &status));
@@ -398,7 +396,6 @@ TEST(the_section_goes_with_the_target)
 {
     sample.kernel_count = 0; /* a section of size 0 is left out */
     expect_sample_refused("section 'manifest': target 'cuda': section 'kernels' is missing");
-    struct status status = {0};
     assert_true(test_engine_make_device(&sample, &status));
     static struct test_engine processor;
     assert_true(test_engine_make(&processor, &status));
@@ -410,7 +407,6 @@ TEST(the_section_goes_with_the_target)
 
 TEST(processors_have_no_device_fields)
 {
-    struct status status = {0};
     /* The device's sections under the target CPU: the first launch is refused. */
     sample.kernel_count = 0;
     sample.manifest.target = TARGET_CPU;

@@ -38,7 +38,6 @@ static void add_library_plan(size_t twin)
 TEST(any_plan_may_have_one_in_its_place)
 {
     for (unsigned twins = 1; twins < 1u << TEST_ENGINE_PLANS; twins++) {
-        struct engine engine;
         struct plan plans[TEST_ENGINE_PLANS];
         assert_int_equal(make_sample(NULL), 0);
         size_t count = 0;
@@ -50,7 +49,7 @@ TEST(any_plan_may_have_one_in_its_place)
             memmove(library_plans, library_plans + 1, sample.library_plan_count * sizeof *library_plans);
         }
         memcpy(plans, library_plans, sizeof plans);
-        open_sample(&engine, twins % 2);
+        open_sample(twins % 2);
         for (size_t twin = 0; twin < TEST_ENGINE_PLANS; twin++) {
             if (twins & 1u << twin)
                 assert_true(test_engine_same_plan(&engine.library_plans[twin], &plans[count++]));
@@ -66,14 +65,13 @@ TEST(any_plan_may_have_one_in_its_place)
 TEST(each_has_its_own_arena)
 {
     enum { WORKSPACE_OPERAND = 4 };
-    struct engine engine;
     const struct plan_launch *matmul = test_engine_launch(&sample, TEST_ENGINE_LIBRARY_PLAN, OP_MATMUL);
     sample.storage[TEST_ENGINE_LIBRARY_PLAN].operands[matmul->first_operand + WORKSPACE_OPERAND].offset = 0;
     library_plans[0].header.arena_bytes = 32768;
     add_library_plan(1);
     add_library_plan(2);
     library_plans[1].header.arena_bytes = UINT64_C(1) << 40;
-    open_sample(&engine, true);
+    open_sample(true);
     assert_int_equal(engine.library_plans[0].header.arena_bytes, 32768);
     assert_int_equal(engine.library_arena_bytes, UINT64_C(1) << 40); /* the largest */
     engine_close(&engine);
@@ -83,7 +81,6 @@ TEST(each_has_its_own_arena)
 TEST(library_plans_may_be_compressed)
 {
     size_t section_bytes, size;
-    struct engine engine;
     uint8_t *section = plans_section(&section_bytes);
     uLongf stored = compressBound((uLong)section_bytes);
     uint8_t *packed = malloc(stored);
@@ -96,7 +93,7 @@ TEST(library_plans_may_be_compressed)
     entry->flags = SECTION_FLAG_ZLIB;
     entry->raw_bytes = section_bytes;
     engine_fix_checksums(bytes, size);
-    open_bytes(&engine, bytes, size);
+    open_bytes(bytes, size);
     assert_true(test_engine_same_plan(&engine.library_plans[0], &library_plans[0]));
     engine_close(&engine);
     entry->raw_bytes = section_bytes + 64;
@@ -191,8 +188,6 @@ TEST(every_bit_of_the_plans_counts)
     size_t section = entry->offset, section_bytes = entry->stored_bytes;
     for (size_t i = 0; i < section_bytes; i++) {
         for (int bit = 0; bit < 8; bit++) {
-            struct status status = {0};
-            struct engine engine;
             bytes[section + i] ^= (uint8_t)(1u << bit);
             engine_fix_checksums(bytes, size);
             if (engine_open_memory(&engine, bytes, size, "test", &status)) {

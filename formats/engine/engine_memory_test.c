@@ -13,7 +13,6 @@ enum { BOMB_BYTES = 40 << 20, MEGABYTE = 1 << 20 };
 /* The sample with these sections inflating to 40 MiB of zeros; stored at `path`. */
 static void write_bombs(const enum engine_section *bombs, size_t count)
 {
-    struct status status = {0};
     unsigned skip = 1u << SECTION_GOLDEN | 1u << SECTION_GOLDEN_PLANS;
     uint8_t *zeros = calloc(1, BOMB_BYTES);
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -37,7 +36,7 @@ static long peak_kilobytes(void)
 }
 
 /* Largest memory that opening the file adds to a new process, and how the process ends. */
-static long cost_of_opening(struct status *status)
+static long cost_of_opening(void)
 {
     struct {
         long kilobytes;
@@ -48,7 +47,6 @@ static long cost_of_opening(struct status *status)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct engine engine;
         const long before = peak_kilobytes();
         if (engine_open(&engine, path, &result.status)) _exit(1);
         result.kilobytes = peak_kilobytes() - before;
@@ -60,15 +58,14 @@ static long cost_of_opening(struct status *status)
     close(ends[0]);
     assert_int_equal(waitpid(child, &outcome, 0), child);
     assert_int_equal(outcome, 0);
-    *status = result.status;
+    status = result.status;
     return result.kilobytes;
 }
 
 /* `words` as test_expect_message has them. */
 static void expect_cheap_refusal(enum status_code code, const char *words)
 {
-    struct status status;
-    const long kilobytes = cost_of_opening(&status);
+    const long kilobytes = cost_of_opening();
     test_expect_failure(false, &status, code, words);
     if (kilobytes > 4096) fail_msg("opening took %ld kB: %s", kilobytes, status.message);
 }
@@ -107,11 +104,11 @@ TEST(the_manifest_bounds_the_others)
     }
 }
 
-static bool open_within(struct engine *engine, const char *engine_path, uint64_t limit, struct status *status)
+static bool open_within(uint64_t limit)
 {
-    if (!engine_open_begin(engine, engine_path, limit, status)) return false;
-    bool ok = engine_open_finish(engine, status);
-    if (!ok) engine_close(engine);
+    if (!engine_open_begin(&engine, path, limit, &status)) return false;
+    bool ok = engine_open_finish(&engine, &status);
+    if (!ok) engine_close(&engine);
     return ok;
 }
 
@@ -132,9 +129,7 @@ TEST(a_limit_holds_for_all_together)
     expect_cheap_refusal(STATUS_MACHINE, "section 'tactics': needs 41943040 bytes of memory|may take 3|has taken|"
                                          "raise the limit (max_host_bytes)");
     /* With a higher limit the file is read and its error reported. */
-    struct engine engine;
-    struct status status = {0};
-    assert_false(open_within(&engine, path, 2 * (uint64_t)BOMB_BYTES, &status));
+    assert_false(open_within(2 * (uint64_t)BOMB_BYTES));
     assert_int_equal(status.code, STATUS_CORRUPT);
     assert_non_null(strstr(status.message, "section 'tactics': line 0 is not a tuning record"));
 }
@@ -143,12 +138,10 @@ TEST(a_limit_holds_for_all_together)
 TEST(the_caller_sets_the_limit)
 {
     for (int compress = 0; compress < 2; compress++) {
-        struct engine engine;
-        struct status status = {0};
         uint64_t refused = 0, opened = 0, kept = 0;
         if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
         for (uint64_t limit = 1; limit < 96 << 10; limit += 251) {
-            if (open_within(&engine, path, limit, &status)) {
+            if (open_within(limit)) {
                 assert_true(engine.host_bytes <= limit);
                 kept = engine.host_bytes;
                 opened++;

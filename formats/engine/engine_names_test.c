@@ -37,8 +37,6 @@ TEST(the_file_names_its_ops)
 {
     char text[TEXT_BYTES];
     size_t size;
-    struct engine engine;
-    struct status status = {0};
     make_names(text, 0, ",\"kernels\":{\"matmul_head\":{\"operands\":[],\"params\":{\"3\":\"hoehe\"}}},\"later\":1}");
     uint8_t *bytes = with_names(text, &size);
     if (!engine_open_memory(&engine, bytes, size, "test", &status)) fail_msg("%s", status.message);

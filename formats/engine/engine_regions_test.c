@@ -43,7 +43,6 @@ TEST(chunks_follow_the_regions)
 /* The writer's parts: chunks or runs of them. */
 static void write_regions(uint64_t region, const uint8_t *weights, bool at_once)
 {
-    struct status status = {0};
     const uint64_t all = RANKS * region, chunks = weight_chunk_count(all, RANKS);
     sample.manifest.weights_bytes = all;
     struct engine_writer *writer = engine_writer_begin(path, &status);
@@ -82,8 +81,6 @@ TEST(regions_of_several_chunks)
     enum { REGION = CHUNK + 12288, CHUNKS = 4 };
     uint8_t *weights = make_weights(REGION);
     for (int at_once = 0; at_once < 2; at_once++) {
-        struct engine engine;
-        struct status status = {0};
         write_regions(REGION, weights, at_once);
         if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
         assert_int_equal(engine.weight_chunks, CHUNKS);
@@ -99,8 +96,6 @@ TEST(regions_of_several_chunks)
     uint8_t *bytes = test_engine_read(path, &size);
     const struct engine_section_entry *section = test_engine_entry(bytes, size, SECTION_WEIGHTS);
     for (uint64_t wrong = 0; wrong < CHUNKS; wrong++) {
-        struct engine engine;
-        struct status status = {0};
         uint64_t offset, length;
         char words[80];
         weight_chunk_range(RANKS * REGION, RANKS, wrong, &offset, &length);

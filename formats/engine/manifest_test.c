@@ -8,7 +8,6 @@ static char *format(void)
 {
     char *text = NULL;
     size_t size = 0;
-    struct status status = {0};
     if (!manifest_format(manifest, &text, &size, &status)) fail_msg("%s", status.message);
     assert_int_equal(strlen(text), size);
     return text;
@@ -18,7 +17,6 @@ static char *format(void)
 static struct manifest parse(const char *text)
 {
     struct manifest back;
-    struct status status = {0};
     memset(&back, 0x5a, sizeof back);
     if (!manifest_parse(&back, text, strlen(text), &status)) fail_msg("%s", status.message);
     const struct manifest kept = *manifest;
@@ -224,7 +222,6 @@ static void judge_edits(const struct text_edit *edits, size_t count)
         int size = asprintf(&edited, "%.*s%s%s", (int)(at - text), text, edits[i].to, at + strlen(edits[i].from));
         assert_true(size > 0);
         struct manifest parsed;
-        struct status status = {0};
         bool good = manifest_parse(&parsed, edited, (size_t)size, &status);
         if (good != (edits[i].expected == NULL)) fail_msg("edit %zu '%s': %s", i, edits[i].to, status.message);
         if (!good && (!strstr(status.message, edits[i].expected) || strncmp(status.message, "manifest", 8) != 0))
@@ -236,13 +233,11 @@ static void judge_edits(const struct text_edit *edits, size_t count)
 
 static void become_a_device(void)
 {
-    struct status status = {0};
     if (!test_engine_make_device(&sample, &status)) fail_msg("%s", status.message);
 }
 
 static void become_parallel(void)
 {
-    struct status status = {0};
     if (!test_engine_make_ranks(&sample, &status)) fail_msg("%s", status.message);
 }
 
@@ -326,7 +321,6 @@ TEST(every_number_of_ranks_is_judged)
                             (shapes[i].kv_heads % ranks == 0 || ranks % shapes[i].kv_heads == 0);
             char *text = NULL;
             size_t size = 0;
-            struct status status = {0};
             bool written = manifest_format(manifest, &text, &size, &status);
             if (written != expected) fail_msg("shape %zu, %d ranks: %s", i, (int)ranks, status.message);
             if (!written) assert_non_null(strstr(status.message, "manifest: parallel: ranks: "));
@@ -347,7 +341,6 @@ TEST(every_prefix_is_refused)
         char *text = format();
         for (size_t size = 0; size < strlen(text); size++) {
             struct manifest parsed;
-            struct status status = {0};
             assert_false(manifest_parse(&parsed, text, size, &status));
             assert_int_equal(status.code, STATUS_BAD_INPUT);
         }
@@ -359,7 +352,6 @@ static void expect_not_written(const char *expected)
 {
     char *text = NULL;
     size_t size = 0;
-    struct status status = {0};
     assert_false(manifest_format(manifest, &text, &size, &status));
     if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
     assert_null(text);

@@ -53,7 +53,6 @@ TEST(state_layout_places_fields_in_order)
     assert_int_equal(listed[STATE_ROPE_SET].id, 4);
     assert_int_equal(listed[STATE_ROPE_SET].flags, PLAN_FIELD_ESSENTIAL);
     /* A reader takes the list as it is, with the field and without it. */
-    struct status status = {0};
     assert_true(plan_read_fields(listed, STATE_FIELD_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_false(plan_read_fields(listed, STATE_ALWAYS_COUNT, SPACE_STATE, total, fields, STATE_FIELD_COUNT, &status));
     assert_non_null(strstr(status.message, "has 3 of its 4 fields"));
@@ -95,7 +94,6 @@ TEST(names_are_known_and_safe)
 TEST(good_plans_pass)
 {
     for (int i = 0; i < TEST_ENGINE_PLANS; i++) {
-        struct status status = {0};
         struct plan_space_sizes sizes = sizes_of(&sample.plans[i]);
         if (!plan_verify(&sample.plans[i], &sizes, "plan", &status)) fail_msg("%s", status.message);
     }
@@ -178,7 +176,6 @@ static const struct edit edits[] = {
 TEST(every_damage_is_named)
 {
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
-        struct status status = {0};
         const struct edit *edit = &edits[i];
         assert_int_equal(make_sample(NULL), 0);
         struct plan_space_sizes sizes = sizes_of(&sample.plans[0]);
@@ -197,7 +194,6 @@ TEST(operands_may_be_absent)
     struct plan_space_sizes sizes = sizes_of(plan);
     for (int field = 0; field < 4; field++) {
         struct plan_operand absent = {0};
-        struct status status = {0};
         sample.storage[0].operands[5] = absent;
         if (!plan_verify(plan, &sizes, "plan", &status)) fail_msg("%s", status.message);
         if (field == 0) absent.access = ACCESS_READ;
@@ -224,27 +220,25 @@ static const struct plan_field_entry good_fields[] = {
 };
 enum { ENTRIES = sizeof good_fields / sizeof *good_fields };
 
-static bool read_fields(const struct plan_field_entry *entries, uint32_t count, struct plan_field found[FIELDS],
-                        struct status *status)
+static bool read_fields(const struct plan_field_entry *entries, uint32_t count, struct plan_field found[FIELDS])
 {
     const struct plan_field needed[FIELDS] = {{0, 64}, {0, 100}, {0, 8}};
-    status_clear(status);
+    status_clear(&status);
     memcpy(found, needed, sizeof needed);
-    return plan_read_fields(entries, count, SPACE_STEP, SPACE_BYTES, found, FIELDS, status);
+    return plan_read_fields(entries, count, SPACE_STEP, SPACE_BYTES, found, FIELDS, &status);
 }
 
 TEST(fields_are_where_the_file_says)
 {
     struct plan_field found[FIELDS], again[FIELDS];
     struct plan_field_entry listed[FIELDS];
-    struct status status;
-    if (!read_fields(good_fields, ENTRIES, found, &status)) fail_msg("%s", status.message);
+    if (!read_fields(good_fields, ENTRIES, found)) fail_msg("%s", status.message);
     for (int i = 0; i < FIELDS; i++) {
         assert_int_equal(found[i].offset, good_fields[i].offset);
         assert_int_equal(found[i].bytes, good_fields[i].bytes);
     }
     assert_int_equal(plan_list_fields(found, FIELDS, listed), FIELDS);
-    if (!read_fields(listed, FIELDS, again, &status)) fail_msg("%s", status.message);
+    if (!read_fields(listed, FIELDS, again)) fail_msg("%s", status.message);
     assert_memory_equal(again, found, sizeof found);
 }
 
@@ -275,19 +269,18 @@ TEST(damaged_fields_are_refused)
          "needs a newer runtime: step field 3 has id 9 and is essential"},
     };
     struct plan_field found[FIELDS];
-    struct status status;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct plan_field_entry entries[ENTRIES];
         memcpy(entries, good_fields, sizeof entries);
         entries[cases[i].entry] = cases[i].value;
-        if (read_fields(entries, ENTRIES, found, &status)) fail_msg("accepted: %s", cases[i].expected);
+        if (read_fields(entries, ENTRIES, found)) fail_msg("accepted: %s", cases[i].expected);
         assert_int_equal(status.code, cases[i].code);
         if (!strstr(status.message, cases[i].expected))
             fail_msg("expected '%s', found '%s'", cases[i].expected, status.message);
     }
-    assert_false(read_fields(good_fields, 2, found, &status));
+    assert_false(read_fields(good_fields, 2, found));
     assert_non_null(strstr(status.message, "has 2 of its 3 fields"));
-    assert_false(read_fields(good_fields, UINT32_MAX, found, &status));
+    assert_false(read_fields(good_fields, UINT32_MAX, found));
     assert_non_null(strstr(status.message, "4294967295 fields of the step space, at most 64"));
 }
 
@@ -296,7 +289,6 @@ TEST(dependencies_must_rise)
     struct plan *plan = &sample.plans[0];
     struct plan_space_sizes sizes = sizes_of(plan);
     struct plan_launch *last = &sample.storage[0].launches[9];
-    struct status status = {0};
     /* The last launch also takes the two dependencies of the previous launch: 6, 7, 8. */
     last->first_dependency -= 2;
     last->dependency_count = 3;

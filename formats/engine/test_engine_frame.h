@@ -10,13 +10,14 @@
 #include "formats/engine/test_engine.h"
 
 static struct test_engine sample; /* created anew for every test */
+static struct status status;
+static struct engine engine; /* the open one */
 static char folder[] = "/tmp/engine_test.XXXXXX";
 static char path[64];
 
 static inline int make_sample(void **state)
 {
     (void)state;
-    struct status status = {0};
     return TEST_ENGINE_MAKE(&sample, &status) ? 0 : -1;
 }
 
@@ -42,7 +43,6 @@ static inline int remove_folder(void **state)
 /* The sample as a file, in memory; free() it. The section of its kernels, if it has any, is checked on the way. */
 static inline uint8_t *written(bool compress, size_t *size)
 {
-    struct status status = {0};
     if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
     uint8_t *bytes = test_engine_read(path, size);
     assert_non_null(bytes);
@@ -54,25 +54,24 @@ static inline uint8_t *written(bool compress, size_t *size)
     return bytes;
 }
 
-static inline void open_sample(struct engine *engine, bool compress)
+static inline void open_sample(bool compress)
 {
-    struct status status = {0};
     if (!test_engine_write(&sample, path, compress, &status)) fail_msg("%s", status.message);
-    if (!engine_open(engine, path, &status)) fail_msg("%s", status.message);
+    if (!engine_open(&engine, path, &status)) fail_msg("%s", status.message);
 }
 
 /* Everything but the weights is the sample's. */
-static inline void expect_content(const struct engine *engine)
+static inline void expect_content(void)
 {
     char *text = NULL;
     size_t size = 0;
     assert_true(manifest_format(&sample.manifest, &text, &size, NULL));
-    assert_int_equal(engine->manifest_text_size, size);
-    assert_memory_equal(engine->manifest_text, text, size);
+    assert_int_equal(engine.manifest_text_size, size);
+    assert_memory_equal(engine.manifest_text, text, size);
     free(text);
-    assert_int_equal(engine->tensor_count, TEST_ENGINE_TENSORS);
+    assert_int_equal(engine.tensor_count, TEST_ENGINE_TENSORS);
     for (int i = 0; i < TEST_ENGINE_TENSORS; i++) {
-        const struct engine_tensor *found = &engine->tensors[i], *tensor = &sample.tensors[i];
+        const struct engine_tensor *found = &engine.tensors[i], *tensor = &sample.tensors[i];
         assert_string_equal(found->name, tensor->name);
         assert_int_equal(found->dtype, tensor->dtype);
         assert_int_equal(found->layout, tensor->layout);
@@ -81,35 +80,33 @@ static inline void expect_content(const struct engine *engine)
         assert_int_equal(found->offset, tensor->offset);
         assert_int_equal(found->bytes, tensor->bytes);
     }
-    assert_int_equal(engine->plan_count, TEST_ENGINE_PLANS);
-    for (int i = 0; i < TEST_ENGINE_PLANS; i++) assert_true(test_engine_same_plan(&engine->plans[i], &sample.plans[i]));
-    assert_memory_equal(engine->manifest.geometry.state, sample.manifest.geometry.state,
+    assert_int_equal(engine.plan_count, TEST_ENGINE_PLANS);
+    for (int i = 0; i < TEST_ENGINE_PLANS; i++) assert_true(test_engine_same_plan(&engine.plans[i], &sample.plans[i]));
+    assert_memory_equal(engine.manifest.geometry.state, sample.manifest.geometry.state,
                         sizeof sample.manifest.geometry.state);
-    assert_int_equal(engine->tactics_size, strlen(sample.tactics));
-    assert_memory_equal(engine->tactics, sample.tactics, engine->tactics_size);
-    assert_int_equal(engine->tokenizer_size, sizeof sample.tokenizer);
-    assert_memory_equal(engine->tokenizer, sample.tokenizer, sizeof sample.tokenizer);
-    assert_int_equal(engine->golden.prompt_count, 3);
-    assert_int_equal(engine->golden.token_count, 2);
-    assert_memory_equal(engine->golden.prompt, sample.prompt, sizeof sample.prompt);
-    assert_memory_equal(engine->golden.tokens, sample.tokens, sizeof sample.tokens);
-    assert_memory_equal(engine->golden.logits, sample.logits, sizeof sample.logits);
-    assert_true(test_engine_same_cases(&engine->golden_plans, &sample.golden_plans));
+    assert_int_equal(engine.tactics_size, strlen(sample.tactics));
+    assert_memory_equal(engine.tactics, sample.tactics, engine.tactics_size);
+    assert_int_equal(engine.tokenizer_size, sizeof sample.tokenizer);
+    assert_memory_equal(engine.tokenizer, sample.tokenizer, sizeof sample.tokenizer);
+    assert_int_equal(engine.golden.prompt_count, 3);
+    assert_int_equal(engine.golden.token_count, 2);
+    assert_memory_equal(engine.golden.prompt, sample.prompt, sizeof sample.prompt);
+    assert_memory_equal(engine.golden.tokens, sample.tokens, sizeof sample.tokens);
+    assert_memory_equal(engine.golden.logits, sample.logits, sizeof sample.logits);
+    assert_true(test_engine_same_cases(&engine.golden_plans, &sample.golden_plans));
 }
 
-static inline void open_bytes(struct engine *engine, const uint8_t *bytes, size_t size)
+static inline void open_bytes(const uint8_t *bytes, size_t size)
 {
-    struct status status = {0};
-    if (!engine_open_memory(engine, bytes, size, "test", &status)) fail_msg("%s", status.message);
+    if (!engine_open_memory(&engine, bytes, size, "test", &status)) fail_msg("%s", status.message);
 }
 
 /* Opens the engine, verifies its weights and reads everything in it. */
-static inline bool accepts(const uint8_t *bytes, size_t size, struct status *status)
+static inline bool accepts(const uint8_t *bytes, size_t size)
 {
-    struct engine engine;
-    status_clear(status);
-    if (!engine_open_memory(&engine, bytes, size, "test", status)) return false;
-    bool done = engine_verify_weights(&engine, 0, engine.weight_chunks, status);
+    status_clear(&status);
+    if (!engine_open_memory(&engine, bytes, size, "test", &status)) return false;
+    bool done = engine_verify_weights(&engine, 0, engine.weight_chunks, &status);
     test_engine_touch(&engine);
     engine_close(&engine);
     return done;
@@ -117,14 +114,12 @@ static inline bool accepts(const uint8_t *bytes, size_t size, struct status *sta
 
 static inline void expect_accepted(const uint8_t *bytes, size_t size)
 {
-    struct status status;
-    if (!accepts(bytes, size, &status)) fail_msg("%s", status.message);
+    if (!accepts(bytes, size)) fail_msg("%s", status.message);
 }
 
 static inline void expect_refused(const uint8_t *bytes, size_t size, const char *expected)
 {
-    struct status status;
-    if (accepts(bytes, size, &status)) fail_msg("accepted: %s", expected);
+    if (accepts(bytes, size)) fail_msg("accepted: %s", expected);
     if (!strstr(status.message, expected)) fail_msg("expected '%s', found '%s'", expected, status.message);
     const bool newer = strstr(status.message, "needs a newer runtime") || strstr(status.message, "is too new for");
     const bool other = strstr(status.message, "not an engine file") || strstr(status.message, "the file is empty");
@@ -208,10 +203,9 @@ static inline void expect_edit(const struct edit *edits, size_t count, size_t nu
         for (size_t i = 0; !in_sample && i < count; i++)
             make_edit(&edits[i], place_in_file(bytes, size, edits[i].place));
         engine_fix_checksums(bytes, size);
-        struct status status;
         if (expected)
             expect_refused(bytes, size, expected);
-        else if (!accepts(bytes, size, &status))
+        else if (!accepts(bytes, size))
             fail_msg("edit %zu: %s", number, status.message);
         free(bytes);
     }
@@ -241,10 +235,9 @@ static inline void expect_every_bit_counts(unsigned type, bool (*may_be)(const u
     uint8_t *section = bytes + entry->offset;
     snprintf(name, sizeof name, "section '%s': ", engine_section_name(type));
     for (size_t bit = 0; bit < 8 * entry->stored_bytes; bit++) {
-        struct status status;
         section[bit / 8] ^= (uint8_t)(1u << bit % 8);
         engine_fix_checksums(bytes, size);
-        bool accepted = accepts(bytes, size, &status);
+        bool accepted = accepts(bytes, size);
         if (accepted != may_be(section, bit / 8) ||
             (!accepted && !strstr(status.message, name) && !strstr(status.message, about)))
             fail_msg("bit %zu of byte %zu: %s", bit % 8, bit / 8, status.message);
@@ -292,17 +285,16 @@ static inline void expect_section(unsigned type, const void *section, size_t sec
 
 /* `write` adds a section to a file, once; its bytes before compression are `raw`. */
 static inline void expect_compressed_section(unsigned type, unsigned flags, const void *raw, size_t raw_bytes,
-                                             bool (*write)(struct engine_writer *, struct status *))
+                                             bool (*write)(struct engine_writer *))
 {
-    struct status status = {0};
     size_t size;
     struct engine_writer *writer = engine_writer_begin(path, &status);
     assert_true(test_engine_write_sections(&sample, writer, false, ~(1u << SECTION_MANIFEST), &status));
     assert_true(engine_writer_weights_begin(writer, 64, 1, &status));
     assert_true(engine_writer_weights_put(writer, 0, sample.weights, 64, &status));
     assert_true(engine_writer_weights_end(writer, &status));
-    if (!write(writer, &status)) fail_msg("%s", status.message);
-    assert_false(write(writer, &status));
+    if (!write(writer)) fail_msg("%s", status.message);
+    assert_false(write(writer));
     assert_int_equal(status.code, STATUS_INTERNAL);
     assert_true(engine_writer_commit(writer, &status));
     uint8_t *bytes = test_engine_read(path, &size), *found = malloc(raw_bytes);
