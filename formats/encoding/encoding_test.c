@@ -41,7 +41,7 @@ static const struct {
 } shapes[] = {{1, 1}, {1, 32}, {3, 33}, {2, 128}, {5, 1}, {130, 7}, {129, 130}, {7, 257}, {256, 128}, {1, 511}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ELEMENTS = 256 * 130 };
 
-/* Of the current test. */
+/* What the current test encodes and decodes. */
 static uint8_t planes[8 * MOST_ELEMENTS], more_planes[8 * MOST_ELEMENTS];
 static float elements[MOST_ELEMENTS], more_elements[MOST_ELEMENTS];
 
