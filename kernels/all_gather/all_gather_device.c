@@ -11,15 +11,10 @@ enum { WARP = 32, MAX_THREADS = 1024, VECTOR = 4 };
 static const char *launch(const int64_t *params, const struct device_facts *gpu, struct device_geometry *geometry)
 {
     (void)gpu;
-    const int64_t rows = params[ALL_GATHER_DEVICE_ROWS], width = params[ALL_GATHER_DEVICE_WIDTH];
-    const int64_t out_width = params[ALL_GATHER_DEVICE_OUT_WIDTH], ranks = params[ALL_GATHER_DEVICE_RANKS];
-    const int64_t count_index = params[ALL_GATHER_DEVICE_COUNT_INDEX], threads = params[ALL_GATHER_DEVICE_THREADS];
-    if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
-    if (count_index < 0 || count_index > 1) return "COUNT_INDEX is not 0 or 1";
-    if (ranks < 2 || ranks > PLAN_MAX_RANKS) return "RANKS is not in 2..16";
-    if (width < 1 || width > OP_MAX_WIDTH) return "WIDTH is not in 1..2^31-1";
-    if (out_width < 1 || out_width > ranks * width || out_width > OP_MAX_WIDTH)
-        return "OUT_WIDTH is not in 1..RANKS * WIDTH";
+    const int64_t rows = params[ALL_GATHER_ROWS], width = params[ALL_GATHER_WIDTH];
+    const int64_t out_width = params[ALL_GATHER_OUT_WIDTH], threads = params[ALL_GATHER_DEVICE_THREADS];
+    const char *why = op_params_illegal(&op_all_gather, params);
+    if (why) return why;
     if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
     const int64_t vector = width % VECTOR == 0 && out_width % VECTOR == 0 ? VECTOR : 1;
     const int64_t blocks = (rows * (width / vector) + threads - 1) / threads;
@@ -33,12 +28,8 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 {
     static const int64_t threads[] = {256, 128, 512, 1024};
     int count = 0;
-    for (int t = 0; t < 4 && count < capacity; t++) {
-        struct device_geometry geometry;
-        memcpy(params_out[count], params, ALL_GATHER_DEVICE_PARAMS * sizeof *params);
-        params_out[count][ALL_GATHER_DEVICE_THREADS] = threads[t];
-        if (!launch(params_out[count], gpu, &geometry)) count++;
-    }
+    for (int t = 0; t < 4; t++)
+        count = device_add_candidate(&device_all_gather, params, &threads[t], gpu, params_out, count, capacity);
     return count;
 }
 
@@ -46,8 +37,8 @@ static int candidates(const int64_t *params, const struct device_facts *gpu, int
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
-    const uint64_t columns = (uint64_t)params[ALL_GATHER_DEVICE_WIDTH] + (uint64_t)params[ALL_GATHER_DEVICE_OUT_WIDTH];
-    *bytes = (uint64_t)params[ALL_GATHER_DEVICE_ROWS] * columns * sizeof(float);
+    const uint64_t columns = (uint64_t)params[ALL_GATHER_WIDTH] + (uint64_t)params[ALL_GATHER_OUT_WIDTH];
+    *bytes = (uint64_t)params[ALL_GATHER_ROWS] * columns * sizeof(float);
     *flops = 0;
 }
 
@@ -67,7 +58,7 @@ const struct device_kernel device_all_gather = {
     .problem = &op_all_gather,
     .own_names = tunable_names,
     .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = ALL_GATHER_DEVICE_OPERANDS,
+    .operand_count = ALL_GATHER_OPERANDS,
     .launch = launch,
     .candidates = candidates,
     .cost = cost,

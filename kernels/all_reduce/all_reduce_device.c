@@ -8,7 +8,6 @@
 #include "kernels/op/op.h"
 
 enum {
-    FLT_MAX_BITS = 0x7f7fffff,
     MAX_WIDTH = 1 << 24,
     WARP = 32,
     MAX_THREADS = 1024,
@@ -17,51 +16,44 @@ enum {
     MOST_STEPS = 4,     /* vectors of a thread: they stay in registers */
 };
 
-static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
-static bool is_flag(int64_t value) { return value == 0 || value == 1; }
-static bool is_rows(int64_t value) { return value >= ALL_REDUCE_NO_ROWS && value <= ALL_REDUCE_OWN_ROWS; }
-
 static int64_t row_vectors(const int64_t *params)
 {
-    return params[ALL_REDUCE_DEVICE_WIDTH] * (int64_t)dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]) /
-           VECTOR_BYTES;
+    return params[ALL_REDUCE_WIDTH] * (int64_t)dtype_bytes((enum dtype)params[ALL_REDUCE_X_DTYPE]) / VECTOR_BYTES;
 }
 
 const char *all_reduce_device_illegal(const int64_t *params)
 {
-    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], width = params[ALL_REDUCE_DEVICE_WIDTH];
-    const int64_t ranks = params[ALL_REDUCE_DEVICE_RANKS], eps = params[ALL_REDUCE_DEVICE_EPS_BITS];
+    const int64_t width = params[ALL_REDUCE_WIDTH];
+    const char *why = op_params_illegal(&op_all_reduce, params);
+    if (why) return why;
+    return width < 8 || width > MAX_WIDTH || width % 8 ? "WIDTH is not a multiple of 8 in 8..2^24" : NULL;
+}
+
+/* Likewise with THREADS. */
+static const char *threads_illegal(const int64_t *params)
+{
     const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS];
-    if (rows < 1 || rows > OP_MAX_ROWS) return "ROWS is not in 1..2^20";
-    if (!is_flag(params[ALL_REDUCE_DEVICE_COUNT_INDEX])) return "COUNT_INDEX is not 0 or 1";
-    if (width < 8 || width > MAX_WIDTH || width % 8) return "WIDTH is not a multiple of 8 in 8..2^24";
-    if (ranks < 2 || ranks > PLAN_MAX_RANKS) return "RANKS is not in 2..16";
-    if (!is_float(params[ALL_REDUCE_DEVICE_X_DTYPE])) return "X_DTYPE is not F32, F16 or BF16";
-    if (!is_rows(params[ALL_REDUCE_DEVICE_HAS_RESIDUAL])) return "HAS_RESIDUAL is not 0, 1 or 2";
-    if (!is_rows(params[ALL_REDUCE_DEVICE_HAS_NORM])) return "HAS_NORM is not 0, 1 or 2";
-    if (!is_float(params[ALL_REDUCE_DEVICE_NORM_DTYPE])) return "NORM_DTYPE is not F32, F16 or BF16";
-    if (eps < 0 || eps > FLT_MAX_BITS) return "EPS_BITS are not of a finite float >= 0";
-    if (!is_float(params[ALL_REDUCE_DEVICE_OUT_DTYPE])) return "OUT_DTYPE is not F32, F16 or BF16";
-    if (threads < WARP || threads > MAX_THREADS || threads % WARP) return "THREADS is not a multiple of 32 in 32..1024";
-    return NULL;
+    const char *why = all_reduce_device_illegal(params);
+    if (why) return why;
+    return threads < WARP || threads > MAX_THREADS || threads % WARP ? "THREADS is not a multiple of 32 in 32..1024"
+                                                                     : NULL;
 }
 
 static uint64_t row_bytes(const int64_t *params)
 {
-    return (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH] * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]);
+    return (uint64_t)params[ALL_REDUCE_WIDTH] * dtype_bytes((enum dtype)params[ALL_REDUCE_X_DTYPE]);
 }
 
 static const char *launch_one_shot(const int64_t *params, const struct device_facts *gpu,
                                    struct device_geometry *geometry)
 {
-    const char *illegal = all_reduce_device_illegal(params);
+    const char *illegal = threads_illegal(params);
     if (illegal) return illegal;
-    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS], threads = params[ALL_REDUCE_DEVICE_THREADS];
+    const int64_t rows = params[ALL_REDUCE_ROWS], threads = params[ALL_REDUCE_DEVICE_THREADS];
     const int64_t cluster = params[ALL_REDUCE_DEVICE_BLOCKS];
-    if (!all_reduce_device_is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_DEVICE_RANKS]))
+    if (!all_reduce_device_is_one_shot((uint64_t)rows * row_bytes(params), (uint64_t)params[ALL_REDUCE_RANKS]))
         return "ROWS * WIDTH is more than one shot is for";
-    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS ||
-        params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS)
+    if (params[ALL_REDUCE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS || params[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS)
         return "HAS_RESIDUAL or HAS_NORM is 2, but rows have no owners in one shot";
     if (cluster != 1 && cluster != 2 && cluster != 4 && cluster != 8) return "CLUSTER is not 1, 2, 4 or 8";
     if (cluster > 1 && gpu->capability < 90) return "CLUSTER is above 1, but this GPU has no clusters";
@@ -77,15 +69,14 @@ static const char *launch_one_shot(const int64_t *params, const struct device_fa
 static int64_t two_shot_most_blocks(const int64_t *params, const struct device_facts *gpu, int64_t threads,
                                     int64_t halves)
 {
-    const int64_t resident =
-        all_reduce_two_shot_resident(params[ALL_REDUCE_DEVICE_RANKS], row_vectors(params), threads);
+    const int64_t resident = all_reduce_two_shot_resident(params[ALL_REDUCE_RANKS], row_vectors(params), threads);
     return gpu->multiprocessors * layout_smaller(resident, MOST_RESIDENT) / halves;
 }
 
 static const char *launch_two_shot(const int64_t *params, const struct device_facts *gpu,
                                    struct device_geometry *geometry)
 {
-    const char *illegal = all_reduce_device_illegal(params);
+    const char *illegal = threads_illegal(params);
     if (illegal) return illegal;
     const int64_t threads = params[ALL_REDUCE_DEVICE_THREADS], blocks = params[ALL_REDUCE_DEVICE_BLOCKS];
     const int64_t halves = params[ALL_REDUCE_DEVICE_HALVES];
@@ -98,25 +89,13 @@ static const char *launch_two_shot(const int64_t *params, const struct device_fa
     return NULL;
 }
 
-static int add(const struct device_kernel *kernel, const int64_t *params, const struct device_facts *gpu,
-               int64_t threads, int64_t blocks, int64_t halves, int64_t *out)
-{
-    struct device_geometry geometry;
-    memset(out, 0, PLAN_MAX_PARAMS * sizeof *out);
-    memcpy(out, params, (size_t)device_problem_count(kernel) * sizeof *out);
-    out[ALL_REDUCE_DEVICE_THREADS] = threads;
-    out[ALL_REDUCE_DEVICE_BLOCKS] = blocks;
-    if (device_param_count(kernel) > ALL_REDUCE_DEVICE_HALVES) out[ALL_REDUCE_DEVICE_HALVES] = halves;
-    return kernel->launch(out, gpu, &geometry) == NULL;
-}
-
 /* 1024 threads have 64 registers each: enough for one vector and few ranks. Used only for rows that fewer threads
  * cannot hold. */
 static bool lacks_registers(const int64_t *params, int64_t threads, int64_t blocks_of_row)
 {
     const int64_t vectors = row_vectors(params), half = threads / 2 * blocks_of_row;
     return threads == MAX_THREADS && vectors <= half * MOST_STEPS &&
-           (vectors > threads * blocks_of_row || params[ALL_REDUCE_DEVICE_RANKS] > 4);
+           (vectors > threads * blocks_of_row || params[ALL_REDUCE_RANKS] > 4);
 }
 
 static int one_shot_candidates(const int64_t *params, const struct device_facts *gpu,
@@ -128,15 +107,16 @@ static int one_shot_candidates(const int64_t *params, const struct device_facts 
     int count = 0;
     for (int steps = 1; steps <= MOST_STEPS; steps++)
         for (int c = 0; c < 4; c++)
-            for (int t = 0; t < 5 && count < capacity; t++) {
+            for (int t = 0; t < 5; t++) {
                 const int64_t each = threads[t] * clusters[c], vectors = row_vectors(params);
                 if ((vectors + each - 1) / each != steps) continue;
                 /* At most half of the threads are idle, except for rows that one warp holds. */
                 if (each / 2 >= vectors && threads[t] > 64) continue;
                 if (lacks_registers(params, threads[t], clusters[c])) continue;
-                if (params[ALL_REDUCE_DEVICE_ROWS] * clusters[c] > 2 * gpu->multiprocessors && clusters[c] > 1)
-                    continue;
-                count += add(&device_all_reduce_one_shot, params, gpu, threads[t], clusters[c], 0, params_out[count]);
+                if (params[ALL_REDUCE_ROWS] * clusters[c] > 2 * gpu->multiprocessors && clusters[c] > 1) continue;
+                const int64_t own[] = {threads[t], clusters[c]};
+                count =
+                    device_add_candidate(&device_all_reduce_one_shot, params, own, gpu, params_out, count, capacity);
             }
     return count;
 }
@@ -149,16 +129,16 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
     static const struct {
         int64_t divisor, halves;
     } shapes[] = {{1, 2}, {1, 1}, {2, 2}, {4, 2}, {2, 1}};
-    const int64_t rows = params[ALL_REDUCE_DEVICE_ROWS];
+    const int64_t rows = params[ALL_REDUCE_ROWS];
     int count = 0;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int t = 0; t < 4 && count < capacity; t++) {
+        for (int t = 0; t < 4; t++) {
             const int64_t most = two_shot_most_blocks(params, gpu, threads[t], shapes[s].halves) / shapes[s].divisor;
             if (shapes[s].divisor > 1 && most >= rows) continue; /* no fewer than the last number */
             if (threads[t] > 128 && threads[t] / 2 >= row_vectors(params)) continue;
             if (lacks_registers(params, threads[t], 1)) continue;
-            count += add(&device_all_reduce_two_shot, params, gpu, threads[t], rows < most ? rows : most,
-                         shapes[s].halves, params_out[count]);
+            const int64_t own[] = {threads[t], rows < most ? rows : most, shapes[s].halves};
+            count = device_add_candidate(&device_all_reduce_two_shot, params, own, gpu, params_out, count, capacity);
         }
     return count;
 }
@@ -167,16 +147,15 @@ static int two_shot_candidates(const int64_t *params, const struct device_facts 
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     (void)context;
-    const uint64_t elements = (uint64_t)params[ALL_REDUCE_DEVICE_ROWS] * (uint64_t)params[ALL_REDUCE_DEVICE_WIDTH];
-    const uint64_t ranks = (uint64_t)params[ALL_REDUCE_DEVICE_RANKS];
-    const bool own_norm = params[ALL_REDUCE_DEVICE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
-    const bool own_residual = own_norm || params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
-    *bytes = elements * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_X_DTYPE]);
+    const uint64_t elements = (uint64_t)params[ALL_REDUCE_ROWS] * (uint64_t)params[ALL_REDUCE_WIDTH];
+    const uint64_t ranks = (uint64_t)params[ALL_REDUCE_RANKS];
+    const bool own_norm = params[ALL_REDUCE_HAS_NORM] == ALL_REDUCE_OWN_ROWS;
+    const bool own_residual = own_norm || params[ALL_REDUCE_HAS_RESIDUAL] == ALL_REDUCE_OWN_ROWS;
+    *bytes = elements * dtype_bytes((enum dtype)params[ALL_REDUCE_X_DTYPE]);
     *bytes += elements * sizeof(float) / (own_norm ? ranks : 1);
-    if (params[ALL_REDUCE_DEVICE_HAS_RESIDUAL]) *bytes += elements * sizeof(float) / (own_residual ? ranks : 1);
-    if (params[ALL_REDUCE_DEVICE_HAS_NORM])
-        *bytes += elements * dtype_bytes((enum dtype)params[ALL_REDUCE_DEVICE_OUT_DTYPE]);
-    *flops = elements * (ranks + (params[ALL_REDUCE_DEVICE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
+    if (params[ALL_REDUCE_HAS_RESIDUAL]) *bytes += elements * sizeof(float) / (own_residual ? ranks : 1);
+    if (params[ALL_REDUCE_HAS_NORM]) *bytes += elements * dtype_bytes((enum dtype)params[ALL_REDUCE_OUT_DTYPE]);
+    *flops = elements * (ranks + (params[ALL_REDUCE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
 }
 
 static const char *const one_shot_tunables[] = {"THREADS", "CLUSTER"};
@@ -190,7 +169,7 @@ const struct device_kernel device_all_reduce_one_shot = {
     .problem = &op_all_reduce,
     .own_names = one_shot_tunables,
     .own_count = sizeof one_shot_tunables / sizeof *one_shot_tunables,
-    .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .operand_count = ALL_REDUCE_OPERANDS,
     .launch = launch_one_shot,
     .candidates = one_shot_candidates,
     .cost = cost,
@@ -204,7 +183,7 @@ const struct device_kernel device_all_reduce_two_shot = {
     .problem = &op_all_reduce,
     .own_names = two_shot_tunables,
     .own_count = sizeof two_shot_tunables / sizeof *two_shot_tunables,
-    .operand_count = ALL_REDUCE_DEVICE_OPERANDS,
+    .operand_count = ALL_REDUCE_OPERANDS,
     .coresident = true,
     .launch = launch_two_shot,
     .candidates = two_shot_candidates,

@@ -10,51 +10,30 @@
 #include "kernels/attention/attention_cudnn_layout.cuh"
 
 enum {
-    MOST_ROWS = 1 << 20,
-    MOST_HEADS = 1 << 12,
-    MOST_HEAD_DIM = 256,
     MOST_TOKENS = 1 << 30, /* of a slot */
-    MOST_SLOTS = 1 << 20,
-    ALIGNMENT = 16, /* of a page, bytes */
+    ALIGNMENT = 16,        /* of a page, bytes */
 };
-static const int64_t most_page_bytes = (int64_t)1 << 40;
 static const uint64_t most_workspace_bytes = (uint64_t)1 << 40;
 
-static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
-
-/* Products of the checked parameters fit 64 bits: 2 * 2^12 * 2^30 * 2^8 * 2. */
 const char *attention_cudnn_illegal(const int64_t *params)
 {
-    const int64_t heads = params[ATTENTION_DEVICE_HEADS], kv_heads = params[ATTENTION_DEVICE_KV_HEADS];
-    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
-    const int64_t page_bytes = params[ATTENTION_DEVICE_PAGE_BYTES], scale = params[ATTENTION_DEVICE_SCALE_BITS];
-    const int64_t dtype = params[ATTENTION_DEVICE_X_DTYPE];
-    if (!in_range(params[ATTENTION_DEVICE_ROWS], 1, MOST_ROWS)) return "ROWS is not in 1..2^20";
-    if (!in_range(params[ATTENTION_DEVICE_COUNT_INDEX], 0, 1)) return "COUNT_INDEX is not 0 or 1";
+    const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS], dtype = params[ATTENTION_X_DTYPE];
+    const char *why = op_params_illegal(&op_attention, params);
+    if (why) return why;
     if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
-    if (!in_range(heads, 1, MOST_HEADS)) return "HEADS is not in 1..2^12";
-    if (!in_range(kv_heads, 1, MOST_HEADS)) return "KV_HEADS is not in 1..2^12";
-    if (heads % kv_heads) return "HEADS is not a multiple of KV_HEADS";
-    if (!in_range(head_dim, 8, MOST_HEAD_DIM) || head_dim % 8) return "HEAD_DIM is not a multiple of 8 in 8..256";
-    if (!in_range(page_tokens, 1, MOST_TOKENS) || (page_tokens & (page_tokens - 1)))
-        return "PAGE_TOKENS is not a power of two in 1..2^30";
-    if (!in_range(params[ATTENTION_DEVICE_PAGES_PER_SLOT], 1, MOST_TOKENS / page_tokens))
+    if (params[ATTENTION_HEAD_DIM] % 8) return "HEAD_DIM is not a multiple of 8 in 8..256";
+    if (page_tokens & (page_tokens - 1)) return "PAGE_TOKENS is not a power of two in 1..2^30";
+    if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / page_tokens)
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";
-    if (!in_range(params[ATTENTION_DEVICE_SLOT_COUNT], 1, MOST_SLOTS)) return "SLOT_COUNT is not in 1..2^20";
     if (dtype != DTYPE_F16 && dtype != DTYPE_BF16) return "X_DTYPE is not F16 or BF16";
-    if (params[ATTENTION_DEVICE_KV_DTYPE] != dtype) return "KV_DTYPE is not X_DTYPE";
-    if (!in_range(page_bytes, 1, most_page_bytes) || page_bytes % ALIGNMENT)
-        return "PAGE_BYTES is not a multiple of 16 in 1..2^40";
-    if (page_bytes < 4 * kv_heads * page_tokens * head_dim) return "PAGE_BYTES is less than K and V of a page";
-    if (!in_range(params[ATTENTION_DEVICE_WINDOW], 0, INT32_MAX)) return "WINDOW is not in 0..2^31-1";
-    if (!in_range(scale, 1, 0x7f7fffff)) return "SCALE_BITS are not of a finite float > 0"; /* FLT_MAX */
-    return NULL;
+    if (params[ATTENTION_KV_DTYPE] != dtype) return "KV_DTYPE is not X_DTYPE";
+    return params[ATTENTION_PAGE_BYTES] % ALIGNMENT ? "PAGE_BYTES is not a multiple of 16 in 1..2^40" : NULL;
 }
 
 bool attention_cudnn_has_window(const int64_t *params)
 {
-    const int64_t window = params[ATTENTION_DEVICE_WINDOW];
-    return window && window < params[ATTENTION_DEVICE_PAGES_PER_SLOT] * params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const int64_t window = params[ATTENTION_WINDOW];
+    return window && window < params[ATTENTION_PAGES_PER_SLOT] * params[ATTENTION_PAGE_TOKENS];
 }
 
 static uint64_t aligned(uint64_t bytes)
@@ -69,9 +48,9 @@ struct parts {
 
 static struct parts parts_of(const int64_t *params)
 {
-    const uint64_t pages = (uint64_t)ATTENTION_CUDNN_PADDED_PAGES(params[ATTENTION_DEVICE_PAGES_PER_SLOT],
-                                                                  params[ATTENTION_DEVICE_PAGE_TOKENS]);
-    const uint64_t rows = (uint64_t)(params[ATTENTION_DEVICE_ROWS] * params[ATTENTION_DEVICE_HEADS]) * sizeof(float);
+    const uint64_t pages =
+        (uint64_t)ATTENTION_CUDNN_PADDED_PAGES(params[ATTENTION_PAGES_PER_SLOT], params[ATTENTION_PAGE_TOKENS]);
+    const uint64_t rows = (uint64_t)(params[ATTENTION_ROWS] * params[ATTENTION_HEADS]) * sizeof(float);
     struct parts parts = {.maxima = aligned(ATTENTION_CUDNN_PAGES_AT + pages * sizeof(int32_t))};
     parts.sums = parts.maxima + aligned(rows);
     parts.own = parts.sums + aligned(rows);
@@ -88,7 +67,7 @@ bool attention_cudnn_workspace(const int64_t *params, uint64_t plan_bytes, uint6
 struct attention_cudnn {
     const struct cudnn *cudnn; /* borrowed */
     cudnn_descriptor plan;
-    int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE];
+    int64_t params[ATTENTION_PARAMS];
 };
 
 static bool read_header(const struct cudnn *cudnn, const int64_t *params, const void *blob, size_t bytes,
@@ -187,14 +166,14 @@ bool attention_cudnn_execute(struct attention_cudnn *attention, const uint64_t *
     const struct cudnn *cudnn = attention->cudnn;
     const int64_t *params = attention->params;
     const struct parts parts = parts_of(params);
-    const uint64_t workspace = operands[ATTENTION_CUDNN_WORKSPACE], keys = operands[ATTENTION_DEVICE_KV];
-    const uint64_t values = keys + (uint64_t)(2 * params[ATTENTION_DEVICE_KV_HEADS] *
-                                              params[ATTENTION_DEVICE_PAGE_TOKENS] * params[ATTENTION_DEVICE_HEAD_DIM]);
+    const uint64_t workspace = operands[ATTENTION_CUDNN_WORKSPACE], keys = operands[ATTENTION_KV];
+    const uint64_t values =
+        keys + (uint64_t)(2 * params[ATTENTION_KV_HEADS] * params[ATTENTION_PAGE_TOKENS] * params[ATTENTION_HEAD_DIM]);
     const uint64_t device[] = {
-        [ATTENTION_CUDNN_Q] = operands[ATTENTION_DEVICE_Q],
+        [ATTENTION_CUDNN_Q] = operands[ATTENTION_Q],
         [ATTENTION_CUDNN_K] = keys,
         [ATTENTION_CUDNN_V] = values,
-        [ATTENTION_CUDNN_OUT] = operands[ATTENTION_DEVICE_OUT],
+        [ATTENTION_CUDNN_OUT] = operands[ATTENTION_OUT],
         [ATTENTION_CUDNN_ROW_COUNT] = workspace + ATTENTION_CUDNN_ROW_COUNT_AT,
         [ATTENTION_CUDNN_TOKEN_COUNT] = workspace + ATTENTION_CUDNN_TOKEN_COUNT_AT,
         [ATTENTION_CUDNN_K_PAGES] = workspace + ATTENTION_CUDNN_PAGES_AT,
@@ -202,8 +181,8 @@ bool attention_cudnn_execute(struct attention_cudnn *attention, const uint64_t *
         [ATTENTION_CUDNN_MAXIMA] = workspace + parts.maxima,
         [ATTENTION_CUDNN_SUMS] = workspace + parts.sums,
     };
-    uint32_t scale_bits = (uint32_t)params[ATTENTION_DEVICE_SCALE_BITS];
-    int32_t window = (int32_t)params[ATTENTION_DEVICE_WINDOW];
+    uint32_t scale_bits = (uint32_t)params[ATTENTION_SCALE_BITS];
+    int32_t window = (int32_t)params[ATTENTION_WINDOW];
     float minus_infinity = -INFINITY;
     const bool has_window = attention_cudnn_has_window(params);
     void *pointers[ATTENTION_CUDNN_FIRST_VIRTUAL];

@@ -22,7 +22,7 @@ enum { ATTENTION_CUDNN_WORKSPACE = ATTENTION_DEVICE_OPERANDS, ATTENTION_CUDNN_OP
  * them. */
 enum { ATTENTION_CUDNN_MOST_PAGES = 1 << 20 };
 
-/* Why params[0..ATTENTION_DEVICE_FIRST_TUNABLE) are illegal for cuDNN; NULL if they are legal: K, V and Q of one type,
+/* Why params[0..ATTENTION_PARAMS) are illegal for cuDNN; NULL if they are legal: K, V and Q of one type,
  * F16 or BF16; HEAD_DIM a multiple of 8; PAGE_TOKENS a power of two; PAGE_BYTES a multiple of 16. Never trusts a
  * parameter. */
 const char *attention_cudnn_illegal(const int64_t *params);

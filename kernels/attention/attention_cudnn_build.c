@@ -204,11 +204,11 @@ static void matmul(struct graph *graph, cudnn_descriptor a, cudnn_descriptor b, 
 static cudnn_descriptor load_pages(struct graph *graph, const int64_t *params, bool keys, enum cudnn_data_type type,
                                    cudnn_descriptor token_count)
 {
-    const int64_t heads = params[ATTENTION_DEVICE_KV_HEADS], dim = params[ATTENTION_DEVICE_HEAD_DIM];
-    const int64_t page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const int64_t heads = params[ATTENTION_KV_HEADS], dim = params[ATTENTION_HEAD_DIM];
+    const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS];
     const int64_t tokens = graph->scores[3], pages = tokens / page_tokens;
     const int64_t pool[DIMENSIONS] = {ATTENTION_CUDNN_MOST_PAGES, heads, page_tokens, dim};
-    const int64_t pool_strides[DIMENSIONS] = {params[ATTENTION_DEVICE_PAGE_BYTES] / 2, page_tokens * dim, dim, 1};
+    const int64_t pool_strides[DIMENSIONS] = {params[ATTENTION_PAGE_BYTES] / 2, page_tokens * dim, dim, 1};
     const int64_t table[DIMENSIONS] = {1, 1, pages, 1};
     const int64_t out[DIMENSIONS] = {1, heads, keys ? dim : tokens, keys ? tokens : dim}; /* keys: transposed */
     const int64_t out_strides[DIMENSIONS] = {heads * tokens * dim, tokens * dim, keys ? 1 : dim, keys ? dim : 1};
@@ -275,12 +275,11 @@ static cudnn_descriptor softmax(struct graph *graph, cudnn_descriptor x, enum cu
 
 static bool graph_make(struct graph *graph, const struct cudnn *cudnn, const int64_t *params, struct status *status)
 {
-    const enum cudnn_data_type type = params[ATTENTION_DEVICE_X_DTYPE] == DTYPE_F16 ? CUDNN_HALF : CUDNN_BFLOAT16;
-    const int64_t rows = params[ATTENTION_DEVICE_ROWS], heads = params[ATTENTION_DEVICE_HEADS];
-    const int64_t dim = params[ATTENTION_DEVICE_HEAD_DIM];
-    const int64_t page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
-    const int64_t tokens =
-        page_tokens * ATTENTION_CUDNN_PADDED_PAGES(params[ATTENTION_DEVICE_PAGES_PER_SLOT], page_tokens);
+    const enum cudnn_data_type type = params[ATTENTION_X_DTYPE] == DTYPE_F16 ? CUDNN_HALF : CUDNN_BFLOAT16;
+    const int64_t rows = params[ATTENTION_ROWS], heads = params[ATTENTION_HEADS];
+    const int64_t dim = params[ATTENTION_HEAD_DIM];
+    const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS];
+    const int64_t tokens = page_tokens * ATTENTION_CUDNN_PADDED_PAGES(params[ATTENTION_PAGES_PER_SLOT], page_tokens);
     const int64_t vectors[DIMENSIONS] = {1, heads, rows, dim};
     const int64_t vector_strides[DIMENSIONS] = {rows * heads * dim, dim, heads * dim, 1};
     *graph = (struct graph){.cudnn = cudnn,

@@ -12,7 +12,7 @@ struct attention_cudnn_blob {
     char name[160]; /* "engine 4, knob 24 = 1, ...": for display, the same in every run */
 };
 
-/* The plans for params[0..ATTENTION_DEVICE_FIRST_TUNABLE) that cuDNN makes: those of its heuristics, best first, then
+/* The plans for params[0..ATTENTION_PARAMS) that cuDNN makes: those of its heuristics, best first, then
  * every engine with each of its knobs at each value, or at the defaults, without duplicates; at most
  * `capacity`. Sets *count; none is no failure. The context is current.
  *
@@ -24,11 +24,11 @@ void attention_cudnn_blob_free(struct attention_cudnn_blob *blob);
 
 /* Tunables of a plan as a tactic, whose blob is the plan's. */
 enum attention_cudnn_tactic_param {
-    ATTENTION_CUDNN_TACTIC_VERSION = ATTENTION_DEVICE_FIRST_TUNABLE, /* of cuDNN */
-    ATTENTION_CUDNN_TACTIC_PLAN,      /* its number in the order of attention_cudnn_enumerate */
-    ATTENTION_CUDNN_TACTIC_HASH0,     /* XXH3-64 of the blob, upper half */
-    ATTENTION_CUDNN_TACTIC_HASH1,     /* lower half */
-    ATTENTION_CUDNN_TACTIC_WORKSPACE, /* bytes of the whole workspace */
+    ATTENTION_CUDNN_TACTIC_VERSION = ATTENTION_PARAMS, /* of cuDNN */
+    ATTENTION_CUDNN_TACTIC_PLAN,                       /* its number in the order of attention_cudnn_enumerate */
+    ATTENTION_CUDNN_TACTIC_HASH0,                      /* XXH3-64 of the blob, upper half */
+    ATTENTION_CUDNN_TACTIC_HASH1,                      /* lower half */
+    ATTENTION_CUDNN_TACTIC_WORKSPACE,                  /* bytes of the whole workspace */
     ATTENTION_CUDNN_TACTIC_PARAMS
 };
 enum { ATTENTION_CUDNN_MOST_OWN = 32 << 20 }; /* most bytes of cuDNN's own workspace of a plan that races */

@@ -10,7 +10,7 @@
 
 struct prepared {
     const void *data; /* of the call */
-    int64_t params[ATTENTION_DEVICE_FIRST_TUNABLE];
+    int64_t params[ATTENTION_PARAMS];
     struct attention_cudnn *attention;
     struct prepared *next;
 };
@@ -56,23 +56,12 @@ static uint64_t workspace_bytes(const int64_t *params, const struct engine_call 
 
 uint64_t attention_cudnn_operand_bytes(const int64_t *params, const struct engine_call *call, int operand)
 {
-    enum { ELEMENT_BYTES = 2 };
-    const uint64_t rows = (uint64_t)params[ATTENTION_DEVICE_ROWS], dim = (uint64_t)params[ATTENTION_DEVICE_HEAD_DIM];
-    const uint64_t kv_heads = (uint64_t)params[ATTENTION_DEVICE_KV_HEADS];
-    switch (operand) {
-    case ATTENTION_DEVICE_COUNTS: return 2 * sizeof(int32_t);
-    case ATTENTION_DEVICE_Q:
-    case ATTENTION_DEVICE_OUT: return rows * (uint64_t)params[ATTENTION_DEVICE_HEADS] * dim * ELEMENT_BYTES;
-    case ATTENTION_DEVICE_SLOTS:
-    case ATTENTION_DEVICE_POSITIONS: return rows * sizeof(int32_t);
-    case ATTENTION_DEVICE_PAGE_TABLE:
-        return (uint64_t)(params[ATTENTION_DEVICE_SLOT_COUNT] * params[ATTENTION_DEVICE_PAGES_PER_SLOT]) *
-               sizeof(int32_t);
-    case ATTENTION_DEVICE_KV:
-        return 2 * kv_heads * (uint64_t)params[ATTENTION_DEVICE_PAGE_TOKENS] * dim * ELEMENT_BYTES;
-    case ATTENTION_CUDNN_WORKSPACE: return workspace_bytes(params, call);
-    default: return 0;
-    }
+    const struct plan_geometry geometry = {.slots = (uint64_t)params[ATTENTION_SLOT_COUNT],
+                                           .pages_per_slot = (uint64_t)params[ATTENTION_PAGES_PER_SLOT]};
+    uint64_t bytes;
+    if (operand == ATTENTION_CUDNN_WORKSPACE) return workspace_bytes(params, call);
+    if (operand < 0 || operand > ATTENTION_OUT) return 0;
+    return op_operand_bytes(&op_attention, TARGET_CUDA, params, &geometry, operand, &bytes) ? bytes : UINT64_MAX;
 }
 
 /* Requires: the lock is held. The blob states its params, so a call with others is an error. */
@@ -112,7 +101,7 @@ bool attention_cudnn_calls_run(struct attention_cudnn_calls *calls, const int64_
                                const struct engine_call *call, const cu_deviceptr *operands, uint64_t pool_bytes,
                                cu_stream stream, struct status *status)
 {
-    const uint64_t pages = pool_bytes / (uint64_t)params[ATTENTION_DEVICE_PAGE_BYTES];
+    const uint64_t pages = pool_bytes / (uint64_t)params[ATTENTION_PAGE_BYTES];
     if (pages > ATTENTION_CUDNN_MOST_PAGES)
         return status_fail(status, STATUS_MACHINE,
                            "cuDNN attention: expected a pool of at most %d KV pages, found %" PRIu64

@@ -37,8 +37,7 @@ static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes
 }
 
 static const char *const tunable_names[] = {"VERSION", "PLAN", "HASH0", "HASH1", "WORKSPACE"};
-_Static_assert(sizeof tunable_names / sizeof *tunable_names ==
-                   ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_DEVICE_FIRST_TUNABLE,
+_Static_assert(sizeof tunable_names / sizeof *tunable_names == ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_PARAMS,
                "a name for each tunable");
 
 const struct device_kernel device_attention_cudnn = {
@@ -67,7 +66,7 @@ bool attention_cudnn_tactic(const int64_t *params, const struct attention_cudnn_
         return false;
     const uint64_t hash = hash64(blob->data, blob->bytes);
     memset(params_out, 0, PLAN_MAX_PARAMS * sizeof *params_out);
-    memcpy(params_out, params, ATTENTION_DEVICE_FIRST_TUNABLE * sizeof *params);
+    memcpy(params_out, params, ATTENTION_PARAMS * sizeof *params);
     params_out[ATTENTION_CUDNN_TACTIC_VERSION] = (int64_t)header.cudnn_version;
     params_out[ATTENTION_CUDNN_TACTIC_PLAN] = plan;
     params_out[ATTENTION_CUDNN_TACTIC_HASH0] = (int64_t)(hash >> 32);

@@ -4,59 +4,34 @@
 #include "kernels/attention/attention_layout.cuh"
 
 enum {
-    MOST_ROWS = 1 << 20,
-    MOST_HEADS = 1 << 12,
-    MOST_HEAD_DIM = 256,
     MOST_TOKENS = 1 << 30, /* of a slot */
-    MOST_SLOTS = 1 << 20,
     WARP = 32,
     ALIGNMENT = 16, /* of asynchronous copies and of tensor maps */
 };
-static const int64_t most_page_bytes = (int64_t)1 << 40;
 
 static bool in_range(int64_t value, int64_t low, int64_t high) { return value >= low && value <= high; }
 
-static bool is_float(int64_t dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
-
 static int64_t element_bytes(int64_t dtype) { return (int64_t)dtype_bytes((enum dtype)dtype); }
 
-/* Products of the checked parameters fit 64 bits: 2 * 2^12 * 2^30 * 2^8 * 4. */
 static const char *illegal(const int64_t *params)
 {
-    const int64_t heads = params[ATTENTION_DEVICE_HEADS], kv_heads = params[ATTENTION_DEVICE_KV_HEADS];
-    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
-    const int64_t page_bytes = params[ATTENTION_DEVICE_PAGE_BYTES], scale = params[ATTENTION_DEVICE_SCALE_BITS];
-    if (!in_range(params[ATTENTION_DEVICE_ROWS], 1, MOST_ROWS)) return "ROWS is not in 1..2^20";
-    if (!in_range(params[ATTENTION_DEVICE_COUNT_INDEX], 0, 1)) return "COUNT_INDEX is not 0 or 1";
-    if (!in_range(heads, 1, MOST_HEADS)) return "HEADS is not in 1..2^12";
-    if (!in_range(kv_heads, 1, MOST_HEADS)) return "KV_HEADS is not in 1..2^12";
-    if (heads % kv_heads) return "HEADS is not a multiple of KV_HEADS";
-    if (!in_range(head_dim, 2, MOST_HEAD_DIM) || head_dim % 2) return "HEAD_DIM is not even in 2..256";
-    if (!in_range(page_tokens, 1, MOST_TOKENS)) return "PAGE_TOKENS is not in 1..2^30";
-    if (!in_range(params[ATTENTION_DEVICE_PAGES_PER_SLOT], 1, MOST_TOKENS / page_tokens))
+    const char *why = op_params_illegal(&op_attention, params);
+    if (why) return why;
+    if (params[ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM is not even in 2..256";
+    if (params[ATTENTION_PAGES_PER_SLOT] > MOST_TOKENS / params[ATTENTION_PAGE_TOKENS])
         return "PAGES_PER_SLOT is not positive or makes more than 2^30 tokens";
-    if (!in_range(params[ATTENTION_DEVICE_SLOT_COUNT], 1, MOST_SLOTS)) return "SLOT_COUNT is not in 1..2^20";
-    if (!is_float(params[ATTENTION_DEVICE_KV_DTYPE])) return "KV_DTYPE is not F32, F16 or BF16";
-    if (!is_float(params[ATTENTION_DEVICE_X_DTYPE])) return "X_DTYPE is not F32, F16 or BF16";
-    if (!in_range(page_bytes, 1, most_page_bytes) || page_bytes % ALIGNMENT)
-        return "PAGE_BYTES is not a multiple of 16 in 1..2^40";
-    if (page_bytes < 2 * kv_heads * page_tokens * head_dim * element_bytes(params[ATTENTION_DEVICE_KV_DTYPE]))
-        return "PAGE_BYTES is less than K and V of a page";
-    if (!in_range(params[ATTENTION_DEVICE_WINDOW], 0, INT32_MAX)) return "WINDOW is not in 0..2^31-1";
-    if (!in_range(scale, 1, 0x7f7fffff)) return "SCALE_BITS are not of a finite float > 0"; /* FLT_MAX */
-    if (!in_range(params[ATTENTION_SCATTERED], 0, 1)) return "parameter scattered is not 0 or 1";
-    return NULL;
+    return params[ATTENTION_PAGE_BYTES] % ALIGNMENT ? "PAGE_BYTES is not a multiple of 16 in 1..2^40" : NULL;
 }
 
 /* Each input is read once: q, out, and the context's k and v once for all rows, as the rows of a chunk share them. */
 static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    const uint64_t rows = (uint64_t)params[ATTENTION_DEVICE_ROWS], heads = (uint64_t)params[ATTENTION_DEVICE_HEADS];
-    const uint64_t kv_heads = (uint64_t)params[ATTENTION_DEVICE_KV_HEADS];
-    const uint64_t head_dim = (uint64_t)params[ATTENTION_DEVICE_HEAD_DIM];
-    const uint64_t window = (uint64_t)params[ATTENTION_DEVICE_WINDOW];
-    const uint64_t x_bytes = (uint64_t)element_bytes(params[ATTENTION_DEVICE_X_DTYPE]);
-    const uint64_t kv_bytes = (uint64_t)element_bytes(params[ATTENTION_DEVICE_KV_DTYPE]);
+    const uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
+    const uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS];
+    const uint64_t head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
+    const uint64_t window = (uint64_t)params[ATTENTION_WINDOW];
+    const uint64_t x_bytes = (uint64_t)element_bytes(params[ATTENTION_X_DTYPE]);
+    const uint64_t kv_bytes = (uint64_t)element_bytes(params[ATTENTION_KV_DTYPE]);
     uint64_t seen = context; /* tokens that a row attends to, on average */
     if (window && window < seen) seen = window;
     *bytes = 2 * rows * heads * head_dim * x_bytes + 2 * context * kv_heads * head_dim * kv_bytes;
@@ -74,8 +49,7 @@ static bool one_of_1_2_4(int64_t value) { return value == 1 || value == 2 || val
 
 static bool generic_is_halves(const int64_t *params)
 {
-    return params[ATTENTION_DEVICE_X_DTYPE] == params[ATTENTION_DEVICE_KV_DTYPE] &&
-           params[ATTENTION_DEVICE_X_DTYPE] != DTYPE_F32;
+    return params[ATTENTION_X_DTYPE] == params[ATTENTION_KV_DTYPE] && params[ATTENTION_X_DTYPE] != DTYPE_F32;
 }
 
 static const char *generic_launch(const int64_t *params, const struct device_facts *gpu,
@@ -90,35 +64,20 @@ static const char *generic_launch(const int64_t *params, const struct device_fac
     if ((key_tile != 16 && key_tile != 32 && key_tile != 64) || key_tile < 16 * split)
         return "KEY_TILE is not 16, 32 or 64, or less than 16 * SPLIT";
     const struct attention_generic_layout layout =
-        attention_generic_lay_out(params[ATTENTION_DEVICE_HEAD_DIM], generic_is_halves(params) ? 2 : 4, warps_q, split,
+        attention_generic_lay_out(params[ATTENTION_HEAD_DIM], generic_is_halves(params) ? 2 : 4, warps_q, split,
                                   key_tile);
-    const int64_t group = params[ATTENTION_DEVICE_HEADS] / params[ATTENTION_DEVICE_KV_HEADS], tile = layout.entries;
-    const int64_t entries = params[ATTENTION_DEVICE_ROWS] * group;
+    const int64_t group = params[ATTENTION_HEADS] / params[ATTENTION_KV_HEADS], tile = layout.entries;
+    const int64_t entries = params[ATTENTION_ROWS] * group;
     if (entries > INT32_MAX - tile) return "ROWS * (HEADS / KV_HEADS) is too large";
     why = shared_limit(layout.bytes + layout.static_bytes, gpu);
     if (why) return why;
     *geometry = (struct device_geometry){
-        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_DEVICE_KV_HEADS], 1},
+        .grid = {(uint32_t)((entries + tile - 1) / tile), (uint32_t)params[ATTENTION_KV_HEADS], 1},
         .block = {(uint32_t)(WARP * warps_q * split), 1, 1},
         .cluster = {1, 1, 1},
         .shared_bytes = (uint32_t)layout.bytes,
     };
     return NULL;
-}
-
-/* Copies the problem and `tunables` to the next place if they are legal. */
-static int add_candidate(const struct device_kernel *kernel, const int64_t *params, const int64_t *tunables,
-                         const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS], int count,
-                         int capacity)
-{
-    int64_t candidate[PLAN_MAX_PARAMS] = {0};
-    struct device_geometry geometry;
-    if (count >= capacity) return count;
-    for (int i = 0; i < device_param_count(kernel); i++)
-        candidate[i] = i < device_problem_count(kernel) ? params[i] : tunables[i - device_problem_count(kernel)];
-    if (kernel->launch(candidate, gpu, &geometry)) return count;
-    for (int i = 0; i < PLAN_MAX_PARAMS; i++) params_out[count][i] = candidate[i];
-    return count + 1;
 }
 
 int attention_generic_candidates(const int64_t *params, const struct device_facts *gpu,
@@ -128,12 +87,11 @@ int attention_generic_candidates(const int64_t *params, const struct device_fact
     static const int64_t few[][3] = {{1, 4, 64}, {2, 2, 64}, {4, 1, 64}, {4, 1, 32}, {1, 2, 32}, {1, 1, 16}};
     if (illegal(params)) return 0;
     /* With few rows, large blocks would leave most of the GPU idle. */
-    bool is_many =
-        params[ATTENTION_DEVICE_ROWS] * params[ATTENTION_DEVICE_HEADS] >= 64 * 4 * (int64_t)gpu->multiprocessors;
+    bool is_many = params[ATTENTION_ROWS] * params[ATTENTION_HEADS] >= 64 * 4 * (int64_t)gpu->multiprocessors;
     int count = 0;
     for (size_t i = 0; i < sizeof many / sizeof many[0]; i++)
-        count = add_candidate(&device_attention_generic, params, is_many ? many[i] : few[i], gpu, params_out, count,
-                              capacity);
+        count = device_add_candidate(&device_attention_generic, params, is_many ? many[i] : few[i], gpu, params_out,
+                                     count, capacity);
     return count;
 }
 
@@ -163,16 +121,16 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     const int64_t tile_q = params[ATTENTION_PREFILL_TILE_Q], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
     const int64_t stages = params[ATTENTION_PREFILL_STAGES], blocks = params[ATTENTION_PREFILL_BLOCKS_PER_SM];
     const int64_t split = params[ATTENTION_PREFILL_SPLIT];
-    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
+    const int64_t head_dim = params[ATTENTION_HEAD_DIM], page_tokens = params[ATTENTION_PAGE_TOKENS];
     const char *why = illegal(params);
     if (why) return why;
     if (params[ATTENTION_SCATTERED]) return "the rows belong to several sequences";
     if (head_dim % 16) return "HEAD_DIM is not a multiple of 16";
     if (!in_range(page_tokens, 16, BOX_MOST_ROWS) || (page_tokens & (page_tokens - 1)))
         return "PAGE_TOKENS is not a power of two in 16..256";
-    if (params[ATTENTION_DEVICE_PAGE_BYTES] % (head_dim * 2)) return "PAGE_BYTES is not a multiple of HEAD_DIM * 2";
-    if (params[ATTENTION_DEVICE_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is not F16 or BF16";
-    if (params[ATTENTION_DEVICE_KV_DTYPE] != params[ATTENTION_DEVICE_X_DTYPE]) return "KV_DTYPE is not X_DTYPE";
+    if (params[ATTENTION_PAGE_BYTES] % (head_dim * 2)) return "PAGE_BYTES is not a multiple of HEAD_DIM * 2";
+    if (params[ATTENTION_KV_DTYPE] == DTYPE_F32) return "KV_DTYPE is not F16 or BF16";
+    if (params[ATTENTION_KV_DTYPE] != params[ATTENTION_X_DTYPE]) return "KV_DTYPE is not X_DTYPE";
     if (tile_q != 64 && tile_q != 128 && tile_q != 192) return "TILE_Q is not 64, 128 or 192";
     if (key_tile != 64 && key_tile != 128) return "KEY_TILE is not 64 or 128";
     if (!in_range(stages, 2, 4)) return "STAGES is not in 2..4";
@@ -187,7 +145,7 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
     why = shared_limit(shared, gpu);
     if (why) return why;
     if (shared * blocks > gpu->shared_per_sm) return "so many blocks do not fit the shared memory of an SM";
-    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + tile_q - 1) / tile_q * params[ATTENTION_DEVICE_HEADS];
+    const int64_t tiles = (params[ATTENTION_ROWS] + tile_q - 1) / tile_q * params[ATTENTION_HEADS];
     const int64_t resident = blocks * gpu->multiprocessors;
     if (tiles > INT32_MAX / 16 || resident < 1) return "too many tiles";
     *geometry = (struct device_geometry){
@@ -202,19 +160,19 @@ static const char *prefill_launch(const int64_t *params, const struct device_fac
 
 static bool prefill_tensor_map(const int64_t *params, int operand, struct plan_tensor_map *map)
 {
-    const int64_t head_dim = params[ATTENTION_DEVICE_HEAD_DIM], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
-    const int64_t page_tokens = params[ATTENTION_DEVICE_PAGE_TOKENS];
-    const int64_t columns = operand == ATTENTION_DEVICE_Q ? params[ATTENTION_DEVICE_HEADS] * head_dim : head_dim;
-    if (operand != ATTENTION_DEVICE_Q && operand != ATTENTION_DEVICE_KV) return false;
+    const int64_t head_dim = params[ATTENTION_HEAD_DIM], key_tile = params[ATTENTION_PREFILL_KEY_TILE];
+    const int64_t page_tokens = params[ATTENTION_PAGE_TOKENS];
+    const int64_t columns = operand == ATTENTION_Q ? params[ATTENTION_HEADS] * head_dim : head_dim;
+    if (operand != ATTENTION_Q && operand != ATTENTION_KV) return false;
     *map = (struct plan_tensor_map){
-        .dtype = params[ATTENTION_DEVICE_X_DTYPE],
+        .dtype = params[ATTENTION_X_DTYPE],
         .columns = columns,
         .pitch = columns * 2,
         .box_columns = ATTENTION_PREFILL_BLOCK_COLUMNS,
         .swizzle = ATTENTION_PREFILL_BLOCK_ROW_BYTES,
     };
-    if (operand == ATTENTION_DEVICE_Q) {
-        map->rows = params[ATTENTION_DEVICE_ROWS];
+    if (operand == ATTENTION_Q) {
+        map->rows = params[ATTENTION_ROWS];
         map->box_rows = 64;
     } else {
         map->box_rows = page_tokens < key_tile ? page_tokens : key_tile; /* rows 0: the whole pool */
@@ -237,14 +195,14 @@ int attention_prefill_candidates(const int64_t *params, const struct device_fact
     enum { LENGTH = sizeof wide / sizeof wide[0] };
     if (illegal(params) || gpu->capability != 90) return 0;
     /* Tiles of 64 rows with two blocks on an SM: compares the number of tiles with that of blocks. */
-    const int64_t tiles = (params[ATTENTION_DEVICE_ROWS] + 63) / 64 * params[ATTENTION_DEVICE_HEADS];
+    const int64_t tiles = (params[ATTENTION_ROWS] + 63) / 64 * params[ATTENTION_HEADS];
     const int64_t blocks = 2 * (int64_t)gpu->multiprocessors;
-    const int64_t(*list)[6] = params[ATTENTION_DEVICE_HEAD_DIM] <= 64 ? narrow : wide;
+    const int64_t(*list)[6] = params[ATTENTION_HEAD_DIM] <= 64 ? narrow : wide;
     if (tiles <= blocks) list = few;
     if (tiles <= blocks / 4) list = fewest;
     int count = 0;
     for (size_t i = 0; i < LENGTH; i++)
-        count = add_candidate(&device_attention_prefill, params, list[i], gpu, params_out, count, capacity);
+        count = device_add_candidate(&device_attention_prefill, params, list[i], gpu, params_out, count, capacity);
     return count;
 }
 

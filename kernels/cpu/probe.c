@@ -6,36 +6,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-typedef uint64_t word2 __attribute__((vector_size(16)));
-typedef float float4 __attribute__((vector_size(16)));
+#include "kernels/cpu/vector_portable.h"
 
-uint64_t probe_sum_portable(const uint8_t *piece)
-{
-    const word2 *at = (const word2 *)(const void *)piece;
-    word2 sums[4] = {{0}};
-    for (int i = 0; i < PROBE_PIECE_BYTES / (int)sizeof *at; i += 4)
-        for (int s = 0; s < 4; s++) sums[s] ^= at[i + s];
-    sums[0] ^= sums[1] ^ sums[2] ^ sums[3];
-    return sums[0][0] ^ sums[0][1];
-}
+#include "kernels/cpu/probe_vector.h"
 
-float probe_chains_portable(void)
-{
-    float4 factor = {0.999f, 0.999f, 0.999f, 0.999f}, term = {0.001f, 0.001f, 0.001f, 0.001f};
-    float4 a = factor, b = factor, c = factor, d = factor, e = factor, f = factor, g = factor, h = factor;
-    for (int round = 0; round < PROBE_ROUNDS; round++) {
-        a = a * factor + term;
-        b = b * factor + term;
-        c = c * factor + term;
-        d = d * factor + term;
-        e = e * factor + term;
-        f = f * factor + term;
-        g = g * factor + term;
-        h = h * factor + term;
-    }
-    a += b + c + d + e + f + g + h;
-    return a[0];
-}
+static uint64_t probe_sum_portable(const uint8_t *piece) { return probe_sum(piece); }
+static float probe_chains_portable(void) { return probe_chains(); }
 
 struct probe {
     const uint8_t *memory;

@@ -15,13 +15,4 @@ bool probe_read(struct team *team, enum cpu_isa isa, uint64_t bytes, int passes,
 /* Best of `passes` short runs of float32 multiply-adds on the whole team, in GFLOP/s. */
 double probe_peak_gflops(struct team *team, enum cpu_isa isa, int passes);
 
-/* Inner loops, a pair for each instruction set. */
-enum { PROBE_PIECE_BYTES = 1 << 20, PROBE_CHAINS = 8, PROBE_ROUNDS = 200000 };
-uint64_t probe_sum_portable(const uint8_t *piece); /* [PROBE_PIECE_BYTES], 64-byte aligned */
-uint64_t probe_sum_avx2(const uint8_t *piece);
-uint64_t probe_sum_avx512(const uint8_t *piece);
-float probe_chains_portable(void); /* PROBE_ROUNDS rounds of PROBE_CHAINS independent multiply-adds of 4 lanes */
-float probe_chains_avx2(void);     /* 8 lanes */
-float probe_chains_avx512(void);   /* 16 lanes */
-
 #endif

@@ -117,11 +117,10 @@ static bool is_collective(const struct cuda_calls *calls, const struct plan_laun
 {
     if (!calls->nccl) return false;
     if (launch->op == OP_ALL_REDUCE)
-        return all_reduce_nccl_bytes(params) > 0 && !params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] &&
-               !params[ALL_REDUCE_DEVICE_HAS_NORM] && params[ALL_REDUCE_DEVICE_RANKS] == calls->nccl->ranks &&
-               launch->operand_count == ALL_REDUCE_CALL_OPERANDS;
+        return all_reduce_nccl_bytes(params) > 0 && !params[ALL_REDUCE_HAS_RESIDUAL] && !params[ALL_REDUCE_HAS_NORM] &&
+               params[ALL_REDUCE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_REDUCE_CALL_OPERANDS;
     return all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED) > 0 &&
-           params[ALL_GATHER_DEVICE_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_CALL_OPERANDS;
+           params[ALL_GATHER_RANKS] == calls->nccl->ranks && launch->operand_count == ALL_GATHER_CALL_OPERANDS;
 }
 
 /* The launch's call, if its library is open for it and it has the operands that the call takes; and its parameters. */
@@ -162,7 +161,7 @@ static uint64_t operand_bytes(const struct engine_call *call, const struct plan_
 static bool is_written(const struct engine_call *call, const struct plan_launch *launch, uint32_t operand)
 {
     if (call->library == LIBRARY_NCCL) return operand + 1u == launch->operand_count;
-    uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_DEVICE_OUT : (uint32_t)MATMUL_OUT;
+    uint32_t out = call->library == LIBRARY_CUDNN ? (uint32_t)ATTENTION_OUT : (uint32_t)MATMUL_OUT;
     return operand == out || operand + 1u == launch->operand_count;
 }
 

@@ -3,42 +3,33 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
+
+#include "kernels/cuda/symbols.h"
 
 static const char library_name[] = "libcuda.so.1"; /* the driver's library, not the toolkit's */
-
-struct symbol {
-    const char *name;
-    void *function; /* the member of struct cuda_driver */
-};
 
 static bool look_up(struct cuda_driver *driver, struct status *status)
 {
 #define SYMBOL(member, symbol, parameters) {#symbol, &driver->member},
     const struct symbol symbols[] = {CUDA_DRIVER_FUNCTIONS(SYMBOL)};
 #undef SYMBOL
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(driver->library, symbols[i].name);
-        if (!address)
-            return status_fail(status, STATUS_MACHINE,
-                               "NVIDIA driver: expected the function %s, found a %s %d.%d without it; reinstall the "
-                               "driver",
-                               symbols[i].name, library_name, driver->version / 1000, driver->version % 1000 / 10);
-        memcpy(symbols[i].function, &address, sizeof address);
-    }
-    return true;
+    const char *missing = symbols_missing(driver->library, symbols, sizeof symbols / sizeof *symbols);
+    return !missing ||
+           status_fail(status, STATUS_MACHINE,
+                       "NVIDIA driver: expected the function %s, found a %s %d.%d without it; reinstall the "
+                       "driver",
+                       missing, library_name, driver->version / 1000, driver->version % 1000 / 10);
 }
 
 /* The version is checked first: an old driver lacks functions, and the remedy is to update it. */
 static bool check_version(struct cuda_driver *driver, struct status *status)
 {
-    void *address = dlsym(driver->library, "cuDriverGetVersion");
-    if (!address)
+    const struct symbol symbol = {"cuDriverGetVersion", &driver->DriverGetVersion};
+    if (symbols_missing(driver->library, &symbol, 1))
         return status_fail(status, STATUS_MACHINE,
                            "NVIDIA driver: expected the function cuDriverGetVersion, found a %s without it; reinstall "
                            "the driver",
                            library_name);
-    memcpy(&driver->DriverGetVersion, &address, sizeof address);
     cu_result result = driver->DriverGetVersion(&driver->version);
     if (result != CU_SUCCESS)
         return status_fail(status, STATUS_MACHINE,
@@ -96,9 +87,8 @@ bool cuda_driver_is_in_use(void)
     /* A driver that is not loaded is not in use. */
     void *library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) return false;
-    void *address = dlsym(library, "cuDeviceGetCount");
-    if (address) memcpy(&count_devices, &address, sizeof address);
-    bool in_use = count_devices && count_devices(&count) != CU_ERROR_NOT_INITIALIZED;
+    const struct symbol symbol = {"cuDeviceGetCount", &count_devices};
+    bool in_use = !symbols_missing(library, &symbol, 1) && count_devices(&count) != CU_ERROR_NOT_INITIALIZED;
     dlclose(library);
     return in_use;
 }

@@ -61,6 +61,11 @@ static inline int device_param_count(const struct device_kernel *kernel)
 {
     return device_problem_count(kernel) + kernel->own_count;
 }
+/* For device_kernel.candidates: appends the problem in params with these parameters of the kernel's own to the `count` sets
+ * found, if it is legal, new and below the capacity. Returns how many there are then. */
+int device_add_candidate(const struct device_kernel *kernel, const int64_t *params, const int64_t *own,
+                         const struct device_facts *gpu, int64_t (*found)[PLAN_MAX_PARAMS], int count, int capacity);
+
 /* Lower case as in the schema, upper case if the kernel's own. */
 static inline const char *device_param_name(const struct device_kernel *kernel, int index)
 {

@@ -13,6 +13,7 @@
 
 #include "formats/base/file.h"
 #include "formats/base/hash.h"
+#include "kernels/cuda/symbols.h"
 
 /* Values of nvrtc.h, which never change. */
 typedef struct nvrtc_program_opaque *nvrtc_program;
@@ -70,23 +71,6 @@ struct options {
 
 /* The library */
 
-static bool look_up(struct nvrtc *nvrtc, const char **missing)
-{
-#define SYMBOL(member, symbol, parameters) {#symbol, &nvrtc->member},
-    const struct {
-        const char *name;
-        void *function;
-    } symbols[] = {NVRTC_FUNCTIONS(SYMBOL){"nvrtcGetErrorString", &nvrtc->GetErrorString}};
-#undef SYMBOL
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(nvrtc->library, symbols[i].name);
-        *missing = symbols[i].name;
-        if (!address) return false;
-        memcpy(symbols[i].function, &address, sizeof address);
-    }
-    return true;
-}
-
 /* Where the dynamic linker looks first, newest major first; then beside a toolkit that it does not know of. */
 static void *open_library(void)
 {
@@ -118,8 +102,11 @@ static bool load(struct nvrtc *nvrtc, struct status *status)
                            "compiling kernels: expected the library libnvrtc.so of CUDA 12 or 13, found none in the "
                            "library path, $CUDA_HOME and /usr/local/cuda; %s",
                            remedy);
-    const char *missing = NULL;
-    if (!look_up(nvrtc, &missing))
+#define SYMBOL(member, symbol, parameters) {#symbol, &nvrtc->member},
+    const struct symbol symbols[] = {NVRTC_FUNCTIONS(SYMBOL){"nvrtcGetErrorString", &nvrtc->GetErrorString}};
+#undef SYMBOL
+    const char *missing = symbols_missing(nvrtc->library, symbols, sizeof symbols / sizeof *symbols);
+    if (missing)
         return status_fail(status, STATUS_MACHINE,
                            "compiling kernels: expected libnvrtc.so with the function %s, found one without; %s",
                            missing, remedy);

@@ -154,6 +154,7 @@ static const struct shape thread_shapes[] = {
 };
 enum { GOOD_RING_BYTES = 48 << 10, LEAST_RING_BYTES = 24 << 10, MOST_CANDIDATES = 32 };
 
+/* Those found so far. */
 struct candidates {
     int64_t (*params)[PLAN_MAX_PARAMS];
     int count, capacity;
@@ -166,7 +167,6 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
 {
     const int64_t budget = most_shared(gpu, shape->ctas_per_sm);
     int64_t params[PLAN_MAX_PARAMS] = {0};
-    struct device_geometry geometry;
     memcpy(params, problem, MATMUL_FIRST_TUNABLE * sizeof *params);
     params[MATMUL_GEMV_WARPS] = shape->warps;
     params[MATMUL_GEMV_CHUNK] = shape->chunk;
@@ -178,13 +178,11 @@ static void add_candidate(struct candidates *candidates, const int64_t *problem,
     params[MATMUL_GEMV_STAGES] = shape->most_stages;
     while (params[MATMUL_GEMV_STAGES] > 2 && shared_bytes(params) > budget) params[MATMUL_GEMV_STAGES]--;
     const int64_t stages = params[MATMUL_GEMV_STAGES];
-    if (launch(params, gpu, &geometry) || shared_bytes(params) > budget) return;
+    if (shared_bytes(params) > budget) return;
     if (stages < shape->most_stages && stages * GEMV_STAGE_BYTES(shape->groups, shape->chunk, shape->copy) < least_ring)
         return;
-    for (int i = 0; i < candidates->count; i++)
-        if (!memcmp(candidates->params[i], params, sizeof params)) return;
-    if (candidates->count < candidates->capacity)
-        memcpy(candidates->params[candidates->count++], params, sizeof params);
+    candidates->count = device_add_candidate(&device_matmul_gemv, problem, params + MATMUL_FIRST_TUNABLE, gpu,
+                                             candidates->params, candidates->count, candidates->capacity);
 }
 
 int matmul_gemv_candidates(const int64_t *params, const struct device_facts *gpu,

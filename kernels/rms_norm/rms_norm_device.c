@@ -33,12 +33,9 @@ int rms_norm_device_candidates(const int64_t *params, const struct device_facts 
     const int64_t *threads = params[RMS_NORM_ROWS] <= gpu->multiprocessors ? few : many;
     const int64_t vectors = (params[RMS_NORM_HIDDEN] + 3) / 4;
     int count = 0;
-    for (int i = 0; i < (int)(sizeof few / sizeof few[0]) && count < capacity; i++) {
-        struct device_geometry geometry;
-        int64_t *out = params_out[count];
-        for (int p = 0; p < RMS_NORM_DEVICE_PARAMS; p++) out[p] = p == RMS_NORM_DEVICE_THREADS ? threads[i] : params[p];
+    for (int i = 0; i < (int)(sizeof few / sizeof few[0]); i++) {
         if (threads[i] > 64 && threads[i] / 2 >= vectors) continue; /* half of the threads would idle */
-        if (!launch(out, gpu, &geometry)) count++;
+        count = device_add_candidate(&device_rms_norm, params, &threads[i], gpu, params_out, count, capacity);
     }
     return count;
 }

@@ -13,8 +13,6 @@ static bool in_range(const int64_t *params, int index, int64_t low, int64_t high
     return params[index] >= low && params[index] <= high;
 }
 
-static bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
-
 static bool is_half(int64_t dtype) { return dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -86,47 +84,18 @@ static int64_t work_blocks(const int64_t *params, const struct division *d)
 
 static const char *check_shape(const int64_t *params)
 {
-    static const struct {
-        int index;
-        int64_t low, high;
-        const char *message;
-    } limits[] = {
-        {ROPE_ATTENTION_ROWS, 1, 65535, "ROWS must be 1 to 65535"},
-        {ROPE_ATTENTION_COUNT_INDEX, 0, 1, "COUNT_INDEX must be 0 or 1"},
-        {ROPE_ATTENTION_HEADS, 1, 4096, "HEADS must be 1 to 4096"},
-        {ROPE_ATTENTION_KV_HEADS, 1, 4096, "KV_HEADS must be 1 to 4096"},
-        {ROPE_ATTENTION_HEAD_DIM, 2, 256, "HEAD_DIM must be 2 to 256"},
-        {ROPE_ATTENTION_PAGE_TOKENS, 16, 4096, "PAGE_TOKENS must be 16 to 4096"},
-        {ROPE_ATTENTION_PAGES_PER_SLOT, 1, INT32_MAX, "PAGES_PER_SLOT must be positive"},
-        {ROPE_ATTENTION_PAGE_BYTES, 16, (int64_t)1 << 40, "PAGE_BYTES must be 16 to 2^40"},
-        {ROPE_ATTENTION_SLOT_COUNT, 1, INT32_MAX, "SLOT_COUNT must be positive"},
-        {ROPE_ATTENTION_WINDOW, 0, INT32_MAX, "WINDOW must be 0 to 2^31 - 1"},
-        {ROPE_ATTENTION_HAS_NORM, 0, 1, "HAS_NORM must be 0 or 1"},
-        {ROPE_ATTENTION_SCALE_BITS, 1, 0x7f7fffff, "SCALE must be a positive float"},
-        {ROPE_ATTENTION_EPS_BITS, 0, 0x7f7fffff, "EPS must be a float of at least 0"},
-    };
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (!in_range(params, limits[i].index, limits[i].low, limits[i].high)) return limits[i].message;
-    if (params[ROPE_ATTENTION_HEADS] % params[ROPE_ATTENTION_KV_HEADS]) return "HEADS must be a multiple of KV_HEADS";
-    if (params[ROPE_ATTENTION_HEAD_DIM] % 2) return "HEAD_DIM must be even";
-    if (!in_range(params, ROPE_ATTENTION_ROTARY_DIM, 0, params[ROPE_ATTENTION_HEAD_DIM]) ||
-        params[ROPE_ATTENTION_ROTARY_DIM] % 2)
-        return "ROTARY_DIM must be even, 0 to HEAD_DIM";
-    if (!is_power_of_two(params[ROPE_ATTENTION_PAGE_TOKENS])) return "PAGE_TOKENS must be a power of two";
+    const char *why = op_params_illegal(&op_rope_attention, params);
+    if (why) return why;
+    if (params[ROPE_ATTENTION_ROWS] > 65535) return "ROWS must be 1 to 65535";
+    if (!in_range(params, ROPE_ATTENTION_PAGE_TOKENS, 16, 4096)) return "PAGE_TOKENS must be 16 to 4096";
+    if (params[ROPE_ATTENTION_PAGE_TOKENS] & (params[ROPE_ATTENTION_PAGE_TOKENS] - 1))
+        return "PAGE_TOKENS must be a power of two";
     if (params[ROPE_ATTENTION_PAGE_BYTES] % 16) return "PAGE_BYTES must be a multiple of 16";
     if (!is_half(params[ROPE_ATTENTION_KV_DTYPE])) return "KV_DTYPE must be f16 or bf16";
     if (!is_half(params[ROPE_ATTENTION_X_DTYPE])) return "X_DTYPE must be f16 or bf16";
-    int64_t norm = params[ROPE_ATTENTION_NORM_DTYPE];
-    if (params[ROPE_ATTENTION_HAS_NORM] && !is_half(norm) && norm != DTYPE_F32)
-        return "NORM_DTYPE must be f32, f16 or bf16";
-    /* Tokens are counted in int32_t. */
-    if (params[ROPE_ATTENTION_PAGES_PER_SLOT] > INT32_MAX / params[ROPE_ATTENTION_PAGE_TOKENS])
-        return "PAGES_PER_SLOT * PAGE_TOKENS must be below 2^31";
-    int64_t kv = 4 * params[ROPE_ATTENTION_KV_HEADS] * params[ROPE_ATTENTION_PAGE_TOKENS] * /* below 2^34 */
-                 params[ROPE_ATTENTION_HEAD_DIM];
-    if (kv > params[ROPE_ATTENTION_PAGE_BYTES]) return "PAGE_BYTES must hold K and V of one layer";
-    if (kv > INT32_MAX) return "K and V of a layer's page must be below 2^31 bytes";
-    return NULL;
+    uint64_t kv;
+    op_kv_bytes(params, NULL, TARGET_CUDA, &kv);
+    return kv > INT32_MAX ? "K and V of a layer's page must be below 2^31 bytes" : NULL;
 }
 
 /* A multiprocessor has 16384 registers for each of four groups of warps. */
@@ -206,21 +175,6 @@ static int64_t splits_for(const int64_t *params, const struct device_facts *gpu)
     return splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits;
 }
 
-struct candidates {
-    int64_t (*sets)[PLAN_MAX_PARAMS];
-    int count, capacity;
-    const struct device_facts *gpu;
-};
-
-static void add_candidate(struct candidates *found, const int64_t *set)
-{
-    struct device_geometry geometry;
-    if (found->count == found->capacity || launch(set, found->gpu, &geometry)) return;
-    for (int i = 0; i < found->count; i++)
-        if (memcmp(found->sets[i], set, ROPE_ATTENTION_PARAMS * sizeof *set) == 0) return;
-    memcpy(found->sets[found->count++], set, PLAN_MAX_PARAMS * sizeof *set);
-}
-
 /* Tiles of the most tokens that registers and stages of `bytes` hold, and the most stages up to `ring` bytes per block
  * that leave room for another launch's block; 2 if none do. */
 static void fit_ring(int64_t *set, const struct device_facts *gpu, int64_t bytes, int64_t ring)
@@ -248,8 +202,8 @@ int rope_attention_candidates(const int64_t *params, const struct device_facts *
                   {4, 4096, 96, 4}, {8, 4096, 64, 1}, {6, 4096, 96, 2}, {4, 8192, 96, 1},
                   {4, 4096, 64, 2}, {8, 2048, 96, 4}, {2, 8192, 64, 2}, {1, 4096, 16, 2}};
     enum { SHAPES = sizeof shapes / sizeof shapes[0], LONG_ROW = 128 };
-    struct candidates found = {.sets = params_out, .capacity = capacity, .gpu = gpu};
     int64_t set[PLAN_MAX_PARAMS] = {0};
+    int count = 0;
     if (check_shape(params)) return 0;
     memcpy(set, params, ROPE_ATTENTION_PARAMS * sizeof set[0]);
     set[ROPE_ATTENTION_HEAD_TILES] = 1;
@@ -265,9 +219,10 @@ int rope_attention_candidates(const int64_t *params, const struct device_facts *
             set[ROPE_ATTENTION_BULK] = bulk_first ? 1 - bulk : bulk;
             set[ROPE_ATTENTION_ALONE_TILES] = set[ROPE_ATTENTION_SPLITS] > 1 ? shapes[i].alone_tiles : 1;
             fit_ring(set, gpu, shapes[i].stage_bytes, shapes[i].ring_kib * 1024);
-            add_candidate(&found, set);
+            count = device_add_candidate(&device_rope_attention, params, set + ROPE_ATTENTION_SPLITS, gpu, params_out,
+                                         count, capacity);
         }
-    return found.count;
+    return count;
 }
 
 static const char *const tunable_names[] = {"SPLITS", "WARPS", "TILE_TOKENS", "HEAD_TILES",

@@ -42,22 +42,15 @@ int sample_device_candidates(const int64_t *params, const struct device_facts *g
                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
     enum { LEAST_SLICE = 1024 };
-    static const struct {
-        int cluster, threads;
-    } few[] = {{8, 512}, {4, 512}, {8, 256}, {2, 512}, {4, 256}, {1, 512}, {1, 256}},
-      many[] = {{2, 512}, {8, 256}, {4, 512}, {1, 512}, {8, 512}, {4, 256}, {1, 256}}, *choices;
-    enum { CHOICES = sizeof few / sizeof few[0] };
+    /* CLUSTER, THREADS */
+    static const int64_t few[][2] = {{8, 512}, {4, 512}, {8, 256}, {2, 512}, {4, 256}, {1, 512}, {1, 256}};
+    static const int64_t many[][2] = {{2, 512}, {8, 256}, {4, 512}, {1, 512}, {8, 512}, {4, 256}, {1, 256}};
     /* Many rows fill the GPU with small clusters; large ones do more work beside the reading. */
-    choices = params[SAMPLE_ROWS] <= gpu->multiprocessors / 4 ? few : many;
+    const int64_t(*choices)[2] = params[SAMPLE_ROWS] <= gpu->multiprocessors / 4 ? few : many;
     int count = 0;
-    for (int i = 0; i < CHOICES && count < capacity; i++) {
-        struct device_geometry geometry;
-        int64_t *out = params_out[count];
-        for (int p = 0; p < SAMPLE_DEVICE_CLUSTER; p++) out[p] = params[p];
-        out[SAMPLE_DEVICE_CLUSTER] = choices[i].cluster;
-        out[SAMPLE_DEVICE_THREADS] = choices[i].threads;
-        if (choices[i].cluster > 1 && params[SAMPLE_VOCAB] / choices[i].cluster < LEAST_SLICE) continue;
-        if (!launch(out, gpu, &geometry)) count++;
+    for (size_t i = 0; i < sizeof few / sizeof few[0]; i++) {
+        if (choices[i][0] > 1 && params[SAMPLE_VOCAB] / choices[i][0] < LEAST_SLICE) continue;
+        count = device_add_candidate(&device_sample, params, choices[i], gpu, params_out, count, capacity);
     }
     return count;
 }

@@ -40,7 +40,7 @@ static bool is_for_cudnn(const struct device_launch *site, int64_t params[PLAN_M
     struct device_geometry geometry;
     if (site->op != OP_ATTENTION) return false;
     memset(params, 0, PLAN_MAX_PARAMS * sizeof *params);
-    memcpy(params, site->tactic.params, ATTENTION_DEVICE_FIRST_TUNABLE * sizeof *params);
+    memcpy(params, site->tactic.params, ATTENTION_PARAMS * sizeof *params);
     return device_attention_cudnn.launch(params, NULL, &geometry) == NULL;
 }
 
@@ -125,11 +125,11 @@ static uint32_t attention_launches(const struct device_launch *site, const struc
                                    struct library_space *space, struct device_launch *launches)
 {
     static const int from[ATTENTION_CUDNN_INPUTS_WORKSPACE] = {
-        [ATTENTION_CUDNN_INPUTS_COUNTS] = ATTENTION_DEVICE_COUNTS,
-        [ATTENTION_CUDNN_INPUTS_SLOTS] = ATTENTION_DEVICE_SLOTS,
-        [ATTENTION_CUDNN_INPUTS_POSITIONS] = ATTENTION_DEVICE_POSITIONS,
-        [ATTENTION_CUDNN_INPUTS_PAGE_TABLE] = ATTENTION_DEVICE_PAGE_TABLE,
-        [ATTENTION_CUDNN_INPUTS_KV] = ATTENTION_DEVICE_KV,
+        [ATTENTION_CUDNN_INPUTS_COUNTS] = ATTENTION_COUNTS,
+        [ATTENTION_CUDNN_INPUTS_SLOTS] = ATTENTION_SLOTS,
+        [ATTENTION_CUDNN_INPUTS_POSITIONS] = ATTENTION_POSITIONS,
+        [ATTENTION_CUDNN_INPUTS_PAGE_TABLE] = ATTENTION_PAGE_TABLE,
+        [ATTENTION_CUDNN_INPUTS_KV] = ATTENTION_KV,
     };
     struct device_launch *inputs = &launches[0], *call = &launches[1];
     const int64_t workspace = tactic->params[ATTENTION_CUDNN_TACTIC_WORKSPACE];

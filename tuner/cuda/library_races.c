@@ -156,7 +156,7 @@ static int cudnn_tactics(const struct tune_context *context, const int64_t *para
     status_clear(&status);
     if (!attention_cudnn_enumerate(&context->rig.gpus->cudnn, params, plans, most, &made, &status))
         progress_warn(context->progress, "only our own kernels take part in attention of %" PRId64 " rows: %s",
-                      params[ATTENTION_DEVICE_ROWS], status.message);
+                      params[ATTENTION_ROWS], status.message);
     for (int p = 0; p < made; p++) {
         struct device_tactic *tactic = &tactics[count];
         *tactic = (struct device_tactic){.kernel = &device_attention_cudnn};

@@ -12,14 +12,14 @@ static bool gathers(const int64_t *params)
 {
     enum { MOST_BYTES = 8 << 20 }; /* of the other ranks */
     return !all_reduce_device_illegal(params) &&
-           all_reduce_nccl_bytes(params) <= MOST_BYTES / ((uint64_t)params[ALL_REDUCE_DEVICE_RANKS] - 1);
+           all_reduce_nccl_bytes(params) <= MOST_BYTES / ((uint64_t)params[ALL_REDUCE_RANKS] - 1);
 }
 
 uint64_t nccl_result_bytes(const struct device_launch *site)
 {
     const int64_t *params = site->tactic.params;
     if (site->op == OP_ALL_REDUCE)
-        return all_reduce_nccl_bytes(params) * (gathers(params) ? (uint64_t)params[ALL_REDUCE_DEVICE_RANKS] : 1);
+        return all_reduce_nccl_bytes(params) * (gathers(params) ? (uint64_t)params[ALL_REDUCE_RANKS] : 1);
     return site->op == OP_ALL_GATHER ? all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED) : 0;
 }
 
@@ -52,16 +52,16 @@ static void reduce(const struct device_launch *site, const struct plan_operand *
         memset(call->tactic.params, 0, sizeof call->tactic.params);
         all_reduce_gather_params(params, call->tactic.params);
     } else {
-        call->tactic.params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = call->tactic.params[ALL_REDUCE_DEVICE_HAS_NORM] = 0;
+        call->tactic.params[ALL_REDUCE_HAS_RESIDUAL] = call->tactic.params[ALL_REDUCE_HAS_NORM] = 0;
     }
-    add(call, &operands[ALL_REDUCE_DEVICE_COUNTS], ACCESS_READ);
-    add(call, &operands[ALL_REDUCE_DEVICE_X], ACCESS_READ);
+    add(call, &operands[ALL_REDUCE_COUNTS], ACCESS_READ);
+    add(call, &operands[ALL_REDUCE_X], ACCESS_READ);
     add(call, sum, ACCESS_WRITE);
     begin(finish, site, &device_all_reduce_finish);
-    all_reduce_finish_params(finish->tactic.params, terms ? params[ALL_REDUCE_DEVICE_RANKS] : 1);
-    add(finish, &operands[ALL_REDUCE_DEVICE_COUNTS], ACCESS_READ);
+    all_reduce_finish_params(finish->tactic.params, terms ? params[ALL_REDUCE_RANKS] : 1);
+    add(finish, &operands[ALL_REDUCE_COUNTS], ACCESS_READ);
     add(finish, sum, ACCESS_READ);
-    for (uint32_t i = ALL_REDUCE_DEVICE_OUT; i < site->operand_count; i++)
+    for (uint32_t i = ALL_REDUCE_OUT; i < site->operand_count; i++)
         add(finish, &operands[i], (enum plan_access)operands[i].access);
 }
 
@@ -71,14 +71,14 @@ static void gather(const struct device_launch *site, const struct plan_operand *
     enum { THREADS = 256 };
     struct device_launch *call = &launches[0], *place = &launches[1];
     begin(call, site, &device_all_gather_nccl);
-    add(call, &site->operands[ALL_GATHER_DEVICE_COUNTS], ACCESS_READ);
-    add(call, &site->operands[ALL_GATHER_DEVICE_X], ACCESS_READ);
+    add(call, &site->operands[ALL_GATHER_COUNTS], ACCESS_READ);
+    add(call, &site->operands[ALL_GATHER_X], ACCESS_READ);
     add(call, gathered, ACCESS_WRITE);
     begin(place, site, &device_all_gather_place);
     place->tactic.params[ALL_GATHER_DEVICE_THREADS] = THREADS;
-    add(place, &site->operands[ALL_GATHER_DEVICE_COUNTS], ACCESS_READ);
+    add(place, &site->operands[ALL_GATHER_COUNTS], ACCESS_READ);
     add(place, gathered, ACCESS_READ);
-    add(place, &site->operands[ALL_GATHER_DEVICE_OUT], ACCESS_WRITE);
+    add(place, &site->operands[ALL_GATHER_OUT], ACCESS_WRITE);
 }
 
 uint32_t nccl_launches(const struct device_launch *site, struct library_space *space,

@@ -6,55 +6,36 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/cuda/symbols.h"
+
 static const char *const library_names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 enum { LIBRARY_NAMES = sizeof library_names / sizeof *library_names };
 
-struct symbol {
-    const char *name;
-    void *function; /* the member of struct cublaslt */
-};
-
-static bool look_up(struct cublaslt *library, const char *file, struct status *status)
+static bool look_up(const struct cublaslt *library, const struct symbol *symbols, size_t count, const char *file,
+                    struct status *status)
 {
-#define SYMBOL(member, symbol, parameters) {#symbol, &library->member},
-    const struct symbol symbols[] = {CUBLASLT_FUNCTIONS(SYMBOL)};
-#undef SYMBOL
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(library->library, symbols[i].name);
-        if (!address)
-            return status_fail(
-                status, STATUS_MACHINE,
-                "cuBLASLt: expected the function %s, found a %s without it; install the cuBLAS of a CUDA "
-                "toolkit 12.4 or later",
-                symbols[i].name, file);
-        memcpy(symbols[i].function, &address, sizeof address);
-    }
-    return true;
-}
-
-static uint32_t read_version(const struct cublaslt *library)
-{
-    size_t (*get_version)(void) = NULL;
-    void *address = dlsym(library->library, "cublasLtGetVersion");
-    if (!address) return 0;
-    memcpy(&get_version, &address, sizeof address);
-    return (uint32_t)get_version();
+    const char *missing = symbols_missing(library->library, symbols, count);
+    return !missing || status_fail(status, STATUS_MACHINE,
+                                   "cuBLASLt: expected the function %s, found a %s without it; install the cuBLAS of a "
+                                   "CUDA toolkit 12.4 or later",
+                                   missing, file);
 }
 
 static bool open_file(struct cublaslt *library, const char *file, uint32_t version, struct status *status)
 {
-    library->version = read_version(library);
-    if (!library->version)
-        return status_fail(status, STATUS_MACHINE,
-                           "cuBLASLt: expected the function cublasLtGetVersion, found a %s without it; install the "
-                           "cuBLAS of a CUDA toolkit 12.4 or later",
-                           file);
+    size_t (*get_version)(void) = NULL;
+    const struct symbol version_symbol = {"cublasLtGetVersion", &get_version};
+    if (!look_up(library, &version_symbol, 1, file, status)) return false;
+    library->version = (uint32_t)get_version();
     if (version && library->version != version)
         return status_fail(status, STATUS_MACHINE,
                            "cuBLASLt: expected version %" PRIu32 ", which this engine was built with, found %" PRIu32
                            " (%s); install that version, or build the engine again",
                            version, library->version, file);
-    if (!look_up(library, file, status)) return false;
+#define SYMBOL(member, symbol, parameters) {#symbol, &library->member},
+    const struct symbol symbols[] = {CUBLASLT_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+    if (!look_up(library, symbols, sizeof symbols / sizeof *symbols, file, status)) return false;
     int result = library->Create(&library->handle);
     if (result == LT_SUCCESS) return true;
     library->handle = NULL;

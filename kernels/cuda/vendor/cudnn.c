@@ -6,27 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/cuda/symbols.h"
+
 static const char library_name[] = "libcudnn.so.9";
 static const char remedy[] = "install cuDNN 9 for the driver's CUDA version, and name its folder in LD_LIBRARY_PATH";
-
-struct symbol {
-    const char *name;
-    void *function; /* the member of struct cudnn */
-};
 
 static bool look_up(struct cudnn *cudnn, struct status *status)
 {
 #define SYMBOL(member, symbol, result, parameters) {#symbol, &cudnn->member},
     const struct symbol symbols[] = {CUDNN_FUNCTIONS(SYMBOL)};
 #undef SYMBOL
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(cudnn->library, symbols[i].name);
-        if (!address)
-            return status_fail(status, STATUS_MACHINE, "cuDNN: expected the function %s, found a %s without it; %s",
-                               symbols[i].name, library_name, remedy);
-        memcpy(symbols[i].function, &address, sizeof address);
-    }
-    return true;
+    const char *missing = symbols_missing(cudnn->library, symbols, sizeof symbols / sizeof *symbols);
+    return !missing || status_fail(status, STATUS_MACHINE, "cuDNN: expected the function %s, found a %s without it; %s",
+                                   missing, library_name, remedy);
 }
 
 static bool check_version(const struct cudnn *cudnn, size_t version, struct status *status)

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/cuda/symbols.h"
+
 static const char library_name[] = "libnccl.so.2";
 static const char remedy[] = "install NCCL 2.18 or later (the pip wheel nvidia-nccl-cu13 has it too), and name its "
                              "folder in LD_LIBRARY_PATH";
@@ -30,36 +32,19 @@ struct nccl_gate {
 
 /* ---- the library ---- */
 
-struct symbol {
-    const char *name;
-    void *function; /* the member of struct nccl */
-};
-
-static bool look_up(struct nccl *nccl, struct status *status)
+static bool look_up(const struct nccl *nccl, const struct symbol *symbols, size_t count, struct status *status)
 {
-#define SYMBOL(member, symbol, result, parameters) {#symbol, &nccl->member},
-    const struct symbol symbols[] = {NCCL_FUNCTIONS(SYMBOL)};
-#undef SYMBOL
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(nccl->library, symbols[i].name);
-        if (!address)
-            return status_fail(status, STATUS_MACHINE, "NCCL: expected the function %s, found a %s without it; %s",
-                               symbols[i].name, library_name, remedy);
-        memcpy(symbols[i].function, &address, sizeof address);
-    }
-    return true;
+    const char *missing = symbols_missing(nccl->library, symbols, count);
+    return !missing || status_fail(status, STATUS_MACHINE, "NCCL: expected the function %s, found a %s without it; %s",
+                                   missing, library_name, remedy);
 }
 
 /* The version is checked first: an old library lacks functions, and the remedy is to update it. */
 static bool check_version(struct nccl *nccl, struct status *status)
 {
     int version = 0;
-    void *address = dlsym(nccl->library, "ncclGetVersion");
-    if (!address)
-        return status_fail(status, STATUS_MACHINE,
-                           "NCCL: expected the function ncclGetVersion, found a %s without it; %s", library_name,
-                           remedy);
-    memcpy(&nccl->GetVersion, &address, sizeof address);
+    const struct symbol symbol = {"ncclGetVersion", &nccl->GetVersion};
+    if (!look_up(nccl, &symbol, 1, status)) return false;
     nccl_result result = nccl->GetVersion(&version);
     if (result != NCCL_SUCCESS)
         return status_fail(status, STATUS_MACHINE, "NCCL: expected its version, found error %d of ncclGetVersion; %s",
@@ -89,7 +74,10 @@ bool nccl_open(struct nccl *nccl, struct status *status)
         return status_fail(status, STATUS_MACHINE, "NCCL: expected %s, found none (%s); %s", library_name,
                            reason ? reason : "no reason given", remedy);
     }
-    if (check_version(nccl, status) && look_up(nccl, status)) return true;
+#define SYMBOL(member, symbol, result, parameters) {#symbol, &nccl->member},
+    const struct symbol symbols[] = {NCCL_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+    if (check_version(nccl, status) && look_up(nccl, symbols, sizeof symbols / sizeof *symbols, status)) return true;
     nccl_close(nccl);
     return false;
 }
