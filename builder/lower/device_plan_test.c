@@ -231,7 +231,7 @@ TEST(kernels_with_tunables_have_candidates)
             assert_non_null(op_find((unsigned)op));
             assert_ptr_equal(device_kernel_find(kernel->name), kernel);
             assert_ptr_equal(kernel->problem, op_find((unsigned)op));
-            assert_true(device_param_count(kernel) <= PLAN_MAX_PARAMS && kernel->operand_count <= PLAN_MAX_OPERANDS);
+            assert_true(device_param_count(kernel) <= PLAN_MAX_PARAMS);
             if (kernel->own_count > 0 && !kernel->candidates)
                 fail_msg("kernel '%s' has tunables and no candidates", kernel->name);
         }
@@ -268,7 +268,6 @@ static struct device_kernel made_up(int param_count)
         .op = OP_EMBED,
         .own_names = own_names,
         .own_count = param_count,
-        .operand_count = PLAN_MAX_OPERANDS,
         .launch = always_legal,
         .tensor_map = always_mapped,
         .cost = no_cost,

@@ -74,15 +74,15 @@ static bool find_dependencies(struct emitter *e, uint64_t *reach, size_t words, 
 static void set_cost(const struct emitter *e, const struct op_descriptor *op, const int64_t *params,
                      struct plan_launch *launch)
 {
-    struct plan_geometry geometry = e->lowering->geometry;
+    const uint64_t half = e->lowering->geometry.max_context / 2;
+    const uint64_t context = half < PLAN_COST_CONTEXT ? half : PLAN_COST_CONTEXT;
     uint64_t unused;
-    if (geometry.max_context > 2 * PLAN_COST_CONTEXT) geometry.max_context = 2 * PLAN_COST_CONTEXT;
-    op->cost(params, &geometry, &launch->bytes, &launch->flops);
+    op->cost(params, context, &launch->bytes, &launch->flops);
     if (op->id != OP_ATTENTION || e->graph->kind != PLAN_PREFILL) return;
     int64_t one_row[PLAN_MAX_PARAMS];
     memcpy(one_row, params, (size_t)op->param_count * sizeof *params);
     one_row[OP_PARAM_ROWS] = 1;
-    op->cost(one_row, &geometry, &launch->bytes, &unused);
+    op->cost(one_row, context, &launch->bytes, &unused);
     launch->bytes += 2 * (uint64_t)(params[OP_PARAM_ROWS] - 1) * (uint64_t)params[ATTENTION_HEADS] *
                      (uint64_t)params[ATTENTION_HEAD_DIM] * sizeof(float);
 }

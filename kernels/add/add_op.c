@@ -4,9 +4,9 @@
 #include "kernels/cpu/share.h"
 #include "kernels/op/op.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t elements = (uint64_t)params[ADD_ROWS] * (uint64_t)params[ADD_WIDTH];
     *bytes = 3 * elements * sizeof(float);
     *flops = elements;

@@ -48,17 +48,13 @@ bool all_gather_device_buffer_bytes(uint64_t rows, uint64_t width, uint64_t rank
     return checked_product(factors, 4, bytes);
 }
 
-static const char *const tunable_names[] = {"THREADS"};
-
 const struct device_kernel device_all_gather = {
     .name = "all_gather",
     .source = "kernels/all_gather/all_gather.cu",
     .op = OP_ALL_GATHER,
     .least_capability = 80,
     .problem = &op_all_gather,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = ALL_GATHER_OPERANDS,
+    DEVICE_OWN_NAMES(ALL_GATHER_DEVICE_PARAMS - ALL_GATHER_PARAMS, "THREADS"),
     .launch = launch,
     .candidates = candidates,
     .cost = cost,

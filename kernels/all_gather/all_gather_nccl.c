@@ -64,7 +64,6 @@ const struct device_kernel device_all_gather_nccl = {
     .library = LIBRARY_NCCL,
     .least_capability = 80,
     .problem = &op_all_gather,
-    .operand_count = ALL_GATHER_CALL_OPERANDS,
     .launch = launch_call,
     .cost = cost_of_call,
     .call = nccl_make_call,
@@ -76,7 +75,6 @@ const struct device_kernel device_all_gather_place = {
     .op = OP_ALL_GATHER_PLACE,
     .least_capability = 80,
     .problem = &op_all_gather_place,
-    .operand_count = ALL_GATHER_PLACE_OPERANDS,
     .launch = launch_place,
     .cost = cost_of_place,
 };

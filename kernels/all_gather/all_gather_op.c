@@ -13,9 +13,9 @@ bool all_gather_buffer_bytes(uint64_t rows, uint64_t width, uint64_t ranks, uint
 }
 
 /* Cost on rank 0, which has the most columns below OUT_WIDTH. */
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[ALL_GATHER_ROWS], width = (uint64_t)params[ALL_GATHER_WIDTH];
     uint64_t out_width = (uint64_t)params[ALL_GATHER_OUT_WIDTH];
     uint64_t others = out_width > width ? out_width - width : 0;
@@ -97,25 +97,17 @@ static const struct op_param param_schema[ALL_GATHER_PARAMS] = {
 static const struct op_operand operand_schema[ALL_GATHER_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ALL_GATHER_X] = {"x", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS, .columns = ALL_GATHER_WIDTH},
-    [ALL_GATHER_HEADER] = {"header", ROLE_HEADER, ACCESS_READ_WRITE, .bytes = op_header_bytes},
+    [ALL_GATHER_HEADER] = OP_HEADER_OPERAND,
     [ALL_GATHER_BUFFER] = {"buffer", ROLE_EXCHANGE, .bytes = buffer_bytes},
     [ALL_GATHER_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS,
                         .columns = ALL_GATHER_OUT_WIDTH},
 };
 
-static bool gathered_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                           uint64_t *bytes)
-{
-    (void)geometry, (void)target;
-    return all_gather_buffer_bytes((uint64_t)params[ALL_GATHER_ROWS], (uint64_t)params[ALL_GATHER_WIDTH],
-                                   (uint64_t)params[ALL_GATHER_RANKS], bytes);
-}
-
 static const struct op_operand call_operands[ALL_GATHER_CALL_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ALL_GATHER_CALL_X] = {"x", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS, .columns = ALL_GATHER_WIDTH},
     [ALL_GATHER_CALL_GATHERED] = {"gathered", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS,
-                                  .columns = ALL_GATHER_WIDTH, .bytes = gathered_bytes},
+                                  .columns = ALL_GATHER_WIDTH, .times = ALL_GATHER_RANKS},
 };
 
 static const struct op_descriptor call_schema = {

@@ -196,11 +196,11 @@ TEST(cost_counts_what_moves)
 {
     uint64_t bytes, flops;
     const int64_t params[ALL_GATHER_PARAMS] = {2, 1, 10, 37, 4};
-    op_all_gather.cost(params, &geometry, &bytes, &flops);
+    op_all_gather.cost(params, geometry.max_context / 2, &bytes, &flops);
     assert_int_equal(bytes, 2 * 4 * (10 + 37 + 27)); /* x, out, what rank 0 reads of the others */
     assert_int_equal(flops, 0);
     const int64_t narrow[ALL_GATHER_PARAMS] = {2, 1, 10, 9, 4};
-    op_all_gather.cost(narrow, &geometry, &bytes, &flops);
+    op_all_gather.cost(narrow, geometry.max_context / 2, &bytes, &flops);
     assert_int_equal(bytes, 2 * 4 * (10 + 9));
 }
 

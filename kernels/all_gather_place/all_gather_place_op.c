@@ -3,14 +3,6 @@
 
 enum { WARP = 32, MOST_THREADS = 1024 };
 
-static bool gathered_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                           uint64_t *bytes)
-{
-    (void)geometry, (void)target;
-    return all_gather_buffer_bytes((uint64_t)params[ALL_GATHER_ROWS], (uint64_t)params[ALL_GATHER_WIDTH],
-                                   (uint64_t)params[ALL_GATHER_RANKS], bytes);
-}
-
 static const char *illegal(const int64_t *params)
 {
     if (params[ALL_GATHER_OUT_WIDTH] > params[ALL_GATHER_RANKS] * params[ALL_GATHER_WIDTH])
@@ -30,7 +22,7 @@ static const struct op_param param_schema[ALL_GATHER_PLACE_PARAMS] = {
 static const struct op_operand operand_schema[ALL_GATHER_PLACE_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ALL_GATHER_PLACE_GATHERED] = {"gathered", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS,
-                                   .columns = ALL_GATHER_WIDTH, .bytes = gathered_bytes},
+                                   .columns = ALL_GATHER_WIDTH, .times = ALL_GATHER_RANKS},
     [ALL_GATHER_PLACE_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_GATHER_ROWS,
                               .columns = ALL_GATHER_OUT_WIDTH},
 };

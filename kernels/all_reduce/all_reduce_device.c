@@ -158,18 +158,13 @@ static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint6
     *flops = elements * (ranks + (params[ALL_REDUCE_HAS_NORM] ? 4 : 0)) / (own_norm ? ranks : 1);
 }
 
-static const char *const one_shot_tunables[] = {"THREADS", "CLUSTER"};
-static const char *const two_shot_tunables[] = {"THREADS", "BLOCKS", "HALVES"};
-
 const struct device_kernel device_all_reduce_one_shot = {
     .name = "all_reduce_one_shot",
     .source = "kernels/all_reduce/all_reduce_one_shot.cu",
     .op = OP_ALL_REDUCE,
     .least_capability = 80,
     .problem = &op_all_reduce,
-    .own_names = one_shot_tunables,
-    .own_count = sizeof one_shot_tunables / sizeof *one_shot_tunables,
-    .operand_count = ALL_REDUCE_OPERANDS,
+    DEVICE_OWN_NAMES(ALL_REDUCE_ONE_SHOT_PARAMS - ALL_REDUCE_PARAMS, "THREADS", "CLUSTER"),
     .launch = launch_one_shot,
     .candidates = one_shot_candidates,
     .cost = cost,
@@ -181,9 +176,7 @@ const struct device_kernel device_all_reduce_two_shot = {
     .op = OP_ALL_REDUCE,
     .least_capability = 80,
     .problem = &op_all_reduce,
-    .own_names = two_shot_tunables,
-    .own_count = sizeof two_shot_tunables / sizeof *two_shot_tunables,
-    .operand_count = ALL_REDUCE_OPERANDS,
+    DEVICE_OWN_NAMES(ALL_REDUCE_DEVICE_PARAMS - ALL_REDUCE_PARAMS, "THREADS", "BLOCKS", "HALVES"),
     .coresident = true,
     .launch = launch_two_shot,
     .candidates = two_shot_candidates,

@@ -100,7 +100,6 @@ const struct device_kernel device_all_reduce_nccl = {
     .library = LIBRARY_NCCL,
     .least_capability = 80,
     .problem = &op_all_reduce,
-    .operand_count = ALL_REDUCE_CALL_OPERANDS,
     .launch = launch_call,
     .cost = cost_of_call,
     .call = nccl_make_call,
@@ -112,7 +111,6 @@ const struct device_kernel device_all_reduce_finish = {
     .op = OP_ALL_REDUCE_FINISH,
     .least_capability = 80,
     .problem = &op_all_reduce_finish,
-    .operand_count = ALL_REDUCE_FINISH_OPERANDS,
     .launch = launch_finish,
     .cost = cost_of_finish,
 };

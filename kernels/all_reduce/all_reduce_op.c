@@ -44,9 +44,9 @@ bool all_reduce_buffer_bytes(const int64_t *params, enum engine_target target, u
     return all_reduce_device_buffer_bytes(factors[0], factors[1], (uint64_t)params[ALL_REDUCE_RANKS], x, given, bytes);
 }
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t elements = (uint64_t)params[ALL_REDUCE_ROWS] * (uint64_t)params[ALL_REDUCE_WIDTH];
     uint64_t others = (uint64_t)params[ALL_REDUCE_RANKS] - 1;
     *bytes = (2 + others) * elements * sizeof(float);
@@ -126,7 +126,7 @@ static const struct op_operand operand_schema[ALL_REDUCE_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ALL_REDUCE_X] = {"x", ROLE_INPUT, .dtype = ALL_REDUCE_X_DTYPE, .rows = ALL_REDUCE_ROWS,
                       .columns = ALL_REDUCE_WIDTH},
-    [ALL_REDUCE_HEADER] = {"header", ROLE_HEADER, ACCESS_READ_WRITE, .bytes = op_header_bytes},
+    [ALL_REDUCE_HEADER] = OP_HEADER_OPERAND,
     [ALL_REDUCE_BUFFER] = {"buffer", ROLE_EXCHANGE, .bytes = buffer_bytes},
     [ALL_REDUCE_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_REDUCE_ROWS, .columns = ALL_REDUCE_WIDTH,
                         .replaces = 1u << ALL_REDUCE_RESIDUAL, .replaces_cpu = 1u << ALL_REDUCE_X},

@@ -199,7 +199,7 @@ TEST(cost_counts_what_moves)
 {
     const int64_t params[ALL_REDUCE_PARAMS] = {2, 0, 10, 4};
     uint64_t bytes, flops;
-    op_all_reduce.cost(params, &geometry, &bytes, &flops);
+    op_all_reduce.cost(params, geometry.max_context / 2, &bytes, &flops);
     assert_int_equal(bytes, 20 * 4 * (1 + 1 + 3)); /* x, out, the buffers of three others */
     assert_int_equal(flops, 20 * 3);
 }

@@ -1,19 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/all_reduce_finish/all_reduce_finish.h"
 
-#include "formats/base/checked.h"
-
 enum { WARP = 32, MOST_THREADS = 1024 };
-
-static bool sum_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                      uint64_t *bytes)
-{
-    (void)geometry, (void)target;
-    const uint64_t factors[] = {(uint64_t)params[ALL_REDUCE_FINISH_PARTS], (uint64_t)params[ALL_REDUCE_ROWS],
-                                (uint64_t)params[ALL_REDUCE_WIDTH],
-                                dtype_bytes((enum dtype)params[ALL_REDUCE_X_DTYPE])};
-    return checked_product(factors, 4, bytes);
-}
 
 static const char *illegal(const int64_t *params)
 {
@@ -45,7 +33,7 @@ static const struct op_param param_schema[ALL_REDUCE_FINISH_PARAMS] = {
 static const struct op_operand operand_schema[ALL_REDUCE_FINISH_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ALL_REDUCE_FINISH_SUM] = {"sum", ROLE_INPUT, .dtype = ALL_REDUCE_X_DTYPE, .rows = ALL_REDUCE_ROWS,
-                               .columns = ALL_REDUCE_WIDTH, .bytes = sum_bytes},
+                               .columns = ALL_REDUCE_WIDTH, .times = ALL_REDUCE_FINISH_PARTS},
     [ALL_REDUCE_FINISH_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ALL_REDUCE_ROWS,
                                .columns = ALL_REDUCE_WIDTH, .replaces = 1u << ALL_REDUCE_FINISH_RESIDUAL},
     [ALL_REDUCE_FINISH_RESIDUAL] = {"residual", ROLE_INPUT, .present = ALL_REDUCE_HAS_RESIDUAL, .fixed = DTYPE_F32,

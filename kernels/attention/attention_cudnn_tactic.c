@@ -36,19 +36,14 @@ static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes
     return true;
 }
 
-static const char *const tunable_names[] = {"VERSION", "PLAN", "HASH0", "HASH1", "WORKSPACE"};
-_Static_assert(sizeof tunable_names / sizeof *tunable_names == ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_PARAMS,
-               "a name for each tunable");
-
 const struct device_kernel device_attention_cudnn = {
     .name = "attention_cudnn",
     .op = OP_ATTENTION,
     .library = LIBRARY_CUDNN,
     .least_capability = 80,
     .problem = &op_attention,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = ATTENTION_CUDNN_OPERANDS,
+    DEVICE_OWN_NAMES(ATTENTION_CUDNN_TACTIC_PARAMS - ATTENTION_PARAMS, "VERSION", "PLAN", "HASH0", "HASH1",
+                     "WORKSPACE"),
     .launch = launch,
     .cost = cost,
     .call = make_call,

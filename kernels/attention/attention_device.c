@@ -95,17 +95,13 @@ int attention_generic_candidates(const int64_t *params, const struct device_fact
     return count;
 }
 
-static const char *const generic_tunables[] = {"WARPS_Q", "SPLIT", "KEY_TILE"};
-
 const struct device_kernel device_attention_generic = {
     .name = "attention_generic",
     .source = "kernels/attention/attention_generic.cu",
     .op = OP_ATTENTION,
     .least_capability = 80,
     .problem = &op_attention,
-    .own_names = generic_tunables,
-    .own_count = sizeof generic_tunables / sizeof *generic_tunables,
-    .operand_count = ATTENTION_DEVICE_OPERANDS,
+    DEVICE_OWN_NAMES(ATTENTION_GENERIC_PARAMS - ATTENTION_PARAMS, "WARPS_Q", "SPLIT", "KEY_TILE"),
     .launch = generic_launch,
     .candidates = attention_generic_candidates,
     .cost = cost,
@@ -206,8 +202,6 @@ int attention_prefill_candidates(const int64_t *params, const struct device_fact
     return count;
 }
 
-static const char *const prefill_tunables[] = {"TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT", "BLOCKS_PER_SM"};
-
 const struct device_kernel device_attention_prefill = {
     .name = "attention_prefill",
     .source = "kernels/attention/attention_prefill.cu",
@@ -215,9 +209,8 @@ const struct device_kernel device_attention_prefill = {
     .least_capability = 90,
     .most_capability = 90,
     .problem = &op_attention,
-    .own_names = prefill_tunables,
-    .own_count = sizeof prefill_tunables / sizeof *prefill_tunables,
-    .operand_count = ATTENTION_DEVICE_OPERANDS,
+    DEVICE_OWN_NAMES(ATTENTION_PREFILL_PARAMS - ATTENTION_PARAMS, "TILE_Q", "KEY_TILE", "STAGES", "PING_PONG", "SPLIT",
+                     "BLOCKS_PER_SM"),
     .launch = prefill_launch,
     .candidates = attention_prefill_candidates,
     .tensor_map = prefill_tensor_map,

@@ -23,12 +23,12 @@ bool attention_workspace_bytes(uint64_t rows, uint64_t heads, uint64_t head_dim,
 
 /* Rows count as one sequence each, as in decode; a prefill chunk reads its context once. The parameters do not
  * distinguish the two, so bytes are those of decode and an upper bound for prefill. */
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     uint64_t rows = (uint64_t)params[ATTENTION_ROWS], heads = (uint64_t)params[ATTENTION_HEADS];
     uint64_t kv_heads = (uint64_t)params[ATTENTION_KV_HEADS], head_dim = (uint64_t)params[ATTENTION_HEAD_DIM];
     uint64_t kv_bytes = dtype_bytes((enum dtype)params[ATTENTION_KV_DTYPE]);
-    uint64_t context = geometry->max_context / 2, window = (uint64_t)params[ATTENTION_WINDOW];
+    const uint64_t window = (uint64_t)params[ATTENTION_WINDOW];
     if (context == 0) context = 1;
     if (window && window < context) context = window;
     *bytes = rows * head_dim * (2 * kv_heads * context * kv_bytes + 2 * heads * sizeof(float));
@@ -54,10 +54,8 @@ static const struct op_param param_schema[ATTENTION_PARAMS] = {
 static const struct op_operand operand_schema[ATTENTION_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [ATTENTION_Q] = {"q", ROLE_INPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width},
-    [ATTENTION_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ATTENTION_ROWS,
-                         .columns = OP_NONE},
-    [ATTENTION_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
-                             .rows = ATTENTION_ROWS, .columns = OP_NONE},
+    [ATTENTION_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ATTENTION_ROWS),
+    [ATTENTION_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ATTENTION_ROWS),
     [ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
     [ATTENTION_KV] = {"kv", ROLE_KV, .bytes = op_kv_bytes},
     [ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ATTENTION_X_DTYPE, .rows = ATTENTION_ROWS, .width = op_heads_width,

@@ -47,7 +47,6 @@ const struct device_kernel device_attention_cudnn_inputs = {
     .op = OP_ATTENTION_CUDNN_INPUTS,
     .least_capability = 80,
     .problem = &op_attention_cudnn_inputs,
-    .operand_count = ATTENTION_CUDNN_INPUTS_OPERANDS,
     .launch = launch,
     .cost = cost,
 };

@@ -58,10 +58,8 @@ static const struct op_param param_schema[ATTENTION_CUDNN_INPUTS_PARAMS] = {
 };
 static const struct op_operand operand_schema[ATTENTION_CUDNN_INPUTS_OPERANDS] = {
     OP_COUNTS_OPERAND,
-    [ATTENTION_CUDNN_INPUTS_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32,
-                                      .rows = ATTENTION_CUDNN_INPUTS_ROWS, .columns = OP_NONE},
-    [ATTENTION_CUDNN_INPUTS_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
-                                          .rows = ATTENTION_CUDNN_INPUTS_ROWS, .columns = OP_NONE},
+    [ATTENTION_CUDNN_INPUTS_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ATTENTION_CUDNN_INPUTS_ROWS),
+    [ATTENTION_CUDNN_INPUTS_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ATTENTION_CUDNN_INPUTS_ROWS),
     [ATTENTION_CUDNN_INPUTS_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE,
                                            .bytes = op_page_table_bytes},
     [ATTENTION_CUDNN_INPUTS_KV] = {"kv", ROLE_KV, ACCESS_READ_WRITE, .bytes = kv_bytes},

@@ -30,7 +30,6 @@ struct device_kernel {
     const struct op_descriptor *problem; /* whose parameters its first ones are; NULL: none are */
     const char *const *own_names;        /* [own_count]: of its own parameters after them: tunables, which change */
     int own_count;                       /* speed alone; without a problem all parameters */
-    int operand_count;                   /* most; trailing optional operands are left out as the contract says */
     bool coresident;                     /* its blocks wait for each other: LAUNCH_CORESIDENT */
 
     /* Why these parameters are illegal on this GPU, NULL if they are legal; then *geometry is filled. Never trusts a
@@ -44,13 +43,14 @@ struct device_kernel {
     bool untuned; /* not worth a race: the best guess is taken */
     /* Operand `operand` is passed as a tensor map: fills it and returns true. NULL: all are pointers. */
     bool (*tensor_map)(const int64_t *params, int operand, struct plan_tensor_map *map);
-    /* Bytes moved, each input read once and each output written once, and floating point operations, at full row count.
-     * Attention: at a context of `context` tokens. */
-    void (*cost)(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
+    op_cost *cost;
     /* Library tactics: what an engine stores of the call. Sets version, bytes and data, which is malloc'd and the
      * caller's; false: out of memory. `blob`: of the tactic. */
     bool (*call)(const int64_t *params, const void *blob, size_t blob_bytes, struct engine_call *call);
 };
+
+/* Members of struct device_kernel: a name for each of `count` parameters of the kernel's own. */
+#define DEVICE_OWN_NAMES(count, ...) .own_names = (const char *const[count]){__VA_ARGS__}, .own_count = (count)
 
 /* Parameters: those of the problem, and all, at most PLAN_MAX_PARAMS. */
 static inline int device_problem_count(const struct device_kernel *kernel)

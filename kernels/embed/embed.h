@@ -32,5 +32,6 @@ enum embed_param {
 };
 
 extern const struct op_descriptor op_embed;
+op_cost embed_cost;
 
 #endif

@@ -21,22 +21,12 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    (void)context;
-    const uint64_t element = dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
-    const uint64_t out = dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE]);
-    *bytes = (uint64_t)params[EMBED_ROWS] * ((uint64_t)params[EMBED_HIDDEN] * (element + out) + sizeof(int32_t));
-    *flops = 0;
-}
-
 const struct device_kernel device_embed = {
     .name = "embed",
     .source = "kernels/embed/embed.cu",
     .op = OP_EMBED,
     .least_capability = 80,
     .problem = &op_embed,
-    .operand_count = EMBED_OPERANDS,
     .launch = launch,
-    .cost = cost,
+    .cost = embed_cost,
 };

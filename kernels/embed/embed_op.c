@@ -7,14 +7,14 @@
 #include "kernels/matmul/panel.h"
 #include "kernels/op/op.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void embed_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[EMBED_ROWS], hidden = (uint64_t)params[EMBED_HIDDEN];
     /* In panels every pair of columns takes a whole cache line. */
     uint64_t element = dtype_bytes((enum dtype)params[EMBED_TABLE_DTYPE]);
     if (params[EMBED_LAYOUT] == LAYOUT_PANEL16) element *= PANEL_ROWS;
-    *bytes = rows * (hidden * (element + sizeof(float)) + sizeof(int32_t));
+    *bytes = rows * (hidden * (element + dtype_bytes((enum dtype)params[EMBED_OUT_DTYPE])) + sizeof(int32_t));
     *flops = 0;
 }
 
@@ -153,12 +153,12 @@ static const struct op_param param_schema[EMBED_PARAMS] = {
 };
 static const struct op_operand operand_schema[EMBED_OPERANDS] = {
     OP_COUNTS_OPERAND,
-    [EMBED_TOKENS] = {"tokens", ROLE_STEP, .field = STEP_TOKENS, .fixed = DTYPE_I32, .rows = EMBED_ROWS,
-                      .columns = OP_NONE},
+    [EMBED_TOKENS] = OP_STEP_OPERAND("tokens", STEP_TOKENS, EMBED_ROWS),
     [EMBED_TABLE] = {"table", ROLE_WEIGHT, .dtype = EMBED_TABLE_DTYPE, .rows = EMBED_VOCAB, .columns = EMBED_HIDDEN,
                      .bytes = table_bytes},
     [EMBED_OUT] = {"out", ROLE_OUTPUT, .dtype = EMBED_OUT_DTYPE, .rows = EMBED_ROWS, .columns = EMBED_HIDDEN},
-    [EMBED_HEADER] = {"header", ROLE_HEADER, .present = EMBED_SHARDED, .bytes = op_header_bytes},
+    [EMBED_HEADER] = {"header", ROLE_HEADER, .present = EMBED_SHARDED, .rows = OP_NONE, .columns = OP_NONE,
+                      .element_bytes = sizeof(struct comm_header)},
 };
 
 const struct op_descriptor op_embed = {
@@ -170,7 +170,7 @@ const struct op_descriptor op_embed = {
     .operand_count = EMBED_OPERANDS,
     .illegal = illegal,
     .misfit = misfit,
-    .cost = cost,
+    .cost = embed_cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},
 };

@@ -33,18 +33,14 @@ static bool make_call(const int64_t *params, const void *blob, size_t blob_bytes
     return true;
 }
 
-static const char *const tunable_names[] = {"VERSION",    "WORKSPACE",  "ALGORITHM0", "ALGORITHM1", "ALGORITHM2",
-                                            "ALGORITHM3", "ALGORITHM4", "ALGORITHM5", "ALGORITHM6", "ALGORITHM7"};
-
 const struct device_kernel device_matmul_cublaslt = {
     .name = "cublaslt",
     .op = OP_MATMUL,
     .library = LIBRARY_CUBLASLT,
     .least_capability = 80,
     .problem = &op_matmul,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = MATMUL_DEVICE_MOST_OPERANDS + 1,
+    DEVICE_OWN_NAMES(MATMUL_CUBLASLT_PARAMS - MATMUL_FIRST_TUNABLE, "VERSION", "WORKSPACE", "ALGORITHM0", "ALGORITHM1",
+                     "ALGORITHM2", "ALGORITHM3", "ALGORITHM4", "ALGORITHM5", "ALGORITHM6", "ALGORITHM7"),
     .launch = launch,
     .cost = matmul_device_cost,
     .call = make_call,

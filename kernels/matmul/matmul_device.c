@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/matmul/matmul_device.h"
 
+#include <string.h>
+
 #include "formats/encoding/dtype.h"
 #include "kernels/op/op.h"
 
@@ -52,4 +54,23 @@ void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes
     *bytes = 0;
     for (int i = 0; i < matmul_device_operand_count(params); i++) *bytes += matmul_device_operand_bytes(params, i);
     *flops = 2 * (uint64_t)params[MATMUL_ROWS] * (uint64_t)params[MATMUL_N] * (uint64_t)params[MATMUL_K];
+}
+
+void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost)
+{
+    struct matmul_estimate *list = ranking->list;
+    int at = ranking->count;
+    while (at > 0 && list[at - 1].cost > cost) at--;
+    if (at >= ranking->most) return;
+    if (ranking->count < ranking->most) ranking->count++;
+    memmove(list + at + 1, list + at, (size_t)(ranking->count - 1 - at) * sizeof *list);
+    list[at].cost = cost;
+    memcpy(list[at].params, params, sizeof list[at].params);
+}
+
+int matmul_device_ranked(const struct matmul_ranking *ranking, int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
+{
+    const int count = ranking->count < capacity ? ranking->count : capacity;
+    for (int i = 0; i < count; i++) memcpy(params_out[i], ranking->list[i].params, sizeof params_out[i]);
+    return count;
 }

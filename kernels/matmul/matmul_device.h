@@ -34,6 +34,18 @@ const char *matmul_device_illegal(const int64_t *params);
 /* struct device_kernel.cost of every device matmul; needs legal params. */
 void matmul_device_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
 
+/* Candidates in order of an estimate of their time, in any unit; the earlier of equals first. */
+struct matmul_ranking {
+    int count, most; /* kept */
+    struct matmul_estimate {
+        double cost;
+        int64_t params[PLAN_MAX_PARAMS];
+    } list[24];
+};
+void matmul_device_rank(struct matmul_ranking *ranking, const int64_t *params, double cost);
+/* As device_kernel.candidates. */
+int matmul_device_ranked(const struct matmul_ranking *ranking, int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity);
+
 /* matmul_gemv: ROWS 1..8, bound by the bandwidth of the memory; its tunables. */
 enum matmul_gemv_param {
     MATMUL_GEMV_WARPS = MATMUL_FIRST_TUNABLE, /* that multiply: 1..16 */

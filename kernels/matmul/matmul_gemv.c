@@ -108,20 +108,14 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
     return true;
 }
 
-static const char *const tunable_names[] = {"WARPS",  "STAGES",      "CHUNK",    "SPLIT_K",
-                                            "GROUPS", "CTAS_PER_SM", "X_SHARED", "COPY"};
-_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE,
-               "a name for each tunable");
-
 const struct device_kernel device_matmul_gemv = {
     .name = "matmul_gemv",
     .source = "kernels/matmul/matmul_gemv.cu",
     .op = OP_MATMUL,
     .least_capability = 80,
     .problem = &op_matmul,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = MATMUL_DEVICE_MOST_OPERANDS,
+    DEVICE_OWN_NAMES(MATMUL_GEMV_PARAMS - MATMUL_FIRST_TUNABLE, "WARPS", "STAGES", "CHUNK", "SPLIT_K", "GROUPS",
+                     "CTAS_PER_SM", "X_SHARED", "COPY"),
     .launch = launch,
     .candidates = matmul_gemv_candidates,
     .tensor_map = tensor_map,

@@ -50,11 +50,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     if (shared_bytes(params) > gpu->shared_per_block) return "the ring does not fit the shared memory of a block";
     const int64_t blocks = layout_divide_up(params[MATMUL_ROWS], tile_m) * layout_divide_up(params[MATMUL_N], tile_n);
     if (blocks > INT32_MAX) return "more blocks than a grid holds";
-    memset(geometry, 0, sizeof *geometry);
-    for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
-    geometry->grid[0] = (uint32_t)blocks;
-    geometry->block[0] = (uint32_t)thread_count(params);
-    geometry->shared_bytes = (uint32_t)shared_bytes(params);
+    *geometry = (struct device_geometry){{(uint32_t)blocks, 1, 1},
+                                         {(uint32_t)thread_count(params), 1, 1},
+                                         {1, 1, 1},
+                                         (uint32_t)shared_bytes(params)};
     return NULL;
 }
 
@@ -88,7 +87,6 @@ static double estimate_clocks(const int64_t *params, const struct device_facts *
 int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu, int64_t (*params_out)[PLAN_MAX_PARAMS],
                           int capacity)
 {
-    enum { MOST = 16 };
     /* TILE_N, TILE_M, TILE_K, WARPS_N, WARPS_M, WARPS_K */
     static const int64_t shapes[][6] = {{16, 8, 128, 1, 1, 4},   {32, 8, 128, 2, 1, 4},   {64, 8, 128, 4, 1, 2},
                                         {16, 16, 128, 1, 1, 4},  {32, 16, 128, 2, 1, 4},  {64, 16, 128, 4, 1, 2},
@@ -98,46 +96,27 @@ int matmul_mma_candidates(const int64_t *params, const struct device_facts *gpu,
                                         {128, 64, 64, 2, 2, 1},  {64, 128, 64, 2, 2, 1},  {128, 128, 64, 4, 2, 1},
                                         {128, 128, 32, 4, 2, 1}, {256, 128, 64, 4, 2, 1}, {128, 256, 64, 2, 4, 1}};
     static const int64_t stage_counts[] = {8, 5, 3};
-    struct {
-        double clocks;
-        int64_t params[MATMUL_MMA_PARAMS];
-    } list[MOST], entry = {0};
-    int count = 0;
+    struct matmul_ranking ranking = {.most = 16};
+    int64_t p[PLAN_MAX_PARAMS] = {0};
     if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM]) return 0;
-    memcpy(entry.params, params, MATMUL_FIRST_TUNABLE * sizeof *params);
+    memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *params);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t j = 0; j < sizeof stage_counts / sizeof stage_counts[0]; j++) {
             struct device_geometry geometry;
             const int64_t *shape = shapes[i];
-            entry.params[MATMUL_MMA_TILE_N] = shape[0];
-            entry.params[MATMUL_MMA_TILE_M] = shape[1];
-            entry.params[MATMUL_MMA_TILE_K] = shape[2];
-            entry.params[MATMUL_MMA_STAGES] = stage_counts[j];
-            entry.params[MATMUL_MMA_WARPS_N] = shape[3];
-            entry.params[MATMUL_MMA_WARPS_M] = shape[4];
-            entry.params[MATMUL_MMA_WARPS_K] = shape[5];
+            p[MATMUL_MMA_TILE_N] = shape[0];
+            p[MATMUL_MMA_TILE_M] = shape[1];
+            p[MATMUL_MMA_TILE_K] = shape[2];
+            p[MATMUL_MMA_STAGES] = stage_counts[j];
+            p[MATMUL_MMA_WARPS_N] = shape[3];
+            p[MATMUL_MMA_WARPS_M] = shape[4];
+            p[MATMUL_MMA_WARPS_K] = shape[5];
             if (shape[1] >= 2 * params[MATMUL_ROWS] && shape[1] > 8) continue; /* a smaller tile suffices */
             if (shape[1] < params[MATMUL_ROWS] && shape[1] < 64) continue;     /* weights would be read over and over */
-            if (launch(entry.params, gpu, &geometry)) continue;
-            entry.clocks = estimate_clocks(entry.params, gpu);
-            int at = count;
-            while (at > 0 && list[at - 1].clocks > entry.clocks) at--;
-            if (at >= MOST) continue;
-            if (count < MOST) count++;
-            memmove(list + at + 1, list + at, (size_t)(count - 1 - at) * sizeof *list);
-            list[at] = entry;
+            if (!launch(p, gpu, &geometry)) matmul_device_rank(&ranking, p, estimate_clocks(p, gpu));
         }
-    if (count > capacity) count = capacity;
-    for (int i = 0; i < count; i++) {
-        memset(params_out[i], 0, sizeof params_out[i]);
-        memcpy(params_out[i], list[i].params, sizeof list[i].params);
-    }
-    return count;
+    return matmul_device_ranked(&ranking, params_out, capacity);
 }
-
-static const char *const tunable_names[] = {"TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N", "WARPS_M", "WARPS_K"};
-_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE,
-               "a name for each tunable");
 
 const struct device_kernel device_matmul_mma = {
     .name = "matmul_mma",
@@ -146,9 +125,8 @@ const struct device_kernel device_matmul_mma = {
     .least_capability = 80,
     .most_capability = 0,
     .problem = &op_matmul,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = MATMUL_DEVICE_MOST_OPERANDS - 1, /* no norm */
+    DEVICE_OWN_NAMES(MATMUL_MMA_PARAMS - MATMUL_FIRST_TUNABLE, "TILE_N", "TILE_M", "TILE_K", "STAGES", "WARPS_N",
+                     "WARPS_M", "WARPS_K"),
     .launch = launch,
     .candidates = matmul_mma_candidates,
     .cost = matmul_device_cost,

@@ -96,9 +96,9 @@ static const char *cpu_illegal(const int64_t *params)
     return why;
 }
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[MATMUL_ROWS], n = (uint64_t)params[MATMUL_N], k = (uint64_t)params[MATMUL_K];
     *bytes = panel_count(n) * panel_bytes(k, (enum dtype)params[MATMUL_DTYPE]) +
              rows * (k + matmul_out_columns(params)) * sizeof(float);

@@ -73,12 +73,10 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
         const int64_t resident = persistent * gpu->multiprocessors / cluster;
         clusters = layout_smaller(clusters, resident > 0 ? resident : 1);
     }
-    memset(geometry, 0, sizeof *geometry);
-    for (int i = 0; i < 3; i++) geometry->grid[i] = geometry->block[i] = geometry->cluster[i] = 1;
-    geometry->grid[0] = (uint32_t)(clusters * cluster);
-    geometry->block[0] = (uint32_t)matmul_wgmma_threads(sums_per_thread(params), warpgroups);
-    geometry->cluster[0] = (uint32_t)cluster;
-    geometry->shared_bytes = (uint32_t)shared;
+    *geometry = (struct device_geometry){{(uint32_t)(clusters * cluster), 1, 1},
+                                         {(uint32_t)matmul_wgmma_threads(sums_per_thread(params), warpgroups), 1, 1},
+                                         {(uint32_t)cluster, 1, 1},
+                                         (uint32_t)shared};
     return NULL;
 }
 
@@ -99,11 +97,6 @@ static bool tensor_map(const int64_t *params, int operand, struct plan_tensor_ma
 }
 
 /* Candidates: every legal choice from short lists is given an estimate of its time, and the best are kept. */
-
-struct estimate {
-    double cost;
-    int64_t params[MATMUL_WGMMA_PARAMS];
-};
 
 /* Quantities of both estimates. */
 struct load {
@@ -176,17 +169,6 @@ static double multiply_cost(const int64_t *params, const struct device_facts *gp
     return work > memory ? work + 0.1 * memory : memory + 0.1 * work;
 }
 
-/* Keeps `list` in order of the estimates, the earlier of equals first. */
-static void insert(struct estimate *list, int *count, int most, const struct estimate *entry)
-{
-    int at = *count;
-    while (at > 0 && list[at - 1].cost > entry->cost) at--;
-    if (at >= most) return;
-    if (*count < most) (*count)++;
-    memmove(list + at + 1, list + at, (size_t)(*count - 1 - at) * sizeof *list);
-    list[at] = *entry;
-}
-
 /* The deepest ring with which `resident` blocks fit an SM. */
 static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int64_t resident)
 {
@@ -199,8 +181,8 @@ static int64_t deepest_ring(int64_t *params, const struct device_facts *gpu, int
     return 0;
 }
 
-/* Every legal choice for one tile, given to `insert`. */
-static void insert_choices(struct estimate *list, int *count, int most, int64_t *p, const struct device_facts *gpu)
+/* Every legal choice for one tile. */
+static void rank_choices(struct matmul_ranking *ranking, int64_t *p, const struct device_facts *gpu)
 {
     const bool few_rows = p[MATMUL_ROWS] <= MEMORY_BOUND_ROWS;
     const int64_t most_resident = sums_per_thread(p) > 64 || p[MATMUL_WGMMA_WARPGROUPS] > 2 ? 1 : few_rows ? 3 : 2;
@@ -210,7 +192,6 @@ static void insert_choices(struct estimate *list, int *count, int most, int64_t 
         for (int64_t split = 1; split <= MATMUL_WGMMA_MOST_SPLIT; split = few_rows ? split + 1 : 2 * split)
             for (int64_t multicast = 1; multicast <= most_multicast; multicast++)
                 for (int persistent = 0; persistent < 2; persistent++) {
-                    struct estimate entry;
                     const bool long_stages =
                         p[MATMUL_WGMMA_TILE_M] <= 32 && p[MATMUL_WGMMA_TILE_N] <= 128 && resident < 3;
                     p[MATMUL_WGMMA_TILE_K] = long_stages ? 128 : 64; /* stages of at least 8 KiB and many of them */
@@ -223,26 +204,21 @@ static void insert_choices(struct estimate *list, int *count, int most, int64_t 
                         if (launch(p, gpu, &geometry) || geometry.grid[0] == each.grid[0])
                             continue; /* no other launch */
                     }
-                    entry.cost = (few_rows ? memory_cost : multiply_cost)(p, gpu, resident);
-                    memcpy(entry.params, p, sizeof entry.params);
-                    insert(list, count, most, &entry);
+                    matmul_device_rank(ranking, p, (few_rows ? memory_cost : multiply_cost)(p, gpu, resident));
                 }
 }
 
 int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gpu,
                             int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
-    enum { MOST = 24 };
     static const struct {
         int64_t tile_n, warpgroups;
     } shapes[] = {{128, 2}, {256, 2}, {64, 1}, {128, 1}, {192, 3}};
     static const int64_t tile_m_values[] = {256, 192, 160, 128, 96, 64, 48, 32, 24, 16, 8, 0};
-    struct estimate list[MOST];
-    int64_t p[PLAN_MAX_PARAMS];
-    int count = 0;
+    struct matmul_ranking ranking = {.most = sizeof ranking.list / sizeof *ranking.list};
+    int64_t p[PLAN_MAX_PARAMS] = {0};
     const int64_t rows = params[MATMUL_ROWS];
     if (matmul_device_illegal(params) || params[MATMUL_HAS_NORM] || rows < MATMUL_WGMMA_LEAST_ROWS) return 0;
-    memset(p, 0, sizeof p);
     memcpy(p, params, MATMUL_FIRST_TUNABLE * sizeof *p);
     p[MATMUL_WGMMA_PREFETCH] = 1;
     for (size_t shape = 0; shape < sizeof shapes / sizeof shapes[0]; shape++)
@@ -253,27 +229,16 @@ int matmul_wgmma_candidates(const int64_t *params, const struct device_facts *gp
             p[MATMUL_WGMMA_WARPGROUPS] = shapes[shape].warpgroups;
             p[MATMUL_WGMMA_TILE_M] = *tile_m;
             p[MATMUL_WGMMA_ROW_GROUP] = 2048 / *tile_m; /* 2048 rows of x in the L2 cache */
-            insert_choices(list, &count, MOST, p, gpu);
+            rank_choices(&ranking, p, gpu);
         }
-    if (count == 0) return 0;
     /* Weights are usually best requested early: one candidate tests whether that holds here. */
-    if (list[0].params[MATMUL_WGMMA_TILE_M] >= rows) {
-        if (count < MOST) count++;
-        list[count - 1] = list[0];
-        list[count - 1].params[MATMUL_WGMMA_PREFETCH] = 0;
+    if (ranking.count && ranking.list[0].params[MATMUL_WGMMA_TILE_M] >= rows) {
+        if (ranking.count < ranking.most) ranking.count++;
+        ranking.list[ranking.count - 1] = ranking.list[0];
+        ranking.list[ranking.count - 1].params[MATMUL_WGMMA_PREFETCH] = 0;
     }
-    if (count > capacity) count = capacity;
-    for (int i = 0; i < count; i++) {
-        memset(params_out[i], 0, sizeof params_out[i]);
-        memcpy(params_out[i], list[i].params, sizeof list[i].params);
-    }
-    return count;
+    return matmul_device_ranked(&ranking, params_out, capacity);
 }
-
-static const char *const tunable_names[] = {"TILE_N",  "TILE_M",    "TILE_K",     "WARPGROUPS", "STAGES",
-                                            "SPLIT_K", "MULTICAST", "PERSISTENT", "ROW_GROUP",  "PREFETCH"};
-_Static_assert(sizeof tunable_names / sizeof *tunable_names == MATMUL_WGMMA_PARAMS - MATMUL_FIRST_TUNABLE,
-               "a name for each tunable");
 
 const struct device_kernel device_matmul_wgmma = {
     .name = "matmul_wgmma",
@@ -282,9 +247,8 @@ const struct device_kernel device_matmul_wgmma = {
     .least_capability = 90,
     .most_capability = 90,
     .problem = &op_matmul,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = MATMUL_DEVICE_MOST_OPERANDS - 1, /* no norm */
+    DEVICE_OWN_NAMES(MATMUL_WGMMA_PARAMS - MATMUL_FIRST_TUNABLE, "TILE_N", "TILE_M", "TILE_K", "WARPGROUPS", "STAGES",
+                     "SPLIT_K", "MULTICAST", "PERSISTENT", "ROW_GROUP", "PREFETCH"),
     .launch = launch,
     .tensor_map = tensor_map,
     .cost = matmul_device_cost,

@@ -17,28 +17,12 @@ op_run *op_runner(const struct op_descriptor *op, enum cpu_isa isa)
 
 /* ---- sizes ---- */
 
-bool op_counts_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                     uint64_t *bytes)
-{
-    (void)params, (void)geometry, (void)target;
-    *bytes = 2 * sizeof(int32_t);
-    return true;
-}
-
 bool op_page_table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                          uint64_t *bytes)
 {
     (void)params, (void)target;
     const uint64_t factors[] = {geometry->slots, geometry->pages_per_slot, sizeof(int32_t)};
     return checked_product(factors, 3, bytes);
-}
-
-bool op_header_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                     uint64_t *bytes)
-{
-    (void)params, (void)geometry, (void)target;
-    *bytes = sizeof(struct comm_header);
-    return true;
 }
 
 uint64_t op_operand_width(const struct op_operand *operand, const int64_t *params)
@@ -53,9 +37,11 @@ bool op_operand_bytes(const struct op_descriptor *op, enum engine_target target,
     const struct op_operand *schema = &op->operands[operand];
     if (schema->bytes) return schema->bytes(params, geometry, target, bytes);
     const enum dtype dtype = schema->dtype ? (enum dtype)params[schema->dtype] : (enum dtype)schema->fixed;
-    const uint64_t factors[] = {schema->rows == OP_NONE ? 1 : (uint64_t)params[schema->rows],
-                                op_operand_width(schema, params), dtype_bytes(dtype)};
-    return checked_product(factors, 3, bytes);
+    const uint64_t factors[] = {schema->times ? (uint64_t)params[schema->times] : 1,
+                                schema->rows == OP_NONE ? 1 : (uint64_t)params[schema->rows],
+                                op_operand_width(schema, params),
+                                schema->element_bytes ? schema->element_bytes : dtype_bytes(dtype)};
+    return checked_product(factors, 4, bytes);
 }
 
 /* ---- operands of a launch ---- */

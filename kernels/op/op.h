@@ -22,6 +22,10 @@ struct op_call {
 
 typedef void op_run(const struct op_call *call, struct team_member *member);
 
+/* Bytes moved (each input read once, each output written once) and floating point operations at full row count. Attention:
+ * at a context of so many tokens. */
+typedef void op_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops);
+
 struct op_descriptor {
     enum plan_op id;
     const char *name;
@@ -33,9 +37,7 @@ struct op_descriptor {
     const char *(*illegal)(const int64_t *params);
     /* Likewise, why they do not fit the engine; NULL: only the PARAM_OF_ENGINE parameters depend on it. */
     const char *(*misfit)(const int64_t *params, const struct plan_geometry *geometry);
-    /* Bytes moved (each input read once, each output written once) and floating point operations at full row count.
-     * Attention: at a context of max_context / 2. */
-    void (*cost)(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops);
+    op_cost *cost; /* of the CPU code */
 
     /* Schema of a library's call of the op, where its operands differ from a kernel's; NULL: they do not. */
     const struct op_descriptor *call;
@@ -148,15 +150,22 @@ enum { OP_PARAM_ROWS = 0, OP_PARAM_COUNT_INDEX = 1 };
 bool op_is_of_out_rows(const struct op_descriptor *op);
 /* Operand 0 of every op: STEP_COUNTS. Rows beyond the valid ones are neither read nor written. */
 enum { OP_OPERAND_COUNTS = 0 };
-#define OP_COUNTS_OPERAND \
-    [OP_OPERAND_COUNTS] = {"counts", ROLE_STEP, .field = STEP_COUNTS, .fixed = DTYPE_NONE, .bytes = op_counts_bytes}
-bool op_counts_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                     uint64_t *bytes);
-/* Sizes that several schemas share: STATE_PAGE_TABLE, struct comm_header. */
+#define OP_COUNTS_OPERAND                                                             \
+    [OP_OPERAND_COUNTS] = {"counts",        ROLE_STEP,          .field = STEP_COUNTS, \
+                           .rows = OP_NONE, .columns = OP_NONE, .element_bytes = 2 * sizeof(int32_t)}
+/* A field of the STEP space with one int32_t for each of so many rows (a parameter), and struct comm_header. */
+#define OP_STEP_OPERAND(name_, field_, rows_)                                                        \
+    {                                                                                                \
+        name_, ROLE_STEP, .field = (field_), .fixed = DTYPE_I32, .rows = (rows_), .columns = OP_NONE \
+    }
+#define OP_HEADER_OPERAND                                                                     \
+    {                                                                                         \
+        "header", ROLE_HEADER, ACCESS_READ_WRITE, .rows = OP_NONE, .columns = OP_NONE,        \
+                                                  .element_bytes = sizeof(struct comm_header) \
+    }
+/* Size of STATE_PAGE_TABLE. */
 bool op_page_table_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                          uint64_t *bytes);
-bool op_header_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                     uint64_t *bytes);
 
 static inline int64_t op_valid_rows(const struct op_call *call)
 {

@@ -88,11 +88,13 @@ struct op_operand {
     uint8_t field;   /* ROLE_STEP: enum step_field; ROLE_STATE: enum state_field */
     uint8_t present; /* parameter that is 0 where the operand is absent; 0: always present */
     uint8_t targets; /* bits 1 << enum engine_target of the targets whose launches have it; 0: all */
-    /* Size: rows * columns elements of a dtype. */
-    uint8_t dtype;   /* parameter that holds it; 0: `fixed` */
-    uint8_t fixed;   /* enum dtype; DTYPE_NONE: bytes */
-    uint8_t rows;    /* parameter; OP_NONE: 1 */
-    uint8_t columns; /* parameter; OP_NONE: 1 */
+    /* Size: times * rows * columns elements of a dtype. */
+    uint8_t dtype;          /* parameter that holds it; 0: `fixed` */
+    uint8_t fixed;          /* enum dtype */
+    uint8_t rows;           /* parameter; OP_NONE: 1 */
+    uint8_t columns;        /* parameter; OP_NONE: 1 */
+    uint8_t times;          /* parameter; 0: 1 */
+    uint16_t element_bytes; /* where it is not of a dtype */
     /* OUTPUT: bits 1 << operand of the inputs whose memory it may take over, and of more of them on the CPU. */
     uint16_t replaces, replaces_cpu;
     /* Elements of a row, where they are no parameter; NULL: `columns`. */

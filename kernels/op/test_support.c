@@ -332,7 +332,7 @@ void test_hostile_params(const struct op_descriptor *op, const int64_t *params, 
         }
         assert_in_range(operand_count, 1, PLAN_MAX_OPERANDS);
         uint64_t bytes, flops;
-        op->cost(hostile, geometry, &bytes, &flops);
+        op->cost(hostile, geometry->max_context / 2, &bytes, &flops);
         for (int i = 0; i < operand_count; i++) {
             assert_non_null(operands[i].name);
             assert_true(operands[i].bytes > 0);

@@ -35,6 +35,7 @@ enum rms_norm_param {
 };
 
 extern const struct op_descriptor op_rms_norm;
+op_cost rms_norm_cost;
 void rms_norm_reference(const struct op_call *call);
 
 #endif

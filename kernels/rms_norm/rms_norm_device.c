@@ -19,12 +19,6 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    (void)context;
-    op_rms_norm.cost(params, NULL, bytes, flops);
-}
-
 int rms_norm_device_candidates(const int64_t *params, const struct device_facts *gpu,
                                int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
@@ -40,18 +34,14 @@ int rms_norm_device_candidates(const int64_t *params, const struct device_facts 
     return count;
 }
 
-static const char *const tunable_names[] = {"THREADS"};
-
 const struct device_kernel device_rms_norm = {
     .name = "rms_norm",
     .source = "kernels/rms_norm/rms_norm.cu",
     .op = OP_RMS_NORM,
     .least_capability = 80,
     .problem = &op_rms_norm,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = RMS_NORM_DEVICE_OPERANDS,
+    DEVICE_OWN_NAMES(RMS_NORM_DEVICE_PARAMS - RMS_NORM_PARAMS, "THREADS"),
     .launch = launch,
     .candidates = rms_norm_device_candidates,
-    .cost = cost,
+    .cost = rms_norm_cost,
 };

@@ -5,9 +5,9 @@
 #include "kernels/op/op.h"
 #include "kernels/rms_norm/rms_norm_vector.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void rms_norm_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[RMS_NORM_ROWS], width = (uint64_t)params[RMS_NORM_HIDDEN];
     uint64_t element_bytes = sizeof(float) + dtype_bytes((enum dtype)params[RMS_NORM_OUT_DTYPE]);
     if (params[RMS_NORM_HAS_RESIDUAL]) element_bytes += 2 * sizeof(float);
@@ -68,7 +68,7 @@ const struct op_descriptor op_rms_norm = {
     .param_count = RMS_NORM_PARAMS,
     .operand_count = RMS_NORM_OPERANDS,
     .illegal = illegal,
-    .cost = cost,
+    .cost = rms_norm_cost,
     .cpu_illegal = cpu_illegal,
     .reference = rms_norm_reference,
     .run =

@@ -55,6 +55,7 @@ enum rope_append_param {
 enum rope_append_norm_scope { ROPE_APPEND_NORM_HEAD, ROPE_APPEND_NORM_WIDTH, ROPE_APPEND_NORM_SCOPES };
 
 extern const struct op_descriptor op_rope_append;
+op_cost rope_append_cost;
 void rope_append_reference(const struct op_call *call);
 
 #endif

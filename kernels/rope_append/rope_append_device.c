@@ -35,26 +35,12 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    (void)context;
-    const uint64_t rows = (uint64_t)params[ROPE_APPEND_ROWS], half_bytes = 2, index_fields = 3;
-    const uint64_t heads = (uint64_t)params[ROPE_APPEND_HEADS];
-    const uint64_t kv_heads = (uint64_t)params[ROPE_APPEND_KV_HEADS];
-    const uint64_t head_dim = (uint64_t)params[ROPE_APPEND_HEAD_DIM];
-    const uint64_t flops_per_element = params[ROPE_APPEND_HAS_NORM] ? 7 : 3;
-    *bytes = rows * (2 * (heads + 2 * kv_heads) * head_dim * half_bytes + head_dim * sizeof(float) +
-                     index_fields * sizeof(int32_t));
-    *flops = rows * (heads + kv_heads) * head_dim * flops_per_element;
-}
-
 const struct device_kernel device_rope_append = {
     .name = "rope_append",
     .source = "kernels/rope_append/rope_append.cu",
     .op = OP_ROPE_APPEND,
     .least_capability = 80,
     .problem = &op_rope_append,
-    .operand_count = ROPE_APPEND_OPERANDS,
     .launch = launch,
-    .cost = cost,
+    .cost = rope_append_cost,
 };

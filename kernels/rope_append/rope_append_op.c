@@ -5,15 +5,16 @@
 #include "kernels/op/op.h"
 #include "kernels/rope_append/rope_append_vector.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void rope_append_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     enum { FLOPS_ROPE = 3, FLOPS_NORM = 4 /* per element */ };
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[ROPE_APPEND_ROWS], heads = (uint64_t)params[ROPE_APPEND_HEADS];
     uint64_t kv_heads = (uint64_t)params[ROPE_APPEND_KV_HEADS], head_dim = (uint64_t)params[ROPE_APPEND_HEAD_DIM];
     uint64_t kv_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_KV_DTYPE]);
-    uint64_t elements = (2 * heads + 2 * kv_heads + 1) * head_dim;
-    *bytes = rows * (elements * sizeof(float) + 2 * kv_heads * head_dim * kv_bytes + 3 * sizeof(int32_t));
+    uint64_t x_bytes = dtype_bytes((enum dtype)params[ROPE_APPEND_X_DTYPE]);
+    *bytes = rows * (head_dim * (2 * (heads + kv_heads) * x_bytes + 2 * kv_heads * kv_bytes + sizeof(float)) +
+                     3 * sizeof(int32_t));
     uint64_t each = params[ROPE_APPEND_HAS_NORM] ? FLOPS_ROPE + FLOPS_NORM : FLOPS_ROPE;
     *flops = rows * (heads + kv_heads) * head_dim * each;
 }
@@ -54,10 +55,8 @@ static const struct op_operand operand_schema[ROPE_APPEND_OPERANDS] = {
     [ROPE_APPEND_QKV] = {"qkv", ROLE_INPUT, .dtype = ROPE_APPEND_X_DTYPE, .rows = ROPE_APPEND_ROWS,
                          .width = op_qkv_width},
     [ROPE_APPEND_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROPE_APPEND_ROWS, .width = table_width},
-    [ROPE_APPEND_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ROPE_APPEND_ROWS,
-                           .columns = OP_NONE},
-    [ROPE_APPEND_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
-                               .rows = ROPE_APPEND_ROWS, .columns = OP_NONE},
+    [ROPE_APPEND_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ROPE_APPEND_ROWS),
+    [ROPE_APPEND_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ROPE_APPEND_ROWS),
     [ROPE_APPEND_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
     [ROPE_APPEND_KV] = {"kv", ROLE_KV, ACCESS_WRITE, .bytes = op_kv_bytes},
     [ROPE_APPEND_Q] = {"q", ROLE_OUTPUT, .dtype = ROPE_APPEND_X_DTYPE, .rows = ROPE_APPEND_ROWS,
@@ -76,7 +75,7 @@ const struct op_descriptor op_rope_append = {
     .param_count = ROPE_APPEND_PARAMS,
     .operand_count = ROPE_APPEND_OPERANDS,
     .illegal = illegal,
-    .cost = cost,
+    .cost = rope_append_cost,
     .reference = rope_append_reference,
     .run =
         {

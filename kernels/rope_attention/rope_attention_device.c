@@ -225,18 +225,14 @@ int rope_attention_candidates(const int64_t *params, const struct device_facts *
     return count;
 }
 
-static const char *const tunable_names[] = {"SPLITS", "WARPS", "TILE_TOKENS", "HEAD_TILES",
-                                            "STAGES", "BULK",  "ALONE_TILES"};
-
 const struct device_kernel device_rope_attention = {
     .name = "rope_attention",
     .source = "kernels/rope_attention/rope_attention.cu",
     .op = OP_ROPE_ATTENTION,
     .least_capability = 80,
     .problem = &op_rope_attention,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = ROPE_ATTENTION_OPERANDS,
+    DEVICE_OWN_NAMES(ROPE_ATTENTION_PARAMS - ROPE_ATTENTION_PROBLEM_PARAMS, "SPLITS", "WARPS", "TILE_TOKENS",
+                     "HEAD_TILES", "STAGES", "BULK", "ALONE_TILES"),
     .launch = launch,
     .candidates = rope_attention_candidates,
     .cost = cost,

@@ -12,15 +12,6 @@ static uint64_t table_width(const int64_t *params)
     return (uint64_t)op_rotary_dim(params, ROPE_ATTENTION_ROTARY_DIM);
 }
 
-/* Workspace of every tactic of the problem, independent of the tunables. */
-static bool counter_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                          uint64_t *bytes)
-{
-    (void)params, (void)geometry, (void)target;
-    *bytes = PLAN_ALIGNMENT;
-    return true;
-}
-
 static const struct op_param param_schema[ROPE_ATTENTION_PROBLEM_PARAMS] = {
     OP_PAGED_PARAMS(ROPE_ATTENTION_QKV),
     [ROPE_ATTENTION_WINDOW] = {"window", 12, PARAM_INTEGER, PARAM_OF_NODE, .most = INT32_MAX},
@@ -37,15 +28,14 @@ static const struct op_operand operand_schema[ROPE_ATTENTION_OPERANDS] = {
                             .width = op_qkv_width},
     [ROPE_ATTENTION_TABLE] = {"table", ROLE_INPUT, .fixed = DTYPE_F32, .rows = ROPE_ATTENTION_ROWS,
                               .width = table_width},
-    [ROPE_ATTENTION_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = ROPE_ATTENTION_ROWS,
-                              .columns = OP_NONE},
-    [ROPE_ATTENTION_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
-                                  .rows = ROPE_ATTENTION_ROWS, .columns = OP_NONE},
+    [ROPE_ATTENTION_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, ROPE_ATTENTION_ROWS),
+    [ROPE_ATTENTION_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ROPE_ATTENTION_ROWS),
     [ROPE_ATTENTION_PAGE_TABLE] = {"page_table", ROLE_STATE, .field = STATE_PAGE_TABLE, .bytes = op_page_table_bytes},
     [ROPE_ATTENTION_KV] = {"kv", ROLE_KV, ACCESS_READ_WRITE, .bytes = op_kv_bytes},
     [ROPE_ATTENTION_OUT] = {"out", ROLE_OUTPUT, .dtype = ROPE_ATTENTION_X_DTYPE, .rows = ROPE_ATTENTION_ROWS,
                             .width = op_heads_width},
-    [ROPE_ATTENTION_WORKSPACE] = {"workspace", ROLE_COUNTERS, .bytes = counter_bytes},
+    [ROPE_ATTENTION_WORKSPACE] = {"workspace", ROLE_COUNTERS, .rows = OP_NONE, .columns = OP_NONE,
+                                  .element_bytes = PLAN_ALIGNMENT /* with any tunables */},
     [ROPE_ATTENTION_NORM_Q] = {"norm_q", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,
                                .dtype = ROPE_ATTENTION_NORM_DTYPE, .rows = OP_NONE, .columns = ROPE_ATTENTION_HEAD_DIM},
     [ROPE_ATTENTION_NORM_K] = {"norm_k", ROLE_WEIGHT, .present = ROPE_ATTENTION_HAS_NORM,

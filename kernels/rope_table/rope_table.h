@@ -31,5 +31,6 @@ enum rope_table_param {
 };
 
 extern const struct op_descriptor op_rope_table;
+op_cost rope_table_cost;
 
 #endif

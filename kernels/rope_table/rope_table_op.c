@@ -7,10 +7,10 @@
 #include "kernels/cpu/share.h"
 #include "kernels/op/op.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void rope_table_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
     enum { FLOPS_PER_ELEMENT = 20 /* a polynomial with its range reduction */ };
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[ROPE_TABLE_ROWS], head_dim = (uint64_t)params[ROPE_TABLE_HEAD_DIM];
     const uint64_t sets = 1 + (uint64_t)params[ROPE_TABLE_SWITCHES];
     *bytes = rows * (head_dim * sizeof(float) + sizeof(int32_t)) + sets * (head_dim / 2) * sizeof(float);
@@ -81,8 +81,7 @@ static const struct op_param param_schema[ROPE_TABLE_PARAMS] = {
 };
 static const struct op_operand operand_schema[ROPE_TABLE_OPERANDS] = {
     OP_COUNTS_OPERAND,
-    [ROPE_TABLE_POSITIONS] = {"positions", ROLE_STEP, .field = STEP_POSITIONS, .fixed = DTYPE_I32,
-                              .rows = ROPE_TABLE_ROWS, .columns = OP_NONE},
+    [ROPE_TABLE_POSITIONS] = OP_STEP_OPERAND("positions", STEP_POSITIONS, ROPE_TABLE_ROWS),
     [ROPE_TABLE_INV_FREQ] = {"inv_freq", ROLE_WEIGHT, .fixed = DTYPE_F32, .rows = OP_NONE, .width = frequencies},
     [ROPE_TABLE_OUT] = {"out", ROLE_OUTPUT, .fixed = DTYPE_F32, .rows = ROPE_TABLE_ROWS,
                         .columns = ROPE_TABLE_HEAD_DIM},
@@ -101,7 +100,7 @@ const struct op_descriptor op_rope_table = {
     .operand_count = ROPE_TABLE_OPERANDS,
     .illegal = illegal,
     .misfit = misfit,
-    .cost = cost,
+    .cost = rope_table_cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},
 };

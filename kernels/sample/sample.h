@@ -44,6 +44,7 @@ enum sample_param {
 };
 
 extern const struct op_descriptor op_sample;
+op_cost sample_cost;
 void sample_reference(const struct op_call *call);
 
 uint64_t sample_workspace_bytes(uint64_t rows, uint64_t vocab);

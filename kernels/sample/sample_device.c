@@ -30,14 +30,6 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    (void)context;
-    const uint64_t rows = (uint64_t)params[SAMPLE_ROWS], vocab = (uint64_t)params[SAMPLE_VOCAB];
-    *bytes = rows * (vocab * sizeof(float) + (vocab + 7) / 8 + 2 * sizeof(struct sampler_state));
-    *flops = rows * vocab;
-}
-
 int sample_device_candidates(const int64_t *params, const struct device_facts *gpu,
                              int64_t (*params_out)[PLAN_MAX_PARAMS], int capacity)
 {
@@ -55,19 +47,15 @@ int sample_device_candidates(const int64_t *params, const struct device_facts *g
     return count;
 }
 
-static const char *const tunable_names[] = {"CLUSTER", "THREADS"};
-
 const struct device_kernel device_sample = {
     .name = "sample",
     .source = "kernels/sample/sample.cu",
     .op = OP_SAMPLE,
     .least_capability = 80,
     .problem = &op_sample,
-    .own_names = tunable_names,
-    .own_count = sizeof tunable_names / sizeof *tunable_names,
-    .operand_count = SAMPLE_DEVICE_OPERANDS_FEEDBACK,
+    DEVICE_OWN_NAMES(SAMPLE_DEVICE_PARAMS - SAMPLE_PARAMS, "CLUSTER", "THREADS"),
     .launch = launch,
     .candidates = sample_device_candidates,
     .untuned = true,
-    .cost = cost,
+    .cost = sample_cost,
 };

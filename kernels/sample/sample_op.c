@@ -10,9 +10,9 @@ uint64_t sample_workspace_bytes(uint64_t rows, uint64_t vocab)
     return rows * (sample_maxima(vocab) * sizeof(float) + vocab * sizeof(uint32_t));
 }
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void sample_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[SAMPLE_ROWS], vocab = (uint64_t)params[SAMPLE_VOCAB];
     *bytes = rows * (vocab * sizeof(float) + (vocab + 7) / 8 + 2 * sizeof(struct sampler_state));
     *flops = rows * vocab;
@@ -20,21 +20,7 @@ static void cost(const int64_t *params, const struct plan_geometry *geometry, ui
 
 static void run_portable(const struct op_call *call, struct team_member *member) { sample_vector_run(call, member); }
 
-static bool sampler_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                          uint64_t *bytes)
-{
-    (void)geometry, (void)target;
-    *bytes = (uint64_t)params[SAMPLE_SLOT_COUNT] * sizeof(struct sampler_state);
-    return true;
-}
-
-static bool seen_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
-                       uint64_t *bytes)
-{
-    (void)geometry, (void)target;
-    *bytes = (uint64_t)params[SAMPLE_SLOT_COUNT] * (((uint64_t)params[SAMPLE_VOCAB] + 7) / 8);
-    return true;
-}
+static uint64_t seen_width(const int64_t *params) { return ((uint64_t)params[SAMPLE_VOCAB] + 7) / 8; }
 
 static bool workspace_bytes(const int64_t *params, const struct plan_geometry *geometry, enum engine_target target,
                             uint64_t *bytes)
@@ -56,12 +42,12 @@ static const struct op_param param_schema[SAMPLE_PARAMS] = {
 static const struct op_operand operand_schema[SAMPLE_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [SAMPLE_LOGITS] = {"logits", ROLE_INPUT, .fixed = DTYPE_F32, .rows = SAMPLE_ROWS, .columns = SAMPLE_VOCAB},
-    [SAMPLE_OUT_ROWS] = {"out_rows", ROLE_STEP, .field = STEP_OUT_ROWS, .fixed = DTYPE_I32, .rows = SAMPLE_ROWS,
-                         .columns = OP_NONE},
-    [SAMPLE_SLOTS] = {"slots", ROLE_STEP, .field = STEP_SLOTS, .fixed = DTYPE_I32, .rows = SAMPLE_IN_ROWS,
-                      .columns = OP_NONE},
-    [SAMPLE_SAMPLERS] = {"samplers", ROLE_STATE, ACCESS_READ_WRITE, STATE_SAMPLERS, .bytes = sampler_bytes},
-    [SAMPLE_SEEN] = {"seen", ROLE_STATE, ACCESS_READ_WRITE, STATE_SEEN, .bytes = seen_bytes},
+    [SAMPLE_OUT_ROWS] = OP_STEP_OPERAND("out_rows", STEP_OUT_ROWS, SAMPLE_ROWS),
+    [SAMPLE_SLOTS] = OP_STEP_OPERAND("slots", STEP_SLOTS, SAMPLE_IN_ROWS),
+    [SAMPLE_SAMPLERS] = {"samplers", ROLE_STATE, ACCESS_READ_WRITE, STATE_SAMPLERS, .rows = SAMPLE_SLOT_COUNT,
+                         .columns = OP_NONE, .element_bytes = sizeof(struct sampler_state)},
+    [SAMPLE_SEEN] = {"seen", ROLE_STATE, ACCESS_READ_WRITE, STATE_SEEN, .rows = SAMPLE_SLOT_COUNT, .width = seen_width,
+                     .element_bytes = 1},
     [SAMPLE_NEXT_TOKENS] = {"next_tokens", ROLE_STEP, ACCESS_WRITE, STEP_NEXT_TOKENS, .fixed = DTYPE_I32,
                             .rows = SAMPLE_ROWS, .columns = OP_NONE},
     [SAMPLE_TOKENS] = {"tokens", ROLE_STEP, ACCESS_WRITE, STEP_TOKENS, SAMPLE_FEEDBACK, .fixed = DTYPE_I32,
@@ -85,7 +71,7 @@ const struct op_descriptor op_sample = {
     .param_count = SAMPLE_PARAMS,
     .operand_count = SAMPLE_OPERANDS,
     .cpu_illegal = cpu_illegal,
-    .cost = cost,
+    .cost = sample_cost,
     .reference = sample_reference,
     .run =
         {

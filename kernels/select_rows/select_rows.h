@@ -22,5 +22,6 @@ enum select_rows_param {
 };
 
 extern const struct op_descriptor op_select_rows;
+op_cost select_rows_cost;
 
 #endif

@@ -23,22 +23,12 @@ static const char *launch(const int64_t *params, const struct device_facts *gpu,
     return NULL;
 }
 
-static void cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
-{
-    (void)context;
-    *bytes = (uint64_t)params[SELECT_ROWS_ROWS] *
-             (2 * dtype_bytes((enum dtype)params[SELECT_ROWS_X_DTYPE]) * (uint64_t)params[SELECT_ROWS_WIDTH] +
-              sizeof(int32_t));
-    *flops = 0;
-}
-
 const struct device_kernel device_select_rows = {
     .name = "select_rows",
     .source = "kernels/select_rows/select_rows.cu",
     .op = OP_SELECT_ROWS,
     .least_capability = 80,
     .problem = &op_select_rows,
-    .operand_count = SELECT_ROWS_OPERANDS,
     .launch = launch,
-    .cost = cost,
+    .cost = select_rows_cost,
 };

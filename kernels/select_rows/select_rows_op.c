@@ -4,11 +4,11 @@
 #include "kernels/cpu/share.h"
 #include "kernels/op/op.h"
 
-static void cost(const int64_t *params, const struct plan_geometry *geometry, uint64_t *bytes, uint64_t *flops)
+void select_rows_cost(const int64_t *params, uint64_t context, uint64_t *bytes, uint64_t *flops)
 {
-    (void)geometry;
+    (void)context;
     uint64_t rows = (uint64_t)params[SELECT_ROWS_ROWS], width = (uint64_t)params[SELECT_ROWS_WIDTH];
-    *bytes = 2 * rows * width * sizeof(float) + rows * sizeof(int32_t);
+    *bytes = 2 * rows * width * dtype_bytes((enum dtype)params[SELECT_ROWS_X_DTYPE]) + rows * sizeof(int32_t);
     *flops = 0;
 }
 
@@ -46,8 +46,7 @@ static const struct op_operand operand_schema[SELECT_ROWS_OPERANDS] = {
     OP_COUNTS_OPERAND,
     [SELECT_ROWS_X] = {"x", ROLE_INPUT, .dtype = SELECT_ROWS_X_DTYPE, .rows = SELECT_ROWS_IN_ROWS,
                        .columns = SELECT_ROWS_WIDTH},
-    [SELECT_ROWS_INDEX] = {"index", ROLE_STEP, .field = STEP_OUT_ROWS, .fixed = DTYPE_I32, .rows = SELECT_ROWS_ROWS,
-                           .columns = OP_NONE},
+    [SELECT_ROWS_INDEX] = OP_STEP_OPERAND("index", STEP_OUT_ROWS, SELECT_ROWS_ROWS),
     [SELECT_ROWS_OUT] = {"out", ROLE_OUTPUT, .dtype = SELECT_ROWS_X_DTYPE, .rows = SELECT_ROWS_ROWS,
                          .columns = SELECT_ROWS_WIDTH},
 };
@@ -59,7 +58,7 @@ const struct op_descriptor op_select_rows = {
     .operands = operand_schema,
     .param_count = SELECT_ROWS_PARAMS,
     .operand_count = SELECT_ROWS_OPERANDS,
-    .cost = cost,
+    .cost = select_rows_cost,
     .reference = reference,
     .run = {[CPU_PORTABLE] = run},
 };

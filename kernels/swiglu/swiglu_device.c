@@ -35,7 +35,6 @@ const struct device_kernel device_swiglu = {
     .op = OP_SWIGLU,
     .least_capability = 80,
     .problem = &op_swiglu,
-    .operand_count = SWIGLU_OPERANDS,
     .launch = launch,
     .cost = cost,
 };

@@ -67,12 +67,10 @@ static void launch_cost(const struct traced *step, const struct plan_launch *lau
         params_by_name(&step->trace, launch, names, device_param_count(kernel), params);
         kernel->cost(params, context, bytes, flops);
     } else {
-        struct plan_geometry geometry = file->manifest.geometry;
-        geometry.max_context = 2 * context; /* op.h: the cost of a CPU op is that at half of max_context */
         const struct op_descriptor *op = op_find(launch->op);
         for (int i = 0; i < op_cpu_param_count(op); i++) names[i] = op_cpu_param_name(op, i);
         params_by_name(&step->trace, launch, names, op_cpu_param_count(op), params);
-        op->cost(params, &geometry, bytes, flops);
+        op->cost(params, context, bytes, flops);
     }
 }
 

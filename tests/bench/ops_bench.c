@@ -156,7 +156,7 @@ static void bench_embed(const struct bench *bench, int rows, int64_t layout)
     char what[64];
     snprintf(what, sizeof what, "%d rows, BF16 %s", rows, layout == LAYOUT_PANEL16 ? "panels" : "row-major");
     uint64_t bytes, flops;
-    op_embed.cost(params, &bench->geometry, &bytes, &flops);
+    op_embed.cost(params, 0, &bytes, &flops);
     report(bench, &op_embed, what, calls, VARIANTS, (double)bytes, 0);
     free(tokens);
     free_call(&call);
@@ -170,7 +170,7 @@ static void bench_plain(const struct bench *bench, const struct op_descriptor *o
     char what[64];
     snprintf(what, sizeof what, "%d rows%s", rows, name);
     uint64_t bytes, flops;
-    op->cost(params, &bench->geometry, &bytes, &flops);
+    op->cost(params, bench->geometry.max_context / 2, &bytes, &flops);
     report(bench, op, what, &call, 1, (double)bytes, (double)flops);
     free_call(&call);
 }
@@ -228,7 +228,7 @@ static void bench_rope_append(const struct bench *bench, const struct kv_pool *p
     set_rows(bench, &call, ROPE_APPEND_SLOTS, ROPE_APPEND_POSITIONS, ROPE_APPEND_PAGE_TABLE, rows, 200, one_slot);
     call.operands[ROPE_APPEND_KV] = pool->pages;
     uint64_t bytes, flops;
-    op_rope_append.cost(params, geometry, &bytes, &flops);
+    op_rope_append.cost(params, 0, &bytes, &flops);
     char what[64];
     snprintf(what, sizeof what, "%d rows", rows);
     report(bench, &op_rope_append, what, &call, 1, (double)bytes, (double)flops);

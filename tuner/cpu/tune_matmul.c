@@ -41,7 +41,7 @@ void matmul_tuning_key(const int64_t *params, const struct machine *machine, cha
 double matmul_model_us(const int64_t *params, const struct machine *machine)
 {
     uint64_t bytes, flops;
-    op_matmul.cost(params, NULL, &bytes, &flops);
+    op_matmul.cost(params, 0, &bytes, &flops);
     int64_t rows = params[MATMUL_ROWS];
     int64_t block = params[MATMUL_ROWS_PER_BLOCK] ? params[MATMUL_ROWS_PER_BLOCK] : rows;
     int64_t tile_rows = params[MATMUL_ROWS_PER_TILE] < rows ? params[MATMUL_ROWS_PER_TILE] : rows;
@@ -153,7 +153,7 @@ static double run_candidate(void *context, int index)
 static int64_t sliced_rows(const int64_t *params, const struct level *level)
 {
     uint64_t n = (uint64_t)params[MATMUL_N], bytes, flops;
-    op_matmul.cost(params, NULL, &bytes, &flops);
+    op_matmul.cost(params, 0, &bytes, &flops);
     uint64_t panels = panel_count(n), keep = panels;
     if (bytes > level->slice_bytes) keep = panels * level->slice_bytes / bytes;
     if (flops > level->slice_flops && panels * (level->slice_flops >> 10) / (flops >> 10) < keep)
@@ -256,7 +256,7 @@ static void fill_record(struct tuning_record *record, const int64_t *params, con
     memset(record, 0, sizeof *record);
     matmul_tuning_key(params, machine, record->key);
     record->value_count = fill_values(values, record->values);
-    op_matmul.cost(params, NULL, &record->bytes, &record->flops);
+    op_matmul.cost(params, 0, &record->bytes, &record->flops);
     record->roofline_us = roofline_us(machine, record->bytes, record->flops);
     snprintf(record->level, sizeof record->level, "%s", level);
     record->candidates = 1;
