@@ -178,3 +178,23 @@ bool device_free_memory(const struct device *device, uint64_t *free_bytes, struc
     *free_bytes = free_now;
     return cuda_ok(&device->driver, result, status, "GPU %d: free memory", device->ordinal);
 }
+
+/* A copy that was queued with this result. */
+static bool finish_copy(const struct device *device, cu_result result, const char *what, struct status *status)
+{
+    const struct cuda_driver *driver = &device->driver;
+    return cuda_ok(driver, result, status, "%s", what) &&
+           cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "%s", what);
+}
+
+bool device_write(const struct device *device, cu_deviceptr to, const void *from, uint64_t bytes, const char *what,
+                  struct status *status)
+{
+    return finish_copy(device, device->driver.MemcpyHtoDAsync(to, from, bytes, device->stream), what, status);
+}
+
+bool device_read(const struct device *device, void *to, cu_deviceptr from, uint64_t bytes, const char *what,
+                 struct status *status)
+{
+    return finish_copy(device, device->driver.MemcpyDtoHAsync(to, from, bytes, device->stream), what, status);
+}

@@ -47,6 +47,12 @@ bool device_enter(const struct device *device, struct status *status);
 void device_leave(const struct device *device);
 bool device_free_memory(const struct device *device, uint64_t *free_bytes, struct status *status);
 
+/* Copies between host and device memory, and waits. `what`: for messages. Requires: the context is current. */
+bool device_write(const struct device *device, cu_deviceptr to, const void *from, uint64_t bytes, const char *what,
+                  struct status *status);
+bool device_read(const struct device *device, void *to, cu_deviceptr from, uint64_t bytes, const char *what,
+                 struct status *status);
+
 /* "sm_90a" for 90, "sm_80" for 80, ...: the target of compilation for this GPU. */
 void device_architecture(int capability, char name[16]);
 

@@ -229,8 +229,6 @@ static bool measure_bandwidth(struct cuda_bench *bench, struct status *status)
 bool cuda_bench_open(struct cuda_bench *bench, const struct cuda_rig *rig, uint32_t rank, uint64_t scratch_bytes,
                      struct kernel_set *shared, pthread_mutex_t *lock, struct status *status)
 {
-    static const struct cublaslt no_cublaslt;
-    static const struct cudnn no_cudnn;
     const struct device *device = &rig->gpus->devices[rank];
     const struct plan_geometry *geometry = &rig->manifest->geometry;
     uint64_t free_bytes = 0, fixed = rig->arena_bytes + rig->manifest->step_bytes;
@@ -239,8 +237,7 @@ bool cuda_bench_open(struct cuda_bench *bench, const struct cuda_rig *rig, uint3
     bench->shared = shared;
     bench->rank = rank;
     bench->lock = lock;
-    if (!cuda_calls_borrow(&bench->calls, rank == 0 ? &rig->gpus->cublaslt : &no_cublaslt,
-                           rank == 0 ? &rig->gpus->cudnn : &no_cudnn, NULL, status) ||
+    if (!gpus_borrow_calls(rig->gpus, rank, false, &bench->calls, status) ||
         !device_free_memory(device, &free_bytes, status))
         return false;
     uint64_t pages = free_bytes > fixed ? (free_bytes - fixed) / 2 / geometry->page_bytes : 0;

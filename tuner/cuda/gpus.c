@@ -3,7 +3,39 @@
 
 #include <inttypes.h>
 
-#include "kernels/cpu/team.h"
+struct working {
+    rank_work *work;
+    void *context;
+    struct rank_outcome *outcomes;
+};
+
+static void work_member(void *argument, struct team_member *member)
+{
+    const struct working *working = argument;
+    struct rank_outcome *outcome = &working->outcomes[member->index];
+    status_clear(&outcome->status);
+    outcome->ok = working->work(working->context, (uint32_t)member->index, &outcome->status);
+}
+
+void gpus_work(struct team *team, rank_work *work, void *context, struct rank_outcome outcomes[PLAN_MAX_RANKS])
+{
+    struct working working = {work, context, outcomes};
+    struct team_member alone = {.index = 0, .count = 1};
+    if (team)
+        team_run(team, work_member, &working);
+    else
+        work_member(&working, &alone);
+}
+
+bool gpus_borrow_calls(const struct gpus *gpus, uint32_t rank, bool joined, struct cuda_calls *calls,
+                       struct status *status)
+{
+    static const struct cublaslt no_cublaslt;
+    static const struct cudnn no_cudnn;
+    const struct nccl_rank *nccl = joined && gpus->nccl_ranks[rank].nccl ? &gpus->nccl_ranks[rank] : NULL;
+    return cuda_calls_borrow(calls, rank == 0 ? &gpus->cublaslt : &no_cublaslt, rank == 0 ? &gpus->cudnn : &no_cudnn,
+                             nccl, status);
+}
 
 uint32_t gpus_library_version(const struct gpus *gpus, enum plan_library library)
 {
@@ -18,37 +50,32 @@ uint32_t gpus_library_version(const struct gpus *gpus, enum plan_library library
 struct joining {
     struct gpus *gpus;
     struct nccl_id id;
-    struct {
-        bool ok;
-        struct status status;
-    } ranks[PLAN_MAX_RANKS];
 };
 
-static void join_rank(void *argument, struct team_member *member)
+static bool join_rank(void *context, uint32_t rank, struct status *status)
 {
     const double longest_seconds = 30; /* NCCL's first inspection of the machine */
-    struct joining *joining = argument;
+    const struct joining *joining = context;
     struct gpus *gpus = joining->gpus;
-    uint32_t rank = (uint32_t)member->index;
     const struct device *device = &gpus->devices[rank];
-    struct status *status = &joining->ranks[rank].status;
-    status_clear(status);
-    if (!device_enter(device, status)) return;
-    joining->ranks[rank].ok = nccl_join(&gpus->nccl_ranks[rank], &gpus->nccl, device, &joining->id, rank, gpus->ranks,
-                                        longest_seconds, NULL, status);
+    if (!device_enter(device, status)) return false;
+    bool ok = nccl_join(&gpus->nccl_ranks[rank], &gpus->nccl, device, &joining->id, rank, gpus->ranks, longest_seconds,
+                        NULL, status);
     device_leave(device);
+    return ok;
 }
 
 static bool join_all(struct gpus *gpus, struct status *missing, struct status *status)
 {
     struct joining joining = {.gpus = gpus};
+    struct rank_outcome outcomes[PLAN_MAX_RANKS];
     if (!nccl_make_id(&gpus->nccl, &joining.id, missing)) return true;
     struct team *team = team_create((int)gpus->ranks, status);
     if (!team) return false;
-    team_run(team, join_rank, &joining);
+    gpus_work(team, join_rank, &joining, outcomes);
     team_destroy(team);
     for (uint32_t r = 0; r < gpus->ranks; r++)
-        if (!joining.ranks[r].ok) *missing = joining.ranks[r].status;
+        if (!outcomes[r].ok) *missing = outcomes[r].status;
     return true;
 }
 
@@ -90,9 +117,7 @@ bool gpus_upload_weights(struct gpus *gpus, const struct manifest *manifest, con
     const uint64_t all = gpus->ranks * bytes;
     for (uint64_t done = 0; ok && done < bytes; done += PIECE_BYTES) {
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        ok = cuda_ok(&device->driver, device->driver.MemcpyHtoDAsync(*to + done, weights + done, piece, device->stream),
-                     status, "copying the weights") &&
-             cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "copying the weights");
+        ok = device_write(device, *to + done, weights + done, piece, "copying the weights", status);
         progress_update(progress, rank * bytes + done + piece, all, NULL);
     }
     device_leave(device);

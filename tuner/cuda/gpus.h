@@ -4,6 +4,8 @@
 #define TUNER_CUDA_GPUS_H
 
 #include "formats/engine/manifest.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cuda/calls.h"
 #include "kernels/cuda/comm.h"
 #include "kernels/cuda/vendor/cublaslt.h"
 #include "kernels/cuda/vendor/cudnn.h"
@@ -20,6 +22,18 @@ struct gpus {
     struct nccl nccl;
     struct nccl_rank nccl_ranks[PLAN_MAX_RANKS];
 };
+
+/* Work of all ranks at once, each on a thread of the team; without a team that of rank 0, on this thread. */
+typedef bool rank_work(void *context, uint32_t rank, struct status *status);
+struct rank_outcome {
+    bool ok;
+    struct status status;
+};
+void gpus_work(struct team *team, rank_work *work, void *context, struct rank_outcome outcomes[PLAN_MAX_RANKS]);
+/* Calls with the open libraries, of which cuBLASLt and cuDNN serve rank 0 alone; with NCCL's, if it
+ * is open, where `joined`. cuda_calls_close follows. */
+bool gpus_borrow_calls(const struct gpus *gpus, uint32_t rank, bool joined, struct cuda_calls *calls,
+                       struct status *status);
 
 uint32_t gpus_library_version(const struct gpus *gpus, enum plan_library library); /* 0: not open */
 

@@ -134,7 +134,8 @@ static bool compare_logits(struct plan_timer *timer, const struct plan *plans, c
     if (!ok) status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
     for (int i = 0; ok && i < 2; i++) {
         double us;
-        ok = plan_timer_run(timer, &plans[i], &us, status) && plan_timer_logits(timer, &plans[i], logits[i], status);
+        ok = plan_timer_run(timer, &plans[i], &us, status) &&
+             plan_timer_outputs(timer, &plans[i], plans[i].header.out_rows, logits[i], NULL, status);
     }
     if (ok)
         *right = agree(logits[0], logits[1], count,

@@ -23,10 +23,7 @@ static bool write_state(const struct cuda_memory *memory, const struct cuda_rig 
     struct sampler_state *samplers = (struct sampler_state *)(void *)(state + fields[STATE_SAMPLERS].offset);
     for (uint64_t s = 0; s < geometry->slots; s++)
         samplers[s] = (struct sampler_state){.top_p = 1, .repetition_penalty = 1};
-    bool ok = cuda_ok(&device->driver,
-                      device->driver.MemcpyHtoDAsync(memory->base[SPACE_STATE], state, bytes, device->stream), status,
-                      "writing the state") &&
-              cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the state");
+    bool ok = device_write(device, memory->base[SPACE_STATE], state, bytes, "writing the state", status);
     free(state);
     return ok;
 }

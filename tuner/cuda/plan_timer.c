@@ -17,59 +17,46 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Loads the calls of the set with the open libraries. */
-static bool open_calls(const struct gpus *gpus, uint32_t rank, const struct kernel_set *set, struct cuda_calls *calls,
-                       struct cuda_kernels *kernels, struct status *status)
+static bool open_rank(struct plan_timer *timer, uint32_t r, const struct kernel_set *set,
+                      const struct engine_kernel *entries, uint64_t pages, struct status *status)
 {
-    static const struct cublaslt no_cublaslt;
-    static const struct cudnn no_cudnn;
-    const struct nccl_rank *nccl = gpus->nccl_ranks[rank].nccl ? &gpus->nccl_ranks[rank] : NULL;
-    if (!cuda_calls_borrow(calls, rank == 0 ? &gpus->cublaslt : &no_cublaslt, rank == 0 ? &gpus->cudnn : &no_cudnn,
-                           nccl, status))
-        return false;
-    calls->entries = set->calls;
-    calls->count = set->call_count;
-    kernels->calls = calls;
-    return true;
+    const struct gpus *gpus = timer->rig->gpus;
+    const struct device *device = &gpus->devices[r];
+    struct timer_rank *rank = &timer->ranks[r];
+    timer->count = r + 1;
+    if (!device_enter(device, status)) return false;
+    bool ok = cuda_memory_open(&rank->memory, timer->rig, r, pages, status) &&
+              cuda_memory_randomise(&rank->memory, device, SPACE_KV, status) &&
+              cuda_kernels_load(&rank->kernels, device, entries, set->count, status) &&
+              gpus_borrow_calls(gpus, r, true, &rank->calls, status);
+    device_leave(device);
+    rank->calls.entries = set->calls;
+    rank->calls.count = set->call_count;
+    rank->kernels.calls = &rank->calls;
+    return ok;
 }
 
-/* Opens the other ranks and connects all. */
-static bool open_others(struct plan_timer *timer, const struct kernel_set *set, const struct engine_kernel *entries,
-                        uint64_t pages, struct status *status)
+/* The memories of all ranks. */
+struct memories {
+    struct cuda_memory *of[PLAN_MAX_RANKS];
+};
+
+static struct memories memories_of(struct plan_timer *timer)
 {
-    const struct cuda_rig *rig = timer->rig;
-    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
-    timer->team = team_create((int)rig->gpus->ranks, status);
-    if (!timer->team) return false;
-    for (uint32_t r = 1; r < rig->gpus->ranks; r++) {
-        struct timer_rank *rank = &timer->others[r - 1];
-        const struct device *device = &rig->gpus->devices[r];
-        memories[r] = &rank->memory;
-        timer->ranks = r + 1;
-        if (!device_enter(device, status)) return false;
-        bool ok = cuda_memory_open(&rank->memory, rig, r, pages, status) &&
-                  cuda_memory_randomise(&rank->memory, device, SPACE_KV, status) &&
-                  cuda_kernels_load(&rank->kernels, device, entries, set->count, status) &&
-                  open_calls(rig->gpus, r, set, &rank->calls, &rank->kernels, status);
-        device_leave(device);
-        if (!ok) return false;
-    }
-    return cuda_memory_connect(memories, rig, status);
+    struct memories memories;
+    for (uint32_t r = 0; r < timer->count; r++) memories.of[r] = &timer->ranks[r].memory;
+    return memories;
 }
 
-static void close_others(struct plan_timer *timer)
+static bool connect_ranks(struct plan_timer *timer, struct status *status)
 {
-    /* No memory is freed while another rank may still store into it. */
-    for (uint32_t r = 0; timer->ranks > 1 && r < timer->ranks; r++)
-        timer->rig->gpus->devices[0].driver.StreamSynchronize(timer->rig->gpus->devices[r].stream);
-    for (uint32_t r = 1; r < timer->ranks; r++) {
-        struct timer_rank *rank = &timer->others[r - 1];
-        const struct device *device = &timer->rig->gpus->devices[r];
-        cuda_kernels_free(&rank->kernels, device);
-        cuda_calls_close(&rank->calls, device);
-        cuda_memory_close(&rank->memory, timer->rig, device);
-    }
-    team_destroy(timer->team);
+    timer->team = team_create((int)timer->count, status);
+    return timer->team && cuda_memory_connect(memories_of(timer).of, timer->rig, status);
+}
+
+static bool check_ranks(struct plan_timer *timer, struct status *status)
+{
+    return timer->count == 1 || cuda_memory_check(memories_of(timer).of, timer->rig, status);
 }
 
 bool plan_timer_open(struct plan_timer *timer, const struct cuda_rig *rig, const struct kernel_set *kernels,
@@ -93,7 +80,6 @@ bool plan_timer_open_pages(struct plan_timer *timer, const struct cuda_rig *rig,
     uint64_t pages = *wanted_pages;
     memset(timer, 0, sizeof *timer);
     timer->rig = rig;
-    timer->ranks = 1;
     /* With little memory sequences share pages: the figure is then too good, but the build goes on. */
     uint64_t free_bytes = 0, fixed = rig->arena_bytes + rig->manifest->step_bytes;
     if (!device_free_memory(device, &free_bytes, status)) return false;
@@ -103,14 +89,12 @@ bool plan_timer_open_pages(struct plan_timer *timer, const struct cuda_rig *rig,
     struct engine_kernel *entries = kernel_set_view(kernels);
     if (!entries) return status_fail(status, STATUS_MACHINE, "out of memory while timing plans");
     timer->entered = device_enter(device, status);
-    bool ok = timer->entered && cuda_memory_open(&timer->memory, rig, 0, pages, status) &&
-              cuda_memory_randomise(&timer->memory, device, SPACE_KV, status) &&
-              cuda_kernels_load(&timer->kernels, device, entries, kernels->count, status);
+    bool ok = timer->entered && open_rank(timer, 0, kernels, entries, pages, status);
     for (int i = 0; i < 2; i++)
         ok = ok && cuda_ok(&device->driver, device->driver.EventCreate(&timer->events[i], CU_EVENT_DEFAULT), status,
                            "an event");
-    ok = ok && open_calls(rig->gpus, 0, kernels, &timer->calls, &timer->kernels, status);
-    if (ok && rig->gpus->ranks > 1) ok = open_others(timer, kernels, entries, pages, status);
+    for (uint32_t r = 1; ok && r < rig->gpus->ranks; r++) ok = open_rank(timer, r, kernels, entries, pages, status);
+    if (ok && timer->count > 1) ok = connect_ranks(timer, status);
     free(entries);
     if (!ok) plan_timer_close(timer);
     return ok;
@@ -120,12 +104,18 @@ void plan_timer_close(struct plan_timer *timer)
 {
     const struct device *device = &timer->rig->gpus->devices[0];
     if (!timer->entered) return;
-    close_others(timer);
+    /* No memory is freed while another rank may still store into it. */
+    for (uint32_t r = 0; timer->count > 1 && r < timer->count; r++)
+        device->driver.StreamSynchronize(timer->rig->gpus->devices[r].stream);
+    for (uint32_t r = timer->count; r-- > 0;) {
+        struct timer_rank *rank = &timer->ranks[r];
+        cuda_kernels_free(&rank->kernels, &timer->rig->gpus->devices[r]);
+        cuda_calls_close(&rank->calls, &timer->rig->gpus->devices[r]);
+        cuda_memory_close(&rank->memory, timer->rig, &timer->rig->gpus->devices[r]);
+    }
+    team_destroy(timer->team);
     for (int i = 0; i < 2; i++)
         if (timer->events[i]) device->driver.EventDestroy(timer->events[i]);
-    cuda_kernels_free(&timer->kernels, device);
-    cuda_calls_close(&timer->calls, device);
-    cuda_memory_close(&timer->memory, timer->rig, device);
     device_leave(device);
     timer->entered = false;
 }
@@ -137,22 +127,23 @@ struct replaying {
     const struct cuda_inputs *inputs;
     double us;
     atomic_uint begun; /* ranks other than the first that are about to launch, or have failed to */
-    struct {
-        bool ok;
-        struct status status;
-    } ranks[PLAN_MAX_RANKS];
 };
 
-static void replay_other(struct replaying *replaying, uint32_t r)
+static bool replay_other(struct replaying *replaying, uint32_t r, struct status *status)
 {
     struct plan_timer *timer = replaying->timer;
     const struct device *device = &timer->rig->gpus->devices[r];
-    struct status *status = &replaying->ranks[r].status;
     bool entered = device_enter(device, status);
-    bool ok = entered && cuda_inputs_write(replaying->inputs, &timer->others[r - 1].memory, device, status);
+    bool ok = entered && cuda_inputs_write(replaying->inputs, &timer->ranks[r].memory, device, status);
     atomic_fetch_add(&replaying->begun, 1);
-    replaying->ranks[r].ok = ok && cuda_plan_launch(&replaying->bound[r], device, status);
+    ok = ok && cuda_plan_launch(&replaying->bound[r], device, status);
     if (entered) device_leave(device);
+    return ok;
+}
+
+static void abort_all(const struct plan_timer *timer)
+{
+    for (uint32_t r = 0; r < timer->count; r++) nccl_abort(&timer->rig->gpus->nccl_ranks[r]);
 }
 
 /* NCCL's kernels wait without limit for a rank that failed to launch. */
@@ -166,7 +157,7 @@ static bool wait_for_step(const struct plan_timer *timer, cu_event event, struct
     cu_result result;
     while ((result = driver->EventQuery(event)) == CU_ERROR_NOT_READY && clock_us() - start < longest_us) continue;
     if (result != CU_ERROR_NOT_READY) return cuda_ok(driver, result, status, "running a plan");
-    for (uint32_t r = 0; r < timer->ranks; r++) nccl_abort(&gpus->nccl_ranks[r]);
+    abort_all(timer);
     return status_fail(status, STATUS_MACHINE, "running a plan: it has not ended in %.0f s", longest_us * 1e-6);
 }
 
@@ -179,10 +170,10 @@ static bool replay_first(struct replaying *replaying, struct status *status)
     const struct cuda_driver *driver = &device->driver;
     const cu_event *events = timer->events;
     float milliseconds = 0;
-    bool ok = cuda_inputs_write(replaying->inputs, &timer->memory, device, status);
+    bool ok = cuda_inputs_write(replaying->inputs, &timer->ranks[0].memory, device, status);
     /* The timed rank 0 launches last, so that its time does not include the launches of the others. */
-    while (atomic_load(&replaying->begun) + 1 < timer->ranks) continue;
-    for (double start = clock_us(); timer->ranks > 1 && clock_us() - start < others_us;) continue;
+    while (atomic_load(&replaying->begun) + 1 < timer->count) continue;
+    for (double start = clock_us(); timer->count > 1 && clock_us() - start < others_us;) continue;
     ok = ok && cuda_ok(driver, driver->EventRecord(events[0], device->stream), status, "timing a plan") &&
          cuda_plan_launch(replaying->bound, device, status) &&
          cuda_ok(driver, driver->EventRecord(events[1], device->stream), status, "timing a plan") &&
@@ -192,33 +183,23 @@ static bool replay_first(struct replaying *replaying, struct status *status)
     return ok;
 }
 
-static void replay_member(void *argument, struct team_member *member)
+static bool replay_rank(void *context, uint32_t r, struct status *status)
 {
-    struct replaying *replaying = argument;
-    uint32_t r = (uint32_t)member->index;
-    status_clear(&replaying->ranks[r].status);
-    if (r > 0)
-        replay_other(replaying, r);
-    else
-        replaying->ranks[0].ok = replay_first(replaying, &replaying->ranks[0].status);
+    return r > 0 ? replay_other(context, r, status) : replay_first(context, status);
 }
 
 static bool replay(struct plan_timer *timer, const struct cuda_plan *bound, const struct cuda_inputs *inputs,
                    double *us, struct status *status)
 {
     struct replaying replaying = {.timer = timer, .bound = bound, .inputs = inputs};
+    struct rank_outcome outcomes[PLAN_MAX_RANKS];
     atomic_init(&replaying.begun, 0);
-    struct team_member alone = {.index = 0, .count = 1};
-    if (timer->ranks > 1)
-        team_run(timer->team, replay_member, &replaying);
-    else
-        replay_member(&replaying, &alone);
+    gpus_work(timer->team, replay_rank, &replaying, outcomes);
     *us = replaying.us;
-    for (uint32_t r = timer->ranks; r-- > 0;) {
-        if (replaying.ranks[r].ok) continue;
-        /* The others may wait for it in NCCL's kernels, which would never end. */
-        for (uint32_t other = 0; other < timer->ranks; other++) nccl_abort(&timer->rig->gpus->nccl_ranks[other]);
-        *status = replaying.ranks[r].status;
+    for (uint32_t r = timer->count; r-- > 0;) {
+        if (outcomes[r].ok) continue;
+        abort_all(timer); /* the others may wait for it in NCCL's kernels, which would never end */
+        *status = outcomes[r].status;
         return false;
     }
     return true;
@@ -243,9 +224,7 @@ static bool replay_all(struct plan_timer *timer, const struct cuda_plan *bound, 
         times[p].us = bound[p * PLAN_MAX_RANKS].exec ? us[p][REPETITIONS / 2] : INFINITY;
         times[p].spread_us = (us[p][REPETITIONS - 1 - REPETITIONS / 4] - us[p][REPETITIONS / 4]) / 2;
     }
-    struct cuda_memory *memories[PLAN_MAX_RANKS] = {&timer->memory};
-    for (uint32_t r = 1; r < timer->ranks; r++) memories[r] = &timer->others[r - 1].memory;
-    ok = ok && (timer->ranks == 1 || cuda_memory_check(memories, timer->rig, status));
+    ok = ok && check_ranks(timer, status);
     cuda_inputs_close(&inputs);
     free(us);
     return ok;
@@ -256,38 +235,29 @@ struct binding {
     struct plan_timer *timer;
     const struct plan *plan;
     struct cuda_plan *bound;
-    struct {
-        bool ok;
-        struct status status;
-    } ranks[PLAN_MAX_RANKS];
 };
 
-static void bind_rank(struct binding *binding, uint32_t r)
+static bool bind_rank(void *context, uint32_t r, struct status *status)
 {
+    const struct binding *binding = context;
     struct plan_timer *timer = binding->timer;
-    struct timer_rank *other = r > 0 ? &timer->others[r - 1] : NULL;
-    status_clear(&binding->ranks[r].status);
-    binding->ranks[r].ok =
-        cuda_plan_bind(&binding->bound[r], &timer->rig->gpus->devices[r], other ? &other->kernels : &timer->kernels,
-                       binding->plan, other ? &other->memory : &timer->memory, "a plan", &binding->ranks[r].status);
+    struct timer_rank *rank = &timer->ranks[r];
+    return cuda_plan_bind(&binding->bound[r], &timer->rig->gpus->devices[r], &rank->kernels, binding->plan,
+                          &rank->memory, "a plan", status);
 }
-
-static void bind_member(void *argument, struct team_member *member) { bind_rank(argument, (uint32_t)member->index); }
 
 /* A plan that cannot be bound on rank 0 is dropped; one that then fails on another rank is an error. */
 static bool bind_ranks(struct plan_timer *timer, const struct plan *plan, struct cuda_plan *bound, bool *refused,
                        struct status *status)
 {
     struct binding binding = {.timer = timer, .plan = plan, .bound = bound};
-    if (timer->ranks > 1)
-        team_run(timer->team, bind_member, &binding);
-    else
-        bind_rank(&binding, 0);
-    *refused = !binding.ranks[0].ok;
-    *status = binding.ranks[0].status;
-    for (uint32_t r = 1; r < timer->ranks; r++) {
-        if (binding.ranks[r].ok == !*refused) continue;
-        if (!binding.ranks[r].ok) *status = binding.ranks[r].status;
+    struct rank_outcome outcomes[PLAN_MAX_RANKS];
+    gpus_work(timer->team, bind_rank, &binding, outcomes);
+    *refused = !outcomes[0].ok;
+    *status = outcomes[0].status;
+    for (uint32_t r = 1; r < timer->count; r++) {
+        if (outcomes[r].ok == !*refused) continue;
+        if (!outcomes[r].ok) *status = outcomes[r].status;
         return false;
     }
     return true;
@@ -319,7 +289,7 @@ bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int 
     }
     for (int p = 0; p < count; p++) {
         times[p].spread_us *= times[p].us;
-        for (uint32_t r = 0; bound && r < timer->ranks; r++)
+        for (uint32_t r = 0; bound && r < timer->count; r++)
             cuda_plan_free(&bound[(uint32_t)p * PLAN_MAX_RANKS + r], &timer->rig->gpus->devices[r]);
     }
     free(bound);
@@ -337,11 +307,6 @@ bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *u
 
 /* ---- single replays, whose outputs count ---- */
 
-static struct cuda_memory *memory_of(struct plan_timer *timer, uint32_t rank)
-{
-    return rank > 0 ? &timer->others[rank - 1].memory : &timer->memory;
-}
-
 bool plan_timer_bind(struct plan_timer *timer, const struct plan *plan, struct cuda_plan bound[PLAN_MAX_RANKS],
                      struct status *status)
 {
@@ -351,7 +316,7 @@ bool plan_timer_bind(struct plan_timer *timer, const struct plan *plan, struct c
 
 void plan_timer_unbind(const struct plan_timer *timer, struct cuda_plan bound[PLAN_MAX_RANKS])
 {
-    for (uint32_t r = 0; r < timer->ranks; r++) cuda_plan_free(&bound[r], &timer->rig->gpus->devices[r]);
+    for (uint32_t r = 0; r < timer->count; r++) cuda_plan_free(&bound[r], &timer->rig->gpus->devices[r]);
 }
 
 /* Calls `act` for the memory of every rank, in its context. */
@@ -360,10 +325,10 @@ static bool for_ranks(struct plan_timer *timer, const void *argument,
                                   const struct device *device, const void *argument, struct status *status),
                       struct status *status)
 {
-    for (uint32_t r = 0; r < timer->ranks; r++) {
+    for (uint32_t r = 0; r < timer->count; r++) {
         const struct device *device = &timer->rig->gpus->devices[r];
         if (!device_enter(device, status)) return false;
-        bool ok = act(memory_of(timer, r), timer->rig, device, argument, status);
+        bool ok = act(&timer->ranks[r].memory, timer->rig, device, argument, status);
         device_leave(device);
         if (!ok) return false;
     }
@@ -375,11 +340,8 @@ static bool write_page_table(const struct cuda_memory *memory, const struct cuda
 {
     const struct plan_geometry *geometry = &rig->manifest->geometry;
     const uint64_t bytes = geometry->slots * geometry->pages_per_slot * sizeof(int32_t);
-    return cuda_ok(&device->driver,
-                   device->driver.MemcpyHtoDAsync(memory->base[SPACE_STATE] + geometry->state[STATE_PAGE_TABLE].offset,
-                                                  table, bytes, device->stream),
-                   status, "writing the page table") &&
-           cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "writing the page table");
+    return device_write(device, memory->base[SPACE_STATE] + geometry->state[STATE_PAGE_TABLE].offset, table, bytes,
+                        "writing the page table", status);
 }
 
 bool plan_timer_write_pages(struct plan_timer *timer, const int32_t *table, struct status *status)
@@ -404,39 +366,19 @@ bool plan_timer_replay(struct plan_timer *timer, const struct cuda_plan bound[PL
                        const struct cuda_inputs *inputs, struct status *status)
 {
     double ignored_us;
-    struct cuda_memory *memories[PLAN_MAX_RANKS];
-    for (uint32_t r = 0; r < timer->ranks; r++) memories[r] = memory_of(timer, r);
-    return replay(timer, bound, inputs, &ignored_us, status) &&
-           (timer->ranks == 1 || cuda_memory_check(memories, timer->rig, status));
+    return replay(timer, bound, inputs, &ignored_us, status) && check_ranks(timer, status);
 }
 
 bool plan_timer_outputs(const struct plan_timer *timer, const struct plan *plan, uint32_t out_rows, float *logits,
                         int32_t *drawn, struct status *status)
 {
     const struct device *device = &timer->rig->gpus->devices[0];
-    const struct cuda_driver *driver = &device->driver;
-    const cu_deviceptr step = timer->memory.base[SPACE_STEP];
+    const cu_deviceptr step = timer->ranks[0].memory.base[SPACE_STEP];
     const uint64_t vocab = timer->rig->manifest->geometry.vocab_size;
-    return cuda_ok(driver,
-                   driver->MemcpyDtoHAsync(logits, step + plan->step[STEP_LOGITS].offset,
-                                           out_rows * vocab * sizeof *logits, device->stream),
-                   status, "reading logits") &&
-           cuda_ok(driver,
-                   driver->MemcpyDtoHAsync(drawn, step + plan->step[STEP_NEXT_TOKENS].offset, out_rows * sizeof *drawn,
-                                           device->stream),
-                   status, "reading tokens") &&
-           cuda_ok(driver, driver->StreamSynchronize(device->stream), status, "reading logits");
-}
-
-bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status)
-{
-    const struct device *device = &timer->rig->gpus->devices[0];
-    return cuda_ok(&device->driver,
-                   device->driver.MemcpyDtoHAsync(logits,
-                                                  timer->memory.base[SPACE_STEP] + plan->step[STEP_LOGITS].offset,
-                                                  plan->step[STEP_LOGITS].bytes, device->stream),
-                   status, "reading logits") &&
-           cuda_ok(&device->driver, device->driver.StreamSynchronize(device->stream), status, "reading logits");
+    return device_read(device, logits, step + plan->step[STEP_LOGITS].offset, out_rows * vocab * sizeof *logits,
+                       "reading logits", status) &&
+           (!drawn || device_read(device, drawn, step + plan->step[STEP_NEXT_TOKENS].offset, out_rows * sizeof *drawn,
+                                  "reading tokens", status));
 }
 
 bool plan_timer_race(const struct cuda_rig *rig, struct kernel_compiler *compiler, const struct device_plan *plans,

@@ -8,18 +8,15 @@
 
 struct plan_timer {
     const struct cuda_rig *rig;
-    struct cuda_memory memory;
-    struct cuda_kernels kernels;
-    struct cuda_calls calls;
     cu_event events[2];
     bool entered;
     struct team *team; /* several ranks: a member for each */
-    uint32_t ranks;    /* ranks that replay together: all, once the timer is open */
+    uint32_t count;    /* ranks that replay together: all, once the timer is open */
     struct timer_rank {
         struct cuda_memory memory;
         struct cuda_kernels kernels;
         struct cuda_calls calls;
-    } others[PLAN_MAX_RANKS - 1];
+    } ranks[PLAN_MAX_RANKS];
 };
 
 /* `kernels`: the compiled kernels that the plans refer to. Requires: the weights are on the device. The device's
@@ -41,8 +38,6 @@ struct plan_time {
 bool plan_timer_compare(struct plan_timer *timer, const struct plan *plans, int count, bool long_contexts,
                         struct plan_time *times, struct status *status);
 bool plan_timer_run(struct plan_timer *timer, const struct plan *plan, double *us, struct status *status); /* of one */
-/* Logits of the last replay: [out_rows, vocab_size]. Requires: it was a replay of this plan. */
-bool plan_timer_logits(const struct plan_timer *timer, const struct plan *plan, float *logits, struct status *status);
 
 /* Single replays with inputs of the caller's, whose outputs count. plan_timer_bind makes the plan's graph on every rank; *bound
  * must be zero before, and be unbound afterwards, also after a failure. */
@@ -53,7 +48,7 @@ bool plan_timer_write_pages(struct plan_timer *timer, const int32_t *table, stru
 bool plan_timer_randomise_kv(struct plan_timer *timer, struct status *status);
 bool plan_timer_replay(struct plan_timer *timer, const struct cuda_plan bound[PLAN_MAX_RANKS],
                        const struct cuda_inputs *inputs, struct status *status);
-/* Reads the last replay, which was of this plan: logits [out_rows, vocab_size] and tokens drawn [out_rows]. */
+/* Reads the last replay, which was of this plan: logits [out_rows, vocab_size] and tokens drawn [out_rows], unless NULL. */
 bool plan_timer_outputs(const struct plan_timer *timer, const struct plan *plan, uint32_t out_rows, float *logits,
                         int32_t *drawn, struct status *status);
 

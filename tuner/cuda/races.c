@@ -103,7 +103,6 @@ struct racing {
     size_t next, done; /* guarded by races->lock, as are the fields below */
     uint64_t done_us, expected_us;
     bool failed;
-    struct status *status; /* status of the first failure */
 };
 
 /* At least 1. */
@@ -137,15 +136,14 @@ static bool next_race(struct racing *racing, size_t *i)
     return found;
 }
 
-static void race_on(struct racing *racing, uint32_t rank)
+static bool race_on(void *context, uint32_t rank, struct status *status)
 {
+    struct racing *racing = context;
     struct races *races = racing->races;
     const struct device *device = &races->context->rig.gpus->devices[rank];
-    struct status status;
-    status_clear(&status);
-    bool ok = device_enter(device, &status), entered = ok;
+    bool ok = device_enter(device, status), entered = ok;
     for (size_t i; ok && next_race(racing, &i);) {
-        ok = measure(races, rank, i, &status);
+        ok = measure(races, rank, i, status);
         pthread_mutex_lock(&races->lock);
         races->context->tactics->measured += ok;
         if (ok) show_progress(racing, i);
@@ -153,23 +151,32 @@ static void race_on(struct racing *racing, uint32_t rank)
     }
     if (entered) device_leave(device);
     pthread_mutex_lock(&races->lock);
-    if (!ok && !racing->failed) *racing->status = status;
     racing->failed = racing->failed || !ok;
     pthread_mutex_unlock(&races->lock);
+    return ok;
 }
 
-static void race_member(void *argument, struct team_member *member) { race_on(argument, (uint32_t)member->index); }
+/* False with the status of the first rank that failed. */
+static bool all_well(const struct races *races, const struct rank_outcome *outcomes, uint32_t *failed,
+                     struct status *status)
+{
+    for (*failed = 0; *failed < (races->team ? races->context->rig.gpus->ranks : 1); ++*failed) {
+        if (outcomes[*failed].ok) continue;
+        *status = outcomes[*failed].status;
+        return false;
+    }
+    return true;
+}
 
 bool races_run(struct races *races, const bool *answered, struct status *status)
 {
-    struct racing racing = {.races = races, .answered = answered, .status = status};
+    struct racing racing = {.races = races, .answered = answered};
+    struct rank_outcome outcomes[PLAN_MAX_RANKS];
+    uint32_t failed;
     for (size_t i = 0; i < races->problems->count; i++)
         if (!answered[i]) racing.expected_us += expected_us(races, i);
-    if (races->team)
-        team_run(races->team, race_member, &racing);
-    else
-        race_on(&racing, 0);
-    return !racing.failed;
+    gpus_work(races->team, race_on, &racing, outcomes);
+    return all_well(races, outcomes, &failed, status);
 }
 
 /* ---- GPUs ---- */
@@ -179,41 +186,26 @@ typedef bool gpu_function(struct races *races, uint32_t rank, struct status *sta
 struct gpu_work {
     struct races *races;
     gpu_function *function;
-    struct {
-        bool ok;
-        struct status status;
-    } ranks[PLAN_MAX_RANKS];
 };
 
-static void do_gpu_work(struct gpu_work *work, uint32_t rank)
+static bool do_gpu_work(void *context, uint32_t rank, struct status *status)
 {
+    const struct gpu_work *work = context;
     const struct device *device = &work->races->context->rig.gpus->devices[rank];
-    struct status *status = &work->ranks[rank].status;
-    status_clear(status);
-    work->ranks[rank].ok = false;
-    if (!device_enter(device, status)) return;
-    work->ranks[rank].ok = work->function(work->races, rank, status);
+    if (!device_enter(device, status)) return false;
+    bool ok = work->function(work->races, rank, status);
     device_leave(device);
-}
-
-static void do_member_work(void *argument, struct team_member *member)
-{
-    do_gpu_work(argument, (uint32_t)member->index);
+    return ok;
 }
 
 static bool on_all_gpus(struct races *races, gpu_function *function, struct status *status)
 {
     struct gpu_work work = {.races = races, .function = function};
-    if (races->team)
-        team_run(races->team, do_member_work, &work);
-    else
-        do_gpu_work(&work, 0);
-    for (uint32_t r = 0; r < races->context->rig.gpus->ranks; r++) {
-        if (work.ranks[r].ok) continue;
-        *status = work.ranks[r].status;
-        return races->team ? status_prefix(status, "rank %" PRIu32, r) : false;
-    }
-    return true;
+    struct rank_outcome outcomes[PLAN_MAX_RANKS];
+    uint32_t failed;
+    gpus_work(races->team, do_gpu_work, &work, outcomes);
+    if (all_well(races, outcomes, &failed, status)) return true;
+    return races->team ? status_prefix(status, "rank %" PRIu32, failed) : false;
 }
 
 static bool open_bench(struct races *races, uint32_t rank, struct status *status)
