@@ -9,128 +9,34 @@
 #include "builder/build.h"
 #include "builder/gpu_record.h"
 #include "builder/passes/pass.h"
-#include "formats/cli/cli_args.h"
-#include "formats/cli/cli_process.h"
+#include "formats/cli/cli_flags.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cuda/device.h"
 
-static const char usage[] =
-    "usage: engbuild --model PATH [-o FILE] [options]\n"
-    "\n"
-    "Builds an engine file from a Hugging Face checkpoint, tuned on this machine.\n"
-    "\n"
-    "  --model PATH            .safetensors file, .index.json file or folder; config.json and the\n"
-    "                          tokenizer are found beside it\n"
-    "  -o, --output FILE       engine file (default: model.eng)\n"
-    "  --target cpu|cuda       what to build for (default: cuda where there is a GPU, else cpu)\n"
-    "  --gpus N                share the model among N GPUs, from --device on (default: 1, at most 16);\n"
-    "                          cpu: N ranks that share the processors\n"
-    "  --gpu NAME              with --dry-run or --list-candidates: plan for the GPU of this name (h200),\n"
-    "                          which this machine need not have\n"
-    "  --device N              the GPU to build on, or the first of them (default: 0)\n"
-    "  --no-peer-access        GPUs exchange through the host's memory, as where they have no access to\n"
-    "                          each other's: for machines on which that access is broken\n"
-    "  --max-batch N           sequences that decode at once (default: 8; cuda: 32)\n"
-    "  --max-context N         tokens per sequence (default: the model's, at most 32768)\n"
-    "  --batch-sizes LIST      decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)\n"
-    "  --prefill-chunks LIST   prefill plans (default: 16,64,256; cuda: 32,128,512,2048)\n"
-    "  --dtype auto|f32|fp16|bf16       matrices in the engine (default: auto, as in the checkpoint;\n"
-    "                          cuda: bf16 or fp16)\n"
-    "  --kv-dtype f32|fp16|bf16         KV cache (default: f32; cuda: as the matrices)\n"
-    "  --tune off|quick|full   off: nothing is measured, cached records and defaults (default: quick)\n"
-    "  --tuning-cache FILE     where tuning records are kept (default: ~/.cache/engbuild/tuning.records,\n"
-    "                          XDG_CACHE_HOME is honoured); 'none' keeps none; cuda: compiled\n"
-    "                          kernels are kept in FILE.kernels\n"
-    "  --lean                  only our own kernels: the engine needs the driver and nothing else\n"
-    "  --threads N             threads for tuning (default: one per processor)\n"
-    "  --dry-run               print plans, exact memory and estimated times; write nothing; exit\n"
-    "                          code 3 where the engine does not fit\n"
-    "  --list-candidates       print the tuner's candidates, legal or why not; write nothing\n"
-    "  --dump-after PASS       print the graph after a pass\n"
-    "  --json                  report as JSON on stdout\n"
-    "  --quiet                 no progress on stderr\n"
-    "  -h, --help, --version\n"
-    "\n" CLI_EXIT_CODES "\n";
-
-enum {
-    FLAG_MODEL = 256,
-    FLAG_TARGET,
-    FLAG_GPUS,
-    FLAG_GPU,
-    FLAG_DEVICE,
-    FLAG_NO_PEER_ACCESS,
-    FLAG_MAX_BATCH,
-    FLAG_MAX_CONTEXT,
-    FLAG_BATCH_SIZES,
-    FLAG_PREFILL_CHUNKS,
-    FLAG_DTYPE,
-    FLAG_KV_DTYPE,
-    FLAG_TUNE,
-    FLAG_TUNING_CACHE,
-    FLAG_LEAN,
-    FLAG_THREADS,
-    FLAG_DRY_RUN,
-    FLAG_LIST_CANDIDATES,
-    FLAG_DUMP_AFTER,
-    FLAG_JSON,
-    FLAG_QUIET,
-    FLAG_VERSION,
-};
-
-static const struct option flags[] = {
-    {"model", required_argument, NULL, FLAG_MODEL},
-    {"output", required_argument, NULL, 'o'},
-    {"target", required_argument, NULL, FLAG_TARGET},
-    {"gpus", required_argument, NULL, FLAG_GPUS},
-    {"gpu", required_argument, NULL, FLAG_GPU},
-    {"device", required_argument, NULL, FLAG_DEVICE},
-    {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
-    {"max-batch", required_argument, NULL, FLAG_MAX_BATCH},
-    {"max-context", required_argument, NULL, FLAG_MAX_CONTEXT},
-    {"batch-sizes", required_argument, NULL, FLAG_BATCH_SIZES},
-    {"prefill-chunks", required_argument, NULL, FLAG_PREFILL_CHUNKS},
-    {"dtype", required_argument, NULL, FLAG_DTYPE},
-    {"kv-dtype", required_argument, NULL, FLAG_KV_DTYPE},
-    {"tune", required_argument, NULL, FLAG_TUNE},
-    {"tuning-cache", required_argument, NULL, FLAG_TUNING_CACHE},
-    {"lean", no_argument, NULL, FLAG_LEAN},
-    {"threads", required_argument, NULL, FLAG_THREADS},
-    {"dry-run", no_argument, NULL, FLAG_DRY_RUN},
-    {"list-candidates", no_argument, NULL, FLAG_LIST_CANDIDATES},
-    {"dump-after", required_argument, NULL, FLAG_DUMP_AFTER},
-    {"json", no_argument, NULL, FLAG_JSON},
-    {"quiet", no_argument, NULL, FLAG_QUIET},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
+static const char usage[] = "usage: engbuild --model PATH [-o FILE] [options]\n"
+                            "\n"
+                            "Builds an engine file from a Hugging Face checkpoint, tuned on this machine.\n"
+                            "\n";
 
 enum { MOST_BATCH = 4096, MOST_CHUNK = 16384, MOST_CONTEXT = 1 << 24, MOST_DEVICE = 1024 };
 
-/* The result is sorted, repetitions are dropped. */
-static bool read_sizes(const char *flag, const char *text, uint64_t most, uint32_t *list, int *count)
+/* The sizes that were given, sorted, without repetitions. */
+static bool sort_sizes(const char *flag, const struct cli_list *given, uint32_t *list, int *count)
 {
-    uint64_t *values = NULL;
-    size_t given = 0;
-    if (!cli_read_list(flag, text, 1, most, &values, &given)) return false;
-    bool ok = true;
-    *count = 0;
-    for (size_t i = 0; ok && i < given; i++) {
+    for (size_t i = 0; i < given->count; i++) {
         int at = 0;
-        while (at < *count && list[at] < values[i]) at++;
-        if (at < *count && list[at] == values[i]) continue;
-        ok = *count < BUILD_MAX_PLANS;
-        if (!ok) {
+        while (at < *count && list[at] < given->values[i]) at++;
+        if (at < *count && list[at] == given->values[i]) continue;
+        if (*count == BUILD_MAX_PLANS) {
             cli_usage("%s: expected at most %d values, found more", flag, BUILD_MAX_PLANS);
-            break;
+            return false;
         }
         memmove(list + at + 1, list + at, (size_t)(*count - at) * sizeof *list);
-        list[at] = (uint32_t)values[i];
+        list[at] = (uint32_t)given->values[i];
         ++*count;
     }
-    free(values);
-    return ok;
+    return true;
 }
 
 static const struct cli_choice dtypes[] = {{"auto", DTYPE_NONE},
@@ -147,67 +53,67 @@ static const struct cli_choice targets[] = {{"cpu", TARGET_CPU}, {"cuda", TARGET
 
 struct command_line {
     struct build_options options;
-    bool target_given;
-    uint64_t gpus; /* 0: not given */
-    bool quiet, help, version;
+    struct cli_list batch_sizes, prefill_chunks;
+    int target, dtype, kv_dtype, tune; /* the enums of the options */
+    uint64_t gpus, device, threads;    /* 0: not given */
+    bool target_given, quiet, finished;
     char *default_cache; /* owned */
 };
 
-/* False after a message. */
-static bool read_flag(struct command_line *line, int flag, const char *value, char *const *argv)
+static int read_flags(struct command_line *line, int argc, char **argv)
 {
     struct build_options *options = &line->options;
-    uint64_t number;
-    int choice;
-    switch (flag) {
-    case FLAG_MODEL: options->model = value; return true;
-    case 'o': options->output = value; return true;
-    case FLAG_TARGET:
-        if (!cli_read_choice("--target", value, targets, &choice)) return false;
-        options->target = (enum engine_target)choice;
-        line->target_given = true;
-        return true;
-    case FLAG_GPUS: return cli_read_number("--gpus", value, 1, PLAN_MAX_RANKS, &line->gpus);
-    case FLAG_GPU: options->gpu = value; return true;
-    case FLAG_DEVICE:
-        if (!cli_read_number("--device", value, 0, MOST_DEVICE, &number)) return false;
-        options->device = (int)number;
-        return true;
-    case FLAG_NO_PEER_ACCESS: options->no_peer_access = true; return true;
-    case FLAG_MAX_BATCH: return cli_read_number("--max-batch", value, 1, MOST_BATCH, &options->max_batch);
-    case FLAG_MAX_CONTEXT: return cli_read_number("--max-context", value, 1, MOST_CONTEXT, &options->max_context);
-    case FLAG_BATCH_SIZES:
-        return read_sizes("--batch-sizes", value, MOST_BATCH, options->batch_sizes, &options->batch_size_count);
-    case FLAG_PREFILL_CHUNKS:
-        return read_sizes("--prefill-chunks", value, MOST_CHUNK, options->prefill_chunks,
-                          &options->prefill_chunk_count);
-    case FLAG_DTYPE:
-        if (!cli_read_choice("--dtype", value, dtypes, &choice)) return false;
-        options->dtype = (enum dtype)choice;
-        return true;
-    case FLAG_KV_DTYPE:
-        if (!cli_read_choice("--kv-dtype", value, kv_dtypes, &choice)) return false;
-        options->kv_dtype = (enum dtype)choice;
-        return true;
-    case FLAG_TUNE:
-        if (!cli_read_choice("--tune", value, tune_levels, &choice)) return false;
-        options->tune = (enum tune_level)choice;
-        return true;
-    case FLAG_TUNING_CACHE: options->tuning_cache = value; return true;
-    case FLAG_LEAN: options->lean = true; return true;
-    case FLAG_THREADS:
-        if (!cli_read_number("--threads", value, 1, TEAM_MAX_THREADS, &number)) return false;
-        options->threads = (int)number;
-        return true;
-    case FLAG_DRY_RUN: options->dry_run = true; return true;
-    case FLAG_LIST_CANDIDATES: options->list_candidates = true; return true;
-    case FLAG_DUMP_AFTER: options->dump_after = value; return true;
-    case FLAG_JSON: options->json = true; return true;
-    case FLAG_QUIET: line->quiet = true; return true;
-    case FLAG_VERSION: line->version = true; return true;
-    case 'h': line->help = true; return true;
-    default: cli_bad_flag(flag, argv); return false;
-    }
+    const struct cli_flag flags[] = {
+        {"model", 0, "PATH", .text = &options->model,
+         .help = ".safetensors file, .index.json file or folder; config.json and the tokenizer are found beside it"},
+        {"output", 'o', "FILE", .text = &options->output, .help = "engine file (default: model.eng)"},
+        {"target", 0, "cpu|cuda", .choice = &line->target, .choices = targets, .given = &line->target_given,
+         .help = "what to build for (default: cuda where there is a GPU, else cpu)"},
+        {"gpus", 0, "N", .number = &line->gpus, .least = 1, .most = PLAN_MAX_RANKS,
+         .help = "share the model among N GPUs, from --device on (default: 1, at most 16); cpu: N ranks that share the "
+                 "processors"},
+        {"gpu", 0, "NAME", .text = &options->gpu,
+         .help = "with --dry-run or --list-candidates: plan for the GPU of this name (h200), which this machine need "
+                 "not have"},
+        {"device", 0, "N", .number = &line->device, .most = MOST_DEVICE,
+         .help = "the GPU to build on, or the first of them (default: 0)"},
+        {"no-peer-access", .set = &options->no_peer_access,
+         .help = "GPUs exchange through the host's memory, as where they have no access to each other's: for machines "
+                 "on which that access is broken"},
+        {"max-batch", 0, "N", .number = &options->max_batch, .least = 1, .most = MOST_BATCH,
+         .help = "sequences that decode at once (default: 8; cuda: 32)"},
+        {"max-context", 0, "N", .number = &options->max_context, .least = 1, .most = MOST_CONTEXT,
+         .help = "tokens per sequence (default: the model's, at most 32768)"},
+        {"batch-sizes", 0, "LIST", .list = &line->batch_sizes, .least = 1, .most = MOST_BATCH,
+         .help = "decode plans, e.g. 1,2,4,8 (default: powers of two up to --max-batch)"},
+        {"prefill-chunks", 0, "LIST", .list = &line->prefill_chunks, .least = 1, .most = MOST_CHUNK,
+         .help = "prefill plans (default: 16,64,256; cuda: 32,128,512,2048)"},
+        {"dtype", 0, "auto|f32|fp16|bf16", .choice = &line->dtype, .choices = dtypes,
+         .help = "matrices in the engine (default: auto, as in the checkpoint; cuda: bf16 or fp16)"},
+        {"kv-dtype", 0, "f32|fp16|bf16", .choice = &line->kv_dtype, .choices = kv_dtypes,
+         .help = "KV cache (default: f32; cuda: as the matrices)"},
+        {"tune", 0, "off|quick|full", .choice = &line->tune, .choices = tune_levels,
+         .help = "off: nothing is measured, cached records and defaults (default: quick)"},
+        {"tuning-cache", 0, "FILE", .text = &options->tuning_cache,
+         .help = "where tuning records are kept (default: ~/.cache/engbuild/tuning.records, XDG_CACHE_HOME is "
+                 "honoured); 'none' keeps none; cuda: compiled kernels are kept in FILE.kernels"},
+        {"lean", .set = &options->lean, .help = "only our own kernels: the engine needs the driver and nothing else"},
+        {"threads", 0, "N", .number = &line->threads, .least = 1, .most = TEAM_MAX_THREADS,
+         .help = "threads for tuning (default: one per processor)"},
+        {"dry-run", .set = &options->dry_run,
+         .help = "print plans, exact memory and estimated times; write nothing; exit code 3 where the engine does not "
+                 "fit"},
+        {"list-candidates", .set = &options->list_candidates,
+         .help = "print the tuner's candidates, legal or why not; write nothing"},
+        {"dump-after", 0, "PASS", .text = &options->dump_after, .help = "print the graph after a pass"},
+        {"json", .set = &options->json, .help = "report as JSON on stdout"},
+        {"quiet", .set = &line->quiet, .help = "no progress on stderr"},
+        {.name = NULL},
+    };
+    char version[64];
+    const struct cli_command command = {usage, {flags}, "\n" CLI_EXIT_CODES "\n", version};
+    snprintf(version, sizeof version, "%s (engine format %d.%d)", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
+    return cli_read_flags(&command, argc, argv, &line->finished);
 }
 
 static bool ends_with(const char *text, const char *suffix)
@@ -276,15 +182,21 @@ static char *default_cache_path(void)
 
 static int read_line(struct command_line *line, int argc, char **argv)
 {
-    build_options_init(&line->options);
-    opterr = 0;
-    int flag;
-    while ((flag = getopt_long(argc, argv, ":ho:", flags, NULL)) != -1) {
-        if (!read_flag(line, flag, optarg, argv)) return cli_value_code();
-        if (line->help || line->version) return CLI_DONE;
-    }
-    if (optind < argc) return cli_usage("expected --model PATH and other flags, found '%s'", argv[optind]);
     struct build_options *options = &line->options;
+    build_options_init(options);
+    line->tune = (int)options->tune;
+    int code = read_flags(line, argc, argv);
+    if (code || line->finished) return code;
+    if (optind < argc) return cli_usage("expected --model PATH and other flags, found '%s'", argv[optind]);
+    if (!sort_sizes("--batch-sizes", &line->batch_sizes, options->batch_sizes, &options->batch_size_count) ||
+        !sort_sizes("--prefill-chunks", &line->prefill_chunks, options->prefill_chunks, &options->prefill_chunk_count))
+        return CLI_USAGE;
+    if (line->target_given) options->target = (enum engine_target)line->target;
+    options->dtype = (enum dtype)line->dtype;
+    options->kv_dtype = (enum dtype)line->kv_dtype;
+    options->tune = (enum tune_level)line->tune;
+    options->device = (int)line->device;
+    options->threads = (int)line->threads;
     if (!options->tuning_cache)
         options->tuning_cache = line->default_cache = default_cache_path();
     else if (strcmp(options->tuning_cache, "none") == 0)
@@ -301,13 +213,9 @@ int main(int argc, char **argv)
     status_clear(&status);
     cli_begin("engbuild");
     int code = read_line(&line, argc, argv);
-    bool ok = code == CLI_DONE;
-    if (ok && line.help)
-        fputs(usage, stdout);
-    else if (ok && line.version)
-        printf("engbuild %s (engine format %d.%d)\n", BUILDER_VERSION, ENGINE_MAJOR, ENGINE_MINOR);
-    else if (ok)
-        ok = build_engine(&line.options, &status);
+    bool ok = code == CLI_DONE && (line.finished || build_engine(&line.options, &status));
+    free(line.batch_sizes.values);
+    free(line.prefill_chunks.values);
     free(line.default_cache);
     /* An incomplete report has already been reported, with a better message. */
     if (!cli_flush(&write_status) && (ok || cli_reader_left()))

@@ -132,6 +132,19 @@ bool cli_write_terminal(const char *text, size_t size, struct status *status)
     return cli_flush(status);
 }
 
+void cli_print_wrapped(FILE *out, int columns, int first, int later, const char *text)
+{
+    for (int indent = first; *text; indent = later) {
+        const size_t room = (size_t)(columns - indent), size = strlen(text);
+        size_t end = size <= room ? size : room;
+        while (end < size && end > 0 && text[end] != ' ') end--;
+        if (end == 0) end = room; /* one long word */
+        fprintf(out, "%*s%.*s\n", indent, "", (int)end, text);
+        text += end;
+        while (*text == ' ') text++;
+    }
+}
+
 static double clock_seconds(clockid_t clock)
 {
     struct timespec now;

@@ -50,6 +50,10 @@ void cli_print_text(FILE *out, const char *text, size_t size);
 /* The same for natural-language text on a terminal: characters that set the direction of text are kept. */
 bool cli_write_terminal(const char *text, size_t size, struct status *status);
 
+/* Prints lines of `columns`, broken at spaces if possible; the first is indented by `first` columns, the others by
+ * `later`. */
+void cli_print_wrapped(FILE *out, int columns, int first, int later, const char *text);
+
 double cli_seconds(void); /* monotonic clock */
 /* Seconds since the process was started, in ticks of about 10 ms; < 0: unknown. */
 double cli_process_age(void);

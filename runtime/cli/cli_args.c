@@ -17,8 +17,9 @@ int cli_fail_error(const struct eng_error *error)
     return cli_fail_status(&status);
 }
 
-bool cli_read_devices(const char *text, struct cli_devices *devices)
+static bool read_devices(const char *text, void *to)
 {
+    struct cli_devices *devices = to;
     uint64_t *values = NULL;
     size_t count = 0;
     if (!cli_read_list("--device", text, 0, INT32_MAX, &values, &count)) return false;
@@ -31,10 +32,44 @@ bool cli_read_devices(const char *text, struct cli_devices *devices)
     return ok;
 }
 
+void cli_device_flags(struct cli_devices *devices, struct cli_flag flags[CLI_DEVICE_FLAGS])
+{
+    enum { MOST_THREADS = 256 };
+    const struct cli_flag table[CLI_DEVICE_FLAGS] = {
+        {"threads", 0, "N", .number = &devices->threads, .most = MOST_THREADS,
+         .help = "0 (the default): one per processor"},
+        {"isa", 0, "NAME", .text = &devices->instruction_set,
+         .help = "instructions: portable, avx2, avx512 or avx512bf16 instead of the best"},
+        {"private-weights", .set = &devices->private_weights,
+         .help =
+             "engines for processors: copy the weights into memory of this process; the file may then be overwritten"},
+        {"no-libraries", .set = &devices->no_libraries,
+         .help = "engines for GPUs: use only the engine's own kernels and load no library but the driver; starts "
+                 "faster, some steps take longer"},
+        {"device", 0, "LIST", .read = read_devices, .to = devices,
+         .help = "number of the GPU (0); for an engine for several GPUs the numbers of all, or the first"},
+        {"no-peer-access", .set = &devices->no_peer_access,
+         .help = "GPUs exchange data through host memory even if they can access each other's memory"},
+        {"launched", .set = &devices->launched,
+         .help = "this is one of several processes, started by torchrun or mpirun with the same arguments on one "
+                 "machine or more, that share the engine's GPUs; only the first one prints"},
+        {"address", 0, "HOST:PORT", .text = &devices->address,
+         .help = "with --launched: where the first process listens, instead of the address from the environment"},
+        {.name = NULL},
+    };
+    memcpy(flags, table, sizeof table);
+}
+
+int cli_check_devices(const struct cli_devices *devices)
+{
+    return devices->address && !devices->launched ? cli_usage("--address: only with --launched") : CLI_DONE;
+}
+
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error)
 {
     options->only_cuda_user = 1;
+    options->threads = (uint32_t)devices->threads;
     /* With one number, an engine for several GPUs uses the following ones, too. */
     options->device = devices->count > 0 ? devices->numbers[0] : 0;
     options->device_count = devices->count > 1 ? devices->count : 0;

@@ -4,14 +4,13 @@
 #ifndef RUNTIME_CLI_CLI_ARGS_H
 #define RUNTIME_CLI_CLI_ARGS_H
 
-#include "formats/cli/cli_args.h"
+#include "formats/cli/cli_flags.h"
 #include "runtime/eng.h"
 
 /* Like cli_fail_status. */
 int cli_fail_error(const struct eng_error *error);
 
-/* How an engine is opened: --device (the number of a GPU, or a list for engines for several GPUs), --no-peer-access,
- * --launched, --address, --private-weights, --no-jit, --no-libraries. */
+/* How an engine is opened and on what it runs. */
 enum { CLI_MOST_DEVICES = 16 };
 struct cli_devices {
     uint32_t numbers[CLI_MOST_DEVICES];
@@ -23,8 +22,14 @@ struct cli_devices {
     bool private_weights;
     bool no_libraries;
     bool no_jit;
+    uint64_t threads;            /* 0: one per processor */
+    const char *instruction_set; /* NULL: the best */
 };
-bool cli_read_devices(const char *text, struct cli_devices *devices);
+/* The flags for all of these except no_jit, as a table that ends. */
+enum { CLI_DEVICE_FLAGS = 9 };
+void cli_device_flags(struct cli_devices *devices, struct cli_flag flags[CLI_DEVICE_FLAGS]);
+/* After cli_read_flags. Returns an exit code. */
+int cli_check_devices(const struct cli_devices *devices);
 /* The options borrow from `devices`. In all processes but the first, stdout is discarded from now on. */
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error);

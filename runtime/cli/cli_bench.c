@@ -91,7 +91,8 @@ static void mean_and_spread(const double *values, uint32_t count, double *mean, 
 
 bool bench_bandwidth(struct bench_engine *bench, struct status *status)
 {
-    if (!bench->session_facts.device) return bandwidth_measure(bench->threads, &bench->bandwidth, status);
+    if (!bench->session_facts.device)
+        return bandwidth_measure((uint32_t)bench->devices->threads, &bench->bandwidth, status);
     json_error_t error;
     json_t *info = json_loads(eng_info(bench->engine), 0, &error);
     json_t *device = json_object_get(json_object_get(info, "load"), "device");
@@ -210,7 +211,7 @@ static int time_child(const struct bench_engine *bench, double *seconds)
 {
     char threads[16];
     const char *devices = bench->devices->count ? bench->devices->text : "0";
-    snprintf(threads, sizeof threads, "%u", bench->threads);
+    snprintf(threads, sizeof threads, "%u", (unsigned)bench->devices->threads);
     char *arguments[] = {"engbench",
                          (char *)(uintptr_t)bench->path,
                          "--first-token",

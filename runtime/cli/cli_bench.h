@@ -37,7 +37,6 @@ struct bench_engine {
     struct eng_engine_facts facts;
     struct eng_session_facts session_facts;
     const char *path;
-    uint32_t threads; /* as requested */
     const struct cli_devices *devices;
     struct bandwidth bandwidth; /* for a GPU: nominal, passes 0 */
 };

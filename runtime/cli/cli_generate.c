@@ -56,7 +56,6 @@ static int open_engine(struct generation *run)
 {
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
-    open_options.threads = run->options->session.threads;
     eng_engine_facts_init(&run->facts);
     if (cli_use_devices(&run->options->devices, &open_options, &run->error) ||
         eng_open(run->options->path, &open_options, &run->engine, &run->error) ||

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_launch.h"
 
 struct records {
@@ -176,20 +177,6 @@ static const char *const titles[COLUMNS] = {
 
 typedef char table_row[COLUMNS][CELL_BYTES];
 
-/* Prints lines of TERMINAL_COLUMNS, broken at spaces if possible; the first is indented by `first` columns. */
-static void print_wrapped(FILE *out, int first, int later, const char *text)
-{
-    for (int indent = first; *text; indent = later) {
-        const size_t room = (size_t)(TERMINAL_COLUMNS - indent), size = strlen(text);
-        size_t end = size <= room ? size : room;
-        while (end < size && end > 0 && text[end] != ' ') end--;
-        if (end == 0) end = room; /* one long word */
-        fprintf(out, "%*s%.*s\n", indent, "", (int)end, text);
-        text += end;
-        while (*text == ' ') text++;
-    }
-}
-
 static void fill_row(const struct engine *file, const struct plan *plan, const struct group *group,
                      const struct tuning_record *race, table_row row)
 {
@@ -247,7 +234,8 @@ static void print_tactic(const struct engine *file, const struct group *group, c
         describe_tactic(kernel, record->values, record->value_count, NULL, target, text, sizeof text);
     else
         snprintf(text, sizeof text, "%.100s", kernel);
-    if (strcmp(text, engine_op_name(file, group->launch->op)) != 0) print_wrapped(out, INDENT, 2 * INDENT, text);
+    if (strcmp(text, engine_op_name(file, group->launch->op)) != 0)
+        cli_print_wrapped(out, TERMINAL_COLUMNS, INDENT, 2 * INDENT, text);
     if (!is_measured(record) || (!race && !record->runner_up_count)) return;
     if (race) {
         describe_tactic(tactic_kernel(race->values, race->value_count, target), race->values, race->value_count, record,
@@ -258,7 +246,7 @@ static void print_tactic(const struct engine *file, const struct group *group, c
                         record->runner_up_count, record, target, text, sizeof text);
         snprintf(line, sizeof line, "runner-up %.2f us: %s", record->runner_up_us, text);
     }
-    print_wrapped(out, INDENT, 2 * INDENT, line);
+    cli_print_wrapped(out, TERMINAL_COLUMNS, INDENT, 2 * INDENT, line);
 }
 
 static void find_widths(table_row *rows, size_t count, int widths[COLUMNS])
@@ -315,7 +303,7 @@ static void print_others(const struct records *records, FILE *out)
         if (records->used[i]) continue;
         if (!any) fprintf(out, "\nother records\n");
         any = true;
-        print_wrapped(out, 2, INDENT, record->key);
+        cli_print_wrapped(out, TERMINAL_COLUMNS, 2, INDENT, record->key);
         fprintf(out, "%*s%s, ", INDENT, "", record->value_count ? record->values[0].name : "no values");
         if (is_measured(record))
             fprintf(out, "%.2f us\n", record->median_us);
@@ -338,8 +326,9 @@ bool tactics_print(const struct engine *file, FILE *out, struct status *status)
     struct records records;
     if (!records_read(file, &records, status)) return false;
     snprintf(line, sizeof line, "%s (%s)", file->manifest.target_name, engine_target_name(file->manifest.target));
-    print_wrapped(out, 0, INDENT, line);
-    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) print_wrapped(out, 0, INDENT, words[w]);
+    cli_print_wrapped(out, TERMINAL_COLUMNS, 0, INDENT, line);
+    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++)
+        cli_print_wrapped(out, TERMINAL_COLUMNS, 0, INDENT, words[w]);
     bool ok = true;
     for (size_t p = 0; ok && p < file->plan_count; p++) {
         const struct plan *library = library_plan(file, p);

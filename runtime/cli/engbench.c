@@ -2,54 +2,22 @@
 /* engbench: speed of prefill and decode of an engine on this machine, in the form of llama-bench. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bench.h"
 #include "runtime/cli/cli_notes.h"
 #include "runtime/cli/cli_trace.h"
 
-enum {
-    DEFAULT_PROMPT = 512,
-    DEFAULT_DECODE = 128,
-    DEFAULT_REPETITIONS = 5,
-    MOST_REPETITIONS = 1000,
-    MOST_THREADS = 256
-};
+enum { DEFAULT_PROMPT = 512, DEFAULT_DECODE = 128, DEFAULT_REPETITIONS = 5, MOST_REPETITIONS = 1000 };
 
-static const char help[] =
+static const char usage[] =
     "usage: engbench FILE [-p LIST] [-n LIST] [-b LIST] [-c CONTEXT] [-r REPS] [--json | --csv | --md]\n"
     "       engbench FILE --trace TRACE [-p LENGTH] [-b LIST] [-c CONTEXT]\n"
     "\n"
     "Measures an engine: mean and standard deviation over repetitions, after one run that is not measured.\n"
-    "\n"
-    "  -p, --prompt LIST       prompt lengths to read in one sequence (512); 0: none\n"
-    "  -n, --decode LIST       decode steps (128); 0: none\n"
-    "  -b, --batch LIST        sequences that decode at the same time (1)\n"
-    "  -c, --context CONTEXT   tokens that each sequence holds before the measurement (0)\n"
-    "  -r, --repetitions REPS  measurements of each kind (5)\n"
-    "      --md                a table for people (default)\n"
-    "      --csv, --json       for programs\n"
-    "      --threads N         0 (the default): one per processor\n"
-    "      --isa NAME          instruction set: portable, avx2, avx512 or avx512bf16 instead of the best\n"
-    "      --private-weights   engines for processors: copy the weights into memory of this process\n"
-    "      --no-libraries      engines for GPUs: use only the engine's own kernels and load no library but\n"
-    "                          the driver\n"
-    "      --device LIST       number of the GPU (0); for an engine for several GPUs the numbers of all, or\n"
-    "                          the first\n"
-    "      --no-peer-access    GPUs exchange data through host memory even if they can access each other's\n"
-    "                          memory\n"
-    "      --launched          this is one of several processes, started by torchrun or mpirun with the same\n"
-    "                          arguments, that share the engine's GPUs; only the first one prints\n"
-    "      --address HOST:PORT with --launched: where the first process listens, instead of the address\n"
-    "                          from the environment\n"
-    "      --trace TRACE       instead: one decode step of each batch size and one chunk of the longest\n"
-    "                          prompt, launch by launch, into a file for chrome://tracing or\n"
-    "                          ui.perfetto.dev (-p 0, -n 0: without one)\n"
-    "      --first-token       instead: open the engine, read one token, draw one, and print the seconds since\n"
-    "                          the process started\n"
-    "  -h, --help, --version\n"
+    "\n";
+
+static const char notes[] =
     "\n"
     "The table:\n"
     "  ppN          prompt of N tokens\n"
@@ -60,124 +28,51 @@ static const char help[] =
     "  first token  from the start of a new process to its first token, with the file in the page cache\n"
     "\n" CLI_EXIT_CODES ", 130 interrupted\n";
 
-enum flag {
-    FLAG_MD = 256,
-    FLAG_CSV,
-    FLAG_JSON,
-    FLAG_THREADS,
-    FLAG_ISA,
-    FLAG_DEVICE,
-    FLAG_NO_PEER_ACCESS,
-    FLAG_LAUNCHED,
-    FLAG_ADDRESS,
-    FLAG_PRIVATE_WEIGHTS,
-    FLAG_NO_LIBRARIES,
-    FLAG_TRACE,
-    FLAG_FIRST_TOKEN,
-    FLAG_VERSION
-};
-
-static const struct option long_flags[] = {
-    {"prompt", required_argument, NULL, 'p'},
-    {"decode", required_argument, NULL, 'n'},
-    {"batch", required_argument, NULL, 'b'},
-    {"context", required_argument, NULL, 'c'},
-    {"repetitions", required_argument, NULL, 'r'},
-    {"md", no_argument, NULL, FLAG_MD},
-    {"csv", no_argument, NULL, FLAG_CSV},
-    {"json", no_argument, NULL, FLAG_JSON},
-    {"threads", required_argument, NULL, FLAG_THREADS},
-    {"isa", required_argument, NULL, FLAG_ISA},
-    {"device", required_argument, NULL, FLAG_DEVICE},
-    {"no-peer-access", no_argument, NULL, FLAG_NO_PEER_ACCESS},
-    {"launched", no_argument, NULL, FLAG_LAUNCHED},
-    {"address", required_argument, NULL, FLAG_ADDRESS},
-    {"private-weights", no_argument, NULL, FLAG_PRIVATE_WEIGHTS},
-    {"no-libraries", no_argument, NULL, FLAG_NO_LIBRARIES},
-    {"trace", required_argument, NULL, FLAG_TRACE},
-    {"first-token", no_argument, NULL, FLAG_FIRST_TOKEN},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-struct list {
-    uint64_t *values; /* owned; NULL: the default */
-    size_t count;
-};
-
 struct arguments {
     const char *path, *trace;
-    struct list prompts, decodes, batches;
-    uint64_t context, repetitions, threads;
+    struct cli_list prompts, decodes, batches;
+    uint64_t context, repetitions;
     struct cli_devices devices;
-    const char *instruction_set;
-    enum bench_format format;
+    int format; /* enum bench_format */
     bool first_token, finished;
 };
 
-static bool read_list(const char *flag, uint64_t least, struct list *list)
-{
-    free(list->values);
-    list->values = NULL;
-    return cli_read_list(flag, optarg, least, INT32_MAX, &list->values, &list->count);
-}
-
-static int read_flag(struct arguments *arguments, int flag, char **argv)
-{
-    bool ok = true;
-    switch (flag) {
-    case 'p': ok = read_list("-p", 0, &arguments->prompts); break;
-    case 'n': ok = read_list("-n", 0, &arguments->decodes); break;
-    case 'b': ok = read_list("-b", 1, &arguments->batches); break;
-    case 'c': ok = cli_read_number("-c", optarg, 0, INT32_MAX, &arguments->context); break;
-    case 'r': ok = cli_read_number("-r", optarg, 1, MOST_REPETITIONS, &arguments->repetitions); break;
-    case FLAG_THREADS: ok = cli_read_number("--threads", optarg, 0, MOST_THREADS, &arguments->threads); break;
-    case FLAG_DEVICE: ok = cli_read_devices(optarg, &arguments->devices); break;
-    case FLAG_NO_PEER_ACCESS: arguments->devices.no_peer_access = true; break;
-    case FLAG_LAUNCHED: arguments->devices.launched = true; break;
-    case FLAG_ADDRESS: arguments->devices.address = optarg; break;
-    case FLAG_PRIVATE_WEIGHTS: arguments->devices.private_weights = true; break;
-    case FLAG_NO_LIBRARIES: arguments->devices.no_libraries = true; break;
-    case FLAG_ISA: arguments->instruction_set = optarg; break;
-    case FLAG_MD: arguments->format = BENCH_MD; break;
-    case FLAG_CSV: arguments->format = BENCH_CSV; break;
-    case FLAG_JSON: arguments->format = BENCH_JSON; break;
-    case FLAG_TRACE: arguments->trace = optarg; break;
-    case FLAG_FIRST_TOKEN: arguments->first_token = true; break;
-    case 'h':
-        fputs(help, stdout);
-        arguments->finished = true;
-        break;
-    case FLAG_VERSION:
-        printf("engbench %s\n", eng_version());
-        arguments->finished = true;
-        break;
-    default: return cli_bad_flag(flag, argv);
-    }
-    return ok ? CLI_DONE : cli_value_code();
-}
-
 static int read_arguments(int argc, char **argv, struct arguments *arguments)
 {
+    struct cli_flag device_flags[CLI_DEVICE_FLAGS];
+    const struct cli_flag flags[] = {
+        {"prompt", 'p', "LIST", .list = &arguments->prompts, .most = INT32_MAX,
+         .help = "prompt lengths to read in one sequence (512); 0: none"},
+        {"decode", 'n', "LIST", .list = &arguments->decodes, .most = INT32_MAX, .help = "decode steps (128); 0: none"},
+        {"batch", 'b', "LIST", .list = &arguments->batches, .least = 1, .most = INT32_MAX,
+         .help = "sequences that decode at the same time (1)"},
+        {"context", 'c', "CONTEXT", .number = &arguments->context, .most = INT32_MAX,
+         .help = "tokens that each sequence holds before the measurement (0)"},
+        {"repetitions", 'r', "REPS", .number = &arguments->repetitions, .least = 1, .most = MOST_REPETITIONS,
+         .help = "measurements of each kind (5)"},
+        {"md", .choice = &arguments->format, .most = BENCH_MD, .help = "a table for people (default)"},
+        {"csv", .choice = &arguments->format, .most = BENCH_CSV},
+        {"json", .choice = &arguments->format, .most = BENCH_JSON, .help = "for programs"},
+        {"trace", 0, "TRACE", .text = &arguments->trace,
+         .help = "instead: one decode step of each batch size and one chunk of the longest prompt, launch by launch, "
+                 "into a file for chrome://tracing or ui.perfetto.dev (-p 0, -n 0: without one)"},
+        {"first-token", .set = &arguments->first_token,
+         .help = "instead: open the engine, read one token, draw one, and print the seconds since the process started"},
+        {.help = "machine:"},
+        {.name = NULL},
+    };
+    const struct cli_command command = {usage, {flags, device_flags}, notes, eng_version()};
+    cli_device_flags(&arguments->devices, device_flags);
     arguments->repetitions = DEFAULT_REPETITIONS;
-    opterr = 0;
-    int flag;
-    while ((flag = getopt_long(argc, argv, ":hp:n:b:c:r:", long_flags, NULL)) != -1) {
-        int code = read_flag(arguments, flag, argv);
-        if (code || arguments->finished) return code;
-    }
-    if (argc == optind) return cli_usage("expected an engine file, found none");
-    if (argc - optind > 1)
-        return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
-    if (arguments->devices.launched && arguments->trace) return cli_usage("--trace: not with --launched");
-    if (arguments->devices.address && !arguments->devices.launched) return cli_usage("--address: only with --launched");
-    arguments->path = argv[optind];
-    return CLI_DONE;
+    int code = cli_read_flags(&command, argc, argv, &arguments->finished);
+    if (code || arguments->finished) return code;
+    code = cli_read_engine_path(argc, argv, &arguments->path);
+    if (!code && arguments->devices.launched && arguments->trace) return cli_usage("--trace: not with --launched");
+    return code ? code : cli_check_devices(&arguments->devices);
 }
 
 /* Defaults are limited to the engine's context; values that were given are not. */
-static bool default_list(struct list *list, uint64_t value, uint64_t most)
+static bool default_list(struct cli_list *list, uint64_t value, uint64_t most)
 {
     if (list->values) return true;
     list->values = malloc(sizeof *list->values);
@@ -187,8 +82,8 @@ static bool default_list(struct list *list, uint64_t value, uint64_t most)
     return true;
 }
 
-static int check_lengths(const struct bench_engine *bench, const struct arguments *arguments, const struct list *list,
-                         const char *flag)
+static int check_lengths(const struct bench_engine *bench, const struct arguments *arguments,
+                         const struct cli_list *list, const char *flag)
 {
     for (size_t i = 0; i < list->count; i++) {
         if (arguments->context + list->values[i] <= bench->facts.max_context) continue;
@@ -200,7 +95,7 @@ static int check_lengths(const struct bench_engine *bench, const struct argument
     return CLI_DONE;
 }
 
-static int check_batches(const struct bench_engine *bench, const struct list *list)
+static int check_batches(const struct bench_engine *bench, const struct cli_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         if (list->values[i] <= bench->facts.slots) continue;
@@ -212,7 +107,7 @@ static int check_batches(const struct bench_engine *bench, const struct list *li
     return CLI_DONE;
 }
 
-static uint64_t largest(const struct list *list)
+static uint64_t largest(const struct cli_list *list)
 {
     uint64_t value = 0;
     for (size_t i = 0; i < list->count; i++)
@@ -225,7 +120,6 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
     struct eng_error error;
     struct eng_open_options open_options;
     eng_open_options_init(&open_options);
-    open_options.threads = (uint32_t)arguments->threads;
     eng_engine_facts_init(&bench->facts);
     if (cli_use_devices(bench->devices, &open_options, &error) ||
         eng_open(bench->path, &open_options, &bench->engine, &error) ||
@@ -256,8 +150,8 @@ static int open_session(struct bench_engine *bench, const struct arguments *argu
     uint64_t single = (prompt + page - 1) / page * page;
     options.kv_tokens = per_batch > single ? per_batch : single;
     if (!options.kv_tokens) options.kv_tokens = 1;
-    options.threads = (uint32_t)arguments->threads;
-    options.instruction_set = arguments->instruction_set;
+    options.threads = (uint32_t)arguments->devices.threads;
+    options.instruction_set = arguments->devices.instruction_set;
     options.max_sequences = 1;
     eng_session_facts_init(&bench->session_facts);
     if (eng_session_create(bench->engine, &options, &bench->session, &error) ||
@@ -276,9 +170,9 @@ static int print_first_token(const struct arguments *arguments)
     struct eng_session_options options;
     eng_open_options_init(&open_options);
     eng_session_options_init(&options);
-    open_options.threads = options.threads = (uint32_t)arguments->threads;
     if (cli_use_devices(&arguments->devices, &open_options, &error)) return cli_fail_error(&error);
-    options.instruction_set = arguments->instruction_set;
+    options.threads = (uint32_t)arguments->devices.threads;
+    options.instruction_set = arguments->devices.instruction_set;
     options.kv_tokens = options.max_sequences = 1;
     eng_engine_facts_init(&bench.facts);
     uint32_t slot;
@@ -367,9 +261,7 @@ static int trace_engine(struct bench_engine *bench, const struct arguments *argu
 
 static int bench_engine(struct arguments *arguments)
 {
-    struct bench_engine bench = {.path = arguments->path,
-                                 .threads = (uint32_t)arguments->threads,
-                                 .devices = &arguments->devices};
+    struct bench_engine bench = {.path = arguments->path, .devices = &arguments->devices};
     struct bench_row *rows = NULL;
     struct status status;
     status_clear(&status);
@@ -388,7 +280,8 @@ static int bench_engine(struct arguments *arguments)
         goto done;
     }
     code = run_tests(&bench, arguments, rows, &count);
-    if (!code && !bench_print(&bench, rows, count, arguments->format, &status)) code = cli_fail_status(&status);
+    if (!code && !bench_print(&bench, rows, count, (enum bench_format)arguments->format, &status))
+        code = cli_fail_status(&status);
 
 done:
     free(rows);

@@ -5,36 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/cli/cli_process.h"
 #include "formats/base/json.h"
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_tactics.h"
 #include "runtime/load/info.h"
 #include "runtime/load/load.h"
 
-static const char help[] =
+static const char usage[] =
     "usage: enginfo FILE [--json] [--verify] [--tactics | --records]\n"
     "\n"
     "Prints what an engine file holds. Structure and checksums of everything but the weights are always verified.\n"
-    "\n"
-    "  --verify    hash the weights, too, and check every launch of every plan\n"
-    "  --tactics   instead of the summary: the kernels of each plan's launches and the tuner's measurements\n"
-    "  --records   instead of the summary: the tuner's records as stored in the file, one line each\n"
-    "  --json      as JSON on stdout\n"
-    "  -h, --help, --version\n"
-    "\n" CLI_EXIT_CODES "\n";
-
-enum flag { FLAG_JSON = 256, FLAG_VERIFY, FLAG_TACTICS, FLAG_RECORDS, FLAG_VERSION };
-
-static const struct option long_flags[] = {
-    {"json", no_argument, NULL, FLAG_JSON},
-    {"verify", no_argument, NULL, FLAG_VERIFY},
-    {"tactics", no_argument, NULL, FLAG_TACTICS},
-    {"records", no_argument, NULL, FLAG_RECORDS},
-    {"version", no_argument, NULL, FLAG_VERSION},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
+    "\n";
 
 struct arguments {
     const char *path;
@@ -180,32 +161,21 @@ static bool report(const struct arguments *arguments, struct status *status)
 
 static int read_arguments(int argc, char **argv, struct arguments *arguments)
 {
-    opterr = 0;
-    int flag;
-    while ((flag = getopt_long(argc, argv, ":h", long_flags, NULL)) != -1) {
-        switch (flag) {
-        case FLAG_JSON: arguments->json = true; break;
-        case FLAG_VERIFY: arguments->verify = true; break;
-        case FLAG_TACTICS: arguments->tactics = true; break;
-        case FLAG_RECORDS: arguments->records = true; break;
-        case 'h':
-            fputs(help, stdout);
-            arguments->finished = true;
-            return CLI_DONE;
-        case FLAG_VERSION:
-            printf("enginfo %s\n", eng_version());
-            arguments->finished = true;
-            return CLI_DONE;
-        default: return cli_bad_flag(flag, argv);
-        }
-    }
-    if (argc == optind) return cli_usage("expected an engine file, found none");
-    if (argc - optind > 1)
-        return cli_usage("expected one engine file, found '%s' and '%s'", argv[optind], argv[optind + 1]);
-    if (arguments->tactics && arguments->records && !arguments->json)
+    const struct cli_flag flags[] = {
+        {"verify", .set = &arguments->verify, .help = "hash the weights, too, and check every launch of every plan"},
+        {"tactics", .set = &arguments->tactics,
+         .help = "instead of the summary: the kernels of each plan's launches and the tuner's measurements"},
+        {"records", .set = &arguments->records,
+         .help = "instead of the summary: the tuner's records as stored in the file, one line each"},
+        {"json", .set = &arguments->json, .help = "as JSON on stdout"},
+        {.name = NULL},
+    };
+    const struct cli_command command = {usage, {flags}, "\n" CLI_EXIT_CODES "\n", eng_version()};
+    int code = cli_read_flags(&command, argc, argv, &arguments->finished);
+    if (!code && !arguments->finished) code = cli_read_engine_path(argc, argv, &arguments->path);
+    if (!code && arguments->tactics && arguments->records && !arguments->json)
         return cli_usage("expected one of --tactics and --records, found both");
-    arguments->path = argv[optind];
-    return CLI_DONE;
+    return code;
 }
 
 int main(int argc, char **argv)
