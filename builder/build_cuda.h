@@ -4,7 +4,7 @@
 #define BUILDER_BUILD_CUDA_H
 
 #include "builder/build_state.h"
-#include "builder/golden/outputs.h"
+#include "builder/golden/task.h"
 #include "kernels/cuda/device.h"
 
 /* Opens the GPU and the run-time compiler. */

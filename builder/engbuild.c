@@ -152,8 +152,7 @@ static int check_line(struct command_line *line)
                          options->batch_sizes[options->batch_size_count - 1]);
     if (options->json && options->dump_after)
         return cli_usage("--dump-after and --json both write to stdout; choose one");
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (options->dump_after && !pass_name_known(options->dump_after, &status)) return cli_fail_status(&status);
     if (options->gpu && !options->dry_run && !options->list_candidates)
         return cli_usage(
@@ -209,8 +208,7 @@ static int read_line(struct command_line *line, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct command_line line = {0};
-    struct status status, write_status;
-    status_clear(&status);
+    struct status status = {0}, write_status;
     cli_begin("engbuild");
     int code = read_line(&line, argc, argv);
     bool ok = code == CLI_DONE && (line.finished || build_engine(&line.options, &status));

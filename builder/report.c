@@ -2,10 +2,8 @@
 #include "builder/report.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "tuner/cuda/estimate.h"
-#include "builder/lower/lower.h"
 #include "formats/base/checked.h"
 #include "formats/base/json.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "builder/golden/task.h"
 #include "kernels/cpu/executor.h"
 #include "kernels/cpu/rendezvous.h"
 

@@ -3,7 +3,7 @@
 #ifndef BUILDER_GOLDEN_GOLDEN_CPU_H
 #define BUILDER_GOLDEN_GOLDEN_CPU_H
 
-#include "builder/golden/outputs.h"
+#include "builder/golden/task.h"
 #include "formats/engine/manifest.h"
 #include "kernels/cpu/team.h"
 #include "kernels/op/op.h"

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder/golden/task.h"
 #include "tuner/cuda/plan_timer.h"
 
 /* Logits of 16-bit arithmetic differ between plans, whose sums run in different orders, by a few units of 2^-8. */

@@ -3,7 +3,7 @@
 #ifndef BUILDER_GOLDEN_GOLDEN_CUDA_H
 #define BUILDER_GOLDEN_GOLDEN_CUDA_H
 
-#include "builder/golden/outputs.h"
+#include "builder/golden/task.h"
 #include "kernels/cuda/plan/kernel_set.h"
 #include "tuner/cuda/memory.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "builder/golden/task.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,16 @@ enum {
     LONG_CONTEXT = 4096,
     PAST = 9, /* tokens beyond a window or a block */
 };
+
+void golden_outputs_free(struct golden_outputs *outputs)
+{
+    free((void *)outputs->prompt.prompt); /* the tokens follow */
+    free((void *)outputs->prompt.logits);
+    free((void *)outputs->plans.tokens);
+    free((void *)outputs->plans.logits);
+    golden_cases_free(&outputs->plans);
+    memset(outputs, 0, sizeof *outputs);
+}
 
 double golden_flops(const struct plan *plan)
 {

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What processors and GPUs share of computing golden outputs: which contexts and rows, their expected logits, the comparison. A
- * target adds how a plan is replayed. Private to builder/golden. */
+ * target adds how a plan is replayed. All but struct golden_outputs is private to builder/golden. */
 #ifndef BUILDER_GOLDEN_TASK_H
 #define BUILDER_GOLDEN_TASK_H
 
-#include "builder/golden/outputs.h"
+#include "formats/engine/golden.h"
 #include "formats/engine/manifest.h"
 #include "tuner/progress.h"
+
+/* Golden outputs, kept in the engine for --selftest: of a short prompt, and of every plan. The expected logits are computed, then
+ * every plan and every variant of it is compared with them before the engine is written. */
+struct golden_outputs {
+    struct engine_golden prompt; /* token_count 0: the context is too short */
+    struct golden_cases plans;
+};
+void golden_outputs_free(struct golden_outputs *outputs);
 
 enum golden_way {
     GOLDEN_BY_REFERENCE, /* the plan's launches by the plain references: processors */

@@ -27,22 +27,21 @@ static bool offer(struct graph *graph, const struct graph_index *index, int n, b
     return true;
 }
 
+static void fuse(struct graph *graph, struct graph_index *index, int n)
+{
+    struct graph_node *norm = &graph->nodes[n];
+    if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || !graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) ||
+        !offer(graph, index, n, false))
+        return;
+    offer(graph, index, n, true);
+    norm->removed = true;
+}
+
 static bool run(struct graph *graph, struct status *status)
 {
-    struct graph_index index;
     /* The matmul rounds x times the norm's weight before it divides by the row's size, which exceeds the range of
      * fp16. */
-    if (graph->compute_dtype == DTYPE_F16) return true;
-    if (!graph_index_open(&index, graph, status)) return false;
-    for (int n = 0; n < graph->node_count; n++) {
-        struct graph_node *norm = &graph->nodes[n];
-        if (norm->removed || norm->op != OP_RMS_NORM || norm->operands[RMS_NORM_RESIDUAL] >= 0) continue;
-        if (!graph_is_small_batch(graph, norm->operands[RMS_NORM_OUT]) || !offer(graph, &index, n, false)) continue;
-        offer(graph, &index, n, true);
-        norm->removed = true;
-    }
-    graph_index_close(&index);
-    return true;
+    return graph->compute_dtype == DTYPE_F16 || pass_visit(graph, OP_RMS_NORM, fuse, status);
 }
 
 const struct pass pass_fuse_norm_matmul = {"fuse_norm_matmul", "few rows: the norm inside the matmul that reads it",

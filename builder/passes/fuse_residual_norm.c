@@ -13,25 +13,20 @@ static bool is_read_before(const struct graph *graph, int value, int first, int 
     return false;
 }
 
-static bool run(struct graph *graph, struct status *status)
+static void fuse(struct graph *graph, struct graph_index *index, int n)
 {
-    struct graph_index index;
-    if (!graph_index_open(&index, graph, status)) return false;
-    for (int n = 0; n < graph->node_count; n++) {
-        struct graph_node *norm = &graph->nodes[n];
-        if (norm->removed || norm->op != OP_RMS_NORM || norm->operands[RMS_NORM_RESIDUAL] >= 0) continue;
-        const int sum = norm->operands[RMS_NORM_X], producer = index.producer[sum];
-        if (producer < 0 || graph->nodes[producer].op != OP_ADD || graph->nodes[producer].removed) continue;
-        if (is_read_before(graph, sum, producer + 1, n)) continue;
-        struct graph_node *add = &graph->nodes[producer];
-        norm->operands[RMS_NORM_X] = add->operands[ADD_B];
-        norm->operands[RMS_NORM_RESIDUAL] = add->operands[ADD_A];
-        norm->operands[RMS_NORM_SUM] = sum;
-        add->removed = true;
-    }
-    graph_index_close(&index);
-    return true;
+    struct graph_node *norm = &graph->nodes[n];
+    const int sum = norm->operands[RMS_NORM_X], producer = index->producer[sum];
+    if (norm->operands[RMS_NORM_RESIDUAL] >= 0 || producer < 0) return;
+    struct graph_node *add = &graph->nodes[producer];
+    if (add->op != OP_ADD || add->removed || is_read_before(graph, sum, producer + 1, n)) return;
+    norm->operands[RMS_NORM_X] = add->operands[ADD_B];
+    norm->operands[RMS_NORM_RESIDUAL] = add->operands[ADD_A];
+    norm->operands[RMS_NORM_SUM] = sum;
+    add->removed = true;
 }
+
+static bool run(struct graph *graph, struct status *status) { return pass_visit(graph, OP_RMS_NORM, fuse, status); }
 
 const struct pass pass_fuse_residual_norm = {"fuse_residual_norm", "the residual addition inside the norm after it",
                                              run, PASS_FOR(TARGET_CPU)};

@@ -27,23 +27,20 @@ static void fuse(struct graph_node *rope, struct graph_node *attention)
     rope->removed = true;
 }
 
+static void visit(struct graph *graph, struct graph_index *index, int n)
+{
+    struct graph_node *attention = &graph->nodes[n];
+    const int q = attention->operands[ATTENTION_Q];
+    if (index->producer[q] < 0 || index->uses[q] != 1) return;
+    struct graph_node *rope = &graph->nodes[index->producer[q]];
+    /* A block of the fused launch has the heads of one kv head: it cannot normalise all of them together. */
+    if (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEAD)
+        fuse(rope, attention);
+}
+
 static bool run(struct graph *graph, struct status *status)
 {
-    struct graph_index index;
-    if (graph->kind != PLAN_DECODE) return true;
-    if (!graph_index_open(&index, graph, status)) return false;
-    for (int n = 0; n < graph->node_count; n++) {
-        struct graph_node *attention = &graph->nodes[n];
-        if (attention->removed || attention->op != OP_ATTENTION) continue;
-        const int q = attention->operands[ATTENTION_Q];
-        if (index.producer[q] < 0 || index.uses[q] != 1) continue;
-        struct graph_node *rope = &graph->nodes[index.producer[q]];
-        /* A block of the fused launch has the heads of one kv head: it cannot normalise all of them together. */
-        if (rope->op == OP_ROPE_APPEND && rope->params[ROPE_APPEND_NORM_SCOPE] == ROPE_APPEND_NORM_HEAD)
-            fuse(rope, attention);
-    }
-    graph_index_close(&index);
-    return true;
+    return graph->kind != PLAN_DECODE || pass_visit(graph, OP_ATTENTION, visit, status);
 }
 
 const struct pass pass_fuse_rope_attention = {"fuse_rope_attention",

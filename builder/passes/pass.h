@@ -23,6 +23,19 @@ extern const struct pass *const passes[]; /* in order, ended by NULL */
  * `dump` at that point. */
 bool run_passes(struct graph *graph, const char *dump_after, FILE *dump, struct status *status);
 
+/* Calls `visit` for every node of the op, in order; `index` is of the graph before the first call. */
+typedef void pass_visitor(struct graph *graph, struct graph_index *index, int node);
+bool pass_visit(struct graph *graph, enum plan_op op, pass_visitor *visit, struct status *status);
+
+/* Lets the node that makes one side of an addition do the addition: an op with `op`, whose operand `residual` is what it
+ * adds and operand `out` what it makes. No other node may read that side, and `fits` (may be NULL) must accept the node. */
+struct pass_adder {
+    enum plan_op op;
+    int residual, out;
+    bool (*fits)(const struct graph_node *node);
+};
+void pass_take_addition(struct graph *graph, struct graph_index *index, int add, const struct pass_adder *adder);
+
 /* False, with the known names in the message, if `name` is neither a pass nor "import". */
 bool pass_name_known(const char *name, struct status *status);
 

@@ -415,9 +415,8 @@ static void pack_some(void *argument, struct team_member *member)
 {
     enum { MOST_THREADS = 32 }; /* a file system writes one file's bytes one after the other: more would only wait */
     struct packing *packing = argument;
-    struct status status;
+    struct status status = {0};
     if (member->index >= MOST_THREADS) return;
-    status_clear(&status);
     uint8_t *bytes = malloc(ENGINE_WEIGHT_CHUNK_BYTES);
     bool ok = bytes || status_fail(&status, STATUS_MACHINE, "out of memory while packing weights");
     const uint64_t chunks = weight_chunk_count(packing->total_bytes, packing->regions);

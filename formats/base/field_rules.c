@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/base/field_rules.h"
 
-#include <string.h>
 
 static bool satisfied(enum field_expectation expectation, const json_t *value)
 {

@@ -4,7 +4,6 @@
 #include "formats/base/field_rules.h"
 #include "formats/base/json.h"
 #include "formats/checkpoint/model_config.h"
-#include "formats/checkpoint/model_config_internal.h"
 
 /* Default of transformers if it samples without a given top_k (GenerationConfig, 4.57 and 5.17). */
 enum { DEFAULT_TOP_K = 50 };

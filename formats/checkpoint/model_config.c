@@ -6,7 +6,6 @@
 
 #include "formats/base/field_rules.h"
 #include "formats/base/json.h"
-#include "formats/checkpoint/model_config_internal.h"
 
 /* Fields that need no code. Those without effect only control training, tasks other than text generation, or the
  * execution in transformers. Unknown fields are refused, so the list grows when a harmless one appears. */

@@ -101,4 +101,8 @@ uint64_t rope_sets(const struct model_config *config);
 bool rope_frequencies(const struct model_config *config, float *inv_freq, float *attention_scaling,
                       struct status *status);
 
+/* Token ids, sampling defaults and other fields that control generation (generation_config.c). They belong in
+ * generation_config.json, but older checkpoints have them in config.json: both are read by the same rules. */
+bool generation_fields_parse(struct model_config *config, struct json_reader *reader, struct status *status);
+
 #endif

@@ -10,7 +10,6 @@
 
 #include "formats/base/json.h"
 #include "formats/checkpoint/model_config.h"
-#include "formats/checkpoint/model_config_internal.h"
 
 static const double DEFAULT_THETA = 10000.0, THETA_MAX = 1e15, SCALE_MAX = 1e6;
 static const double PI = 3.14159265358979323846;

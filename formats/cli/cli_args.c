@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include "formats/cli/cli_process.h"
 
 static int value_code = CLI_USAGE;
 

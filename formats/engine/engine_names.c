@@ -2,7 +2,6 @@
 /* The names section: JSON with display names of ops, operands, parameters, kernels and library calls. Tools print these
  * names, so that they describe an engine of another release correctly. Nothing that is computed depends on them. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,8 +112,7 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, st
 
 bool engine_verify_names(struct engine *engine, const struct engine_part *part, struct status *status)
 {
-    struct status found;
-    status_clear(&found);
+    struct status found = {0};
     engine->names = json_parse((const char *)part->bytes, (size_t)part->size, "names", &found);
     if (!engine->names) {
         status_fail(status, found.code == STATUS_BAD_INPUT ? STATUS_CORRUPT : found.code, "%s", found.message);

@@ -2,7 +2,6 @@
 /* Checks of the plans section and of the library plans that replace some of them. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "formats/base/checked.h"

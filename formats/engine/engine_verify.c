@@ -3,7 +3,6 @@
 #include "formats/engine/engine_verify.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 uint32_t golden_case_items(const struct golden_case *golden_case)
 {

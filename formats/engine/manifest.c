@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@
 #include "formats/base/json.h"
 #include "formats/base/printable.h"
 
-#define MANIFEST_MAX_BYTES (UINT64_C(1) << 50) /* of any memory space */
+#define MANIFEST_MAX_NUMBER 0x1p50 /* bytes of any memory space, parameters */
 
 /* The groups of the JSON object. */
 enum group {
@@ -36,76 +35,61 @@ static const char *const group_names[GROUP_COUNT] = {
     "model", "target", "limits", "kv_cache", "memory", "tokens", "sampling", "parallel",
 };
 
-static const struct number_field {
-    enum group group;
-    const char *key;
-    size_t offset; /* of a uint64_t */
-    uint64_t minimum, maximum;
-} number_fields[] = {
-    {GROUP_MODEL, "hidden_size", offsetof(struct manifest, hidden_size), 1, 1 << 24},
-    {GROUP_MODEL, "intermediate_size", offsetof(struct manifest, intermediate_size), 1, 1 << 28},
-    {GROUP_MODEL, "layers", offsetof(struct manifest, layers), 1, 4096},
-    {GROUP_MODEL, "heads", offsetof(struct manifest, heads), 1, 1 << 16},
-    {GROUP_MODEL, "kv_heads", offsetof(struct manifest, kv_heads), 1, 1 << 16},
-    {GROUP_MODEL, "head_dim", offsetof(struct manifest, head_dim), 1, 1 << 16},
-    {GROUP_MODEL, "parameters", offsetof(struct manifest, parameters), 1, UINT64_C(1) << 50},
-    {GROUP_MODEL, "vocab_size", offsetof(struct manifest, geometry.vocab_size), 1, 1 << 28},
-    {GROUP_LIMITS, "slots", offsetof(struct manifest, geometry.slots), 1, 1 << 16},
-    {GROUP_LIMITS, "max_context", offsetof(struct manifest, geometry.max_context), 1, 1 << 30},
-    {GROUP_LIMITS, "rope_original", offsetof(struct manifest, geometry.rope_original), 1, 1 << 30},
-    {GROUP_KV_CACHE, "page_tokens", offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
-    {GROUP_KV_CACHE, "pages_per_slot", offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
-    {GROUP_KV_CACHE, "page_bytes", offsetof(struct manifest, geometry.page_bytes), 1, MANIFEST_MAX_BYTES},
-    {GROUP_MEMORY, "weights_bytes", offsetof(struct manifest, weights_bytes), 1, MANIFEST_MAX_BYTES},
-    {GROUP_MEMORY, "arena_bytes", offsetof(struct manifest, arena_bytes), 0, MANIFEST_MAX_BYTES},
-    {GROUP_MEMORY, "step_bytes", offsetof(struct manifest, step_bytes), 1, MANIFEST_MAX_BYTES},
-    {GROUP_MEMORY, "state_bytes", offsetof(struct manifest, state_bytes), 1, MANIFEST_MAX_BYTES},
-    {GROUP_PARALLEL, "ranks", offsetof(struct manifest, geometry.ranks), 2, PLAN_MAX_RANKS},
-    {GROUP_PARALLEL, "comm_bytes", offsetof(struct manifest, comm_bytes), sizeof(struct comm_header),
-     MANIFEST_MAX_BYTES},
-    {GROUP_SAMPLING, "top_k", offsetof(struct manifest, top_k), 0, INT32_MAX},
+enum field_kind {
+    FIELD_TEXT,     /* a char array of `maximum` bytes */
+    FIELD_NUMBER,   /* a uint64_t */
+    FIELD_OPTIONAL, /* a uint64_t; 0: the manifest lacks it */
+    FIELD_REAL,     /* a double */
+    FIELD_DTYPE,    /* an enum dtype */
 };
 
-/* A manifest that lacks the number says 0. */
-static bool is_optional(const struct number_field *field)
+static const struct field {
+    enum group group;
+    const char *key;
+    enum field_kind kind;
+    size_t offset;
+    double minimum, maximum; /* whole numbers of at most 50 bits are exact */
+} fields[] = {
+    {GROUP_MODEL, "type", FIELD_TEXT, offsetof(struct manifest, model_type), 1,
+     sizeof(((struct manifest *)0)->model_type)},
+    {GROUP_MODEL, "name", FIELD_TEXT, offsetof(struct manifest, model_name), 1, MANIFEST_TEXT_BYTES},
+    {GROUP_TARGET, "name", FIELD_TEXT, offsetof(struct manifest, target_name), 1, MANIFEST_TEXT_BYTES},
+    {GROUP_MODEL, "hidden_size", FIELD_NUMBER, offsetof(struct manifest, hidden_size), 1, 1 << 24},
+    {GROUP_MODEL, "intermediate_size", FIELD_NUMBER, offsetof(struct manifest, intermediate_size), 1, 1 << 28},
+    {GROUP_MODEL, "layers", FIELD_NUMBER, offsetof(struct manifest, layers), 1, 4096},
+    {GROUP_MODEL, "heads", FIELD_NUMBER, offsetof(struct manifest, heads), 1, 1 << 16},
+    {GROUP_MODEL, "kv_heads", FIELD_NUMBER, offsetof(struct manifest, kv_heads), 1, 1 << 16},
+    {GROUP_MODEL, "head_dim", FIELD_NUMBER, offsetof(struct manifest, head_dim), 1, 1 << 16},
+    {GROUP_MODEL, "parameters", FIELD_NUMBER, offsetof(struct manifest, parameters), 1, MANIFEST_MAX_NUMBER},
+    {GROUP_MODEL, "vocab_size", FIELD_NUMBER, offsetof(struct manifest, geometry.vocab_size), 1, 1 << 28},
+    {GROUP_LIMITS, "slots", FIELD_NUMBER, offsetof(struct manifest, geometry.slots), 1, 1 << 16},
+    {GROUP_LIMITS, "max_context", FIELD_NUMBER, offsetof(struct manifest, geometry.max_context), 1, 1 << 30},
+    {GROUP_LIMITS, "rope_original", FIELD_OPTIONAL, offsetof(struct manifest, geometry.rope_original), 1, 1 << 30},
+    {GROUP_KV_CACHE, "page_tokens", FIELD_NUMBER, offsetof(struct manifest, geometry.page_tokens), 1, 1 << 16},
+    {GROUP_KV_CACHE, "pages_per_slot", FIELD_NUMBER, offsetof(struct manifest, geometry.pages_per_slot), 1, 1 << 30},
+    {GROUP_KV_CACHE, "page_bytes", FIELD_NUMBER, offsetof(struct manifest, geometry.page_bytes), 1,
+     MANIFEST_MAX_NUMBER},
+    {GROUP_MEMORY, "weights_bytes", FIELD_NUMBER, offsetof(struct manifest, weights_bytes), 1, MANIFEST_MAX_NUMBER},
+    {GROUP_MEMORY, "arena_bytes", FIELD_NUMBER, offsetof(struct manifest, arena_bytes), 0, MANIFEST_MAX_NUMBER},
+    {GROUP_MEMORY, "step_bytes", FIELD_NUMBER, offsetof(struct manifest, step_bytes), 1, MANIFEST_MAX_NUMBER},
+    {GROUP_MEMORY, "state_bytes", FIELD_NUMBER, offsetof(struct manifest, state_bytes), 1, MANIFEST_MAX_NUMBER},
+    {GROUP_PARALLEL, "ranks", FIELD_NUMBER, offsetof(struct manifest, geometry.ranks), 2, PLAN_MAX_RANKS},
+    {GROUP_PARALLEL, "comm_bytes", FIELD_NUMBER, offsetof(struct manifest, comm_bytes), sizeof(struct comm_header),
+     MANIFEST_MAX_NUMBER},
+    {GROUP_SAMPLING, "top_k", FIELD_NUMBER, offsetof(struct manifest, top_k), 0, INT32_MAX},
+    {GROUP_SAMPLING, "temperature", FIELD_REAL, offsetof(struct manifest, temperature), 0.0, 1e6},
+    {GROUP_SAMPLING, "top_p", FIELD_REAL, offsetof(struct manifest, top_p), 1e-9, 1.0},
+    {GROUP_SAMPLING, "repetition_penalty", FIELD_REAL, offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
+    {GROUP_MODEL, "weight_dtype", FIELD_DTYPE, offsetof(struct manifest, weight_dtype), 0, 0},
+    {GROUP_KV_CACHE, "dtype", FIELD_DTYPE, offsetof(struct manifest, kv_dtype), 0, 0},
+};
+enum { FIELD_COUNT = sizeof fields / sizeof *fields };
+
+static void *field_at(struct manifest *manifest, const struct field *field) { return (char *)manifest + field->offset; }
+static const void *value_of(const struct manifest *manifest, const struct field *field)
 {
-    return field->offset == offsetof(struct manifest, geometry.rope_original);
+    return (const char *)manifest + field->offset;
 }
-
-static const struct text_field {
-    enum group group;
-    const char *key;
-    size_t offset, capacity; /* of a char array */
-} text_fields[] = {
-    {GROUP_MODEL, "type", offsetof(struct manifest, model_type), sizeof(((struct manifest *)0)->model_type)},
-    {GROUP_MODEL, "name", offsetof(struct manifest, model_name), MANIFEST_TEXT_BYTES},
-    {GROUP_TARGET, "name", offsetof(struct manifest, target_name), MANIFEST_TEXT_BYTES},
-};
-
-static const struct real_field {
-    enum group group;
-    const char *key;
-    size_t offset; /* of a double */
-    double minimum, maximum;
-} real_fields[] = {
-    {GROUP_SAMPLING, "temperature", offsetof(struct manifest, temperature), 0.0, 1e6},
-    {GROUP_SAMPLING, "top_p", offsetof(struct manifest, top_p), 1e-9, 1.0},
-    {GROUP_SAMPLING, "repetition_penalty", offsetof(struct manifest, repetition_penalty), 1e-6, 1e6},
-};
-
-static const struct dtype_field {
-    enum group group;
-    const char *key;
-    size_t offset; /* of an enum dtype */
-} dtype_fields[] = {
-    {GROUP_MODEL, "weight_dtype", offsetof(struct manifest, weight_dtype)},
-    {GROUP_KV_CACHE, "dtype", offsetof(struct manifest, kv_dtype)},
-};
-
-#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
-
-static void *field_at(struct manifest *manifest, size_t offset) { return (char *)manifest + offset; }
-static const void *field_of(const struct manifest *manifest, size_t offset) { return (const char *)manifest + offset; }
 
 const char *chat_format_name(enum chat_format format)
 {
@@ -155,37 +139,42 @@ static bool check_capability(const struct manifest *manifest, struct status *sta
 
 static bool is_parallel(const struct manifest *manifest) { return plan_ranks(&manifest->geometry) > 1; }
 
+static bool check_field(const struct manifest *manifest, const struct field *field, struct status *status)
+{
+    const char *group = group_names[field->group];
+    const void *at = value_of(manifest, field);
+    switch (field->kind) {
+    case FIELD_TEXT:
+        return check_text(field->key, at, (size_t)field->maximum, status) || status_prefix(status, "%s", group);
+    case FIELD_NUMBER:
+    case FIELD_OPTIONAL: {
+        const uint64_t value = *(const uint64_t *)at, minimum = (uint64_t)field->minimum,
+                       maximum = (uint64_t)field->maximum;
+        if ((field->kind == FIELD_OPTIONAL && value == 0) || (value >= minimum && value <= maximum)) return true;
+        return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %" PRIu64 " to %" PRIu64 ", found %" PRIu64,
+                           group, field->key, minimum, maximum, value);
+    }
+    case FIELD_REAL: {
+        const double value = *(const double *)at; /* a NaN is in no range */
+        return (value >= field->minimum && value <= field->maximum) ||
+               status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %g to %g, found %g", group, field->key,
+                           field->minimum, field->maximum, value);
+    }
+    case FIELD_DTYPE:
+        return dtype_bytes(*(const enum dtype *)at) != 0 ||
+               status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type %d", group, field->key,
+                           (int)*(const enum dtype *)at);
+    }
+    return false;
+}
+
 static bool check_fields(const struct manifest *manifest, struct status *status)
 {
     if (!check_text("builder_version", manifest->builder_version, sizeof manifest->builder_version, status))
         return false;
-    for (size_t i = 0; i < COUNT_OF(text_fields); i++) {
-        const struct text_field *field = &text_fields[i];
-        if (!check_text(field->key, field_of(manifest, field->offset), field->capacity, status))
-            return status_prefix(status, "%s", group_names[field->group]);
-    }
-    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
-        const struct number_field *field = &number_fields[i];
-        if (field->group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
-        uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
-        if (is_optional(field) && value == 0) continue;
-        if (value < field->minimum || value > field->maximum)
-            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %" PRIu64 " to %" PRIu64 ", found %" PRIu64,
-                               group_names[field->group], field->key, field->minimum, field->maximum, value);
-    }
-    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
-        const struct real_field *field = &real_fields[i];
-        double value = *(const double *)field_of(manifest, field->offset);
-        if (!(value >= field->minimum && value <= field->maximum)) /* NaN fails too */
-            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: expected %g to %g, found %g",
-                               group_names[field->group], field->key, field->minimum, field->maximum, value);
-    }
-    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++) {
-        enum dtype dtype = *(const enum dtype *)field_of(manifest, dtype_fields[i].offset);
-        if (dtype_bytes(dtype) == 0)
-            return status_fail(status, STATUS_BAD_INPUT, "%s: %s: unknown element type %d",
-                               group_names[dtype_fields[i].group], dtype_fields[i].key, (int)dtype);
-    }
+    for (int i = 0; i < FIELD_COUNT; i++)
+        if ((fields[i].group != GROUP_PARALLEL || is_parallel(manifest)) && !check_field(manifest, &fields[i], status))
+            return false;
     if (manifest->target != TARGET_CPU && manifest->target != TARGET_CUDA)
         return status_fail(status, STATUS_BAD_INPUT, "target: kind: unknown value %d", (int)manifest->target);
     return true;
@@ -239,7 +228,6 @@ static bool check_ranks(const struct manifest *manifest, struct status *status)
     return true;
 }
 
-/* Derived fields must agree with the fields that they derive from: kernels and loaders rely on both. */
 bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_tokens, uint64_t head_dim,
                     uint64_t *bytes)
 {
@@ -249,6 +237,7 @@ bool kv_block_bytes(enum encoding_id encoding, uint64_t kv_heads, uint64_t page_
     return checked_mul(layout.bytes, 2, bytes);
 }
 
+/* Derived fields must agree with the fields that they derive from: kernels and loaders rely on both. */
 static bool check_geometry(const struct manifest *manifest, struct status *status)
 {
     const struct plan_geometry *geometry = &manifest->geometry;
@@ -285,8 +274,9 @@ static bool manifest_check(const struct manifest *manifest, struct status *statu
 /* 15 digits print numbers as written (0.7 stays 0.7); 17 always read back the same. */
 static size_t real_precision(const struct manifest *manifest)
 {
-    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
-        double value = *(const double *)field_of(manifest, real_fields[i].offset);
+    for (int i = 0; i < FIELD_COUNT; i++) {
+        if (fields[i].kind != FIELD_REAL) continue;
+        double value = *(const double *)value_of(manifest, &fields[i]);
         char text[40];
         snprintf(text, sizeof text, "%.15g", value);
         double back = strtod(text, NULL);
@@ -295,31 +285,27 @@ static size_t real_precision(const struct manifest *manifest)
     return 15;
 }
 
+static json_t *format_field(const struct manifest *manifest, const struct field *field)
+{
+    const void *at = value_of(manifest, field);
+    switch (field->kind) {
+    case FIELD_TEXT: return json_string(at);
+    case FIELD_NUMBER:
+    case FIELD_OPTIONAL: return json_integer((json_int_t) * (const uint64_t *)at);
+    case FIELD_REAL: return json_real(*(const double *)at);
+    case FIELD_DTYPE: return json_string(dtype_name(*(const enum dtype *)at));
+    }
+    return NULL;
+}
+
 static json_t *format_group(const struct manifest *manifest, enum group group)
 {
     json_t *object = json_object();
     bool good = object != NULL;
-    for (size_t i = 0; i < COUNT_OF(text_fields); i++)
-        if (text_fields[i].group == group)
-            good = good && json_object_set_new(object, text_fields[i].key,
-                                               json_string(field_of(manifest, text_fields[i].offset))) == 0;
-    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
-        const struct number_field *field = &number_fields[i];
-        if (field->group != group) continue;
-        uint64_t value = *(const uint64_t *)field_of(manifest, field->offset);
-        if (is_optional(field) && value == 0) continue;
-        good = good && json_object_set_new(object, field->key, json_integer((json_int_t)value)) == 0;
-    }
-    for (size_t i = 0; i < COUNT_OF(real_fields); i++) {
-        const struct real_field *field = &real_fields[i];
-        if (field->group != group) continue;
-        double value = *(const double *)field_of(manifest, field->offset);
-        good = good && json_object_set_new(object, field->key, json_real(value)) == 0;
-    }
-    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++) {
-        if (dtype_fields[i].group != group) continue;
-        enum dtype dtype = *(const enum dtype *)field_of(manifest, dtype_fields[i].offset);
-        good = good && json_object_set_new(object, dtype_fields[i].key, json_string(dtype_name(dtype))) == 0;
+    for (int i = 0; good && i < FIELD_COUNT; i++) {
+        if (fields[i].group != group) continue;
+        if (fields[i].kind == FIELD_OPTIONAL && *(const uint64_t *)value_of(manifest, &fields[i]) == 0) continue;
+        good = json_object_set_new(object, fields[i].key, format_field(manifest, &fields[i])) == 0;
     }
     if (good) return object;
     json_decref(object);
@@ -443,29 +429,27 @@ static bool parse_tokens(struct json_reader *reader, struct manifest *manifest, 
     return true;
 }
 
+static bool parse_field(struct json_reader *reader, const struct field *field, struct manifest *manifest,
+                        struct status *status)
+{
+    void *at = field_at(manifest, field);
+    switch (field->kind) {
+    case FIELD_TEXT: return parse_text(reader, field->key, at, (size_t)field->maximum, status);
+    case FIELD_NUMBER:
+    case FIELD_OPTIONAL:
+        return json_reader_u64(reader, field->key, field->kind == FIELD_NUMBER, (uint64_t)field->minimum,
+                               (uint64_t)field->maximum, at, status);
+    case FIELD_REAL: return json_reader_double(reader, field->key, true, at, status);
+    case FIELD_DTYPE: return parse_dtype(reader, field->key, at, status);
+    }
+    return false;
+}
+
 static bool parse_group_fields(struct json_reader *reader, enum group group, struct manifest *manifest,
                                struct status *status)
 {
-    for (size_t i = 0; i < COUNT_OF(text_fields); i++) {
-        const struct text_field *field = &text_fields[i];
-        if (field->group == group &&
-            !parse_text(reader, field->key, field_at(manifest, field->offset), field->capacity, status))
-            return false;
-    }
-    for (size_t i = 0; i < COUNT_OF(number_fields); i++) {
-        const struct number_field *field = &number_fields[i];
-        if (field->group == group && !json_reader_u64(reader, field->key, !is_optional(field), field->minimum,
-                                                      field->maximum, field_at(manifest, field->offset), status))
-            return false;
-    }
-    for (size_t i = 0; i < COUNT_OF(real_fields); i++)
-        if (real_fields[i].group == group &&
-            !json_reader_double(reader, real_fields[i].key, true, field_at(manifest, real_fields[i].offset), status))
-            return false;
-    for (size_t i = 0; i < COUNT_OF(dtype_fields); i++)
-        if (dtype_fields[i].group == group &&
-            !parse_dtype(reader, dtype_fields[i].key, field_at(manifest, dtype_fields[i].offset), status))
-            return false;
+    for (int i = 0; i < FIELD_COUNT; i++)
+        if (fields[i].group == group && !parse_field(reader, &fields[i], manifest, status)) return false;
     if (group == GROUP_TOKENS) return parse_tokens(reader, manifest, status);
     if (group == GROUP_TARGET) return parse_target(reader, manifest, status);
     return true;

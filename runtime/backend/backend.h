@@ -113,7 +113,7 @@ extern const struct backend_type backend_cpu_ranks, backend_cuda_ranks; /* backe
 /* The backend for the engine's target. */
 const struct backend_type *backend_for(const struct eng_engine *engine);
 
-/* kv_pages.c. Determines the pages of a KV pool: those that the options request, else as many as `room` bytes hold, but at least
+/* Determines the pages of a KV pool: those that the options request, else as many as `room` bytes hold, but at least
  * one full context; never more than all slots can use. */
 bool backend_kv_pages(const struct plan_geometry *geometry, const struct backend_options *options, uint64_t room,
                       uint64_t *pages, struct status *status);

@@ -205,8 +205,7 @@ static bool bind_plans(struct cuda_backend *cuda, const struct engine *file, str
     cuda->common.detour = cuda->engine->detour;
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *own = &file->plans[i], *plan = load_cuda_plan(file, cuda->engine, i);
-        struct status refused;
-        status_clear(&refused);
+        struct status refused = {0};
         if (bind_plan(cuda, i, plan, &refused)) continue;
         if (plan == own || refused.code != STATUS_MACHINE || cuda->common.comm) {
             if (plan != own)
@@ -236,8 +235,7 @@ static void destroy(struct backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
     const struct cuda_driver *driver = &cuda->device.driver;
-    struct status ignored;
-    status_clear(&ignored);
+    struct status ignored = {0};
     /* If the GPU was lost every call fails, and the failures do not matter. If only its context cannot be entered,
      * everything that does not need the context is released. */
     if (cuda->device.context) {
@@ -418,8 +416,7 @@ static bool wait_with_others(struct cuda_backend *cuda, cu_event event, struct s
     const struct cuda_driver *driver = &cuda->device.driver;
     const double longest = longest_step, stopped = 0.5; /* the sum is below 10 s */
     bool told = atomic_load(&cuda->stopping);
-    struct status lost;
-    status_clear(&lost);
+    struct status lost = {0};
     cu_result result = poll_event(cuda, event, told ? stopped : longest, &lost);
     cuda->common.failure = told && result == CU_ERROR_NOT_READY ? BACKEND_STOPPED : BACKEND_FAILED;
     if (lost.code != STATUS_OK) {
@@ -535,8 +532,7 @@ static void stop(struct backend *backend)
 {
     static const uint32_t one = 1;
     struct cuda_backend *cuda = cuda_of(backend);
-    struct status ignored;
-    status_clear(&ignored);
+    struct status ignored = {0};
     atomic_store(&cuda->stopping, true);
     if (cuda->engine->nccl_rank.nccl) nccl_abort(&cuda->engine->nccl_rank);
     /* If the GPU was lost nothing runs. */
@@ -551,8 +547,7 @@ static bool settle(struct backend *backend)
 {
     const double longest = 1.0;
     struct cuda_backend *cuda = cuda_of(backend);
-    struct status ignored;
-    status_clear(&ignored);
+    struct status ignored = {0};
     /* If the GPU was lost nothing runs; calls fail at once. */
     if (!cuda->done[0] || !device_enter(&cuda->device, &ignored)) return true;
     cu_result result = cuda->device.driver.EventRecord(cuda->done[0], cuda->device.stream);

@@ -34,4 +34,7 @@ int cli_check_devices(const struct cli_devices *devices);
 enum eng_status cli_use_devices(const struct cli_devices *devices, struct eng_open_options *options,
                                 struct eng_error *error);
 
+/* Prints on stderr why the engine's own kernels replace the libraries that it was built with, if they do. */
+void cli_note_fallback(const struct eng_session *session);
+
 #endif

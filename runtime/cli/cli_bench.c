@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "formats/base/memory_limit.h"
 #include "formats/cli/cli_process.h"
-#include "runtime/cli/cli_args.h"
+#include "kernels/cpu/probe.h"
 
 extern char **environ;
 
@@ -89,10 +90,40 @@ static void mean_and_spread(const double *values, uint32_t count, double *mean, 
     *spread = count > 1 ? sqrt(squares / (count - 1)) : 0;
 }
 
+enum { PASSES = 7, MOST_BYTES = 1 << 30, LEAST_BYTES = 64 << 20 };
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Memory read bandwidth of all threads: the limit of a decode step, which reads every weight once. Allocates a buffer far
+ * larger than the caches during the call. */
+static bool measure_bandwidth(uint32_t threads, struct bandwidth *bandwidth, struct status *status)
+{
+    struct memory_limit memory;
+    memory_limit_available("", &memory);
+    uint64_t bytes = memory.bytes / 4 < MOST_BYTES ? memory.bytes / 4 : MOST_BYTES;
+    if (bytes < LEAST_BYTES)
+        return status_fail(status, STATUS_MACHINE, "read bandwidth: cannot allocate %d bytes; free memory",
+                           LEAST_BYTES);
+    struct team *team = team_create((int)threads, status);
+    if (!team) return false;
+    double rates[PASSES];
+    bool ok = probe_read(team, cpu_isa_best(), bytes, PASSES, rates, status);
+    if (ok) {
+        qsort(rates, PASSES, sizeof *rates, compare_doubles);
+        *bandwidth = (struct bandwidth){rates[PASSES - 1], rates[PASSES / 2], bytes, PASSES, team_size(team)};
+    }
+    team_destroy(team);
+    return ok;
+}
+
 bool bench_bandwidth(struct bench_engine *bench, struct status *status)
 {
     if (!bench->session_facts.device)
-        return bandwidth_measure((uint32_t)bench->devices->threads, &bench->bandwidth, status);
+        return measure_bandwidth((uint32_t)bench->devices->threads, &bench->bandwidth, status);
     json_error_t error;
     json_t *info = json_loads(eng_info(bench->engine), 0, &error);
     json_t *device = json_object_get(json_object_get(info, "load"), "device");
@@ -189,8 +220,7 @@ done:
 int bench_trace(struct bench_engine *bench, const struct bench_test *test, struct trace *trace)
 {
     struct bench_run run;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     memset(trace, 0, sizeof *trace);
     int code = open_run(&run, bench, test);
     if (!code && !prepare(&run)) code = cli_fail_error(&run.error);

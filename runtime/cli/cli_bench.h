@@ -6,10 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_bandwidth.h"
 #include "runtime/eng.h"
 #include "runtime/session/trace.h"
 
@@ -29,6 +27,14 @@ struct bench_row {
     double mean, spread;         /* tokens/s and the standard deviation; first token: seconds */
     double milliseconds;         /* of one step (decode) or of the whole prompt */
     double weight_gb_per_second; /* decode only, else 0 */
+};
+
+/* of memory */
+struct bandwidth {
+    double best_gb_per_second, median_gb_per_second;
+    uint64_t bytes; /* read in one pass */
+    int passes;
+    int threads;
 };
 
 struct bench_engine {

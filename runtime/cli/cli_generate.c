@@ -12,8 +12,6 @@
 
 #include "formats/cli/cli_process.h"
 #include "formats/base/npy.h"
-#include "runtime/cli/cli_args.h"
-#include "runtime/cli/cli_notes.h"
 
 /* The messages of a conversation: the system message if there is one, then questions and answers alternating. */
 struct conversation {
@@ -235,8 +233,7 @@ static int show_prompt(struct generation *run)
 
 static int read_prompt_text(const struct generation *run, char **owned, const char **text, size_t *size)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     *text = run->options->prompt;
     if (*text) {
         *size = strlen(*text);

@@ -5,7 +5,6 @@
 
 #include "runtime/cli/cli_args.h"
 #include "runtime/cli/cli_bench.h"
-#include "runtime/cli/cli_notes.h"
 #include "runtime/cli/cli_trace.h"
 
 enum { DEFAULT_PROMPT = 512, DEFAULT_DECODE = 128, DEFAULT_REPETITIONS = 5, MOST_REPETITIONS = 1000 };
@@ -188,8 +187,7 @@ static int print_first_token(const struct arguments *arguments)
         if (eng_prefill(bench.session, slot, &token, 1, &token, NULL, &error)) code = cli_fail_error(&error);
     }
     if (!code) {
-        struct status status;
-        status_clear(&status);
+        struct status status = {0};
         printf("%.3f\n", cli_process_age());
         if (!cli_flush(&status)) code = cli_fail_status(&status);
     }
@@ -243,8 +241,7 @@ static int trace_steps(struct bench_engine *bench, const struct arguments *argum
 
 static int trace_engine(struct bench_engine *bench, const struct arguments *arguments)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     size_t count = 0;
     struct traced *steps = calloc(arguments->batches.count + 1, sizeof *steps);
     if (!steps) {
@@ -263,8 +260,7 @@ static int bench_engine(struct arguments *arguments)
 {
     struct bench_engine bench = {.path = arguments->path, .devices = &arguments->devices};
     struct bench_row *rows = NULL;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     size_t count = 0;
     int code = open_engine(&bench, arguments);
     if (!code) code = open_session(&bench, arguments);
@@ -295,8 +291,7 @@ int main(int argc, char **argv)
     cli_begin("engbench");
     cli_catch_signals();
     struct arguments arguments = {0};
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     int code = read_arguments(argc, argv, &arguments);
     if (!code && arguments.finished) {
         if (!cli_flush(&status)) code = cli_fail_status(&status);

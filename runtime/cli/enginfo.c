@@ -183,8 +183,7 @@ int main(int argc, char **argv)
     cli_begin("enginfo");
     cli_catch_signals();
     struct arguments arguments = {0};
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     int code = read_arguments(argc, argv, &arguments);
     if (!code && (arguments.finished ? !cli_flush(&status) : !report(&arguments, &status)))
         code = cli_fail_status(&status);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engrun: text, tokens and logits from an engine file; its tokenizer alone. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,8 +160,7 @@ int main(int argc, char **argv)
     cli_begin("engrun");
     cli_catch_signals();
     struct arguments arguments = {0};
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     int code = read_arguments(argc, argv, &arguments);
     if (code || arguments.finished) {
         if (!code && !cli_flush(&status)) code = cli_fail_status(&status);

@@ -116,9 +116,8 @@ static bool read_environment(struct eng_open_options *options, struct status *st
 
 enum eng_status eng_open_options_from_launcher(struct eng_open_options *options, struct eng_error *error)
 {
-    struct status status;
+    struct status status = {0};
     struct eng_open_options own;
-    status_clear(&status);
     if (!report_not_null(options, "eng_open_options_from_launcher", "options", &status) ||
         !report_read_options(&own, sizeof own, options, "eng_open_options", &status) ||
         !read_environment(&own, &status) || !report_write_facts(options, &own, sizeof own, "eng_open_options", &status))

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/distributed/process_group_admit.h"
+#include "runtime/distributed/process_group_state.h"
 #include "runtime/distributed/process_group_socket.h"
 
 /* ---- out ---- */

@@ -5,7 +5,7 @@
  *
  * With a token: hello -> challenge (nonce of process 0) -> the other's nonce and proof -> proof of process 0. The
  * joining process proves first, so that scanning the port yields nothing from which a weak token can be guessed. */
-#include "runtime/distributed/process_group_admit.h"
+#include "runtime/distributed/process_group_state.h"
 
 #include <errno.h>
 #include <inttypes.h>

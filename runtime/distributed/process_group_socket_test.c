@@ -107,10 +107,9 @@ static void expect_listener(const char *host, bool has_several_machines, const c
 static void expect_refusal(const char *host, const char *words)
 {
     char address[64];
-    struct status status;
+    struct status status = {0};
     int descriptor;
     snprintf(address, sizeof address, "%s:%d", host, free_port());
-    status_clear(&status);
     test_expect_failure(process_group_socket_listen(address, true, &descriptor, &status), &status, STATUS_USAGE, words);
     assert_int_equal(descriptor, -1);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Internals of a process group: wire frames, peers, and the state under the group's lock. process_group.c has the
- * rounds and the public functions; process_group_admit.c decides which connections are admitted. */
+ * rounds and the public functions. */
 #ifndef RUNTIME_DISTRIBUTED_PROCESS_GROUP_STATE_H
 #define RUNTIME_DISTRIBUTED_PROCESS_GROUP_STATE_H
 
@@ -124,5 +124,27 @@ static inline bool process_group_has_token(const struct process_group *group) { 
 __attribute__((format(printf, 3, 4))) void process_group_set_failed(struct process_group *group, enum status_code code,
                                                                     const char *format, ...);
 void process_group_add_due(struct process_group *group, enum frame_type type);
+
+/* Admission, which decides what connections become members (process_group_admit.c). Requires, for all functions: the lock
+ * is held. */
+
+/* The first frame of a process; process 0 sends it when all have joined. */
+void process_group_admit_make_hello(const struct process_group *group, struct hello *hello);
+
+/* Process 0: accepts pending connections. */
+void process_group_admit_accept(struct process_group *group, int64_t now);
+/* Process 0: whether a stranger may send the frame whose header has arrived; if not, it is disconnected. */
+bool process_group_admit_expects(struct process_group *group, struct peer *stranger);
+/* Process 0: handles a hello or a proof. The stranger becomes the peer of its number, is sent a challenge, or is sent
+ * the reason of its refusal. */
+void process_group_admit_take(struct process_group *group, struct peer *stranger);
+/* Process 0: disconnects a stranger and, unless it was refused with a message, notes the reason. */
+void process_group_admit_send_away(struct process_group *group, struct peer *stranger, const char *why);
+/* Text "; 2 connections were refused, last: ...", or empty. */
+void process_group_admit_describe(const struct process_group *group, char *text, size_t bytes);
+
+/* Other processes: whether process 0 may send this frame now; handling of its challenge or proof. */
+bool process_group_admit_expects_of_first(const struct process_group *group, const struct peer *first);
+void process_group_admit_take_of_first(struct process_group *group, struct peer *first);
 
 #endif

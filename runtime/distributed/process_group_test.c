@@ -37,8 +37,7 @@ static void unequal_sizes(const struct test_group_member *member, struct process
                           struct test_group_report *report)
 {
     uint8_t bytes[16 * 3] = {0};
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     report->ok = process_group_gather(group, bytes, member->options.process == 2 ? 12 : 16, bytes, &status);
     memcpy(report->message, status.message, sizeof report->message);
 }
@@ -201,8 +200,7 @@ static void note_steps(const struct test_group_member *member, struct process_gr
                        struct test_group_report *report)
 {
     uint32_t self = member->options.process;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     report->ok = true;
     for (uint64_t step = 0; step <= 2048 && report->ok && !atomic_load(test_group_flag); step += STEPS) {
         process_group_note(group, step, step * 31 + 7 + (parts_at[self] && step >= parts_at[self]));
@@ -273,8 +271,7 @@ TEST(the_step_is_named)
 static void leave_one_by_one(const struct test_group_member *member, struct process_group *group,
                              struct test_group_report *report)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     report->ok = test_group_gather(member, group, 1, 1000, report);
     double until =
         test_group_seconds() + 0.3 * ((member->options.process + 3 - (uint32_t)atomic_load(test_group_flag)) % 3);

@@ -69,8 +69,7 @@ int test_group_end(void **state)
 void test_group_run(const struct test_group_member *member)
 {
     struct test_group_report *report = member->report;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     test_group_sleep_ms(member->delay_ms);
     struct process_group *group = process_group_join(&member->options, &status);
     report->has_joined = group != NULL;
@@ -238,8 +237,7 @@ bool test_group_gather(const struct test_group_member *member, struct process_gr
                        size_t bytes, struct test_group_report *report)
 {
     uint8_t *mine = malloc(bytes + 1), *all = malloc(bytes * member->options.processes + 1);
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     for (size_t i = 0; i < bytes; i++) mine[i] = test_group_byte(member->options.process, round, i);
     bool ok = process_group_gather(group, mine, bytes, all, &status);
     memcpy(report->message, status.message, sizeof report->message);
@@ -271,8 +269,7 @@ void test_group_stay(const struct test_group_member *member, struct process_grou
                      struct test_group_report *report)
 {
     (void)member;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     do {
         report->ok = process_group_ok(group, &status);
         test_group_sleep_ms(2);

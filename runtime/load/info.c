@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_info: the manifest as stored and facts of this load, as one JSON object. */
-#include <stdlib.h>
 
 #include "formats/base/json.h"
 #include "kernels/op/op.h"

@@ -8,8 +8,7 @@
 /* A system may refuse to pin it although the driver can still allocate some. */
 static bool pin_large_pages(struct pinned_memory *memory, const struct cuda_driver *driver, uint64_t bytes)
 {
-    struct status ignored;
-    status_clear(&ignored);
+    struct status ignored = {0};
     if (!host_memory_map(&memory->registered, bytes, "pinned memory", &ignored)) return false;
     host_memory_use_large_pages(&memory->registered);
     memory->base = memory->registered.base;

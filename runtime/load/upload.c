@@ -92,8 +92,7 @@ static void send_filled(struct upload *upload)
     struct part *part = atomic_exchange(&upload->filled, NULL);
     while (part) {
         struct part *next = part->next;
-        struct status status;
-        status_clear(&status);
+        struct status status = {0};
         if (!send_part(upload, part, &status)) fail(upload, &status);
         part->next = NULL;
         *upload->newest = part;
@@ -108,8 +107,7 @@ static void take_back_sent(struct upload *upload)
     const struct cuda_driver *driver = &upload->device->driver;
     struct part *part;
     while ((part = upload->oldest)) {
-        struct status status;
-        status_clear(&status);
+        struct status status = {0};
         cu_result result = driver->EventQuery(part->sent);
         if (result == CU_ERROR_NOT_READY) break;
         if (!cuda_ok(driver, result, &status, "copying weights to the GPU")) fail(upload, &status);
@@ -214,8 +212,7 @@ static bool run_lane(struct upload *upload, struct team_member *member, struct s
 static void run_member(void *argument, struct team_member *member)
 {
     struct upload *upload = argument;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!run_lane(upload, member, &status)) fail(upload, &status);
 }
 

@@ -56,8 +56,7 @@ static bool make_room(struct eng_session *session, uint32_t slot, size_t count, 
 
 enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(session, "eng_slot_acquire", "session", &status) ||
         !report_not_null(slot, "eng_slot_acquire", "slot", &status) || !session_usable(session, &status))
         return report_status(&status, error);
@@ -74,8 +73,7 @@ enum eng_status eng_slot_acquire(struct eng_session *session, uint32_t *slot, st
 
 enum eng_status eng_slot_release(struct eng_session *session, uint32_t slot, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_slot(session, slot, "eng_slot_release", &status)) return report_status(&status, error);
     slots_give_back(session, (int32_t)slot);
     return report_ok(error);
@@ -84,8 +82,7 @@ enum eng_status eng_slot_release(struct eng_session *session, uint32_t slot, str
 enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot, const struct eng_sampling *sampling,
                                       struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct sampler_state state;
     if (!check_slot(session, slot, "eng_slot_set_sampling", &status) || !sampling_read(sampling, &state, &status))
         return report_status(&status, error);
@@ -96,8 +93,7 @@ enum eng_status eng_slot_set_sampling(struct eng_session *session, uint32_t slot
 enum eng_status eng_slot_position(const struct eng_session *session, uint32_t slot, uint32_t *position,
                                   struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_slot(session, slot, "eng_slot_position", &status) ||
         !report_not_null(position, "eng_slot_position", "position", &status))
         return report_status(&status, error);
@@ -108,8 +104,7 @@ enum eng_status eng_slot_position(const struct eng_session *session, uint32_t sl
 enum eng_status eng_slot_truncate(struct eng_session *session, uint32_t slot, uint32_t position,
                                   struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_slot(session, slot, "eng_slot_truncate", &status)) return report_status(&status, error);
     if (position > session->slots[slot].position) {
         status_fail(&status, STATUS_USAGE, "eng_slot_truncate: position is %u, expected 0 to %u", position,
@@ -185,8 +180,7 @@ static bool prefill(struct eng_session *session, uint32_t slot, const int32_t *t
 enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const int32_t *tokens, size_t count,
                             int32_t *next_token, float *logits, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!prefill(session, slot, tokens, count, next_token, logits, &status)) return report_status(&status, error);
     return report_ok(error);
 }
@@ -294,8 +288,7 @@ enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, c
                            int32_t *next_tokens, float *logits, struct eng_error *error)
 {
     static const char function[] = "eng_decode";
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_decode(session, slots, tokens, count, 1, next_tokens, function, &status))
         return report_status(&status, error);
     if (!run_steps(session, slots, tokens, (uint32_t)count, 1, next_tokens, &status)) {
@@ -312,8 +305,7 @@ enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *sl
                                  size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error)
 {
     static const char function[] = "eng_decode_steps";
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_decode(session, slots, tokens, count, steps, next_tokens, function, &status))
         return report_status(&status, error);
     if (!run_steps(session, slots, tokens, (uint32_t)count, steps, next_tokens, &status)) {

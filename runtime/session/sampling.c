@@ -31,8 +31,7 @@ bool sampling_read(const struct eng_sampling *sampling, struct sampler_state *st
 enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct eng_sampling *sampling,
                                          struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct eng_sampling own;
     if (!report_not_null(engine, "eng_sampling_recommended", "engine", &status) ||
         !report_not_null(sampling, "eng_sampling_recommended", "sampling", &status) ||

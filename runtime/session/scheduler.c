@@ -163,8 +163,7 @@ static bool step(struct eng_session *session, struct status *status)
 
 enum eng_status eng_step(struct eng_session *session, uint32_t *unfinished, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(session, "eng_step", "session", &status)) return report_status(&status, error);
     bool ok = session_usable(session, &status) && step(session, &status);
     if (unfinished) *unfinished = session->active_count + session->waiting_count;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eng_selftest: replays the golden outputs of every plan, each forced, in raw slots of the session. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,8 +148,7 @@ static struct eng_selftest_result sum_up(const struct eng_session *session)
 
 enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_result *result, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct eng_selftest_result own = {0};
     if (!report_not_null(session, "eng_selftest", "session", &status)) return report_status(&status, error);
     const struct engine *file = &session->engine->file;
@@ -170,8 +168,7 @@ enum eng_status eng_selftest(struct eng_session *session, struct eng_selftest_re
 enum eng_status eng_selftest_plan(const struct eng_session *session, size_t index, struct eng_selftest_plan *plan,
                                   struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(session, "eng_selftest_plan", "session", &status) ||
         !report_not_null(plan, "eng_selftest_plan", "plan", &status))
         return report_status(&status, error);

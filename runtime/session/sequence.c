@@ -171,8 +171,7 @@ static bool read_options(struct eng_sequence *sequence, const struct eng_sequenc
 enum eng_status eng_sequence_create(struct eng_session *session, const struct eng_sequence_options *options,
                                     struct eng_sequence **sequence, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(session, "eng_sequence_create", "session", &status) ||
         !report_not_null((const void *)sequence, "eng_sequence_create", "sequence", &status) ||
         !session_usable(session, &status))
@@ -255,8 +254,7 @@ static void agree(const struct eng_sequence *sequence)
 enum eng_status eng_sequence_submit(struct eng_sequence *sequence, const int32_t *tokens, size_t count,
                                     struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_submit(sequence, tokens, count, &status)) return report_status(&status, error);
     struct eng_session *session = sequence->session;
     memcpy(sequence->tokens + sequence->count, tokens, count * sizeof *tokens);

@@ -184,8 +184,7 @@ bool session_create(struct eng_engine *engine, const struct backend_type *type,
 enum eng_status eng_session_create(struct eng_engine *engine, const struct eng_session_options *options,
                                    struct eng_session **session, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct eng_session_options own;
     if (!report_not_null(engine, "eng_session_create", "engine", &status) ||
         !report_not_null((const void *)session, "eng_session_create", "session", &status) ||
@@ -219,8 +218,7 @@ bool session_usable(const struct eng_session *session, struct status *status)
 enum eng_status eng_session_get_facts(const struct eng_session *session, struct eng_session_facts *facts,
                                       struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(session, "eng_session_get_facts", "session", &status) ||
         !report_not_null(facts, "eng_session_get_facts", "facts", &status))
         return report_status(&status, error);

@@ -214,8 +214,7 @@ enum eng_status eng_chat(const struct eng_engine *engine, const struct eng_messa
 {
     static const char function[] = "eng_chat";
     const uint32_t known = ENG_CHAT_ANSWER | ENG_CHAT_CONTINUE | ENG_CHAT_CLOSE | ENG_CHAT_CONTENT_SPECIAL;
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct chat chat = {.engine = engine, .status = &status};
     if (!report_not_null(engine, function, "engine", &status) ||
         !report_not_null(messages, function, "messages", &status) ||

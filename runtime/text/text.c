@@ -57,8 +57,7 @@ static bool tokenize(const struct eng_engine *engine, const char *text, size_t s
 enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, size_t size, uint32_t flags,
                              int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!tokenize(engine, text, size, flags, tokens, capacity, count, &status)) return report_status(&status, error);
     return report_ok(error);
 }
@@ -115,8 +114,7 @@ done:
 enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *tokens, size_t count, uint32_t flags,
                                char *text, size_t capacity, size_t *size, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!detokenize(engine, tokens, count, flags, text, capacity, size, &status)) return report_status(&status, error);
     return report_ok(error);
 }
@@ -124,8 +122,7 @@ enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *t
 enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags, struct eng_text **stream,
                                 struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_tokenizer(engine, "eng_text_create", flags, ENG_TEXT_KEEP_SPECIAL, &status) ||
         !report_not_null((const void *)stream, "eng_text_create", "stream", &status))
         return report_status(&status, error);
@@ -156,8 +153,7 @@ static bool check_stream(const struct eng_text *stream, const char *const *text,
 enum eng_status eng_text_push(struct eng_text *stream, int32_t token, const char **text, size_t *size,
                               struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_stream(stream, text, size, "eng_text_push", &status)) return report_status(&status, error);
     *size = 0;
     if (!is_padding(stream->engine, token) &&
@@ -170,8 +166,7 @@ enum eng_status eng_text_push(struct eng_text *stream, int32_t token, const char
 
 enum eng_status eng_text_finish(struct eng_text *stream, const char **text, size_t *size, struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!check_stream(stream, text, size, "eng_text_finish", &status)) return report_status(&status, error);
     *size = 0;
     if (!decode_stream_finish(&stream->stream, stream->buffer, stream->capacity, size, &status))
