@@ -28,11 +28,6 @@ static double estimate_us(const struct build_report *report, const struct plan *
                                     : estimate_plan_us(plan, report->machine, report->tactics);
 }
 
-static const char *kind_name(const struct plan *plan)
-{
-    return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
-}
-
 /* Bytes on each GPU. */
 static uint64_t fixed_bytes(const struct manifest *m)
 {
@@ -128,7 +123,7 @@ void report_print(const struct build_report *report, FILE *out)
             flops += plan->launches[n].flops;
         }
         double us = estimate_us(report, plan);
-        fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64, kind_name(plan),
+        fprintf(out, "           %-8s %4u  %8u %12" PRIu64 " %15" PRIu64 " %13" PRIu64, plan_kind_name(&plan->header),
                 plan->header.rows, plan->header.launch_count, plan->header.arena_bytes, bytes, flops);
         if (report->plan_us && report->plan_us[p] > 0)
             fprintf(out, " %9.3f ms measured", report->plan_us[p] * 1e-3);
@@ -149,8 +144,6 @@ void report_print(const struct build_report *report, FILE *out)
         fprintf(out, "dry run    nothing was written\n");
 }
 
-static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
-
 char *report_json(const struct build_report *report, struct status *status)
 {
     const struct manifest *m = report->manifest;
@@ -159,16 +152,17 @@ char *report_json(const struct build_report *report, struct status *status)
     bool ok = plans != NULL;
     for (size_t p = 0; ok && p < report->plan_count; p++) {
         const struct plan *plan = &report->plans[p];
-        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", kind_name(plan), "rows",
+        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
                                   (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count,
                                   "arena_bytes", (json_int_t)plan->header.arena_bytes);
-        if (report->machine->read_gb_s > 0) ok = ok && put(entry, "estimate_us", json_real(estimate_us(report, plan)));
+        if (report->machine->read_gb_s > 0)
+            ok = ok && json_put(entry, "estimate_us", json_real(estimate_us(report, plan)));
         if (report->plan_us && report->plan_us[p] > 0)
-            ok = ok && put(entry, "measured_us", json_real(report->plan_us[p]));
+            ok = ok && json_put(entry, "measured_us", json_real(report->plan_us[p]));
         if (report->library_plans[p].header.launch_count > 0)
-            ok = ok && put(entry, "library_arena_bytes",
-                           json_integer((json_int_t)report->library_plans[p].header.arena_bytes));
-        ok = json_array_append_new(plans, entry) == 0 && ok;
+            ok = ok && json_put(entry, "library_arena_bytes",
+                                json_integer((json_int_t)report->library_plans[p].header.arena_bytes));
+        ok = json_add(plans, entry) && ok;
     }
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}",
@@ -181,23 +175,23 @@ char *report_json(const struct build_report *report, struct status *status)
                   (json_int_t)m->state_bytes, "page_bytes", (json_int_t)g->page_bytes, "pages_per_sequence",
                   (json_int_t)g->pages_per_slot, "plans", plans);
     ok = root && ok &&
-         put(root, "tokenizer",
-             report->no_tokenizer
-                 ? json_null()
-                 : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
-                             (json_int_t)report->tokenizer_tokens, "chat_format", chat_format_name(m->chat_format)));
+         json_put(root, "tokenizer",
+                  report->no_tokenizer ? json_null()
+                                       : json_pack("{s:s, s:I, s:s}", "file", "tokenizer.json", "tokens",
+                                                   (json_int_t)report->tokenizer_tokens, "chat_format",
+                                                   chat_format_name(m->chat_format)));
     if (ok && report->output)
-        ok = put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
-             put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&
-             put(root, "seconds", json_real(report->seconds)) &&
-             put(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured)) &&
-             put(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
+        ok = json_put(root, "output", json_string_or_null(report->output)) && /* a path need not be UTF-8 */
+             json_put(root, "file_bytes", json_integer((json_int_t)report->file_bytes)) &&
+             json_put(root, "seconds", json_real(report->seconds)) &&
+             json_put(root, "tactics_measured", json_integer((json_int_t)report->tactics->measured)) &&
+             json_put(root, "tactics_cached", json_integer((json_int_t)report->tactics->cached));
     if (ok && !report->output) {
         uint64_t needed = needed_bytes(m);
-        ok = put(root, "fit",
-                 json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
-                           (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));
-        if (report->is_on_record) ok = ok && put(root, "gpu_on_record", json_true());
+        ok = json_put(root, "fit",
+                      json_pack("{s:I, s:I, s:b}", "needed_bytes", (json_int_t)needed, "available_bytes",
+                                (json_int_t)report->available_bytes, "fits", needed <= report->available_bytes));
+        if (report->is_on_record) ok = ok && json_put(root, "gpu_on_record", json_true());
     }
     char *text = ok ? json_format(root, JSON_INDENT(2)) : NULL;
     if (!text) status_fail(status, STATUS_MACHINE, "out of memory for the report");

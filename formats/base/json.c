@@ -121,6 +121,9 @@ json_t *json_string_or_null(const char *text)
     return string || errno == ENOMEM ? string : json_null();
 }
 
+bool json_put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
+bool json_add(json_t *array, json_t *value) { return json_array_append_new(array, value) == 0; }
+
 bool json_fail_build(struct status *status, const char *what)
 {
     if (errno == ENOMEM) return status_fail(status, STATUS_MACHINE, "%s: out of memory", what);
@@ -179,7 +182,7 @@ json_t *json_reader_get(struct json_reader *reader, const char *key)
 {
     json_t *value = json_object_get(reader->object, key);
     if (!value) return NULL;
-    if (json_object_set_new(reader->consumed, key, json_true()) != 0) reader->out_of_memory = true;
+    if (!json_put(reader->consumed, key, json_true())) reader->out_of_memory = true;
     return json_is_null(value) ? NULL : value;
 }
 

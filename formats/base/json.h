@@ -21,6 +21,10 @@ char *json_format(const json_t *value, size_t flags);
 /* The text as a JSON string; JSON null if it is not valid UTF-8. NULL: out of memory. */
 json_t *json_string_or_null(const char *text);
 
+/* Each takes the reference of `value`; false if that or the container is NULL: out of memory, or a text that is not UTF-8. */
+bool json_put(json_t *object, const char *key, json_t *value);
+bool json_add(json_t *array, json_t *value);
+
 /* Fails after values could not be created: STATUS_MACHINE, or STATUS_BAD_INPUT for a text that is not UTF-8. jansson
  * returns NULL in both cases; errno tells which. Requires: errno was 0 before the first of them was created. */
 bool json_fail_build(struct status *status, const char *what);

@@ -293,8 +293,7 @@ static json_t *header_entry(const struct tensor_view *tensor, uint64_t *offset, 
     json_t *shape =
         json_array(); /* a dimension above INT64_MAX is only possible with another of 0, which no tensor here has */
     bool good = shape != NULL;
-    for (int i = 0; good && i < tensor->rank; i++)
-        good = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i])) == 0;
+    for (int i = 0; good && i < tensor->rank; i++) good = json_add(shape, json_integer((json_int_t)tensor->shape[i]));
     json_t *entry = good ? json_pack("{s:s, s:O, s:[I, I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
                                      "data_offsets", (json_int_t)begin, (json_int_t)*offset)
                          : NULL;
@@ -320,7 +319,7 @@ bool safetensors_write_header(struct file_output *output, const struct tensor_vi
         json_t *entry = header_entry(&tensors[i], &offset, status);
         if (!entry) goto done;
         errno = 0;
-        if (json_object_set_new(header, tensors[i].name, entry) != 0) {
+        if (!json_put(header, tensors[i].name, entry)) {
             status_fail(status, errno == ENOMEM ? STATUS_MACHINE : STATUS_INTERNAL, "tensor name '%s': %s",
                         tensors[i].name, errno == ENOMEM ? "out of memory" : "not UTF-8");
             goto done;

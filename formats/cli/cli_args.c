@@ -28,6 +28,8 @@ int cli_fail_status(const struct status *status)
     return code;
 }
 
+int cli_out_of_memory(void) { return cli_fail_status(&(struct status){STATUS_MACHINE, "out of memory"}); }
+
 int cli_usage(const char *format, ...)
 {
     char message[STATUS_MESSAGE_BYTES];

@@ -14,6 +14,7 @@
 /* Each prints one line and returns the exit code; wrong usage also refers to --help. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_fail_status(const struct status *status);
+int cli_out_of_memory(void);
 
 /* The message for getopt_long's '?' and ':' (opterr 0, option string beginning with ':'). Returns CLI_USAGE. */
 int cli_bad_flag(int found, char *const *argv);

@@ -18,15 +18,14 @@ enum { KEY_BYTES = 24 };
 static bool put_table(json_t *object, const char *key, const struct engine_name_table *table, bool has_name)
 {
     json_t *entry = json_object(), *operands = json_array(), *params = json_object();
-    bool ok = json_object_set_new(object, key, entry) == 0 && json_object_set_new(entry, "operands", operands) == 0;
-    ok = json_object_set_new(entry, "params", params) == 0 && ok;
-    if (has_name) ok = json_object_set_new(entry, "name", json_string(table->name)) == 0 && ok;
-    for (size_t i = 0; ok && i < table->operand_count; i++)
-        ok = json_array_append_new(operands, json_string(table->operands[i])) == 0;
+    bool ok = json_put(object, key, entry) && json_put(entry, "operands", operands);
+    ok = json_put(entry, "params", params) && ok;
+    if (has_name) ok = json_put(entry, "name", json_string(table->name)) && ok;
+    for (size_t i = 0; ok && i < table->operand_count; i++) ok = json_add(operands, json_string(table->operands[i]));
     for (size_t i = 0; ok && i < table->param_count; i++) {
         char id[KEY_BYTES];
         snprintf(id, sizeof id, "%u", table->params[i].id);
-        ok = json_object_set_new(params, id, json_string(table->params[i].name)) == 0;
+        ok = json_put(params, id, json_string(table->params[i].name));
     }
     return ok;
 }
@@ -37,16 +36,16 @@ bool engine_writer_names(struct engine_writer *writer, const struct engine_name_
 {
     errno = 0;
     json_t *root = json_object(), *op_tables = json_object(), *kernel_tables = json_object(), *names = json_array();
-    bool ok = json_object_set_new(root, "ops", op_tables) == 0;
-    ok = json_object_set_new(root, "kernels", kernel_tables) == 0 && ok;
-    ok = json_object_set_new(root, "calls", names) == 0 && ok;
+    bool ok = json_put(root, "ops", op_tables);
+    ok = json_put(root, "kernels", kernel_tables) && ok;
+    ok = json_put(root, "calls", names) && ok;
     for (size_t i = 0; ok && i < op_count; i++) {
         char id[KEY_BYTES];
         snprintf(id, sizeof id, "%u", ops[i].op);
         ok = put_table(op_tables, id, &ops[i], true);
     }
     for (size_t i = 0; ok && i < kernel_count; i++) ok = put_table(kernel_tables, kernels[i].name, &kernels[i], false);
-    for (size_t i = 0; ok && i < call_count; i++) ok = json_array_append_new(names, json_string(calls[i])) == 0;
+    for (size_t i = 0; ok && i < call_count; i++) ok = json_add(names, json_string(calls[i]));
     char *text = ok ? json_format(root, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
     json_decref(root);
     if (!text) return json_fail_build(status, "engine names");

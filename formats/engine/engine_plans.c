@@ -29,8 +29,8 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
 {
     const struct manifest *manifest = &engine->manifest;
     char name[64];
-    snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index,
-             plan->header.kind == PLAN_DECODE ? "decode" : "prefill", plan->header.rows);
+    snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index, plan_kind_name(&plan->header),
+             plan->header.rows);
     const struct plan_space_sizes sizes = {.bytes = {
                                                [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
                                                [SPACE_ARENA] = arena_bytes,

@@ -189,6 +189,12 @@ static bool verify_tactics(struct engine *engine, const struct engine_part *part
 
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
+/* Names the section in the message unless it is right. */
+static bool in_section(enum engine_section section, bool is_right, struct status *status)
+{
+    return is_right || status_prefix(status, "section '%s'", engine_section_name(section));
+}
+
 bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts, struct status *status)
 {
     uint64_t tactic_count;
@@ -196,24 +202,19 @@ bool engine_verify_parts(struct engine *engine, const struct engine_parts *parts
     /* Borrowed unchecked: tokenizer_open checks an image from any source. */
     engine->tokenizer = parts->part[SECTION_TOKENIZER].bytes;
     engine->tokenizer_size = (size_t)parts->part[SECTION_TOKENIZER].size;
-    if (!verify_tensors(engine, &parts->part[SECTION_TENSORS], status))
-        return status_prefix(status, "section 'tensors'");
-    if (!verify_tactics(engine, &parts->part[SECTION_TACTICS], &tactic_count, status))
-        return status_prefix(status, "section 'tactics'");
-    if (!engine_verify_kernels(engine, &parts->part[SECTION_KERNELS], status))
-        return status_prefix(status, "section 'kernels'");
-    if (!engine_verify_plans(engine, &parts->part[SECTION_PLANS], tactic_count, status))
-        return status_prefix(status, "section 'plans'");
-    if (!engine_verify_calls(engine, &parts->part[SECTION_LIBRARY_CALLS], status))
-        return status_prefix(status, "section 'library calls'");
-    if (!engine_verify_library_plans(engine, &parts->part[SECTION_LIBRARY_PLANS], tactic_count, status))
-        return status_prefix(status, "section 'library plans'");
-    if (!engine_verify_names(engine, &parts->part[SECTION_NAMES], status))
-        return status_prefix(status, "section 'names'");
-    if (!engine_verify_exchange(engine, status)) return status_prefix(status, "collectives");
-    if (!engine_verify_golden(engine, &parts->part[SECTION_GOLDEN], status))
-        return status_prefix(status, "section 'golden'");
-    if (!engine_verify_golden_plans(engine, &parts->part[SECTION_GOLDEN_PLANS], status))
-        return status_prefix(status, "section 'golden plans'");
-    return true;
+    const struct engine_part *part = parts->part;
+    return in_section(SECTION_TENSORS, verify_tensors(engine, &part[SECTION_TENSORS], status), status) &&
+           in_section(SECTION_TACTICS, verify_tactics(engine, &part[SECTION_TACTICS], &tactic_count, status), status) &&
+           in_section(SECTION_KERNELS, engine_verify_kernels(engine, &part[SECTION_KERNELS], status), status) &&
+           in_section(SECTION_PLANS, engine_verify_plans(engine, &part[SECTION_PLANS], tactic_count, status), status) &&
+           in_section(SECTION_LIBRARY_CALLS, engine_verify_calls(engine, &part[SECTION_LIBRARY_CALLS], status),
+                      status) &&
+           in_section(SECTION_LIBRARY_PLANS,
+                      engine_verify_library_plans(engine, &part[SECTION_LIBRARY_PLANS], tactic_count, status),
+                      status) &&
+           in_section(SECTION_NAMES, engine_verify_names(engine, &part[SECTION_NAMES], status), status) &&
+           (engine_verify_exchange(engine, status) || status_prefix(status, "collectives")) &&
+           in_section(SECTION_GOLDEN, engine_verify_golden(engine, &part[SECTION_GOLDEN], status), status) &&
+           in_section(SECTION_GOLDEN_PLANS, engine_verify_golden_plans(engine, &part[SECTION_GOLDEN_PLANS], status),
+                      status);
 }

@@ -27,7 +27,7 @@ uint32_t golden_longest(const struct golden_cases *cases)
 const char *golden_plan_name(const struct plan_header *header, char name[GOLDEN_NAME_BYTES])
 {
     bool decode = header->kind == PLAN_DECODE;
-    snprintf(name, GOLDEN_NAME_BYTES, "%s plan of %" PRIu32 " %s%s", decode ? "decode" : "prefill", header->rows,
+    snprintf(name, GOLDEN_NAME_BYTES, "%s plan of %" PRIu32 " %s%s", plan_kind_name(header), header->rows,
              decode ? "row" : "token", header->rows == 1 ? "" : "s");
     return name;
 }

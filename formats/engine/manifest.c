@@ -305,7 +305,7 @@ static json_t *format_group(const struct manifest *manifest, enum group group)
     for (int i = 0; good && i < FIELD_COUNT; i++) {
         if (fields[i].group != group) continue;
         if (fields[i].kind == FIELD_OPTIONAL && *(const uint64_t *)value_of(manifest, &fields[i]) == 0) continue;
-        good = json_object_set_new(object, fields[i].key, format_field(manifest, &fields[i])) == 0;
+        good = json_put(object, fields[i].key, format_field(manifest, &fields[i]));
     }
     if (good) return object;
     json_decref(object);
@@ -315,16 +315,12 @@ static json_t *format_group(const struct manifest *manifest, enum group group)
 static bool format_tokens(const struct manifest *manifest, json_t *tokens)
 {
     json_t *eos = json_array();
-    bool good = eos && json_object_set_new(tokens, "eos", eos) == 0;
-    for (int i = 0; i < manifest->eos_count; i++)
-        good = good && json_array_append_new(eos, json_integer(manifest->eos_tokens[i])) == 0;
-    if (manifest->bos_token != -1)
-        good = good && json_object_set_new(tokens, "bos", json_integer(manifest->bos_token)) == 0;
-    if (manifest->pad_token != -1)
-        good = good && json_object_set_new(tokens, "pad", json_integer(manifest->pad_token)) == 0;
-    good =
-        good && json_object_set_new(tokens, "chat_format", json_string(chat_format_name(manifest->chat_format))) == 0;
-    return good && json_object_set_new(tokens, "tokenizer", json_boolean(manifest->has_tokenizer)) == 0;
+    bool good = eos && json_put(tokens, "eos", eos);
+    for (int i = 0; i < manifest->eos_count; i++) good = good && json_add(eos, json_integer(manifest->eos_tokens[i]));
+    if (manifest->bos_token != -1) good = good && json_put(tokens, "bos", json_integer(manifest->bos_token));
+    if (manifest->pad_token != -1) good = good && json_put(tokens, "pad", json_integer(manifest->pad_token));
+    good = good && json_put(tokens, "chat_format", json_string(chat_format_name(manifest->chat_format)));
+    return good && json_put(tokens, "tokenizer", json_boolean(manifest->has_tokenizer));
 }
 
 bool manifest_format(const struct manifest *manifest, char **text, size_t *size, struct status *status)
@@ -333,17 +329,16 @@ bool manifest_format(const struct manifest *manifest, char **text, size_t *size,
     if (!manifest_check(manifest, status)) return status_prefix(status, "manifest");
     errno = 0;
     json_t *root = json_object();
-    bool good = root && json_object_set_new(root, "builder_version", json_string(manifest->builder_version)) == 0;
+    bool good = root && json_put(root, "builder_version", json_string(manifest->builder_version));
     for (int group = 0; group < GROUP_COUNT; group++) {
         if (group == GROUP_PARALLEL && !is_parallel(manifest)) continue;
         json_t *object = good ? format_group(manifest, (enum group)group) : NULL;
-        good = object && json_object_set_new(root, group_names[group], object) == 0;
+        good = object && json_put(root, group_names[group], object);
         if (good && group == GROUP_TOKENS) good = format_tokens(manifest, object);
         if (good && group == GROUP_TARGET)
-            good = json_object_set_new(object, "kind", json_string(engine_target_name(manifest->target))) == 0;
+            good = json_put(object, "kind", json_string(engine_target_name(manifest->target)));
         if (good && group == GROUP_TARGET && manifest->target == TARGET_CUDA)
-            good =
-                json_object_set_new(object, "capability", json_integer((json_int_t)manifest->target_capability)) == 0;
+            good = json_put(object, "capability", json_integer((json_int_t)manifest->target_capability));
     }
     if (good) *text = json_format(root, JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(real_precision(manifest)));
     if (!*text) json_fail_build(status, "manifest");

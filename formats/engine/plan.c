@@ -7,6 +7,11 @@
 
 #include "formats/base/checked.h"
 
+const char *plan_kind_name(const struct plan_header *header)
+{
+    return header->kind == PLAN_DECODE ? "decode" : "prefill";
+}
+
 const char *plan_space_name(unsigned space)
 {
     static const char *const names[SPACE_COUNT] = {
@@ -196,30 +201,27 @@ static bool verify_header(const struct plan_header *header, const struct plan_sp
         return status_fail(status, STATUS_CORRUPT, "%s: launch count: expected 1 to %d, found %" PRIu32, name,
                            PLAN_MAX_LAUNCHES, header->launch_count);
     /* Arrays longer than all launches together can use are a defect of the writer. */
-    if (header->operand_count > header->launch_count * PLAN_MAX_OPERANDS)
-        return status_fail(status, STATUS_CORRUPT,
-                           "%s: operand count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
-                           header->operand_count, header->launch_count);
-    if (header->param_count > header->launch_count * PLAN_MAX_PARAMS)
-        return status_fail(status, STATUS_CORRUPT,
-                           "%s: parameter count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
-                           header->param_count, header->launch_count);
-    if (header->tensor_map_count > header->operand_count)
-        return status_fail(status, STATUS_CORRUPT,
-                           "%s: tensor map count: %" PRIu32 " is too many for %" PRIu32 " operands", name,
-                           header->tensor_map_count, header->operand_count);
-    if (header->dependency_count > header->launch_count * PLAN_MAX_DEPENDENCIES)
-        return status_fail(status, STATUS_CORRUPT,
-                           "%s: dependency count: %" PRIu32 " is too many for %" PRIu32 " launches", name,
-                           header->dependency_count, header->launch_count);
+    const struct {
+        const char *what;
+        uint32_t count, owners, each;
+        const char *of;
+    } arrays[] = {
+        {"operand", header->operand_count, header->launch_count, PLAN_MAX_OPERANDS, "launches"},
+        {"parameter", header->param_count, header->launch_count, PLAN_MAX_PARAMS, "launches"},
+        {"tensor map", header->tensor_map_count, header->operand_count, 1, "operands"},
+        {"dependency", header->dependency_count, header->launch_count, PLAN_MAX_DEPENDENCIES, "launches"},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        if (arrays[i].count > arrays[i].owners * arrays[i].each)
+            return status_fail(status, STATUS_CORRUPT, "%s: %s count: %" PRIu32 " is too many for %" PRIu32 " %s", name,
+                               arrays[i].what, arrays[i].count, arrays[i].owners, arrays[i].of);
     if (header->use > PLAN_USE_APART)
         return status_fail(status, STATUS_CORRUPT, "%s: use: expected 0 or 1, found %" PRIu32, name, header->use);
-    if (header->arena_bytes > sizes->bytes[SPACE_ARENA])
-        return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " arena bytes, the engine has %" PRIu64, name,
-                           header->arena_bytes, sizes->bytes[SPACE_ARENA]);
-    if (header->step_bytes > sizes->bytes[SPACE_STEP])
-        return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " step bytes, the engine has %" PRIu64, name,
-                           header->step_bytes, sizes->bytes[SPACE_STEP]);
+    const uint64_t needed[SPACE_COUNT] = {[SPACE_ARENA] = header->arena_bytes, [SPACE_STEP] = header->step_bytes};
+    for (unsigned space = 0; space < SPACE_COUNT; space++)
+        if (needed[space] > sizes->bytes[space])
+            return status_fail(status, STATUS_CORRUPT, "%s: needs %" PRIu64 " %s bytes, the engine has %" PRIu64, name,
+                               needed[space], plan_space_name(space), sizes->bytes[space]);
     return true;
 }
 
@@ -258,24 +260,24 @@ static bool verify_operand(const struct plan_header *header, const struct plan_o
 /* The launch's slices of the operand, parameter and dependency arrays. */
 static bool verify_slices(const struct plan_header *header, const struct plan_launch *launch, struct status *status)
 {
-    if (launch->operand_count > PLAN_MAX_OPERANDS)
-        return status_fail(status, STATUS_CORRUPT, "%u operands, at most %d are possible", launch->operand_count,
-                           PLAN_MAX_OPERANDS);
-    if (launch->param_count > PLAN_MAX_PARAMS)
-        return status_fail(status, STATUS_CORRUPT, "%u parameters, at most %d are possible", launch->param_count,
-                           PLAN_MAX_PARAMS);
-    if (launch->dependency_count > PLAN_MAX_DEPENDENCIES)
-        return status_fail(status, STATUS_CORRUPT, "%u dependencies, at most %d are possible", launch->dependency_count,
-                           PLAN_MAX_DEPENDENCIES);
-    if (!checked_range(launch->first_operand, launch->operand_count, header->operand_count))
-        return status_fail(status, STATUS_CORRUPT, "operands %" PRIu32 " + %u lie outside the plan's %" PRIu32,
-                           launch->first_operand, launch->operand_count, header->operand_count);
-    if (!checked_range(launch->first_param, launch->param_count, header->param_count))
-        return status_fail(status, STATUS_CORRUPT, "parameters %" PRIu32 " + %u lie outside the plan's %" PRIu32,
-                           launch->first_param, launch->param_count, header->param_count);
-    if (!checked_range(launch->first_dependency, launch->dependency_count, header->dependency_count))
-        return status_fail(status, STATUS_CORRUPT, "dependencies %" PRIu32 " + %u lie outside the plan's %" PRIu32,
-                           launch->first_dependency, launch->dependency_count, header->dependency_count);
+    const struct {
+        const char *what;
+        uint32_t first, count, most, all;
+    } slices[] = {
+        {"operands", launch->first_operand, launch->operand_count, PLAN_MAX_OPERANDS, header->operand_count},
+        {"parameters", launch->first_param, launch->param_count, PLAN_MAX_PARAMS, header->param_count},
+        {"dependencies", launch->first_dependency, launch->dependency_count, PLAN_MAX_DEPENDENCIES,
+         header->dependency_count},
+    };
+    enum { SLICES = sizeof slices / sizeof *slices };
+    for (int i = 0; i < SLICES; i++)
+        if (slices[i].count > slices[i].most)
+            return status_fail(status, STATUS_CORRUPT, "%" PRIu32 " %s, at most %" PRIu32 " are possible",
+                               slices[i].count, slices[i].what, slices[i].most);
+    for (int i = 0; i < SLICES; i++)
+        if (!checked_range(slices[i].first, slices[i].count, slices[i].all))
+            return status_fail(status, STATUS_CORRUPT, "%s %" PRIu32 " + %" PRIu32 " lie outside the plan's %" PRIu32,
+                               slices[i].what, slices[i].first, slices[i].count, slices[i].all);
     return true;
 }
 

@@ -302,6 +302,7 @@ struct plan_space_sizes {
 bool plan_verify(const struct plan *plan, const struct plan_space_sizes *sizes, const char *name,
                  struct status *status);
 
+const char *plan_kind_name(const struct plan_header *header); /* "decode", "prefill" */
 const char *plan_space_name(unsigned space);
 const char *plan_op_name(unsigned op);
 const char *plan_library_name(unsigned library); /* "cuBLASLt" */

@@ -67,4 +67,20 @@ bool tokenizer_import_assemble(const struct tokenizer_import *import, uint8_t **
 bool tokenizer_import_fail(const struct tokenizer_import *import, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* A field of one character; *text is borrowed. */
+bool tokenizer_import_character(struct tokenizer_import *import, struct json_reader *reader, const char *key,
+                                const char **text, uint32_t *character);
+
+/* The fields of Metaspace, which is a pre-tokenizer and a decoder. */
+struct metaspace_fields {
+    const char *replacement;    /* borrowed */
+    uint32_t character, scheme; /* METASPACE_ALWAYS, _FIRST or _NEVER */
+    bool split;
+};
+bool tokenizer_import_metaspace(struct tokenizer_import *import, struct json_reader *reader,
+                                struct metaspace_fields *fields);
+
+/* The fields of ByteLevel where none of them has an effect. */
+bool tokenizer_import_byte_level_idle(struct tokenizer_import *import, struct json_reader *reader);
+
 #endif

@@ -29,16 +29,6 @@ static bool out_of_order(struct decoder_import *decoder, const char *type)
                                  decoder->path, type, supported_order);
 }
 
-static bool one_character(struct decoder_import *decoder, struct json_reader *reader, const char *key,
-                          uint32_t *character)
-{
-    const char *text = "";
-    if (!json_reader_string(reader, key, true, &text, decoder->import->status)) return false;
-    if (*text != '\0' && text_read(text, character) == strlen(text)) return true;
-    return tokenizer_import_fail(decoder->import, "%s: field '%s': expected one character, found '%.40s'",
-                                 decoder->path, key, text);
-}
-
 static bool add_decode_step(struct decoder_import *decoder, struct decode_step step)
 {
     struct tokenizer_import *import = decoder->import;
@@ -70,7 +60,8 @@ static bool import_strip(struct decoder_import *decoder, struct json_reader *rea
     struct image_header *header = &decoder->import->header;
     uint64_t start = 0, stop = 0;
     uint32_t character = 0;
-    if (!one_character(decoder, reader, "content", &character) ||
+    const char *content;
+    if (!tokenizer_import_character(decoder->import, reader, "content", &content, &character) ||
         !json_reader_u64(reader, "start", true, 0, INT32_MAX, &start, decoder->import->status) ||
         !json_reader_u64(reader, "stop", true, 0, TOKENIZER_STRIP_LIMIT, &stop, decoder->import->status))
         return false;
@@ -90,24 +81,12 @@ static bool import_strip(struct decoder_import *decoder, struct json_reader *rea
 static bool import_metaspace(struct decoder_import *decoder, struct json_reader *reader)
 {
     struct image_header *header = &decoder->import->header;
-    const char *scheme = "always", *ignored;
-    bool add_prefix_space = true, split;
+    struct metaspace_fields fields;
     if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "Metaspace");
-    if (!one_character(decoder, reader, "replacement", &header->metaspace_character) ||
-        !json_reader_string(reader, "prepend_scheme", false, &scheme, decoder->import->status) ||
-        !json_reader_bool(reader, "add_prefix_space", false, &add_prefix_space, decoder->import->status) ||
-        !json_reader_bool(reader, "split", false, &split, decoder->import->status) ||
-        !json_reader_string(reader, "str_rep", false, &ignored, decoder->import->status))
-        return false;
-    bool never = strcmp(scheme, "never") == 0;
-    if (!never && strcmp(scheme, "first") != 0 && strcmp(scheme, "always") != 0)
-        return tokenizer_import_fail(decoder->import,
-                                     "%s: prepend_scheme '%.80s' is not supported (supported: always, first, never)",
-                                     decoder->path, scheme);
-    if (!add_prefix_space && !never)
-        return tokenizer_import_fail(decoder->import, "%s: add_prefix_space false contradicts prepend_scheme '%s'",
-                                     decoder->path, scheme);
-    header->decoder_flags |= DECODER_METASPACE | (never ? 0u : (uint32_t)DECODER_METASPACE_DROP);
+    if (!tokenizer_import_metaspace(decoder->import, reader, &fields)) return false;
+    header->metaspace_character = fields.character;
+    header->decoder_flags |=
+        DECODER_METASPACE | (fields.scheme == METASPACE_NEVER ? 0u : (uint32_t)DECODER_METASPACE_DROP);
     decoder->stage = STAGE_METASPACE;
     return true;
 }
@@ -127,14 +106,10 @@ static bool import_byte_fallback(struct decoder_import *decoder)
 
 static bool import_bytes(struct decoder_import *decoder, struct json_reader *reader)
 {
-    bool ignored;
     if (decoder->stage != STAGE_TOKENS) return out_of_order(decoder, "ByteLevel");
     decoder->import->header.decoder_flags |= DECODER_BYTES;
     decoder->stage = STAGE_TEXT;
-    return json_reader_bool(reader, "add_prefix_space", false, &ignored,
-                            decoder->import->status) && /* only for encoding */
-           json_reader_bool(reader, "trim_offsets", false, &ignored, decoder->import->status) &&
-           json_reader_bool(reader, "use_regex", false, &ignored, decoder->import->status);
+    return tokenizer_import_byte_level_idle(decoder->import, reader); /* they are for encoding */
 }
 
 static bool import_decoder(struct decoder_import *decoder, json_t *part, int depth)
@@ -223,19 +198,11 @@ static bool replace_segment(void *context, size_t start, size_t end, bool matche
     return tokenizer_text_append(replacement->out, bytes, size, replacement->status);
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* The byte of "<0x0A>", or -1. Rust's number parser, which Hugging Face uses, also accepts a leading '+'. */
 static int byte_token(const char *text, size_t size)
 {
     if (size != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
-    int high = text[3] == '+' ? 0 : hex_digit(text[3]), low = hex_digit(text[4]);
+    int high = text[3] == '+' ? 0 : text_hex_digit(text[3]), low = text_hex_digit(text[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

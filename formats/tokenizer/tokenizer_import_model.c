@@ -277,7 +277,7 @@ bool tokenizer_import_added(struct tokenizer_import *import, json_t *list)
                                   import->texts[added->id], added->content);
             goto done;
         }
-        if (json_object_set_new(ids, added->content, json_integer(added->id)) != 0) {
+        if (!json_put(ids, added->content, json_integer(added->id))) {
             out_of_memory(import);
             goto done;
         }

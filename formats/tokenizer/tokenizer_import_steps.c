@@ -26,6 +26,49 @@ static bool refuse_type(struct tokenizer_import *import, const char *path, const
     return tokenizer_import_fail(import, "%s: type '%.80s' is not supported (supported: %s)", path, type, supported);
 }
 
+bool tokenizer_import_character(struct tokenizer_import *import, struct json_reader *reader, const char *key,
+                                const char **text, uint32_t *character)
+{
+    *text = "";
+    if (!json_reader_string(reader, key, true, text, import->status)) return false;
+    if (**text != '\0' && text_read(*text, character) == strlen(*text)) return true;
+    return tokenizer_import_fail(import, "%s: field '%s': expected one character, found '%.40s'", reader->path, key,
+                                 *text);
+}
+
+bool tokenizer_import_metaspace(struct tokenizer_import *import, struct json_reader *reader,
+                                struct metaspace_fields *fields)
+{
+    static const char *const schemes[] =
+        {[METASPACE_NEVER] = "never", [METASPACE_FIRST] = "first", [METASPACE_ALWAYS] = "always"};
+    enum { SCHEMES = sizeof schemes / sizeof *schemes };
+    const char *scheme = "always", *ignored;
+    bool add_prefix_space = true;
+    *fields = (struct metaspace_fields){.split = true};
+    if (!tokenizer_import_character(import, reader, "replacement", &fields->replacement, &fields->character) ||
+        !json_reader_string(reader, "prepend_scheme", false, &scheme, import->status) ||
+        !json_reader_bool(reader, "add_prefix_space", false, &add_prefix_space, import->status) ||
+        !json_reader_bool(reader, "split", false, &fields->split, import->status) ||
+        !json_reader_string(reader, "str_rep", false, &ignored, import->status)) /* a copy of "replacement" */
+        return false;
+    while (fields->scheme < SCHEMES && strcmp(scheme, schemes[fields->scheme]) != 0) fields->scheme++;
+    if (fields->scheme == SCHEMES)
+        return tokenizer_import_fail(import,
+                                     "%s: prepend_scheme '%.80s' is not supported (supported: always, first, never)",
+                                     reader->path, scheme);
+    if (add_prefix_space || fields->scheme == METASPACE_NEVER) return true;
+    return tokenizer_import_fail(import, "%s: add_prefix_space false contradicts prepend_scheme '%s'", reader->path,
+                                 scheme);
+}
+
+bool tokenizer_import_byte_level_idle(struct tokenizer_import *import, struct json_reader *reader)
+{
+    bool ignored;
+    return json_reader_bool(reader, "add_prefix_space", false, &ignored, import->status) &&
+           json_reader_bool(reader, "trim_offsets", false, &ignored, import->status) &&
+           json_reader_bool(reader, "use_regex", false, &ignored, import->status);
+}
+
 typedef bool (*part_function)(struct tokenizer_import *import, json_t *part, const char *path, int depth);
 
 /* Members of a Sequence, in order. */
@@ -191,34 +234,12 @@ static bool check_first_scheme(struct tokenizer_import *import, const char *path
 
 static bool import_metaspace(struct tokenizer_import *import, struct json_reader *reader, const char *path)
 {
-    const char *replacement = "", *scheme = "always", *ignored;
-    bool add_prefix_space = true, split = true;
-    uint32_t character, flags;
-    if (!json_reader_string(reader, "replacement", true, &replacement, import->status) ||
-        !json_reader_string(reader, "prepend_scheme", false, &scheme, import->status) ||
-        !json_reader_bool(reader, "add_prefix_space", false, &add_prefix_space, import->status) ||
-        !json_reader_bool(reader, "split", false, &split, import->status) ||
-        !json_reader_string(reader, "str_rep", false, &ignored, import->status)) /* a copy of "replacement" */
-        return false;
-    if (*replacement == '\0' || text_read(replacement, &character) != strlen(replacement))
-        return tokenizer_import_fail(import, "%s: field 'replacement': expected one character, found '%.40s'", path,
-                                     replacement);
-    if (strcmp(scheme, "always") == 0)
-        flags = METASPACE_ALWAYS;
-    else if (strcmp(scheme, "first") == 0)
-        flags = METASPACE_FIRST;
-    else if (strcmp(scheme, "never") == 0)
-        flags = METASPACE_NEVER;
-    else
-        return tokenizer_import_fail(import,
-                                     "%s: prepend_scheme '%.80s' is not supported (supported: always, first, never)",
-                                     path, scheme);
-    if (!add_prefix_space && flags != METASPACE_NEVER)
-        return tokenizer_import_fail(import, "%s: add_prefix_space false contradicts prepend_scheme '%s'", path,
-                                     scheme);
-    if (flags == METASPACE_FIRST && !check_first_scheme(import, path)) return false;
-    return add_step(import, true, STEP_METASPACE, flags, NULL, replacement) &&
-           (!split || add_step(import, true, STEP_SPLIT_STRING, SPLIT_MERGED_WITH_NEXT, replacement, NULL));
+    struct metaspace_fields fields;
+    if (!tokenizer_import_metaspace(import, reader, &fields)) return false;
+    if (fields.scheme == METASPACE_FIRST && !check_first_scheme(import, path)) return false;
+    return add_step(import, true, STEP_METASPACE, fields.scheme, NULL, fields.replacement) &&
+           (!fields.split ||
+            add_step(import, true, STEP_SPLIT_STRING, SPLIT_MERGED_WITH_NEXT, fields.replacement, NULL));
 }
 
 static bool pre_tokenizer(struct tokenizer_import *import, json_t *part, const char *path, int depth)
@@ -315,16 +336,14 @@ static bool post_processor(struct tokenizer_import *import, json_t *part, const 
 {
     struct json_reader reader;
     const char *type = "";
-    bool ignored, good = false;
+    bool good = false;
     if (!open_part(import, part, path, &reader, &type)) goto done;
     if (strcmp(type, "Sequence") == 0) {
         good = each_member(import, &reader, "processors", path, depth, post_processor);
     } else if (strcmp(type, "TemplateProcessing") == 0) {
         good = import_template(import, &reader, path);
     } else if (strcmp(type, "ByteLevel") == 0) { /* changes offsets, which are not supported */
-        good = json_reader_bool(&reader, "add_prefix_space", false, &ignored, import->status) &&
-               json_reader_bool(&reader, "trim_offsets", false, &ignored, import->status) &&
-               json_reader_bool(&reader, "use_regex", false, &ignored, import->status);
+        good = tokenizer_import_byte_level_idle(import, &reader);
     } else {
         refuse_type(import, path, type, "ByteLevel, TemplateProcessing, Sequence");
     }

@@ -130,14 +130,6 @@ static bool property(struct translation *t, bool complement)
     return emit(t, complement ? "\\P{" : "\\p{") && emit(t, script ? "sc:" : "") && emit(t, name) && emit(t, "}");
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* After the backslash: an escape for one character. *known is false, with nothing read, for any other. */
 static bool character_escape(struct translation *t, uint32_t *character, bool *known)
 {
@@ -155,8 +147,8 @@ static bool character_escape(struct translation *t, uint32_t *character, bool *k
         size_t limit = braces ? 8 : c == 'x' ? 2 : 4, digits = 0;
         uint64_t value = 0;
         t->at += braces ? 2 : 1;
-        for (; digits < limit && hex_digit(peek(t, 0)) >= 0; digits++, t->at++)
-            value = value * 16 + (uint64_t)hex_digit(peek(t, 0));
+        for (; digits < limit && text_hex_digit(peek(t, 0)) >= 0; digits++, t->at++)
+            value = value * 16 + (uint64_t)text_hex_digit(peek(t, 0));
         if (digits == 0 || (c == 'u' && digits != 4)) return refuse(t, "an unfinished hexadecimal escape");
         if (braces && peek(t, 0) != '}') return refuse(t, "an unfinished hexadecimal escape");
         if (braces) t->at++;

@@ -130,6 +130,15 @@ static inline size_t text_write(uint32_t character, char out[TEXT_CHARACTER_BYTE
     return 4;
 }
 
+/* -1: not a hexadecimal digit */
+static inline int text_hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
 /* Unicode's White_Space property, which `\s` of Hugging Face's regex engine also matches. */
 static inline bool text_is_space(uint32_t character)
 {

@@ -77,9 +77,9 @@ static json_t *values_to_json(const struct tuning_value *values, int count)
     bool good = list != NULL;
     for (int i = 0; i < count; i++) {
         json_t *pair = json_array();
-        good = good && pair && json_array_append_new(pair, json_string(values[i].name)) == 0 &&
-               json_array_append_new(pair, json_integer(values[i].value)) == 0;
-        good = json_array_append_new(list, pair) == 0 && good;
+        good = good && pair && json_add(pair, json_string(values[i].name)) &&
+               json_add(pair, json_integer(values[i].value));
+        good = json_add(list, pair) && good;
     }
     if (good) return list;
     json_decref(list);
@@ -90,20 +90,18 @@ static json_t *record_to_json(const struct tuning_record *record)
 {
     json_t *root = json_object();
     bool good = root != NULL;
-    good = good && json_object_set_new(root, "key", json_string(record->key)) == 0 &&
-           json_object_set_new(root, "values", values_to_json(record->values, record->value_count)) == 0 &&
-           json_object_set_new(root, "median_us", json_real(record->median_us)) == 0 &&
-           json_object_set_new(root, "spread_us", json_real(record->spread_us)) == 0 &&
-           json_object_set_new(root, "roofline_us", json_real(record->roofline_us)) == 0 &&
-           json_object_set_new(root, "bytes", json_integer((json_int_t)record->bytes)) == 0 &&
-           json_object_set_new(root, "flops", json_integer((json_int_t)record->flops)) == 0 &&
-           json_object_set_new(root, "level", json_string(record->level)) == 0 &&
-           json_object_set_new(root, "candidates", json_integer((json_int_t)record->candidates)) == 0;
+    good = good && json_put(root, "key", json_string(record->key)) &&
+           json_put(root, "values", values_to_json(record->values, record->value_count)) &&
+           json_put(root, "median_us", json_real(record->median_us)) &&
+           json_put(root, "spread_us", json_real(record->spread_us)) &&
+           json_put(root, "roofline_us", json_real(record->roofline_us)) &&
+           json_put(root, "bytes", json_integer((json_int_t)record->bytes)) &&
+           json_put(root, "flops", json_integer((json_int_t)record->flops)) &&
+           json_put(root, "level", json_string(record->level)) &&
+           json_put(root, "candidates", json_integer((json_int_t)record->candidates));
     if (record->runner_up_count)
-        good =
-            good &&
-            json_object_set_new(root, "runner_up", values_to_json(record->runner_up, record->runner_up_count)) == 0 &&
-            json_object_set_new(root, "runner_up_us", json_real(record->runner_up_us)) == 0;
+        good = good && json_put(root, "runner_up", values_to_json(record->runner_up, record->runner_up_count)) &&
+               json_put(root, "runner_up_us", json_real(record->runner_up_us));
     if (good) return root;
     json_decref(root);
     return NULL;

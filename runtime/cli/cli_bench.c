@@ -176,8 +176,7 @@ static int open_run(struct bench_run *run, struct bench_engine *bench, const str
     run->tokens = calloc(most > test->batch ? most : test->batch, sizeof *run->tokens);
     run->drawn = calloc((size_t)test->batch * DECODE_STEPS, sizeof *run->drawn);
     if (run->slots && run->tokens && run->drawn) return CLI_DONE;
-    fprintf(stderr, "%s: out of memory\n", cli_program());
-    return CLI_MACHINE;
+    return cli_out_of_memory();
 }
 
 static void close_run(struct bench_run *run)
@@ -193,10 +192,7 @@ int bench_run(struct bench_engine *bench, const struct bench_test *test, uint32_
     struct bench_run run;
     int code = open_run(&run, bench, test);
     double *seconds = calloc(repetitions, sizeof *seconds);
-    if (!code && !seconds) {
-        fprintf(stderr, "%s: out of memory\n", cli_program());
-        code = CLI_MACHINE;
-    }
+    if (!code && !seconds) code = cli_out_of_memory();
     if (code) goto done;
     /* The first run is not measured: it fills caches, page tables and KV pages. */
     double ignored;
@@ -291,10 +287,7 @@ static int time_child(const struct bench_engine *bench, double *seconds)
 int bench_first_token(const struct bench_engine *bench, uint32_t repetitions, struct bench_row *row)
 {
     double *seconds = calloc(repetitions, sizeof *seconds);
-    if (!seconds) {
-        fprintf(stderr, "%s: out of memory\n", cli_program());
-        return CLI_MACHINE;
-    }
+    if (!seconds) return cli_out_of_memory();
     int code = CLI_DONE;
     for (uint32_t i = 0; i < repetitions && !code; i++) code = time_child(bench, &seconds[i]);
     if (!code) {

@@ -104,7 +104,7 @@ static bool print_json(const struct bench_engine *bench, const struct bench_row 
 {
     json_t *results = json_array();
     bool ok = results != NULL;
-    for (size_t i = 0; ok && i < count; i++) ok = json_array_append_new(results, row_json(bench, &rows[i])) == 0;
+    for (size_t i = 0; ok && i < count; i++) ok = json_add(results, row_json(bench, &rows[i]));
     json_t *report =
         json_pack("{s:o, s:s?, s:I, s:i, s:s, s:f, s:f, s:I, s:I, s:{s:f, s:f, s:I, s:i}, s:o}", "file",
                   json_string_or_null(bench->path), "device", bench->session_facts.device, "weights_bytes",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/json.h"
 #include "formats/cli/cli_process.h"
 #include "runtime/cli/cli_launch.h"
 
@@ -113,11 +114,6 @@ static double measured_us(const struct group *groups, size_t count, uint32_t *la
         *launches += groups[g].launches;
     }
     return us;
-}
-
-static const char *kind_name(const struct plan *plan)
-{
-    return plan->header.kind == PLAN_DECODE ? "decode" : "prefill";
 }
 
 /* The plan that takes the place of plan p where its libraries are there; NULL: none does. */
@@ -270,7 +266,7 @@ static bool print_plan(const struct engine *file, const struct plan *plan, struc
         return false;
     }
     double us = measured_us(groups, count, &launches);
-    fprintf(out, "\n%s of %" PRIu32 " row%s%s: %" PRIu32 " launches", kind_name(plan), plan->header.rows,
+    fprintf(out, "\n%s of %" PRIu32 " row%s%s: %" PRIu32 " launches", plan_kind_name(&plan->header), plan->header.rows,
             plan->header.rows == 1 ? "" : "s", is_library_plan(file, plan) ? " with libraries" : "",
             plan->header.launch_count);
     if (launches)
@@ -341,26 +337,16 @@ bool tactics_print(const struct engine *file, FILE *out, struct status *status)
 
 /* ---- for programs ---- */
 
-/* Takes the reference of `value`; NULL (out of memory) is a failure. */
-static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
-
-/* Entries of kernels may be invalid UTF-8. */
-static json_t *text_json(const char *text)
-{
-    json_t *value = json_string(text);
-    return value ? value : json_null();
-}
-
 static bool put_tactic(json_t *object, const char *kernel_key, const char *tunables_key,
                        const struct tuning_value *values, int count, enum engine_target target)
 {
     const char *kernel = tactic_kernel(values, count, target);
     json_t *tunables = json_object();
     bool ok = tunables != NULL;
-    if (kernel) ok = ok && put(object, kernel_key, text_json(kernel));
+    if (kernel) ok = ok && json_put(object, kernel_key, json_string_or_null(kernel));
     for (int i = kernel != NULL; i < count; i++)
-        ok = ok && put(tunables, values[i].name, json_integer(values[i].value));
-    return put(object, tunables_key, tunables) && ok;
+        ok = ok && json_put(tunables, values[i].name, json_integer(values[i].value));
+    return json_put(object, tunables_key, tunables) && ok;
 }
 
 /* The winner of the race in which the kernel was not the fastest; race NULL: it was the fastest. */
@@ -369,28 +355,30 @@ static bool put_race(json_t *object, const struct tuning_record *race, enum engi
     if (!race) return true;
     json_t *winner = json_pack("{s:f}", "median_us", race->median_us);
     bool ok = winner && put_tactic(winner, "kernel", "tunables", race->values, race->value_count, target);
-    return put(object, "race_winner", winner) && ok;
+    return json_put(object, "race_winner", winner) && ok;
 }
 
 static bool put_record(json_t *object, const struct tuning_record *record, const struct tuning_record *race,
                        enum engine_target target)
 {
     struct rates rates = find_rates(record);
-    bool ok = put(object, "key", text_json(record->key)) && put(object, "level", text_json(record->level)) &&
-              put(object, "candidates", json_integer((json_int_t)record->candidates)) &&
+    bool ok = json_put(object, "key", json_string_or_null(record->key)) &&
+              json_put(object, "level", json_string_or_null(record->level)) &&
+              json_put(object, "candidates", json_integer((json_int_t)record->candidates)) &&
               put_tactic(object, "kernel", "tunables", record->values, record->value_count, target);
     if (!ok || !is_measured(record)) return ok;
-    ok = put(object, "median_us", json_real(record->median_us)) &&
-         put(object, "spread_us", json_real(record->spread_us)) &&
-         put(object, "roofline_us", json_real(record->roofline_us)) &&
-         put(object, "gb_per_second", json_real(rates.gb_per_second)) &&
-         put(object, "tflops", json_real(rates.tflops)) &&
-         put(object, "roofline_percent", json_real(rates.roofline_percent)) &&
-         put(object, "choice", text_json(choice_names[find_choice(record, race)])) && put_race(object, race, target);
+    ok = json_put(object, "median_us", json_real(record->median_us)) &&
+         json_put(object, "spread_us", json_real(record->spread_us)) &&
+         json_put(object, "roofline_us", json_real(record->roofline_us)) &&
+         json_put(object, "gb_per_second", json_real(rates.gb_per_second)) &&
+         json_put(object, "tflops", json_real(rates.tflops)) &&
+         json_put(object, "roofline_percent", json_real(rates.roofline_percent)) &&
+         json_put(object, "choice", json_string_or_null(choice_names[find_choice(record, race)])) &&
+         put_race(object, race, target);
     if (!ok || !record->runner_up_count) return ok;
     json_t *runner_up = json_pack("{s:f}", "median_us", record->runner_up_us);
     ok = runner_up && put_tactic(runner_up, "kernel", "tunables", record->runner_up, record->runner_up_count, target);
-    return put(object, "runner_up", runner_up) && ok;
+    return json_put(object, "runner_up", runner_up) && ok;
 }
 
 static json_t *group_json(const struct engine *file, const struct plan *plan, const struct group *group,
@@ -401,13 +389,14 @@ static json_t *group_json(const struct engine *file, const struct plan *plan, co
     launch_shape(file, plan, launch, shape);
     json_t *entry = json_object();
     bool ok =
-        put(entry, "op", json_string(engine_op_name(file, launch->op))) && put(entry, "shape", text_json(shape)) &&
-        put(entry, "launches", json_integer((json_int_t)group->launches)) &&
-        put(entry, "kernel", text_json(engine_kernel_name(file, launch))) &&
-        put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
-        put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
-        put(entry, "tuned", json_boolean(group->record)) &&
-        put(entry, "measured", json_boolean(is_measured(group->record))) &&
+        json_put(entry, "op", json_string(engine_op_name(file, launch->op))) &&
+        json_put(entry, "shape", json_string_or_null(shape)) &&
+        json_put(entry, "launches", json_integer((json_int_t)group->launches)) &&
+        json_put(entry, "kernel", json_string_or_null(engine_kernel_name(file, launch))) &&
+        json_put(entry, "bytes", json_integer((json_int_t)launch->bytes)) &&
+        json_put(entry, "flops", json_integer((json_int_t)launch->flops)) &&
+        json_put(entry, "tuned", json_boolean(group->record)) &&
+        json_put(entry, "measured", json_boolean(is_measured(group->record))) &&
         (!group->record || put_record(entry, group->record, find_race(records, group->record), file->manifest.target));
     if (ok) return entry;
     json_decref(entry);
@@ -421,15 +410,14 @@ static json_t *plan_json(const struct engine *file, const struct plan *plan, str
     struct group *groups = group_launches(plan, records, &count);
     json_t *list = groups ? json_array() : NULL;
     bool ok = list != NULL;
-    for (size_t g = 0; ok && g < count; g++)
-        ok = json_array_append_new(list, group_json(file, plan, &groups[g], records)) == 0;
+    for (size_t g = 0; ok && g < count; g++) ok = json_add(list, group_json(file, plan, &groups[g], records));
     double us = groups ? measured_us(groups, count, &launches) : 0;
     free(groups);
     if (!ok) {
         json_decref(list);
         return NULL;
     }
-    return json_pack("{s:s, s:I, s:b, s:I, s:I, s:f, s:o}", "kind", kind_name(plan), "rows",
+    return json_pack("{s:s, s:I, s:b, s:I, s:I, s:f, s:o}", "kind", plan_kind_name(&plan->header), "rows",
                      (json_int_t)plan->header.rows, "with_libraries", is_library_plan(file, plan), "launches",
                      (json_int_t)plan->header.launch_count, "measured_launches", (json_int_t)launches, "measured_us",
                      us, "tactics", list);
@@ -443,8 +431,8 @@ json_t *tactics_json(const struct engine *file, struct status *status)
     bool ok = list != NULL;
     for (size_t p = 0; ok && p < file->plan_count; p++) {
         const struct plan *library = library_plan(file, p);
-        ok = json_array_append_new(list, plan_json(file, &file->plans[p], &records)) == 0 &&
-             (!library || json_array_append_new(list, plan_json(file, library, &records)) == 0);
+        ok = json_add(list, plan_json(file, &file->plans[p], &records)) &&
+             (!library || json_add(list, plan_json(file, library, &records)));
     }
     records_free(&records);
     if (ok) return list;

@@ -81,12 +81,10 @@ static json_t *event_json(const char *name, const char *phase, size_t process, i
                      (json_int_t)process, "tid", thread, "args", arguments);
 }
 
-static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
-
 static json_t *span_json(const char *name, size_t process, int thread, double start_us, double us, json_t *arguments)
 {
     json_t *event = event_json(name, "X", process, thread, arguments);
-    if (put(event, "ts", json_real(start_us)) && put(event, "dur", json_real(us))) return event;
+    if (json_put(event, "ts", json_real(start_us)) && json_put(event, "dur", json_real(us))) return event;
     json_decref(event);
     return NULL;
 }
@@ -122,13 +120,12 @@ static bool add_names(json_t *events, const struct bench_engine *bench, const st
                   "sizes", sizes, "engine", json_string_or_null(bench->path), "device", facts->device,
                   "instruction_set", facts->instruction_set, "threads", (json_int_t)facts->threads, "replay_us",
                   trace->replay_us, "launches_us", launches_us(trace));
-    return json_array_append_new(events,
-                                 event_json("process_name", "M", process, 0, json_pack("{s:s}", "name", name))) == 0 &&
-           json_array_append_new(events, event_json("process_labels", "M", process, 0, about)) == 0 &&
-           json_array_append_new(events, event_json("thread_name", "M", process, THREAD_REPLAY,
-                                                    json_pack("{s:s}", "name", "the step as it is replayed"))) == 0 &&
-           json_array_append_new(events, event_json("thread_name", "M", process, THREAD_LAUNCHES,
-                                                    json_pack("{s:s}", "name", "launches one after the other"))) == 0;
+    return json_add(events, event_json("process_name", "M", process, 0, json_pack("{s:s}", "name", name))) &&
+           json_add(events, event_json("process_labels", "M", process, 0, about)) &&
+           json_add(events, event_json("thread_name", "M", process, THREAD_REPLAY,
+                                       json_pack("{s:s}", "name", "the step as it is replayed"))) &&
+           json_add(events, event_json("thread_name", "M", process, THREAD_LAUNCHES,
+                                       json_pack("{s:s}", "name", "launches one after the other")));
 }
 
 static bool add_step(json_t *events, const struct bench_engine *bench, const struct traced *step, size_t process)
@@ -140,9 +137,9 @@ static bool add_step(json_t *events, const struct bench_engine *bench, const str
     json_t *facts = json_pack("{s:I, s:f}", "launches", (json_int_t)trace->plan->header.launch_count, "launches_us",
                               launches_us(trace));
     bool ok = add_names(events, bench, step, process) &&
-              json_array_append_new(events, span_json(name, process, THREAD_REPLAY, 0, trace->replay_us, facts)) == 0;
+              json_add(events, span_json(name, process, THREAD_REPLAY, 0, trace->replay_us, facts));
     for (uint32_t i = 0; ok && i < trace->plan->header.launch_count; i++) {
-        ok = json_array_append_new(events, launch_json(step, process, i, start_us)) == 0;
+        ok = json_add(events, launch_json(step, process, i, start_us));
         start_us += trace->launch_us[i];
     }
     return ok;

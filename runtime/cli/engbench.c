@@ -126,10 +126,8 @@ static int open_engine(struct bench_engine *bench, struct arguments *arguments)
         return cli_fail_error(&error);
     uint64_t rest = arguments->context < bench->facts.max_context ? bench->facts.max_context - arguments->context : 0;
     if (!default_list(&arguments->prompts, DEFAULT_PROMPT, rest) ||
-        !default_list(&arguments->decodes, DEFAULT_DECODE, rest) || !default_list(&arguments->batches, 1, 1)) {
-        fprintf(stderr, "%s: out of memory\n", cli_program());
-        return CLI_MACHINE;
-    }
+        !default_list(&arguments->decodes, DEFAULT_DECODE, rest) || !default_list(&arguments->batches, 1, 1))
+        return cli_out_of_memory();
     int code = check_lengths(bench, arguments, &arguments->prompts, "-p");
     if (!code) code = check_lengths(bench, arguments, &arguments->decodes, "-n");
     if (!code) code = check_batches(bench, &arguments->batches);
@@ -244,10 +242,7 @@ static int trace_engine(struct bench_engine *bench, const struct arguments *argu
     struct status status = {0};
     size_t count = 0;
     struct traced *steps = calloc(arguments->batches.count + 1, sizeof *steps);
-    if (!steps) {
-        status_fail(&status, STATUS_MACHINE, "out of memory");
-        return cli_fail_status(&status);
-    }
+    if (!steps) return cli_out_of_memory();
     int code = trace_steps(bench, arguments, steps, &count);
     if (!code && (!trace_write(bench, steps, count, arguments->trace, &status) || !trace_print(steps, count, &status)))
         code = cli_fail_status(&status);

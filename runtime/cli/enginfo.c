@@ -105,7 +105,7 @@ static void print_summary(const struct engine *file, const struct verification *
 /* Adds a value; NULL is a failure, which may have a message already. */
 static bool put(json_t *object, const char *key, json_t *value, struct status *status)
 {
-    if (json_object_set_new(object, key, value) == 0) return true;
+    if (json_put(object, key, value)) return true;
     return status->code != STATUS_OK ? false : status_fail(status, STATUS_MACHINE, "out of memory");
 }
 

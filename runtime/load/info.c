@@ -6,9 +6,6 @@
 #include "runtime/load/info.h"
 #include "runtime/load/load_gpu.h"
 
-/* Takes the reference of `value`; NULL (out of memory) is a failure. */
-static bool put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value) == 0; }
-
 /* Weight bytes that one replay reads. An embedding table is looked up, not read; as LM head it is counted with its
  * matmul. */
 static uint64_t weight_bytes(const struct plan *plan)
@@ -35,8 +32,8 @@ static json_t *plans_json(const struct engine *file)
             flops += plan->launches[launch].flops;
         }
         json_t *entry =
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", plan->header.kind == PLAN_DECODE ? "decode" : "prefill",
-                      "rows", (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "bytes",
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
+                      (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "bytes",
                       (json_int_t)bytes, "flops", (json_int_t)flops, "weight_bytes", (json_int_t)weight_bytes(plan));
         if (json_array_append_new(plans, entry)) {
             json_decref(plans);
@@ -57,7 +54,7 @@ static json_t *library_plans_json(const struct engine *file)
             calls += (plan->launches[launch].attributes & LAUNCH_LIBRARY) != 0;
         if (plan->header.launch_count == 0) continue;
         json_t *entry =
-            json_pack("{s:s, s:I, s:I, s:I}", "kind", plan->header.kind == PLAN_DECODE ? "decode" : "prefill", "rows",
+            json_pack("{s:s, s:I, s:I, s:I}", "kind", plan_kind_name(&plan->header), "rows",
                       (json_int_t)plan->header.rows, "launches", (json_int_t)plan->header.launch_count, "calls", calls);
         if (json_array_append_new(plans, entry)) {
             json_decref(plans);
@@ -91,13 +88,13 @@ static json_t *load_json(const struct eng_engine *engine)
                   "open_seconds", engine->open_seconds, "verify_seconds", engine->verify_seconds,
                   "verify_gb_per_second", rate, "instruction_set", cpu_isa_name(cpu_isa_best()));
     if (!engine->cuda) return load;
-    bool ok = put(load, "device", device_json(engine->cuda));
+    bool ok = json_put(load, "device", device_json(engine->cuda));
     if (engine->cuda->link) {
         json_t *exchange =
             json_pack("{s:s, s:s?}", "link", cuda_link_name(engine->cuda->link), "reason", engine->cuda->detour);
-        ok = put(load, "exchange", exchange) && ok;
+        ok = json_put(load, "exchange", exchange) && ok;
     }
-    if (engine->file.call_count > 0) ok = put(load, "libraries", libraries_json(engine)) && ok;
+    if (engine->file.call_count > 0) ok = json_put(load, "libraries", libraries_json(engine)) && ok;
     if (ok) return load;
     json_decref(load);
     return NULL;
@@ -114,13 +111,13 @@ json_t *info_json(const struct engine *file, const char *path)
                   "tokens", (json_int_t)golden->token_count, "tolerance", (double)golden->tolerance, "plans", "cases",
                   (json_int_t)cases->case_count, "tokens", (json_int_t)cases->row_count, "longest_context",
                   (json_int_t)golden_longest(cases), "tolerance", (double)cases->tolerance);
-    bool ok = put(info, "file", json_string_or_null(path)) /* a path need not be valid UTF-8 */;
-    ok = put(info, "manifest", manifest) && ok;
-    ok = put(info, "plans", plans_json(file)) && ok;
-    if (file->call_count > 0) ok = put(info, "library_plans", library_plans_json(file)) && ok;
-    ok = put(info, "golden", golden_json) && ok;
-    ok = put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
-    ok = put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;
+    bool ok = json_put(info, "file", json_string_or_null(path)) /* a path need not be valid UTF-8 */;
+    ok = json_put(info, "manifest", manifest) && ok;
+    ok = json_put(info, "plans", plans_json(file)) && ok;
+    if (file->call_count > 0) ok = json_put(info, "library_plans", library_plans_json(file)) && ok;
+    ok = json_put(info, "golden", golden_json) && ok;
+    ok = json_put(info, "file_bytes", json_integer((json_int_t)file->size)) && ok;
+    ok = json_put(info, "tensors", json_integer((json_int_t)file->tensor_count)) && ok;
     if (ok) return info;
     json_decref(info);
     return NULL;
@@ -130,7 +127,7 @@ char *info_format(const struct eng_engine *engine, struct status *status)
 {
     char *text = NULL;
     json_t *info = info_json(&engine->file, engine->path);
-    if (info && put(info, "load", load_json(engine)))
+    if (info && json_put(info, "load", load_json(engine)))
         text = json_format(info, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     if (!text) status_fail(status, STATUS_MACHINE, "out of memory");
     json_decref(info);

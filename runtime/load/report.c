@@ -42,6 +42,11 @@ enum eng_status report_ok(struct eng_error *error)
     return ENG_OK;
 }
 
+enum eng_status report_result(bool ok, const struct status *status, struct eng_error *error)
+{
+    return ok ? report_ok(error) : report_status(status, error);
+}
+
 bool report_not_null(const void *argument, const char *function, const char *name, struct status *status)
 {
     if (argument) return true;

@@ -13,6 +13,8 @@
 /* Fills *error unless it is NULL, and returns the code. */
 enum eng_status report_status(const struct status *status, struct eng_error *error);
 enum eng_status report_ok(struct eng_error *error);
+/* The one or the other. */
+enum eng_status report_result(bool ok, const struct status *status, struct eng_error *error);
 
 /* Fails with ENG_USAGE if the argument is NULL. */
 bool report_not_null(const void *argument, const char *function, const char *name, struct status *status);

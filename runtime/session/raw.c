@@ -181,8 +181,7 @@ enum eng_status eng_prefill(struct eng_session *session, uint32_t slot, const in
                             int32_t *next_token, float *logits, struct eng_error *error)
 {
     struct status status = {0};
-    if (!prefill(session, slot, tokens, count, next_token, logits, &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(prefill(session, slot, tokens, count, next_token, logits, &status), &status, error);
 }
 
 static bool check_different(const uint32_t *slots, size_t count, const char *function, struct status *status)
@@ -284,36 +283,31 @@ static bool run_steps(struct eng_session *session, const uint32_t *slots, const 
     return true;
 }
 
+/* next_tokens: [steps, count]; logits, of the last step, may be NULL. */
+static bool decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
+                   size_t steps, int32_t *next_tokens, float *logits, const char *function, struct status *status)
+{
+    if (!check_decode(session, slots, tokens, count, steps, next_tokens, function, status)) return false;
+    if (!run_steps(session, slots, tokens, (uint32_t)count, steps, next_tokens, status))
+        return status_prefix(status, "%s", function);
+    if (logits && !copy_logits(session, count, logits, function, status)) return false;
+    for (size_t step = 0; step < steps; step++)
+        if (!check_drawn(slots, next_tokens + step * count, count, function, status)) return false;
+    return true;
+}
+
 enum eng_status eng_decode(struct eng_session *session, const uint32_t *slots, const int32_t *tokens, size_t count,
                            int32_t *next_tokens, float *logits, struct eng_error *error)
 {
-    static const char function[] = "eng_decode";
     struct status status = {0};
-    if (!check_decode(session, slots, tokens, count, 1, next_tokens, function, &status))
-        return report_status(&status, error);
-    if (!run_steps(session, slots, tokens, (uint32_t)count, 1, next_tokens, &status)) {
-        status_prefix(&status, "%s", function);
-        return report_status(&status, error);
-    }
-    if ((logits && !copy_logits(session, count, logits, function, &status)) ||
-        !check_drawn(slots, next_tokens, count, function, &status))
-        return report_status(&status, error);
-    return report_ok(error);
+    return report_result(decode(session, slots, tokens, count, 1, next_tokens, logits, "eng_decode", &status), &status,
+                         error);
 }
 
 enum eng_status eng_decode_steps(struct eng_session *session, const uint32_t *slots, const int32_t *tokens,
                                  size_t count, size_t steps, int32_t *next_tokens, struct eng_error *error)
 {
-    static const char function[] = "eng_decode_steps";
     struct status status = {0};
-    if (!check_decode(session, slots, tokens, count, steps, next_tokens, function, &status))
-        return report_status(&status, error);
-    if (!run_steps(session, slots, tokens, (uint32_t)count, steps, next_tokens, &status)) {
-        status_prefix(&status, "%s", function);
-        return report_status(&status, error);
-    }
-    for (size_t step = 0; step < steps; step++)
-        if (!check_drawn(slots, next_tokens + step * count, count, function, &status))
-            return report_status(&status, error);
-    return report_ok(error);
+    return report_result(decode(session, slots, tokens, count, steps, next_tokens, NULL, "eng_decode_steps", &status),
+                         &status, error);
 }

@@ -42,6 +42,5 @@ enum eng_status eng_sampling_recommended(const struct eng_engine *engine, struct
     own.top_p = (float)manifest->top_p;
     own.repetition_penalty = (float)manifest->repetition_penalty;
     own.top_k = manifest->top_k > INT32_MAX ? INT32_MAX : (uint32_t)manifest->top_k;
-    if (!report_write_facts(sampling, &own, sizeof own, "eng_sampling", &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(report_write_facts(sampling, &own, sizeof own, "eng_sampling", &status), &status, error);
 }

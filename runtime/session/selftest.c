@@ -190,6 +190,5 @@ enum eng_status eng_selftest_plan(const struct eng_session *session, size_t inde
         .longest_context = found->longest,
         .largest_error = found->largest_error,
     };
-    if (!report_write_facts(plan, &own, sizeof own, "eng_selftest_plan", &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(report_write_facts(plan, &own, sizeof own, "eng_selftest_plan", &status), &status, error);
 }

@@ -240,7 +240,5 @@ enum eng_status eng_session_get_facts(const struct eng_session *session, struct 
         .fallback = session->backend->fallback,
         .detour = session->backend->detour,
     };
-    if (!report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status))
-        return report_status(&status, error);
-    return report_ok(error);
+    return report_result(report_write_facts(facts, &own, sizeof own, "eng_session_facts", &status), &status, error);
 }

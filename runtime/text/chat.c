@@ -243,5 +243,5 @@ done:
     token_buffer_free(&chat.tokens);
     token_buffer_free(&chat.piece);
     text_buffer_free(&chat.text);
-    return status.code == STATUS_OK ? report_ok(error) : report_status(&status, error);
+    return report_result(status.code == STATUS_OK, &status, error);
 }

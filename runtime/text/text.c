@@ -58,8 +58,7 @@ enum eng_status eng_tokenize(const struct eng_engine *engine, const char *text, 
                              int32_t *tokens, size_t capacity, size_t *count, struct eng_error *error)
 {
     struct status status = {0};
-    if (!tokenize(engine, text, size, flags, tokens, capacity, count, &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(tokenize(engine, text, size, flags, tokens, capacity, count, &status), &status, error);
 }
 
 /* A model's vocabulary may be padded beyond the tokenizer's: such ids have no text. */
@@ -115,8 +114,7 @@ enum eng_status eng_detokenize(const struct eng_engine *engine, const int32_t *t
                                char *text, size_t capacity, size_t *size, struct eng_error *error)
 {
     struct status status = {0};
-    if (!detokenize(engine, tokens, count, flags, text, capacity, size, &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(detokenize(engine, tokens, count, flags, text, capacity, size, &status), &status, error);
 }
 
 enum eng_status eng_text_create(const struct eng_engine *engine, uint32_t flags, struct eng_text **stream,
