@@ -51,8 +51,7 @@ TEST(hostile_params_are_refused)
 {
     const int64_t params[ADD_PARAMS] = {4, 0, 64};
     test_hostile_params(&op_add, params, &geometry);
-    test_assert_refused(&op_add, params, &geometry, ADD_WIDTH, 0);
-    test_assert_refused(&op_add, params, &geometry, ADD_WIDTH, (int64_t)INT32_MAX + 1);
+    test_refuses(&op_add, params, &geometry, TEST_CHANGES({ADD_WIDTH, 0}, {ADD_WIDTH, (int64_t)INT32_MAX + 1}));
 }
 
 int main(void) { return test_run(); }

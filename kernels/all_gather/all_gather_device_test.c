@@ -3,7 +3,7 @@
 #include "kernels/all_gather/all_gather_device.h"
 
 #include "kernels/cuda/test_comm.h"
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 
 enum { MOST_CANDIDATES = 16, MOST_TRIALS = 256 };
 #define EMPTY       UINT32_C(0xffffffff)
@@ -14,17 +14,7 @@ struct trial {
     int64_t valid;
 };
 static struct trial trials[MOST_TRIALS];
-static int trial_count;
-
-static const char *describe(const struct trial *trial)
-{
-    static char text[160];
-    const int64_t *p = trial->params;
-    snprintf(text, sizeof text, "%d of %d rows of %d columns, out of %d, %d ranks, threads %d", (int)trial->valid,
-             (int)p[ALL_GATHER_DEVICE_ROWS], (int)p[ALL_GATHER_DEVICE_WIDTH], (int)p[ALL_GATHER_DEVICE_OUT_WIDTH],
-             (int)p[ALL_GATHER_DEVICE_RANKS], (int)p[ALL_GATHER_DEVICE_THREADS]);
-    return text;
-}
+static struct test_variants variants;
 
 static void add_trials(int64_t rows, int64_t valid, int64_t width, int64_t out_width, int64_t ranks, int most)
 {
@@ -34,29 +24,18 @@ static void add_trials(int64_t rows, int64_t valid, int64_t width, int64_t out_w
                                              most < MOST_CANDIDATES ? most : MOST_CANDIDATES);
     assert_in_range(count, 1, most);
     for (int c = 0; c < count; c++) {
-        assert_in_range(trial_count, 0, MOST_TRIALS - 1);
-        trials[trial_count].valid = valid;
-        memcpy(trials[trial_count++].params, candidates[c], sizeof candidates[c]);
+        const int added = test_variants_add(&variants, &device_all_gather, candidates[c]);
+        assert_in_range(added, 0, MOST_TRIALS - 1);
+        trials[added].valid = valid;
+        memcpy(trials[added].params, candidates[c], sizeof candidates[c]);
     }
-}
-
-static void compile_trials(void)
-{
-    static const struct device_kernel *kernels[MOST_TRIALS];
-    static int64_t params[MOST_TRIALS][PLAN_MAX_PARAMS];
-    if (!getenv("ENG_TEST_CUBINS")) return;
-    for (int t = 0; t < trial_count; t++) {
-        kernels[t] = &device_all_gather;
-        memcpy(params[t], trials[t].params, sizeof params[t]);
-    }
-    test_kernels_compile(kernels, params, trial_count);
 }
 
 /* Any bits, now and then COMM_EMPTY; rows that are not valid are poison. */
 static uint32_t *make_x(const struct trial *trial, uint64_t seed)
 {
-    const size_t width = (size_t)trial->params[ALL_GATHER_DEVICE_WIDTH], valid = (size_t)trial->valid * width;
-    const size_t cells = (size_t)trial->params[ALL_GATHER_DEVICE_ROWS] * width;
+    const size_t width = (size_t)trial->params[ALL_GATHER_WIDTH], valid = (size_t)trial->valid * width;
+    const size_t cells = (size_t)trial->params[ALL_GATHER_ROWS] * width;
     struct test_random random = {seed * 2 + 1};
     uint32_t *x = malloc(cells * sizeof *x);
     assert_non_null(x);
@@ -70,17 +49,18 @@ static uint32_t *make_x(const struct trial *trial, uint64_t seed)
 /* Input of rank k. With one x a rank exchanges with itself and has all of them. */
 static void check_out(const struct trial *trial, uint32_t *const *x, int count, const uint32_t *out)
 {
-    const size_t width = (size_t)trial->params[ALL_GATHER_DEVICE_WIDTH];
-    const size_t out_width = (size_t)trial->params[ALL_GATHER_DEVICE_OUT_WIDTH];
+    const size_t width = (size_t)trial->params[ALL_GATHER_WIDTH];
+    const size_t out_width = (size_t)trial->params[ALL_GATHER_OUT_WIDTH];
     for (size_t r = 0; r < (size_t)trial->valid; r++)
         for (size_t c = 0; c < out_width; c++) {
             uint32_t expected = x[count > 1 ? c / width : 0][r * width + c % width], found = out[r * out_width + c];
             if (expected == EMPTY) expected = EMPTY_CLEAN;
             if (found != expected)
-                fail_msg("%s: row %zu, column %zu: expected %08x, found %08x", describe(trial), r, c, expected, found);
+                fail_msg("%s: row %zu, column %zu: expected %08x, found %08x",
+                         test_describe(&device_all_gather, trial->params), r, c, expected, found);
         }
     const size_t done = (size_t)trial->valid * out_width;
-    const size_t all = (size_t)trial->params[ALL_GATHER_DEVICE_ROWS] * out_width;
+    const size_t all = (size_t)trial->params[ALL_GATHER_ROWS] * out_width;
     assert_true(test_is_poison(out + done, (all - done) * sizeof *out));
 }
 
@@ -88,53 +68,34 @@ static size_t exchange_bytes(const struct trial *trial)
 {
     const int64_t *p = trial->params;
     uint64_t bytes;
-    assert_true(all_gather_device_buffer_bytes((uint64_t)p[ALL_GATHER_DEVICE_ROWS],
-                                               (uint64_t)p[ALL_GATHER_DEVICE_WIDTH],
-                                               (uint64_t)p[ALL_GATHER_DEVICE_RANKS], &bytes));
+    assert_true(all_gather_device_buffer_bytes((uint64_t)p[ALL_GATHER_ROWS], (uint64_t)p[ALL_GATHER_WIDTH],
+                                               (uint64_t)p[ALL_GATHER_RANKS], &bytes));
     return (size_t)bytes;
 }
 
 static size_t cells_of(const struct trial *trial, int width)
 {
-    return (size_t)(trial->params[ALL_GATHER_DEVICE_ROWS] * trial->params[width]);
+    return (size_t)(trial->params[ALL_GATHER_ROWS] * trial->params[width]);
 }
 
 static void run_alone(const struct trial *trial)
 {
-    const size_t x_bytes = 4 * cells_of(trial, ALL_GATHER_DEVICE_WIDTH);
-    const size_t out_bytes = 4 * cells_of(trial, ALL_GATHER_DEVICE_OUT_WIDTH);
-    const int32_t counts[2] = {INT32_MAX, (int32_t)trial->valid};
-    struct test_kernel kernel;
+    struct test_launch launch;
     struct test_comm comm;
-    uint32_t *found = malloc(out_bytes);
-    assert_non_null(found);
-    test_kernel_open(&kernel, &device_all_gather, trial->params);
-    assert_int_equal(kernel.local_bytes, 0);
-    test_comm_open_alone(&comm, (int)trial->params[ALL_GATHER_DEVICE_RANKS], exchange_bytes(trial));
-    struct test_device_buffer count = test_upload(counts, sizeof counts), x = test_device_buffer_new(x_bytes);
-    struct test_device_buffer out = test_device_buffer_new(out_bytes);
+    test_launch_open(&launch, &device_all_gather, trial->params, trial->valid);
+    test_comm_open_alone(&comm, (int)trial->params[ALL_GATHER_RANKS], exchange_bytes(trial));
+    launch.addresses[ALL_GATHER_HEADER] = test_comm_header(&comm, 0);
     for (int round = 0; round < 4; round++) {
         uint32_t *own = make_x(trial, (uint64_t)round + 1);
-        test_device_write(&x, own, x_bytes);
-        test_device_buffer_poison(&out);
-        const cu_deviceptr operands[ALL_GATHER_DEVICE_OPERANDS] = {count.data, x.data, test_comm_header(&comm, 0),
-                                                                   test_comm_buffer(&comm, 0,
-                                                                                    round % TEST_COMM_BUFFERS),
-                                                                   out.data};
-        test_kernel_run(&kernel, operands, ALL_GATHER_DEVICE_OPERANDS, 0);
-        test_comm_assert_done(&comm, describe(trial));
-        test_device_read(&out, found, out_bytes);
-        check_out(trial, &own, 1, found);
+        memcpy(launch.host[ALL_GATHER_X], own, launch.device[ALL_GATHER_X].bytes);
+        launch.addresses[ALL_GATHER_BUFFER] = test_comm_buffer(&comm, 0, round % TEST_COMM_BUFFERS);
+        test_launch_run(&launch);
+        test_comm_assert_done(&comm, test_describe(&device_all_gather, trial->params));
+        check_out(trial, &own, 1, launch.found[ALL_GATHER_OUT]);
         free(own);
     }
-    struct test_device_buffer *buffers[] = {&count, &x, &out};
-    for (int b = 0; b < 3; b++) {
-        test_device_assert_intact(buffers[b], describe(trial));
-        test_device_buffer_free(buffers[b]);
-    }
     test_comm_close(&comm);
-    test_kernel_close(&kernel);
-    free(found);
+    test_launch_close(&launch);
 }
 
 /* All columns; the last rank's in part; the last ranks' not at all; of the first rank alone. */
@@ -161,9 +122,9 @@ TEST(alone_equals_reference)
     }
     add_trials(5, 5, 128256 / 8, 128256, 8, step == 1 ? MOST_CANDIDATES : 1);
     add_trials(2, 2, 19009, 152064 - 3, 8, 1); /* rows do not begin at vectors */
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) run_alone(&trials[t]);
-    trial_count = 0;
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) run_alone(&trials[t]);
+    variants.count = 0;
 }
 
 /* ---- several ranks ---- */
@@ -174,11 +135,11 @@ enum { SETS = 4 };
  * are looked at. */
 static void run_ranks(const struct trial *trial, int gpus, int launches, int replays)
 {
-    const int ranks = (int)trial->params[ALL_GATHER_DEVICE_RANKS];
-    const size_t x_bytes = 4 * cells_of(trial, ALL_GATHER_DEVICE_WIDTH);
-    const size_t out_bytes = 4 * cells_of(trial, ALL_GATHER_DEVICE_OUT_WIDTH);
+    const int ranks = (int)trial->params[ALL_GATHER_RANKS];
+    const size_t x_bytes = 4 * cells_of(trial, ALL_GATHER_WIDTH);
+    const size_t out_bytes = 4 * cells_of(trial, ALL_GATHER_OUT_WIDTH);
     const int32_t counts[2] = {INT32_MAX, (int32_t)trial->valid};
-    cu_deviceptr operands[PLAN_MAX_RANKS][SETS][ALL_GATHER_DEVICE_OPERANDS];
+    cu_deviceptr operands[PLAN_MAX_RANKS][SETS][ALL_GATHER_OPERANDS];
     uint32_t *x[SETS][PLAN_MAX_RANKS], *found = malloc(out_bytes);
     cu_graph_exec execs[PLAN_MAX_RANKS];
     struct test_kernel kernel;
@@ -197,8 +158,7 @@ static void run_ranks(const struct trial *trial, int gpus, int launches, int rep
                                         test_comm_memory(&comm, r, NULL, out_bytes)};
             memcpy(operands[r][s], set, sizeof set);
         }
-        if (launches)
-            execs[r] = test_comm_graph(&comm, r, &bound, operands[r][0], SETS, ALL_GATHER_DEVICE_OPERANDS, launches);
+        if (launches) execs[r] = test_comm_graph(&comm, r, &bound, operands[r][0], SETS, ALL_GATHER_OPERANDS, launches);
     }
     for (int i = 0; i < (launches ? replays : SETS); i++)
         for (int n = 0; n < ranks; n++) {
@@ -206,13 +166,13 @@ static void run_ranks(const struct trial *trial, int gpus, int launches, int rep
             if (launches)
                 test_comm_replay(&comm, r, execs[r]);
             else
-                test_comm_launch(&comm, r, &bound, operands[r][i], ALL_GATHER_DEVICE_OPERANDS);
+                test_comm_launch(&comm, r, &bound, operands[r][i], ALL_GATHER_OPERANDS);
         }
     test_comm_wait(&comm);
-    test_comm_assert_done(&comm, describe(trial));
+    test_comm_assert_done(&comm, test_describe(&device_all_gather, trial->params));
     for (int r = 0; r < ranks; r++)
         for (int s = 0; s < SETS; s++) {
-            test_comm_read(&comm, r, operands[r][s][ALL_GATHER_DEVICE_OUT], found, out_bytes);
+            test_comm_read(&comm, r, operands[r][s][ALL_GATHER_OUT], found, out_bytes);
             check_out(trial, x[s], ranks, found);
         }
     for (int r = 0; r < ranks; r++) {
@@ -233,12 +193,12 @@ TEST(ranks_on_one_gpu)
         add_trials(3, 2, 1500, ranks * 1500, ranks, 1);
         add_trials(2, 2, 77, ranks * 77 - 5, ranks, 1);
     }
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) {
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) {
         run_ranks(&trials[t], 1, 0, 0);
         run_ranks(&trials[t], 1, 20, 50);
     }
-    trial_count = 0;
+    variants.count = 0;
 }
 
 TEST(several_gpus)
@@ -249,12 +209,12 @@ TEST(several_gpus)
         add_trials(1, 1, 128256 / gpus, 128256, gpus, 2);
         add_trials(32, 27, 128256 / gpus, 128256, gpus, 1); /* more blocks than run at once */
         add_trials(3, 2, 3001, 3001 * gpus - 7, gpus, 1);
-        compile_trials();
-        for (int t = 0; t < trial_count; t++) {
+        test_variants_compile(&variants);
+        for (int t = 0; t < variants.count; t++) {
             run_ranks(&trials[t], gpus, 0, 0);
             run_ranks(&trials[t], gpus, 100, 20);
         }
-        trial_count = 0;
+        variants.count = 0;
     }
 }
 
@@ -267,15 +227,12 @@ TEST(hostile_params_are_refused)
     const struct device_facts facts = test_facts(90);
     uint64_t bytes;
     test_hostile_launches(&device_all_gather, params);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_ROWS, 0);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_COUNT_INDEX, -1);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_WIDTH, 62); /* 248 columns in all */
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_OUT_WIDTH, 0);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_OUT_WIDTH, 257);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_RANKS, 1);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_RANKS, PLAN_MAX_RANKS + 1);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_THREADS, 48);
-    test_launch_refuses(&device_all_gather, params, ALL_GATHER_DEVICE_THREADS, 1056);
+    test_launch_refuses(&device_all_gather, params,
+                        TEST_CHANGES({ALL_GATHER_ROWS, 0}, {ALL_GATHER_COUNT_INDEX, -1},
+                                     {ALL_GATHER_WIDTH, 62} /* 248 columns in all */, {ALL_GATHER_OUT_WIDTH, 0},
+                                     {ALL_GATHER_OUT_WIDTH, 257}, {ALL_GATHER_RANKS, 1},
+                                     {ALL_GATHER_RANKS, PLAN_MAX_RANKS + 1}, {ALL_GATHER_DEVICE_THREADS, 48},
+                                     {ALL_GATHER_DEVICE_THREADS, 1056}));
     assert_in_range(device_all_gather.candidates(params, &facts, candidates, MOST_CANDIDATES), 1, MOST_CANDIDATES);
     assert_int_equal(device_all_gather.candidates(params, &facts, candidates, 1), 1);
     assert_true(all_gather_device_buffer_bytes(3, 5, 2, &bytes));

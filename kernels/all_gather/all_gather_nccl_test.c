@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_gather by NCCL: which calls and launches are legal, and how large what they pass on is. */
 #include "kernels/all_gather/all_gather_nccl.h"
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 
 enum { MOST_PLACED_ROWS = 65535 }; /* a grid's second dimension */
 
 static const int64_t good[ALL_GATHER_DEVICE_PARAMS] = {4, 1, 63, 250, 4, 96};
 
 /* Values that neither the call nor the kernel takes. */
-static const struct {
-    int param;
-    int64_t value;
-} illegal[] = {
+static const struct test_change illegal[] = {
     {ALL_GATHER_DEVICE_ROWS, 0},
     {ALL_GATHER_DEVICE_ROWS, -1},
     {ALL_GATHER_DEVICE_ROWS, OP_MAX_ROWS + 1},
@@ -32,51 +29,34 @@ enum { ILLEGAL = sizeof illegal / sizeof *illegal };
 
 static void copy(int64_t *params) { memcpy(params, good, sizeof good); }
 
-/* A library call has no grid; anything else would be one that no library looks at. */
-static bool call_accepts(const int64_t *params)
-{
-    const struct device_facts facts = test_facts(90);
-    struct device_geometry geometry;
-    memset(&geometry, 0xff, sizeof geometry);
-    const char *why = device_all_gather_nccl.launch(params, &facts, &geometry);
-    if (why) {
-        assert_true(*why);
-        return false;
-    }
-    for (int d = 0; d < 3; d++) assert_int_equal(geometry.grid[d] | geometry.block[d] | geometry.cluster[d], 0);
-    assert_int_equal(geometry.shared_bytes, 0);
-    return true;
-}
-
 TEST(hostile_calls_are_refused)
 {
     int64_t params[ALL_GATHER_DEVICE_PARAMS];
     uint64_t bytes, flops;
     copy(params);
-    assert_true(call_accepts(params));
+    assert_true(test_call_accepts(&device_all_gather_nccl, params));
     device_all_gather_nccl.cost(params, 1, &bytes, &flops);
     assert_int_equal(bytes, 4 * 63 * 4 * (1 + 4)); /* reads x, writes what all have */
     assert_int_equal(flops, 0);
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
-        params[illegal[i].param] = illegal[i].value;
-        if (call_accepts(params)) fail_msg("case %d was accepted", i);
+        params[illegal[i].index] = illegal[i].value;
+        if (test_call_accepts(&device_all_gather_nccl, params)) fail_msg("case %d was accepted", i);
     }
     copy(params);
     params[ALL_GATHER_DEVICE_THREADS] = -1; /* not its own */
     params[ALL_GATHER_DEVICE_ROWS] = OP_MAX_ROWS;
-    assert_true(call_accepts(params));
+    assert_true(test_call_accepts(&device_all_gather_nccl, params));
 }
 
 TEST(hostile_launches_are_refused)
 {
     test_hostile_launches(&device_all_gather_place, good);
-    for (int i = 0; i < ILLEGAL; i++)
-        test_launch_refuses(&device_all_gather_place, good, illegal[i].param, illegal[i].value);
-    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 0);
-    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 48);
-    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_THREADS, 1056);
-    test_launch_refuses(&device_all_gather_place, good, ALL_GATHER_DEVICE_ROWS, MOST_PLACED_ROWS + 1);
+    test_launch_refuses(&device_all_gather_place, good, illegal, ILLEGAL);
+    test_launch_refuses(&device_all_gather_place, good,
+                        TEST_CHANGES({ALL_GATHER_DEVICE_THREADS, 0}, {ALL_GATHER_DEVICE_THREADS, 48},
+                                     {ALL_GATHER_DEVICE_THREADS, 1056},
+                                     {ALL_GATHER_DEVICE_ROWS, MOST_PLACED_ROWS + 1}));
 }
 
 /* The grid has every cell of out, and no block that has none. */
@@ -114,7 +94,7 @@ TEST(bytes_are_those_of_the_operand)
     assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), UINT64_C(1) << (20 + 20 + 4 + 2));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
-        params[illegal[i].param] = illegal[i].value;
+        params[illegal[i].index] = illegal[i].value;
         assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_X), 0);
         assert_int_equal(all_gather_nccl_bytes(params, ALL_GATHER_CALL_GATHERED), 0);
     }

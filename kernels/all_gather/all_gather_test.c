@@ -171,21 +171,20 @@ TEST(hostile_params_are_refused)
 {
     const int64_t params[ALL_GATHER_PARAMS] = {4, 1, 64, 250, 4};
     test_hostile_params(&op_all_gather, params, &geometry);
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_WIDTH, 0);
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_WIDTH, 62); /* 248 columns in all */
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_WIDTH, (int64_t)INT32_MAX + 1);
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_OUT_WIDTH, 0);
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_OUT_WIDTH, 257);
+    test_refuses(&op_all_gather, params, &geometry,
+                 TEST_CHANGES({ALL_GATHER_WIDTH, 0}, {ALL_GATHER_WIDTH, 62},
+                              /* 248 columns in all */ {ALL_GATHER_WIDTH, (int64_t)INT32_MAX + 1},
+                              {ALL_GATHER_OUT_WIDTH, 0}, {ALL_GATHER_OUT_WIDTH, 257}));
     for (int64_t ranks = 0; ranks <= PLAN_MAX_RANKS + 1; ranks++)
-        if (ranks != 4) test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_RANKS, ranks);
-    test_assert_refused(&op_all_gather, params, &geometry, ALL_GATHER_RANKS, 4 + ((int64_t)1 << 32));
+        if (ranks != 4) test_refuses(&op_all_gather, params, &geometry, TEST_CHANGES({ALL_GATHER_RANKS, ranks}));
+    test_refuses(&op_all_gather, params, &geometry, TEST_CHANGES({ALL_GATHER_RANKS, 4 + ((int64_t)1 << 32)}));
     /* An engine with one rank, or too many, has no collective. */
     struct plan_geometry odd = geometry;
     for (odd.ranks = 0; odd.ranks < 2; odd.ranks++)
         for (int64_t ranks = 0; ranks < 5; ranks++)
-            test_assert_refused(&op_all_gather, params, &odd, ALL_GATHER_RANKS, ranks);
+            test_refuses(&op_all_gather, params, &odd, TEST_CHANGES({ALL_GATHER_RANKS, ranks}));
     odd.ranks = PLAN_MAX_RANKS + 1;
-    test_assert_refused(&op_all_gather, params, &odd, ALL_GATHER_RANKS, PLAN_MAX_RANKS + 1);
+    test_refuses(&op_all_gather, params, &odd, TEST_CHANGES({ALL_GATHER_RANKS, PLAN_MAX_RANKS + 1}));
     uint64_t bytes;
     assert_true(all_gather_buffer_bytes(3, 5, 1, &bytes));
     assert_int_equal(bytes, 60);

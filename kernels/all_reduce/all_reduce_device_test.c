@@ -3,12 +3,10 @@
  * compared with float64. What needs no GPU: all_reduce_launch_test.c. */
 #include "kernels/all_reduce/all_reduce_device.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <time.h>
 
+#include "kernels/all_reduce/test_all_reduce.h"
 #include "kernels/cuda/test_comm.h"
-#include "kernels/embed/test_hostile.h"
 
 enum { MOST_CANDIDATES = 64, MOST_TRIALS = 1024, MOST_SETS = 5 };
 
@@ -21,38 +19,25 @@ struct problem {
     bool integers;               /* small ones, whose sums no rounding changes */
 };
 
-static const float eps = 1e-5f;
-static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 static const struct device_kernel *const kernels[] = {&device_all_reduce_one_shot, &device_all_reduce_two_shot};
-
-static const char *describe(const struct problem *p, const struct device_kernel *kernel, const int64_t *params)
-{
-    static char text[256];
-    snprintf(text, sizeof text, "%s, threads %d, blocks %d x %d: %d of %d rows of %d %s, %d ranks%s%s%s%s%s",
-             kernel->name, (int)params[ALL_REDUCE_DEVICE_THREADS], (int)params[ALL_REDUCE_DEVICE_BLOCKS],
-             (int)params[ALL_REDUCE_DEVICE_HALVES], (int)p->valid, (int)p->rows, (int)p->width, dtype_name(p->dtype),
-             (int)p->ranks, p->residual ? ", residual" : "", p->own_residual ? " of own rows" : "",
-             p->in_place ? " in place" : "", p->norm ? ", norm" : "", p->own_norm ? " by owner" : "");
-    return text;
-}
 
 static void problem_params(const struct problem *p, int64_t *params)
 {
-    const int64_t filled[ALL_REDUCE_DEVICE_PARAMS] = {
-        [ALL_REDUCE_DEVICE_ROWS] = p->rows,
-        [ALL_REDUCE_DEVICE_COUNT_INDEX] = 1,
-        [ALL_REDUCE_DEVICE_WIDTH] = p->width,
-        [ALL_REDUCE_DEVICE_RANKS] = p->ranks,
-        [ALL_REDUCE_DEVICE_X_DTYPE] = p->dtype,
-        [ALL_REDUCE_DEVICE_HAS_RESIDUAL] = !p->residual      ? ALL_REDUCE_NO_ROWS
-                                           : p->own_residual ? ALL_REDUCE_OWN_ROWS
-                                                             : ALL_REDUCE_EVERY_ROW,
-        [ALL_REDUCE_DEVICE_HAS_NORM] = !p->norm      ? ALL_REDUCE_NO_ROWS
-                                       : p->own_norm ? ALL_REDUCE_OWN_ROWS
-                                                     : ALL_REDUCE_EVERY_ROW,
-        [ALL_REDUCE_DEVICE_NORM_DTYPE] = p->norm_dtype,
-        [ALL_REDUCE_DEVICE_EPS_BITS] = test_float_bits(eps),
-        [ALL_REDUCE_DEVICE_OUT_DTYPE] = p->out_dtype,
+    const int64_t filled[ALL_REDUCE_PARAMS] = {
+        [ALL_REDUCE_ROWS] = p->rows,
+        [ALL_REDUCE_COUNT_INDEX] = 1,
+        [ALL_REDUCE_WIDTH] = p->width,
+        [ALL_REDUCE_RANKS] = p->ranks,
+        [ALL_REDUCE_X_DTYPE] = p->dtype,
+        [ALL_REDUCE_HAS_RESIDUAL] = !p->residual      ? ALL_REDUCE_NO_ROWS
+                                    : p->own_residual ? ALL_REDUCE_OWN_ROWS
+                                                      : ALL_REDUCE_EVERY_ROW,
+        [ALL_REDUCE_HAS_NORM] = !p->norm      ? ALL_REDUCE_NO_ROWS
+                                : p->own_norm ? ALL_REDUCE_OWN_ROWS
+                                              : ALL_REDUCE_EVERY_ROW,
+        [ALL_REDUCE_NORM_DTYPE] = p->norm_dtype,
+        [ALL_REDUCE_EPS_BITS] = test_float_bits(all_reduce_test_eps),
+        [ALL_REDUCE_OUT_DTYPE] = p->out_dtype,
     };
     memcpy(params, filled, sizeof filled);
 }
@@ -71,25 +56,16 @@ static size_t exchange_bytes(const struct problem *p)
 
 /* ---- data on the host ---- */
 
-static void *must_allocate(size_t bytes)
-{
-    void *memory = malloc(bytes ? bytes : 1);
-    assert_non_null(memory);
-    return memory;
-}
-
 /* What a rank brings; nothing but poison in rows that are not valid. */
-static void *make_x(const struct problem *p, uint64_t seed)
+static void *make_x(const struct problem *p, struct test_memory *memory, uint64_t seed)
 {
     struct test_random random = {seed * 2 + 1};
     const size_t valid = (size_t)(p->valid * p->width), words = valid * dtype_bytes(p->dtype) / 4;
-    uint8_t *x = must_allocate(x_bytes(p));
-    memset(x, 0xff, x_bytes(p));
+    uint8_t *x = memset(test_take(memory, x_bytes(p)), 0xff, x_bytes(p));
     if (p->integers) {
-        float *values = must_allocate(valid * 4);
+        float *values = test_take(memory, valid * 4);
         for (size_t i = 0; i < valid; i++) values[i] = (float)test_random_range(&random, -8, 8);
         test_encode(values, x, valid, p->dtype);
-        free(values);
     } else {
         test_fill(&random, x, valid, p->dtype, -3, 3);
     }
@@ -105,31 +81,26 @@ struct host {
     int count;
     float *residual, *weight; /* [rows, width], [width] */
     void *encoded_weight;
+    struct test_memory memory;
 };
 
 static void host_open(struct host *host, const struct problem *p, int count, uint64_t seed)
 {
     struct test_random random = {seed + 99};
+    struct test_memory *memory = &host->memory;
     *host = (struct host){.count = count};
     for (int k = 0; k < count; k++) {
-        host->encoded[k] = make_x(p, seed * 31 + (uint64_t)k);
-        host->x[k] = must_allocate(cells_of(p) * 4);
+        host->encoded[k] = make_x(p, memory, seed * 31 + (uint64_t)k);
+        host->x[k] = test_take(memory, cells_of(p) * 4);
         test_decode(host->encoded[k], host->x[k], cells_of(p), p->dtype);
     }
-    host->residual = must_allocate(cells_of(p) * 4);
+    host->residual = test_take(memory, cells_of(p) * 4);
     test_fill(&random, host->residual, cells_of(p), DTYPE_F32, -3, 3);
-    if (p->integers)
-        for (size_t i = 0; i < cells_of(p); i++) host->residual[i] = 0;
-    host->weight = must_allocate((size_t)p->width * 4);
-    host->encoded_weight = must_allocate((size_t)p->width * 4);
+    if (p->integers) memset(host->residual, 0, cells_of(p) * 4);
+    host->weight = test_take(memory, (size_t)p->width * 4);
+    host->encoded_weight = test_take(memory, (size_t)p->width * 4);
     test_fill(&random, host->encoded_weight, (size_t)p->width, p->norm_dtype, 0.2f, 2);
     test_decode(host->encoded_weight, host->weight, (size_t)p->width, p->norm_dtype);
-}
-
-static void host_close(struct host *host)
-{
-    for (int k = 0; k < host->count; k++) free(host->x[k]), free(host->encoded[k]);
-    free(host->residual), free(host->weight), free(host->encoded_weight);
 }
 
 /* Term k of row r's sum. A rank that exchanges with itself receives from itself: in one_shot its own row; in two_shot
@@ -153,13 +124,11 @@ static int64_t residual_row(const struct problem *p, const struct host *host, in
 }
 
 /* The residual as rank `rank` gets it: poison where it must not be read. */
-static float *residual_of_rank(const struct problem *p, const struct host *host, int rank)
+static void give_residual(const struct problem *p, const struct host *host, int rank, float *residual)
 {
-    float *residual = must_allocate(cells_of(p) * 4);
     memcpy(residual, host->residual, cells_of(p) * 4);
     for (int64_t r = 0; (p->own_residual || p->own_norm) && r < p->valid; r++)
         if (r % p->ranks != rank) memset(residual + r * p->width, 0xff, (size_t)p->width * 4);
-    return residual;
 }
 
 /* The sum of row r, as bits. */
@@ -172,39 +141,7 @@ static void sum_row(const struct problem *p, const struct host *host, bool two_s
         for (size_t c = 0; c < width; c++) sum[c] += x[c];
     }
     if (!two_shot || (p->residual && p->own_residual) || (p->norm && p->own_norm)) return;
-    void *rounded = must_allocate(width * 4);
-    test_encode(sum, rounded, width, p->dtype);
-    test_decode(rounded, sum, width, p->dtype);
-    free(rounded);
-}
-
-static double norm_tolerance(enum dtype dtype)
-{
-    return dtype == DTYPE_F32 ? 2e-6 : dtype == DTYPE_F16 ? 5.5e-4 : 4.4e-3;
-}
-
-static void check_normed_row(const struct problem *p, const struct host *host, const float *out, const float *normed,
-                             int64_t r, const char *what)
-{
-    double squares = 0;
-    for (int64_t c = 0; c < p->width; c++) squares += (double)out[c] * (double)out[c];
-    const double factor = 1 / sqrt(squares / (double)p->width + (double)eps);
-    for (int64_t c = 0; c < p->width; c++) {
-        const double expected = (double)out[c] * factor * (double)host->weight[c], found = (double)normed[c];
-        const bool ok = isnan(expected)
-                            ? isnan(found)
-                            : fabs(found - expected) <= 1e-6 + norm_tolerance(p->out_dtype) * fabs(expected);
-        if (!ok)
-            fail_msg("%s: normed row %d, column %d: expected %.9g, found %.9g", what, (int)r, (int)c, expected, found);
-    }
-}
-
-static void check_row(const float *expected, const float *row, int64_t width, int64_t r, const char *what)
-{
-    for (int64_t c = 0; c < width; c++)
-        if (isnan(expected[c]) ? !isnan(row[c]) : float_to_bits(row[c]) != float_to_bits(expected[c]))
-            fail_msg("%s: row %d, column %d: expected %.9g, found %.9g", what, (int)r, (int)c, (double)expected[c],
-                     (double)row[c]);
+    test_round(sum, width, p->dtype);
 }
 
 /* `out` and `normed` as they came from a rank's memory. */
@@ -212,18 +149,19 @@ static void check_result(const struct problem *p, const struct host *host, bool 
                          const void *normed, const char *what)
 {
     const size_t width = (size_t)p->width, element = dtype_bytes(p->out_dtype);
-    float *expected = must_allocate(width * 4), *decoded = must_allocate(width * 4);
+    struct test_memory memory = {.count = 0};
+    float *expected = test_take(&memory, width * 4);
     for (int64_t r = 0; r < p->valid; r++) {
         const float *row = out + r * p->width, *added = host->residual + residual_row(p, host, r) * p->width;
         sum_row(p, host, two_shot, r, expected);
         for (size_t c = 0; p->residual && c < width; c++) expected[c] += added[c];
         if (has_row(p, r, rank))
-            check_row(expected, row, p->width, r, what);
+            all_reduce_check_row(expected, row, p->width, r, what);
         else if (!test_is_poison(row, width * 4))
             fail_msg("%s: rank %d: row %d, which is another's, was written", what, rank, (int)r);
-        if (!p->norm) continue;
-        test_decode((const uint8_t *)normed + (size_t)r * width * element, decoded, width, p->out_dtype);
-        check_normed_row(p, host, expected, decoded, r, what);
+        if (p->norm)
+            all_reduce_check_normed_row(expected, host->weight, (const uint8_t *)normed + (size_t)r * width * element,
+                                        p->out_dtype, p->width, r, what);
     }
     /* Other rows stay as they were. */
     const size_t done = (size_t)p->valid * width, rest = cells_of(p) - done;
@@ -232,7 +170,7 @@ static void check_result(const struct problem *p, const struct host *host, bool 
     else
         assert_true(test_is_poison(out + done, rest * 4));
     if (p->norm) assert_true(test_is_poison((const uint8_t *)normed + done * element, rest * element));
-    free(expected), free(decoded);
+    test_release(&memory);
 }
 
 /* ---- one rank alone ---- */
@@ -240,10 +178,10 @@ static void check_result(const struct problem *p, const struct host *host, bool 
 struct trial {
     struct problem problem;
     const struct device_kernel *kernel;
-    int64_t params[PLAN_MAX_PARAMS];
+    const int64_t *params;
 };
 static struct trial trials[MOST_TRIALS];
-static int trial_count;
+static struct test_variants variants;
 
 /* The first `most` candidates of each kernel, of two_shot in both ways, for the problem. */
 static void add_trials(const struct problem *p, int most)
@@ -259,10 +197,9 @@ static void add_trials(const struct problem *p, int most)
         int taken[3] = {0}; /* by HALVES: of each way so many */
         for (int c = 0; c < count; c++) {
             if (taken[candidates[c][ALL_REDUCE_DEVICE_HALVES]]++ >= most) continue;
-            assert_in_range(trial_count, 0, MOST_TRIALS - 1);
-            struct trial *trial = &trials[trial_count++];
-            *trial = (struct trial){.problem = *p, .kernel = kernels[k]};
-            memcpy(trial->params, candidates[c], sizeof trial->params);
+            const int added = test_variants_add(&variants, kernels[k], candidates[c]);
+            assert_in_range(added, 0, MOST_TRIALS - 1);
+            trials[added] = (struct trial){*p, kernels[k], variants.params[added]};
             of_problem++;
         }
     }
@@ -280,103 +217,54 @@ static void add_sharings(struct problem problem, int most)
     if (problem.own_norm) add_trials(&problem, most);
 }
 
-static void compile_trials(void)
-{
-    static const struct device_kernel *of_trials[MOST_TRIALS];
-    static int64_t params[MOST_TRIALS][PLAN_MAX_PARAMS];
-    if (!getenv("ENG_TEST_CUBINS")) return;
-    for (int t = 0; t < trial_count; t++) {
-        of_trials[t] = trials[t].kernel;
-        memcpy(params[t], trials[t].params, sizeof params[t]);
-    }
-    test_kernels_compile(of_trials, params, trial_count);
-}
-
 /* In the order of the contract. */
 static int list_operands(const struct problem *p, const cu_deviceptr *all, cu_deviceptr *operands)
 {
-    int count = ALL_REDUCE_DEVICE_OUT + 1;
+    int count = ALL_REDUCE_OUT + 1;
     memcpy(operands, all, (size_t)count * sizeof *operands);
-    if (p->residual) operands[count++] = p->in_place ? all[ALL_REDUCE_DEVICE_OUT] : all[5];
+    if (p->residual) operands[count++] = p->in_place ? all[ALL_REDUCE_OUT] : all[ALL_REDUCE_RESIDUAL];
     if (!p->norm) return count;
-    operands[count++] = all[6];
-    operands[count++] = all[7];
+    operands[count++] = all[ALL_REDUCE_NORM];
+    operands[count++] = all[ALL_REDUCE_NORMED];
     return count;
-}
-
-/* Poisoned, or the residual that the sum is to take the place of. */
-static void reset_out(const struct problem *p, const float *residual, struct test_device_buffer *out)
-{
-    if (p->in_place)
-        test_device_write(out, residual, cells_of(p) * 4);
-    else
-        test_device_buffer_poison(out);
 }
 
 static void run_alone(const struct trial *trial, int rounds)
 {
     const struct problem *p = &trial->problem;
-    const char *what = describe(p, trial->kernel, trial->params);
+    const char *what = test_describe(trial->kernel, trial->params);
     const bool two_shot = trial->kernel == &device_all_reduce_two_shot;
-    const size_t normed_bytes = cells_of(p) * dtype_bytes(p->out_dtype);
-    const int32_t counts[2] = {INT32_MAX, (int32_t)p->valid};
-    struct test_kernel kernel;
+    struct test_launch launch;
     struct test_comm comm;
-    struct host host;
-    test_kernel_open(&kernel, trial->kernel, trial->params);
+    test_launch_open_operands(&launch, &op_all_reduce, trial->params, p->valid);
+    test_kernel_open(&launch.kernel, trial->kernel, trial->params);
     /* More vectors of a row than 512 threads have registers for, or more ranks, may spill. */
-    if (p->ranks <= 8 && p->width * (int64_t)dtype_bytes(p->dtype) <= 32768 && kernel.local_bytes)
-        fail_msg("%s: %d bytes of spilled registers", what, kernel.local_bytes);
+    if (p->ranks <= 8 && p->width * (int64_t)dtype_bytes(p->dtype) <= 32768 && launch.kernel.local_bytes)
+        fail_msg("%s: %d bytes of spilled registers", what, launch.kernel.local_bytes);
     test_comm_open_alone(&comm, (int)p->ranks, exchange_bytes(p));
-    host_open(&host, p, 1, 1);
-    struct test_device_buffer x = test_device_buffer_new(x_bytes(p)), out = test_device_buffer_new(cells_of(p) * 4);
-    struct test_device_buffer residual = test_upload(host.residual, cells_of(p) * 4);
-    struct test_device_buffer weight = test_upload(host.encoded_weight, (size_t)p->width * dtype_bytes(p->norm_dtype));
-    struct test_device_buffer normed = test_device_buffer_new(normed_bytes), count = test_upload(counts, sizeof counts);
-    float *found = must_allocate(cells_of(p) * 4);
-    void *found_normed = must_allocate(normed_bytes);
+    launch.addresses[ALL_REDUCE_HEADER] = test_comm_header(&comm, 0);
     for (int round = 0; round < rounds; round++) {
-        host_close(&host);
+        struct host host;
         host_open(&host, p, 1, (uint64_t)round + 7);
-        float *given = residual_of_rank(p, &host, 0);
-        test_device_write(&x, host.encoded[0], x_bytes(p));
-        test_device_write(&residual, given, cells_of(p) * 4);
-        test_device_write(&weight, host.encoded_weight, weight.bytes);
-        reset_out(p, given, &out);
-        free(given);
-        test_device_buffer_poison(&normed);
-        const cu_deviceptr all[] = {count.data,
-                                    x.data,
-                                    test_comm_header(&comm, 0),
-                                    test_comm_buffer(&comm, 0, round % TEST_COMM_BUFFERS),
-                                    out.data,
-                                    residual.data,
-                                    weight.data,
-                                    normed.data};
-        cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS];
-        int operand_count = list_operands(p, all, operands);
-        test_kernel_run(&kernel, operands, operand_count, 0);
+        launch.addresses[ALL_REDUCE_BUFFER] = test_comm_buffer(&comm, 0, round % TEST_COMM_BUFFERS);
+        memcpy(launch.host[ALL_REDUCE_X], host.encoded[0], x_bytes(p));
+        if (p->residual) give_residual(p, &host, 0, launch.host[ALL_REDUCE_RESIDUAL]);
+        if (p->in_place) test_launch_alias(&launch, ALL_REDUCE_RESIDUAL, ALL_REDUCE_OUT);
+        if (p->norm) memcpy(launch.host[ALL_REDUCE_NORM], host.encoded_weight, launch.device[ALL_REDUCE_NORM].bytes);
+        test_launch_run(&launch);
         test_comm_assert_done(&comm, what);
-        test_device_read(&out, found, cells_of(p) * 4);
-        test_device_read(&normed, found_normed, normed_bytes);
-        check_result(p, &host, two_shot, 0, found, found_normed, what);
+        check_result(p, &host, two_shot, 0, launch.found[ALL_REDUCE_OUT], launch.found[ALL_REDUCE_NORMED], what);
+        test_release(&host.memory);
     }
-    struct test_device_buffer *buffers[] = {&x, &out, &residual, &weight, &normed, &count};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        test_device_assert_intact(buffers[i], what);
-        test_device_buffer_free(buffers[i]);
-    }
-    free(found), free(found_normed);
-    host_close(&host);
     test_comm_close(&comm);
-    test_kernel_close(&kernel);
+    test_launch_close(&launch);
 }
 
 static void run_trials(int rounds)
 {
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) run_alone(&trials[t], rounds);
-    trial_count = 0;
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) run_alone(&trials[t], rounds);
+    variants.count = 0;
 }
 
 /* Everything that does not follow from the sizes, in turn. */
@@ -386,9 +274,9 @@ static struct problem make_problem(int number, int64_t rows, int64_t valid, int6
                             .valid = valid,
                             .width = width,
                             .ranks = ranks,
-                            .dtype = dtypes[number % 3],
-                            .norm_dtype = dtypes[number / 3 % 3],
-                            .out_dtype = dtypes[number / 2 % 3],
+                            .dtype = all_reduce_test_dtypes[number % 3],
+                            .norm_dtype = all_reduce_test_dtypes[number / 3 % 3],
+                            .out_dtype = all_reduce_test_dtypes[number / 2 % 3],
                             .residual = number % 4 != 1,
                             .in_place = number % 4 > 1,
                             .norm = number % 5 != 2,
@@ -441,7 +329,7 @@ TEST(words_that_look_empty)
     for (int d = 0; d < 3; d++)
         for (int64_t ranks = 2; ranks <= 4; ranks += 2) {
             struct problem problem = make_problem(3 * d, 9, 7, 512, ranks);
-            problem.dtype = dtypes[d];
+            problem.dtype = all_reduce_test_dtypes[d];
             problem.nans = true;
             problem.norm = problem.residual = true;
             add_sharings(problem, 2);
@@ -458,7 +346,9 @@ struct group {
     struct test_comm_kernel bound;
     struct host hosts[MOST_SETS];
     int sets;
-    cu_deviceptr all[PLAN_MAX_RANKS][ALL_REDUCE_DEVICE_OPERANDS], x[PLAN_MAX_RANKS][MOST_SETS];
+    float *residual[PLAN_MAX_RANKS]; /* as each rank got it */
+    struct test_memory memory;
+    cu_deviceptr all[PLAN_MAX_RANKS][ALL_REDUCE_OPERANDS], x[PLAN_MAX_RANKS][MOST_SETS];
 };
 
 static void group_open(struct group *group, const struct problem *p, const struct test_kernel *kernel, int gpus,
@@ -475,8 +365,9 @@ static void group_open(struct group *group, const struct problem *p, const struc
     const struct host *host = &group->hosts[0];
     for (int r = 0; r < group->comm.members; r++) {
         struct test_comm *comm = &group->comm;
-        float *residual = residual_of_rank(p, host, r);
-        const cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS] = {
+        float *residual = test_take(&group->memory, cells_of(p) * 4);
+        give_residual(p, host, r, residual);
+        const cu_deviceptr all[ALL_REDUCE_OPERANDS] = {
             test_comm_memory(comm, r, counts, sizeof counts),
             0,
             test_comm_header(comm, r),
@@ -487,7 +378,7 @@ static void group_open(struct group *group, const struct problem *p, const struc
             test_comm_memory(comm, r, NULL, cells_of(p) * dtype_bytes(p->out_dtype)),
         };
         memcpy(group->all[r], all, sizeof all);
-        free(residual);
+        group->residual[r] = residual;
         for (int s = 0; s < sets; s++)
             group->x[r][s] = test_comm_memory(comm, r, group->hosts[s].encoded[r], x_bytes(p));
     }
@@ -495,23 +386,24 @@ static void group_open(struct group *group, const struct problem *p, const struc
 
 static void group_close(struct group *group)
 {
-    for (int s = 0; s < group->sets; s++) host_close(&group->hosts[s]);
+    for (int s = 0; s < group->sets; s++) test_release(&group->hosts[s].memory);
+    test_release(&group->memory);
     test_comm_close(&group->comm);
 }
 
 /* Operands of launch `number` of a rank. */
 static int group_operands(const struct group *group, int rank, int number, cu_deviceptr *operands)
 {
-    cu_deviceptr all[ALL_REDUCE_DEVICE_OPERANDS];
+    cu_deviceptr all[ALL_REDUCE_OPERANDS];
     memcpy(all, group->all[rank], sizeof all);
-    all[ALL_REDUCE_DEVICE_X] = group->x[rank][number % group->sets];
-    all[ALL_REDUCE_DEVICE_BUFFER] = test_comm_buffer(&group->comm, rank, number % TEST_COMM_BUFFERS);
+    all[ALL_REDUCE_X] = group->x[rank][number % group->sets];
+    all[ALL_REDUCE_BUFFER] = test_comm_buffer(&group->comm, rank, number % TEST_COMM_BUFFERS);
     return list_operands(group->problem, all, operands);
 }
 
 static void launch_rank(const struct group *group, int rank, int number)
 {
-    cu_deviceptr operands[ALL_REDUCE_DEVICE_OPERANDS];
+    cu_deviceptr operands[ALL_REDUCE_OPERANDS];
     int count = group_operands(group, rank, number, operands);
     test_comm_launch(&group->comm, rank, &group->bound, operands, count);
 }
@@ -520,8 +412,9 @@ static void launch_rank(const struct group *group, int rank, int number)
 static void read_rank(const struct group *group, int rank, float *out, void *normed)
 {
     const struct problem *p = group->problem;
-    test_comm_read(&group->comm, rank, group->all[rank][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
-    test_comm_read(&group->comm, rank, group->all[rank][7], normed, cells_of(p) * dtype_bytes(p->out_dtype));
+    test_comm_read(&group->comm, rank, group->all[rank][ALL_REDUCE_OUT], out, cells_of(p) * 4);
+    test_comm_read(&group->comm, rank, group->all[rank][ALL_REDUCE_NORMED], normed,
+                   cells_of(p) * dtype_bytes(p->out_dtype));
 }
 
 /* All ranks have the sum of set 0, and of what all have the same bits. */
@@ -529,8 +422,9 @@ static void check_ranks(const struct group *group, bool two_shot, const char *wh
 {
     const struct problem *p = group->problem;
     const size_t bytes = cells_of(p) * 4, normed_bytes = cells_of(p) * dtype_bytes(p->out_dtype);
-    float *out = must_allocate(bytes), *first = must_allocate(bytes);
-    void *normed = must_allocate(normed_bytes), *first_normed = must_allocate(normed_bytes);
+    struct test_memory memory = {.count = 0};
+    float *out = test_take(&memory, bytes), *first = test_take(&memory, bytes);
+    void *normed = test_take(&memory, normed_bytes), *first_normed = test_take(&memory, normed_bytes);
     read_rank(group, 0, first, first_normed);
     check_result(p, &group->hosts[0], two_shot, 0, first, first_normed, what);
     for (int r = 1; r < group->comm.members; r++) {
@@ -541,28 +435,26 @@ static void check_ranks(const struct group *group, bool two_shot, const char *wh
             test_assert_same_bits(out, first, bytes, what);
         test_assert_same_bits(normed, first_normed, normed_bytes, what);
     }
-    free(out), free(first), free(normed), free(first_normed);
+    test_release(&memory);
 }
 
 static void reset_ranks(struct group *group)
 {
     const struct problem *p = group->problem;
     const size_t bytes = cells_of(p) * 4;
-    void *poison = must_allocate(bytes);
-    memset(poison, 0xff, bytes);
-    for (int r = 0; r < group->comm.members; r++) {
-        float *residual = residual_of_rank(p, &group->hosts[0], r);
-        test_comm_write(&group->comm, r, group->all[r][ALL_REDUCE_DEVICE_OUT], p->in_place ? residual : poison, bytes);
-        free(residual);
-    }
-    free(poison);
+    struct test_memory memory = {.count = 0};
+    const void *poison = memset(test_take(&memory, bytes), 0xff, bytes);
+    for (int r = 0; r < group->comm.members; r++)
+        test_comm_write(&group->comm, r, group->all[r][ALL_REDUCE_OUT], p->in_place ? group->residual[r] : poison,
+                        bytes);
+    test_release(&memory);
 }
 
 /* Single launches, the ranks in another order each time. */
 static void run_ranks(const struct trial *trial, int gpus)
 {
     const struct problem *p = &trial->problem;
-    const char *what = describe(p, trial->kernel, trial->params);
+    const char *what = test_describe(trial->kernel, trial->params);
     struct test_kernel kernel;
     static struct group group;
     test_kernel_open(&kernel, trial->kernel, trial->params);
@@ -584,7 +476,7 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
 {
     const struct problem *p = &trial->problem;
     const bool two_shot = trial->kernel == &device_all_reduce_two_shot;
-    const char *what = describe(p, trial->kernel, trial->params);
+    const char *what = test_describe(trial->kernel, trial->params);
     cu_graph_exec execs[PLAN_MAX_RANKS];
     struct test_kernel kernel;
     static struct group group;
@@ -593,7 +485,7 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
     test_kernel_open(&kernel, trial->kernel, trial->params);
     group_open(&group, p, &kernel, gpus, MOST_SETS, 0);
     for (int r = 0; r < group.comm.members; r++) {
-        cu_deviceptr packed[SETS * ALL_REDUCE_DEVICE_OPERANDS];
+        cu_deviceptr packed[SETS * ALL_REDUCE_OPERANDS];
         int count = 0;
         for (int s = 0; s < SETS; s++) count = group_operands(&group, r, s, packed + s * count);
         execs[r] = test_comm_graph(&group.comm, r, &group.bound, packed, SETS, count, launches);
@@ -604,9 +496,9 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
     test_comm_wait(&group.comm);
     test_comm_assert_done(&group.comm, what);
     /* sum[c] of a round is at most 16 * 8, and all rounds' stay below 2^24: exact. */
-    float *expected = must_allocate(cells_of(p) * 4), *sum = must_allocate((size_t)p->width * 4);
-    float *out = must_allocate(cells_of(p) * 4);
-    memset(expected, 0, cells_of(p) * 4);
+    struct test_memory memory = {.count = 0};
+    float *out = test_take(&memory, cells_of(p) * 4), *sum = test_take(&memory, (size_t)p->width * 4);
+    float *expected = memset(test_take(&memory, cells_of(p) * 4), 0, cells_of(p) * 4);
     for (int64_t r = 0; r < p->valid; r++)
         for (int s = 0; s < MOST_SETS; s++) {
             sum_row(p, &group.hosts[s], two_shot, r, sum);
@@ -614,12 +506,12 @@ static void add_up(const struct trial *trial, int gpus, int launches, int replay
                 expected[r * p->width + c] += (float)(replays * (launches / MOST_SETS)) * sum[c];
         }
     for (int r = 0; r < group.comm.members; r++) {
-        test_comm_read(&group.comm, r, group.all[r][ALL_REDUCE_DEVICE_OUT], out, cells_of(p) * 4);
+        test_comm_read(&group.comm, r, group.all[r][ALL_REDUCE_OUT], out, cells_of(p) * 4);
         for (int64_t row = 0; row < p->rows; row++)
             if (has_row(p, row, r))
                 test_assert_close(out + row * p->width, expected + row * p->width, (size_t)p->width, 0, 0, what);
     }
-    free(expected), free(sum), free(out);
+    test_release(&memory);
     for (int r = 0; r < group.comm.members; r++) test_comm_graph_free(&group.comm, r, execs[r]);
     group_close(&group);
     test_kernel_close(&kernel);
@@ -644,9 +536,9 @@ TEST(rounds_in_a_graph_alone)
 {
     TEST_NEEDS_DEVICE();
     for (int64_t ranks = 2; ranks <= 8; ranks *= 2) add_sharings(integer_problem(9, 9, 2048, ranks), 1);
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) add_up(&trials[t], 0, 100, test_comm_ranks_can_meet() ? 20 : 1);
-    trial_count = 0;
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) add_up(&trials[t], 0, 100, test_comm_ranks_can_meet() ? 20 : 1);
+    variants.count = 0;
 }
 
 /* The whole protocol, with data that differ, where there is but one GPU: the ranks' blocks are so few that all of them
@@ -661,9 +553,9 @@ TEST(ranks_on_one_gpu)
             problem.nans = rows == 4;
             add_sharings(problem, 1);
         }
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], 1);
-    trial_count = 0;
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) run_ranks(&trials[t], 1);
+    variants.count = 0;
 }
 
 TEST(rounds_in_graphs_on_one_gpu)
@@ -671,9 +563,9 @@ TEST(rounds_in_graphs_on_one_gpu)
     TEST_NEEDS_DEVICE();
     if (!test_comm_ranks_can_meet()) skip();
     for (int64_t ranks = 2; ranks <= 4; ranks += 2) add_sharings(integer_problem(2, 2, 1024, ranks), 1);
-    compile_trials();
-    for (int t = 0; t < trial_count; t++) add_up(&trials[t], 1, 40, 50);
-    trial_count = 0;
+    test_variants_compile(&variants);
+    for (int t = 0; t < variants.count; t++) add_up(&trials[t], 1, 40, 50);
+    variants.count = 0;
 }
 
 #define NEEDS_GPUS()                                                     \
@@ -696,9 +588,9 @@ TEST(several_gpus)
                 problem.nans = w == 2;
                 add_sharings(problem, 2);
             }
-        compile_trials();
-        for (int t = 0; t < trial_count; t++) run_ranks(&trials[t], gpus);
-        trial_count = 0;
+        test_variants_compile(&variants);
+        for (int t = 0; t < variants.count; t++) run_ranks(&trials[t], gpus);
+        variants.count = 0;
     }
 }
 
@@ -708,9 +600,9 @@ TEST(rounds_in_graphs_on_several_gpus)
     for (int gpus = 2; gpus <= test_comm_gpus(); gpus *= 2) {
         static const int64_t rows[] = {1, 13, 150};
         for (int i = 0; i < 3; i++) add_sharings(integer_problem(rows[i], rows[i], 4096, gpus), 1);
-        compile_trials();
-        for (int t = 0; t < trial_count; t++) add_up(&trials[t], gpus, 200, 50);
-        trial_count = 0;
+        test_variants_compile(&variants);
+        for (int t = 0; t < variants.count; t++) add_up(&trials[t], gpus, 200, 50);
+        variants.count = 0;
     }
 }
 

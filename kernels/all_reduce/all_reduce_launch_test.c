@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host's side of all_reduce on GPUs: which launches are legal, which are tried, how large buffers are. */
 #include "kernels/all_reduce/all_reduce_device.h"
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 
 enum { MOST_CANDIDATES = 64 };
 
@@ -33,25 +33,19 @@ TEST(hostile_params_are_refused)
     fill_params(params, 4, 2048, 4, DTYPE_BF16);
     for (int k = 0; k < 2; k++) {
         test_hostile_launches(kernels[k], params);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_ROWS, 0);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_COUNT_INDEX, 2);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_WIDTH, 0);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_WIDTH, 2044);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_WIDTH, 1 << 20);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_RANKS, 1);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_HAS_NORM, -1);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_EPS_BITS, test_float_bits(-1));
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_OUT_DTYPE, DTYPE_U8);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_THREADS, 48);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_THREADS, 1056);
-        test_launch_refuses(kernels[k], params, ALL_REDUCE_DEVICE_BLOCKS, 0);
+        test_launch_refuses(kernels[k], params,
+                            TEST_CHANGES({ALL_REDUCE_DEVICE_ROWS, 0}, {ALL_REDUCE_DEVICE_COUNT_INDEX, 2},
+                                         {ALL_REDUCE_DEVICE_WIDTH, 0}, {ALL_REDUCE_DEVICE_WIDTH, 2044},
+                                         {ALL_REDUCE_DEVICE_WIDTH, 1 << 20}, {ALL_REDUCE_DEVICE_RANKS, 1},
+                                         {ALL_REDUCE_DEVICE_RANKS, PLAN_MAX_RANKS + 1},
+                                         {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_I8}, {ALL_REDUCE_DEVICE_HAS_RESIDUAL, 3},
+                                         {ALL_REDUCE_DEVICE_HAS_NORM, -1}, {ALL_REDUCE_DEVICE_NORM_DTYPE, DTYPE_I8},
+                                         {ALL_REDUCE_DEVICE_EPS_BITS, test_float_bits(-1)},
+                                         {ALL_REDUCE_DEVICE_OUT_DTYPE, DTYPE_U8}, {ALL_REDUCE_DEVICE_THREADS, 48},
+                                         {ALL_REDUCE_DEVICE_THREADS, 1056}, {ALL_REDUCE_DEVICE_BLOCKS, 0}));
     }
     /* Blocks that do not all run at once would wait for each other for ever. */
-    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 132 * 4 / 2 + 1);
+    test_launch_refuses(&device_all_reduce_two_shot, params, TEST_CHANGES({ALL_REDUCE_DEVICE_BLOCKS, 132 * 4 / 2 + 1}));
     params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 4 / 2;
     assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
     params[ALL_REDUCE_DEVICE_RANKS] = 5; /* more registers, fewer blocks */
@@ -61,16 +55,15 @@ TEST(hostile_params_are_refused)
     params[ALL_REDUCE_DEVICE_BLOCKS] = 132 * 2; /* of one half, which is all */
     params[ALL_REDUCE_DEVICE_HALVES] = 1;
     assert_true(test_launch_accepts(&device_all_reduce_two_shot, params, 90));
-    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 132 * 2 + 1);
-    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_HALVES, 0);
-    test_launch_refuses(&device_all_reduce_two_shot, params, ALL_REDUCE_DEVICE_HALVES, 3);
+    test_launch_refuses(&device_all_reduce_two_shot, params,
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_BLOCKS, 132 * 2 + 1}, {ALL_REDUCE_DEVICE_HALVES, 0},
+                                     {ALL_REDUCE_DEVICE_HALVES, 3}));
     params[ALL_REDUCE_DEVICE_RANKS] = 4, params[ALL_REDUCE_DEVICE_BLOCKS] = params[ALL_REDUCE_DEVICE_HALVES] = 2;
     /* Rows have owners in two shots alone. */
-    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS);
-    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS);
-    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 3);
-    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_BLOCKS, 16);
-    test_launch_refuses(&device_all_reduce_one_shot, params, ALL_REDUCE_DEVICE_ROWS, 4096);
+    test_launch_refuses(&device_all_reduce_one_shot, params,
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
+                                     {ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_BLOCKS, 3},
+                                     {ALL_REDUCE_DEVICE_BLOCKS, 16}, {ALL_REDUCE_DEVICE_ROWS, 4096}));
     assert_true(test_launch_accepts(&device_all_reduce_one_shot, params, 90));
     assert_false(test_launch_accepts(&device_all_reduce_one_shot, params, 80)); /* has no clusters */
 }

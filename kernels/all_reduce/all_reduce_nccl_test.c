@@ -3,7 +3,7 @@
 #include "kernels/all_reduce/all_reduce_nccl.h"
 
 #include "kernels/all_gather/all_gather_nccl.h"
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 
 enum { MOST_ROW_BYTES = 65536 }; /* that 1024 threads hold in registers */
 
@@ -21,10 +21,7 @@ static const int64_t good[ALL_REDUCE_DEVICE_PARAMS] = {
 };
 
 /* Values that no launch of either kind takes. */
-static const struct {
-    int param;
-    int64_t value;
-} illegal[] = {
+static const struct test_change illegal[] = {
     {ALL_REDUCE_DEVICE_ROWS, 0},
     {ALL_REDUCE_DEVICE_ROWS, -1},
     {ALL_REDUCE_DEVICE_ROWS, OP_MAX_ROWS + 1},
@@ -52,45 +49,29 @@ enum { ILLEGAL = sizeof illegal / sizeof *illegal };
 
 static void copy(int64_t *params) { memcpy(params, good, sizeof good); }
 
-/* A library call has no grid; anything else would be one that no library looks at. */
-static bool call_accepts(const int64_t *params)
-{
-    const struct device_facts facts = test_facts(90);
-    struct device_geometry geometry;
-    memset(&geometry, 0xff, sizeof geometry);
-    const char *why = device_all_reduce_nccl.launch(params, &facts, &geometry);
-    if (why) {
-        assert_true(*why);
-        return false;
-    }
-    for (int d = 0; d < 3; d++) assert_int_equal(geometry.grid[d] | geometry.block[d] | geometry.cluster[d], 0);
-    assert_int_equal(geometry.shared_bytes, 0);
-    return true;
-}
-
 TEST(hostile_calls_are_refused)
 {
     int64_t params[ALL_REDUCE_DEVICE_PARAMS];
     uint64_t bytes, flops;
     copy(params);
-    assert_true(call_accepts(params));
+    assert_true(test_call_accepts(&device_all_reduce_nccl, params));
     device_all_reduce_nccl.cost(params, 1, &bytes, &flops);
     assert_int_equal(bytes, 2 * 4 * 2048 * 2); /* reads x, writes the sum */
     assert_int_equal(flops, 4 * 2048 * 4);
     /* NCCL forms sums, without residual and norm. */
     params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = 1;
-    assert_false(call_accepts(params));
+    assert_false(test_call_accepts(&device_all_reduce_nccl, params));
     copy(params);
     params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
-    assert_false(call_accepts(params));
+    assert_false(test_call_accepts(&device_all_reduce_nccl, params));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
-        params[illegal[i].param] = illegal[i].value;
-        if (call_accepts(params)) fail_msg("case %d was accepted", i);
+        params[illegal[i].index] = illegal[i].value;
+        if (test_call_accepts(&device_all_reduce_nccl, params)) fail_msg("case %d was accepted", i);
     }
     copy(params);
     params[ALL_REDUCE_DEVICE_THREADS] = -1; /* not its own */
-    assert_true(call_accepts(params));
+    assert_true(test_call_accepts(&device_all_reduce_nccl, params));
 }
 
 TEST(hostile_launches_are_refused)
@@ -99,26 +80,24 @@ TEST(hostile_launches_are_refused)
     copy(params);
     params[ALL_REDUCE_DEVICE_HAS_RESIDUAL] = params[ALL_REDUCE_DEVICE_HAS_NORM] = 1;
     test_hostile_launches(&device_all_reduce_finish, params);
-    for (int i = 0; i < ILLEGAL; i++)
-        test_launch_refuses(&device_all_reduce_finish, params, illegal[i].param, illegal[i].value);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 0);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 48);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 1056);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_FINISH_PARTS, 0);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_FINISH_PARTS, 3);
+    test_launch_refuses(&device_all_reduce_finish, params, illegal, ILLEGAL);
+    test_launch_refuses(&device_all_reduce_finish, params,
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_HAS_RESIDUAL, ALL_REDUCE_OWN_ROWS},
+                                     {ALL_REDUCE_DEVICE_HAS_NORM, ALL_REDUCE_OWN_ROWS}, {ALL_REDUCE_DEVICE_THREADS, 0},
+                                     {ALL_REDUCE_DEVICE_THREADS, 48}, {ALL_REDUCE_DEVICE_THREADS, 1056},
+                                     {ALL_REDUCE_FINISH_PARTS, 0}, {ALL_REDUCE_FINISH_PARTS, 3}));
     params[ALL_REDUCE_FINISH_PARTS] = 4; /* all terms */
     assert_true(test_launch_accepts(&device_all_reduce_finish, params, 80));
     params[ALL_REDUCE_FINISH_PARTS] = 1;
     /* Rows that the threads cannot hold. */
     params[ALL_REDUCE_DEVICE_THREADS] = 64;
     assert_true(test_launch_accepts(&device_all_reduce_finish, params, 80)); /* 4 vectors each */
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_THREADS, 32);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_WIDTH, 2056);
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_F32);
+    test_launch_refuses(&device_all_reduce_finish, params,
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_THREADS, 32}, {ALL_REDUCE_DEVICE_WIDTH, 2056},
+                                     {ALL_REDUCE_DEVICE_X_DTYPE, DTYPE_F32}));
     params[ALL_REDUCE_DEVICE_THREADS] = 1024;
-    test_launch_refuses(&device_all_reduce_finish, params, ALL_REDUCE_DEVICE_WIDTH, MOST_ROW_BYTES / 2 + 8);
+    test_launch_refuses(&device_all_reduce_finish, params,
+                        TEST_CHANGES({ALL_REDUCE_DEVICE_WIDTH, MOST_ROW_BYTES / 2 + 8}));
 }
 
 /* A block for each row. */
@@ -192,7 +171,7 @@ TEST(bytes_are_those_of_the_sum)
     assert_int_equal(all_reduce_nccl_bytes(params), UINT64_C(1) << (20 + 24 + 2));
     for (int i = 0; i < ILLEGAL; i++) {
         copy(params);
-        params[illegal[i].param] = illegal[i].value;
+        params[illegal[i].index] = illegal[i].value;
         assert_int_equal(all_reduce_nccl_bytes(params), 0);
     }
 }

@@ -175,18 +175,18 @@ TEST(hostile_params_are_refused)
 {
     const int64_t params[ALL_REDUCE_PARAMS] = {4, 0, 64, 4};
     test_hostile_params(&op_all_reduce, params, &geometry);
-    test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_WIDTH, 0);
-    test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_WIDTH, (int64_t)INT32_MAX + 1);
+    test_refuses(&op_all_reduce, params, &geometry,
+                 TEST_CHANGES({ALL_REDUCE_WIDTH, 0}, {ALL_REDUCE_WIDTH, (int64_t)INT32_MAX + 1}));
     for (int64_t ranks = 0; ranks <= PLAN_MAX_RANKS + 1; ranks++)
-        if (ranks != 4) test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_RANKS, ranks);
-    test_assert_refused(&op_all_reduce, params, &geometry, ALL_REDUCE_RANKS, 4 + ((int64_t)1 << 32));
+        if (ranks != 4) test_refuses(&op_all_reduce, params, &geometry, TEST_CHANGES({ALL_REDUCE_RANKS, ranks}));
+    test_refuses(&op_all_reduce, params, &geometry, TEST_CHANGES({ALL_REDUCE_RANKS, 4 + ((int64_t)1 << 32)}));
     /* An engine with one rank, or too many, has no collective. */
     struct plan_geometry odd = geometry;
     for (odd.ranks = 0; odd.ranks < 2; odd.ranks++)
         for (int64_t ranks = 0; ranks < 5; ranks++)
-            test_assert_refused(&op_all_reduce, params, &odd, ALL_REDUCE_RANKS, ranks);
+            test_refuses(&op_all_reduce, params, &odd, TEST_CHANGES({ALL_REDUCE_RANKS, ranks}));
     odd.ranks = PLAN_MAX_RANKS + 1;
-    test_assert_refused(&op_all_reduce, params, &odd, ALL_REDUCE_RANKS, PLAN_MAX_RANKS + 1);
+    test_refuses(&op_all_reduce, params, &odd, TEST_CHANGES({ALL_REDUCE_RANKS, PLAN_MAX_RANKS + 1}));
     uint64_t bytes;
     int64_t small[ALL_REDUCE_PARAMS] = {3, 0, 5, 4};
     assert_true(all_reduce_buffer_bytes(small, TARGET_CPU, &bytes));

@@ -2,7 +2,7 @@
 /* The device kernels that serve chunks of prompts, attention_prefill and attention_generic, against the reference. */
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_device.h"
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/test_launch.h"
 
 #include <math.h>
 
@@ -352,10 +352,7 @@ TEST(prefill_equals_reference)
 /* Needs no GPU: parameters at their extremes are refused with a reason, or give a launch within the limits. */
 TEST(hostile_params)
 {
-    const struct device_facts gpu = {.capability = 90,
-                                     .multiprocessors = 132,
-                                     .shared_per_sm = 233472,
-                                     .shared_per_block = 232448};
+    const struct device_facts gpu = test_facts(90);
     static const int64_t extremes[] = {INT64_MIN, INT32_MIN,        -1,       0, 1, 3, 1 << 20,
                                        INT32_MAX, (int64_t)1 << 40, INT64_MAX};
     static const int64_t problem[ATTENTION_DEVICE_FIRST_TUNABLE] = {
@@ -388,24 +385,15 @@ TEST(hostile_params)
         assert_null(kernels[k]->launch(params, &gpu, &geometry));
         params[ATTENTION_SCATTERED] = 1;
         assert_int_equal(kernels[k]->launch(params, &gpu, &geometry) != NULL, kernels[k] == &device_attention_prefill);
-        static const struct {
-            int index;
-            int64_t value;
-        } bad[] = {
-            {ATTENTION_DEVICE_ROWS, 0},           {ATTENTION_DEVICE_COUNT_INDEX, 2},
-            {ATTENTION_DEVICE_HEADS, 31},         {ATTENTION_DEVICE_KV_HEADS, 0},
-            {ATTENTION_DEVICE_HEAD_DIM, 127},     {ATTENTION_DEVICE_HEAD_DIM, 258},
-            {ATTENTION_DEVICE_PAGE_TOKENS, 0},    {ATTENTION_DEVICE_PAGE_BYTES, 8},
-            {ATTENTION_DEVICE_PAGES_PER_SLOT, 0}, {ATTENTION_DEVICE_SLOT_COUNT, 0},
-            {ATTENTION_DEVICE_KV_DTYPE, 0},       {ATTENTION_DEVICE_X_DTYPE, 4},
-            {ATTENTION_DEVICE_WINDOW, -1},        {ATTENTION_DEVICE_SCALE_BITS, 0},
-            {ATTENTION_DEVICE_FIRST_TUNABLE, 0},  {ATTENTION_DEVICE_FIRST_TUNABLE + 1, 8},
-        };
-        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-            memcpy(params, list[0], sizeof params);
-            params[bad[i].index] = bad[i].value;
-            assert_non_null(kernels[k]->launch(params, &gpu, &geometry));
-        }
+        test_launch_refuses(kernels[k], list[0],
+                            TEST_CHANGES({ATTENTION_DEVICE_ROWS, 0}, {ATTENTION_DEVICE_COUNT_INDEX, 2},
+                                         {ATTENTION_DEVICE_HEADS, 31}, {ATTENTION_DEVICE_KV_HEADS, 0},
+                                         {ATTENTION_DEVICE_HEAD_DIM, 127}, {ATTENTION_DEVICE_HEAD_DIM, 258},
+                                         {ATTENTION_DEVICE_PAGE_TOKENS, 0}, {ATTENTION_DEVICE_PAGE_BYTES, 8},
+                                         {ATTENTION_DEVICE_PAGES_PER_SLOT, 0}, {ATTENTION_DEVICE_SLOT_COUNT, 0},
+                                         {ATTENTION_DEVICE_KV_DTYPE, 0}, {ATTENTION_DEVICE_X_DTYPE, 4},
+                                         {ATTENTION_DEVICE_WINDOW, -1}, {ATTENTION_DEVICE_SCALE_BITS, 0},
+                                         {ATTENTION_DEVICE_FIRST_TUNABLE, 0}, {ATTENTION_DEVICE_FIRST_TUNABLE + 1, 8}));
     }
 }
 

@@ -261,35 +261,19 @@ TEST(hostile_params_are_refused)
     const int64_t params[ATTENTION_PARAMS] =
         {4, 0, 8, 2, 64, 16, 4, 65536, 2, DTYPE_F32, DTYPE_F32, 0, test_float_bits(0.125f)};
     test_hostile_params(&op_attention, params, &geometry);
-    static const struct {
-        int index;
-        int64_t value;
-    } bad[] = {
-        {ATTENTION_HEADS, 7},
-        {ATTENTION_HEADS, 0},
-        {ATTENTION_KV_HEADS, 0},
-        {ATTENTION_KV_HEADS, 3},
-        {ATTENTION_KV_HEADS, 16},
-        {ATTENTION_HEAD_DIM, 0},
-        {ATTENTION_HEAD_DIM, OP_MAX_HEAD_DIM + 1},
-        {ATTENTION_PAGE_TOKENS, 32},
-        {ATTENTION_PAGES_PER_SLOT, 3},
-        {ATTENTION_PAGE_BYTES, 1},
-        {ATTENTION_SLOT_COUNT, 1},
-        {ATTENTION_KV_DTYPE, DTYPE_I32},
-        {ATTENTION_WINDOW, -1},
-        {ATTENTION_WINDOW, (int64_t)1 << 31},
-        {ATTENTION_SCALE_BITS, 0},
-        {ATTENTION_SCALE_BITS, 0x7fc00000},
-        {ATTENTION_SCALE_BITS, 0xbf800000},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        test_assert_refused(&op_attention, params, &geometry, bad[i].index, bad[i].value);
+    test_refuses(&op_attention, params, &geometry,
+                 TEST_CHANGES({ATTENTION_HEADS, 7}, {ATTENTION_HEADS, 0}, {ATTENTION_KV_HEADS, 0},
+                              {ATTENTION_KV_HEADS, 3}, {ATTENTION_KV_HEADS, 16}, {ATTENTION_HEAD_DIM, 0},
+                              {ATTENTION_HEAD_DIM, OP_MAX_HEAD_DIM + 1}, {ATTENTION_PAGE_TOKENS, 32},
+                              {ATTENTION_PAGES_PER_SLOT, 3}, {ATTENTION_PAGE_BYTES, 1}, {ATTENTION_SLOT_COUNT, 1},
+                              {ATTENTION_KV_DTYPE, DTYPE_I32}, {ATTENTION_WINDOW, -1},
+                              {ATTENTION_WINDOW, (int64_t)1 << 31}, {ATTENTION_SCALE_BITS, 0},
+                              {ATTENTION_SCALE_BITS, 0x7fc00000}, {ATTENTION_SCALE_BITS, 0xbf800000}));
     struct plan_geometry odd_pages = geometry;
     odd_pages.page_bytes = 65540; /* floats of page 1 would be unaligned on some machines */
     int64_t odd[ATTENTION_PARAMS];
     memcpy(odd, params, sizeof odd);
-    test_assert_refused(&op_attention, odd, &odd_pages, ATTENTION_PAGE_BYTES, 65540);
+    test_refuses(&op_attention, odd, &odd_pages, TEST_CHANGES({ATTENTION_PAGE_BYTES, 65540}));
     uint64_t bytes;
     struct plan_geometry huge = {.slots = 1, .max_context = 1, .page_tokens = UINT64_MAX, .pages_per_slot = 2};
     assert_false(attention_workspace_bytes(1, 1, 1, &huge, &bytes));

@@ -184,10 +184,27 @@ void test_kernel_open(struct test_kernel *test, const struct device_kernel *kern
     test->static_shared_bytes = kernel_attribute(handle, CU_FUNCTION_SHARED_SIZE_BYTES);
 }
 
+const char *test_describe(const struct device_kernel *kernel, const int64_t *params)
+{
+    static char text[1024];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s", kernel->name);
+    for (int i = 0; i < device_param_count(kernel) && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, " %s=%lld", device_param_name(kernel, i),
+                                 (long long)params[i]);
+    return text;
+}
+
+int test_variants_add(struct test_variants *variants, const struct device_kernel *kernel, const int64_t *params)
+{
+    const int added = variants->count++;
+    assert_in_range(added, 0, sizeof variants->kernels / sizeof *variants->kernels - 1);
+    variants->kernels[added] = kernel;
+    memcpy(variants->params[added], params, (size_t)device_param_count(kernel) * sizeof *params);
+    return added;
+}
+
 struct compiling {
-    const struct device_kernel *const *kernels;
-    int64_t (*params)[PLAN_MAX_PARAMS];
-    int count;
+    const struct test_variants *variants;
     _Atomic int next;
 };
 
@@ -195,26 +212,27 @@ struct compiling {
 static void *compile_some(void *context)
 {
     struct compiling *work = context;
-    for (int i; (i = work->next++) < work->count;) {
+    for (int i; (i = work->next++) < work->variants->count;) {
         struct status status = {0};
         void *cubin = NULL;
         size_t size = 0;
-        if (nvrtc_compile(the_device.nvrtc, work->kernels[i], work->params[i], the_device.device.facts.capability,
-                          &cubin, &size, &status))
+        if (nvrtc_compile(the_device.nvrtc, work->variants->kernels[i], work->variants->params[i],
+                          the_device.device.facts.capability, &cubin, &size, &status))
             free(cubin);
     }
     return NULL;
 }
 
-void test_kernels_compile(const struct device_kernel *const *kernels, int64_t (*params)[PLAN_MAX_PARAMS], int count)
+void test_variants_compile(const struct test_variants *variants)
 {
     enum { MOST_THREADS = 64 };
     pthread_t threads[MOST_THREADS];
-    struct compiling work = {kernels, params, count, 0};
+    struct compiling work = {variants, 0};
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     int started = 0;
     assert_non_null(test_device());
-    while (started < MOST_THREADS && started < processors && started < count &&
+    if (!getenv("ENG_TEST_CUBINS")) return;
+    while (started < MOST_THREADS && started < processors && started < variants->count &&
            pthread_create(&threads[started], NULL, compile_some, &work) == 0)
         started++;
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);

@@ -45,8 +45,17 @@ struct test_kernel {
 };
 void test_kernel_open(struct test_kernel *test, const struct device_kernel *kernel, const int64_t *params);
 void test_kernel_close(struct test_kernel *test);
-/* Compiles in advance, with all processors, the kernels that test_kernel_open will request; needs ENG_TEST_CUBINS. */
-void test_kernels_compile(const struct device_kernel *const *kernels, int64_t (*params)[PLAN_MAX_PARAMS], int count);
+/* "kernel param=value ...", in memory that the next call takes. */
+const char *test_describe(const struct device_kernel *kernel, const int64_t *params);
+
+/* Kernels that test_kernel_open will request. With ENG_TEST_CUBINS they can be compiled in advance, by all processors. */
+struct test_variants {
+    const struct device_kernel *kernels[4096];
+    int64_t params[4096][PLAN_MAX_PARAMS];
+    int count;
+};
+int test_variants_add(struct test_variants *variants, const struct device_kernel *kernel, const int64_t *params);
+void test_variants_compile(const struct test_variants *variants);
 /* Runs one launch with operands at these addresses (operands that are tensor maps are encoded for them; map.rows 0 uses
  * space_rows), then a synchronisation that must succeed. */
 void test_kernel_run(struct test_kernel *test, const cu_deviceptr *operands, int count, uint64_t space_rows);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/embed/embed_device.h"
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 
 enum { SHARED_BY = 3 }; /* ranks, where they share the vocabulary */
 
@@ -10,19 +10,22 @@ static float value_of(int64_t token, int64_t k) { return (float)((token * 31 + k
 static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, int64_t vocab, enum dtype dtype, int rank,
                   enum dtype out_dtype)
 {
-    struct test_random random = {(uint64_t)(rows * 77 + hidden)};
-    const size_t cells = (size_t)(vocab * pitch), element = dtype_bytes(dtype), outs = (size_t)(rows * hidden);
-    const size_t out_bytes = outs * dtype_bytes(out_dtype);
+    const float scale = rows % 2 ? 1 : 0.22f;
     const int64_t tokens_in_all = rank < 0 ? vocab : SHARED_BY * vocab, first = rank < 0 ? 0 : rank * vocab;
-    const int operand_count = rank < 0 ? EMBED_HEADER : EMBED_OPERANDS;
-    const struct comm_header header = {.rank = rank < 0 ? UINT32_MAX : (uint32_t)rank, .ranks = SHARED_BY};
-    float *table = malloc(cells * 4), *rounded = malloc(cells * 4), *row = malloc((size_t)hidden * 4);
-    float *out = malloc(outs * 4);
-    void *encoded = malloc(cells * element), *found = malloc(out_bytes), *encoded_row = malloc((size_t)hidden * 4);
-    int32_t *tokens = malloc((size_t)rows * 4), counts[2] = {INT32_MAX, (int32_t)valid};
-    for (size_t i = 0; i < cells; i++) table[i] = value_of((int64_t)i / pitch, (int64_t)i % pitch);
-    test_encode(table, encoded, cells, dtype);
-    test_decode(encoded, rounded, cells, dtype);
+    const struct comm_header header = {.rank = (uint32_t)rank, .ranks = SHARED_BY};
+    int64_t params[EMBED_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
+    params[EMBED_SCALE_BITS] = test_float_bits(scale);
+    test_complete_params(&op_embed, params);
+    struct test_random random = {(uint64_t)(rows * 77 + hidden)};
+    struct test_launch launch;
+    test_launch_open(&launch, &device_embed, params, valid);
+    float *table = test_take(&launch.memory, (size_t)(vocab * pitch) * sizeof *table);
+    float *row = test_take(&launch.memory, (size_t)hidden * sizeof *row);
+    int32_t *tokens = launch.host[EMBED_TOKENS];
+    for (int64_t i = 0; i < vocab * pitch; i++) table[i] = value_of(i / pitch, i % pitch);
+    test_launch_encode(&launch, EMBED_TABLE, table);
+    const float *rounded = test_launch_decode(&launch, EMBED_TABLE);
+    if (rank >= 0) memcpy(launch.host[EMBED_HEADER], &header, sizeof header);
     for (int64_t r = 0; r < rows; r++)
         tokens[r] = r < valid ? (int32_t)test_random_range(&random, 0, tokens_in_all - 1) : INT32_MIN + (int32_t)r;
     tokens[0] = (int32_t)(first + vocab) - 1;
@@ -31,42 +34,20 @@ static void check(int64_t rows, int64_t valid, int64_t hidden, int64_t pitch, in
     if (valid > 3) tokens[3] = (int32_t)tokens_in_all;
     if (valid > 4) tokens[4] = INT32_MAX;
     if (valid > 5) tokens[5] = INT32_MIN;
-    struct test_device_buffer buffers[EMBED_OPERANDS] = {test_upload(counts, sizeof counts),
-                                                         test_upload(tokens, (size_t)rows * 4),
-                                                         test_upload(encoded, cells * element),
-                                                         test_device_buffer_new(out_bytes),
-                                                         test_upload(&header, sizeof header)};
-    cu_deviceptr operands[EMBED_OPERANDS];
-    for (int i = 0; i < EMBED_OPERANDS; i++) operands[i] = buffers[i].data;
-    const float scale = rows % 2 ? 1 : 0.22f;
-    int64_t params[EMBED_PARAMS] = {rows, 1, hidden, pitch, vocab, dtype, rank >= 0, out_dtype};
-    params[EMBED_SCALE_BITS] = test_float_bits(scale);
-    test_complete_params(&op_embed, params);
-    struct test_kernel kernel;
-    test_kernel_open(&kernel, &device_embed, params);
-    assert_int_equal(kernel.local_bytes, 0);
-    test_kernel_run(&kernel, operands, operand_count, 0);
-    test_device_read(&buffers[EMBED_OUT], found, out_bytes);
-    test_decode(found, out, outs, out_dtype);
+    test_launch_run(&launch);
+    const float *out = test_launch_found(&launch, EMBED_OUT);
     for (int64_t r = 0; r < valid; r++) {
         int64_t token = tokens[r] - first;
         bool here = token >= 0 && token < vocab;
         for (int64_t k = 0; k < hidden; k++) row[k] = here ? rounded[token * pitch + k] * scale : 0;
-        test_encode(row, encoded_row, (size_t)hidden, out_dtype);
-        test_decode(encoded_row, row, (size_t)hidden, out_dtype);
+        test_round(row, (size_t)hidden, out_dtype);
         for (int64_t k = 0; k < hidden; k++)
             if (out[r * hidden + k] != row[k])
                 fail_msg("rows %d hidden %d %s to %s, rank %d: row %d column %d", (int)rows, (int)hidden,
                          dtype_name(dtype), dtype_name(out_dtype), rank, (int)r, (int)k);
     }
-    assert_true(test_is_poison((uint8_t *)found + (size_t)(valid * hidden) * dtype_bytes(out_dtype),
-                               (size_t)((rows - valid) * hidden) * dtype_bytes(out_dtype)));
-    test_kernel_close(&kernel);
-    for (int i = 0; i < EMBED_OPERANDS; i++) {
-        test_device_assert_intact(&buffers[i], "embed");
-        test_device_buffer_free(&buffers[i]);
-    }
-    free(table), free(rounded), free(row), free(out), free(encoded), free(found), free(encoded_row), free(tokens);
+    test_launch_assert_rows_untouched(&launch, EMBED_OUT);
+    test_launch_close(&launch);
 }
 
 TEST(gathers)
@@ -104,12 +85,9 @@ TEST(hostile_params_are_refused)
     int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 1, DTYPE_BF16};
     test_complete_params(&op_embed, params);
     test_hostile_launches(&device_embed, params);
-    test_launch_refuses(&device_embed, params, EMBED_ROWS, 0);
-    test_launch_refuses(&device_embed, params, EMBED_PITCH, 63);
-    test_launch_refuses(&device_embed, params, EMBED_VOCAB, 0);
-    test_launch_refuses(&device_embed, params, EMBED_TABLE_DTYPE, DTYPE_I8);
-    test_launch_refuses(&device_embed, params, EMBED_SHARDED, 2);
-    test_launch_refuses(&device_embed, params, EMBED_OUT_DTYPE, DTYPE_I8);
+    test_launch_refuses(&device_embed, params,
+                        TEST_CHANGES({EMBED_ROWS, 0}, {EMBED_PITCH, 63}, {EMBED_VOCAB, 0},
+                                     {EMBED_TABLE_DTYPE, DTYPE_I8}, {EMBED_SHARDED, 2}, {EMBED_OUT_DTYPE, DTYPE_I8}));
 }
 
 int main(void) { return test_run(); }

@@ -177,24 +177,18 @@ TEST(hostile_params_are_refused)
         {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[EMBED_PARAMS] = {4, 0, 64, 64, 320, DTYPE_BF16, 0, 0, LAYOUT_PANEL16};
     test_hostile_params(&op_embed, params, &geometry);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_HIDDEN, 0);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 0);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_VOCAB, 319); /* a token could lie outside */
-    test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, DTYPE_I8);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_TABLE_DTYPE, -1);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_SCALE_BITS, OP_FLOAT_MAX_BITS + 1);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, 2);
-    test_assert_refused(&op_embed, params, &geometry, EMBED_LAYOUT, -1);
+    test_refuses(&op_embed, params, &geometry,
+                 TEST_CHANGES({EMBED_HIDDEN, 0}, {EMBED_VOCAB, 0}, {EMBED_VOCAB, 319},
+                              /* a token could lie outside */ {EMBED_TABLE_DTYPE, DTYPE_I8}, {EMBED_TABLE_DTYPE, -1},
+                              {EMBED_SCALE_BITS, OP_FLOAT_MAX_BITS + 1}, {EMBED_LAYOUT, 2}, {EMBED_LAYOUT, -1}));
 
     /* Several ranks: the table has this many rows and no others, or tokens would belong to the wrong rank. */
     struct plan_geometry shared = geometry;
     shared.ranks = 3;
     const int64_t part[EMBED_PARAMS] = {4, 0, 64, 64, 107, DTYPE_BF16, 1, 0, LAYOUT_PANEL16};
     test_hostile_params(&op_embed, part, &shared);
-    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 106);
-    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 108);
-    test_assert_refused(&op_embed, part, &shared, EMBED_VOCAB, 320);
-    test_assert_refused(&op_embed, part, &geometry, EMBED_VOCAB, 107);
+    test_refuses(&op_embed, part, &shared, TEST_CHANGES({EMBED_VOCAB, 106}, {EMBED_VOCAB, 108}, {EMBED_VOCAB, 320}));
+    test_refuses(&op_embed, part, &geometry, TEST_CHANGES({EMBED_VOCAB, 107}));
     /* One rank's may have more, as before. */
     struct op_demand operands[PLAN_MAX_OPERANDS];
     int operand_count;

@@ -2,7 +2,7 @@
 /* matmul_gemv against a double loop over the same rounded inputs. */
 #include <math.h>
 
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/test_launch.h"
 #include "kernels/matmul/matmul_device.h"
 
 struct problem {
@@ -544,23 +544,13 @@ TEST(test_hostile)
                     assert_in_range(geometry.shared_bytes, 1, h200.shared_per_block);
                     assert_int_equal(geometry.grid[0] % geometry.cluster[0], 0);
                 }
-    static const int64_t illegal[][2] = {
-        {MATMUL_ROWS, 0},        {MATMUL_ROWS, 9},
-        {MATMUL_K, 4097},        {MATMUL_K, 65544},
-        {MATMUL_N, 0},           {MATMUL_DTYPE, DTYPE_F32},
-        {MATMUL_OUT_DTYPE, 2},   {MATMUL_EPILOGUE, 1},
-        {MATMUL_EPS_BITS, -1},   {MATMUL_GEMV_STAGES, 1},
-        {MATMUL_GEMV_CHUNK, 96}, {MATMUL_GEMV_SPLIT_K, 9},
-        {MATMUL_GEMV_GROUPS, 3}, {MATMUL_GEMV_CTAS_PER_SM, 0},
-        {MATMUL_GEMV_WARPS, 17}, {MATMUL_GEMV_X_SHARED, 2},
-        {MATMUL_GEMV_COPY, 3},
-    };
-    for (size_t i = 0; i < sizeof illegal / sizeof *illegal; i++) {
-        int64_t hostile[PLAN_MAX_PARAMS];
-        memcpy(hostile, candidate[0], sizeof hostile);
-        hostile[illegal[i][0]] = illegal[i][1];
-        assert_non_null(device_matmul_gemv.launch(hostile, &h200, &geometry));
-    }
+    test_launch_refuses(&device_matmul_gemv, candidate[0],
+                        TEST_CHANGES({MATMUL_ROWS, 0}, {MATMUL_ROWS, 9}, {MATMUL_K, 4097}, {MATMUL_K, 65544},
+                                     {MATMUL_N, 0}, {MATMUL_DTYPE, DTYPE_F32}, {MATMUL_OUT_DTYPE, 2},
+                                     {MATMUL_EPILOGUE, 1}, {MATMUL_EPS_BITS, -1}, {MATMUL_GEMV_STAGES, 1},
+                                     {MATMUL_GEMV_CHUNK, 96}, {MATMUL_GEMV_SPLIT_K, 9}, {MATMUL_GEMV_GROUPS, 3},
+                                     {MATMUL_GEMV_CTAS_PER_SM, 0}, {MATMUL_GEMV_WARPS, 17}, {MATMUL_GEMV_X_SHARED, 2},
+                                     {MATMUL_GEMV_COPY, 3}));
 }
 
 int main(void) { return test_run(); }

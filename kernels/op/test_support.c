@@ -25,6 +25,8 @@
 enum { CANARY_BYTES = 64, CANARY = 0xa5, POISON = 0xff };
 
 const int test_teams[TEST_TEAMS] = {1, 2, 5};
+const struct plan_geometry test_geometry =
+    {.slots = 1, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 10};
 
 uint64_t test_random_bits(struct test_random *random)
 {
@@ -101,6 +103,38 @@ void test_fill(struct test_random *random, void *array, size_t count, enum dtype
         else
             ((uint16_t *)array)[i] = dtype == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
     }
+}
+
+void test_round(float *values, size_t count, enum dtype dtype)
+{
+    for (size_t i = 0; i < count; i++)
+        if (dtype == DTYPE_F16)
+            values[i] = f16_to_float(f16_from_float(values[i]));
+        else if (dtype == DTYPE_BF16)
+            values[i] = bf16_to_float(bf16_from_float(values[i]));
+}
+
+void test_shuffle(struct test_random *random, int32_t *values, size_t count)
+{
+    for (size_t i = count - 1; i > 0; i--) {
+        const size_t j = (size_t)test_random_range(random, 0, (int64_t)i);
+        const int32_t value = values[i];
+        values[i] = values[j];
+        values[j] = value;
+    }
+}
+
+void *test_take(struct test_memory *memory, size_t bytes)
+{
+    void *block = malloc(bytes ? bytes : 1);
+    assert_non_null(block);
+    assert_in_range(memory->count, 0, sizeof memory->blocks / sizeof *memory->blocks - 1);
+    return memory->blocks[memory->count++] = block;
+}
+
+void test_release(struct test_memory *memory)
+{
+    while (memory->count > 0) free(memory->blocks[--memory->count]);
 }
 
 void test_complete_params(const struct op_descriptor *op, int64_t *params)
@@ -271,41 +305,31 @@ void test_assert_same_bits(const void *found, const void *expected, size_t bytes
         if (a[i] != b[i]) fail_msg("%s: byte %zu of %zu differs", what, i, bytes);
 }
 
-void test_assert_refused(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
-                         int index, int64_t value)
+void test_refuses(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
+                  const struct test_change *changes, size_t count)
 {
-    int64_t hostile[PLAN_MAX_PARAMS];
-    memcpy(hostile, params, (size_t)op_cpu_param_count(op) * sizeof *params);
-    test_complete_params(op, hostile);
-    hostile[index] = value;
-    struct op_demand operands[PLAN_MAX_OPERANDS];
-    int operand_count = 0;
-    struct status status = {0};
-    if (op_demands(op, TARGET_CPU, hostile, geometry, operands, &operand_count, &status))
-        fail_msg("%s: %s = %" PRId64 " was accepted", op->name, op_cpu_param_name(op, index), value);
-    assert_int_equal(status.code, STATUS_CORRUPT);
-    if (!strstr(status.message, op->name)) fail_msg("message does not name %s: %s", op->name, status.message);
+    for (const struct test_change *change = changes; change < changes + count; change++) {
+        int64_t hostile[PLAN_MAX_PARAMS];
+        struct op_demand operands[PLAN_MAX_OPERANDS];
+        int operand_count = 0;
+        struct status status = {0};
+        memcpy(hostile, params, (size_t)op_cpu_param_count(op) * sizeof *params);
+        test_complete_params(op, hostile);
+        hostile[change->index] = change->value;
+        if (op_demands(op, TARGET_CPU, hostile, geometry, operands, &operand_count, &status))
+            fail_msg("%s: %s = %" PRId64 " was accepted", op->name, op_cpu_param_name(op, change->index),
+                     change->value);
+        assert_int_equal(status.code, STATUS_CORRUPT);
+        if (!strstr(status.message, op->name)) fail_msg("message does not name %s: %s", op->name, status.message);
+    }
 }
 
 void test_hostile_params(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry)
 {
-    static const int64_t extremes[] = {INT64_MIN,
-                                       INT64_MIN + 1,
-                                       -1,
-                                       0,
-                                       1,
-                                       2,
-                                       3,
-                                       5,
-                                       7,
-                                       255,
-                                       257,
-                                       INT32_MAX,
-                                       (int64_t)INT32_MAX + 1,
-                                       UINT32_MAX,
-                                       (int64_t)1 << 40,
-                                       INT64_MAX - 1,
-                                       INT64_MAX};
+    static const int64_t extremes[] = {
+        INT64_MIN,        INT64_MIN + 1, -1,        0, 1, 2, 3, 5, 7, 255, 257, INT32_MAX, INT64_C(1) << 31, UINT32_MAX,
+        INT64_C(1) << 40, INT64_MAX - 1, INT64_MAX,
+    };
     enum { EXTREMES = sizeof extremes / sizeof extremes[0] };
     struct test_random random = {77};
     for (int round = 0; round < 4000; round++) {
@@ -339,8 +363,7 @@ void test_hostile_params(const struct op_descriptor *op, const int64_t *params, 
             assert_true(operands[i].space_mask != 0);
         }
     }
-    test_assert_refused(op, params, geometry, OP_PARAM_ROWS, 0);
-    test_assert_refused(op, params, geometry, OP_PARAM_ROWS, OP_MAX_ROWS + 1);
-    test_assert_refused(op, params, geometry, OP_PARAM_COUNT_INDEX, 2);
-    test_assert_refused(op, params, geometry, OP_PARAM_COUNT_INDEX, -1);
+    test_refuses(op, params, geometry,
+                 TEST_CHANGES({OP_PARAM_ROWS, 0}, {OP_PARAM_ROWS, OP_MAX_ROWS + 1}, {OP_PARAM_COUNT_INDEX, 2},
+                              {OP_PARAM_COUNT_INDEX, -1}));
 }

@@ -29,6 +29,21 @@ bool test_is_poison(const void *data, size_t bytes);
 /* Fills with values in [low, high) of F32, F16 or BF16. */
 void test_fill(struct test_random *random, void *array, size_t count, enum dtype dtype, float low, float high);
 
+/* Rounds to the dtype and back, as what stores and loads it does. */
+void test_round(float *values, size_t count, enum dtype dtype);
+void test_shuffle(struct test_random *random, int32_t *values, size_t count);
+
+/* Memory for a test, all of it freed at once; never NULL. */
+struct test_memory {
+    void *blocks[64];
+    int count;
+};
+void *test_take(struct test_memory *memory, size_t bytes);
+void test_release(struct test_memory *memory);
+
+/* An engine of one slot and one page, for ops that do not depend on it. */
+extern const struct plan_geometry test_geometry;
+
 /* One launch with operands of its own. */
 struct test_case {
     const struct op_descriptor *op;
@@ -60,9 +75,18 @@ void test_assert_close(const float *found, const float *expected, size_t count, 
                        const char *what);
 void test_assert_same_bits(const void *found, const void *expected, size_t bytes, const char *what);
 
-/* params with params[index] = value must be refused with a message that names the op. */
-void test_assert_refused(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
-                         int index, int64_t value);
+/* A parameter takes another value. Lists of them: TEST_CHANGES({index, value}, ...) gives their address and number. */
+struct test_change {
+    int index;
+    int64_t value;
+};
+#define TEST_CHANGES(...)                      \
+    (const struct test_change[]){__VA_ARGS__}, \
+        sizeof((const struct test_change[]){__VA_ARGS__}) / sizeof(struct test_change)
+
+/* params, changed in any one of these ways, must be refused with a message that names the op. */
+void test_refuses(const struct op_descriptor *op, const int64_t *params, const struct plan_geometry *geometry,
+                  const struct test_change *changes, size_t count);
 
 /* Every parameter takes extreme values: check must refuse with a message or accept with sizes that make sense, and no
  * sanitizer may object. */

@@ -114,11 +114,10 @@ TEST(hostile_params_are_refused)
 {
     const int64_t params[RMS_NORM_PARAMS] = {4, 0, 64, DTYPE_BF16, test_float_bits(1e-5f), 0, 1};
     test_hostile_params(&op_rms_norm, params, &geometry);
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HIDDEN, 0);
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3);
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_EPS_BITS, test_float_bits(-1e-5f));
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_EPS_BITS, INT64_MIN);
-    test_assert_refused(&op_rms_norm, params, &geometry, RMS_NORM_HAS_RESIDUAL, 2);
+    test_refuses(&op_rms_norm, params, &geometry,
+                 TEST_CHANGES({RMS_NORM_HIDDEN, 0}, {RMS_NORM_WEIGHT_DTYPE, DTYPE_F8_E4M3},
+                              {RMS_NORM_EPS_BITS, test_float_bits(-1e-5f)}, {RMS_NORM_EPS_BITS, INT64_MIN},
+                              {RMS_NORM_HAS_RESIDUAL, 2}));
 }
 
 int main(void) { return test_run(); }

@@ -297,37 +297,21 @@ TEST(hostile_params_are_refused)
     const int64_t params[ROPE_APPEND_PARAMS] = {4,     0, 8,         2,         64, 16,        4,
                                                 65536, 2, DTYPE_F32, DTYPE_F32, 1,  DTYPE_F32, test_float_bits(1e-6f)};
     test_hostile_params(&op_rope_append, params, &geometry);
-    static const struct {
-        int index;
-        int64_t value;
-    } bad[] = {
-        {ROPE_APPEND_HEADS, 0},
-        {ROPE_APPEND_KV_HEADS, 0},
-        {ROPE_APPEND_HEADS, INT64_MAX},
-        {ROPE_APPEND_HEAD_DIM, 63},
-        {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2},
-        {ROPE_APPEND_PAGE_TOKENS, 8},
-        {ROPE_APPEND_PAGES_PER_SLOT, 5},
-        {ROPE_APPEND_PAGE_BYTES, 65600},
-        {ROPE_APPEND_SLOT_COUNT, 3},
-        {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3},
-        {ROPE_APPEND_HAS_NORM, 2},
-        {ROPE_APPEND_NORM_DTYPE, 0},
-        {ROPE_APPEND_EPS_BITS, -1},
-        {ROPE_APPEND_ROTARY_DIM, -2},
-        {ROPE_APPEND_ROTARY_DIM, 31},
-        {ROPE_APPEND_ROTARY_DIM, 66},
-        {ROPE_APPEND_NORM_SCOPE, 2},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        test_assert_refused(&op_rope_append, params, &geometry, bad[i].index, bad[i].value);
+    test_refuses(&op_rope_append, params, &geometry,
+                 TEST_CHANGES({ROPE_APPEND_HEADS, 0}, {ROPE_APPEND_KV_HEADS, 0}, {ROPE_APPEND_HEADS, INT64_MAX},
+                              {ROPE_APPEND_HEAD_DIM, 63}, {ROPE_APPEND_HEAD_DIM, OP_MAX_HEAD_DIM + 2},
+                              {ROPE_APPEND_PAGE_TOKENS, 8}, {ROPE_APPEND_PAGES_PER_SLOT, 5},
+                              {ROPE_APPEND_PAGE_BYTES, 65600}, {ROPE_APPEND_SLOT_COUNT, 3},
+                              {ROPE_APPEND_KV_DTYPE, DTYPE_F8_E4M3}, {ROPE_APPEND_HAS_NORM, 2},
+                              {ROPE_APPEND_NORM_DTYPE, 0}, {ROPE_APPEND_EPS_BITS, -1}, {ROPE_APPEND_ROTARY_DIM, -2},
+                              {ROPE_APPEND_ROTARY_DIM, 31}, {ROPE_APPEND_ROTARY_DIM, 66}, {ROPE_APPEND_NORM_SCOPE, 2}));
     int64_t without_norm[ROPE_APPEND_PARAMS];
     memcpy(without_norm, params, sizeof params);
     without_norm[ROPE_APPEND_HAS_NORM] = 0;
-    test_assert_refused(&op_rope_append, without_norm, &geometry, ROPE_APPEND_NORM_SCOPE, 1);
+    test_refuses(&op_rope_append, without_norm, &geometry, TEST_CHANGES({ROPE_APPEND_NORM_SCOPE, 1}));
     struct plan_geometry short_slots = geometry;
     short_slots.max_context = 65; /* four pages of sixteen do not hold it */
-    test_assert_refused(&op_rope_append, params, &short_slots, ROPE_APPEND_ROWS, 4);
+    test_refuses(&op_rope_append, params, &short_slots, TEST_CHANGES({ROPE_APPEND_ROWS, 4}));
 }
 
 int main(void) { return test_run(); }

@@ -5,7 +5,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/pages.h"
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/test_launch.h"
 #include "kernels/rope_append/rope_append.h"
 
 struct shape {
@@ -545,16 +545,10 @@ TEST(every_candidate)
     }
 }
 
-static const struct device_facts hopper = {.name = "test",
-                                           .capability = 90,
-                                           .multiprocessors = 132,
-                                           .shared_per_sm = 233472,
-                                           .shared_per_block = 232448,
-                                           .l2_bytes = 50 << 20};
-
 TEST(hostile_params)
 {
     struct setup setup = {.shape = plain, .layer_offset = 65536};
+    const struct device_facts hopper = test_facts(90);
     struct device_geometry geometry;
     set_params(&setup);
     assert_null(device_rope_attention.launch(setup.params, &hopper, &geometry));
@@ -576,31 +570,20 @@ TEST(hostile_params)
                 assert_true(rope_attention_workspace_bytes(params) >= 64);
                 rope_attention_candidates(params, &hopper, NULL, 0);
             }
-    static const struct {
-        int index;
-        int64_t value;
-    } bad[] = {
-        {ROPE_ATTENTION_ROWS, 65536},       {ROPE_ATTENTION_HEADS, 7},
-        {ROPE_ATTENTION_KV_HEADS, 3},       {ROPE_ATTENTION_HEAD_DIM, 63},
-        {ROPE_ATTENTION_HEAD_DIM, 258},     {ROPE_ATTENTION_ROTARY_DIM, 31},
-        {ROPE_ATTENTION_ROTARY_DIM, 66},    {ROPE_ATTENTION_ROTARY_DIM, -2},
-        {ROPE_ATTENTION_PAGE_TOKENS, 48},   {ROPE_ATTENTION_PAGE_TOKENS, 8},
-        {ROPE_ATTENTION_PAGE_BYTES, 65537}, {ROPE_ATTENTION_PAGE_BYTES, 4096},
-        {ROPE_ATTENTION_KV_DTYPE, 1},       {ROPE_ATTENTION_X_DTYPE, 1},
-        {ROPE_ATTENTION_WINDOW, -1},        {ROPE_ATTENTION_SCALE_BITS, 0},
-        {ROPE_ATTENTION_SPLITS, 65},        {ROPE_ATTENTION_WARPS, 17},
-        {ROPE_ATTENTION_TILE_TOKENS, 48},   {ROPE_ATTENTION_TILE_TOKENS, 128},
-        {ROPE_ATTENTION_HEAD_TILES, 3},     {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
-        {ROPE_ATTENTION_STAGES, 1},         {ROPE_ATTENTION_STAGES, 17},
-        {ROPE_ATTENTION_BULK, 2},           {ROPE_ATTENTION_ALONE_TILES, 0},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        int64_t params[PLAN_MAX_PARAMS];
-        memcpy(params, setup.params, sizeof params);
-        params[bad[i].index] = bad[i].value;
-        if (!device_rope_attention.launch(params, &hopper, &geometry))
-            fail_msg("parameter %d = %lld was accepted", bad[i].index, (long long)bad[i].value);
-    }
+    test_launch_refuses(&device_rope_attention, setup.params,
+                        TEST_CHANGES({ROPE_ATTENTION_ROWS, 65536}, {ROPE_ATTENTION_HEADS, 7},
+                                     {ROPE_ATTENTION_KV_HEADS, 3}, {ROPE_ATTENTION_HEAD_DIM, 63},
+                                     {ROPE_ATTENTION_HEAD_DIM, 258}, {ROPE_ATTENTION_ROTARY_DIM, 31},
+                                     {ROPE_ATTENTION_ROTARY_DIM, 66}, {ROPE_ATTENTION_ROTARY_DIM, -2},
+                                     {ROPE_ATTENTION_PAGE_TOKENS, 48}, {ROPE_ATTENTION_PAGE_TOKENS, 8},
+                                     {ROPE_ATTENTION_PAGE_BYTES, 65537}, {ROPE_ATTENTION_PAGE_BYTES, 4096},
+                                     {ROPE_ATTENTION_KV_DTYPE, 1}, {ROPE_ATTENTION_X_DTYPE, 1},
+                                     {ROPE_ATTENTION_WINDOW, -1}, {ROPE_ATTENTION_SCALE_BITS, 0},
+                                     {ROPE_ATTENTION_SPLITS, 65}, {ROPE_ATTENTION_WARPS, 17},
+                                     {ROPE_ATTENTION_TILE_TOKENS, 48}, {ROPE_ATTENTION_TILE_TOKENS, 128},
+                                     {ROPE_ATTENTION_HEAD_TILES, 3}, {ROPE_ATTENTION_PAGES_PER_SLOT, INT32_MAX},
+                                     {ROPE_ATTENTION_STAGES, 1}, {ROPE_ATTENTION_STAGES, 17}, {ROPE_ATTENTION_BULK, 2},
+                                     {ROPE_ATTENTION_ALONE_TILES, 0}));
 }
 
 TEST(candidates_are_legal)
@@ -611,8 +594,7 @@ TEST(candidates_are_legal)
     for (int i = 0; i < 100; i++) {
         struct setup setup = {.shape = plain, .layer_offset = 1 << 24};
         struct device_geometry geometry;
-        struct device_facts gpu = hopper;
-        gpu.capability = i / 50 ? 80 : 90;
+        const struct device_facts gpu = test_facts(i / 50 ? 80 : 90);
         setup.shape.head_dim = dims[i % 5];
         setup.shape.group = groups[i / 5 % 5];
         setup.shape.rows = i / 25 % 2 ? 1 : 32;

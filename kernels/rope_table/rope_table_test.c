@@ -79,8 +79,7 @@ TEST(slots_pick_their_set)
     }
     test_case_close(&test);
     test_hostile_params(&op_rope_table, params, &two_sets);
-    test_assert_refused(&op_rope_table, params, &two_sets, ROPE_TABLE_SWITCHES, 0);
-    test_assert_refused(&op_rope_table, params, &two_sets, ROPE_TABLE_SWITCHES, 2);
+    test_refuses(&op_rope_table, params, &two_sets, TEST_CHANGES({ROPE_TABLE_SWITCHES, 0}, {ROPE_TABLE_SWITCHES, 2}));
 }
 
 TEST(hostile_params_are_refused)
@@ -89,13 +88,14 @@ TEST(hostile_params_are_refused)
     test_hostile_params(&op_rope_table, params, &geometry);
     static const int64_t head_dims[] = {0, -2, 63, 1, OP_MAX_HEAD_DIM + 2, INT64_MAX};
     for (int i = 0; i < 6; i++)
-        test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_HEAD_DIM, head_dims[i]);
+        test_refuses(&op_rope_table, params, &geometry, TEST_CHANGES({ROPE_TABLE_HEAD_DIM, head_dims[i]}));
     static const float scalings[] = {-1.0f, INFINITY, NAN, -NAN, 1e30f};
     for (int i = 0; i < 5; i++)
-        test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, test_float_bits(scalings[i]));
-    test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SWITCHES, 1);
-    test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, -1);
-    test_assert_refused(&op_rope_table, params, &geometry, ROPE_TABLE_SCALING_BITS, (int64_t)1 << 32);
+        test_refuses(&op_rope_table, params, &geometry,
+                     TEST_CHANGES({ROPE_TABLE_SCALING_BITS, test_float_bits(scalings[i])}));
+    test_refuses(&op_rope_table, params, &geometry,
+                 TEST_CHANGES({ROPE_TABLE_SWITCHES, 1}, {ROPE_TABLE_SCALING_BITS, -1},
+                              {ROPE_TABLE_SCALING_BITS, (int64_t)1 << 32}));
 }
 
 int main(void) { return test_run(); }

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kernels/embed/test_hostile.h"
+#include "kernels/cuda/test_launch.h"
 #include "kernels/sample/philox.h"
 #include "kernels/sample/sample.h"
 
@@ -192,68 +192,57 @@ static int compare_with_cpu(const struct problem *problem, const struct problem 
 
 static int draws, different_from_vectors, different_from_reference, reference_draws;
 
+/* The launch's operands; their contents before it. */
+static void load(struct test_launch *launch, const struct problem *problem)
+{
+    const void *content[] = {problem->counts, problem->logits, problem->out_rows, problem->slots,    problem->samplers,
+                             problem->seen,   problem->next,   problem->tokens,   problem->positions};
+    for (int i = 0; i <= SAMPLE_POSITIONS; i++)
+        if (launch->host[i]) memcpy(launch->host[i], content[i], launch->device[i].bytes);
+}
+
 static void check(int64_t vocab, int64_t cluster, int64_t threads, bool feedback, int rounds)
 {
     struct test_random random = {(uint64_t)(vocab * 16 + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const size_t logit_bytes = (size_t)(ROWS * vocab) * sizeof(float),
-                 seen_bytes = (size_t)(SLOTS * problem.seen_bytes);
-    problem.logits = malloc(logit_bytes), problem.seen = malloc(seen_bytes);
-    uint8_t *expected_seen = malloc(seen_bytes), *found_seen = malloc(seen_bytes);
     const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, feedback, cluster, threads};
-    const int count = feedback ? SAMPLE_DEVICE_OPERANDS_FEEDBACK : SAMPLE_DEVICE_OPERANDS;
-    struct test_kernel kernel;
-    test_kernel_open(&kernel, &device_sample, params);
-    assert_int_equal(kernel.local_bytes, 0);
-    assert_true((uint32_t)kernel.static_shared_bytes <= 40u << 10); /* what sample_device.c reckons with */
-    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS_FEEDBACK] =
-        {test_device_buffer_new(sizeof problem.counts),   test_device_buffer_new(logit_bytes),
-         test_device_buffer_new(sizeof problem.out_rows), test_device_buffer_new(sizeof problem.slots),
-         test_device_buffer_new(sizeof problem.samplers), test_device_buffer_new(seen_bytes),
-         test_device_buffer_new(sizeof problem.next),     test_device_buffer_new(sizeof problem.tokens),
-         test_device_buffer_new(sizeof problem.positions)};
-    cu_deviceptr operands[SAMPLE_DEVICE_OPERANDS_FEEDBACK];
-    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) operands[i] = buffers[i].data;
+    const size_t seen_bytes = (size_t)(SLOTS * problem.seen_bytes);
+    struct test_launch launch;
+    test_launch_open(&launch, &device_sample, params, VALID);
+    assert_true((uint32_t)launch.kernel.static_shared_bytes <= 40u << 10); /* what sample_device.c reckons with */
+    problem.logits = test_take(&launch.memory, (size_t)(ROWS * vocab) * sizeof(float));
+    problem.seen = test_take(&launch.memory, seen_bytes);
+    uint8_t *expected_seen = test_take(&launch.memory, seen_bytes);
     for (int round = 0; round < rounds; round++) {
         fill_problem(&random, &problem, round);
-        const void *content[] = {problem.counts, problem.logits, problem.out_rows, problem.slots,    problem.samplers,
-                                 problem.seen,   problem.next,   problem.tokens,   problem.positions};
-        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++)
-            test_device_write(&buffers[i], content[i], buffers[i].bytes);
-        test_kernel_run(&kernel, operands, count, 0);
-        struct problem expected = problem, found = problem;
-        expected.seen = expected_seen, found.seen = found_seen;
-        memcpy(expected_seen, problem.seen, seen_bytes);
-        test_device_read(&buffers[SAMPLE_SAMPLERS], found.samplers, sizeof found.samplers);
-        test_device_read(&buffers[SAMPLE_SEEN], found.seen, seen_bytes);
-        test_device_read(&buffers[SAMPLE_NEXT_TOKENS], found.next, sizeof found.next);
-        test_device_read(&buffers[SAMPLE_TOKENS], found.tokens, sizeof found.tokens);
-        test_device_read(&buffers[SAMPLE_POSITIONS], found.positions, sizeof found.positions);
+        load(&launch, &problem);
+        test_launch_run(&launch);
+        struct problem expected = problem;
+        expected.seen = memcpy(expected_seen, problem.seen, seen_bytes);
         apply_expected(&problem, &expected, feedback);
+        const int32_t *next = launch.found[SAMPLE_NEXT_TOKENS];
         for (int r = 0; r < VALID; r++) {
-            if (found.next[r] == expected.next[r]) continue;
+            if (next[r] == expected.next[r]) continue;
             const int32_t in_row = problem.out_rows[r] < 0 || problem.out_rows[r] >= IN_ROWS ? 0 : problem.out_rows[r];
             const struct sampler_state *s = &problem.samplers[problem.slots[in_row]];
             fail_msg("vocab %d cluster %d round %d row %d (kind %d): token %d, expected %d; temperature %g top_p %g "
                      "top_k %d penalty %g",
-                     (int)vocab, (int)cluster, round, r, (round * ROWS + r) % KINDS, found.next[r], expected.next[r],
+                     (int)vocab, (int)cluster, round, r, (round * ROWS + r) % KINDS, next[r], expected.next[r],
                      (double)s->temperature, (double)s->top_p, s->top_k, (double)s->repetition_penalty);
         }
-        assert_memory_equal(found.next, expected.next, sizeof found.next);
-        assert_memory_equal(found.samplers, expected.samplers, sizeof found.samplers);
-        test_assert_same_bits(found.seen, expected.seen, seen_bytes, "seen");
-        assert_memory_equal(found.tokens, expected.tokens, sizeof found.tokens);
-        assert_memory_equal(found.positions, expected.positions, sizeof found.positions);
-        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) test_device_assert_intact(&buffers[i], "sample");
+        assert_memory_equal(next, expected.next, sizeof expected.next);
+        assert_memory_equal(launch.found[SAMPLE_SAMPLERS], expected.samplers, sizeof expected.samplers);
+        test_assert_same_bits(launch.found[SAMPLE_SEEN], expected.seen, seen_bytes, "seen");
+        if (feedback) assert_memory_equal(launch.found[SAMPLE_TOKENS], expected.tokens, sizeof expected.tokens);
+        if (feedback)
+            assert_memory_equal(launch.found[SAMPLE_POSITIONS], expected.positions, sizeof expected.positions);
         draws += VALID;
         different_from_vectors += compare_with_cpu(&problem, &expected, false);
         if (vocab > 40000) continue;
         reference_draws += VALID;
         different_from_reference += compare_with_cpu(&problem, &expected, true);
     }
-    test_kernel_close(&kernel);
-    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) test_device_buffer_free(&buffers[i]);
-    free(problem.logits), free(problem.seen), free(expected_seen), free(found_seen);
+    test_launch_close(&launch);
 }
 
 /* For compute-sanitizer, which takes minutes over large vocabularies: the kernel's ways through them at the smallest that
@@ -306,34 +295,23 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
 {
     struct test_random random = {(uint64_t)(vocab + cluster)};
     struct problem problem = {.vocab = vocab, .seen_bytes = (vocab + 7) / 8};
-    const size_t logit_bytes = (size_t)(ROWS * vocab) * sizeof(float);
-    problem.logits = malloc(logit_bytes), problem.seen = calloc(SLOTS, (size_t)problem.seen_bytes);
+    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, cluster, 128};
+    struct test_launch launch;
+    test_launch_open(&launch, &device_sample, params, VALID);
+    problem.logits = test_take(&launch.memory, (size_t)(ROWS * vocab) * sizeof(float));
+    problem.seen = test_take(&launch.memory, (size_t)(SLOTS * problem.seen_bytes));
     fill_problem(&random, &problem, 0);
     for (int r = 0; r < ROWS; r++) fill_logits(&random, problem.logits + r * vocab, vocab, 0);
     for (int s = 0; s < SLOTS; s++)
         problem.samplers[s] = (struct sampler_state){.temperature = temperature, .top_p = 1, .repetition_penalty = 1};
-    const int64_t params[SAMPLE_DEVICE_PARAMS] = {ROWS, 1, vocab, SLOTS, IN_ROWS, 0, cluster, 128};
-    struct test_kernel kernel;
-    test_kernel_open(&kernel, &device_sample, params);
-    struct test_device_buffer buffers[SAMPLE_DEVICE_OPERANDS] = {test_upload(problem.counts, sizeof problem.counts),
-                                                                 test_upload(problem.logits, logit_bytes),
-                                                                 test_upload(problem.out_rows, sizeof problem.out_rows),
-                                                                 test_upload(problem.slots, sizeof problem.slots),
-                                                                 test_device_buffer_new(sizeof problem.samplers),
-                                                                 test_upload(problem.seen,
-                                                                             (size_t)(SLOTS * problem.seen_bytes)),
-                                                                 test_device_buffer_new(sizeof problem.next)};
-    cu_deviceptr operands[SAMPLE_DEVICE_OPERANDS];
-    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS; i++) operands[i] = buffers[i].data;
     int32_t sound[ROWS], found[ROWS];
     for (int64_t at = -1; at < vocab; at++) {
         const int64_t row = at % VALID, place = row * vocab + at;
         const float kept = at < 0 ? 0 : problem.logits[place];
         if (at >= 0) problem.logits[place] = bad;
-        test_device_write(&buffers[SAMPLE_LOGITS], problem.logits, logit_bytes);
-        test_device_write(&buffers[SAMPLE_SAMPLERS], problem.samplers, sizeof problem.samplers);
-        test_kernel_run(&kernel, operands, SAMPLE_DEVICE_OPERANDS, 0);
-        test_device_read(&buffers[SAMPLE_NEXT_TOKENS], at < 0 ? sound : found, sizeof found);
+        load(&launch, &problem);
+        test_launch_run(&launch);
+        memcpy(at < 0 ? sound : found, launch.found[SAMPLE_NEXT_TOKENS], sizeof found);
         if (at < 0) continue;
         problem.logits[place] = kept;
         for (int r = 0; r < VALID; r++)
@@ -341,9 +319,7 @@ static void check_every_place(int64_t vocab, int64_t cluster, float bad, float t
                 fail_msg("vocab %d cluster %d: %g at %d of row %d: row %d drew %d", (int)vocab, (int)cluster,
                          (double)bad, (int)at, (int)row, r, found[r]);
     }
-    test_kernel_close(&kernel);
-    for (int i = 0; i < SAMPLE_DEVICE_OPERANDS; i++) test_device_buffer_free(&buffers[i]);
-    free(problem.logits), free(problem.seen);
+    test_launch_close(&launch);
 }
 
 TEST(not_finite_at_every_place)
@@ -379,81 +355,13 @@ TEST(expectation_equals_the_cpu)
     if (cpu_isa_best() >= CPU_AVX2) assert_int_equal(different, 0);
 }
 
-TEST(times)
-{
-    TEST_NEEDS_DEVICE();
-    if (!getenv("BENCH")) skip();
-    enum { COPIES = 20, MOST_ROWS = 64, VOCAB = 128256 };
-    static const struct {
-        const char *name;
-        struct sampler_state sampler;
-    } kinds[] = {
-        {"greedy", {.top_p = 1, .repetition_penalty = 1}},
-        {"temperature", {.temperature = 0.8f, .top_p = 1, .repetition_penalty = 1}},
-        {"top-p", {.temperature = 0.8f, .top_p = 0.95f, .repetition_penalty = 1}},
-        {"top-k, top-p", {.temperature = 0.8f, .top_p = 0.95f, .top_k = 50, .repetition_penalty = 1}},
-        {"all", {.temperature = 0.8f, .top_p = 0.95f, .top_k = 50, .repetition_penalty = 1.1f}},
-    };
-    const size_t seen_bytes = MOST_ROWS * (size_t)VOCAB / 8;
-    float *logits = malloc((size_t)MOST_ROWS * VOCAB * 4);
-    struct test_random random = {9};
-    for (size_t i = 0; i < (size_t)MOST_ROWS * VOCAB; i++) { /* about normal, deviation 2.5 */
-        logits[i] = 0;
-        for (int j = 0; j < 4; j++) logits[i] += test_random_float(&random, -2.2f, 2.2f);
-        if (i % 20011 == 0) logits[i] += 12;
-    }
-    uint8_t *seen = malloc(seen_bytes);
-    for (size_t i = 0; i < seen_bytes; i++) seen[i] = i % 50 == 0;
-    int32_t rows_of[MOST_ROWS], counts[2] = {0, MOST_ROWS};
-    struct sampler_state samplers[MOST_ROWS];
-    for (int r = 0; r < MOST_ROWS; r++) rows_of[r] = r;
-    struct test_device_buffer b[] = {test_upload(counts, sizeof counts),
-                                     test_upload(logits, (size_t)MOST_ROWS * VOCAB * 4),
-                                     test_upload(rows_of, sizeof rows_of),
-                                     test_upload(rows_of, sizeof rows_of),
-                                     test_device_buffer_new(sizeof samplers),
-                                     test_upload(seen, seen_bytes),
-                                     test_device_buffer_new(sizeof rows_of),
-                                     test_upload(rows_of, sizeof rows_of),
-                                     test_upload(rows_of, sizeof rows_of)};
-    cu_deviceptr operands[COPIES][SAMPLE_DEVICE_OPERANDS_FEEDBACK];
-    for (int c = 0; c < COPIES; c++)
-        for (int i = 0; i < SAMPLE_DEVICE_OPERANDS_FEEDBACK; i++) operands[c][i] = b[i].data;
-    static const int64_t batches[] = {1, 8, 64};
-    for (int batch = 0; batch < 3; batch++) {
-        int64_t candidates[8][PLAN_MAX_PARAMS];
-        const int64_t params[SAMPLE_DEVICE_PARAMS] = {batches[batch], 1, VOCAB, MOST_ROWS, MOST_ROWS, 1};
-        int count = sample_device_candidates(params, &test_device()->device.facts, candidates, 8);
-        for (int c = 0; c < count && c < (*getenv("BENCH") == '1' ? 1 : 5); c++) {
-            struct test_kernel kernel;
-            test_kernel_open(&kernel, &device_sample, candidates[c]);
-            print_message("%2d rows, cluster %d, threads %4d, %d registers:", (int)batches[batch],
-                          (int)candidates[c][SAMPLE_DEVICE_CLUSTER], (int)candidates[c][SAMPLE_DEVICE_THREADS],
-                          kernel.registers);
-            for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-                for (int s = 0; s < MOST_ROWS; s++) samplers[s] = kinds[k].sampler, samplers[s].seed = (uint64_t)s;
-                test_device_write(&b[SAMPLE_SAMPLERS], samplers, sizeof samplers);
-                double us = test_kernel_time(&kernel, operands[0], SAMPLE_DEVICE_OPERANDS_FEEDBACK, COPIES, 0);
-                print_message(" %s %.2f us", kinds[k].name, us);
-            }
-            print_message("\n");
-            test_kernel_close(&kernel);
-        }
-    }
-    for (size_t i = 0; i < sizeof b / sizeof b[0]; i++) test_device_buffer_free(&b[i]);
-    free(logits), free(seen);
-}
-
 TEST(hostile_params_are_refused)
 {
     const int64_t params[SAMPLE_DEVICE_PARAMS] = {4, 1, 128256, 8, 4, 1, 8, 512};
     test_hostile_launches(&device_sample, params);
-    test_launch_refuses(&device_sample, params, SAMPLE_VOCAB, 0);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 3);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_CLUSTER, 16);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 96);
-    test_launch_refuses(&device_sample, params, SAMPLE_DEVICE_THREADS, 520);
-    test_launch_refuses(&device_sample, params, SAMPLE_FEEDBACK, 2);
+    test_launch_refuses(&device_sample, params,
+                        TEST_CHANGES({SAMPLE_VOCAB, 0}, {SAMPLE_DEVICE_CLUSTER, 3}, {SAMPLE_DEVICE_CLUSTER, 16},
+                                     {SAMPLE_DEVICE_THREADS, 96}, {SAMPLE_DEVICE_THREADS, 520}, {SAMPLE_FEEDBACK, 2}));
     assert_false(test_launch_accepts(&device_sample, params, 80)); /* no clusters */
     const struct device_facts hopper = test_facts(90), ampere = test_facts(80);
     int64_t candidates[8][PLAN_MAX_PARAMS];

@@ -409,11 +409,9 @@ TEST(hostile_params_are_refused)
         {.slots = 8, .max_context = 8, .page_tokens = 8, .pages_per_slot = 1, .page_bytes = 64, .vocab_size = 320};
     const int64_t params[SAMPLE_PARAMS] = {4, 1, 320, 8, 4};
     test_hostile_params(&op_sample, params, &geometry);
-    test_assert_refused(&op_sample, params, &geometry, SAMPLE_COUNT_INDEX, 0);
-    test_assert_refused(&op_sample, params, &geometry, SAMPLE_VOCAB, 321);
-    test_assert_refused(&op_sample, params, &geometry, SAMPLE_VOCAB, 0);
-    test_assert_refused(&op_sample, params, &geometry, SAMPLE_SLOT_COUNT, 9);
-    test_assert_refused(&op_sample, params, &geometry, SAMPLE_IN_ROWS, 0);
+    test_refuses(&op_sample, params, &geometry,
+                 TEST_CHANGES({SAMPLE_COUNT_INDEX, 0}, {SAMPLE_VOCAB, 321}, {SAMPLE_VOCAB, 0}, {SAMPLE_SLOT_COUNT, 9},
+                              {SAMPLE_IN_ROWS, 0}));
 }
 
 int main(void) { return test_run(); }

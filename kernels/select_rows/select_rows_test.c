@@ -54,10 +54,9 @@ TEST(hostile_params_are_refused)
 {
     const int64_t params[SELECT_ROWS_PARAMS] = {4, 1, 64, 8};
     test_hostile_params(&op_select_rows, params, &geometry);
-    test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_COUNT_INDEX, 0);
-    test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_WIDTH, 0);
-    test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_IN_ROWS, 0);
-    test_assert_refused(&op_select_rows, params, &geometry, SELECT_ROWS_IN_ROWS, INT64_MAX);
+    test_refuses(&op_select_rows, params, &geometry,
+                 TEST_CHANGES({SELECT_ROWS_COUNT_INDEX, 0}, {SELECT_ROWS_WIDTH, 0}, {SELECT_ROWS_IN_ROWS, 0},
+                              {SELECT_ROWS_IN_ROWS, INT64_MAX}));
 }
 
 int main(void) { return test_run(); }

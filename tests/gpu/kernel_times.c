@@ -202,23 +202,25 @@ static void add_prefill_attention(const struct shape *shape, int64_t rows)
     operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
 }
 
-static void add_rope_append(const struct shape *shape, int64_t rows)
+static void add_rope_append(const struct shape *shape, int64_t rows, bool norm)
 {
     int64_t page_bytes, block;
-    struct problem *problem = add(OP_ROPE_APPEND, shape, rows, "rope, append");
+    struct problem *problem = add(OP_ROPE_APPEND, shape, rows, norm ? "norm, rope, append" : "rope, append");
     paged(problem, shape, 1, rows, (uint64_t)(4 * rows * shape->kv_heads * shape->head_dim), &page_bytes, &block);
-    const int64_t params[ROPE_APPEND_DEVICE_PARAMS] = {
-        [ROPE_APPEND_DEVICE_ROWS] = rows,
-        [ROPE_APPEND_DEVICE_HEADS] = shape->heads,
-        [ROPE_APPEND_DEVICE_KV_HEADS] = shape->kv_heads,
-        [ROPE_APPEND_DEVICE_HEAD_DIM] = shape->head_dim,
-        [ROPE_APPEND_DEVICE_PAGE_TOKENS] = PAGE_TOKENS,
-        [ROPE_APPEND_DEVICE_PAGES_PER_SLOT] = (rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
-        [ROPE_APPEND_DEVICE_PAGE_BYTES] = page_bytes,
-        [ROPE_APPEND_DEVICE_SLOT_COUNT] = 1,
-        [ROPE_APPEND_DEVICE_KV_DTYPE] = DTYPE_BF16,
-        [ROPE_APPEND_DEVICE_X_DTYPE] = DTYPE_BF16,
-        [ROPE_APPEND_DEVICE_NORM_DTYPE] = DTYPE_F32,
+    const int64_t params[ROPE_APPEND_PARAMS] = {
+        [ROPE_APPEND_ROWS] = rows,
+        [ROPE_APPEND_HEADS] = shape->heads,
+        [ROPE_APPEND_KV_HEADS] = shape->kv_heads,
+        [ROPE_APPEND_HEAD_DIM] = shape->head_dim,
+        [ROPE_APPEND_PAGE_TOKENS] = PAGE_TOKENS,
+        [ROPE_APPEND_PAGES_PER_SLOT] = (rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        [ROPE_APPEND_PAGE_BYTES] = page_bytes,
+        [ROPE_APPEND_SLOT_COUNT] = 1,
+        [ROPE_APPEND_KV_DTYPE] = DTYPE_BF16,
+        [ROPE_APPEND_X_DTYPE] = DTYPE_BF16,
+        [ROPE_APPEND_HAS_NORM] = norm,
+        [ROPE_APPEND_NORM_DTYPE] = DTYPE_F32,
+        [ROPE_APPEND_EPS_BITS] = test_float_bits(1e-6f),
     };
     memcpy(problem->params, params, sizeof params);
     counts(problem);
@@ -228,6 +230,7 @@ static void add_rope_append(const struct shape *shape, int64_t rows)
     common(problem, COUNT_UP, rows * 4, 0);
     cache(problem, 1, rows, page_bytes, block);
     operand(problem, BF16, rows * shape->heads * shape->head_dim * 2);
+    for (int i = 0; norm && i < 2; i++) common(problem, FLOAT, shape->head_dim * 4, 0);
 }
 
 static void add_rms_norm(const struct shape *shape, int64_t rows)
@@ -359,10 +362,12 @@ static void add_shape(const struct shape *shape)
         for (int64_t context = 1024; context <= 8192; context *= 8) add_rope_attention(shape, rows, context);
     add_prefill_attention(shape, 512);
     add_prefill_attention(shape, 2048);
-    add_rope_append(shape, 2048);
+    add_rope_append(shape, 2048, false);
+    add_rope_append(shape, 2048, true);
     for (int64_t ranks = 2; ranks <= 8; ranks *= 2)
         for (int64_t rows = 1; rows <= 512; rows *= 8) add_all_reduce(shape, rows, ranks);
     add_rms_norm(shape, 1);
+    add_rms_norm(shape, 16);
     add_rms_norm(shape, 2048);
     add_swiglu(shape, 2048);
     add_embed(shape, 2048);
@@ -444,21 +449,15 @@ static int copies_of(const struct problem *problem)
 
 /* Timings */
 
-struct timing {
-    struct problem *problem;
-    const struct device_kernel *kernel;
-};
-static struct timing timings[MOST_TIMINGS];
-static const struct device_kernel *timing_kernels[MOST_TIMINGS];
-static int64_t timing_params[MOST_TIMINGS][PLAN_MAX_PARAMS];
-static int timing_count;
+static struct problem *timing_problems[MOST_TIMINGS];
+static struct test_variants timings;
 
 static void add_timings(struct problem *problem)
 {
     static struct device_tactic tactics[MOST_CANDIDATES];
     const struct device_facts *facts = &test_device()->device.facts;
     int count = device_tactics(problem->op, problem->params, facts, tactics, MOST_CANDIDATES), of_kernel = 0;
-    for (int i = 0; i < count && timing_count < MOST_TIMINGS; i++) {
+    for (int i = 0; i < count && timings.count < MOST_TIMINGS; i++) {
         of_kernel = i && tactics[i].kernel == tactics[i - 1].kernel ? of_kernel + 1 : 0;
         if (of_kernel >= TIMED_CANDIDATES) continue;
         if (problem->op == OP_ROPE_ATTENTION) {
@@ -466,9 +465,7 @@ static void add_timings(struct problem *problem)
             struct operand *workspace = &problem->operands[ROPE_ATTENTION_WORKSPACE];
             if (bytes > workspace->bytes) workspace->bytes = bytes;
         }
-        timings[timing_count] = (struct timing){problem, tactics[i].kernel};
-        timing_kernels[timing_count] = tactics[i].kernel;
-        memcpy(timing_params[timing_count++], tactics[i].params, sizeof tactics[i].params);
+        timing_problems[test_variants_add(&timings, tactics[i].kernel, tactics[i].params)] = problem;
     }
 }
 
@@ -491,7 +488,7 @@ static void print_best(const struct problem *problem, const struct device_kernel
 static void time_problem(int first, int last)
 {
     static cu_deviceptr sets[MOST_COPIES][PLAN_MAX_OPERANDS];
-    const struct problem *problem = timings[first].problem;
+    const struct problem *problem = timing_problems[first];
     const int copies = copies_of(problem), count = problem->operand_count;
     struct test_device_buffer buffers[PLAN_MAX_OPERANDS];
     cu_deviceptr *packed = &sets[0][0];
@@ -506,12 +503,12 @@ static void time_problem(int first, int last)
     int best = -1;
     for (int t = first; t < last; t++) {
         struct test_kernel kernel;
-        test_kernel_open(&kernel, timings[t].kernel, timing_params[t]);
+        test_kernel_open(&kernel, timings.kernels[t], timings.params[t]);
         double us = test_kernel_time(&kernel, packed, count, copies, problem->space_rows);
         test_kernel_close(&kernel);
         if (best < 0 || us < best_us) best_us = us, best = t;
-        if (t + 1 < last && timings[t + 1].kernel == timings[t].kernel) continue;
-        print_best(problem, timings[best].kernel, timing_params[best], best_us);
+        if (t + 1 < last && timings.kernels[t + 1] == timings.kernels[t]) continue;
+        print_best(problem, timings.kernels[best], timings.params[best], best_us);
         best = -1;
     }
     for (int i = 0; i < count; i++) test_device_buffer_free(&buffers[i]);
@@ -526,16 +523,16 @@ static void times(void **state)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) add_shape(&shapes[i]);
     for (int i = 0; i < problem_count; i++)
         if (!wanted || strstr(problems[i].name, wanted)) add_timings(&problems[i]);
-    printf("compiling %d candidates\n", timing_count);
+    printf("compiling %d candidates\n", timings.count);
     fflush(stdout);
-    test_kernels_compile(timing_kernels, timing_params, timing_count);
+    test_variants_compile(&timings);
     copy_bandwidth = test_copy_bandwidth();
     printf("a copy inside the device's memory, read and written: %.0f GB/s; per cent below are of that\n",
            copy_bandwidth * 1e-9);
     printf("%-48s %-18s %12s %12s %6s %15s  %s\n", "model, rows, what", "kernel", "best", "bytes moved", "copy",
            "operations", "tunables");
-    for (int first = 0, last; first < timing_count; first = last) {
-        for (last = first; last < timing_count && timings[last].problem == timings[first].problem;) last++;
+    for (int first = 0, last; first < timings.count; first = last) {
+        for (last = first; last < timings.count && timing_problems[last] == timing_problems[first];) last++;
         time_problem(first, last);
     }
     free(problems);
