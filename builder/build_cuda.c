@@ -54,8 +54,7 @@ static bool open_libraries(struct build *build, struct status *status)
     if (options->gpus > 1) return open_nccl(build, status);
     if (options->tune == TUNE_OFF) return true;
     if (!device_enter(&gpus->devices[0], status)) return false;
-    struct status missing[2];
-    for (int i = 0; i < 2; i++) status_clear(&missing[i]);
+    struct status missing[2] = {{0}};
     const bool found[2] = {cublaslt_open(&gpus->cublaslt, 0, &missing[0]), cudnn_open(&gpus->cudnn, 0, &missing[1])};
     static const char *const ops[2] = {"matmul", "attention"};
     for (int i = 0; i < 2; i++)

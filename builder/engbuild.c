@@ -9,6 +9,7 @@
 #include "builder/build.h"
 #include "builder/gpu_record.h"
 #include "builder/passes/pass.h"
+#include "formats/base/file.h"
 #include "formats/cli/cli_flags.h"
 #include "formats/engine/engine_file.h"
 #include "kernels/cpu/team.h"
@@ -116,12 +117,6 @@ static int read_flags(struct command_line *line, int argc, char **argv)
     return cli_read_flags(&command, argc, argv, &line->finished);
 }
 
-static bool ends_with(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), tail = strlen(suffix);
-    return length >= tail && strcmp(text + length - tail, suffix) == 0;
-}
-
 /* The target of a build without --target. A GPU that cannot be used is reported, since its owner expects it to be
  * used. */
 static bool has_gpu(const struct build_options *options)
@@ -142,7 +137,7 @@ static int check_line(struct command_line *line)
     if (!options->model) return cli_usage("expected --model PATH, found none");
     if (!options->model[0]) return cli_usage("--model: expected a path, found ''");
     if (!options->output[0]) return cli_usage("-o: expected a file name, found ''");
-    if (ends_with(options->output, ".safetensors") || ends_with(options->output, ".json"))
+    if (file_has_suffix(options->output, ".safetensors") || file_has_suffix(options->output, ".json"))
         return cli_usage("-o: '%s' is named as a part of a checkpoint, which an engine would replace", options->output);
     if (options->tuning_cache && !options->tuning_cache[0])
         return cli_usage("--tuning-cache: expected a file name or 'none', found ''");

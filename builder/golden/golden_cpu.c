@@ -84,12 +84,7 @@ static bool run_open(struct cpu_run *run, const uint8_t *weights, struct team *t
 {
     const struct manifest *manifest = run->task.manifest;
     run->kv_bytes = run->task.pages.count * manifest->geometry.page_bytes;
-    run->sizes.bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
-    run->sizes.bytes[SPACE_ARENA] = manifest->arena_bytes;
-    run->sizes.bytes[SPACE_KV] = manifest->geometry.page_bytes;
-    run->sizes.bytes[SPACE_STEP] = manifest->step_bytes;
-    run->sizes.bytes[SPACE_STATE] = manifest->state_bytes;
-    run->sizes.bytes[SPACE_COMM] = manifest->comm_bytes;
+    run->sizes = manifest_space_sizes(manifest);
     for (uint32_t r = 0; r < run->ranks; r++)
         if (!open_rank(run, r, weights, status)) return false;
     return connect_ranks(run, team, status);

@@ -6,6 +6,7 @@
 #include "builder/weights/consumption.h"
 #include "builder/weights/weights.h"
 #include "formats/base/checked.h"
+#include "formats/base/file.h"
 #include "kernels/matmul/panel.h"
 
 static bool readable(enum dtype dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
@@ -42,17 +43,11 @@ static bool check_tensor(const struct weight_source *source, const struct tensor
     return true;
 }
 
-static bool ends_with(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), tail = strlen(suffix);
-    return length >= tail && strcmp(text + length - tail, suffix) == 0;
-}
-
 /* Tensors that some writers store although they carry no information. */
 static bool redundant(const struct graph *graph, const struct checkpoint *checkpoint, const struct tensor_view *tensor,
                       struct status *status)
 {
-    if (ends_with(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
+    if (file_has_suffix(tensor->name, ".rotary_emb.inv_freq")) return true; /* computed from config.json */
     if (strcmp(tensor->name, "lm_head.weight") == 0 && graph->config->tie_word_embeddings) {
         const struct tensor_view *embedding = checkpoint_find(checkpoint, "model.embed_tokens.weight");
         if (embedding && embedding->dtype == tensor->dtype && embedding->bytes == tensor->bytes &&

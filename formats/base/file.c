@@ -473,3 +473,9 @@ void file_output_abandon(struct file_output *output)
     free(output->path);
     *output = (struct file_output){.descriptor = -1};
 }
+
+bool file_has_suffix(const char *name, const char *suffix)
+{
+    size_t length = strlen(name), tail = strlen(suffix);
+    return length >= tail && strcmp(name + length - tail, suffix) == 0;
+}

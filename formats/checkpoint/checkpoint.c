@@ -26,12 +26,6 @@ struct checkpoint_shard {
     struct safetensors header;
 };
 
-static bool ends_with(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), suffix_length = strlen(suffix);
-    return length >= suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
-}
-
 static bool out_of_memory(struct status *status) { return status_fail(status, STATUS_MACHINE, "out of memory"); }
 
 /* folder/name; owned by the caller, NULL if out of memory */
@@ -45,7 +39,7 @@ static char *join(const char *folder, const char *name)
 
 static int is_weights_entry(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && ends_with(entry->d_name, weights_suffix);
+    return entry->d_name[0] != '.' && file_has_suffix(entry->d_name, weights_suffix);
 }
 
 /* Finds the only *.safetensors of a folder without the standard names. */
@@ -99,7 +93,7 @@ static bool resolve_path(struct checkpoint *checkpoint, const char *path, bool c
 {
     struct stat information;
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    bool names_file = ends_with(path, weights_suffix) || ends_with(path, index_suffix);
+    bool names_file = file_has_suffix(path, weights_suffix) || file_has_suffix(path, index_suffix);
     bool exists = stat(path, &information) == 0;
     if (!exists && (!config_only || !names_file)) {
         bool present;
@@ -271,7 +265,8 @@ bool checkpoint_open(struct checkpoint *checkpoint, const char *path, bool confi
     if (!read_configs(checkpoint, read_family, status)) goto done;
     if (!config_only) {
         if (!weights && !(weights = find_weights(checkpoint->directory, status))) goto done;
-        if (!(ends_with(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status)) goto done;
+        if (!(file_has_suffix(weights, index_suffix) ? open_sharded : open_single)(checkpoint, weights, status))
+            goto done;
     }
     done = true;
 done:

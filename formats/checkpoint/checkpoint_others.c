@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/base/file.h"
+
 /* Names as patterns: a prefix and a suffix; either may be empty. */
 struct other {
     const char *begin, *end;
@@ -35,9 +37,8 @@ static const struct other tokenizers[] = {
 
 static bool is_named(const struct other *other, const char *name)
 {
-    size_t length = strlen(name), begin = strlen(other->begin), end = strlen(other->end);
-    return length >= begin + end && strncmp(name, other->begin, begin) == 0 &&
-           strcmp(name + length - end, other->end) == 0;
+    size_t begin = strlen(other->begin);
+    return strncmp(name, other->begin, begin) == 0 && file_has_suffix(name + begin, other->end);
 }
 
 static const struct other *find(const struct other *list, size_t count, const char *name)
@@ -121,12 +122,12 @@ static size_t part_length(const char *text)
 bool checkpoint_is_hub_name(const char *path, struct status *status)
 {
     static const char *const files[] = {".safetensors", ".json", ".gguf", ".bin", ".pt", ".pth"};
-    size_t organisation = part_length(path), length = strlen(path);
+    size_t organisation = part_length(path);
     if (organisation == 0 || path[organisation] != '/') return false;
     const char *name = path + organisation + 1;
     if (part_length(name) == 0 || name[part_length(name)] != '\0') return false;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (length > strlen(files[i]) && strcmp(path + length - strlen(files[i]), files[i]) == 0) return false;
+        if (file_has_suffix(path, files[i])) return false;
     status_fail(status, STATUS_NOT_FOUND,
                 "'%s' is no file or folder here; if it is the name of a model on the Hugging Face hub, get it first: "
                 "hf download "

@@ -11,21 +11,30 @@
 #include "formats/base/json.h"
 #include "formats/checkpoint/model_config.h"
 
-static const double DEFAULT_THETA = 10000.0, THETA_MAX = 1e15, SCALE_MAX = 1e6;
+static const double DEFAULT_THETA = 10000.0, SCALE_MAX = 1e6;
 static const double PI = 3.14159265358979323846;
 
-static bool fail_range(const char *path, const char *key, const char *expected, double found, struct status *status)
+struct range {
+    double above, least, most; /* above < number, least <= number <= most */
+    const char *expected;
+};
+static const struct range scales = {.most = 1e6, .expected = "a number above 0, at most 1e6"};
+
+/* A number that is absent and not required is unchanged, but checked, too. */
+static bool parse_real(struct json_reader *reader, const char *key, bool required, const struct range *range,
+                       double *out, struct status *status)
 {
-    return status_fail(status, STATUS_BAD_INPUT, "%s: field '%s': expected %s, found %.17g", path, key, expected,
-                       found);
+    if (!json_reader_double(reader, key, required, out, status)) return false;
+    return (*out > range->above && *out >= range->least && *out <= range->most) ||
+           status_fail(status, STATUS_BAD_INPUT, "%s: field '%s': expected %s, found %.17g", reader->path, key,
+                       range->expected, *out);
 }
 
 static bool parse_theta(struct json_reader *reader, double *theta, struct status *status)
 {
-    if (!json_reader_double(reader, "rope_theta", false, theta, status)) return false;
-    if (!(*theta > 1.0 && *theta <= THETA_MAX)) /* divided by its logarithm */
-        return fail_range(reader->path, "rope_theta", "a number above 1, at most 1e15", *theta, status);
-    return true;
+    /* divided by its logarithm */
+    static const struct range thetas = {.above = 1, .most = 1e15, .expected = "a number above 1, at most 1e15"};
+    return parse_real(reader, "rope_theta", false, &thetas, theta, status);
 }
 
 /* The scaling type under either key. Versions of transformers differ in which key takes precedence. */
@@ -57,12 +66,10 @@ static bool parse_type(struct json_reader *reader, enum rope_type *type, struct 
                        reader->path, rope_type ? "rope_type" : "type", name);
 }
 
-static bool parse_factor(struct json_reader *reader, bool required, double *factor, struct status *status)
+static bool parse_factor(struct json_reader *reader, double *factor, struct status *status)
 {
-    if (!json_reader_double(reader, "factor", required, factor, status)) return false;
-    if (!(*factor >= 1.0 && *factor <= SCALE_MAX))
-        return fail_range(reader->path, "factor", "a number from 1 to 1e6", *factor, status);
-    return true;
+    static const struct range factors = {.least = 1, .most = 1e6, .expected = "a number from 1 to 1e6"};
+    return parse_real(reader, "factor", true, &factors, factor, status);
 }
 
 static bool parse_original_max_position(struct json_reader *reader, struct rope_config *rope, struct status *status)
@@ -73,31 +80,20 @@ static bool parse_original_max_position(struct json_reader *reader, struct rope_
 
 static bool parse_llama3(struct json_reader *reader, struct rope_config *rope, struct status *status)
 {
-    if (!json_reader_double(reader, "low_freq_factor", true, &rope->low_freq_factor, status) ||
-        !json_reader_double(reader, "high_freq_factor", true, &rope->high_freq_factor, status) ||
-        !parse_original_max_position(reader, rope, status))
-        return false;
-    if (!(rope->low_freq_factor > 0 && rope->low_freq_factor <= SCALE_MAX))
-        return fail_range(reader->path, "low_freq_factor", "a number above 0, at most 1e6", rope->low_freq_factor,
-                          status);
-    if (!(rope->high_freq_factor > rope->low_freq_factor && rope->high_freq_factor <= SCALE_MAX))
-        return fail_range(reader->path, "high_freq_factor", "a number above low_freq_factor, at most 1e6",
-                          rope->high_freq_factor, status);
-    return true;
+    struct range high = {.most = 1e6, .expected = "a number above low_freq_factor, at most 1e6"};
+    if (!parse_real(reader, "low_freq_factor", true, &scales, &rope->low_freq_factor, status)) return false;
+    high.above = rope->low_freq_factor;
+    return parse_real(reader, "high_freq_factor", true, &high, &rope->high_freq_factor, status) &&
+           parse_original_max_position(reader, rope, status);
 }
 
 /* An optional number above 0. 0 means absent for keys that transformers treats so. */
 static bool parse_optional_scale(struct json_reader *reader, const char *key, bool zero_is_absent, double *out,
                                  struct status *status)
 {
-    double value = *out;
-    bool given = json_reader_get(reader, key) != NULL;
-    if (!json_reader_double(reader, key, false, &value, status)) return false;
-    if (!given || (value == 0.0 && zero_is_absent)) return true;
-    if (!(value > 0 && value <= SCALE_MAX))
-        return fail_range(reader->path, key, "a number above 0, at most 1e6", value, status);
-    *out = value;
-    return true;
+    const json_t *given = json_reader_get(reader, key);
+    if (!given || (zero_is_absent && json_is_number(given) && json_number_value(given) == 0)) return true;
+    return parse_real(reader, key, false, &scales, out, status);
 }
 
 static bool parse_yarn(struct json_reader *reader, struct rope_config *rope, struct status *status)
@@ -164,11 +160,10 @@ static bool parse_longrope(struct json_reader *reader, const struct model_config
 /* partial_rotary_factor, of which transformers rounds the product with head_dim down. */
 static bool parse_rotary_dim(struct json_reader *reader, uint64_t head_dim, uint64_t *rotary_dim, struct status *status)
 {
+    static const struct range parts = {.most = 1, .expected = "a number above 0, at most 1"};
     double factor = 1.0;
     if (!json_reader_get(reader, "partial_rotary_factor")) return true;
-    if (!json_reader_double(reader, "partial_rotary_factor", false, &factor, status)) return false;
-    if (!(factor > 0 && factor <= 1.0))
-        return fail_range(reader->path, "partial_rotary_factor", "a number above 0, at most 1", factor, status);
+    if (!parse_real(reader, "partial_rotary_factor", false, &parts, &factor, status)) return false;
     *rotary_dim = (uint64_t)((double)head_dim * factor);
     return (*rotary_dim >= 2 && *rotary_dim % 2 == 0) ||
            status_fail(status, STATUS_BAD_INPUT,
@@ -190,13 +185,9 @@ static bool parse_object(struct rope_config *rope, json_t *object, const char *p
     if (rope->type != ROPE_LONGROPE) rope->original_max_position = 0; /* others read the object's alone */
     switch (rope->type) {
     case ROPE_DEFAULT: done = true; break;
-    case ROPE_LINEAR: done = parse_factor(&reader, true, &rope->factor, status); break;
-    case ROPE_LLAMA3:
-        done = parse_factor(&reader, true, &rope->factor, status) && parse_llama3(&reader, rope, status);
-        break;
-    case ROPE_YARN:
-        done = parse_factor(&reader, true, &rope->factor, status) && parse_yarn(&reader, rope, status);
-        break;
+    case ROPE_LINEAR: done = parse_factor(&reader, &rope->factor, status); break;
+    case ROPE_LLAMA3: done = parse_factor(&reader, &rope->factor, status) && parse_llama3(&reader, rope, status); break;
+    case ROPE_YARN: done = parse_factor(&reader, &rope->factor, status) && parse_yarn(&reader, rope, status); break;
     case ROPE_LONGROPE: done = parse_longrope(&reader, config, rope, status); break;
     }
     done = done && json_reader_all_consumed(&reader, status);

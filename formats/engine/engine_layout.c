@@ -4,51 +4,38 @@
 
 #include "formats/base/checked.h"
 
-const char *engine_section_name(unsigned id)
+/* Sections that are unused, or used in place, have no limit of their own. */
+static const struct engine_section_traits section_traits[SECTION_COUNT] = {
+    [0] = {"unknown", INT64_MAX, false, false},
+    [SECTION_MANIFEST] = {"manifest", 64 << 10, true, true},
+    [SECTION_TENSORS] = {"tensors", 64 << 20, true, true},
+    [SECTION_WEIGHTS] = {"weights", INT64_MAX, true, false},
+    [SECTION_WEIGHT_HASHES] = {"weight hashes", INT64_MAX, true, true},
+    [SECTION_KERNELS] = {"kernels", 1 << 30, true, true},
+    [SECTION_PLANS] = {"plans", 1 << 30, true, true},
+    [SECTION_COLLECTIVES] = {"collectives", INT64_MAX, false, false},
+    [SECTION_TACTICS] = {"tactics", 256 << 20, true, false},
+    [SECTION_TOKENIZER] = {"tokenizer", 256 << 20, true, false},
+    [SECTION_GOLDEN] = {"golden", 1 << 30, true, false},
+    [SECTION_SIGNATURE] = {"signature", INT64_MAX, false, false},
+    [SECTION_LIBRARY_CALLS] = {"library calls", 1 << 30, true, false},
+    [SECTION_LIBRARY_PLANS] = {"library plans", 1 << 30, true, false},
+    [SECTION_NAMES] = {"names", 256 << 10, true, true},
+    [SECTION_GOLDEN_PLANS] = {"golden plans", 1 << 30, true, false},
+};
+
+const struct engine_section_traits *engine_section_traits(unsigned id)
 {
-    switch (id) {
-    case SECTION_MANIFEST: return "manifest";
-    case SECTION_TENSORS: return "tensors";
-    case SECTION_WEIGHTS: return "weights";
-    case SECTION_WEIGHT_HASHES: return "weight hashes";
-    case SECTION_KERNELS: return "kernels";
-    case SECTION_PLANS: return "plans";
-    case SECTION_COLLECTIVES: return "collectives";
-    case SECTION_TACTICS: return "tactics";
-    case SECTION_TOKENIZER: return "tokenizer";
-    case SECTION_GOLDEN: return "golden";
-    case SECTION_SIGNATURE: return "signature";
-    case SECTION_LIBRARY_CALLS: return "library calls";
-    case SECTION_LIBRARY_PLANS: return "library plans";
-    case SECTION_NAMES: return "names";
-    case SECTION_GOLDEN_PLANS: return "golden plans";
-    default: return "unknown";
-    }
+    return &section_traits[id < SECTION_COUNT ? id : 0];
 }
+
+const char *engine_section_name(unsigned id) { return engine_section_traits(id)->name; }
 
 bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t position, uint64_t *offset)
 {
     /* Large pages pay for large weights; a small engine would only grow. */
     bool large = type == SECTION_WEIGHTS && stored_bytes >= ENGINE_WEIGHT_LARGE_BYTES;
     return checked_align(position, large ? ENGINE_WEIGHT_ALIGNMENT_LARGE : ENGINE_SECTION_ALIGNMENT, offset);
-}
-
-uint64_t engine_section_limit(unsigned type)
-{
-    switch (type) {
-    case SECTION_MANIFEST: return UINT64_C(64) << 10;
-    case SECTION_NAMES: return UINT64_C(256) << 10;
-    case SECTION_TENSORS: return UINT64_C(64) << 20;
-    case SECTION_KERNELS:
-    case SECTION_LIBRARY_CALLS:
-    case SECTION_LIBRARY_PLANS:
-    case SECTION_PLANS: return UINT64_C(1) << 30;
-    case SECTION_TACTICS:
-    case SECTION_TOKENIZER: return UINT64_C(256) << 20;
-    case SECTION_GOLDEN:
-    case SECTION_GOLDEN_PLANS: return UINT64_C(1) << 30;
-    default: return INT64_MAX; /* unused, or used in place */
-    }
 }
 
 bool engine_plan_body_bytes(const struct plan_header *header, uint64_t *bytes)

@@ -157,8 +157,14 @@ bool engine_golden_plans_bytes(const struct engine_golden_plans_header *header, 
 /* The offset at which a section must begin: the first valid one from `position` on. False on overflow. */
 bool engine_section_place(unsigned type, uint64_t stored_bytes, uint64_t position, uint64_t *offset);
 
-/* Most raw bytes of a section: the limit up to which a reader decompresses. */
-uint64_t engine_section_limit(unsigned type);
+struct engine_section_traits {
+    const char *name;
+    uint64_t limit;   /* most raw bytes, up to which a reader decompresses */
+    bool is_known;    /* this version uses it: in place, or a copy */
+    bool is_required; /* the writer sets SECTION_FLAG_REQUIRED; on weights, too */
+};
+/* A type without a meaning has the traits of an unknown section. */
+const struct engine_section_traits *engine_section_traits(unsigned type);
 
 /* Bytes of the body of one plan. False on overflow. */
 bool engine_plan_body_bytes(const struct plan_header *header, uint64_t *bytes);

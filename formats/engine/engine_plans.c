@@ -31,14 +31,8 @@ static bool verify_plan(const struct engine *engine, const struct plan *plan, si
     char name[64];
     snprintf(name, sizeof name, "plan %zu (%s, %" PRIu32 " rows)", index, plan_kind_name(&plan->header),
              plan->header.rows);
-    const struct plan_space_sizes sizes = {.bytes = {
-                                               [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
-                                               [SPACE_ARENA] = arena_bytes,
-                                               [SPACE_KV] = manifest->geometry.page_bytes,
-                                               [SPACE_STEP] = manifest->step_bytes,
-                                               [SPACE_STATE] = manifest->state_bytes,
-                                               [SPACE_COMM] = manifest->comm_bytes,
-                                           }};
+    struct plan_space_sizes sizes = manifest_space_sizes(manifest);
+    sizes.bytes[SPACE_ARENA] = arena_bytes;
     if (!plan_verify(plan, &sizes, name, status)) return false;
     for (uint32_t i = 0; i < plan->header.launch_count; i++)
         if (!verify_launch(engine, plan, &plan->launches[i], tactic_count, status))

@@ -133,32 +133,11 @@ static bool check_header(const struct engine_header *header, uint64_t size, stru
     return true;
 }
 
-/* Use of a section by this version: in place, copied, or skipped. */
-static bool section_is_known(uint32_t type)
-{
-    switch (type) {
-    case SECTION_MANIFEST:
-    case SECTION_TENSORS:
-    case SECTION_WEIGHTS:
-    case SECTION_WEIGHT_HASHES:
-    case SECTION_KERNELS:
-    case SECTION_PLANS:
-    case SECTION_TACTICS:
-    case SECTION_TOKENIZER:
-    case SECTION_GOLDEN:
-    case SECTION_LIBRARY_CALLS:
-    case SECTION_LIBRARY_PLANS:
-    case SECTION_NAMES:
-    case SECTION_GOLDEN_PLANS: return true;
-    default: return false;
-    }
-}
-
 static bool check_flags(const struct engine_header *header, const struct engine_section_entry *entry,
                         struct status *status)
 {
     if ((entry->flags & ~(uint32_t)SECTION_FLAGS_KNOWN) != 0 ||
-        (!section_is_known(entry->type) && (entry->flags & SECTION_FLAG_REQUIRED)))
+        (!engine_section_traits(entry->type)->is_known && (entry->flags & SECTION_FLAG_REQUIRED)))
         return status_fail(status, STATUS_VERSION,
                            "needs a newer runtime: expected what format %d.%d knows, found type %" PRIu32
                            " with flags 0x%" PRIx32 " in format %u.%u; use a runtime that reads %u.%u, or rebuild the "
@@ -188,9 +167,9 @@ static bool check_sizes(const struct engine_section_entry *entry, uint64_t previ
         return status_fail(status, STATUS_CORRUPT,
                            "%" PRIu64 " bytes at offset %" PRIu64 " end after the file's end at %" PRIu64,
                            entry->stored_bytes, entry->offset, file_bytes);
-    if (entry->raw_bytes == 0 || entry->raw_bytes > engine_section_limit(entry->type))
+    if (entry->raw_bytes == 0 || entry->raw_bytes > engine_section_traits(entry->type)->limit)
         return status_fail(status, STATUS_CORRUPT, "raw size: expected 1 to %" PRIu64 ", found %" PRIu64,
-                           engine_section_limit(entry->type), entry->raw_bytes);
+                           engine_section_traits(entry->type)->limit, entry->raw_bytes);
     if (!(entry->flags & SECTION_FLAG_ZLIB) && entry->raw_bytes != entry->stored_bytes)
         return status_fail(status, STATUS_CORRUPT, "raw size: expected the stored size %" PRIu64 ", found %" PRIu64,
                            entry->stored_bytes, entry->raw_bytes);
@@ -249,7 +228,7 @@ static bool note_sections(const struct engine_header *header, const struct engin
                           struct engine_parts *parts, struct status *status)
 {
     for (uint32_t i = 0; i < header->section_count; i++)
-        if (section_is_known(entries[i].type)) parts->part[entries[i].type].size = entries[i].raw_bytes;
+        if (engine_section_traits(entries[i].type)->is_known) parts->part[entries[i].type].size = entries[i].raw_bytes;
     static const enum engine_section needed[] = {SECTION_MANIFEST,      SECTION_TENSORS, SECTION_WEIGHTS,
                                                  SECTION_WEIGHT_HASHES, SECTION_PLANS,   SECTION_NAMES};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
@@ -327,7 +306,7 @@ static uint64_t raw_bound(const struct engine *engine, unsigned type)
     enum { TENSOR_NAME_BYTES = 256, TOKEN_BYTES = 1024, TOKENIZER_BYTES = 16 << 20 };
     const struct manifest *manifest = &engine->manifest;
     const uint64_t context = manifest->geometry.max_context, vocabulary = manifest->geometry.vocab_size,
-                   limit = engine_section_limit(type);
+                   limit = engine_section_traits(type)->limit;
     uint64_t bound = limit;
     if (type == SECTION_TENSORS) {
         /* Each begins at a multiple of the alignment. */
@@ -378,7 +357,7 @@ static bool load_other(struct engine *engine, uint32_t index, const struct engin
                        struct engine_parts *parts, struct status *status)
 {
     uint64_t hash = 0;
-    if (!section_is_known(entry->type))
+    if (!engine_section_traits(entry->type)->is_known)
         return hash_bytes(engine, entry->offset, entry->stored_bytes, &hash, status) && check_hash(entry, hash, status);
     return check_bound(engine, entry, status) && load_section(engine, index, entry, parts, status);
 }

@@ -192,12 +192,6 @@ static bool pack_section(const void *data, uint64_t size, uint8_t **packed, uint
     return true;
 }
 
-static bool section_is_required(enum engine_section type)
-{
-    return type == SECTION_MANIFEST || type == SECTION_TENSORS || type == SECTION_WEIGHT_HASHES ||
-           type == SECTION_KERNELS || type == SECTION_PLANS || type == SECTION_NAMES;
-}
-
 /* The header repeats the builder's version, so that even a reader of another major version can name it. */
 static bool take_builder_version(struct engine_writer *writer, const char *text, uint64_t size, struct status *status)
 {
@@ -218,17 +212,17 @@ bool engine_writer_section(struct engine_writer *writer, enum engine_section id,
     if (size == 0) return true; /* an empty section is left out */
     if (writer->weights == WEIGHTS_OPEN) return writer_misused(status, "a section inside the weights");
     if (id == SECTION_WEIGHTS) return writer_misused(status, "weights are written by engine_writer_weights_*");
-    if (size > engine_section_limit(id))
+    if (size > engine_section_traits(id)->limit)
         return status_fail(status, STATUS_BAD_INPUT,
                            "engine: section '%s' would have %" PRIu64 " bytes, at most %" PRIu64 " are possible",
-                           engine_section_name(id), size, engine_section_limit(id));
+                           engine_section_name(id), size, engine_section_traits(id)->limit);
     if (id == SECTION_MANIFEST && !take_builder_version(writer, data, size, status)) return false;
     if (compress && !pack_section(data, size, &packed, &stored_bytes, status)) goto cleanup;
     if (!packed) stored_bytes = size;
     struct engine_section_entry *entry = begin_section(writer, id, stored_bytes, status);
     if (!entry) goto cleanup;
-    entry->flags =
-        (packed ? (uint32_t)SECTION_FLAG_ZLIB : 0u) | (section_is_required(id) ? (uint32_t)SECTION_FLAG_REQUIRED : 0u);
+    entry->flags = (packed ? (uint32_t)SECTION_FLAG_ZLIB : 0u) |
+                   (engine_section_traits(id)->is_required ? (uint32_t)SECTION_FLAG_REQUIRED : 0u);
     entry->stored_bytes = stored_bytes;
     entry->raw_bytes = size;
     entry->hash = hash64(packed ? packed : data, (size_t)stored_bytes);

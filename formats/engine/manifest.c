@@ -91,6 +91,18 @@ static const void *value_of(const struct manifest *manifest, const struct field 
     return (const char *)manifest + field->offset;
 }
 
+struct plan_space_sizes manifest_space_sizes(const struct manifest *manifest)
+{
+    return (struct plan_space_sizes){.bytes = {
+                                         [SPACE_WEIGHTS] = manifest_rank_weights(manifest),
+                                         [SPACE_ARENA] = manifest->arena_bytes,
+                                         [SPACE_KV] = manifest->geometry.page_bytes,
+                                         [SPACE_STEP] = manifest->step_bytes,
+                                         [SPACE_STATE] = manifest->state_bytes,
+                                         [SPACE_COMM] = manifest->comm_bytes,
+                                     }};
+}
+
 const char *chat_format_name(enum chat_format format)
 {
     switch (format) {

@@ -68,6 +68,9 @@ static inline void weight_chunk_range(uint64_t weights_bytes, uint64_t regions, 
     *bytes = rest < ENGINE_WEIGHT_CHUNK_BYTES ? rest : ENGINE_WEIGHT_CHUNK_BYTES;
 }
 
+/* Sizes of the spaces of each rank; that of KV is one page. */
+struct plan_space_sizes manifest_space_sizes(const struct manifest *manifest);
+
 /* KV heads of each of `ranks` ranks: an equal part, or 1 if ranks share a head. */
 static inline uint64_t rank_kv_heads(uint64_t kv_heads, uint64_t ranks)
 {

@@ -50,6 +50,12 @@ static int fail_error(const struct generation *run) { return cli_fail_error(&run
 
 static int fail_status(const struct generation *run) { return cli_fail_status(&run->status); }
 
+static int fail_memory(struct generation *run)
+{
+    status_fail(&run->status, STATUS_MACHINE, "out of memory");
+    return fail_status(run);
+}
+
 static int open_engine(struct generation *run)
 {
     struct eng_open_options open_options;
@@ -264,12 +270,10 @@ static int tokenize_prompt(struct generation *run, int32_t **tokens, size_t *cou
         goto done;
     }
     *tokens = malloc((*count + 1) * sizeof **tokens);
-    if (!*tokens) {
-        status_fail(&run->status, STATUS_MACHINE, "out of memory");
-        code = fail_status(run);
-        goto done;
-    }
-    if (eng_tokenize(run->engine, text, size, flags, *tokens, *count, count, &run->error)) code = fail_error(run);
+    if (!*tokens)
+        code = fail_memory(run);
+    else if (eng_tokenize(run->engine, text, size, flags, *tokens, *count, count, &run->error))
+        code = fail_error(run);
 
 done:
     free(owned);
@@ -280,10 +284,7 @@ static int given_tokens(struct generation *run, int32_t **tokens, size_t *count)
 {
     const struct generate_options *options = run->options;
     *tokens = malloc((options->token_count + 1) * sizeof **tokens);
-    if (!*tokens) {
-        status_fail(&run->status, STATUS_MACHINE, "out of memory");
-        return fail_status(run);
-    }
+    if (!*tokens) return fail_memory(run);
     for (size_t i = 0; i < options->token_count; i++) (*tokens)[i] = (int32_t)options->tokens[i];
     *count = options->token_count;
     return CLI_DONE;
@@ -343,12 +344,6 @@ static void forget(struct conversation *conversation, size_t first, size_t count
     for (size_t i = first; i < first + count; i++) free((char *)(uintptr_t)messages[i].content);
     conversation->count -= count;
     for (size_t i = first; i < conversation->count; i++) messages[i] = messages[i + count];
-}
-
-static int fail_memory(struct generation *run)
-{
-    status_fail(&run->status, STATUS_MACHINE, "out of memory");
-    return fail_status(run);
 }
 
 static int chat_tokens(struct generation *run, const struct eng_message *messages, size_t message_count, uint32_t flags,

@@ -47,8 +47,7 @@ static void check_pieces(void *argument, struct team_member *member)
            !atomic_load_explicit(&check->failed, memory_order_relaxed)) {
         read_ahead(check->file, piece + READ_AHEAD_PIECES);
         uint64_t first = piece * CHUNKS_PER_PIECE, count = check->file->weight_chunks - first;
-        struct status status;
-        status_clear(&status);
+        struct status status = {0};
         if (count > CHUNKS_PER_PIECE) count = CHUNKS_PER_PIECE;
         if (check->copy ? engine_copy_weights(check->file, first, count, check->copy, &status)
                         : engine_verify_weights(check->file, first, count, &status))
@@ -96,19 +95,13 @@ bool load_check_plans(const struct engine *file, size_t *decode_plans, struct pl
 {
     const struct manifest *manifest = &file->manifest;
     const struct plan_geometry *geometry = &manifest->geometry;
-    sizes->bytes[SPACE_WEIGHTS] = manifest_rank_weights(manifest);
-    sizes->bytes[SPACE_ARENA] = manifest->arena_bytes;
-    sizes->bytes[SPACE_KV] = geometry->page_bytes;
-    sizes->bytes[SPACE_STEP] = manifest->step_bytes;
-    sizes->bytes[SPACE_STATE] = manifest->state_bytes;
-    sizes->bytes[SPACE_COMM] = manifest->comm_bytes;
-
+    *sizes = manifest_space_sizes(manifest);
     *decode_plans = 0;
     for (size_t i = 0; i < file->plan_count; i++) {
         const struct plan *plan = &file->plans[i], *other = file->library_plans ? &file->library_plans[i] : NULL;
         bool decode = plan->header.kind == PLAN_DECODE;
         char name[64];
-        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, decode ? "decode" : "prefill", plan->header.rows);
+        snprintf(name, sizeof name, "plan %zu (%s %" PRIu32 ")", i, plan_kind_name(&plan->header), plan->header.rows);
         if (decode && *decode_plans != i)
             return status_fail(status, STATUS_CORRUPT, "%s: decode plans must come first", name);
         if (decode) (*decode_plans)++;
@@ -200,10 +193,8 @@ static void open_member(void *argument, struct team_member *member)
 {
     struct opening *opening = argument;
     if (member->index == 0) {
-        status_clear(&opening->file.status);
         opening->file.ok = read_file(opening->engine, opening->options, &opening->file.status);
     } else {
-        status_clear(&opening->gpus.status);
         opening->gpus.ok = open_gpus(opening->engine, opening->ordinals, opening->options, &opening->gpus.status);
     }
 }
@@ -318,8 +309,7 @@ void load_release(struct eng_engine *engine)
 enum eng_status eng_open(const char *path, const struct eng_open_options *options, struct eng_engine **engine,
                          struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     struct eng_open_options own;
     struct eng_engine *opened = NULL;
     if (!report_not_null(path, "eng_open", "path", &status) ||
@@ -357,8 +347,7 @@ void eng_close(struct eng_engine **engine)
 enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng_engine_facts *facts,
                                      struct eng_error *error)
 {
-    struct status status;
-    status_clear(&status);
+    struct status status = {0};
     if (!report_not_null(engine, "eng_engine_get_facts", "engine", &status) ||
         !report_not_null(facts, "eng_engine_get_facts", "facts", &status))
         return report_status(&status, error);
@@ -382,6 +371,5 @@ enum eng_status eng_engine_get_facts(const struct eng_engine *engine, struct eng
         .ranks = (uint32_t)plan_ranks(&manifest->geometry),
     };
     for (int i = 0; i < manifest->eos_count && i < ENG_MAX_EOS_TOKENS; i++) own.eos_tokens[i] = manifest->eos_tokens[i];
-    if (!report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status)) return report_status(&status, error);
-    return report_ok(error);
+    return report_result(report_write_facts(facts, &own, sizeof own, "eng_engine_facts", &status), &status, error);
 }

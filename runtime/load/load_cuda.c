@@ -75,9 +75,7 @@ struct beginning {
 static void begin_device(void *argument, struct team_member *member)
 {
     struct beginning *beginning = argument;
-    struct status *status = &beginning->status[member->index];
-    status_clear(status);
-    device_begin(&beginning->engine->cuda[member->index].device, status);
+    device_begin(&beginning->engine->cuda[member->index].device, &beginning->status[member->index]);
 }
 
 /* Creating a context is slow: all at the same time. */
@@ -230,11 +228,8 @@ static void prepare_member(void *argument, struct team_member *member)
     const uint32_t r = (uint32_t)member->index / 2;
     struct load_cuda *cuda = &filling->engine->cuda[r];
     if (member->index % 2) {
-        status_clear(&filling->weights[r].status);
         filling->weights[r].ok = open_upload(filling, r);
     } else {
-        status_clear(&filling->kernels[r].status);
-        status_clear(&filling->kernels[r].missing);
         filling->kernels[r].ok = cuda_kernels_load(&cuda->kernels, &cuda->device, file->kernels, file->kernel_count,
                                                    &filling->kernels[r].status);
     }
@@ -305,8 +300,7 @@ static bool run_filling(struct filling *filling, struct status *status)
     struct eng_engine *engine = filling->engine;
     const bool libraries =
         !engine->no_libraries && engine->file.call_count > 0 && plan_ranks(&engine->file.manifest.geometry) == 1;
-    struct status missing;
-    status_clear(&missing);
+    struct status missing = {0};
     bool joins = join_cuda_wanted(engine) && join_cuda_open(engine, &filling->id, &missing);
     if (engine->process_group && !joins) {
         *status = missing;
@@ -366,8 +360,7 @@ bool load_cuda_is_well(struct eng_engine *engine, const struct load_cuda *cuda, 
 
 static void close_rank(struct load_cuda *cuda)
 {
-    struct status ignored;
-    status_clear(&ignored);
+    struct status ignored = {0};
     cuda_kernels_free(&cuda->kernels, &cuda->device);
     cuda_calls_close(&cuda->calls, &cuda->device);
     nccl_leave(&cuda->nccl_rank);
