@@ -175,12 +175,6 @@ TEST(ends_of_plans_count)
     expect_bad(&library, message); /* begins where the own plan ends */
 }
 
-static uint64_t draw(uint64_t *random, uint64_t below)
-{
-    *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (*random >> 33) % below;
-}
-
 /* Random plans: library calls in between do not change whether they are accepted. */
 TEST(library_collectives_change_nothing)
 {
@@ -191,13 +185,13 @@ TEST(library_collectives_change_nothing)
         struct small_plan plans[2][2];
         for (int p = 0; p < 2; p++) {
             uint64_t places[MOST_LAUNCHES];
-            int own = 0, all = 0, count = (int)draw(&random, 5);
-            while (own < count || (all < MOST_LAUNCHES && draw(&random, 2))) {
-                const bool library = own == count || (MOST_LAUNCHES - all > count - own && draw(&random, 2));
+            int own = 0, all = 0, count = (int)test_random(&random) % 5;
+            while (own < count || (all < MOST_LAUNCHES && test_random(&random) % 2)) {
+                const bool library = own == count || (MOST_LAUNCHES - all > count - own && test_random(&random) % 2);
                 with[all++] = library ? 'G' : 'r';
                 if (library) continue;
                 without[own] = 'r';
-                places[own++] = draw(&random, 6);
+                places[own++] = test_random(&random) % 6;
             }
             with[all] = without[own] = '\0';
             make(&plans[0][p], without);

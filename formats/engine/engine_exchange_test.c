@@ -92,6 +92,12 @@ TEST(turns_are_accepted)
     expect_sample_accepted();
 }
 
+/* Parts of messages. */
+#define NEITHER                            "expected the header of the COMM space or a buffer after it, found "
+#define COUNTS(headers, buffers)           #headers " headers and " #buffers " buffers of the COMM space, expected "
+#define PAIR(headers, buffers)             COUNTS(headers, buffers) "one of each"
+#define AT_MOST_A_HEADER(headers, buffers) COUNTS(headers, buffers) "at most a header"
+
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 TEST(operands_of_collectives_are_checked)
@@ -101,27 +107,15 @@ TEST(operands_of_collectives_are_checked)
         uint64_t offset, bytes;
         const char *expected;
     } cases[] = {
-        {HEADER, 0, HEADER_BYTES - 64,
-         "operand 2: expected the header of the COMM space or a buffer after it, found "
-         "128 bytes at offset 0"},
-        {HEADER, 0, HEADER_BYTES + 64,
-         "operand 2: expected the header of the COMM space or a buffer after it, found "
-         "256 bytes at offset 0"},
-        {HEADER, 64, HEADER_BYTES,
-         "operand 2: expected the header of the COMM space or a buffer after it, found 192 "
-         "bytes at offset 64"},
-        {HEADER, HEADER_BYTES, HEADER_BYTES, "0 headers and 2 buffers of the COMM space, expected one of each"},
-        {HEADER, THIRD, BLOCK, "0 headers and 2 buffers of the COMM space, expected one of each"},
-        {BUFFER, 0, HEADER_BYTES, "2 headers and 0 buffers of the COMM space, expected one of each"},
-        {BUFFER, 0, 64,
-         "operand 3: expected the header of the COMM space or a buffer after it, found 64 bytes at "
-         "offset 0"},
-        {BUFFER, 0, END,
-         "operand 3: expected the header of the COMM space or a buffer after it, found 1024 bytes at "
-         "offset 0"},
-        {BUFFER, HEADER_BYTES - 64, BLOCK,
-         "operand 3: expected the header of the COMM space or a buffer after it, "
-         "found 256 bytes at offset 128"},
+        {HEADER, 0, HEADER_BYTES - 64, "operand 2: " NEITHER "128 bytes at offset 0"},
+        {HEADER, 0, HEADER_BYTES + 64, "operand 2: " NEITHER "256 bytes at offset 0"},
+        {HEADER, 64, HEADER_BYTES, "operand 2: " NEITHER "192 bytes at offset 64"},
+        {HEADER, HEADER_BYTES, HEADER_BYTES, PAIR(0, 2)},
+        {HEADER, THIRD, BLOCK, PAIR(0, 2)},
+        {BUFFER, 0, HEADER_BYTES, PAIR(2, 0)},
+        {BUFFER, 0, 64, "operand 3: " NEITHER "64 bytes at offset 0"},
+        {BUFFER, 0, END, "operand 3: " NEITHER "1024 bytes at offset 0"},
+        {BUFFER, HEADER_BYTES - 64, BLOCK, "operand 3: " NEITHER "256 bytes at offset 128"},
         {BUFFER, END, 64, "of space 'comm'"},
         {BUFFER, END - 64, 65, "do not lie in the 1024 bytes of space 'comm'"},
         {BUFFER, FIRST, UINT64_MAX, "of space 'comm'"},
@@ -157,8 +151,7 @@ TEST(missing_operands_are_refused)
         }
     assert_int_equal(make_sample(NULL), 0);
     collective(1, 0)->operand_count = 2; /* the others belong to no launch */
-    expect_sample_refused("collectives: section 'plans': plan 1: launch 1: 0 headers and 0 buffers of the COMM space, "
-                          "expected one of each");
+    expect_sample_refused("collectives: section 'plans': plan 1: launch 1: " PAIR(0, 0));
 }
 
 /* An op that is no collective may only read the header. */
@@ -167,21 +160,17 @@ TEST(others_leave_buffers_alone)
     struct plan_launch *embed = test_engine_launch(&sample, 2, OP_EMBED);
     struct plan_operand *operand = operand_of(2, embed, EMBED_HEADER);
     move(operand, THIRD, BLOCK);
-    expect_sample_refused("collectives: section 'plans': plan 2: launch 0: 0 headers and 1 buffers of the COMM space, "
-                          "expected at most a header");
+    expect_sample_refused("collectives: section 'plans': plan 2: launch 0: " AT_MOST_A_HEADER(0, 1));
     move(operand, HEADER_BYTES, 64);
-    expect_sample_refused("collectives: section 'plans': plan 2: launch 0: 0 headers and 1 buffers of the COMM space, "
-                          "expected at most a header");
+    expect_sample_refused("collectives: section 'plans': plan 2: launch 0: " AT_MOST_A_HEADER(0, 1));
     move(operand, 64, 128);
-    expect_refused_and_renew(
-        "operand 4: expected the header of the COMM space or a buffer after it, found 128 bytes at offset 64");
+    expect_refused_and_renew("operand 4: " NEITHER "128 bytes at offset 64");
     struct plan_operand *norm = operand_of(0, test_engine_launch(&sample, 0, OP_RMS_NORM), 3);
     *norm = (struct plan_operand){.space = SPACE_COMM, .access = ACCESS_WRITE, .offset = THIRD, .bytes = 64};
-    expect_refused_and_renew("0 headers and 1 buffers of the COMM space, expected at most a header");
+    expect_refused_and_renew(AT_MOST_A_HEADER(0, 1));
     embed = test_engine_launch(&sample, 1, OP_EMBED);
     *operand_of(1, embed, EMBED_HEADER - 1) = *operand_of(1, embed, EMBED_HEADER);
-    expect_sample_refused("collectives: section 'plans': plan 1: launch 0: 2 headers and 0 buffers of the COMM space, "
-                          "expected at most a header");
+    expect_sample_refused("collectives: section 'plans': plan 1: launch 0: " AT_MOST_A_HEADER(2, 0));
 }
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
@@ -389,11 +378,11 @@ TEST(no_order_of_plans_lets_buffers_meet)
         struct plan plans[MOST_PLANS];
         int counts[MOST_PLANS], plan_count = 1 + round % MOST_PLANS;
         for (int p = 0; p < plan_count; p++) {
-            random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            test_random(&random);
             counts[p] = (int)(random >> 33) % (MOST_COLLECTIVES + 1);
             plans[p] = make_small(&storage[p], counts[p]);
             for (int i = 0; i < counts[p]; i++) {
-                random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+                test_random(&random);
                 storage[p].operands[2 * i + 1].offset = HEADER_BYTES + 64 * (random >> 33 & 7);
                 storage[p].operands[2 * i + 1].bytes = 64 * (1 + (random >> 40 & 1));
             }
@@ -434,7 +423,7 @@ TEST(broken_plans_are_harmless)
     uint64_t random = 99;
     int opened = 0;
     for (int round = 0; round < 400; round++) {
-        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        test_random(&random);
         uint64_t at = (random >> 30) % section->stored_bytes;
         plans[at] = (uint8_t)(random >> 20 & 1 ? plans[at] ^ 1u << (random >> 50 & 7) : random >> 55);
         engine_fix_checksums(bytes, size);

@@ -100,7 +100,7 @@ TEST(random_tables_are_refused_or_harmless)
     for (int round = 0; round < 4000; round++) {
         memcpy(changed, bytes, size);
         for (int i = 0; i <= round % 3; i++) {
-            random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            test_random(&random);
             uint8_t value = (uint8_t)(random >> 56);
             changed[base + (random >> 24) % AT_LOGITS] = round % 2 ? value : value % 8;
         }

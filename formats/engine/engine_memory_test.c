@@ -3,8 +3,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "formats/base/test_support.h"
-
 #define TEST_ENGINE_MAKE test_engine_make
 #include "formats/engine/test_engine_frame.h"
 

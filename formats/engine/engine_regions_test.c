@@ -69,7 +69,7 @@ static uint8_t *make_weights(uint64_t region)
     uint64_t random = 1;
     assert_non_null(weights);
     for (uint64_t i = 0; i < RANKS * region; i++) {
-        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        test_random(&random);
         weights[i] = (uint8_t)(random >> 56);
     }
     return weights;

@@ -22,64 +22,50 @@ struct builder {
     const struct test_engine *engine;
 };
 
-static void add_operand(struct builder *builder, struct plan_operand operand)
+static void add_operand(struct builder *builder, enum plan_space space, enum plan_access access, uint64_t offset,
+                        uint64_t bytes)
 {
-    builder->storage->operands[builder->header->operand_count++] = operand;
+    builder->storage->operands[builder->header->operand_count++] =
+        (struct plan_operand){.space = (uint8_t)space, .access = (uint8_t)access, .offset = offset, .bytes = bytes};
     builder->storage->launches[builder->header->launch_count - 1].operand_count++;
 }
 
 static void step_operand(struct builder *builder, enum step_field field, enum plan_access access)
 {
-    add_operand(builder, (struct plan_operand){.space = SPACE_STEP,
-                                               .access = (uint8_t)access,
-                                               .offset = builder->step[field].offset,
-                                               .bytes = builder->step[field].bytes});
+    add_operand(builder, SPACE_STEP, access, builder->step[field].offset, builder->step[field].bytes);
 }
 
 static void state_operand(struct builder *builder, enum state_field field, enum plan_access access)
 {
-    add_operand(builder, (struct plan_operand){.space = SPACE_STATE,
-                                               .access = (uint8_t)access,
-                                               .offset = builder->state[field].offset,
-                                               .bytes = builder->state[field].bytes});
+    add_operand(builder, SPACE_STATE, access, builder->state[field].offset, builder->state[field].bytes);
 }
 
 static void weight_operand(struct builder *builder, enum tensor index)
 {
     const struct engine_tensor *tensor = &builder->engine->tensors[index];
-    add_operand(builder, (struct plan_operand){.space = SPACE_WEIGHTS,
-                                               .access = ACCESS_READ,
-                                               .offset = tensor->offset,
-                                               .bytes = tensor->bytes});
+    add_operand(builder, SPACE_WEIGHTS, ACCESS_READ, tensor->offset, tensor->bytes);
 }
 
 /* The arena consists of equal blocks, each large enough for any value here. */
 static void arena_operand(struct builder *builder, unsigned block, enum plan_access access)
 {
-    add_operand(builder, (struct plan_operand){.space = SPACE_ARENA,
-                                               .access = (uint8_t)access,
-                                               .offset = (uint64_t)block * ARENA_BLOCK,
-                                               .bytes = ARENA_BLOCK});
+    add_operand(builder, SPACE_ARENA, access, (uint64_t)block * ARENA_BLOCK, ARENA_BLOCK);
 }
 
-static void comm_operand(struct builder *builder, uint64_t offset, uint64_t bytes, enum plan_access access)
+/* One of the buffers after the header of the COMM space. */
+static void comm_operand(struct builder *builder, uint64_t buffer, uint64_t bytes)
 {
-    add_operand(builder, (struct plan_operand){.space = SPACE_COMM,
-                                               .access = (uint8_t)access,
-                                               .offset = offset,
-                                               .bytes = bytes});
+    add_operand(builder, SPACE_COMM, ACCESS_READ_WRITE, EXCHANGE_OFFSET + buffer * TEST_ENGINE_EXCHANGE, bytes);
 }
 
 static void comm_header_operand(struct builder *builder, enum plan_access access)
 {
-    comm_operand(builder, 0, sizeof(struct comm_header), access);
+    add_operand(builder, SPACE_COMM, access, 0, sizeof(struct comm_header));
 }
 
 static void kv_operand(struct builder *builder, enum plan_access access)
 {
-    add_operand(builder, (struct plan_operand){.space = SPACE_KV,
-                                               .access = (uint8_t)access,
-                                               .bytes = builder->engine->manifest.geometry.page_bytes});
+    add_operand(builder, SPACE_KV, access, 0, builder->engine->manifest.geometry.page_bytes);
 }
 
 /* Begins a launch that depends on the previous one. Every op's first operand is STEP_COUNTS. */
@@ -120,8 +106,7 @@ static void add_all_reduce(struct builder *builder, int64_t rows, unsigned block
           DTYPE_BF16, 0, DTYPE_BF16);
     arena_operand(builder, block, ACCESS_READ);
     comm_header_operand(builder, ACCESS_READ_WRITE);
-    comm_operand(builder, EXCHANGE_OFFSET + buffer * TEST_ENGINE_EXCHANGE, (uint64_t)rows * HIDDEN * sizeof(float),
-                 ACCESS_READ_WRITE);
+    comm_operand(builder, buffer, (uint64_t)rows * HIDDEN * sizeof(float));
     arena_operand(builder, block, ACCESS_WRITE);
 }
 
@@ -217,8 +202,7 @@ static bool make_plan(struct test_engine *engine, unsigned index, enum plan_kind
         BEGIN(&builder, OP_ALL_GATHER, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, vocab, VOCAB, TEST_ENGINE_RANKS);
         arena_operand(&builder, 3, ACCESS_READ);
         comm_header_operand(&builder, ACCESS_READ_WRITE);
-        comm_operand(&builder, EXCHANGE_OFFSET + (full ? 2 : 1) * TEST_ENGINE_EXCHANGE,
-                     out_rows * (uint64_t)vocab * sizeof(float), ACCESS_READ_WRITE);
+        comm_operand(&builder, full ? 2 : 1, out_rows * (uint64_t)vocab * sizeof(float));
         step_operand(&builder, STEP_LOGITS, ACCESS_WRITE);
     }
     BEGIN(&builder, OP_SAMPLE, PLAN_NO_TACTIC, out_rows, COUNT_OF_OUT_ROWS, VOCAB, SLOTS, rows, 0);
@@ -388,16 +372,14 @@ static bool make(struct test_engine *engine, uint32_t ranks, struct status *stat
 
 bool test_engine_same_cases(const struct golden_cases *left, const struct golden_cases *right)
 {
+#define SAME(list, count) (memcmp(left->list, right->list, (count) * sizeof *left->list) == 0)
     return left->vocab_size == right->vocab_size && left->tolerance == right->tolerance &&
            left->token_count == right->token_count && left->sequence_count == right->sequence_count &&
            left->row_count == right->row_count && left->case_count == right->case_count &&
-           left->item_count == right->item_count &&
-           memcmp(left->sequences, right->sequences, left->sequence_count * sizeof *left->sequences) == 0 &&
-           memcmp(left->rows, right->rows, left->row_count * sizeof *left->rows) == 0 &&
-           memcmp(left->cases, right->cases, left->case_count * sizeof *left->cases) == 0 &&
-           memcmp(left->items, right->items, left->item_count * sizeof *left->items) == 0 &&
-           memcmp(left->tokens, right->tokens, left->token_count * sizeof *left->tokens) == 0 &&
-           memcmp(left->logits, right->logits, left->row_count * left->vocab_size * sizeof *left->logits) == 0;
+           left->item_count == right->item_count && SAME(sequences, left->sequence_count) &&
+           SAME(rows, left->row_count) && SAME(cases, left->case_count) && SAME(items, left->item_count) &&
+           SAME(tokens, left->token_count) && SAME(logits, left->row_count * left->vocab_size);
+#undef SAME
 }
 
 bool test_engine_make(struct test_engine *engine, struct status *status) { return make(engine, 1, status); }

@@ -6,7 +6,7 @@
 
 #include <zlib.h>
 
-#include "formats/base/test_program.h"
+#include "formats/base/test_support.h"
 #include "formats/engine/test_engine.h"
 
 static struct test_engine sample; /* created anew for every test */
