@@ -11,7 +11,6 @@ static uint8_t data[BYTES];
 
 static int fill(void **state)
 {
-    (void)state;
     uint64_t word = 7;
     for (size_t i = 0; i < BYTES; i++) data[i] = (uint8_t)test_random(&word);
     return 0;

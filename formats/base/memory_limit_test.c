@@ -9,14 +9,12 @@ static char *root;
 
 static int make_root(void **state)
 {
-    (void)state;
     root = test_folder();
     return root ? 0 : -1;
 }
 
 static int remove_root(void **state)
 {
-    (void)state;
     test_folder_remove(root);
     return 0;
 }

@@ -26,7 +26,6 @@ static Elf64_Shdr section(uint32_t name, uint32_t type, size_t offset, size_t si
 
 static int make_image(void **state)
 {
-    (void)state;
     memset(&image, 0, sizeof image);
     image.header = (Elf64_Ehdr){
         .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},

@@ -283,10 +283,6 @@ static void make_golden_plans(struct test_engine *engine)
                                                                        {PLAN_DECODE, 1, 1, 2},
                                                                        {PLAN_DECODE, 2, 2, 3}};
     static const uint32_t items[TEST_ENGINE_GOLDEN_ITEMS] = {0, 1, 1, 2, 1};
-    memcpy(engine->golden_sequences, sequences, sizeof sequences);
-    memcpy(engine->golden_rows, rows, sizeof rows);
-    memcpy(engine->golden_case_list, cases, sizeof cases);
-    memcpy(engine->golden_items, items, sizeof items);
     for (int i = 0; i < TEST_ENGINE_GOLDEN_TOKENS; i++) engine->golden_case_tokens[i] = (i * 5 + 3) % VOCAB;
     for (int i = 0; i < TEST_ENGINE_GOLDEN_ROWS * VOCAB; i++) engine->golden_logits[i] = (float)(i * 13 % 9) - 4;
     engine->golden_plans = (struct golden_cases){
@@ -297,10 +293,10 @@ static void make_golden_plans(struct test_engine *engine)
         .row_count = TEST_ENGINE_GOLDEN_ROWS,
         .case_count = TEST_ENGINE_GOLDEN_CASES,
         .item_count = TEST_ENGINE_GOLDEN_ITEMS,
-        .sequences = engine->golden_sequences,
-        .rows = engine->golden_rows,
-        .cases = engine->golden_case_list,
-        .items = engine->golden_items,
+        .sequences = sequences,
+        .rows = rows,
+        .cases = cases,
+        .items = items,
         .tokens = engine->golden_case_tokens,
         .logits = engine->golden_logits,
     };

@@ -60,10 +60,6 @@ struct test_engine {
     float logits[2 * TEST_ENGINE_VOCAB];
     struct engine_golden golden;
     /* Cases of all plans, of the plan of two rows last. */
-    struct golden_sequence golden_sequences[2];
-    struct golden_row golden_rows[TEST_ENGINE_GOLDEN_ROWS];
-    struct golden_case golden_case_list[TEST_ENGINE_GOLDEN_CASES];
-    uint32_t golden_items[TEST_ENGINE_GOLDEN_ITEMS];
     int32_t golden_case_tokens[TEST_ENGINE_GOLDEN_TOKENS];
     float golden_logits[TEST_ENGINE_GOLDEN_ROWS * TEST_ENGINE_VOCAB];
     struct golden_cases golden_plans;

@@ -15,11 +15,7 @@ static struct engine engine; /* the open one */
 static char folder[] = "/tmp/engine_test.XXXXXX";
 static char path[64];
 
-static inline int make_sample(void **state)
-{
-    (void)state;
-    return TEST_ENGINE_MAKE(&sample, &status) ? 0 : -1;
-}
+static inline int make_sample(void **state) { return TEST_ENGINE_MAKE(&sample, &status) ? 0 : -1; }
 
 static inline int setup(void **state)
 {
@@ -34,11 +30,7 @@ static inline int remove_file(void **state)
     return make_sample(state);
 }
 
-static inline int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
+static inline int remove_folder(void **state) { return rmdir(folder); }
 
 /* The sample as a file, in memory; free() it. The section of its kernels, if it has any, is checked on the way. */
 static inline uint8_t *written(bool compress, size_t *size)

@@ -9,10 +9,11 @@
 
 static char folder[] = "/tmp/tuning_record_test.XXXXXX";
 static char path[64];
+static struct status status;
+static struct tuning_cache cache;
 
 static int make_folder(void **state)
 {
-    (void)state;
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/cache", folder);
     return 0;
@@ -20,16 +21,11 @@ static int make_folder(void **state)
 
 static int remove_file(void **state)
 {
-    (void)state;
     unlink(path);
     return 0;
 }
 
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
+static int remove_folder(void **state) { return rmdir(folder); }
 
 static struct tuning_record example(const char *key, double median_us)
 {
@@ -62,8 +58,19 @@ static struct tuning_record example_of_race(const char *key, double median_us)
 static char *format(const struct tuning_record *record, size_t *size)
 {
     char *line = NULL;
-    struct status status = {0};
     if (!tuning_record_format(record, &line, size, &status)) fail_msg("%s", status.message);
+    return line;
+}
+
+/* `text` with `to` for the first `from`, after its checksum; free() it. */
+static char *edited_line(const char *text, const char *from, const char *to, size_t *size)
+{
+    const char *at = strstr(text, from);
+    char *body = NULL, *line = NULL;
+    if (!at) fail_msg("no '%s'", from);
+    int body_size = asprintf(&body, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    *size = (size_t)asprintf(&line, "%016llx %s", (unsigned long long)hash64(body, (size_t)body_size), body);
+    free(body);
     return line;
 }
 
@@ -94,7 +101,6 @@ TEST(line_has_the_documented_form)
 TEST(runner_up_may_be_missing)
 {
     struct tuning_record record = example("key", 3), back = example_of_race("other", 1);
-    struct status status = {0};
     size_t size = 0;
     char *line = format(&record, &size);
     assert_null(strstr(line, "runner_up"));
@@ -107,7 +113,6 @@ TEST(runner_up_may_be_missing)
 TEST(round_trip_keeps_every_field)
 {
     struct tuning_record record = example_of_race("k\xc3\xa9y \"quoted\"", 1.0 / 3), back;
-    struct status status = {0};
     size_t size = 0;
     char *line = format(&record, &size);
     assert_true(tuning_record_parse(&back, line, size - 1, &status));
@@ -145,7 +150,6 @@ TEST(every_flip_and_truncation_is_refused)
 TEST(sixteen_values_are_the_most)
 {
     struct tuning_record record = example("key", 3), back;
-    struct status status = {0};
     char *line = NULL;
     size_t size = 0;
     assert_int_equal(TUNING_MAX_VALUES, 16);
@@ -166,25 +170,20 @@ TEST(sixteen_values_are_the_most)
     }
 
     /* One more value: neither written nor read, and a cache skips the line. */
-    struct tuning_cache cache;
-    char *edited = NULL, *at = strstr(line, "[\"value_15\",175]");
-    assert_non_null(at);
-    char *body = NULL;
-    int body_size = asprintf(&body, "%.*s[\"more\",1],%.*s", (int)(at - line - 17), line + 17,
-                             (int)(size - 1 - (size_t)(at - line)), at);
-    int edited_size = asprintf(&edited, "%016llx %s\n", (unsigned long long)hash64(body, (size_t)body_size), body);
-    assert_false(tuning_record_parse(&back, edited, (size_t)edited_size - 1, &status));
+    size_t edited_size;
+    line[size - 1] = '\0';
+    char *edited = edited_line(line + 17, "[\"value_15\",175]", "[\"more\",1],[\"value_15\",175]", &edited_size);
+    assert_false(tuning_record_parse(&back, edited, edited_size, &status));
     assert_int_equal(status.code, STATUS_BAD_INPUT);
     assert_non_null(strstr(status.message, "values: expected an array of few"));
     assert_true(tuning_cache_open(&cache, NULL, &status));
-    assert_true(tuning_cache_parse(&cache, line, size, &status));
-    assert_true(tuning_cache_parse(&cache, edited, (size_t)edited_size, &status));
+    assert_true(tuning_cache_parse(&cache, line, size - 1, &status));
+    assert_true(tuning_cache_parse(&cache, edited, edited_size, &status));
     assert_int_equal(cache.count, 1);
     assert_int_equal(cache.damaged, 1);
     assert_int_equal(tuning_cache_find(&cache, "key")->value_count, TUNING_MAX_VALUES);
     tuning_cache_close(&cache);
     free(edited);
-    free(body);
     free(line);
 }
 
@@ -227,15 +226,10 @@ TEST(wrong_content_is_refused)
     char *line = format(&record, &size);
     line[size - 1] = '\0';
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
-        const char *text = line + 17, *at = strstr(text, edits[i].from);
-        char *body = NULL, *edited = NULL;
-        if (!at) fail_msg("edit %zu", i);
-        int body_size = asprintf(&body, "%.*s%s%s", (int)(at - text), text, edits[i].to, at + strlen(edits[i].from));
-        int edited_size = asprintf(&edited, "%016llx %s", (unsigned long long)hash64(body, (size_t)body_size), body);
-        struct status status = {0};
-        if (tuning_record_parse(&back, edited, (size_t)edited_size, &status)) fail_msg("edit %zu passed", i);
+        size_t edited_size;
+        char *edited = edited_line(line + 17, edits[i].from, edits[i].to, &edited_size);
+        if (tuning_record_parse(&back, edited, edited_size, &status)) fail_msg("edit %zu passed", i);
         assert_int_equal(status.code, STATUS_BAD_INPUT);
-        free(body);
         free(edited);
     }
     free(line);
@@ -245,81 +239,66 @@ TEST(bad_records_are_not_written)
 {
     char *line = NULL;
     size_t size = 0;
-    struct tuning_record record = example("", 1);
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example("key", 0.0 / 0.0);
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example("line\nbreak", 1);
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example("key", 1);
-    record.value_count = TUNING_MAX_VALUES + 1;
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example_of_race("key", 1);
-    record.runner_up_us = -1;
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example_of_race("key", 1);
-    record.runner_up_count = 0; /* although there is a time */
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example_of_race("key", 1);
-    record.runner_up_count = TUNING_MAX_VALUES + 1;
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
-    record = example("key", 1);
-    memset(record.key, 'k', sizeof record.key);
-    record.value_count = 0;
-    assert_false(tuning_record_format(&record, &line, &size, NULL));
+    struct tuning_record bad[] = {
+        example("", 1),    example("key", 0.0 / 0.0), example("line\nbreak", 1), example("key", 1),
+        example("key", 1), example_of_race("key", 1), example_of_race("key", 1), example_of_race("key", 1),
+    };
+    bad[3].value_count = TUNING_MAX_VALUES + 1;
+    memset(bad[4].key, 'k', sizeof bad[4].key);
+    bad[4].value_count = 0;
+    bad[5].runner_up_us = -1;
+    bad[6].runner_up_count = 0; /* although there is a time */
+    bad[7].runner_up_count = TUNING_MAX_VALUES + 1;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (tuning_record_format(&bad[i], &line, &size, NULL)) fail_msg("record %zu is written", i);
     assert_null(line);
 }
 
-static void add(struct tuning_cache *cache, const char *key, double median_us)
+static void add(const char *key, double median_us)
 {
     struct tuning_record record = example(key, median_us);
-    struct status status = {0};
-    if (!tuning_cache_add(cache, &record, &status)) fail_msg("%s", status.message);
+    if (!tuning_cache_add(&cache, &record, &status)) fail_msg("%s", status.message);
 }
 
-static void open_cache(struct tuning_cache *cache, size_t count, size_t damaged)
+static void open_cache(size_t count, size_t damaged)
 {
-    struct status status = {0};
-    if (!tuning_cache_open(cache, path, &status)) fail_msg("%s", status.message);
-    assert_int_equal(cache->count, count);
-    assert_int_equal(cache->damaged, damaged);
-    for (size_t i = 0; i < cache->count; i++)
-        assert_ptr_equal(tuning_cache_find(cache, cache->records[i].key), &cache->records[i]);
+    if (!tuning_cache_open(&cache, path, &status)) fail_msg("%s", status.message);
+    assert_int_equal(cache.count, count);
+    assert_int_equal(cache.damaged, damaged);
+    for (size_t i = 0; i < cache.count; i++)
+        assert_ptr_equal(tuning_cache_find(&cache, cache.records[i].key), &cache.records[i]);
 }
 
-static void expect(const struct tuning_cache *cache, const char *key, double median_us)
+static void expect(const char *key, double median_us)
 {
-    const struct tuning_record *record = tuning_cache_find(cache, key);
+    const struct tuning_record *record = tuning_cache_find(&cache, key);
     if (!record) fail_msg("no record '%s'", key);
     assert_true(record->median_us == median_us);
 }
 
 TEST(the_last_record_of_a_key_wins)
 {
-    struct tuning_cache cache;
-    open_cache(&cache, 0, 0);
+    open_cache(0, 0);
     for (int i = 0; i < 200; i++) {
         char key[16];
         snprintf(key, sizeof key, "key %d", i * 37 % 200);
-        add(&cache, key, i);
+        add(key, i);
     }
-    add(&cache, "key 7", 1000);
-    expect(&cache, "key 7", 1000);
+    add("key 7", 1000);
+    expect("key 7", 1000);
     assert_null(tuning_cache_find(&cache, "key 200"));
     tuning_cache_close(&cache);
-    open_cache(&cache, 200, 0);
-    expect(&cache, "key 7", 1000);
-    expect(&cache, "key 0", 0);
+    open_cache(200, 0);
+    expect("key 7", 1000);
+    expect("key 0", 0);
     tuning_cache_close(&cache);
 }
 
 TEST(memory_only_writes_nothing)
 {
-    struct tuning_cache cache;
-    struct status status = {0};
     assert_true(tuning_cache_open(&cache, NULL, &status));
-    add(&cache, "key", 1);
-    expect(&cache, "key", 1);
+    add("key", 1);
+    expect("key", 1);
     tuning_cache_close(&cache);
     assert_int_not_equal(access(path, F_OK), 0);
 }
@@ -327,13 +306,12 @@ TEST(memory_only_writes_nothing)
 /* Wherever the last line was cut, the next record begins a new line, and only the cut one is lost. */
 TEST(a_torn_last_line_costs_one_record)
 {
-    struct tuning_cache cache;
-    open_cache(&cache, 0, 0);
-    add(&cache, "one", 1);
+    open_cache(0, 0);
+    add("one", 1);
     struct stat information;
     assert_int_equal(stat(path, &information), 0);
     off_t whole = information.st_size;
-    add(&cache, "two", 2);
+    add("two", 2);
     tuning_cache_close(&cache);
     assert_int_equal(stat(path, &information), 0);
     char *text = NULL;
@@ -345,12 +323,12 @@ TEST(a_torn_last_line_costs_one_record)
         assert_true(file_output_write(&output, text, (uint64_t)cut, NULL));
         assert_true(file_output_commit(&output, NULL));
         size_t damaged = cut > whole;
-        open_cache(&cache, 1, damaged);
-        add(&cache, "three", 3);
+        open_cache(1, damaged);
+        add("three", 3);
         tuning_cache_close(&cache);
-        open_cache(&cache, 2, damaged);
-        expect(&cache, "one", 1);
-        expect(&cache, "three", 3);
+        open_cache(2, damaged);
+        expect("one", 1);
+        expect("three", 3);
         tuning_cache_close(&cache);
     }
     free(text);
@@ -358,7 +336,7 @@ TEST(a_torn_last_line_costs_one_record)
 
 TEST(files_merge_by_concatenation)
 {
-    struct tuning_cache cache = {0};
+    cache = (struct tuning_cache){0};
     struct tuning_record first = example("a", 1), second = example("a", 2), third = example("b", 3);
     size_t size = 0;
     char *lines[] = {format(&first, &size), format(&second, &size), format(&third, &size)}, *text = NULL;
@@ -366,10 +344,10 @@ TEST(files_merge_by_concatenation)
     assert_true(tuning_cache_parse(&cache, text, (size_t)text_size, NULL));
     assert_int_equal(cache.count, 2);
     assert_int_equal(cache.damaged, 1);
-    expect(&cache, "a", 2);
+    expect("a", 2);
     /* A last line without newline is complete if its checksum is correct. */
     assert_true(tuning_cache_parse(&cache, lines[0], strlen(lines[0]) - 1, NULL));
-    expect(&cache, "a", 1);
+    expect("a", 1);
     tuning_cache_close(&cache);
     for (int i = 0; i < 3; i++) free(lines[i]);
     free(text);
@@ -383,7 +361,6 @@ TEST(processes_may_append_to_one_file)
         children[process] = fork();
         assert_true(children[process] >= 0);
         if (children[process] > 0) continue;
-        struct tuning_cache cache;
         bool good = tuning_cache_open(&cache, path, NULL);
         for (int i = 0; good && i < RECORDS; i++) {
             char key[48];
@@ -398,8 +375,7 @@ TEST(processes_may_append_to_one_file)
         assert_int_equal(waitpid(children[process], &result, 0), children[process]);
         assert_int_equal(result, 0);
     }
-    struct tuning_cache cache;
-    open_cache(&cache, PROCESSES * RECORDS, 0);
+    open_cache(PROCESSES * RECORDS, 0);
     tuning_cache_close(&cache);
 }
 
@@ -407,9 +383,8 @@ TEST(missing_folders_are_made)
 {
     char deep[96], middle[96];
     snprintf(deep, sizeof deep, "%s/one/two/cache", folder);
-    struct tuning_cache cache;
     assert_true(tuning_cache_open(&cache, deep, NULL));
-    add(&cache, "key", 1);
+    add("key", 1);
     tuning_cache_close(&cache);
     assert_int_equal(unlink(deep), 0);
     snprintf(middle, sizeof middle, "%s/one/two", folder);
@@ -420,7 +395,6 @@ TEST(missing_folders_are_made)
     snprintf(deep, sizeof deep, "%s/one/two/three/cache", folder);
     assert_true(tuning_cache_open(&cache, deep, NULL));
     struct tuning_record record = example("key", 1);
-    struct status status = {0};
     assert_false(tuning_cache_add(&cache, &record, &status));
     assert_int_equal(status.code, STATUS_NOT_FOUND);
     assert_non_null(strstr(status.message, "one/two/three/cache"));
@@ -430,8 +404,6 @@ TEST(missing_folders_are_made)
 
 TEST(a_folder_is_no_cache)
 {
-    struct tuning_cache cache;
-    struct status status = {0};
     assert_false(tuning_cache_open(&cache, folder, &status));
     assert_non_null(strstr(status.message, "tuning cache: "));
 }
